@@ -1,21 +1,38 @@
-"""From one protocol to the other: what stands in the way, and the change.
+"""Convert a database to another protocol, and let a table belong to another database.
 
-The name of a database's protocol is changed while nobody is connected, no transaction has a row and
-no lock is held: so nothing of the old protocol can be late, or be met. Then what the old one keeps
-beside values is deleted; a conversion that stopped before that end is begun again by the same call.
+A conversion changes the recorded name of the protocol. No client may be connected, no transaction
+may have a row and no lock may be held: so no request of the old protocol can arrive later. Then it
+deletes what the old protocol keeps beside values. If that is interrupted, the same call resumes it.
+
+Two databases, each with its transaction table, do not see each other's transactions. So a family
+names the database that it belongs to, and clients of any other are refused. A table changes its
+database while no client uses it and none of its keys is locked.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import groupby, islice
 
-from recovery.fsck import RETENTION_MS, require_tables
+from recovery.findings import RETENTION_MS
+from recovery.fsck import require_tables
+from recovery.opening import find_usual_rules
 from recovery.scan import MARKERS, Looked, list_rows, newest_old_ms, transactions
-from txn.errors import InvalidRequestError
-from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Check, Edit, Key
+from txn.errors import CorruptRowError, InvalidRequestError
+from txn.model import (
+    LOCK_SUFFIX,
+    TAG_SUFFIX,
+    Cell,
+    Check,
+    Edit,
+    Family,
+    Key,
+    find_refusal,
+    plain_table,
+)
 from txn.protocol.clocks import check_clock
 from txn.protocol.context import Context, call_store
 from txn.protocol.locks import ROW_LOCK, holder_of
@@ -24,9 +41,14 @@ from txn.protocol.ranges import stored_rows
 from txn.protocol.row import FREE, parent_of
 from txn.protocol.statuses import PROTOCOLS, ProtocolName, Rules
 from txn.spans import Span
+from txn.stores.base import TableAssigner
+from txn.stores.hbase.schema import make_assign_command
 from txn.text import key_text
 
 BATCH = 500
+HELD = "locks or tags in {table}: {cells}: txn fsck --repair --scan {table}"
+YOUNG = "locks or tags of {table} are younger than the retention: {cells}: wait for it"
+AHEAD = "cells of {table} lie ahead of the clock: {cells}: set it, or wait for it"
 
 
 def find_obstacles(
@@ -36,19 +58,19 @@ def find_obstacles(
     retention_ms: int = RETENTION_MS,
     looked: Looked = lambda table: None,
 ) -> Iterator[str]:
-    """Yield why a database cannot be converted now, each with what to do about it.
+    """Yield the reasons why a database cannot be converted now, each with a remedy.
 
     tables: all data tables that transactions write to. retention_ms: for how long none of their
     locks may have changed, since not every transaction has a row; longer than any request can be
     under way. Raises InvalidRequestError for an absent table.
     """
-    yield from _list_rows_in_the_way(context)
+    yield from _list_row_obstacles(context)
     require_tables(context, tables)
     for span in _list_spans(context, tables):
-        yield from list_cells_in_the_way(context, span, retention_ms, looked)
+        yield from _list_cell_obstacles(context, span, retention_ms, looked)
 
 
-def _list_rows_in_the_way(context: Context) -> Iterator[str]:
+def _list_row_obstacles(context: Context) -> Iterator[str]:
     # The rows of its parts follow that of a transaction, if it is there.
     rows = groupby(transactions(context), lambda row: parent_of(row.row_key) or row.row_key)
     counts = Counter(all(row.is_over for row in alike) for _, alike in rows)
@@ -65,32 +87,36 @@ def _list_rows_in_the_way(context: Context) -> Iterator[str]:
         )
 
 
-def list_cells_in_the_way(
+def _list_cell_obstacles(
     context: Context, span: Span, retention_ms: int, looked: Looked
 ) -> Iterator[str]:
-    """Yield what is wrong with a table: keys that are held or written, locks and tags that changed
-    not long ago, cells from the future."""
-    name, held, young, ahead = span.table.decode(errors="replace"), _Seen(), _Seen(), _Seen()
+    """Yield what is wrong with a table: keys that are locked or being written, locks and tags that
+    changed recently, cells from the future."""
+    counts: Counter[str] = Counter()
+    examples: dict[str, Key] = {}
     for row in list_rows(context, span, looked):
         now_ms = context.clock.wall_ms()
         old_ms = newest_old_ms(now_ms, retention_ms)
         for key, cell in row.cells.items():
-            guards = _is_guard(key)
-            held.note(key, guards and holder_of(key, cell) != FREE)
-            young.note(key, guards and cell.timestamp > old_ms)
-            ahead.note(key, cell.timestamp >= now_ms)
-    if held.count:
-        yield f"locks or tags in {name}: {held}: txn fsck --repair --scan {name}"
-    if young.count:
-        yield f"locks or tags of {name} are younger than the retention: {young}: wait for it"
-    if ahead.count:
-        yield f"cells of {name} lie ahead of the clock: {ahead}: set it, or wait for it"
+            is_guard = _is_guard(key)
+            obstacles = {
+                HELD: is_guard and holder_of(key, cell) != FREE,
+                YOUNG: is_guard and cell.timestamp > old_ms,
+                AHEAD: cell.timestamp >= now_ms,
+            }
+            for obstacle in (each for each, is_met in obstacles.items() if is_met):
+                counts[obstacle] += 1
+                examples[obstacle] = key
+    table = span.table.decode(errors="replace")
+    for obstacle in filter(counts.__getitem__, (HELD, YOUNG, AHEAD)):
+        cells = f"{counts[obstacle]}, such as {key_text(examples[obstacle])}"
+        yield obstacle.format(table=table, cells=cells)
 
 
 def convert(context: Context, wanted: ProtocolName, tables: Collection[bytes] = ()) -> int:
-    """Change the protocol of a database in whose way nothing stands, and delete what the other one
-    has left beside values; return how many cells that were. Where it has the protocol already, only
-    that is done.
+    """Change the protocol of a database without obstacles, and delete what the old protocol left
+    beside values; return how many cells that were. If the database has the protocol already, only
+    these cells are deleted.
 
     No client may be connected. Raises InvalidRequestError where the store cannot do the protocol,
     or somebody else has changed it meanwhile, and AbortedError where this machine's clock is wrong,
@@ -99,11 +125,11 @@ def convert(context: Context, wanted: ProtocolName, tables: Collection[bytes] = 
     require_features(context, PROTOCOLS[wanted])
     check_clock(context)
     if context.rules.name != wanted:
-        _rename(context, wanted)
-    return _clear(context, PROTOCOLS[wanted], tables)
+        _rename_protocol(context, wanted)
+    return _delete_leftovers(context, PROTOCOLS[wanted], tables)
 
 
-def _rename(context: Context, wanted: ProtocolName) -> None:
+def _rename_protocol(context: Context, wanted: ProtocolName) -> None:
     key = protocol_key(context.table)
     old = call_store(context, lambda: context.store.read([key]))[key]
     check = Check(key, old.value if old else FREE, ((key, wanted.encode()),))
@@ -116,33 +142,16 @@ def _rename(context: Context, wanted: ProtocolName) -> None:
         )
 
 
-@dataclass(slots=True)
-class _Seen:
-    """How many cells there are of a kind, and one of them."""
-
-    count: int = 0
-    last: Key | None = None
-
-    def note(self, key: Key, is_one: bool) -> None:
-        """Count a cell if it is one."""
-        if is_one:
-            self.count += 1
-            self.last = key
-
-    def __str__(self) -> str:
-        return f"{self.count}, such as {key_text(self.last)}" if self.last else "none"
-
-
-def _clear(context: Context, rules: Rules, tables: Iterable[bytes]) -> int:
-    """Delete the free locks and empty tags that a protocol does not know; what the other one never
-    writes there stays, it may be somebody's data."""
+def _delete_leftovers(context: Context, rules: Rules, tables: Iterable[bytes]) -> int:
+    """Delete the free locks and empty tags that a protocol does not know. All other values in such
+    cells stay: they may be an application's data."""
     count = 0
     for span in _list_spans(context, tables):
         cells = (
             item
             for row in stored_rows(context, span)
             for item in row.cells.items()
-            if _is_left(rules, *item)
+            if _is_leftover(rules, *item)
         )
         while some := list(islice(cells, BATCH)):
             edits = [Edit(key, None, cell.timestamp) for key, cell in some]
@@ -151,7 +160,7 @@ def _clear(context: Context, rules: Rules, tables: Iterable[bytes]) -> int:
     return count
 
 
-def _is_left(rules: Rules, key: Key, cell: Cell) -> bool:
+def _is_leftover(rules: Rules, key: Key, cell: Cell) -> bool:
     is_own = (key.column == ROW_LOCK) is rules.locks_rows
     return _is_guard(key) and not is_own and holder_of(key, cell) == FREE
 
@@ -162,3 +171,89 @@ def _is_guard(key: Key) -> bool:
 
 def _list_spans(context: Context, tables: Iterable[bytes]) -> list[Span]:
     return [Span(context.table, *MARKERS), *map(Span, dict.fromkeys(tables))]
+
+
+# ----------------------------------------------------------------------- tables and databases
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """A table. databases: the transaction tables of the databases that its families belong to, None
+    for a family without one. protocol: that of its database. refusals: the reasons why no
+    transaction may write to a family; None if the store does not show its settings."""
+
+    name: bytes
+    families: Sequence[bytes]
+    databases: frozenset[bytes | None]
+    protocol: str | None
+    refusals: Sequence[str] | None
+
+
+def list_tables(context: Context) -> Iterator[TableFacts]:
+    """Yield the tables of the store in the order of their names."""
+    is_shown = "describe" in context.store.features
+    find_protocol = cache(partial(_find_protocol, context))
+    for name in call_store(context, context.store.list_tables):
+        families = call_store(context, partial(context.store.describe, name))
+        if families is None:  # it was dropped meanwhile
+            continue
+        databases = frozenset(family.database for family in families.values())
+        protocols = {find_protocol(each) for each in databases if each}
+        refusals = tuple(filter(None, map(find_refusal, families.values())))
+        yield TableFacts(
+            name,
+            sorted(families),
+            databases,
+            " ".join(sorted(protocols)) or None,
+            refusals if is_shown or refusals else None,
+        )
+
+
+def _find_protocol(context: Context, database: bytes) -> str:
+    try:
+        return call_store(context, lambda: find_usual_rules(context.store, database).name)
+    except CorruptRowError:
+        return "unknown"
+
+
+def find_databases(context: Context, table: bytes) -> set[bytes | None]:
+    """Return the transaction tables of the databases that a table's families belong to, None for a
+    family of none. Raises InvalidRequestError for an absent table."""
+    return {family.database for family in _describe(context, table).values()}
+
+
+def find_table_obstacles(
+    context: Context, table: bytes, looked: Looked = lambda table: None
+) -> Iterator[str]:
+    """Yield the reasons why a table cannot change its database now, each with a remedy. The whole
+    table is read."""
+    yield from _list_cell_obstacles(context, Span(table), 0, looked)
+
+
+def take_over(context: Context, table: bytes) -> int:
+    """Let a table that no client uses, and that has no obstacles, belong to this database.
+    Delete what another protocol left beside values, and return how many cells that were.
+
+    Raises InvalidRequestError, with the command for HBase's shell, where the store cannot, and
+    AbortedError where this machine's clock is wrong.
+    """
+    store, database = context.store, plain_table(context.table)
+    check_clock(context)  # before anything changes: the conversion would
+    families = _describe(context, table)
+    if any(family.database != database for family in families.values()):
+        if not isinstance(store, TableAssigner):
+            raise InvalidRequestError(
+                "the store cannot change the database of a table: use hbase://, the "
+                "store behind a server, or the HBase shell",
+                command=make_assign_command(table, families, database),
+            )
+        store.assign_table(table, database)
+    return convert(context, context.rules.name, [table])
+
+
+def _describe(context: Context, table: bytes) -> Mapping[bytes, Family]:
+    """Return the families of a table, whichever database it belongs to."""
+    families = call_store(context, lambda: context.store.describe(table))
+    if families is None:
+        raise InvalidRequestError("no such table", table=table)
+    return families

@@ -1,9 +1,8 @@
-"""Whether transactions are safe on a store: its tables, its clock, and how it keeps its promises.
+"""Whether transactions are safe on a store: its tables, its clock, and how it writes.
 
-`examine` yields what it has found out, good and bad, each with how to mend it. A server tells its
-time and its manners only by what it writes: so there are, for a moment, two cells in the row
-`doctor` of the transaction table. Afterwards there is nothing; what a doctor that was killed has
-left, the next one deletes.
+`examine` yields what it has found out, good and bad, each with how to mend it. A server's time and
+its behaviour show only in what it writes. So the row `doctor` of the transaction table has two
+cells for a moment, and nothing afterwards; the next doctor deletes what a killed one has left.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from txn.model import (
     find_refusal,
     plain_table,
 )
-from txn.protocol.clocks import ACCEPT, find_step
+from txn.protocol.clocks import ACCEPT, find_step, measure_skew
 from txn.protocol.context import Context
 from txn.protocol.protocols import find_name, find_rules
 from txn.protocol.row import DOCTOR_ROW, FAMILY, FREE
@@ -38,12 +37,12 @@ from txn.text import escape, key_text
 
 SKEW_MS = 1_000
 AHEAD_MS = 50
-COLUMNS = (b"clock-%016x", b"manners-%016x")
+WRITES = b"write-%016x"
 SLOW_MS = 1_000
-LOOKS = 5
+DESCRIBES = 5
 LEFT_MS = 60_000
 """A cell that is older was left by a doctor that was killed."""
-LOOKED_AHEAD = 200
+ROWS_CHECKED = 200
 PACKAGES = ("hbase-txn", "protobuf", "kazoo", "gssapi", "thriftpy2", "happybase", "lmdb")
 PURGE = "hbase.hstore.time.to.purge.deletes"
 
@@ -69,42 +68,38 @@ class Diagnosis:
 def examine(context: Context, tables: Sequence[bytes] = ()) -> Iterator[Diagnosis]:
     """Yield a diagnosis of everything that the protocol relies on, in these data tables and below
     them. Ends early where nothing answers."""
-    yield _versions()
+    yield _list_versions()
     try:
         yield from _check_reach(context)
         try:
-            yield from _transaction_table(context)
+            yield from _check_transaction_table(context)
         except ReadOnlyError:
-            seen = "can only be read here: its clock and its manners are not seen"
+            seen = "can only be read here: its clock and its writes are not checked"
             mend = "open it where it may be written to"
             yield Diagnosis("store", Verdict.CAUTION, seen, mend)
         for table in (each for each in tables if plain_table(each) != plain_table(context.table)):
             families = context.store.describe(table)
-            yield from _table(context, table, families)
+            yield from _check_table(context, table, families)
             if families is not None:
-                yield from _look_ahead(context, table)
-    except StoreError as error:
-        yield Diagnosis(
-            "store", Verdict.WRONG, error_text(error), "see that it runs and can be reached"
-        )
-    except InvalidRequestError as error:
-        yield Diagnosis("store", Verdict.WRONG, error_text(error), "open it by another URI")
+                yield from _check_future(context, table)
+    except (StoreError, InvalidRequestError) as error:
+        is_away = isinstance(error, StoreError)
+        mend = "see that it runs and can be reached" if is_away else "open it by another URI"
+        yield Diagnosis("store", Verdict.WRONG, error_text(error), mend)
 
 
-def _versions() -> Diagnosis:
+def _list_versions() -> Diagnosis:
     found = []
     for package in PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            continue
     return Diagnosis("versions", Verdict.FINE, ", ".join(found))
 
 
 def _check_reach(context: Context) -> Iterator[Diagnosis]:
     context.store.describe(context.table)  # the first one connects, and may find things asleep
     took_ms = 0
-    for _ in range(LOOKS):  # a pause of the server's says nothing of the answers after it
+    for _ in range(DESCRIBES):  # a pause of the server's says nothing of the answers after it
         started_ms = context.clock.monotonic_ms()
         context.store.describe(context.table)
         took_ms = context.clock.monotonic_ms() - started_ms
@@ -115,35 +110,34 @@ def _check_reach(context: Context) -> Iterator[Diagnosis]:
     yield Diagnosis("store", Verdict.WRONG, f"took {took_ms} ms to answer", mend)
 
 
-def _transaction_table(context: Context) -> Iterator[Diagnosis]:
+def _check_transaction_table(context: Context) -> Iterator[Diagnosis]:
     families = context.store.describe(context.table)
     if families is None or FAMILY not in families:
         missing = "is not there" if families is None else f"lacks the family {FAMILY.decode()}"
         mend = "make it with `txn init`: as hbase://, or through Thrift 2"
         yield Diagnosis(_name(context.table), Verdict.WRONG, missing, mend)
         return
-    yield from _table(context, context.table, families)
-    yield _protocol(context)
+    yield from _check_table(context, context.table, families)
+    yield _check_protocol(context)
     yield from _find_set_clock(context)
-    yield from _look_ahead(context, context.table)
+    yield from _check_future(context, context.table)
     yield from _try_writes(context)
 
 
 def _try_writes(context: Context) -> Iterator[Diagnosis]:
-    """Yield what writes tell, when nothing of them is left."""
-    number = context.rng.getrandbits(64)
-    keys = [Key(DOCTOR_ROW, FAMILY, name % number, context.table) for name in COLUMNS]
+    """Yield what writes show, once they are undone."""
+    key = Key(DOCTOR_ROW, FAMILY, WRITES % context.rng.getrandbits(64), context.table)
     found: list[Diagnosis] = []
 
     def write() -> None:
-        found[:] = [_clock(context, keys[0]), _check_manners(context, keys[1])]
+        found[:] = [_compare_clocks(context), _check_writes(context, key)]
         raise _UndoError  # where the store can do that for all that was done together
 
     try:
         with suppress(_UndoError):
             context.store.atomically(write)
     finally:
-        _clear(context, keys)
+        _clear(context, [key, key._replace(column=b"clock")])
     yield from found
 
 
@@ -159,7 +153,7 @@ def _clear(context: Context, keys: Sequence[Key]) -> None:
         context.store.write([Edit(key, None, timestamp) for key, timestamp in left])
 
 
-def _protocol(context: Context) -> Diagnosis:
+def _check_protocol(context: Context) -> Diagnosis:
     rules = find_rules(context.store, context.table) or SIX_PHASE
     name: str = rules.name
     if find_name(context.store, context.table) is None:
@@ -172,7 +166,7 @@ def _protocol(context: Context) -> Diagnosis:
     return Diagnosis("protocol", Verdict.FINE, name + other)
 
 
-def _table(
+def _check_table(
     context: Context, table: bytes, families: Mapping[bytes, Family] | None
 ) -> Iterator[Diagnosis]:
     if families is None:
@@ -181,14 +175,14 @@ def _table(
         return
     for name, family in sorted(families.items()):
         about = f"{_name(table)}, family {name.decode(errors='replace')}"
-        yield from _family(about, family, "describe" in context.store.features)
+        yield from _check_family(about, family, "describe" in context.store.features)
         if family.database not in (None, plain_table(context.table)):
             seen = f"belongs to the database with the transaction table {_plain(family.database)}"
             mend = f"name that transaction table, or: txn table take-over {_plain(table)}"
             yield Diagnosis(about, Verdict.WRONG, seen, mend)
 
 
-def _family(about: str, family: Family, shown: bool) -> Iterator[Diagnosis]:
+def _check_family(about: str, family: Family, shown: bool) -> Iterator[Diagnosis]:
     found = []
     if reason := find_refusal(family):
         found.append(Diagnosis(about, Verdict.WRONG, reason, _mend_refused(family)))
@@ -217,23 +211,16 @@ def _mend_refused(family: Family) -> str:
     return "alter the table with DURABILITY => 'USE_DEFAULT'"
 
 
-def _clock(context: Context, key: Key) -> Diagnosis:
-    """The server's time is what it stamps a checked write with."""
-    before_ms = context.clock.wall_ms()
-    context.store.check_and_put([Check(key, FREE, ((key, b"what time is it"),))])
-    cell = context.store.read([key])[key]
-    after_ms = context.clock.wall_ms()
-    if cell is None:
-        return Diagnosis("clock", Verdict.WRONG, "what was written is not there", "try again")
-    skew_ms = max(cell.timestamp - after_ms, before_ms - cell.timestamp, 0)
-    ahead = "ahead of" if cell.timestamp > after_ms else "behind"
-    if skew_ms <= SKEW_MS:
+def _compare_clocks(context: Context) -> Diagnosis:
+    ahead_ms = measure_skew(context, DOCTOR_ROW)
+    if abs(ahead_ms) <= SKEW_MS:
         return Diagnosis("clock", Verdict.FINE, f"the server's is within {SKEW_MS} ms of ours")
     limit_ms = context.policy.skew_ms
     mend = f"set the clocks by NTP: beyond {limit_ms} ms fsck repairs nothing"
     if context.rules.locks_rows:
         mend += ", and a client commits nothing"
-    return Diagnosis("clock", Verdict.WRONG, f"the server's is {skew_ms} ms {ahead} ours", mend)
+    seen = f"the server's is {abs(ahead_ms)} ms {'behind' if ahead_ms > 0 else 'ahead of'} ours"
+    return Diagnosis("clock", Verdict.WRONG, seen, mend)
 
 
 def _find_set_clock(context: Context) -> Iterator[Diagnosis]:
@@ -244,26 +231,26 @@ def _find_set_clock(context: Context) -> Iterator[Diagnosis]:
         yield Diagnosis("clock", Verdict.WRONG, seen, f"see that it is right; {ACCEPT}")
 
 
-def _look_ahead(context: Context, table: bytes) -> Iterator[Diagnosis]:
+def _check_future(context: Context, table: bytes) -> Iterator[Diagnosis]:
     """Yield what there is from the future in the first rows, or of transactions in those that a
     clock named which is ahead of ours."""
     is_data = table != context.table
     now_ms = context.clock.wall_ms()
     rows = context.store.scan(table) if is_data else list_decisions(context, now_ms)
-    first_rows = islice(rows, LOOKED_AHEAD)
+    first_rows = islice(rows, ROWS_CHECKED)
     ahead = [finding for row in first_rows for finding in find_future(context, row)]
     if ahead:
         first = ahead[0]
         assert isinstance(first.facts["until"], int)
         until = time_text(first.facts["until"])
         such = key_text(first.key) if first.key else escape(first.transaction or b"")
-        whose = f"of its first {LOOKED_AHEAD} rows" if is_data else "of the newest transactions"
+        whose = f"of its first {ROWS_CHECKED} rows" if is_data else "of the newest transactions"
         seen = f"{whose} {len(ahead)} have times in the future, such as {such}, until {until}"
         mend = f"see them all: txn fsck --scan {_plain(table)}"
         yield Diagnosis(_name(table), Verdict.CAUTION, seen, mend)
 
 
-def _check_manners(context: Context, key: Key) -> Diagnosis:
+def _check_writes(context: Context, key: Key) -> Diagnosis:
     """A lock must not be hidden by the unlock before it, and an empty cell is a free one. The cell
     is this doctor's own: what another one does at the same moment says nothing of the store."""
     about = "checked writes"

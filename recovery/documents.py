@@ -8,7 +8,6 @@ place in the document.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from recovery.findings import Finding, Kind, Result, Tally
@@ -105,32 +104,33 @@ def result_document(result: Result) -> Document:
 
 def explanation_document(found: Explanation) -> Document:
     """Return what `txn show --json` prints."""
+    row, request, whole = found.row, found.request, found.whole
     return {
-        "transaction": escape(found.row_key),
-        "state": found.state.value,
-        "status": str(found.status) if found.status else None,
-        "created": found.created,
+        "transaction": escape(row.row_key),
+        "state": row.state.value,
+        "status": str(row.status) if row.status else None,
+        "created": created_ms(row.row_key),
         "statuses": [
             {"status": str(each.status), "since": each.since, "after_ms": each.after_ms}
             for each in found.statuses
         ],
-        "labels": dict(found.labels),
-        "once": None if found.once is None else escape(found.once),
+        "labels": dict(request.labels),
+        "once": None if request.once is None else escape(request.once),
         "once_retention_ms": found.once_retention_ms,
-        "lock_ttl_ms": found.lock_ttl_ms,
-        "beat": found.heartbeat,
-        "timestamp": found.timestamp,
+        "lock_ttl_ms": row.buffer.lock_ttl_ms if row.buffer else None,
+        "beat": row.heartbeat or None,
+        "timestamp": row.plan.timestamp if row.plan else None,
         "mutations": [_change_document(change) for change in found.changes],
-        "assertions": [assertion_text(assertion) for assertion in found.assertions],
+        "assertions": [assertion_text(assertion) for assertion in request.assertions],
         "verdicts": [verdict.value for verdict in found.verdicts],
-        "keys": len(found.keys),
+        "keys": len(request.keys),
         "keys_read": found.keys_read,
         "locks_held": [key_text(key) for key in found.held],
-        "has_ranges": found.has_ranges,
-        "reason": found.reason,
-        "corrupt": found.corrupt,
-        "part_of": None if found.whole is None else escape(found.whole),
-        "parts": None if found.parts is None else list(found.parts),
+        "has_ranges": row.has_ranges,
+        "reason": row.reason,
+        "corrupt": row.cause,
+        "part_of": None if whole is None else escape(whole),
+        "parts": None if row.parts is None else list(row.parts),
         "part_rows": found.part_rows,
         "first_part": None if found.first_part is None else escape(found.first_part),
         "fsck": found.advice,
@@ -155,12 +155,14 @@ def _request(given: object) -> Request:
     )
     mutations = read_list(parts.get("mutations", []), "mutations")
     assertions = read_list(parts.get("assertions", []), "assertions")
-    once = parts.get("once")
+    once, labels = parts.get("once"), parts.get("labels", {})
+    if not isinstance(labels, dict):
+        raise refuse_part("an object is needed", "labels", labels)
     return Request(
         tuple(_mutation(item, f"mutations[{i}]") for i, item in enumerate(mutations)),
         tuple(parse_assertion(item, f"assertions[{i}]") for i, item in enumerate(assertions)),
         None if once is None else read_bytes(once, "once"),
-        _mapping(parts.get("labels", {}), "labels"),
+        labels,
         parts.get("once_retention_ms"),
     )
 
@@ -185,9 +187,3 @@ def _mutation(item: Any, place: str) -> Mutation | Delete:
         case {"delete": key} if len(item) == 1:
             return Delete(read_key(key, place))
     raise refuse_part('a mutation is {"put": key, "value": value} or {"delete": key}', place, item)
-
-
-def _mapping(given: object, place: str) -> Mapping[str, str]:
-    if not isinstance(given, dict):
-        raise refuse_part("an object is needed", place, given)
-    return given

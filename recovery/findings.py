@@ -1,7 +1,7 @@
 """The kinds of Finding: what each means, what repair does about it, and how bad it is.
 
-A finding is plain data. It names what was seen and never what to call; `fsck.repair` acts on it,
-after looking again.
+A finding is plain data. It names what was seen and never what to call; `fsck.repair` reads again
+and then acts on it. `judge` says which finding a transaction row is.
 """
 
 from __future__ import annotations
@@ -10,20 +10,109 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple, assert_never
 
+from recovery.scan import Between, Looked, newest_old_ms
 from txn.model import Key
+from txn.protocol.row import RowState, TransactionRow
+
+GRACE_MS = 60_000
+RETENTION_MS = 24 * 3_600_000
+LONGEST_REQUEST_MS = 3_600_000
+"""For how long a request may be under way: a gateway repeats one for 20 minutes, and its sender
+may have been stopped. A shorter retention is right only where no client is at work."""
 
 
 class Severity(Enum):
-    """What a finding asks for."""
+    """What a finding requires."""
 
     CLEAN = "clean"  # nothing is wrong: garbage that repair removes
-    REPAIRABLE = "repairable"  # somebody stopped half-way: repair finishes or undoes it
+    REPAIRABLE = "repairable"  # a client stopped half-way: repair finishes or undoes it
     REPORT_ONLY = "report-only"  # a person has to look: repair leaves it as it is
 
 
+KINDS: Mapping[str, tuple[Severity, str, str]] = {
+    "undecided": (
+        Severity.REPAIRABLE,
+        "its owner has been silent for longer than the grace, before the decision",
+        "abort it and release its locks; nothing of it was written",
+    ),
+    "decided": (
+        Severity.REPAIRABLE,
+        "it is committed, and its owner stopped before everything was in place",
+        "roll it forward: put its values, clear its tags, release its locks",
+    ),
+    "aborting": (
+        Severity.REPAIRABLE,
+        "it will not commit, and its locks are not all released",
+        "release the rest of its locks",
+    ),
+    "expired": (Severity.CLEAN, "it finished longer ago than the retention", "delete its row"),
+    "debris": (
+        Severity.CLEAN,
+        "leftover cells of a transaction row that was deleted longer ago than the retention",
+        "delete them",
+    ),
+    "unreadable": (
+        Severity.REPORT_ONLY,
+        "its row does not decode, contradicts itself or is of a newer format, and may be committed",
+        "nothing: the row is kept with its locks, for a newer version or a person",
+    ),
+    "expired-marker": (
+        Severity.CLEAN,
+        "a `once` token committed longer ago than its request promised to be repeated, and than "
+        "the retention",
+        "delete its marker: the token is forgotten",
+    ),
+    "orphan-lock": (
+        Severity.REPAIRABLE,
+        "a lock whose holder is finished, or has no row: a late request, which blocks nobody long",
+        "free it, if it is still the holder's",
+    ),
+    "stale-tag": (
+        Severity.REPAIRABLE,
+        "a tag that was left by a finished transaction, or put again by a late request",
+        "empty it, at its own timestamp",
+    ),
+    "vacant-key": (
+        Severity.CLEAN,
+        "what a key without a value has left, whose last change is older than the retention",
+        "retire it: delete its lock and tag, under its lock",
+    ),
+    "foreign-lock": (
+        Severity.REPORT_ONLY,
+        "a lock of another database, whose transaction table the row key of its holder names",
+        "nothing: check that database, with `--transactions`",
+    ),
+    "foreign-cell": (
+        Severity.REPORT_ONLY,
+        "a lock, a tag or the marker of a token holds what the protocol never writes there",
+        "nothing: it may be somebody's data",
+    ),
+    "foreign-version": (
+        Severity.REPORT_ONLY,
+        "the newest version is not the one that the last transaction on this key left",
+        "nothing: somebody wrote or deleted past the protocol, and meant something by it",
+    ),
+    "foreign-row": (
+        Severity.REPORT_ONLY,
+        "a row of the transaction table that is no transaction, nor anything else of ours",
+        "nothing: it may be somebody's data, written to this table by mistake",
+    ),
+    "future-cell": (
+        Severity.REPORT_ONLY,
+        "a time in the future, of this cell and perhaps others of its row, or in the row key: a "
+        "wrong clock chose it, or this machine's is behind",
+        "nothing: commits go above what lies up to 30 days ahead, and refuse what lies further; it "
+        "is over at the time that is told as `until`",
+    ),
+}
+"""Of each kind: what it asks for, what it is in a sentence for an operator, and what repair does
+about it."""
+
+
 class Kind(Enum):
-    """What was found; its properties explain each."""
+    """What was found."""
 
     UNDECIDED = "undecided"
     DECIDED = "decided"
@@ -41,114 +130,13 @@ class Kind(Enum):
     FOREIGN_ROW = "foreign-row"
     FUTURE_CELL = "future-cell"
 
-    @property
-    def meaning(self) -> str:
-        """What it is, in a sentence for an operator."""
-        return EXPLAINED[self].meaning
-
-    @property
-    def remedy(self) -> str:
-        """What repair does about it."""
-        return EXPLAINED[self].remedy
-
-    @property
-    def severity(self) -> Severity:
-        """What it asks for."""
-        return EXPLAINED[self].severity
-
-
-@dataclass(frozen=True, slots=True)
-class Explained:
-    """One line of the table of kinds."""
-
-    severity: Severity
-    meaning: str
-    remedy: str
-
-
-EXPLAINED: Mapping[Kind, Explained] = {
-    Kind.UNDECIDED: Explained(
-        Severity.REPAIRABLE,
-        "its owner has been silent for longer than the grace, before the decision",
-        "abort it and release its locks; nothing of it was written",
-    ),
-    Kind.DECIDED: Explained(
-        Severity.REPAIRABLE,
-        "it is committed, and its owner stopped before everything was in place",
-        "roll it forward: put its values, clear its tags, release its locks",
-    ),
-    Kind.ABORTING: Explained(
-        Severity.REPAIRABLE,
-        "it will not commit, and its locks are not all released",
-        "release the rest of its locks",
-    ),
-    Kind.EXPIRED: Explained(
-        Severity.CLEAN, "it finished longer ago than the retention", "delete its row"
-    ),
-    Kind.DEBRIS: Explained(
-        Severity.CLEAN,
-        "leftover cells of a transaction row that was deleted longer ago than the retention",
-        "delete them",
-    ),
-    Kind.UNREADABLE: Explained(
-        Severity.REPORT_ONLY,
-        "its row does not decode, contradicts itself or is of a newer format, and may be committed",
-        "nothing: the row is kept with its locks, for a newer version or a person",
-    ),
-    Kind.EXPIRED_MARKER: Explained(
-        Severity.CLEAN,
-        "a `once` token committed longer ago than its request promised to be repeated, and than "
-        "the retention",
-        "delete its marker: the token is forgotten",
-    ),
-    Kind.ORPHAN_LOCK: Explained(
-        Severity.REPAIRABLE,
-        "a lock whose holder is finished, or has no row: a late request, which blocks nobody long",
-        "free it, if it is still the holder's",
-    ),
-    Kind.STALE_TAG: Explained(
-        Severity.REPAIRABLE,
-        "a tag that was left by a finished transaction, or put again by a late request",
-        "empty it, at its own timestamp",
-    ),
-    Kind.VACANT_KEY: Explained(
-        Severity.CLEAN,
-        "what a key without a value has left, whose last change is older than the retention",
-        "retire it: delete its lock and tag, under its lock",
-    ),
-    Kind.FOREIGN_LOCK: Explained(
-        Severity.REPORT_ONLY,
-        "a lock of another database, whose transaction table the row key of its holder names",
-        "nothing: check that database, with `--transactions`",
-    ),
-    Kind.FOREIGN_CELL: Explained(
-        Severity.REPORT_ONLY,
-        "a lock, a tag or the marker of a token holds what the protocol never writes there",
-        "nothing: it may be somebody's data",
-    ),
-    Kind.FOREIGN_VERSION: Explained(
-        Severity.REPORT_ONLY,
-        "the newest version is not the one that the last transaction on this key left",
-        "nothing: somebody wrote or deleted past the protocol, and meant something by it",
-    ),
-    Kind.FOREIGN_ROW: Explained(
-        Severity.REPORT_ONLY,
-        "a row of the transaction table that is no transaction, nor anything else of ours",
-        "nothing: it may be somebody's data, written to this table by mistake",
-    ),
-    Kind.FUTURE_CELL: Explained(
-        Severity.REPORT_ONLY,
-        "a time in the future, of this cell and perhaps others of its row, or in the row key: a "
-        "wrong clock chose it, or this machine's is behind",
-        "nothing: commits go above what lies up to 30 days ahead, and refuse what lies further; it "
-        "is over at the time that is told as `until`",
-    ),
-}
+    def __init__(self, word: str) -> None:
+        self.severity, self.meaning, self.remedy = KINDS[word]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as a finished transaction leaves it.
+    """One deviation from what finished transactions leave.
 
     transaction: the row key of the transaction, or of a lock's holder; None where there is none.
     key: the data key; None for findings in the transaction table.
@@ -163,11 +151,10 @@ class Finding:
 
 @dataclass(slots=True)
 class Young:
-    """What is unfinished and was left alone, since something happened to it within the grace: live
-    clients look like this, and those that have just died.
+    """Unfinished items that changed within the grace, and so are no findings: live clients leave
+    such items, and clients that have just died.
 
-    counts: how many there are of each kind that they would be findings of. oldest_ms: how long the
-    most silent of them has been so.
+    counts: by the kind of finding that they would be. oldest_ms: the longest silence among them.
     """
 
     counts: Counter[Kind] = field(default_factory=Counter)
@@ -179,9 +166,60 @@ class Young:
         self.oldest_ms = max(self.oldest_ms, silent_ms)
 
     def merge(self, other: Young) -> None:
-        """Count what another look has counted."""
+        """Add the counts of another check."""
         self.counts.update(other.counts)
         self.oldest_ms = max(self.oldest_ms, other.oldest_ms)
+
+
+class Ages(NamedTuple):
+    """How long a transaction must have been silent, and for how long finished rows are kept."""
+
+    grace_ms: int = GRACE_MS
+    retention_ms: int = RETENTION_MS
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOptions:
+    """The ages by which a check judges, and its callbacks: see `fsck.check`."""
+
+    ages: Ages
+    looked: Looked = lambda table: None
+    young: Young = field(default_factory=Young)
+    between: Between = lambda table, row: None
+
+
+def judge(
+    row: TransactionRow, now_ms: int, grace_ms: int = GRACE_MS, retention_ms: int = RETENTION_MS
+) -> Finding | None:
+    """Return the finding that a transaction row is at this time, or None."""
+    at, age_ms, facts = find_alive_ms(row, now_ms, grace_ms), grace_ms, list_facts(row)
+    match row.state:
+        case RowState.FINISHED:
+            kind, at, age_ms = Kind.EXPIRED, row.since, retention_ms
+        case RowState.DEBRIS:
+            kind, at, age_ms, facts = Kind.DEBRIS, row.newest, retention_ms, {"newest": row.newest}
+        case RowState.UNREADABLE:
+            kind, facts = Kind.UNREADABLE, facts | {"status": str(row.said), "cause": row.cause}
+        case RowState.UNDECIDED | RowState.DECIDED | RowState.ABORTING as state:
+            kind = Kind(state.value)
+        case never:
+            assert_never(never)
+    is_old = at <= newest_old_ms(now_ms, age_ms)
+    return Finding(kind, row.row_key, None, facts) if is_old else None
+
+
+def find_alive_ms(row: TransactionRow, now_ms: int, grace_ms: int) -> int:
+    """Return when anything happened to an unfinished row that shows its owner to be alive."""
+    heartbeat = (
+        row.heartbeat if row.heartbeat <= now_ms + grace_ms else 0
+    )  # a client's clock: it may be wrong
+    newest = row.newest if row.state is RowState.UNREADABLE else 0
+    return max(row.since, heartbeat, newest)
+
+
+def list_facts(row: TransactionRow) -> dict[str, object]:
+    """Return what a finding tells of a transaction row."""
+    return {"status": str(row.status), "since": row.status_at, "beat": row.heartbeat}
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +249,7 @@ Result = Repaired | NothingToDo | LeftAlone
 
 @dataclass(slots=True)
 class Tally:
-    """What a check, or a repair, came to.
+    """The totals of a check or repair.
 
     rows: how many rows were looked at. counts: how many findings there are of each kind, by what
     became of them; None: nothing was to be repaired. young: what was left alone since it is young.

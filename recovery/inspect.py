@@ -1,7 +1,7 @@
-"""One transaction explained for a person: what it wanted, how far it got, and what is to be done.
+"""Explain one transaction to a person: its request, its progress, and what fsck does about it.
 
-The row is read first and the data cells after it, so on a running transaction the two may differ by
-what happened between. Nothing here writes.
+The row is read before the data cells. So those of a running transaction may be newer. Nothing here
+writes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from itertools import islice, pairwise
 from typing import TypeVar, assert_never
 
 from recovery.bounds import Budget, LookLimits
-from recovery.findings import Finding, Kind
-from recovery.fsck import GRACE_MS, RETENTION_MS, judge
+from recovery.findings import GRACE_MS, RETENTION_MS, Finding, Kind, judge
 from recovery.scan import STATUS, find_transaction
 from txn.assertions import Assertion, holds, list_keys
 from txn.errors import TableUnavailable
@@ -30,7 +29,6 @@ from txn.protocol.row import (
     RowState,
     TransactionRow,
     child_range,
-    created_ms,
     marker_key,
     parent_of,
 )
@@ -41,17 +39,18 @@ from txn.text import LONGEST_REASON, assertion_text
 
 T = TypeVar("T")
 
-VERSIONS = 10  # of a key, among which the one that was replaced is looked for
+VERSIONS = 10  # of a key, among which the replaced one is searched
 COUNTS = (2, 4, VERSIONS)
-"""How many are read of a key, one after the other, until it is found: each may be large."""
+"""How many versions of a key are read, in turn, until it is found: each may be large."""
 
 LIMITS = LookLimits(rows=1_000, bytes_=64_000_000, ms=30_000)
-"""What is read of a transaction's keys. It may have 100,000, and each a value of any size."""
+"""Limits of reading a transaction's keys: it may have 100,000, each with a value of any size."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatusTime:
-    """Since when a row has a status, by the server's time (ms), and how long after the last one."""
+    """A status of a row: its begin by the server's time, and how long after the one before it
+    (ms)."""
 
     status: Status
     since: int
@@ -101,58 +100,45 @@ class AssertionVerdict(Enum):
 class Explanation:
     """A transaction row and what the data cells say of it. Times are in ms since the epoch.
 
-    once_retention_ms: for how long its token may come again; None: for ever. timestamp: of the
-    commit; None before the decision. verdicts: one for each assertion. keys: all that it locks;
-    keys_read: of how many of them, the first ones, cells were read, or asked for where a table is
-    gone; held: which of these it has locked now.
-    has_ranges: whether it looks, under its locks, at ranges that it has scanned.
-    whole: of a part, its transaction; follows: whether the part is yet what that one's row says, as
-    state and status have it. parts: how many each task has written of one that is in parts;
-    part_rows: how many rows of these there are, or were counted; first_part: one of them.
-    finding: what fsck finds; None where it is not to be mended, or not yet.
+    request: an empty one where the row has none. once_retention_ms: for how long its token may come
+    again; None: for ever. verdicts: one for each assertion. keys_read: of how many of the request's
+    keys, the first ones, cells were read, or asked for where a table is gone; held: which of these
+    it has locked now. part_rows: how many rows of parts there are, or were counted; None: it is not
+    in parts; first_part: one of them. finding: what fsck finds; None where it is not to be mended,
+    or not yet.
     """
 
-    row_key: bytes
-    state: RowState
-    status: Status | None
-    created: int
+    row: TransactionRow
+    request: Request
     statuses: tuple[StatusTime, ...]
-    labels: Mapping[str, str]
-    once: bytes | None
     once_retention_ms: int | None
-    lock_ttl_ms: int | None
-    heartbeat: int | None
-    timestamp: int | None
     changes: tuple[ValueChange, ...]
-    assertions: tuple[Assertion, ...]
     verdicts: tuple[AssertionVerdict, ...]
-    keys: tuple[Key, ...]
     keys_read: int
     held: tuple[Key, ...]
-    has_ranges: bool
-    reason: str | None
-    corrupt: str | None
-    whole: bytes | None
-    follows: bool
-    parts: tuple[int, ...] | None
     part_rows: int | None
     first_part: bytes | None
     finding: Finding | None
+
+    @property
+    def whole(self) -> bytes | None:
+        """Return the row key of the transaction that a part belongs to; None for any other."""
+        return parent_of(self.row.row_key)
 
     @property
     def advice(self) -> str:
         """What fsck does about it, now or later."""
         if self.finding is not None:
             return f"{self.finding.kind.meaning}: {self.finding.kind.remedy}"
-        match self.state:
+        match self.row.state:
             case RowState.FINISHED | RowState.DEBRIS:
                 return "nothing until the retention has passed; then it deletes the row"
             case RowState.UNREADABLE:
                 return "nothing: it reports the row once the grace has passed"
             case RowState.UNDECIDED | RowState.DECIDED | RowState.ABORTING:
-                return f"nothing within the grace; after it: {Kind(self.state.value).remedy}"
+                return f"nothing within the grace; after it: {Kind(self.row.state.value).remedy}"
             case _:
-                assert_never(self.state)
+                assert_never(self.row.state)
 
 
 def explain(
@@ -164,43 +150,27 @@ def explain(
     limits: LookLimits = LIMITS,
     most_parts: int | None = None,
 ) -> Explanation | None:
-    """Return the transaction explained, or None if it has no row. limits: of the first so many of
-    its keys cells are read, and no more bytes, and for no longer. most_parts: no more rows of parts
-    are counted; it may have 100,000."""
+    """Return the transaction explained, or None if it has no row. limits: of reading its keys.
+    most_parts: how many rows of parts are counted at most; there may be 100,000."""
     row = find_transaction(context, row_key)
     if row is None:
         return None
     request = row.buffer.request if row.buffer else Request(())
     keys = request.keys
     budget = Budget(context.clock, limits)
-    keys_read, data = _read(context, keys[: limits.rows], budget)
+    keys_read, data = _read_keys(context, keys[: limits.rows], budget)
     locks = {key: context.rules.lock_of(key) for key in keys[:keys_read]}
     held = tuple(key for key, lock in locks.items() if holder_of(lock, data.get(lock)) == row_key)
     parts = None if row.parts is None else _list_children(context, row_key, most_parts)
     return Explanation(
-        row_key,
-        state=row.state,
-        status=row.status,
-        created=created_ms(row_key),
-        statuses=_statuses(row),
-        labels=request.labels,
-        once=request.once,
+        row,
+        request,
+        statuses=_list_statuses(row),
         once_retention_ms=_find_promise_ms(context, request),
-        lock_ttl_ms=row.buffer.lock_ttl_ms if row.buffer else None,
-        heartbeat=row.heartbeat or None,
-        timestamp=row.plan.timestamp if row.plan else None,
-        changes=_changes(row, request, held, _find_old(context, row, request, data, budget)),
-        assertions=request.assertions,
+        changes=_list_changes(row, request, held, _find_old(context, row, request, data, budget)),
         verdicts=_judge_assertions(row, request.assertions, data),
-        keys=keys,
         keys_read=keys_read,
         held=held,
-        has_ranges=row.has_ranges,
-        reason=row.reason,
-        corrupt=row.cause,
-        whole=parent_of(row_key),
-        follows=row.follows,
-        parts=row.parts,
         part_rows=None if parts is None else len(parts),
         first_part=parts[0] if parts else None,
         finding=judge(row, context.clock.wall_ms(), grace_ms, retention_ms),
@@ -208,7 +178,7 @@ def explain(
 
 
 def _list_children(context: Context, whole: bytes, most: int | None) -> list[bytes]:
-    """Return the row keys of a transaction's parts, of which nothing else is read."""
+    """Return the row keys of a transaction's parts, reading nothing else of them."""
     span = Span(context.table, *child_range(whole))
     rows = stored_rows(context, span, cells=[(FAMILY, STATUS)])
     return [row.row for row in islice(rows, most)]
@@ -223,7 +193,7 @@ def _find_promise_ms(context: Context, request: Request) -> int | None:
     return next((decode_marker(value).retention_ms for value in values), None)
 
 
-def _read(
+def _read_keys(
     context: Context, keys: Sequence[Key], budget: Budget
 ) -> tuple[int, dict[Key, Cell | None]]:
     """Return how many of the keys were read, and them with their locks."""
@@ -244,7 +214,7 @@ def _read(
 
 def _spend(budget: Budget, key: Key, cells: Sequence[Cell]) -> None:
     for cell in cells:
-        budget.spend(Row(key.row, {key: cell}), again=True)  # keys are counted by who asks
+        budget.spend(Row(key.row, {key: cell}), again=True)  # the caller counts keys
 
 
 def _read_tables(
@@ -286,7 +256,7 @@ def _is_blamed(assertion: Assertion, reason: str) -> bool:
     return reason.startswith(said) or f"{said[:LONGEST_REASON]}…" == reason
 
 
-def _statuses(row: TransactionRow) -> tuple[StatusTime, ...]:
+def _list_statuses(row: TransactionRow) -> tuple[StatusTime, ...]:
     """Where the transport kept no times of the earlier statuses, there is the status's own."""
     began = dict(row.began)
     if row.status is not None:
@@ -297,7 +267,7 @@ def _statuses(row: TransactionRow) -> tuple[StatusTime, ...]:
     return tuple(map(StatusTime, order, times, gaps))
 
 
-def _changes(
+def _list_changes(
     row: TransactionRow,
     request: Request,
     held: Collection[Key],
@@ -341,7 +311,7 @@ def _find_old(
     found: dict[Key, Cell | Unseen | None] = dict.fromkeys(wanted, Unseen.NOT_READ)
     newest = {key: data[key] for key in wanted if key in data}
     for key, cell in newest.items():
-        found[key] = _pick([cell] if cell else [], 1, wanted[key])
+        found[key] = _pick_version([cell] if cell else [], 1, wanted[key])
     for count in COUNTS:
         read = partial(context.store.read_versions, count=count)
         due = [key for key in newest if found[key] is Unseen.NOT_READ]
@@ -350,11 +320,11 @@ def _find_old(
                 return found
             for key, cells in _read_tables(context, some, read).items():
                 _spend(budget, key, cells)
-                found[key] = _pick(cells, count, wanted[key])
+                found[key] = _pick_version(cells, count, wanted[key])
     return found
 
 
-def _pick(cells: Sequence[Cell], count: int, timestamp: int) -> Cell | Unseen:
+def _pick_version(cells: Sequence[Cell], count: int, timestamp: int) -> Cell | Unseen:
     """Return the version of a timestamp among the newest so many of a key; NOT_READ: it may come
     behind them."""
     for cell in cells:

@@ -1,6 +1,6 @@
-"""A store that is opened to be looked at, or mended: one that exists, whatever is in it.
+"""Open stores, locks and leases that exist, to inspect or repair them.
 
-Nothing here makes a store or a table: a mistyped path is an error.
+Nothing here creates a store or a table: a mistyped path is an error.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 from txn.clock import SystemClock
 from txn.errors import InvalidRequestError
@@ -36,18 +35,9 @@ if TYPE_CHECKING:
 SQLITE = "sqlite:///"
 
 
-def must_exist(uri: str) -> None:
-    """Raise InvalidRequestError for a store that opening it would make."""
-    parts = split_uri(uri)
-    if parts.scheme == "embedded" and not parts.netloc:  # else opening it says what is wrong
-        path = Path(unquote(parts.path))
-        if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-            raise InvalidRequestError("no such store: make it with `txn init`", path=str(path))
-
-
 @contextmanager
 def open_any_store(uri: str, transactions: str) -> Iterator[Context]:
-    """Open a store that exists, whatever is in it."""
+    """Open a store that exists, with or without a transaction table."""
     clock = SystemClock()
     with closing(open_store(uri, clock, create=False)) as store:
         table = transactions.encode()
@@ -56,8 +46,8 @@ def open_any_store(uri: str, transactions: str) -> Iterator[Context]:
 
 
 def find_usual_rules(store: Store, table: bytes) -> Rules:
-    """Return the rules of the database with this transaction table; the usual ones where there is
-    none, or its protocol is not written down."""
+    """Return the rules of the database with this transaction table; those of six-phase if there is
+    no such table, or if its protocol is not recorded."""
     rules = find_rules(store, table) if FAMILY in (store.describe(table) or {}) else None
     return rules or SIX_PHASE
 
@@ -66,8 +56,8 @@ def find_usual_rules(store: Store, table: bytes) -> Rules:
 def open_store_of(
     uri: str, transactions: str, *, mends: bool = False, is_own: bool = True
 ) -> Iterator[Context]:
-    """Open a store that has a transaction table, to look at it or, if it can do the database's
-    protocol, to mend it. is_own: see `require_transactions`."""
+    """Open a store that has a transaction table. mends: also require that the store supports the
+    database's protocol. is_own: see `require_transactions`."""
     with open_any_store(uri, transactions) as context:
         require_transactions(context.store, context.table, is_own=is_own)
         if mends:
@@ -76,7 +66,7 @@ def open_store_of(
 
 
 def require_leases(url: str) -> None:
-    """Raise InvalidRequestError for a file of leases that opening it would make."""
+    """Raise InvalidRequestError for a file of leases that does not exist."""
     if url.startswith(SQLITE):
         file = Path(url.removeprefix(SQLITE).partition("?")[0])
         if not file.exists():
@@ -85,7 +75,7 @@ def require_leases(url: str) -> None:
 
 @contextmanager
 def open_lease_look(url: str) -> Iterator[LeaseService]:
-    """Open leases to be looked at: what is missing of their tables is not made."""
+    """Open leases to list them, without creating missing tables."""
     with require_extra("leases"):
         from txn.leases.opening import parse_url  # noqa: PLC0415
         from txn.leases.service import LeaseService  # noqa: PLC0415
@@ -96,7 +86,7 @@ def open_lease_look(url: str) -> Iterator[LeaseService]:
 
 @contextmanager
 def open_lock_look(uri: str) -> Iterator[LockReader]:
-    """Open the locks of a manager to be looked at: none is made, and nothing in it is changed."""
+    """Open the locks of a manager to list them, without creating or changing anything."""
     parts = split_uri(uri)
     if parts.scheme != ZOOKEEPER:
         with open_any_store(uri, TRANSACTIONS) as context:

@@ -1,18 +1,33 @@
-"""What a person has decided to remove: one transaction row, or one `once` token.
+"""Delete transaction rows, and the markers of `once` tokens.
 
-fsck removes only what nobody can miss. Here somebody says so, of one thing at a time.
+fsck deletes what has expired. With `txn purge` a person decides about one row or token at a time.
+
+A marker is deleted in one atomic step of its row, if it has not changed. So a request with its
+token either finds it or comes after it. In the six-phase protocol it is deleted under its key's
+lock, with its lock and tag. In the fenced protocol the lock stays, and its count increases.
 """
 
 from __future__ import annotations
 
-from recovery.findings import LeftAlone, NothingToDo, Repaired, Result
-from recovery.fsck import delete_cells
-from recovery.markers import find_marker, forget
-from recovery.scan import find_transaction, whole_row
-from txn.model import Row
-from txn.protocol.context import Context
-from txn.protocol.row import RowState, decode_row, parent_of
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from recovery.findings import Finding, Kind, LeftAlone, NothingToDo, Repaired, Result
+from recovery.scan import MARKERS, find_transaction, newest_old_ms, whole_row
+from recovery.tables import make_facts
+from txn.errors import CorruptRowError, InvalidRequestError
+from txn.model import Cell, Check, Edit, Key, Row
+from txn.protocol.codec import decode_marker
+from txn.protocol.context import Context, call_store
+from txn.protocol.locks import holder_of, read_lock
+from txn.protocol.retire import can_retire, retire
+from txn.protocol.row import FREE, RowState, decode_row, last_timestamp, marker_key, parent_of
+from txn.protocol.statuses import Status
 from txn.text import escape
+
+ENDS = (b"status", Status.COMPLETE.at, Status.ABORTED.at)
+"""The cells that tell that a transaction is over."""
 
 LOST = {
     RowState.FINISHED: "its outcome becomes unknown",
@@ -22,20 +37,20 @@ LOST = {
     RowState.ABORTING: "its outcome becomes unknown; nothing of it was written",
     RowState.DECIDED: "it is committed: what it was to write, and is not yet in place",
 }
-"""What is lost with the row of a transaction in each state."""
+"""By the state of a transaction: what is lost with its row."""
 
 UNFINISHED = frozenset({RowState.UNDECIDED, RowState.ABORTING, RowState.DECIDED})
-"""The states from which fsck takes a transaction to its end, without loss."""
+"""The states from which fsck finishes or undoes a transaction, without loss."""
 
 BOUND = frozenset({RowState.UNDECIDED, RowState.DECIDED})
 PART = "without it that one would be committed by halves; fsck --repair ends both"
 
 
 def purge_row(context: Context, seen: Row, *, unfinished: bool = False) -> Result:
-    """Delete a transaction row that is as it was seen. Its locks, if it has any, are then orphans,
-    which any client that meets them frees, and fsck where it scans their tables.
+    """Delete a transaction row if it is as it was seen. Its locks are then orphans: any client that
+    meets one frees it, and so does fsck if it scans the table.
 
-    unfinished: also one that fsck could still finish or undo. Raises StoreError.
+    unfinished: delete even a row that fsck could finish or undo. Raises StoreError.
     """
     row = find_transaction(context, seen.row)
     state = row.state if row is not None else decode_row(seen).state
@@ -49,6 +64,24 @@ def purge_row(context: Context, seen: Row, *, unfinished: bool = False) -> Resul
     return Repaired("deleted")
 
 
+def delete_cells(context: Context, rows: Iterable[Row]) -> None:
+    """Delete the cells of rows. Later writes stay; late requests of these transactions do not.
+
+    A crash in between leaves no row that shows a decision without its end: each row is deleted
+    atomically, or the cells that show its end are deleted last.
+    """
+    cells = [item for row in rows for item in row.cells.items()]
+    edits = [Edit(key, None, last_timestamp(context.rules, key, cell)) for key, cell in cells]
+    by_row = "row_mutations" in context.store.features
+    ends = [edit for edit in edits if not by_row and edit.key.column in ENDS]
+    others = [edit for edit in edits if by_row or edit.key.column not in ENDS]
+    for some in filter(None, (others, ends)):
+        call_store(context, partial(context.store.write, some, durable=False, by_row=by_row))
+
+
+# ------------------------------------------------------------------------------------- markers
+
+
 def purge_token(context: Context, token: bytes) -> Result:
     """Delete the marker of a `once` token, under its lock. A request with it commits again.
 
@@ -56,4 +89,112 @@ def purge_token(context: Context, token: bytes) -> Result:
     """
     found = find_marker(context, token)
     assert found.value is not None
-    return forget(context, found.key, found.value, found.newest)
+    return retire_keys(context, {found.key: found.value}, found.newest)[found.key]
+
+
+class StoredMarker(NamedTuple):
+    """A token's marker and the cells that guard it, read at one instant."""
+
+    key: Key
+    value: Cell | None
+    guards: Mapping[Key, Cell | None]
+
+    @property
+    def is_free(self) -> bool:
+        """Whether no transaction has it locked, or is writing it."""
+        return not any(holder_of(key, cell) for key, cell in self.guards.items())
+
+    @property
+    def newest(self) -> int:
+        """The newest timestamp of these cells; 0: there is none."""
+        return max(
+            (cell.timestamp for cell in (self.value, *self.guards.values()) if cell), default=0
+        )
+
+
+def find_expired_marker(context: Context, row: Row, retention_ms: int) -> Finding | None:
+    """Return the finding of a marker's row in the transaction table, if its cell is not a marker,
+    or if its promise has expired and nothing has changed it for the retention."""
+    key = marker_key(context.table, row.row.removeprefix(MARKERS[0]))
+    if not row.row.startswith(MARKERS[0]) or (value := row.cells.get(key)) is None:
+        return None
+    guards = context.rules.guards_of(key)
+    item = StoredMarker(key, value, {guard: row.cells.get(guard) for guard in guards})
+    now_ms = context.clock.wall_ms()
+    try:
+        promised_ms = decode_marker(value.value).retention_ms
+    except CorruptRowError:
+        return Finding(Kind.FOREIGN_CELL, None, key, make_facts(value))
+    if promised_ms is None or value.timestamp + promised_ms > now_ms:
+        return None
+    if not item.is_free or item.newest > newest_old_ms(now_ms, retention_ms):
+        return None
+    facts = {"value": value.value, "since": value.timestamp, "newest": item.newest}
+    return Finding(Kind.EXPIRED_MARKER, None, key, facts)
+
+
+def find_marker(context: Context, token: bytes) -> StoredMarker:
+    """Return a token's marker as it is now, or raise InvalidRequestError if there is none."""
+    (found,) = _read_markers(context, [marker_key(context.table, token)])
+    if found.value is None:
+        raise InvalidRequestError("no request with this token has committed", once=token)
+    return found
+
+
+def retire_keys(
+    context: Context, wanted: Mapping[Key, Cell | None], newest: int
+) -> dict[Key, Result]:
+    """Retire keys, each with the value that it must have, or None for none, if nothing of them is
+    newer than this timestamp."""
+    if context.rules.locks_rows:
+        gone = _delete_fenced(context, wanted, newest)
+    elif can_retire(context):
+        gone = retire(context, wanted, newest)
+    else:
+        why = "the store takes no delete on a condition: open it as hbase://, or through Thrift 2"
+        return dict.fromkeys(wanted, LeftAlone(why))
+    used = NothingToDo("somebody has locked it, or it has changed")
+    return {key: Repaired("deleted") if key in gone else used for key in wanted}
+
+
+def _delete_fenced(context: Context, wanted: Mapping[Key, Cell | None], newest: int) -> set[Key]:
+    """Delete markers of the fenced protocol; return those that are gone. The lock is compared with
+    the value that was read, and its count increases: so a transaction that has read the marker, and
+    has not locked it yet, is refused. The count never restarts: a late request would match it."""
+    due = [
+        item
+        for item in _read_markers(context, wanted)
+        if item.value is not None and item.value == wanted[item.key]
+        if item.is_free and item.newest <= newest
+    ]
+    checks = [_make_delete(context, item) for item in due]
+    if not checks:
+        return set()
+    call_store(context, lambda: context.store.check_and_put(checks, durable=False))
+    # A "no" may be the answer to a request that was sent twice.
+    return {
+        item.key
+        for item in _read_markers(context, [item.key for item in due])
+        if item.value is None
+    }
+
+
+def _make_delete(context: Context, item: StoredMarker) -> Check:
+    assert item.value is not None
+    lock = context.rules.lock_of(item.key)
+    cell = item.guards[lock]
+    passed = read_lock(lock, cell).take(item.key.row).give_back()
+    free = Edit(lock, passed.value, item.newest + 1)
+    delete = Edit(item.key, None, item.value.timestamp)
+    return Check(lock, cell.value if cell else FREE, edits=(delete, free))
+
+
+def _read_markers(context: Context, keys: Iterable[Key]) -> list[StoredMarker]:
+    """Return markers as they are now."""
+    guards = {key: context.rules.guards_of(key) for key in keys}
+    asked = [cell for key, some in guards.items() for cell in (key, *some)]
+    found = call_store(context, lambda: context.store.read(asked)) if asked else {}
+    return [
+        StoredMarker(key, found[key], {guard: found[guard] for guard in some})
+        for key, some in guards.items()
+    ]

@@ -21,19 +21,10 @@ from threading import Thread
 from typing import Any, NamedTuple
 
 from recovery.documents import finding_document, result_document
-from recovery.findings import Finding, Result, Young
-from recovery.fsck import (
-    GRACE_MS,
-    RETENTION_MS,
-    Ages,
-    check_data,
-    check_transactions,
-    list_data,
-    repair_all,
-    require_tables,
-)
+from recovery.findings import GRACE_MS, RETENTION_MS, Ages, CheckOptions, Finding, Result, Young
+from recovery.fsck import check_data, check_transactions, list_data, repair_all, require_tables
 from recovery.opening import open_store_of
-from recovery.units import check_counts
+from recovery.tables import check_counts
 from txn.errors import InvalidRequestError
 from txn.host.extras import import_extra
 from txn.model import as_bytes, check_whole
@@ -276,7 +267,7 @@ def look(wanted: Inspection, shares: Iterable[Share]) -> Iterator[Told]:
             findings = check_counts(context, share.counted)
         else:
             check = check_data if share.is_data else check_transactions
-            findings = check(context, share.span, wanted.ages, count, seen.young)
+            findings = check(context, share.span, CheckOptions(wanted.ages, count, seen.young))
         if wanted.repairs:
             yield from repair_all(context, findings)
         else:

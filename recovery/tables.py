@@ -1,68 +1,74 @@
 """What fsck finds in data tables: orphan locks, stale tags, and versions past the protocol.
 
-A key is looked at three times: in the scan, then its holder's row, then the key again. Only what is
-the same both times is judged, so the holder that was read speaks for it, and what live clients
-change meanwhile is never a finding. Rows without a lock, a tag or a strange version cost the scan
-and nothing more.
+What is suspect is read three times: in the scan, then its holder's row, then its cells again. Only
+what is the same both times is judged, so the holder that was read speaks for it, and what live
+clients change meanwhile is never a finding. Rows without a lock, a tag or a strange version cost
+the scan and nothing more.
+
+In a six-phase database each key has a lock and a tag. In a fenced one a lock is of a row and
+family, and every change through the protocol leaves it at a greater timestamp than its values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
+from typing import NamedTuple
 
-from recovery.findings import Finding, Kind, Young
-from recovery.scan import newest_old_ms
-from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Delete, Key, Row
-from txn.protocol.context import Context
-from txn.protocol.retire import Guarded, read_guarded
+from recovery.findings import CheckOptions, Finding, Kind, judge
+from recovery.scan import BATCH, newest_old_ms, transactions
+from txn.errors import CorruptRowError
+from txn.model import LOCK_SUFFIX, RESERVED, TAG_SUFFIX, Cell, Delete, Key, Row
+from txn.protocol.context import Context, call_store
+from txn.protocol.locks import ROW_LOCK, holder_of, read_lock
+from txn.protocol.retire import Guarded
 from txn.protocol.row import RowState, TransactionRow, is_row_key, read_rows
 from txn.protocol.statuses import FINISHED, Status
 
-BATCH = 200
-
-Doomed = Callable[[TransactionRow], bool]
-"""Whether repair will abort a holder without knowing its keys, which leaves its locks."""
+Dated = tuple[int, Finding]
+"""A finding, and since when it is one; 0 where that does not matter."""
 
 
-def check_rows(
-    context: Context,
-    rows: Iterable[Row],
-    *,
-    grace_ms: int,
-    retention_ms: int,
-    doomed: Doomed,
-    young: Young,
-) -> Iterator[Finding]:
+class FamilyLock(NamedTuple):
+    """The lock of a row and family, with the values there that are not older than it is."""
+
+    lock: Key
+    cell: Cell
+    newer: Mapping[Key, Cell]
+
+    @property
+    def holder(self) -> bytes:
+        """The row key of the holder, or other content of the cell; empty if the lock is free."""
+        return holder_of(self.lock, self.cell)
+
+
+Item = Guarded | FamilyLock
+
+
+def check_rows(context: Context, rows: Iterable[Row], options: CheckOptions) -> Iterator[Finding]:
     """Yield the findings of rows of data tables, which may be stale by now. A lock or tag that is
     younger than the grace is not one, and is counted."""
-    vacant_ms = newest_old_ms(context.clock.wall_ms(), retention_ms)
-    items = (item for row in rows for item in list_guarded(row))
-    suspects = (item for item in items if is_suspect(item) or is_vacant(item, vacant_ms))
+    vacant_ms = newest_old_ms(context.clock.wall_ms(), options.ages.retention_ms)
+    list_items = list_family_locks if context.rules.locks_rows else list_guarded
+    items: Iterator[Item] = (item for row in rows for item in list_items(row))
+    suspects = (item for item in items if _is_suspect(item, vacant_ms))
     while batch := list(islice(suspects, BATCH)):
         holders = {item.holder for item in batch if is_row_key(item.holder)}
         found = read_rows(context, holders) if holders else {}
-        now = read_guarded(context, [item.key for item in batch])
+        unchanged = _find_unchanged(context, batch)
         now_ms = context.clock.wall_ms()
-        for item in batch:
-            if now[item.key] != item:
-                continue
-            judged = _judge_row(item, found.get(item.holder), doomed)
-            yield from take_old(judged, now_ms, grace_ms, young)
-            if is_vacant(item, vacant_ms):
-                yield Finding(Kind.VACANT_KEY, None, item.key, {"newest": item.newest})
-
-
-def take_old(
-    judged: Iterable[tuple[int, Finding]], now_ms: int, grace_ms: int, young: Young
-) -> Iterator[Finding]:
-    """Yield what has been wrong since before the grace, and count the rest."""
-    old_ms = newest_old_ms(now_ms, grace_ms)
-    for since, finding in judged:
-        if since <= old_ms:
-            yield finding
-        else:
-            young.add(finding.kind, now_ms - since)
+        old_ms = newest_old_ms(now_ms, options.ages.grace_ms)
+        for item in unchanged:
+            holder = found.get(item.holder)
+            is_doomed = holder is not None and _aborts_blindly(
+                holder, now_ms, options.ages.grace_ms
+            )
+            for since, finding in _judge_item(item, holder, is_doomed, vacant_ms):
+                if since <= old_ms:
+                    yield finding
+                else:
+                    options.young.add(finding.kind, now_ms - since)
 
 
 def list_guarded(row: Row) -> Iterator[Guarded]:
@@ -78,9 +84,48 @@ def list_guarded(row: Row) -> Iterator[Guarded]:
         yield Guarded(key, row.cells.get(key), row.cells.get(key.lock), row.cells.get(key.tag))
 
 
-def is_suspect(item: Guarded) -> bool:
-    """Whether the key is other than a finished transaction leaves it."""
-    return bool(item.holder or item.tagged) or is_foreign(item, None)
+def list_family_locks(row: Row) -> Iterator[FamilyLock]:
+    """Yield the locks of a row, one a family."""
+    for lock, cell in row.cells.items():
+        if lock.column == ROW_LOCK:
+            newer = {
+                key: value
+                for key, value in row.cells.items()
+                if key.family == lock.family
+                and value.timestamp >= cell.timestamp
+                and not key.column.endswith(RESERVED)
+            }
+            yield FamilyLock(lock, cell, newer)
+
+
+def _is_suspect(item: Item, vacant_ms: int) -> bool:
+    """Whether an item differs from what a finished transaction leaves, or may be retired. Free
+    locks of families stay for ever, since they count."""
+    if isinstance(item, FamilyLock):
+        return bool(item.holder or item.newer)
+    is_used = bool(item.holder or item.tagged)
+    return is_used or is_foreign(item, None) or is_vacant(item, vacant_ms)
+
+
+def _find_unchanged(context: Context, batch: Iterable[Item]) -> list[Item]:
+    """Read the cells of items again; return those that are as they were."""
+    seen = [(item, _list_cells(item)) for item in batch]
+    asked = [key for _, cells in seen for key in cells]
+    now = call_store(context, lambda: context.store.read(asked))
+    return [item for item, cells in seen if all(now[key] == cells[key] for key in cells)]
+
+
+def _list_cells(item: Item) -> Mapping[Key, Cell | None]:
+    if isinstance(item, FamilyLock):
+        return {item.lock: item.cell, **item.newer}
+    return {item.key: item.value, item.key.lock: item.lock, item.key.tag: item.tag}
+
+
+def _aborts_blindly(holder: TransactionRow, now_ms: int, grace_ms: int) -> bool:
+    """Whether repair will abort a holder without knowing its keys, which leaves its locks."""
+    found = judge(holder, now_ms, grace_ms)
+    is_undone = found is not None and found.kind in (Kind.UNDECIDED, Kind.ABORTING)
+    return is_undone and holder.buffer is None
 
 
 def is_vacant(item: Guarded, old_ms: int) -> bool:
@@ -103,20 +148,19 @@ def is_stale(item: Guarded, holder: TransactionRow | None) -> bool:
 def is_foreign(item: Guarded, holder: TransactionRow | None) -> bool:
     """Whether the newest version is none that a transaction has left. The tag's timestamp is that
     of the last commit on the key, which a delete leaves without a version."""
-    state = None if holder is None else holder.state
-    if state is RowState.UNREADABLE:
+    if holder is not None and holder.state is RowState.UNREADABLE:
         return False
     version = item.value.timestamp if item.value else 0
-    planned = _plan_writes(item.key, holder) if holder and state is RowState.DECIDED else None
+    planned = _plan_writes(item.key, holder)
     if planned is not None:
         return version not in planned
     return item.tag is not None and version not in (0, item.tag.timestamp)
 
 
-def _plan_writes(key: Key, holder: TransactionRow) -> tuple[int, int] | None:
+def _plan_writes(key: Key, holder: TransactionRow | None) -> tuple[int, int] | None:
     """The versions that a key may have while a decided transaction is writing it; 0: none. Once
     all is put and clean its keys may be free, and others may have written them."""
-    if holder.status is Status.CLEANING:
+    if holder is None or holder.state is not RowState.DECIDED or holder.status is Status.CLEANING:
         return None
     assert holder.buffer is not None and holder.plan is not None
     for mutation, old in zip(holder.buffer.request.mutations, holder.plan.replaced, strict=True):
@@ -125,37 +169,50 @@ def _plan_writes(key: Key, holder: TransactionRow) -> tuple[int, int] | None:
     return None
 
 
-def _judge_row(
-    item: Guarded, holder: TransactionRow | None, doomed: Doomed
-) -> Iterator[tuple[int, Finding]]:
-    """Yield what is wrong with a key, with the time since when; 0 where that does not matter."""
+def _judge_item(
+    item: Item, holder: TransactionRow | None, is_doomed: bool, vacant_ms: int
+) -> Iterator[Dated]:
+    """Yield what is wrong with an item. holder: None where its lock names no transaction."""
+    if isinstance(item, FamilyLock):
+        if item.holder:
+            key = item.lock._replace(column=b"")
+            yield from _judge_lock(key, item.cell, item.lock, holder, is_doomed)
+        for key, value in item.newer.items():
+            facts = {"version": value.timestamp, "below": item.cell.timestamp}
+            yield 0, Finding(Kind.FOREIGN_VERSION, None, key, facts)
+    else:
+        if item.lock and item.holder:
+            yield from _judge_lock(item.key, item.lock, item.key.lock, holder, is_doomed)
+        yield from _judge_values(item, holder, vacant_ms)
+
+
+def _judge_values(item: Guarded, holder: TransactionRow | None, vacant_ms: int) -> Iterator[Dated]:
     key, tag = item.key, item.tag
-    if item.lock and item.holder:
-        yield from judge_lock(key, item.lock, key.lock, holder, doomed)
     if tag and tag.value:
         if not tag.value.isdigit():
             yield 0, Finding(Kind.FOREIGN_CELL, None, key.tag, make_facts(tag))
         elif is_stale(item, holder):
             yield tag.timestamp, Finding(Kind.STALE_TAG, None, key, make_facts(tag))
     if is_foreign(item, holder):
-        yield 0, Finding(Kind.FOREIGN_VERSION, None, key, _versions(item, holder))
+        yield 0, Finding(Kind.FOREIGN_VERSION, None, key, _list_versions(item, holder))
+    if is_vacant(item, vacant_ms):
+        yield 0, Finding(Kind.VACANT_KEY, None, key, {"newest": item.newest})
 
 
-def judge_lock(
-    key: Key, cell: Cell, lock: Key, holder: TransactionRow | None, doomed: Doomed
-) -> Iterator[tuple[int, Finding]]:
-    """Yield what is wrong with a lock of a key that is not free, with the time since when; 0 where
-    that does not matter. holder: None where the cell names no transaction."""
+def _judge_lock(
+    key: Key, cell: Cell, lock: Key, holder: TransactionRow | None, is_doomed: bool
+) -> Iterator[Dated]:
+    """Yield what is wrong with a lock of a key that is not free."""
     since = cell.timestamp
     if holder is None:
         yield 0, Finding(Kind.FOREIGN_CELL, None, lock, make_facts(cell))
     elif holder.elsewhere:
         yield 0, Finding(Kind.FOREIGN_LOCK, holder.row_key, key, {"since": since})
-    elif holder.is_over or doomed(holder):
+    elif holder.is_over or is_doomed:
         facts = {"since": since, "status": str(holder.status) if holder.status else "no row"}
         yield since, Finding(Kind.ORPHAN_LOCK, holder.row_key, key, facts)
     elif holder.state is RowState.UNREADABLE and holder.said in FINISHED:
-        # The rows of those that say that they are finished are not looked at while they are young.
+        # The check of transaction rows skips young ones whose status says that they are finished.
         yield since, Finding(Kind.UNREADABLE, holder.row_key, key, {"cause": holder.cause})
 
 
@@ -164,9 +221,41 @@ def make_facts(cell: Cell) -> dict[str, object]:
     return {"value": cell.value, "timestamp": cell.timestamp}
 
 
-def _versions(item: Guarded, holder: TransactionRow | None) -> dict[str, object]:
-    decided = holder is not None and holder.state is RowState.DECIDED
-    planned = _plan_writes(item.key, holder) if holder and decided else None
+def _list_versions(item: Guarded, holder: TransactionRow | None) -> dict[str, object]:
+    planned = _plan_writes(item.key, holder)
     last = item.tag.timestamp if item.tag else 0
     version = item.value.timestamp if item.value else 0
     return {"version": version, "expected": max(planned) if planned else last}
+
+
+def check_counts(context: Context, tables: Collection[bytes]) -> Iterator[Finding]:
+    """Yield the locks of these tables that say less than they said when a transaction had them,
+    which its row tells for as long as it is kept. A count only grows: a lock that went back, or is
+    gone, may be granted to a transaction that has read the row before."""
+    counts: dict[Key, int] = {}
+    for row in transactions(context):
+        for lock, count in _list_counts(context, row):
+            if lock.table in tables:
+                counts[lock] = max(count, counts.get(lock, 0))
+        if len(counts) >= BATCH:
+            yield from _find_lower(context, counts)
+            counts.clear()
+    yield from _find_lower(context, counts)
+
+
+def _list_counts(context: Context, row: TransactionRow) -> Iterator[tuple[Key, int]]:
+    if row.plan is None or row.buffer is None:
+        return
+    locks = dict.fromkeys(map(context.rules.lock_of, row.buffer.request.keys))
+    for lock, held in zip(locks, row.plan.locks, strict=False):
+        with suppress(CorruptRowError):
+            yield lock, read_lock(lock, Cell(held, 0)).taken
+
+
+def _find_lower(context: Context, counts: Mapping[Key, int]) -> Iterator[Finding]:
+    found = call_store(context, lambda: context.store.read(list(counts))) if counts else {}
+    for lock, cell in found.items():
+        with suppress(CorruptRowError):  # which is a finding of the scan
+            if read_lock(lock, cell).taken < counts[lock]:
+                facts = make_facts(cell or Cell(b"", 0)) | {"taken": counts[lock]}
+                yield Finding(Kind.FOREIGN_CELL, None, lock, facts)

@@ -1,6 +1,6 @@
-"""What commands print beside bytes and keys, and what they take: times, durations, counts.
+"""Text of times, durations, counts and errors, as commands print and parse it.
 
-How bytes, keys and assertions are written is in `txn.text`: the library writes some of it down.
+`txn.text` has the text of bytes, keys and assertions, some of which the library stores.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ COMMANDS = {
     ": use Delete": ': write {"delete": key}',
     ", or raise Policy(skew_ms=)": "",
 }
-"""What the library says to programs, and what commands say instead."""
+"""Phrases of the library for programs, and what commands print instead."""
 
 
 def error_text(error: BaseException | str) -> str:
-    """Return what an error says as commands print it: values without the quotes and classes of
-    Python, and commands where the library names its functions."""
+    """Return the text of an error as commands print it: values without the quotes and classes of
+    Python, and commands instead of functions."""
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"{error.strerror}: {error.filename}"
     text = str(error).replace("\\'", "'")
@@ -79,14 +79,14 @@ def labels_text(labels: Mapping[str, str]) -> str:
 
 def short_id(row_key: bytes) -> str:
     """Return the end of a transaction's row key, as `txn show` takes it: its last random digits,
-    and of a part what comes behind them."""
+    with the number of a part."""
     name = strip_database(row_key)
     whole = parent_of(name) or name
     return escape(whole[-8:] + name.removeprefix(whole))
 
 
 def fit_text(text: str, width: int) -> str:
-    """Return the text, or as much of it as is so wide, with a mark that there was more."""
+    """Return the text, cut to this width and marked with `…` if it is wider."""
     ends = list(accumulate(map(_count_columns, text[: width + 1])))  # a column each, or two
     if not ends or ends[-1] <= width:
         return text

@@ -14,25 +14,20 @@ from typing import Annotated
 
 import typer
 
-from recovery.commands.commit import commit
 from recovery.commands.common import COULD_NOT_RUN, complain
 from recovery.commands.console import console
+from recovery.commands.database import convert, doctor, init, ping, table_app
 from recovery.commands.demo import app as demo_app
-from recovery.commands.doctor import doctor
-from recovery.commands.fsck import fsck
-from recovery.commands.get import get
+from recovery.commands.fsck import MasterCommand, fsck
 from recovery.commands.hbase import app as hbase_app
 from recovery.commands.leases import app as leases_app
 from recovery.commands.locks import app as locks_app
-from recovery.commands.looks import MasterCommand
 from recovery.commands.ls import ls
-from recovery.commands.ping import ping
-from recovery.commands.protocol import convert, init
 from recovery.commands.purge import purge
+from recovery.commands.requests import commit, get
 from recovery.commands.serve import serve
 from recovery.commands.show import show
 from recovery.commands.sql import sql
-from recovery.commands.table import app as table_app
 from txn.errors import CommitOutcomeUnknown, TxnError
 
 app = typer.Typer(

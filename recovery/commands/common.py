@@ -1,7 +1,4 @@
-"""What the commands share: their options, opening a store, and printing.
-
-A command that only looks never makes a store or a table: a mistyped path is an error.
-"""
+"""Options, questions and printing that the commands share."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import json
 import shutil
 import sys
 from bisect import bisect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -20,25 +17,24 @@ from rich import markup
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
-from recovery.findings import Kind
-from recovery.fsck import GRACE_MS, RETENTION_MS
+from recovery.findings import GRACE_MS, RETENTION_MS, Kind
 from recovery.scan import find, whole_row
 from recovery.text import error_text, fit_text, parse_duration
-from txn.client.connect import connect
-from txn.client.engine import Engine
-from txn.errors import InvalidRequestError, annotate
+from txn.documents import Document
+from txn.errors import InvalidRequestError, TxnError, annotate
 from txn.protocol.context import Context
 from txn.protocol.row import is_own
 from txn.request import TRANSACTIONS
 from txn.stores.base import Store
 from txn.text import escape, unescape
 
-CLEAN, FOUND, COULD_NOT_RUN = 0, 1, 2
+FOUND, COULD_NOT_RUN = 1, 2
 WIDE = 240
 CANDIDATES = 5
-PARTS = 50  # of a table, whose ends are where progress shows
-SHOWN_EVERY = 100  # rows: to show each would take longer than to look at it
+PARTS = 50  # of a table: progress shows at the end of each
+SHOWN_EVERY = 100  # rows: showing each would take longer than reading it
 
 StoreOption = Annotated[
     str,
@@ -87,7 +83,7 @@ GRACE, RETENTION = Duration(GRACE_MS), Duration(RETENTION_MS)
 
 
 def parse_age(text: str | Duration) -> Duration:
-    """Return the duration that an option's text means, or tell typer what is wrong with it."""
+    """Return the duration that an option's text means; typer.BadParameter for other text."""
     try:
         return text if isinstance(text, Duration) else Duration(parse_duration(text))
     except InvalidRequestError as error:
@@ -99,29 +95,34 @@ def time_option(name: str, text: str) -> Any:
     return typer.Option(name, parser=parse_age, metavar="TIME", help=text)
 
 
-@contextmanager
-def open_engine(uri: str, transactions: str) -> Iterator[Engine]:
-    """Open an engine on a store that exists; a server's does the work itself."""
-    with connect(uri, transactions=transactions, create=False) as engine:
-        yield engine
-
-
-def ask_person(question: str, refusal: str) -> None:
-    """Go on only where a person says yes; InvalidRequestError where there is nobody to ask."""
-    if not sys.stdin.isatty():
-        raise InvalidRequestError(refusal)
-    typer.confirm(question, abort=True, err=True)
+def confirm(statement: str, question: str, yes: bool) -> None:
+    """Return if a person, or `--yes`, confirms; InvalidRequestError without a terminal."""
+    if not yes and not sys.stdin.isatty():
+        raise InvalidRequestError(f"{statement}: say --yes if that is right")
+    if not yes:
+        typer.confirm(f"{statement}. {question}", abort=True, err=True)
 
 
 def confirm_stopped(change: str, yes: bool) -> None:
-    """Go on with a change only where a person, or `--yes`, says that no client is connected."""
-    if not yes:
-        text = f"{change}: no client may be connected meanwhile"
-        ask_person(f"{text}. Is that so?", f"{text}. Say --yes if that is so")
+    """Return if a person, or `--yes`, confirms that no client is connected."""
+    confirm(f"{change}: no client may be connected meanwhile", "Is that so?", yes)
+
+
+def report_change(as_json: bool, document: Document, obstacles: Sequence[str], line: str) -> None:
+    """Print the result of a change, or the obstacles to it, with exit code 1."""
+    if as_json:
+        print_json(document | {"obstacles": list(obstacles)})
+    elif not obstacles:
+        typer.echo(line)
+    else:
+        for obstacle in obstacles:
+            complain(obstacle)
+    if obstacles:
+        raise typer.Exit(FOUND)
 
 
 def find_row_key(context: Context, part: str) -> bytes:
-    """Return the row key of the transaction that a person means, by all of it or a part."""
+    """Return the row key of the transaction that a whole key, or a piece of it, names."""
     with row_bar(console(), "looking", hidden=False) as looked:
         candidates = list(islice(find(context, unescape(part), looked), CANDIDATES + 1))
     if not candidates:
@@ -135,7 +136,7 @@ def find_row_key(context: Context, part: str) -> bytes:
 
 
 def _explain_absence(context: Context, part: str) -> InvalidRequestError:
-    """Return the error that no transaction is meant; there may be a row that is none."""
+    """Return the error for a name of no transaction; it may name another row."""
     row = unescape(part)
     if not row or whole_row(context, row) is None:
         return InvalidRequestError("no such transaction", id=part)
@@ -146,13 +147,13 @@ def _explain_absence(context: Context, part: str) -> InvalidRequestError:
 
 
 def console() -> Console:
-    """Return where text for people goes; a pipe gets long lines rather than cut ones."""
+    """Return the console for text; a pipe gets long lines rather than cut ones."""
     return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)
 
 
 class RowBar:
-    """Counts rows that are looked at, each told by its table, and shows on a terminal how many, and
-    in per cent how far the look has come, where that is known."""
+    """Counts rows that are read, each told by its table, and shows on a terminal how many, and in
+    per cent how far the work has come, where that is known."""
 
     def __init__(self, out: Console, about: str, *, unit: str = "rows", hidden: bool) -> None:
         self.rows = 0
@@ -177,36 +178,27 @@ class RowBar:
         self.rows += 1
         if table != self._table or self.rows % SHOWN_EVERY == 0:
             self._table = table
-            self.progress.update(
-                self._task,
-                counted=f"{self.rows:,} {self._unit}",
-                description=markup.escape(escape(table)),
-            )
+            counted, description = f"{self.rows:,} {self._unit}", markup.escape(escape(table))
+            self.progress.update(self._task, counted=counted, description=description)
 
-    def expect(self, total: int) -> None:
-        """Say how many parts there will be."""
-        self.progress.update(self._task, total=total)
-
-    def reach(self, done: int) -> None:
-        """Say how many parts there have been."""
-        self.progress.update(self._task, completed=done, counted=f"{done:,} {self._unit}")
-
-    def fetch(self, done: int, total: int) -> None:
-        """Say how many there are of all parts."""
-        self.expect(total)
-        self.reach(done)
+    def reach(self, done: int, total: int | None = None) -> None:
+        """Show how many parts are done, and of how many if that is known by now."""
+        counted = f"{done:,} {self._unit}"
+        self.progress.update(self._task, completed=done, total=total, counted=counted)
 
     def say(self, step: str) -> None:
-        """Say what is being done now, of which nobody knows how long it takes."""
+        """Show what is being done now; how long it takes is not known."""
         self.progress.tasks[0].total = None  # which an update would take for no change
         self.progress.update(self._task, description=step, counted="")
 
     def expect_tables(self, store: Store, tables: Iterable[bytes]) -> None:
-        """Say which tables will be read, in this order, by parts with about as many cells each."""
+        """Show progress by the tables that will be read, in this order, in parts of about as many
+        cells each."""
         if not self.progress.disable:
             self._splits = {table: store.find_splits(table, PARTS) for table in tables}
         if any(self._splits.values()):
-            self.expect(sum(len(splits) + 1 for splits in self._splits.values()))
+            total = sum(len(splits) + 1 for splits in self._splits.values())
+            self.progress.update(self._task, total=total)
 
     def reach_row(self, table: bytes, row: bytes) -> None:
         """Say how far the reading has come, from the first row of a table or from its last."""
@@ -223,7 +215,7 @@ class RowBar:
 
 @contextmanager
 def row_bar(out: Console, about: str, *, unit: str = "rows", hidden: bool) -> Iterator[RowBar]:
-    """Count the rows of a long look, or what else it goes by; hidden: show nothing of it."""
+    """Count the rows, or other units, of long work; hidden: show nothing."""
     bar = RowBar(out, about, unit=unit, hidden=hidden)
     with bar.progress:
         yield bar
@@ -235,23 +227,25 @@ def print_json(document: Any, *, pretty: bool = False) -> None:
 
 
 def print_result(as_json: bool, document: Any, line: str) -> None:
-    """Print what a command came to: as JSON, or as a line for people."""
+    """Print the result of a command, as JSON or as a line of text."""
     if as_json:
         print_json(document)
     else:
         typer.echo(line)
 
 
-def make_table(headings: Sequence[str]) -> Table:
-    """Return a table without lines, whose columns are folded where it would be too wide."""
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table without lines, whose columns are folded where it would be too wide."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
         table.add_column(heading, overflow="fold")
-    return table
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console().print(table)
 
 
 def parse_setting(text: str) -> tuple[str, str]:
-    """Return the name and the value of `NAME=VALUE`, or tell typer that it is none."""
+    """Return the name and the value of `NAME=VALUE`; typer.BadParameter for other text."""
     name, equals, value = text.partition("=")
     if not (equals and name.strip()):
         raise typer.BadParameter(f"write NAME=VALUE, not {text}", param_hint="'--set'")
@@ -272,3 +266,15 @@ def find_width() -> int | None:
 def complain(error: BaseException | str) -> None:
     """Print an error, without the trace of how it came about."""
     typer.echo(f"error: {error_text(error)}", err=True)
+
+
+@contextmanager
+def report_refusal(
+    *errors: type[TxnError], text: Callable[[Any], str] = error_text
+) -> Iterator[None]:
+    """Print these errors as findings, not as failures: exit code 1."""
+    try:
+        yield
+    except errors as error:
+        complain(text(error))
+        raise typer.Exit(FOUND) from error

@@ -9,17 +9,7 @@ from typing import Annotated
 
 import typer
 
-from recovery.commands.common import (
-    DEFAULT_TRANSACTIONS,
-    BindOption,
-    CertificateOption,
-    JsonOption,
-    KeyOption,
-    MaybeLocksOption,
-    StoreOption,
-    TransactionsOption,
-    print_result,
-)
+from recovery.commands import common
 from recovery.commands.leases import MaybeLeasesOption
 from recovery.console.settings import PORT, ConsoleSettings
 from txn.errors import InvalidRequestError
@@ -29,16 +19,16 @@ from txn.host.tokens import read_token
 
 def console(
     *,
-    store: StoreOption,
-    transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
-    locks: MaybeLocksOption = None,
+    store: common.StoreOption,
+    transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
+    locks: common.MaybeLocksOption = None,
     leases: MaybeLeasesOption = None,
-    bind: BindOption = "127.0.0.1",
+    bind: common.BindOption = "127.0.0.1",
     port: Annotated[
         int, typer.Option(metavar="PORT", min=0, max=65535, help="0 picks a free one.")
     ] = PORT,
-    tls_cert: CertificateOption = None,
-    tls_key: KeyOption = None,
+    tls_cert: common.CertificateOption = None,
+    tls_key: common.KeyOption = None,
     token_file: Annotated[
         Path | None,
         typer.Option(
@@ -53,7 +43,7 @@ def console(
             metavar="URL", help="Show the metrics of this `txn serve --metrics`; repeatable."
         ),
     ] = None,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Show a store in a browser: transactions, keys, locks, leases, and what fsck finds.
 
@@ -74,10 +64,10 @@ def console(
         )
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s")
     shown = token if token_file is None else None
-    serve_console(settings, lambda address: _tell(address, shown, as_json))
+    serve_console(settings, lambda address: _announce(address, shown, as_json))
 
 
-def _tell(address: str, token: str | None, as_json: bool) -> None:
-    """Say where it is, in one line that can be waited for."""
+def _announce(address: str, token: str | None, as_json: bool) -> None:
+    """Print the address, in one line that a script can wait for."""
     line = f"console  {address}" + (f"  token {token}" if token else "")
-    print_result(as_json, {"url": address, "token": token}, line)
+    common.print_result(as_json, {"url": address, "token": token}, line)

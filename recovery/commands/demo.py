@@ -15,12 +15,12 @@ import typer
 from rich.console import Console
 
 from recovery.commands.common import FOUND, JsonOption, console, print_json
-from recovery.commands.protocol import WORDS, parse_protocol
 from recovery.documents import tally_document
 from txn.demo.data import DemoTables, WayName
 from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
 from txn.model import check_choice
+from txn.protocol.statuses import ProtocolName
 
 if TYPE_CHECKING:
     from recovery.commands.flights import Repair, Report
@@ -64,12 +64,7 @@ def flights(
     ] = 3,
     crash: Annotated[bool, typer.Option(help="Kill the job part way, and repair.")] = True,
     protocol: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help=f"The protocol of its transactions: {WORDS}.",
-            parser=parse_protocol,
-        ),
+        ProtocolName, typer.Option(help="The protocol of its transactions.")
     ] = "six-phase",
     by: Annotated[
         str,
@@ -105,7 +100,7 @@ def flights(
                 screen,
                 days=days,
                 crash=crash,
-                protocol=parse_protocol(protocol),
+                protocol=protocol,
                 by=parse_way(by),
             )
     except JobError as error:

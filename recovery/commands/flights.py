@@ -21,10 +21,9 @@ from rich.text import Text
 
 from recovery import scan
 from recovery.commands.common import row_bar
-from recovery.commands.fsck import look_here, print_summary, print_tally
+from recovery.commands.fsck import check_here, print_summary, print_tally
 from recovery.commands.show import print_explanation
-from recovery.findings import Finding, Kind, Tally
-from recovery.fsck import Ages
+from recovery.findings import Ages, Finding, Kind, Tally
 from recovery.inspect import explain
 from recovery.text import count_text
 from txn.client.connect import connect
@@ -278,8 +277,9 @@ def repair_crash(story: Story) -> Repair:
 
         def run_fsck(do_repair: bool) -> tuple[list[Finding], Tally]:
             with row_bar(story.out, "fsck", hidden=False) as bar:
-                look = look_here(context, ages, data, bar, do_repair=do_repair)
-                return [finding for finding, _ in look.found], look.tally
+                tally = Tally()
+                found = check_here(context, data, ages, bar, tally, do_repair=do_repair)
+                return [finding for finding, _ in found], tally
 
         before = count_contents(engine, story.tables)
         findings, found = run_fsck(do_repair=False)

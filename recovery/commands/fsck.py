@@ -3,66 +3,66 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, closing
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console, Group
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
+from typer.core import TyperCommand
 
-from recovery.commands.common import (
-    DEFAULT_TRANSACTIONS,
-    FOUND,
-    GRACE,
-    RETENTION,
-    Duration,
-    JsonOption,
-    RowBar,
-    StoreOption,
-    TransactionsOption,
-    ask_person,
-    console,
-    find_width,
-    print_json,
-    row_bar,
-    time_option,
-)
-from recovery.commands.looks import Asked, Found, Look, look_on_executors
+from recovery.commands import common
+from recovery.commands.common import Duration, time_option
 from recovery.documents import finding_document, result_document, tally_document
-from recovery.findings import Finding, Kind, Repaired, Result, Tally, Young
-from recovery.fsck import LONGEST_REQUEST_MS, Ages, check, compact, repair_all
+from recovery.findings import (
+    LONGEST_REQUEST_MS,
+    Ages,
+    Finding,
+    Kind,
+    Repaired,
+    Result,
+    Tally,
+    Young,
+)
+from recovery.fsck import check, compact, repair_all
 from recovery.opening import open_store_of
 from recovery.text import count_text, duration_text, error_text, short_id, time_text
 from txn.errors import InvalidRequestError
+from txn.host.extras import require_extra
 from txn.protocol.clocks import accept_clock, check_clock
 from txn.protocol.context import Context
 from txn.text import escape, key_text, shorten
 
+Found = tuple[Finding, Result | None]
+"""A finding, and what became of it; None: nothing was to be repaired."""
+
 LISTED = 20
+SPARK, HERE = "--spark", "local[*]"
 TIMES = ("since", "beat", "newest", "until")
 
 
 def fsck(
     *,
-    store: StoreOption,
+    store: common.StoreOption,
     do_repair: Annotated[bool, typer.Option("--repair", help="Repair what is found.")] = False,
     scan: Annotated[
         list[str] | None,
         typer.Option(metavar="TABLE", help="Check this data table for leftovers, too; repeatable."),
     ] = None,
     grace: Annotated[
-        Duration, time_option("--grace", "How long a transaction must have been silent.")
-    ] = GRACE,
+        Duration,
+        time_option("--grace", "How long a transaction must have been silent."),
+    ] = common.GRACE,
     retention: Annotated[
         Duration,
         time_option(
             "--retention", "How long finished rows are kept; longer than any request can live."
         ),
-    ] = RETENTION,
+    ] = common.RETENTION,
     yes: Annotated[
         bool, typer.Option("--yes", help="Confirm that no client is at work: see --retention.")
     ] = False,
@@ -73,8 +73,8 @@ def fsck(
             help="Confirm that this machine's clock, which was set, is right (embedded stores).",
         ),
     ] = False,
-    transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
-    as_json: JsonOption = False,
+    transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
+    as_json: common.JsonOption = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print findings and errors, and no summary.")
     ] = False,
@@ -100,59 +100,113 @@ def fsck(
     """
     if clock_is_right and not do_repair:
         raise InvalidRequestError("--accept-clock goes with --repair")
-    if do_repair and not yes:
-        _confirm(retention)
-    out, tables = console(), [table.encode() for table in scan or ()]
-    ages = Ages(grace, retention)
+    if do_repair and retention < LONGEST_REQUEST_MS:
+        least = duration_text(LONGEST_REQUEST_MS)
+        statement = f"a retention below {least} is safe only while no client is at work"
+        common.confirm(statement, "Is every client stopped?", yes)
+    out, tables = common.console(), [table.encode() for table in scan or ()]
+    ages, tally = Ages(grace, retention), Tally()
     with ExitStack() as stack:
         context = stack.enter_context(open_store_of(store, transactions, mends=do_repair))
         if do_repair:
             _require_clock(context, clock_is_right)
+        unit = "rows" if spark is None else "parts"
+        bar = stack.enter_context(common.row_bar(out, "fsck", unit=unit, hidden=as_json or quiet))
         if spark is None:
-            bar = stack.enter_context(row_bar(out, "fsck", hidden=as_json or quiet))
-            look = look_here(context, ages, tables, bar, do_repair=do_repair)
+            found = check_here(context, tables, ages, bar, tally, do_repair=do_repair)
         else:
-            asked = Asked(store, transactions, ages, tables, do_repair)
-            bar = stack.enter_context(row_bar(out, "fsck", unit="parts", hidden=as_json or quiet))
-            look = stack.enter_context(look_on_executors(spark, asked, bar))
+            inspected = (store, transactions, ages, do_repair)
+            found = check_on_executors(spark, inspected, tables, bar, tally)
+        stack.enter_context(closing(found))
         show = _print_json if as_json else partial(_print, out, context.clock.wall_ms())
-        show(look.found)
+        show(found)
         if do_repair:
-            compact(context, retention_ms=ages.retention_ms, tables=tables)
+            compact(context, retention_ms=retention, tables=tables)
     if not quiet:
-        _print_end(out, look.tally, ages.grace_ms, as_json)
-    if look.tally.left:
-        raise typer.Exit(FOUND)
+        _print_end(out, tally, grace, as_json)
+    if tally.left:
+        raise typer.Exit(common.FOUND)
 
 
-def look_here(
-    context: Context, ages: Ages, tables: list[bytes], bar: RowBar, *, do_repair: bool
-) -> Look:
-    """Return the findings, which come as they are consumed, each repaired if that is wanted."""
-    look = Look()
+def check_here(
+    context: Context,
+    tables: Sequence[bytes],
+    ages: Ages,
+    bar: common.RowBar,
+    tally: Tally,
+    *,
+    do_repair: bool,
+) -> Generator[Found]:
+    """Yield the findings, each repaired if that is wanted; the tally counts meanwhile."""
     bar.expect_tables(context.store, dict.fromkeys((context.table, *tables)))
 
     def looked(table: bytes) -> None:
-        look.tally.rows += 1
+        tally.rows += 1
         bar(table)
 
-    def find() -> Iterator[Found]:
-        findings = check(
-            context,
-            grace_ms=ages.grace_ms,
-            retention_ms=ages.retention_ms,
-            scan=tables,
-            looked=looked,
-            young=look.tally.young,
-            between=bar.reach_row,
-        )
-        unrepaired = ((finding, None) for finding in findings)
-        for each in repair_all(context, findings) if do_repair else unrepaired:
-            look.tally.add(*each)
-            yield each
+    findings = check(
+        context,
+        grace_ms=ages.grace_ms,
+        retention_ms=ages.retention_ms,
+        scan=tables,
+        looked=looked,
+        young=tally.young,
+        between=bar.reach_row,
+    )
+    unrepaired = ((finding, None) for finding in findings)
+    for each in repair_all(context, findings) if do_repair else unrepaired:
+        tally.add(*each)
+        yield each
 
-    look.found = find()
-    return look
+
+class MasterCommand(TyperCommand):
+    """A command whose option --spark may stand without its value, a master of Spark's."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Insert the default master where none is named."""
+        return super().parse_args(ctx, name_master(args))
+
+
+def name_master(args: list[str]) -> list[str]:
+    """Return arguments in which `--spark` has a value."""
+    named: list[str] = []
+    for given, following in zip(args, [*args, "--"][1:], strict=True):
+        named.append(given)
+        if given == SPARK and following.startswith("-"):
+            named.append(HERE)
+    return named
+
+
+def check_on_executors(
+    master: str,
+    inspected: tuple[str, str, Ages, bool],
+    tables: Sequence[bytes],
+    bar: common.RowBar,
+    tally: Tally,
+) -> Generator[Found]:
+    """Do as `check_here` on executors of Spark, and yield the findings once all have ended.
+
+    inspected: the store's URI, the transaction table, the ages, and whether to repair.
+    """
+    with require_extra("spark", option=SPARK):
+        from recovery.spark import (  # noqa: PLC0415
+            Inspection,
+            Seen,
+            open_session,
+            plan_shares,
+            repair_shares,
+        )
+    inspection = Inspection(*inspected)
+    with open_session(master) as spark:
+        shares = plan_shares(inspection, tables, None, spark.sparkContext.defaultParallelism)
+        bar.reach(0, len(shares))
+        for each in repair_shares(spark, inspection, shares, bar.reach).toLocalIterator():
+            if isinstance(each, Seen):
+                tally.rows += each.rows
+                tally.young.merge(each.young)
+            else:
+                tally.add(*each)
+                yield each
 
 
 def _require_clock(context: Context, is_right: bool) -> None:
@@ -162,21 +216,10 @@ def _require_clock(context: Context, is_right: bool) -> None:
     check_clock(context)
 
 
-def _confirm(retention_ms: int) -> None:
-    """Ask a person whether no client is at work, where the retention takes that for granted."""
-    if retention_ms >= LONGEST_REQUEST_MS:
-        return
-    least = duration_text(LONGEST_REQUEST_MS)
-    ask_person(
-        f"a retention below {least}: is every client stopped?",
-        f"a retention below {least} is safe only while no client is at work: then say --yes",
-    )
-
-
 def _print_json(found: Iterator[Found]) -> None:
     for finding, result in found:
         repaired = {"repair": result_document(result)} if result else {}
-        print_json(finding_document(finding) | repaired)
+        common.print_json(finding_document(finding) | repaired)
 
 
 def _print(out: Console, now_ms: int, found: Iterator[Found]) -> None:
@@ -210,7 +253,7 @@ def _row(finding: Finding, result: Result | None, now_ms: int) -> Group:
 
 def _name(row_key: bytes) -> str:
     """Return the name of a transaction as `txn ls` prints it: on a terminal, its short id."""
-    return short_id(row_key) if find_width() else escape(row_key)
+    return short_id(row_key) if common.find_width() else escape(row_key)
 
 
 def _fact(name: str, fact: object, now_ms: int) -> str:
@@ -226,19 +269,19 @@ def _fact(name: str, fact: object, now_ms: int) -> str:
 
 def _print_end(out: Console, tally: Tally, grace_ms: int, as_json: bool) -> None:
     if as_json:
-        print_json(tally_document(tally, grace_ms))
+        common.print_json(tally_document(tally, grace_ms))
     else:
         print_tally(out, tally, grace_ms)
 
 
 def print_tally(out: Console, tally: Tally, grace_ms: int) -> None:
-    """Print what each kind of the findings is, and a summary of them all."""
+    """Explain each kind of the findings, and print a summary."""
     print_kinds(out, tally)
     print_summary(out, tally, grace_ms)
 
 
 def print_kinds(out: Console, tally: Tally) -> None:
-    """Print of each kind how many findings there are, what it is, and what repair does."""
+    """Print the number of findings of each kind, its meaning, and its repair."""
     kinds = tally.count_kinds()
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right")
@@ -250,7 +293,7 @@ def print_kinds(out: Console, tally: Tally) -> None:
 
 
 def print_summary(out: Console, tally: Tally, grace_ms: int) -> None:
-    """Print how many findings there were, and what became of them."""
+    """Print the number of findings, and the results of repairs."""
     rows = f"{count_text(tally.rows, 'row')} checked"
     if not tally.found and not tally.young.counts:
         out.print(f"clean: nothing was left behind; {rows} besides finished transactions")
@@ -268,8 +311,7 @@ def print_summary(out: Console, tally: Tally, grace_ms: int) -> None:
 
 
 def _print_young(out: Console, young: Young, grace_ms: int) -> None:
-    """Say what is unfinished and no finding yet: a quiet store is not to be told from this by the
-    exit code."""
+    """Print what is unfinished and no finding yet, which the exit code does not show."""
     if not young.counts:
         return
     kinds = ", ".join(f"{young.counts[kind]:,} {kind.value}" for kind in Kind if young.counts[kind])

@@ -4,31 +4,23 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from recovery.commands.common import (
-    FOUND,
-    BindOption,
-    JsonOption,
-    console,
-    parse_setting,
-    print_json,
-    row_bar,
-)
+from recovery.commands import common
 from txn.clock import SystemClock
 from txn.cluster.cluster import Cluster, open_cluster, start
 from txn.cluster.jars import HBASE_VERSION, fetch, read_locked
 from txn.cluster.processes import ClusterError
 from txn.cluster.settings import NATIVE, Settings, find_version
 
-LOOK_EACH_MS = 500
+POLL_EACH_MS = 500
 ENDS_FOR = (signal.SIGINT, signal.SIGTERM)
 
 app = typer.Typer(help="Run a real HBase on this machine.", no_args_is_help=True)
@@ -89,7 +81,7 @@ def start_command(
     zookeeper_port: PortOption = None,
     master_port: PortOption = None,
     region_port: PortOption = None,
-    bind: BindOption = "127.0.0.1",
+    bind: common.BindOption = "127.0.0.1",
     properties: Annotated[
         list[str] | None,
         typer.Option(
@@ -110,7 +102,7 @@ def start_command(
         bool,
         typer.Option("--foreground", help="Keep running, and stop HBase at the end."),
     ] = False,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Start HBase with both Thrift gateways, and return once it answers.
 
@@ -134,16 +126,21 @@ def start_command(
         gateway_memory_mb=gateway_memory,
         bind=bind,
         ports={name: port for name, port in ports.items() if port is not None},
-        properties=dict(map(parse_setting, properties or [])),
+        properties=dict(map(common.parse_setting, properties or [])),
         java_options=tuple(java_options or ()),
         version=version or "",
     )
-    signal.signal(signal.SIGTERM, _leave)
-    screen = Console(stderr=True) if as_json else console()
-    with _log_shown(), row_bar(screen, "fetching jars", unit="jars", hidden=False) as bar:
-        cluster = start(settings, said=bar.say, fetched=bar.fetch)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # stops what it started
+    screen = Console(stderr=True) if as_json else common.console()
+    try:
+        with common.row_bar(screen, "fetching jars", unit="jars", hidden=False) as bar:
+            cluster = start(settings, on_step=bar.say, on_progress=bar.reach)
+    except ClusterError as error:
+        if error.log:  # the end of a server's log, above the error that it explains
+            typer.echo(error.log, err=True)
+        raise
     asked = _note_signals() if foreground else None  # before anybody can know that it is up
-    _print(cluster, as_json)
+    _print_cluster(cluster, as_json)
     if asked is not None:
         _stay(cluster, asked)
 
@@ -154,9 +151,9 @@ def fetch_command(*, version: VersionOption = None) -> None:
 
     Example: txn hbase fetch --version 2.5
     """
-    screen, version = console(), find_version(version or HBASE_VERSION)
-    with row_bar(screen, "fetching jars", unit="jars", hidden=False) as bar:
-        jars = fetch(fetched=bar.fetch, jars=read_locked(version))
+    screen, version = common.console(), find_version(version or HBASE_VERSION)
+    with common.row_bar(screen, "fetching jars", unit="jars", hidden=False) as bar:
+        jars = fetch(on_progress=bar.reach, jars=read_locked(version))
     screen.print(f"HBase {version}: {len(jars)} jars in {jars[0].parent}")
 
 
@@ -167,7 +164,7 @@ def stop_command(
     now: Annotated[
         bool, typer.Option("--now", help="Kill the processes; the last writes may be lost.")
     ] = False,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """End exactly the processes that `start` started; the data stays.
 
@@ -175,11 +172,11 @@ def stop_command(
     """
     cluster = open_cluster(data.expanduser().absolute())
     running = [each.name for each in cluster.processes.values() if each.is_alive]
-    screen = Console(stderr=True) if as_json else console()
+    screen = Console(stderr=True) if as_json else common.console()
     with screen.status("stopping HBase") if screen.is_terminal else nullcontext():
         killed = [each.name for each in (cluster.stop(grace_ms=0) if now else cluster.stop())]
     if as_json:
-        print_json({"stopped": running, "killed": killed}, pretty=True)
+        common.print_json({"stopped": running, "killed": killed}, pretty=True)
     elif running:
         screen.print(f"stopped: {', '.join(running)}")
         if killed:
@@ -189,44 +186,34 @@ def stop_command(
 
 
 @app.command("status")
-def status_command(*, data: DataOption, as_json: JsonOption = False) -> None:
+def status_command(*, data: DataOption, as_json: common.JsonOption = False) -> None:
     """Show the processes, their ports and the URIs of the stores; exit code 1 if not all are up.
 
     Example: txn hbase status
     """
-    if not _print(open_cluster(data.expanduser().absolute()), as_json):
-        raise typer.Exit(FOUND)
+    if not _print_cluster(open_cluster(data.expanduser().absolute()), as_json):
+        raise typer.Exit(common.FOUND)
 
 
-def _print(cluster: Cluster, as_json: bool) -> bool:
-    """Print what runs, and return whether all of it does and answers."""
+def _print_cluster(cluster: Cluster, as_json: bool) -> bool:
+    """Print the processes; return whether all of them run and answer."""
     alive = {name: process.is_alive for name, process in cluster.processes.items()}
     ready = all(alive.values()) and cluster.is_ready()
     if as_json:
-        print_json(_document(cluster, alive, ready), pretty=True)
+        common.print_json(_document(cluster, alive, ready), pretty=True)
         return ready
-    title = f"HBase {cluster.settings.version} in {cluster.settings.folder}"
-    table = Table("process", "state", title=title)
-    table.title_justify = "left"
-    for name in ("pid", "port"):
-        table.add_column(name, justify="right")
-    table.add_column("store")
-    stores = _stores(cluster)
+    store_of = {"zookeeper" if cluster.settings.distributed else "master": cluster.uris[NATIVE]}
+    store_of |= cluster.uris
+    typer.echo(f"HBase {cluster.settings.version} in {cluster.settings.folder}")
+    rows = []
     for name, process in cluster.processes.items():
-        state = "[green]up[/]" if alive[name] else "[red]ended[/]"
-        table.add_row(name, state, str(process.pid), str(process.port), stores.get(name, ""))
-    screen = console()
-    screen.print(table)
-    screen.print(f"logs: {cluster.log_folder}")
+        state = "up" if alive[name] else "ended"
+        rows.append((name, state, str(process.pid), str(process.port), store_of.get(name, "")))
+    common.print_table(("process", "state", "pid", "port", "store"), rows)
+    typer.echo(f"logs: {cluster.settings.logs}")
     if all(alive.values()) and not ready:
-        screen.print("[red]the processes run, but a gateway does not answer[/]")
+        common.console().print("[red]the processes run, but a gateway does not answer[/]")
     return ready
-
-
-def _stores(cluster: Cluster) -> dict[str, str]:
-    """The stores' names by the process that they lead to; standalone, ZooKeeper is the master's."""
-    place = "zookeeper" if cluster.settings.distributed else "master"
-    return {place: cluster.uris[NATIVE], **cluster.uris}
 
 
 def _document(cluster: Cluster, alive: dict[str, bool], ready: bool) -> dict[str, object]:
@@ -234,7 +221,7 @@ def _document(cluster: Cluster, alive: dict[str, bool], ready: bool) -> dict[str
         "ready": ready,
         "version": cluster.settings.version,
         "data": str(cluster.settings.folder),
-        "logs": str(cluster.log_folder),
+        "logs": str(cluster.settings.logs),
         "distributed": cluster.settings.distributed,
         "uris": cluster.uris,
         "ports": cluster.settings.ports,
@@ -245,13 +232,8 @@ def _document(cluster: Cluster, alive: dict[str, bool], ready: bool) -> dict[str
     }
 
 
-def _leave(number: int, _: object) -> NoReturn:
-    """End as by an exception, so that what was started is ended, too."""
-    raise SystemExit(128 + number)
-
-
 def _note_signals() -> list[int]:
-    """Return where from now on the signals are noted that ask for the end."""
+    """Return a list that will receive the signals that ask for the end."""
     asked: list[int] = []
     for number in ENDS_FOR:
         signal.signal(number, lambda number, _: asked.append(number))
@@ -262,19 +244,8 @@ def _stay(cluster: Cluster, asked: Sequence[int]) -> None:
     """Wait until a signal asks for the end, or until a server ends by itself."""
     clock = SystemClock()
     while not asked and all(process.is_alive for process in cluster.processes.values()):
-        clock.sleep_ms(LOOK_EACH_MS)
+        clock.sleep_ms(POLL_EACH_MS)
     ended = [name for name, process in cluster.processes.items() if not process.is_alive]
     cluster.stop()
     if ended:
         raise ClusterError("a process has ended", names=ended)
-
-
-@contextmanager
-def _log_shown() -> Iterator[None]:
-    """Show the end of a server's log above the error that it explains."""
-    try:
-        yield
-    except ClusterError as error:
-        if error.log:
-            typer.echo(error.log, err=True)
-        raise

@@ -8,29 +8,21 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
-from recovery.commands.common import (
-    FOUND,
-    Duration,
-    JsonOption,
-    complain,
-    console,
-    make_table,
-    print_json,
-    print_result,
-    time_option,
-)
-from recovery.commands.locks import PathArgument
+from recovery.commands import common
+from recovery.commands.common import Duration, time_option
+from recovery.commands.locks import ExclusiveOption, PathArgument, WaitOption, make_requests
 from recovery.opening import SQLITE, require_leases
 from recovery.text import count_text, duration_text, time_text
 from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
-from txn.locks.requests import LockRequest, Mode, path
+from txn.leases import Lease, LeaseAlreadyExistsError, LeaseNotFoundError, open_leases
+from txn.leases.opening import default_url, user_url
 
 if TYPE_CHECKING:
-    from txn.leases import Lease
     from txn.leases.service import LeaseService
+
+REFUSALS = (LeaseAlreadyExistsError, LeaseNotFoundError)
 
 app = typer.Typer(help="Look at leases, grab, extend and drop them.", no_args_is_help=True)
 
@@ -60,7 +52,7 @@ def ls(
     ] = None,
     *,
     leases: MaybeLeasesOption = None,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """List the leases that have not ended, in the order of their objects.
 
@@ -75,32 +67,25 @@ def grab(
     paths: PathArgument,
     *,
     leases: MaybeLeasesOption = None,
-    exclusive: Annotated[
-        bool,
-        typer.Option("--exclusive", "-x", help="Exclude others; by default, leases are shared."),
-    ] = False,
+    exclusive: ExclusiveOption = False,
     length: Annotated[
         Duration, time_option("--for", "How long the lease lasts, such as 90s or 2h.")
     ],
-    wait: Annotated[
-        Duration | None,
-        time_option("--wait", "How long to wait for others, such as 30s."),
-    ] = None,
+    wait: WaitOption = None,
     user: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="The owner of the lease; by default, the login name."),
     ] = None,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Lease all of these objects or none, and print the lease's id.
 
     Example: txn leases grab sales/orders/day=1 --for 2h --wait 30s
     """
-    mode = Mode.EXCLUSIVE if exclusive else Mode.SHARED
-    wanted = [LockRequest(path(each), mode) for each in paths]
-    with open_service(leases, is_new=True) as service, refusals():
+    wanted = make_requests(paths, exclusive)
+    with open_service(leases, is_new=True) as service, common.report_refusal(*REFUSALS):
         lease_id = service.grab_lease(wanted, length / 1000, (wait or 0) / 1000, user=user)
-    print_result(as_json, {"lease_id": lease_id}, str(lease_id))
+    common.print_result(as_json, {"lease_id": lease_id}, str(lease_id))
 
 
 @app.command("extend")
@@ -113,17 +98,17 @@ def extend(
         Duration | None,
         time_option("--for", "How long from now; by default, as long as it was grabbed for."),
     ] = None,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Let a lease end later, and print when.
 
     Example: txn leases extend 17 --for 1h
     """
     duration_s = None if length is None else length / 1000
-    with open_service(leases) as service, refusals():
+    with open_service(leases) as service, common.report_refusal(*REFUSALS):
         end = service.extend_lease(lease, paths or (), duration_s)
     document = {"lease_id": lease, "end_utc": end.isoformat()}
-    print_result(as_json, document, f"lease {lease} ends at {_moment(end)}")
+    common.print_result(as_json, document, f"lease {lease} ends at {_moment(end)}")
 
 
 @app.command("drop")
@@ -132,7 +117,7 @@ def drop(
     paths: OfLeaseArgument = None,
     *,
     leases: MaybeLeasesOption = None,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Give a lease back, or some of its objects.
 
@@ -152,7 +137,7 @@ def force_drop(
     *,
     leases: MaybeLeasesOption = None,
     everything: Annotated[bool, typer.Option("--all", help="Drop every lease.")] = False,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Drop leases of any user, without asking their holders.
 
@@ -166,7 +151,7 @@ def force_drop(
 
 
 @app.command("where")
-def where(*, leases: MaybeLeasesOption = None, as_json: JsonOption = False) -> None:
+def where(*, leases: MaybeLeasesOption = None, as_json: common.JsonOption = False) -> None:
     """Print the database of leases that commands use, without its password.
 
     It is what --leases or TXN_LEASES names. Otherwise it is the machine's, or else the user's.
@@ -178,14 +163,12 @@ def where(*, leases: MaybeLeasesOption = None, as_json: JsonOption = False) -> N
         from txn.leases.databases import hide_password  # noqa: PLC0415
         from txn.leases.opening import parse_url  # noqa: PLC0415
     name = hide_password(parse_url(url))
-    print_result(as_json, {"url": name}, name)
+    common.print_result(as_json, {"url": name}, name)
 
 
 @contextmanager
 def open_service(url: str | None, *, is_new: bool = False) -> Iterator[LeaseService]:
     """Open the lease service; a file that is named must be there, unless it may be new."""
-    with require_extra("leases"):
-        from txn.leases import open_leases  # noqa: PLC0415  (an extra, and slow to import)
     if url is not None and not is_new:
         require_leases(url)
     with open_leases(_choose_leases(url)) as service:
@@ -193,10 +176,8 @@ def open_service(url: str | None, *, is_new: bool = False) -> Iterator[LeaseServ
 
 
 def _choose_leases(url: str | None) -> str:
-    """Return which leases are meant, and say so if they are of one user and nobody has named them:
-    its holder may believe that others are kept out."""
-    from txn.leases.opening import default_url, user_url  # noqa: PLC0415
-
+    """Return the URL of the leases; warn if these are the default ones of one user, since they keep
+    no other user out."""
     if url is not None:
         return url
     found = default_url()
@@ -206,40 +187,28 @@ def _choose_leases(url: str | None) -> str:
     return found
 
 
-@contextmanager
-def refusals() -> Iterator[None]:
-    """Say that a lease is another's, or not there any more, as something that was found."""
-    from txn.leases import LeaseAlreadyExistsError, LeaseNotFoundError  # noqa: PLC0415
-
-    try:
-        yield
-    except (LeaseAlreadyExistsError, LeaseNotFoundError) as error:
-        complain(error)
-        raise typer.Exit(FOUND) from error
-
-
 def show_leases(leases: Sequence[Lease], now: datetime, as_json: bool) -> None:
     """Print leases: a line of JSON each, or a table."""
     if as_json:
         for lease in leases:
-            print_json(_document(lease))
+            common.print_json(_document(lease))
         return
-    table = make_table(("object", "mode", "lease", "user", "since", "until", "left"))
+    rows = []
     for lease in leases:
         left_ms = int((lease.end_utc - now).total_seconds() * 1000)
         row = [str(lease.path), lease.request.mode.name.lower(), str(lease.lease_id), lease.user]
         row += [_moment(lease.start_utc), _moment(lease.end_utc), duration_text(max(0, left_ms))]
-        table.add_row(*map(Text, row))
-    console().print(table)
+        rows.append(row)
+    common.print_table(("object", "mode", "lease", "user", "since", "until", "left"), rows)
 
 
 def show_dropped(name: str, count: int, as_json: bool) -> None:
     """Print how many objects are free now; end with 1 if there were none. name: empty for all."""
     what = count_text(count, "claim") if count else "no claim"
     line = f"dropped {what}" + (f" of {name}" if name else "")
-    print_result(as_json, {"dropped": count}, line)
+    common.print_result(as_json, {"dropped": count}, line)
     if not count:
-        raise typer.Exit(FOUND)
+        raise typer.Exit(common.FOUND)
 
 
 def _moment(at: datetime) -> str:

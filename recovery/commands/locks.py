@@ -7,22 +7,9 @@ from contextlib import closing, contextmanager
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
-from recovery.commands.common import (
-    FOUND,
-    Duration,
-    JsonOption,
-    LocksOption,
-    complain,
-    console,
-    make_table,
-    print_json,
-    print_line,
-    print_result,
-    time_option,
-)
-from recovery.opening import must_exist
+from recovery.commands import common
+from recovery.commands.common import Duration, time_option
 from recovery.text import count_text, duration_text, time_text
 from txn.clock import SystemClock
 from txn.errors import InvalidRequestError
@@ -31,6 +18,8 @@ from txn.locks import Lock, LockDenied, LockManager, Waiting, open_manager
 from txn.locks.hive.model import DATABASE_SETTING, Column, Tables
 from txn.locks.hive.model import Table as Described
 from txn.locks.requests import LockRequest, Mode, Path, path
+from txn.stores import open_store
+from txn.stores.options import split_uri
 
 app = typer.Typer(help="Look at Hive's locks, take and release them.", no_args_is_help=True)
 
@@ -40,6 +29,9 @@ PathArgument = Annotated[
 WaitOption = Annotated[
     Duration | None,
     time_option("--wait", "How long to wait for others, such as 30s; by default, not at all."),
+]
+ExclusiveOption = Annotated[
+    bool, typer.Option("--exclusive", "-x", help="Exclude others; by default, others may share.")
 ]
 ForceOption = Annotated[
     bool, typer.Option("--force", help="Release explicit locks of other users, too.")
@@ -60,11 +52,11 @@ def ls(
         typer.Argument(metavar="PATH", help="List only the locks on this object and within it."),
     ] = None,
     *,
-    locks: LocksOption,
+    locks: common.LocksOption,
     extended: Annotated[
         bool, typer.Option("--extended", help="List waiting requests, too, with hosts and times.")
     ] = False,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """List the locks, in the order of their objects and of the queue at each.
 
@@ -81,7 +73,7 @@ def explain(
     *,
     database: DatabaseOption = "default",
     partitioned: PartitionedOption = None,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Print which locks a statement needs, with their parents, without taking them.
 
@@ -97,21 +89,17 @@ def explain(
 def acquire(
     paths: PathArgument,
     *,
-    locks: LocksOption,
-    exclusive: Annotated[
-        bool,
-        typer.Option("--exclusive", "-x", help="Exclude others; by default, the locks are shared."),
-    ] = False,
+    locks: common.LocksOption,
+    exclusive: ExclusiveOption = False,
     wait: WaitOption = None,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Take all of these locks or none. They stay until they are released.
 
     Example: txn locks acquire sales/orders/day=1 --exclusive --wait 30s
     """
-    mode = Mode.EXCLUSIVE if exclusive else Mode.SHARED
-    wanted = [LockRequest(path(each), mode) for each in paths]
-    with open_locks(locks) as manager, refusals():
+    wanted = make_requests(paths, exclusive)
+    with open_locks(locks) as manager, common.report_refusal(LockDenied):
         held = manager.hold(wanted, query="txn locks", explicit=True, waiting=waiting_for(wait))
     show_requests(held.requests, as_json)
 
@@ -120,9 +108,9 @@ def acquire(
 def release(
     paths: PathArgument,
     *,
-    locks: LocksOption,
+    locks: common.LocksOption,
     force: ForceOption = False,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Release our explicit locks on exactly these objects.
 
@@ -133,25 +121,22 @@ def release(
     for at, count in counts.items():
         show_released(str(at), count, as_json)
     if not all(counts.values()):
-        raise typer.Exit(FOUND)
+        raise typer.Exit(common.FOUND)
 
 
 @contextmanager
 def open_locks(uri: str) -> Iterator[LockManager]:
     """Open a lock manager; its store, if it is one, must be there."""
-    must_exist(uri)
+    if split_uri(uri).scheme == "embedded":  # else opening it makes nothing
+        open_store(uri, SystemClock(), create=False).close()
     with closing(open_manager(uri)) as manager:
         yield manager
 
 
-@contextmanager
-def refusals() -> Iterator[None]:
-    """Say that a lock was denied as something that was found, not as a failure."""
-    try:
-        yield
-    except LockDenied as error:
-        complain(error)
-        raise typer.Exit(FOUND) from error
+def make_requests(paths: Iterable[str], exclusive: bool) -> list[LockRequest]:
+    """Return the requests for these objects."""
+    mode = Mode.EXCLUSIVE if exclusive else Mode.SHARED
+    return [LockRequest(path(each), mode) for each in paths]
 
 
 def waiting_for(wait_ms: int | None) -> Waiting:
@@ -178,7 +163,7 @@ def show_requests(requests: Iterable[LockRequest], as_json: bool) -> None:
     for request in requests:
         mode = request.mode.name.lower()
         document = {"path": str(request.path), "mode": mode}
-        print_result(as_json, document, f"{mode:9} {request.path}")
+        common.print_result(as_json, document, f"{mode:9} {request.path}")
 
 
 def show_needed(requests: Sequence[LockRequest], as_json: bool) -> None:
@@ -186,7 +171,7 @@ def show_needed(requests: Sequence[LockRequest], as_json: bool) -> None:
     show_requests(requests, as_json)
     note_open_tables(requests)
     if not requests and not as_json:
-        print_line("no locks are needed")
+        common.print_line("no locks are needed")
 
 
 def note_open_tables(requests: Sequence[LockRequest]) -> None:
@@ -200,7 +185,7 @@ def note_open_tables(requests: Sequence[LockRequest]) -> None:
 def show_released(name: str, count: int, as_json: bool) -> None:
     """Print how many locks on an object were released."""
     what = count_text(count, "lock") if count else "no lock of ours"
-    print_result(as_json, {"path": name, "released": count}, f"released {what} on {name}")
+    common.print_result(as_json, {"path": name, "released": count}, f"released {what} on {name}")
 
 
 def show_locks(locks: Sequence[Lock], extended: bool, as_json: bool) -> None:
@@ -208,13 +193,11 @@ def show_locks(locks: Sequence[Lock], extended: bool, as_json: bool) -> None:
     places = queue_places(locks)
     if as_json:
         for lock, place in zip(locks, places, strict=True):
-            print_json(_document(lock, place))
+            common.print_json(_document(lock, place))
         return
     extras = ("host", "since", "for", "kind", "token", "query") if extended else ()
-    table = make_table(("object", "mode", "state", "holder", *extras))
-    for lock, place in zip(locks, places, strict=True):
-        table.add_row(*(Text(text) for text in _row(lock, place, extended)))
-    console().print(table)
+    rows = (_row(lock, place, extended) for lock, place in zip(locks, places, strict=True))
+    common.print_table(("object", "mode", "state", "holder", *extras), rows)
 
 
 def queue_places(locks: Sequence[Lock]) -> list[int]:

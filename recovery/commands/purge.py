@@ -6,23 +6,11 @@ from typing import Annotated
 
 import typer
 
-from recovery.commands.common import (
-    DEFAULT_TRANSACTIONS,
-    FOUND,
-    JsonOption,
-    StoreOption,
-    TransactionsOption,
-    ask_person,
-    complain,
-    find_row_key,
-    print_json,
-)
+from recovery.commands import common
 from recovery.documents import result_document
-from recovery.findings import Repaired, Result
-from recovery.fsck import LONGEST_REQUEST_MS
-from recovery.markers import find_marker
+from recovery.findings import LONGEST_REQUEST_MS, Repaired, Result
 from recovery.opening import open_store_of
-from recovery.purge import LOST, UNFINISHED, purge_row, purge_token
+from recovery.purge import LOST, UNFINISHED, find_marker, purge_row, purge_token
 from recovery.scan import find_transaction, whole_row
 from recovery.text import duration_text, time_text
 from txn.documents import Document
@@ -47,9 +35,9 @@ def purge(
         bool, typer.Option("--unfinished", help="Delete even a row that fsck could finish or undo.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    store: StoreOption,
-    transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
-    as_json: JsonOption = False,
+    store: common.StoreOption,
+    transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Delete the row of a transaction, or the marker of a `once` token, and say what is lost.
 
@@ -66,17 +54,17 @@ def purge(
         else:
             told, result = _row(context, str(transaction), unfinished, yes)
     if as_json:
-        print_json(told | result_document(result))
+        common.print_json(told | result_document(result))
     elif isinstance(result, Repaired):
         typer.echo(f"deleted  {told.get('once') or told['transaction']}")
     else:
-        complain(result.why)
+        common.complain(result.why)
     if not isinstance(result, Repaired):
-        raise typer.Exit(FOUND)
+        raise typer.Exit(common.FOUND)
 
 
 def _row(context: Context, part: str, unfinished: bool, yes: bool) -> tuple[Document, Result]:
-    row_key = find_row_key(context, part)
+    row_key = common.find_row_key(context, part)
     seen = whole_row(context, row_key)
     if seen is None:
         raise InvalidRequestError("the row has just gone", transaction=row_key)
@@ -85,7 +73,11 @@ def _row(context: Context, part: str, unfinished: bool, yes: bool) -> tuple[Docu
     if unfinished or state not in UNFINISHED:
         is_recent = context.clock.wall_ms() - row.newest < LONGEST_REQUEST_MS
         stopped = f"{RECENT} {duration_text(LONGEST_REQUEST_MS)}. " if is_recent else ""
-        _confirm(f"{escape(row_key)} is at {status}. {stopped}Lost with it: {LOST[state]}", yes)
+        common.confirm(
+            f"{escape(row_key)} is at {status}. {stopped}Lost with it: {LOST[state]}",
+            "Delete it?",
+            yes,
+        )
     told = {"transaction": escape(row_key), "state": state.value, "lost": LOST[state]}
     return told, purge_row(context, seen, unfinished=unfinished)
 
@@ -106,10 +98,5 @@ def _token(context: Context, token: bytes, yes: bool) -> tuple[Document, Result]
     }
     kept = "for ever" if marker.retention_ms is None else duration_text(marker.retention_ms)
     when = f"was committed at {time_text(cell.timestamp)} by {told['transaction']}, kept {kept}"
-    _confirm(f"{told['once']} {when}. Lost with it: {told['lost']}", yes)
+    common.confirm(f"{told['once']} {when}. Lost with it: {told['lost']}", "Delete it?", yes)
     return told, purge_token(context, token)
-
-
-def _confirm(text: str, yes: bool) -> None:
-    if not yes:
-        ask_person(f"{text}. Delete it?", f"{text}: say --yes if that is right")

@@ -10,26 +10,19 @@ from typing import Annotated, Any
 
 import typer
 
-from recovery.commands.common import (
-    DEFAULT_TRANSACTIONS,
-    BindOption,
-    CertificateOption,
-    Duration,
-    JsonOption,
-    KeyOption,
-    StoreOption,
-    TransactionsOption,
-    print_result,
-    time_option,
-)
-from recovery.commands.protocol import WORDS, parse_protocol
+from recovery.commands import common
+from recovery.commands.common import Duration, time_option
 from txn.host.extras import require_extra
 from txn.host.tokens import read_token
+from txn.protocol.statuses import ProtocolName
 from txn.server.options import MEGABYTE, Limits, Options
 
 DEFAULTS = Limits()
 IDLE, REQUEST = Duration(DEFAULTS.idle_ms), Duration(DEFAULTS.request_ms)
-STOP_GRACE, KEEP_DELETES = Duration(DEFAULTS.grace_ms), Duration(Options().keep_deletes_ms)
+STOP_GRACE, KEEP_DELETES = (
+    Duration(DEFAULTS.grace_ms),
+    Duration(Options().keep_deletes_ms),
+)
 URIS = {
     "thrift1": "hbase+thrift1://{host}:{port}",
     "thrift2": "hbase+thrift2://{host}:{port}",
@@ -45,17 +38,17 @@ def _port(service: str) -> Any:
 
 def serve(
     *,
-    store: StoreOption,
+    store: common.StoreOption,
     thrift1: Annotated[int | None, _port("HBase's Thrift 1")] = None,
     thrift2: Annotated[int | None, _port("HBase's Thrift 2")] = None,
     transactional: Annotated[int | None, _port("clients of txn://host:port")] = None,
     metrics: Annotated[int | None, _port("Prometheus, at /metrics")] = None,
-    bind: BindOption = "127.0.0.1",
+    bind: common.BindOption = "127.0.0.1",
     workers: Annotated[
         int, typer.Option(min=1, max=64, metavar="N", help="Processes that share the ports.")
     ] = 1,
-    tls_cert: CertificateOption = None,
-    tls_key: KeyOption = None,
+    tls_cert: common.CertificateOption = None,
+    tls_key: common.KeyOption = None,
     token_file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="The token that clients of --transactional must show."),
@@ -70,13 +63,15 @@ def serve(
         int, typer.Option(min=1, help="All requests that a worker has in memory.", metavar="MB")
     ] = DEFAULTS.memory_bytes // MEGABYTE,
     idle: Annotated[
-        Duration, time_option("--idle", "Close a connection that was silent for so long.")
+        Duration,
+        time_option("--idle", "Close a connection that was silent for so long."),
     ] = IDLE,
     request: Annotated[
         Duration, time_option("--request", "How long a request may take to arrive.")
     ] = REQUEST,
     stop_grace: Annotated[
-        Duration, time_option("--stop-grace", "How long a stop waits for running requests.")
+        Duration,
+        time_option("--stop-grace", "How long a stop waits for running requests."),
     ] = STOP_GRACE,
     keep_deletes: Annotated[
         Duration,
@@ -85,13 +80,10 @@ def serve(
         ),
     ] = KEEP_DELETES,
     protocol: Annotated[
-        str | None,
-        typer.Option(
-            help=f"The protocol of a new database: {WORDS}.", metavar="NAME", parser=parse_protocol
-        ),
+        ProtocolName | None, typer.Option(help="The protocol of a new database.")
     ] = None,
-    transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
-    as_json: JsonOption = False,
+    transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Serve a store on ports of this machine until it is told to stop.
 
@@ -107,7 +99,7 @@ def serve(
         store,
         {name: port for name, port in asked.items() if port is not None},
         None if token_file is None else read_token(token_file),
-        None if protocol is None else parse_protocol(protocol),
+        protocol,
         metrics,
         transactions,
     )
@@ -122,12 +114,12 @@ def serve(
     options = Options(bind, workers, tls_cert, tls_key, limits, keep_deletes)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(process)d %(message)s")
     log = logging.getLogger("txn.serve")
-    serving.serve(hosted, options, lambda ports: _tell(bind, ports, as_json), log)
+    serving.serve(hosted, options, lambda ports: _announce(bind, ports, as_json), log)
 
 
-def _tell(bind: str, ports: Mapping[str, int], as_json: bool) -> None:
-    """Say where it listens, in one line that can be waited for."""
+def _announce(bind: str, ports: Mapping[str, int], as_json: bool) -> None:
+    """Print the addresses, in one line that a script can wait for."""
     host = f"[{bind}]" if ":" in bind else bind
     uris = {name: URIS[name].format(host=host, port=port) for name, port in ports.items()}
     line = "serving  " + "  ".join(uris.values())
-    print_result(as_json, {"ports": dict(ports), "uris": uris}, line)
+    common.print_result(as_json, {"ports": dict(ports), "uris": uris}, line)

@@ -9,21 +9,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from recovery.commands.common import (
-    DEFAULT_TRANSACTIONS,
-    JsonOption,
-    StoreOption,
-    TransactionsOption,
-    console,
-    find_row_key,
-    print_json,
-)
+from recovery.commands import common
 from recovery.documents import explanation_document
 from recovery.inspect import Explanation, ValueChange, explain
 from recovery.opening import open_store_of
 from recovery.text import count_text, duration_text, error_text, labels_text, time_text
 from txn.errors import InvalidRequestError
-from txn.protocol.row import RowState
+from txn.protocol.row import RowState, TransactionRow, created_ms
 from txn.text import assertion_text, escape, key_text, shorten
 
 
@@ -35,23 +27,23 @@ def show(
             help="What `txn ls` prints: a row key, or the end of it, or its first random digits.",
         ),
     ],
-    store: StoreOption,
-    transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
-    as_json: JsonOption = False,
+    store: common.StoreOption,
+    transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Explain one transaction: its statuses, keys and values, its locks, and what fsck would do.
 
     Example: txn show 7dd8fcaf
     """
     with open_store_of(store, transactions) as context:
-        row_key = find_row_key(context, transaction)
+        row_key = common.find_row_key(context, transaction)
         found = explain(context, row_key)
         if found is None:
             raise InvalidRequestError("the row has just gone", transaction=row_key)
         if as_json:
-            print_json(explanation_document(found), pretty=True)
+            common.print_json(explanation_document(found), pretty=True)
         else:
-            print_explanation(console(), found)
+            print_explanation(common.console(), found)
 
 
 def print_explanation(out: Console, found: Explanation) -> None:
@@ -68,49 +60,52 @@ def print_explanation(out: Console, found: Explanation) -> None:
         out.print(statuses)
     if found.changes:
         changes = Table("key", "old", "new", "lock", title="mutations", title_justify="left")
-        undecided = found.state is RowState.UNDECIDED
+        undecided = found.row.state is RowState.UNDECIDED
         for change in found.changes:
             held = "held" if change.held else ""
-            row = (key_text(change.key), _old(change, undecided), _new(change), held)
+            new = "deleted" if change.new is None else shorten(change.new)
+            row = (key_text(change.key), _old(change, undecided), new, held)
             changes.add_row(*(Text(cell, overflow="fold") for cell in row))
         out.print(changes)
 
 
 def _facts(found: Explanation) -> list[tuple[str, str]]:
+    row, request, whole = found.row, found.request, found.whole
+    committed = row.plan.timestamp if row.plan else None
+    asserted = zip(request.assertions, found.verdicts, strict=True)
     facts = [
-        ("transaction", escape(found.row_key)),
-        ("status", _status(found)),
-        ("part of", "" if found.whole is None else escape(found.whole)),
+        ("transaction", escape(row.row_key)),
+        ("status", _status(row)),
+        ("part of", "" if whole is None else escape(whole)),
         ("parts", _parts(found)),
-        ("created", f"{time_text(found.created)} by its owner's clock"),
-        ("labels", labels_text(found.labels)),
-        ("once", "" if found.once is None else _once(found.once, found.once_retention_ms)),
-        ("lease", "" if found.lock_ttl_ms is None else duration_text(found.lock_ttl_ms)),
-        ("last beat", "" if found.heartbeat is None else time_text(found.heartbeat)),
-        ("committed at", "" if found.timestamp is None else _timestamp(found.timestamp)),
-        ("aborted because", found.reason or ""),
-        ("does not decode", error_text(found.corrupt or "")),
-        *(
-            ("asserts", f"{assertion_text(assertion)}  [{verdict.value}]")
-            for assertion, verdict in zip(found.assertions, found.verdicts, strict=True)
-        ),
-        ("ranges", "looked at again before it is decided" if found.has_ranges else ""),
+        ("created", f"{time_text(created_ms(row.row_key))} by its owner's clock"),
+        ("labels", labels_text(request.labels)),
+        ("once", "" if request.once is None else _once(request.once, found.once_retention_ms)),
+        ("lease", duration_text(row.buffer.lock_ttl_ms) if row.buffer else ""),
+        ("last beat", time_text(row.heartbeat) if row.heartbeat else ""),
+        ("committed at", f"{committed} ({time_text(committed)})" if committed else ""),
+        ("aborted because", row.reason or ""),
+        ("does not decode", error_text(row.cause or "")),
+        *(("asserts", f"{assertion_text(each)}  [{verdict.value}]") for each, verdict in asserted),
+        ("ranges", "looked at again before it is decided" if row.has_ranges else ""),
         ("locks held now", _locks(found)),
         ("fsck", found.advice),
     ]
     return [(name, text) for name, text in facts if text]
 
 
-def _status(found: Explanation) -> str:
-    status = str(found.status) if found.status else "none"
-    return f"{status}, as its transaction has it" if found.follows else status
+def _status(row: TransactionRow) -> str:
+    status = str(row.status) if row.status else "none"
+    return f"{status}, as its transaction has it" if row.follows else status
 
 
 def _parts(found: Explanation) -> str:
-    if found.parts is None:
+    parts = found.row.parts
+    if parts is None:
         return ""
-    total, tasks = sum(found.parts), count_text(len(found.parts), "task")
-    counted = f"{total:,} of {tasks}" if found.parts else "not counted before the decision"
+    counted = "not counted before the decision"
+    if parts:
+        counted = f"{sum(parts):,} of {count_text(len(parts), 'task')}"
     one = f": txn show {escape(found.first_part)} shows the first" if found.first_part else ""
     return f"{counted}, {count_text(found.part_rows or 0, 'row')}{one}"
 
@@ -121,17 +116,13 @@ def _once(token: bytes, retention_ms: int | None) -> str:
 
 
 def _locks(found: Explanation) -> str:
-    """How many keys it has locked; those that it only asserts by name, the others stand below."""
+    """Return how many keys it has locked, and the names of those that it only asserts."""
     mutated = {change.key for change in found.changes}
     others = [key_text(key) for key in found.held if key not in mutated]
-    of = f"{len(found.held)} of {len(found.keys)}"
-    if found.keys_read < len(found.keys):
+    of = f"{len(found.held)} of {len(found.request.keys)}"
+    if found.keys_read < len(found.request.keys):
         of += f", of the first {found.keys_read:,} that were looked at"
     return ", ".join([of, *others])
-
-
-def _timestamp(timestamp: int) -> str:
-    return f"{timestamp} ({time_text(timestamp)})"
 
 
 def _old(change: ValueChange, undecided: bool) -> str:
@@ -141,7 +132,3 @@ def _old(change: ValueChange, undecided: bool) -> str:
         version = f"version {change.replaced}, " if change.replaced else ""
         return version + change.unseen.value
     return "none" if change.replaced == 0 or undecided else ""
-
-
-def _new(change: ValueChange) -> str:
-    return "deleted" if change.new is None else shorten(change.new)

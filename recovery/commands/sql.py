@@ -9,25 +9,12 @@ from typing import TYPE_CHECKING, Annotated, assert_never
 
 import typer
 
-from recovery.commands.common import FOUND, JsonOption, MaybeLocksOption, parse_setting
-from recovery.commands.leases import MaybeLeasesOption, open_service, show_dropped, show_leases
-from recovery.commands.locks import (
-    DatabaseOption,
-    ForceOption,
-    PartitionedOption,
-    WaitOption,
-    open_locks,
-    read_tables,
-    refusals,
-    show_locks,
-    show_needed,
-    show_released,
-    show_requests,
-    waiting_for,
-)
+from recovery.commands import common
+from recovery.commands import leases as lease_commands
+from recovery.commands import locks as lock_commands
 from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
-from txn.locks import LockManager, Waiting
+from txn.locks import LockDenied, LockManager, Waiting
 from txn.locks.hive.model import DATABASE_SETTING
 from txn.locks.hive.settings import from_hive
 
@@ -45,9 +32,9 @@ def sql(
         ),
     ],
     *,
-    locks: MaybeLocksOption = None,
-    leases: MaybeLeasesOption = None,
-    database: DatabaseOption = "default",
+    locks: common.MaybeLocksOption = None,
+    leases: lease_commands.MaybeLeasesOption = None,
+    database: lock_commands.DatabaseOption = "default",
     setting: Annotated[
         list[str] | None,
         typer.Option(
@@ -56,10 +43,10 @@ def sql(
             help="A setting of Hive, such as hive.lock.numretries=3; repeatable.",
         ),
     ] = None,
-    partitioned: PartitionedOption = None,
-    wait: WaitOption = None,
-    force: ForceOption = False,
-    as_json: JsonOption = False,
+    partitioned: lock_commands.PartitionedOption = None,
+    wait: lock_commands.WaitOption = None,
+    force: lock_commands.ForceOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Run statements about locks and leases.
 
@@ -71,34 +58,34 @@ def sql(
     with require_extra("locks"):
         from txn.leases import statements as spoken  # noqa: PLC0415
         from txn.locks.statements import ExplainLocks  # noqa: PLC0415
-    settings = dict(map(parse_setting, setting or ()))
-    known = read_tables(partitioned or (), database)
+    settings = dict(map(common.parse_setting, setting or ()))
+    known = lock_commands.read_tables(partitioned or (), database)
     asked = spoken.parse_lease_statement(
         statements, {**settings, DATABASE_SETTING: database}, known
     )
     if not asked:
         raise InvalidRequestError("no statement to run", given=statements)
-    waiting = from_hive(settings, waiting_for(wait))
+    waiting = from_hive(settings, lock_commands.waiting_for(wait))
+
+    def open_manager() -> LockManager:
+        if not locks:
+            raise InvalidRequestError("name a lock manager: --locks or TXN_LOCKS")
+        return stack.enter_context(lock_commands.open_locks(locks))
+
     with ExitStack() as stack:
-        manager = cache(lambda: stack.enter_context(open_locks(_name_locks(locks))))
-        service = cache(lambda: stack.enter_context(open_service(leases)))
+        manager = cache(open_manager)
+        service = cache(lambda: stack.enter_context(lease_commands.open_service(leases)))
         # All that they need is opened before the first of them is run.
         runs: list[Callable[[], None]] = []
         for each in asked:
             if isinstance(each, spoken.Statement):
                 runs.append(partial(_run_on_leases, each, service(), as_json))
             elif isinstance(each, ExplainLocks):
-                runs.append(partial(show_needed, each.requests, as_json))
+                runs.append(partial(lock_commands.show_needed, each.requests, as_json))
             else:
                 runs.append(partial(_run_on_locks, each, manager(), waiting, force, as_json))
         for run in runs:
             run()
-
-
-def _name_locks(uri: str | None) -> str:
-    if not uri:
-        raise InvalidRequestError("name a lock manager: --locks or TXN_LOCKS")
-    return uri
 
 
 def _run_on_leases(statement: about_leases.Statement, service: LeaseService, as_json: bool) -> None:
@@ -106,9 +93,10 @@ def _run_on_leases(statement: about_leases.Statement, service: LeaseService, as_
 
     match statement:
         case ShowLeases():
-            show_leases(statement.run(service), service.now(), as_json)
+            lease_commands.show_leases(statement.run(service), service.now(), as_json)
         case DropLeases(within):
-            show_dropped("" if within is None else str(within), statement.run(service), as_json)
+            text = "" if within is None else str(within)
+            lease_commands.show_dropped(text, statement.run(service), as_json)
         case _:
             assert_never(statement)
 
@@ -124,15 +112,16 @@ def _run_on_locks(
 
     match statement:
         case ShowLocks(_, extended):
-            show_locks(statement.run(manager), extended, as_json)
+            lock_commands.show_locks(statement.run(manager), extended, as_json)
         case TakeLock():
-            with refusals():
+            with common.report_refusal(LockDenied):
                 taken = statement.run(manager, waiting)
-            show_requests(taken, as_json)
+            lock_commands.show_requests(taken, as_json)
         case ReleaseLocks(path):
-            count = manager.release(path, force=force)
-            show_released(str(path), count, as_json)
+            with common.report_refusal(LockDenied):
+                count = manager.release(path, force=force)
+            lock_commands.show_released(str(path), count, as_json)
             if not count:
-                raise typer.Exit(FOUND)
+                raise typer.Exit(common.FOUND)
         case _:
             assert_never(statement)

@@ -15,8 +15,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from recovery.doctor import Diagnosis, examine
-from recovery.findings import Finding, Kind, LeftAlone, Repaired, Result, Severity, Young
-from recovery.fsck import GRACE_MS, check, compact, repair, repair_all
+from recovery.findings import GRACE_MS, Finding, Kind, LeftAlone, Repaired, Result, Severity, Young
+from recovery.fsck import check, compact, repair, repair_all
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, TxnError
 from txn.protocol.context import Context

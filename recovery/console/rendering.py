@@ -14,7 +14,6 @@ from starlette.responses import HTMLResponse
 
 from recovery.console.auth import get_return_address
 from recovery.findings import Finding
-from recovery.inspect import Explanation
 from recovery.text import count_text, duration_text, labels_text, time_text
 from txn.errors import InvalidRequestError
 from txn.model import Key
@@ -69,7 +68,7 @@ def name_transaction(row_key: bytes) -> str:
     return uid[:ID_LETTERS] + (f"….{part}" if part else "")
 
 
-def name_tone(row: TransactionRow | Explanation) -> str:
+def name_tone(row: TransactionRow) -> str:
     """Return the class of a transaction's state: that of RowState, or `aborted`."""
     return "aborted" if row.status is Status.ABORTED else row.state.value
 

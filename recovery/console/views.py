@@ -70,7 +70,7 @@ def show_transaction(request: Request) -> Response:
         "found": found,
         "timeline": draw_timeline(found, console.context.clock.wall_ms()),
         "changes": found.changes[:MOST_KEYS],
-        "assertions": list(zip(found.assertions, found.verdicts, strict=True))[:MOST_KEYS],
+        "assertions": list(zip(found.request.assertions, found.verdicts, strict=True))[:MOST_KEYS],
         "most": MOST_KEYS,
     }
     return respond("transaction.html", request, facts)

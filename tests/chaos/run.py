@@ -108,7 +108,7 @@ def run(plan: Plan, shown: Shown = lambda tally: None) -> Result:
             tally.doing = step
             shown(tally)
 
-        cluster = start(settings, said=said)
+        cluster = start(settings, on_step=said)
         return _Run(plan, cluster, tally, shown).result()
 
 

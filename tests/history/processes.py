@@ -20,7 +20,7 @@ from random import Random
 from typing import NamedTuple
 
 from recovery import check, repair
-from recovery.takeover import take_over
+from recovery.convert import take_over
 from tests.chaos.client import end_with_input
 from tests.history.anomalies import Kind
 from tests.history.events import Ending, Transaction

@@ -23,8 +23,8 @@ import pytest
 
 from txn.clock import SystemClock
 from txn.cluster.cluster import Cluster, open_cluster, start
-from txn.cluster.probe import gateway_answers
-from txn.cluster.settings import GATEWAYS, NATIVE, Settings, claimed_ports
+from txn.cluster.processes import gateway_answers
+from txn.cluster.settings import GATEWAYS, NATIVE, Settings, claim_ports
 from txn.errors import TxnError
 
 VARIABLES = {"thrift1": "HBASE_TXN_TEST_THRIFT1", "thrift2": "HBASE_TXN_TEST_THRIFT2"}
@@ -155,7 +155,7 @@ def _docker_engine() -> Any:
 def _from_docker(engine: Any, folder: Path) -> Iterator[HBase]:
     """The image, at ports that are the same inside and outside, as its servers tell clients."""
     image, _ = engine.images.build(path=str(ROOT), dockerfile="docker/hbase/Dockerfile", rm=True)
-    with claimed_ports(Settings(folder), {}, SystemRandom()) as ports:
+    with claim_ports(Settings(folder), {}, SystemRandom()) as ports:
         container = engine.containers.run(
             image,
             start_in_container(ports),

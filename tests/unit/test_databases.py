@@ -10,9 +10,9 @@ from random import Random
 import pytest
 
 from recovery import check, repair
+from recovery.convert import find_databases, find_table_obstacles, take_over
 from recovery.findings import Kind, LeftAlone
 from recovery.opening import open_store_of
-from recovery.takeover import find_databases, find_locks_held, take_over
 from tests.unit.worlds import POLICY, TABLE, World, X, Y, stopped_at
 from txn.client.connect import connect
 from txn.client.engine import Engine
@@ -200,12 +200,12 @@ def test_a_table_changes_hands_when_it_is_quiet(world: World) -> None:
     stopped_at(world, Status.ASSERTED)
     other = open_other(world, "fenced" if world.protocol == "six-phase" else "six-phase")
     world.clock.advance(1_000)
-    (obstacle,) = find_locks_held(other.context, TABLE)
+    (obstacle,) = find_table_obstacles(other.context, TABLE)
     assert "fsck" in obstacle
     for found in check(world.engine.context, grace_ms=0, scan=[TABLE]):
         repair(world.engine.context, found)
     world.clock.advance(1_000)
-    assert list(find_locks_held(other.context, TABLE)) == []
+    assert list(find_table_obstacles(other.context, TABLE)) == []
     take_over(replace(other.context, store=world.store), TABLE)
     assert find_databases(other.context, TABLE) == {b"t2"}
     assert other.read([X])[X].value == b"2"  # type: ignore[union-attr]

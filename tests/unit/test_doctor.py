@@ -36,7 +36,7 @@ class Odd(CountingStore):
         return dict.fromkeys(found, self.family)
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
-        if self.fault == "empty is not free" and checks[0].key.column.startswith(b"manners"):
+        if self.fault == "empty is not free" and checks[0].key.column.startswith(b"write"):
             return [False]
         answers = super().check_and_put(checks)
         if self.fault == "own time" and checks[0].puts[0][1] == b"held":
@@ -131,14 +131,14 @@ def test_it_leaves_no_cell_where_calls_cannot_be_undone(monkeypatch: pytest.Monk
     apart = CountingStore(world.store)
     monkeypatch.setattr(apart, "atomically", lambda work: work())
     examined(apart, world)
-    assert apart.calls["check_and_put"] == 2
+    assert apart.calls["check_and_put"] == 1
     assert list(world.store.scan(b"txn")) == before
 
 
 def test_it_deletes_what_a_killed_doctor_left_and_not_what_another_is_writing() -> None:
     """An older version left a cell for ever, and a kill can come at any instant."""
     world = World()
-    left, fresh = (Key(DOCTOR_ROW, "t", name, b"txn") for name in ("clock", "manners-1"))
+    left, fresh = (Key(DOCTOR_ROW, "t", name, b"txn") for name in ("clock", "write-1"))
     now_ms = world.clock.wall_ms()
     world.store.write([Edit(left, b"1", now_ms - LEFT_MS - 1), Edit(fresh, b"1", now_ms)])
     examined(world.store, world)
@@ -188,7 +188,7 @@ def test_what_a_store_does_not_show_is_said() -> None:
     ],
 )
 def test_a_server_that_does_not_behave_is_found(fault: str, about: str) -> None:
-    """Locks rest on these manners of HBase, which another server or version may lack."""
+    """Locks rest on this behaviour of HBase, which another server or version may lack."""
     world = World()
     (found,) = wrong(examined(Odd(world.store, fault=fault), world))
     assert (found.about, found.verdict) == (about, Verdict.WRONG)
@@ -226,7 +226,7 @@ class Visited(CountingStore):
 
 
 def test_another_doctor_at_the_same_moment_makes_nothing_wrong() -> None:
-    """Each must not take the other's writes for bad manners of the store."""
+    """Each must not take the other's writes for a fault of the store."""
     world = World()
     for number in itertools.count(1):
         store = Visited(world.store, number, lambda: examined(world.store, world))

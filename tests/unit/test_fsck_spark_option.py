@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 
 import recovery.spark as spark_module
-from recovery.commands.looks import Asked, look_on_executors, name_master
-from recovery.fsck import Ages
+from recovery.commands.fsck import check_on_executors, name_master
+from recovery.findings import Ages, Tally
 from txn.errors import InvalidRequestError
 
 pytestmark = pytest.mark.fast
@@ -34,12 +35,9 @@ def test_the_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     """The rest of the tool works without Spark."""
     monkeypatch.delitem(sys.modules, "recovery.spark", raising=False)
     monkeypatch.setitem(sys.modules, "pyspark", None)  # as where it is not installed
-    asked = Asked("memory://", "txn", Ages(), [], False)
-    with (
-        pytest.raises(InvalidRequestError, match=r"install hbase-txn\[spark\].*--spark"),
-        look_on_executors("local[1]", asked, bar=None),  # type: ignore[arg-type]
-    ):
-        pass
+    options: Any = ("local[1]", ("memory://", "txn", Ages(), False), [], None, Tally())
+    with pytest.raises(InvalidRequestError, match=r"install hbase-txn\[spark\].*--spark"):
+        list(check_on_executors(*options))
 
 
 def test_work_that_spark_does_not_take_is_not_told_as_done() -> None:

@@ -39,16 +39,16 @@ def test_a_finished_commit_is_explained() -> None:
         labels={"job": "load"},
     )
     found = explained(world, done.transaction)
-    assert (found.state, found.status) == (RowState.FINISHED, Status.COMPLETE)
+    assert (found.row.state, found.row.status) == (RowState.FINISHED, Status.COMPLETE)
     assert [each.status for each in found.statuses] == TAKEN
     assert found.statuses[0].after_ms is None
     assert all(each.after_ms is not None for each in found.statuses[1:])
-    assert (found.labels, found.once) == ({"job": "load"}, b"token")
+    assert (found.request.labels, found.request.once) == ({"job": "load"}, b"token")
     assert found.once_retention_ms == 7
-    assert found.timestamp == done.timestamp
+    assert found.row.plan and found.row.plan.timestamp == done.timestamp
     assert [(change.key, change.new) for change in found.changes][:2] == [(X, b"1"), (Y, None)]
     assert found.held == ()
-    assert len(found.keys) == 4
+    assert len(found.request.keys) == 4
     assert found.finding is None
     assert "retention" in found.advice
 
@@ -175,8 +175,8 @@ def test_an_abort_says_why() -> None:
         world.engine.commit([Mutation(X, b"1")], [Some(Y)])
     assert caught.value.transaction is not None
     found = explained(world, caught.value.transaction)
-    assert found.status is Status.ABORTED
-    assert "assertion failed" in (found.reason or "")
+    assert found.row.status is Status.ABORTED
+    assert "assertion failed" in (found.row.reason or "")
     assert [each.status for each in found.statuses][-2:] == [Status.ABORTING, Status.ABORTED]
 
 
@@ -206,7 +206,7 @@ def test_an_assertion_that_does_not_fit_into_the_reason_has_its_verdict() -> Non
         world.engine.commit([Mutation(X, b"1")], [long])
     assert caught.value.transaction is not None
     found = explained(world, caught.value.transaction)
-    assert (found.reason or "").endswith("…")
+    assert (found.row.reason or "").endswith("…")
     assert found.verdicts == (AssertionVerdict.FAILED,)
 
 
@@ -217,7 +217,7 @@ def test_an_abort_for_another_reason_tells_nothing_of_assertions() -> None:
     for finding in check(world.engine.context, grace_ms=0):
         repair(world.engine.context, finding)
     found = explained(world, row_key)
-    assert found.status is Status.ABORTED
+    assert found.row.status is Status.ABORTED
     assert found.verdicts == (AssertionVerdict.UNKNOWN,)
 
 
@@ -251,7 +251,7 @@ def test_of_many_keys_the_first_ones_are_read() -> None:
     context = replace(world.engine.context, store=counting)
     found = explain(context, row_key, limits=LookLimits(rows=2))
     assert found is not None
-    assert (found.keys, found.keys_read) == ((X, Y, Z), 2)
+    assert (found.request.keys, found.keys_read) == ((X, Y, Z), 2)
     assert found.verdicts == (AssertionVerdict.HOLDS, AssertionVerdict.UNKNOWN)
     assert counting.items["read"] == 4
 
@@ -275,7 +275,7 @@ def test_a_transaction_that_scanned_ranges_says_so() -> None:
     with world.engine.transaction() as t:
         t.put(Y, b"1")
     told = (explained(world, row.row_key) for row in world.rows())
-    assert {found.changes[0].key: found.has_ranges for found in told} == {X: True, Y: False}
+    assert {found.changes[0].key: found.row.has_ranges for found in told} == {X: True, Y: False}
 
 
 @pytest.mark.parametrize("value", [b"junk", None])
@@ -286,10 +286,10 @@ def test_a_damaged_row_is_explained_as_far_as_it_goes(name: bytes, value: bytes 
     row_key = stopped_at(world, Status.ASSERTED)
     world.store.write([Edit(column(b"txn", row_key, name), value, world.clock.wall_ms())])
     found = explained(world, row_key)
-    assert found.state is RowState.UNREADABLE
-    assert found.corrupt
+    assert found.row.state is RowState.UNREADABLE
+    assert found.row.cause
     row = read_rows(world.engine.context, [row_key])[row_key]
-    assert row_document(row, world.clock.wall_ms())["corrupt"] == found.corrupt
+    assert row_document(row, world.clock.wall_ms())["corrupt"] == found.row.cause
     assert "kept" in found.advice
 
 

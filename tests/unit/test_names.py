@@ -71,7 +71,6 @@ def list_functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:
 
 NOUNS = {
     "_seen_text",
-    "claimed_ports",
     "created_ms",
     "served_store",
     "stored_rows",

@@ -440,13 +440,14 @@ def test_a_part_is_explained_as_its_transaction_has_it(engine: Engine, client: P
     newest = client.write(transaction, 0, 0, [Mutation(X, "1")])
     part = child_key(transaction, 0, 0)
     before = explain(engine.context, part)
-    assert before is not None and before.state is RowState.UNDECIDED
+    assert before is not None and before.row.state is RowState.UNDECIDED
     done = client.commit(transaction, [1], newest, ack="decided")
     found, whole = explain(engine.context, part), explain(engine.context, transaction)
     assert found is not None and whole is not None
-    assert (found.state, found.timestamp) == (RowState.DECIDED, done.timestamp)
-    assert (found.whole, found.follows, found.held) == (transaction, True, (X,))
-    assert (whole.whole, whole.parts) == (None, (1,))
+    assert found.row.state is RowState.DECIDED
+    assert found.row.plan is not None and found.row.plan.timestamp == done.timestamp
+    assert (found.whole, found.row.follows, found.held) == (transaction, True, (X,))
+    assert (whole.whole, whole.row.parts) == (None, (1,))
     assert found.part_rows is None and found.first_part is None
 
 
@@ -459,7 +460,7 @@ def test_a_transaction_is_explained_with_how_many_parts_it_has(
     def look() -> tuple[object, ...]:
         found = explain(engine.context, transaction)
         assert found is not None
-        return found.parts, found.part_rows, found.first_part
+        return found.row.parts, found.part_rows, found.first_part
 
     assert look() == ((), 0, None)
     client.write(transaction, 1, 0, [Mutation(X, "1")])
@@ -472,4 +473,4 @@ def test_a_transaction_is_explained_with_how_many_parts_it_has(
     few = explain(engine.context, transaction, most_parts=1)  # it may have 100,000
     assert few is not None and (few.part_rows, few.first_part) == (1, first)
     row = explain(engine.context, engine.commit([Mutation(Z, "1"), Mutation(W, "1")]).transaction)
-    assert row is not None and (row.parts, row.part_rows) == (None, None)
+    assert row is not None and (row.row.parts, row.part_rows) == (None, None)

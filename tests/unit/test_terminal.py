@@ -166,7 +166,7 @@ def test_a_bar_shows_how_far_a_check_has_come() -> None:
         for row in (b"", b"0500", b"0000", b"0999"):
             bar.reach_row(b"t", row)
             percents.append(task.percentage)
-        bar.fetch(1, 4)
+        bar.reach(1, 4)
         assert task.percentage == 25
         bar.say("starting")
         assert (task.description, task.total) == ("starting", None)

@@ -1,8 +1,8 @@
-"""Starting, looking at, hurting and ending a cluster.
+"""Start, observe, damage and stop a cluster.
 
-`cluster.json` in the cluster's folder says which processes were started; it is written before and
-after each of them, so that a start that was cut short can be stopped like any other. One start or
-stop at a time works on a folder.
+`cluster.json` in the cluster's folder lists the processes that were started. It is written before
+and after each of them, so that an interrupted start can be stopped like any other. A lock admits
+one start or stop at a time to a folder.
 """
 
 from __future__ import annotations
@@ -20,22 +20,37 @@ from functools import partial
 from pathlib import Path
 
 from txn.clock import Clock, SystemClock
-from txn.cluster import configuration, probe
+from txn.cluster.configuration import (
+    NAMENODE,
+    Role,
+    list_roles,
+    make_class_path,
+    make_command,
+    write_configuration,
+)
 from txn.cluster.jars import fetch, read_locked
-from txn.cluster.processes import ClusterError, Process, end, identify, launch, log_tail
-from txn.cluster.roles import NAMENODE, Role, class_path, command, roles
-from txn.cluster.settings import GATEWAYS, NATIVE, Settings, claimed_ports, from_document
+from txn.cluster.processes import (
+    ClusterError,
+    Process,
+    data_node_is_known,
+    end,
+    gateway_answers,
+    identify,
+    launch,
+    log_tail,
+    port_answers,
+)
+from txn.cluster.settings import GATEWAYS, NATIVE, Settings, claim_ports, from_document
 from txn.host.java import find_java_home
 
 RECORD = "cluster.json"
 LOCK = "lock"
-LOOK_EACH_MS = 200
+POLL_EACH_MS = 200
 READY_WITHIN_MS = 180_000
 # Standalone, ZooKeeper may end before the region server, which then asks for it for 20 s and more.
 GRACE_MS = 90_000
 
-Said = Callable[[str], None]
-Fetched = Callable[[int, int], None]
+OnStep = Callable[[str], None]
 
 
 class Cluster:
@@ -45,13 +60,8 @@ class Cluster:
         self, settings: Settings, processes: Mapping[str, Process], clock: Clock | None = None
     ) -> None:
         self.settings = settings
-        self._processes = dict(processes)
+        self.processes = dict(processes)  # by name, in the order of starting
         self._clock = clock or SystemClock()
-
-    @property
-    def processes(self) -> Mapping[str, Process]:
-        """What was started, by name, in the order of starting."""
-        return dict(self._processes)
 
     @property
     def uris(self) -> dict[str, str]:
@@ -60,13 +70,9 @@ class Cluster:
         gateways = {name: f"hbase+{name}://127.0.0.1:{ports[name]}" for name in GATEWAYS}
         return {NATIVE: f"hbase://127.0.0.1:{ports['zookeeper']}", **gateways}
 
-    @property
-    def log_folder(self) -> Path:
-        return configuration.logs_folder(self.settings)
-
     def is_ready(self) -> bool:
         """Return whether both gateways get answers from the master."""
-        return all(probe.gateway_answers(name, self.settings.ports[name]) for name in GATEWAYS)
+        return all(gateway_answers(name, self.settings.ports[name]) for name in GATEWAYS)
 
     def kill(self, name: str) -> None:
         """End a process with SIGKILL, and return once it has ended."""
@@ -76,7 +82,7 @@ class Cluster:
         """Start a process that has ended, and return once it answers. Raises ClusterError."""
         if self._process(name).is_alive:
             raise ClusterError("the process is still running", name=name)
-        role = next(role for role in roles(self.settings) if role.name == name)
+        role = next(role for role in list_roles(self.settings) if role.name == name)
         jars = fetch(jars=read_locked(self.settings.version))
         self._launch(role, find_java_home() / "bin" / "java", jars)
         self._wait_for(name, partial(self._answers, name), within_ms, watched=(name,))
@@ -87,9 +93,9 @@ class Cluster:
         grace_ms: the time they have to write down what they hold in memory; 0 kills them at once.
         """
         killed = []
-        with _alone(self.settings.folder):
-            self._processes = _read_record(self.settings.folder)[1]  # others may have begun some
-            for group in _groups(list(self._processes.values())):
+        with _lock_folder(self.settings.folder):
+            self.processes = _read_record(self.settings.folder)[1]  # others may have begun some
+            for group in _group_by_end(list(self.processes.values())):
                 killed += end(group, self._clock, grace_ms=grace_ms)
             # What was found by its mark may have been the shell that had just started it.
             killed += end(_read_record(self.settings.folder)[1].values(), self._clock, grace_ms=0)
@@ -97,31 +103,31 @@ class Cluster:
 
     def _process(self, name: str) -> Process:
         try:
-            return self._processes[name]
+            return self.processes[name]
         except KeyError:
-            raise ClusterError("no such process", name=name, names=list(self._processes)) from None
+            raise ClusterError("no such process", name=name, names=list(self.processes)) from None
 
-    def start_processes(self, java: Path, jars: Sequence[Path], said: Said) -> None:
+    def start_processes(self, java: Path, jars: Sequence[Path], on_step: OnStep) -> None:
         """Start all of them, and return once the cluster answers. Raises ClusterError."""
         if self.settings.distributed and not (self.settings.folder / "namenode").exists():
-            said("formatting the name node")
+            on_step("formatting the name node")
             self._format(java, jars)
-        for role in roles(self.settings):
-            said(f"starting {role.name}")
+        for role in list_roles(self.settings):
+            on_step(f"starting {role.name}")
             self._launch(role, java, jars)
             if role.name == "datanode":
-                said("waiting for HDFS")
+                on_step("waiting for HDFS")
                 port = self.settings.ports["namenode-http"]
-                self._wait_for("namenode", partial(probe.data_node_is_known, port))
-        said("waiting for HBase")
+                self._wait_for("namenode", partial(data_node_is_known, port))
+        on_step("waiting for HBase")
         zookeeper = self.settings.ports["zookeeper"]
-        self._wait_for("master", partial(probe.port_answers, zookeeper))
+        self._wait_for("master", partial(port_answers, zookeeper))
         for name in GATEWAYS:
             self._wait_for(name, partial(self._answers, name))
 
     def _format(self, java: Path, jars: Sequence[Path]) -> None:
         role = Role("format", NAMENODE, ("-format", "-nonInteractive"), 192)
-        line = command(role, self.settings, java, secrets.token_hex(8))
+        line = make_command(role, self.settings, java, secrets.token_hex(8))
         env = self._environ(jars)
         done = subprocess.run(line, capture_output=True, text=True, env=env, check=False)
         if done.returncode != 0:
@@ -129,24 +135,24 @@ class Cluster:
 
     def _launch(self, role: Role, java: Path, jars: Sequence[Path]) -> None:
         mark, port = secrets.token_hex(8), self.settings.ports[role.name]
-        self._processes[role.name] = Process(role.name, 0, mark, port)
+        self.processes[role.name] = Process(role.name, 0, mark, port)
         self._write()
-        self._processes[role.name] = launch(
+        self.processes[role.name] = launch(
             role.name,
-            command(role, self.settings, java, mark),
+            make_command(role, self.settings, java, mark),
             port=port,
             mark=mark,
-            logs=self.log_folder,
+            logs=self.settings.logs,
             env=self._environ(jars),
         )
         self._write()
 
     def _environ(self, jars: Sequence[Path]) -> dict[str, str]:
-        return {**os.environ, "CLASSPATH": class_path(self.settings, jars)}
+        return {**os.environ, "CLASSPATH": make_class_path(self.settings, jars)}
 
     def _answers(self, name: str) -> bool:
-        port = self._processes[name].port
-        return probe.gateway_answers(name, port) if name in GATEWAYS else probe.port_answers(port)
+        port = self.processes[name].port
+        return gateway_answers(name, port) if name in GATEWAYS else port_answers(port)
 
     def _wait_for(
         self,
@@ -158,21 +164,21 @@ class Cluster:
         """Wait until something is there; the end of a watched process, or of any, is an error."""
         deadline = self._clock.monotonic_ms() + within_ms
         while not is_there():
-            for process in map(self._process, watched or self._processes):
+            for process in map(self._process, watched or self.processes):
                 if not process.is_alive:
                     self._fail("a process has ended", process.name)
             if self._clock.monotonic_ms() > deadline:
                 self._fail("a process does not answer", name)
-            self._clock.sleep_ms(LOOK_EACH_MS)
+            self._clock.sleep_ms(POLL_EACH_MS)
 
     def _fail(self, reason: str, name: str) -> None:
-        tail = log_tail(name, self.log_folder)
-        raise ClusterError(reason, tail, name=name, log=str(self.log_folder / f"{name}.log"))
+        tail = log_tail(name, self.settings.logs)
+        raise ClusterError(reason, tail, name=name, log=str(self.settings.logs / f"{name}.log"))
 
     def _write(self) -> None:
         document = {
             "settings": self.settings.document(),
-            "processes": [asdict(process) for process in self._processes.values()],
+            "processes": [asdict(process) for process in self.processes.values()],
         }
         path = self.settings.folder / RECORD
         temporary = path.with_suffix(".new")
@@ -185,26 +191,27 @@ def start(
     *,
     clock: Clock | None = None,
     rng: random.Random | None = None,
-    said: Said = lambda step: None,
-    fetched: Fetched = lambda done, total: None,
+    on_step: OnStep = lambda step: None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Cluster:
     """Start a cluster and return once both gateways answer; on a failure nothing stays behind.
 
-    settings.ports: the ones to use; the others are chosen. said: told what is being done. fetched:
-    told how many of the missing jars are there. Raises ClusterError and its like.
+    settings.ports: the ones to use; the others are chosen. on_step: receives the name of each step.
+    on_progress: receives how many of the missing jars are there. Raises ClusterError, JarError,
+    SettingsError and JavaNotFoundError.
     """
     java = find_java_home() / "bin" / "java"
     settings.folder.mkdir(parents=True, exist_ok=True)
-    with _alone(settings.folder):
-        before = _before(settings)
+    with _lock_folder(settings.folder):
+        before = _read_last_settings(settings)
         last = before.ports if before else {}
         settings = settings.with_version(before.version if before else None)
-        jars = fetch(fetched=fetched, jars=read_locked(settings.version))
-        with claimed_ports(settings, last, rng or random.SystemRandom()) as ports:
+        jars = fetch(on_progress=on_progress, jars=read_locked(settings.version))
+        with claim_ports(settings, last, rng or random.SystemRandom()) as ports:
             cluster = Cluster(replace(settings, ports=ports), {}, clock)
-            configuration.write_configuration(cluster.settings)
+            write_configuration(cluster.settings)
             try:
-                cluster.start_processes(java, jars, said)
+                cluster.start_processes(java, jars, on_step)
             except BaseException:
                 end(map(identify, cluster.processes.values()), clock or SystemClock(), grace_ms=0)
                 raise
@@ -228,8 +235,11 @@ def _read_record(folder: Path) -> tuple[Settings, dict[str, Process]]:
     return from_document(document["settings"]), {each.name: each for each in processes}
 
 
-def _before(settings: Settings) -> Settings | None:
-    """The settings of the last start in this folder. Raises ClusterError where it must not be."""
+def _read_last_settings(settings: Settings) -> Settings | None:
+    """Return the settings of the last start in this folder; None: there was none.
+
+    Raises ClusterError where no cluster may start here.
+    """
     folder = settings.folder
     if not (folder / RECORD).exists():
         if any(path.name != LOCK for path in folder.iterdir()):
@@ -245,8 +255,8 @@ def _before(settings: Settings) -> Settings | None:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Keep others from starting and stopping the cluster. Raises ClusterError if one is at it."""
+def _lock_folder(folder: Path) -> Iterator[None]:
+    """Admit one start or stop at a time. Raises ClusterError if another one is under way."""
     with (folder / LOCK).open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -260,8 +270,8 @@ def _alone(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_UN)  # a child on its way to another program has it, too
 
 
-def _groups(processes: Sequence[Process]) -> list[list[Process]]:
-    """Who ends together: the gateways, HBase's servers, and then what those stand on."""
+def _group_by_end(processes: Sequence[Process]) -> list[list[Process]]:
+    """Group processes in the order of their end: gateways, HBase's servers, what those need."""
     base = ("namenode", "datanode", "zookeeper")
     return [
         [each for each in processes if each.name in GATEWAYS],

@@ -1,13 +1,22 @@
-"""The configuration files of a cluster, filled in from the templates beside this module."""
+"""What a cluster consists of: its configuration files, and its processes in the order in which
+they start.
+
+Standalone, the master's process holds the region server and ZooKeeper as well, and writes to the
+local file system. Distributed, each is a process of its own, on HDFS. The files are filled in from
+the templates beside this module.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 from xml.sax.saxutils import escape
 
-from txn.cluster.settings import Settings
+from txn.cluster.processes import MARK_PROPERTY
+from txn.cluster.settings import GATEWAYS, Settings
 
 # A killed region server is noticed after this time; a busy machine must not lose a living one.
 SESSION_MS = 6_000
@@ -17,19 +26,28 @@ FILES = ("hbase-site.xml", "core-site.xml", "hdfs-site.xml", "log4j.properties")
 # Security is asked for here as well as in hbase-site.xml, which Hadoop's part of HBase never reads.
 HADOOP = "hadoop."
 
+SMALL_HEAP_MB = 1024
+NAMENODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 
-def conf_folder(settings: Settings) -> Path:
-    return settings.folder / "conf"
-
-
-def logs_folder(settings: Settings) -> Path:
-    return settings.folder / "logs"
+_HBASE = "org.apache.hadoop.hbase"
+_OPENED = (
+    "java.io",
+    "java.lang",
+    "java.lang.reflect",
+    "java.net",
+    "java.nio",
+    "java.util",
+    "java.util.concurrent",
+    "jdk.internal.ref",
+    "sun.nio.ch",
+)
+_KERBEROS = "--add-exports=java.security.jgss/sun.security.krb5=ALL-UNNAMED"
 
 
 def write_configuration(settings: Settings) -> None:
     """Write the configuration into the cluster's folder, with the folders that it names."""
-    conf = conf_folder(settings)
-    for folder in (conf, logs_folder(settings), settings.folder / "tmp"):
+    conf = settings.conf
+    for folder in (conf, settings.logs, settings.folder / "tmp"):
         folder.mkdir(parents=True, exist_ok=True)
     for page in ("hdfs", "datanode"):  # HDFS looks for its web pages and starts on empty ones, too
         (conf / "webapps" / page).mkdir(parents=True, exist_ok=True)
@@ -65,9 +83,86 @@ def _names(settings: Settings) -> dict[str, object]:
 
 
 def _properties(settings: Settings, *, of_hadoop: bool) -> str:
-    given = settings.properties.items()
-    return "\n".join(_property(*item) for item in given if item[0].startswith(HADOOP) == of_hadoop)
+    return "\n".join(
+        f"  <property><name>{escape(name)}</name><value>{escape(value)}</value></property>"
+        for name, value in settings.properties.items()
+        if name.startswith(HADOOP) == of_hadoop
+    )
 
 
-def _property(name: str, value: str) -> str:
-    return f"  <property><name>{escape(name)}</name><value>{escape(value)}</value></property>"
+# --------------------------------------------------------------------------------------- processes
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """One process: its name, its class, what the class is told, its heap."""
+
+    name: str
+    main: str
+    arguments: tuple[str, ...]
+    memory_mb: int
+
+
+def list_roles(settings: Settings) -> list[Role]:
+    """Return the processes of a cluster, each after those that it needs."""
+    gateways = [
+        Role(
+            name,
+            f"{_HBASE}.{package}.ThriftServer",
+            ("start", "-p", str(settings.ports[name]), "--bind", settings.bind),
+            settings.gateway_memory_mb,
+        )
+        for name, package in zip(GATEWAYS, ("thrift", "thrift2"), strict=True)
+    ]
+    if not settings.distributed:
+        master = Role("master", f"{_HBASE}.master.HMaster", ("start",), settings.memory_mb)
+        return [master, *gateways]
+    regions = [
+        Role(
+            name,
+            f"{_HBASE}.regionserver.HRegionServer",
+            ("-D", f"hbase.regionserver.port={settings.ports[name]}", "start"),
+            settings.memory_mb,
+        )
+        for name in settings.region_names()
+    ]
+    return [
+        Role("namenode", NAMENODE, (), 192),
+        Role("datanode", "org.apache.hadoop.hdfs.server.datanode.DataNode", (), 192),
+        Role("zookeeper", f"{_HBASE}.zookeeper.HQuorumPeer", ("start",), 128),
+        Role("master", f"{_HBASE}.master.HMaster", ("start",), 384),
+        *regions,
+        *gateways,
+    ]
+
+
+def make_class_path(settings: Settings, jars: Sequence[Path]) -> str:
+    """Return the variable CLASSPATH: as an option it would fill the screen of every `ps`."""
+    return ":".join(map(str, [settings.conf, *jars]))
+
+
+def make_command(role: Role, settings: Settings, java: Path, mark: str) -> list[str]:
+    """Return the command line of a process."""
+    logs, temporary = settings.logs, settings.folder / "tmp"
+    opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
+    collector = ["-XX:+UseSerialGC"] if role.memory_mb < SMALL_HEAP_MB else []
+    return [
+        str(java),
+        f"-D{MARK_PROPERTY}={mark}",
+        f"-Xmx{role.memory_mb}m",
+        *collector,
+        "-XX:+ExitOnOutOfMemoryError",
+        "-XX:-UsePerfData",
+        f"-XX:ErrorFile={logs / f'{role.name}.crash'}",
+        *settings.java_options,
+        *opened,
+        _KERBEROS,
+        f"-Djava.io.tmpdir={temporary}",
+        "-Djava.net.preferIPv4Stack=true",
+        f"-Dhadoop.log.dir={logs}",
+        f"-Dhbase.log.dir={logs}",
+        "-Dlog4j.configuration=log4j.properties",
+        f"-Dtxn.log={logs / f'{role.name}.log'}",
+        role.main,
+        *role.arguments,
+    ]

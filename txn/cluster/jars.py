@@ -35,7 +35,7 @@ TRIES = 3
 
 
 class JarError(TxnError):
-    """A jar could not be had, or is not the one that was locked: see to the network."""
+    """A jar cannot be fetched, or is not the one that was locked: check the network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +64,13 @@ def parse_lock(text: str) -> list[Jar]:
 
 def fetch(
     folder: Path | None = None,
-    fetched: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
     jars: Sequence[Jar] | None = None,
 ) -> list[Path]:
     """Return the class path, after fetching the jars that the folder lacks.
 
-    folder: by default in the user's cache. fetched: told how many of the missing ones are there.
-    jars: by default those of HBASE_VERSION.
+    folder: by default in the user's cache. on_progress: receives how many of the missing jars are
+    there. jars: by default those of HBASE_VERSION.
     Raises JarError.
     """
     folder = folder or cache_folder() / "jars"
@@ -83,12 +83,12 @@ def fetch(
             ThreadPoolExecutor(DOWNLOADS_AT_ONCE) as pool,
         ):
             context = _maven(Path(place))
-            fetched(0, len(missing))
+            on_progress(0, len(missing))
             tasks = [pool.submit(_fetch_one, context, jar, folder) for jar in missing]
             try:
                 for done, task in enumerate(as_completed(tasks), start=1):
                     task.result()
-                    fetched(done, len(missing))
+                    on_progress(done, len(missing))
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
@@ -96,7 +96,7 @@ def fetch(
 
 
 def _fetch_one(context: MavenContext, jar: Jar, folder: Path) -> None:
-    """Another process may do the same: each fetches for itself, and the last one's file stays."""
+    """Fetch a jar. Another process may do the same; the file of the last one stays."""
     artifact = context.create_dependency(jar.coordinates).artifact
     for left in reversed(range(TRIES)):
         try:
@@ -116,7 +116,7 @@ def _fetch_one(context: MavenContext, jar: Jar, folder: Path) -> None:
 
 def _maven(folder: Path) -> MavenContext:
     """Maven Central, or what the user's jgo settings name in its place."""
-    with require_extra("hbase"):  # imported here: most users of the package start no cluster
+    with require_extra("cluster"):  # imported here: most users of the package start no cluster
         from jgo.config import GlobalSettings  # noqa: PLC0415
         from jgo.maven import MavenContext, ProfileConstraints, PythonResolver  # noqa: PLC0415
     # HBase 2.4 names Hadoop's jars in a profile for when none was chosen, which jgo passes by.

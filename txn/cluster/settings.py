@@ -1,9 +1,9 @@
-"""What a cluster is to be: its folder, its kind, its ports and its memory.
+"""The settings of a cluster: its folder, its kind, its ports and its memory.
 
-Ports that nobody chose are kept from one start to the next where they are still free, so that the
-addresses of a cluster stay the same. They are taken below the range that the system hands out to
-outgoing connections, which would otherwise take one between our look and the server's start. Other
-starts see until then that a port is taken by a claim: its namesake of UDP, which nobody else uses.
+Ports that were not given are kept from one start to the next while they are free, so that the
+addresses of a cluster stay the same. They lie below the range from which the system takes the ports
+of outgoing connections. Until its servers listen, a start claims its ports by binding the UDP ports
+of the same numbers, which nothing else uses.
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from txn.cluster.jars import HBASE_VERSION, HBASE_VERSIONS
 from txn.errors import TxnError
 
-PORTS_FROM, PORTS_TO = 20_000, 32_000
+PORTS = (20_000, 32_000)
 PORT_TRIES = 200
 GATEWAYS = ("thrift1", "thrift2")
 NATIVE = "native"  # the store that needs no gateway
-UNRECORDED_VERSION = "2.6.1"  # when there was one version, it was not written down
 
 _ALWAYS = ("zookeeper", "master", *GATEWAYS)
 _HDFS = ("namenode", "namenode-http", "datanode", "datanode-http", "datanode-ipc")
 
 
 class SettingsError(TxnError):
-    """A cluster cannot be had in this way: change the setting that is named."""
+    """No cluster can have these settings: change the one that is named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,16 @@ class Settings:
             )
         return replace(self, version=version)
 
+    @property
+    def conf(self) -> Path:
+        """The folder of the configuration files."""
+        return self.folder / "conf"
+
+    @property
+    def logs(self) -> Path:
+        """The folder of the logs."""
+        return self.folder / "logs"
+
     def region_names(self) -> list[str]:
         return [f"region{number}" for number in range(1, self.region_servers + 1)]
 
@@ -100,7 +111,6 @@ def find_version(name: str) -> str:
 
 def from_document(document: Mapping[str, Any]) -> Settings:
     """Return the settings that were written down."""
-    document = {"version": UNRECORDED_VERSION, **document}
     return Settings(**{**document, "folder": Path(document["folder"])})
 
 
@@ -108,50 +118,29 @@ def _order(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
 
 
-def choose_ports(
-    settings: Settings, chosen: Mapping[str, int], before: Mapping[str, int], rng: random.Random
-) -> dict[str, int]:
-    """Return a port for each name: the chosen one, else the one used before, else a free one.
+@contextmanager
+def claim_ports(
+    settings: Settings, before: Mapping[str, int], rng: random.Random
+) -> Iterator[dict[str, int]]:
+    """Yield a port for each name: the chosen one, else the one used before, else a free one. Other
+    starts keep off those that were not chosen until the servers have started.
 
     Raises SettingsError where a chosen port is taken.
     """
-    for name, port in chosen.items():
+    ports = dict(settings.ports)
+    for name, port in ports.items():
         if not _is_free(port):
             raise SettingsError("the port is taken", name=name, port=port)
-    taken = {*chosen.values(), *before.values()}
-    free = (port for port in _candidates(rng) if port not in taken)
-    ports: dict[str, int] = {}
-    for name in settings.port_names():
-        last = before.get(name)
-        ports[name] = chosen.get(name) or (last if last and _is_unclaimed(last) else next(free))
-    return ports
-
-
-@contextmanager
-def claimed_ports(
-    settings: Settings, before: Mapping[str, int], rng: random.Random
-) -> Iterator[dict[str, int]]:
-    """Choose ports for the settings, and keep other starts from them while the servers start."""
-    for _ in range(PORT_TRIES):
-        ports = choose_ports(settings, settings.ports, before, rng)
-        with ExitStack() as claims:
-            try:
-                for name, port in ports.items():
-                    if name not in settings.ports:
-                        claims.enter_context(_claim(port))
-            except OSError:
-                continue  # another start has claimed it just now
-            yield ports
-            return
-    raise SettingsError("no free ports", first=PORTS_FROM, last=PORTS_TO)
-
-
-def _candidates(rng: random.Random) -> Iterator[int]:
-    """Different free ports."""
-    for port in rng.sample(range(PORTS_FROM, PORTS_TO), PORT_TRIES):
-        if _is_unclaimed(port):
-            yield port
-    raise SettingsError("no free ports", first=PORTS_FROM, last=PORTS_TO)
+    taken = {*ports.values(), *before.values()}
+    tried = iter([port for port in rng.sample(range(*PORTS), PORT_TRIES) if port not in taken])
+    with ExitStack() as claims:
+        for name in settings.port_names():
+            last = [before[name]] if name in before else []
+            if name not in ports:
+                ports[name] = next(filter(partial(_claim, claims), chain(last, tried)), 0)
+                if not ports[name]:
+                    raise SettingsError("no free ports", first=PORTS[0], last=PORTS[1])
+        yield ports
 
 
 def _is_free(port: int) -> bool:
@@ -164,20 +153,11 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _is_unclaimed(port: int) -> bool:
-    try:
-        _claim(port).close()
-    except OSError:
-        return False
-    return _is_free(port)
-
-
-def _claim(port: int) -> socket.socket:
-    """Take the port of UDP. OSError where another start has it."""
-    claim = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+def _claim(claims: ExitStack, port: int) -> bool:
+    """Take the port of UDP, if no other start has it and the port itself is free."""
+    claim = claims.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
     try:
         claim.bind(("127.0.0.1", port))
     except OSError:
-        claim.close()
-        raise
-    return claim
+        return False
+    return _is_free(port)

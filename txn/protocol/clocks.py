@@ -154,13 +154,13 @@ def _refuse(words: str, skew_ms: int, limit_ms: int) -> None:
         )
 
 
-def measure_skew(context: Context) -> int:
+def measure_skew(context: Context, row: bytes = ROW) -> int:
     """Return by how many ms this client's clock is ahead of the store's, or if negative behind it,
     at least: how long the answers took is no difference. Raises StoreError where they took too
-    long to tell anything."""
+    long to tell anything. row: the one whose cells are written."""
     store, clock, token = context.store, context.clock, b"%016x" % context.rng.getrandbits(64)
     for name in (b"clock", b"clock-" + token):
-        key = column(context.table, ROW, name)
+        key = column(context.table, row, name)
         before_ms, began_ms = clock.wall_ms(), clock.monotonic_ms()
         store.write([Edit(key, token, None)], durable=False)
         cell = store.read([key])[key]

@@ -1,0 +1,252 @@
+"""`txn init`, `ping`, `convert`, `doctor` and `table`: a database and its tables."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from recovery.commands import common
+from recovery.commands.common import Duration, time_option
+from recovery.convert import (
+    TableFacts,
+    find_databases,
+    find_obstacles,
+    find_table_obstacles,
+    list_tables,
+)
+from recovery.convert import convert as convert_database
+from recovery.convert import take_over as take_over_table
+from recovery.doctor import Diagnosis, Verdict, examine
+from recovery.opening import open_any_store, open_store_of
+from recovery.text import error_text
+from txn.client.connect import connect
+from txn.documents import Document
+from txn.errors import InvalidRequestError
+from txn.protocol.statuses import ProtocolName
+from txn.text import escape
+
+STYLES = {Verdict.FINE: "green", Verdict.CAUTION: "yellow", Verdict.WRONG: "red"}
+
+TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="The name of the table.")]
+
+table_app = typer.Typer(help="List, create and take over tables.", no_args_is_help=True)
+
+
+def init(
+    *,
+    protocol: Annotated[
+        ProtocolName | None, typer.Option(help="A new database gets six-phase by default.")
+    ] = None,
+    store: common.StoreOption,
+    transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
+    as_json: common.JsonOption = False,
+) -> None:
+    """Make the transaction table, and the store itself if it is new, and choose the protocol.
+
+    A database that exists keeps its protocol. Asking for another one is an error, exit code 2: see
+    `txn convert`.
+
+    Example: txn init --store embedded:///var/lib/app
+    """
+    with connect(store, transactions=transactions, protocol=protocol) as engine:
+        name = engine.context.rules.name
+    line = f"transaction table {transactions} has the protocol {name}"
+    common.print_result(as_json, {"transactions": transactions, "protocol": name}, line)
+
+
+def ping(
+    *,
+    store: common.StoreOption,
+    transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
+    as_json: common.JsonOption = False,
+) -> None:
+    """Read one row of the store, which names the protocol of its database: for health checks.
+
+    Exit code 0: the store answers, with or without a transaction table. 2: it does not.
+
+    Example: txn ping --store hbase://zk1,zk2
+    """
+    with open_any_store(store, transactions) as context:
+        is_there = context.store.describe(context.table) is not None
+        protocol = context.rules.name if is_there else None
+    about = f"has the protocol {protocol}" if protocol else "is not there yet"
+    line = f"the store answers; transaction table {transactions} {about}"
+    common.print_result(as_json, {"transactions": transactions, "protocol": protocol}, line)
+
+
+def convert(
+    protocol: Annotated[ProtocolName, typer.Argument(help="The protocol to change to.")],
+    *,
+    scan: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TABLE", help="A table that transactions write to; repeat it for each one."
+        ),
+    ] = None,
+    retention: Annotated[
+        Duration,
+        time_option(
+            "--retention", "How long no lock may have changed; longer than any request can live."
+        ),
+    ] = common.RETENTION,
+    yes: common.YesOption = False,
+    store: common.StoreOption,
+    transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
+    as_json: common.JsonOption = False,
+) -> None:
+    """Change the protocol of a database that no client uses and that has no transaction rows left.
+
+    Exit code 0: it has the protocol. 1: refused, with what stands in the way and what to do.
+
+    Example: txn convert fenced --scan accounts
+    """
+    tables = [table.encode() for table in scan or ()]
+    if store.startswith("txn:"):
+        raise InvalidRequestError(
+            "a server keeps the protocol that it began with: stop it, and convert its store",
+            store=store.partition("?")[0],
+        )
+    obstacles, deleted = [], 0
+    with open_store_of(store, transactions) as context:
+        found = context.rules.name
+        if found != protocol:
+            with common.row_bar(common.console(), "looking", hidden=as_json) as looked:
+                obstacles = list(
+                    find_obstacles(context, tables, retention_ms=retention, looked=looked)
+                )
+        if not obstacles:
+            if found != protocol:
+                common.confirm_stopped(
+                    f"from {found} to {protocol}, in every table that is written", yes
+                )
+            deleted = convert_database(context, protocol, tables)
+    document = {"found": found, "protocol": found if obstacles else protocol, "deleted": deleted}
+    was = "had it already" if found == protocol else f"was {found}"
+    line = f"{transactions} is {protocol} ({was}); leftover cells deleted: {deleted}"
+    common.report_change(as_json, document, obstacles, line)
+
+
+def doctor(
+    tables: Annotated[
+        list[str] | None, typer.Argument(help="Data tables to examine.", metavar="TABLE")
+    ] = None,
+    *,
+    store: common.StoreOption,
+    transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
+    as_json: common.JsonOption = False,
+) -> None:
+    """Examine the store, its clock and its tables, and say how to mend what is wrong.
+
+    It writes to the transaction table, and deletes what it wrote. Exit code 1: something is wrong.
+
+    Example: txn doctor accounts
+    """
+    wrong = False
+    with open_any_store(store, transactions) as context:
+        for diagnosis in examine(context, [table.encode() for table in tables or ()]):
+            wrong = wrong or diagnosis.verdict is Verdict.WRONG
+            if as_json:
+                common.print_json(asdict(diagnosis) | {"verdict": diagnosis.verdict.value})
+            else:
+                common.console().print(_diagnosis_text(diagnosis))
+    if wrong:
+        raise typer.Exit(common.FOUND)
+
+
+def _diagnosis_text(diagnosis: Diagnosis) -> Text:
+    verdict = diagnosis.verdict
+    text = Text.assemble(
+        (f"{verdict.value:8} ", STYLES[verdict]), f"{diagnosis.about}: {diagnosis.seen}"
+    )
+    return text.append(f"\n{'':8} {diagnosis.mend}") if diagnosis.mend else text
+
+
+@table_app.command("ls")
+def list_command(store: common.StoreOption, as_json: common.JsonOption = False) -> None:
+    """List the tables of the store, the database that each belongs to, and whether it is safe for
+    transactions.
+
+    A database is named by its transaction table. `txn doctor` says more about a table.
+
+    Example: txn table ls
+    """
+    with open_any_store(store, common.DEFAULT_TRANSACTIONS) as context:
+        tables = list(list_tables(context))
+    if as_json:
+        for table in tables:
+            common.print_json(_document(table))
+    else:
+        common.print_table(("table", "families", "database", "protocol", "safe"), map(_row, tables))
+
+
+def _document(found: TableFacts) -> Document:
+    return {
+        "table": escape(found.name),
+        "families": [escape(family) for family in found.families],
+        "databases": [each and escape(each) for each in sorted(found.databases, key=str)],
+        "protocol": found.protocol,
+        "refusals": found.refusals and list(found.refusals),
+    }
+
+
+def _row(found: TableFacts) -> list[str]:
+    databases = [escape(each or b"none") for each in sorted(found.databases, key=str)]
+    allowed = "unknown" if found.refusals is None else "yes"
+    return [
+        escape(found.name),
+        " ".join(map(escape, found.families)),
+        " ".join(databases),
+        found.protocol or "",
+        f"no: {error_text(found.refusals[0])}" if found.refusals else allowed,
+    ]
+
+
+@table_app.command("create")
+def create(
+    table: TableArgument,
+    families: Annotated[list[str], typer.Argument(metavar="FAMILY", help="Its families.")],
+    store: common.StoreOption,
+    transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
+    as_json: common.JsonOption = False,
+) -> None:
+    """Create a table, families that it lacks, and the store itself if it is new.
+
+    Example: txn table create accounts d
+    """
+    with connect(store, transactions=transactions) as engine:
+        engine.ensure_table(table, families)
+    line = f"table {table} has the families {', '.join(families)}"
+    common.print_result(as_json, {"table": table, "families": families}, line)
+
+
+@table_app.command("take-over")
+def take_over(
+    table: TableArgument,
+    store: common.StoreOption,
+    transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
+    yes: common.YesOption = False,
+    as_json: common.JsonOption = False,
+) -> None:
+    """Let a table belong to the database with this transaction table, whatever it belonged to.
+
+    Exit code 0: it does. 1: refused, with what stands in the way and what to do.
+
+    Example: txn table take-over accounts --transactions txn
+    """
+    name = table.encode()
+    is_own = table != transactions  # else this is what mends it
+    with open_store_of(store, transactions, mends=True, is_own=is_own) as context:
+        before = sorted(each.decode() if each else "none" for each in find_databases(context, name))
+        with common.row_bar(common.console(), "looking", hidden=as_json) as looked:
+            obstacles = list(find_table_obstacles(context, name, looked))
+        deleted = 0
+        if not obstacles:
+            common.confirm_stopped(f"{table} from {', '.join(before)} to {transactions}", yes)
+            deleted = take_over_table(context, name)
+    was = ", ".join(before)
+    line = f"{table} belongs to {transactions} (before: {was}); leftover cells deleted: {deleted}"
+    document = {"table": table, "before": before, "transactions": transactions}
+    common.report_change(as_json, document | {"deleted": deleted}, obstacles, line)
