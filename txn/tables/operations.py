@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from txn.tables.cells import CellVersion
-from txn.tables.filters.parsing import Filter
+from txn.tables.filters.parsing import Expression
 
 MAX_TIMESTAMP = (1 << 63) - 1
 
@@ -35,16 +35,16 @@ class Selection:
     columns: () means all; (family, None) a whole family, which HBase forgets when a column of that
     family follows. versions: at most so many of each cell. since (included), until (excluded): the
     timestamps; family_times: those of some families instead, each (family, since, until). filter:
-    what `txn.tables.filters.parsing.parse` returns. store_limit, store_offset: at most so many
-    versions of each family in a row, after leaving out so many. batch: a scan's results hold at
-    most so many versions; a row of more comes as several results.
+    what `parse_filter` returns. store_limit, store_offset: at most so many versions of each family
+    in a row, after leaving out so many. batch: a scan's results hold at most so many versions; a
+    row of more comes as several results.
     """
 
     columns: tuple[tuple[bytes, bytes | None], ...] = ()
     versions: int = 1
     since: int = 0
     until: int = MAX_TIMESTAMP
-    filter: Filter | None = None
+    filter: Expression | None = None
     store_limit: int | None = None
     store_offset: int = 0
     batch: int | None = None
@@ -126,7 +126,7 @@ class Condition:
     column: bytes = b""
     operator: Operator = "="
     value: bytes | None = None
-    filter: Filter | None = None
+    filter: Expression | None = None
     since: int = 0
     until: int = MAX_TIMESTAMP
 

@@ -13,9 +13,10 @@ from typing import NamedTuple
 from txn.tables import catalog, changes, selecting
 from txn.tables.cells import CellVersion
 from txn.tables.changes import RowChange
-from txn.tables.filters.filtering import sieve
+from txn.tables.filters.arguments import COMPARISONS
+from txn.tables.filters.lists import make_filter
 from txn.tables.kv.ordered import Reader, Writer
-from txn.tables.operations import Condition, Operation, Operator, Range, Result, Selection
+from txn.tables.operations import Condition, Operation, Range, Result, Selection
 from txn.tables.refusal import Refused
 from txn.tables.selecting import ReadPlan, Sifter
 
@@ -258,7 +259,7 @@ def _batches(row: bytes, found: list[CellVersion], batch: int | None) -> list[Re
 def _sifter(selection: Selection, reverse: bool = False) -> Sifter | None:
     if selection.filter is None:
         return None
-    return Sifter(sieve(selection.filter, reverse=reverse))
+    return Sifter(make_filter(selection.filter, reverse=reverse))
 
 
 def _read(reader: Reader, plan: ReadPlan, row: bytes) -> list[CellVersion]:
@@ -282,22 +283,8 @@ def _holds(condition: Condition, found: CellVersion | None) -> bool:
         return found is not None
     if not condition.value:
         return (found is None or not found.value) == (condition.operator != "!=")
-    return found is not None and _compare(condition.value, condition.operator, found.value)
-
-
-def _compare(left: bytes, operator: Operator, right: bytes) -> bool:
-    match operator:
-        case "<":
-            return left < right
-        case "<=":
-            return left <= right
-        case "=":
-            return left == right
-        case "!=":
-            return left != right
-        case ">=":
-            return left >= right
-        case ">":
-            return left > right
-        case "no-op":
-            raise Refused("do not retry", "this operator compares nothing")
+    if found is None:
+        return False
+    if condition.operator == "no-op":
+        raise Refused("do not retry", "this operator compares nothing")
+    return COMPARISONS[condition.operator](condition.value, found.value)

@@ -16,7 +16,7 @@ from txn.model import Cell, new_tuple
 from txn.tables import cells
 from txn.tables.catalog import Place, TableCatalog, family_keys, split_row
 from txn.tables.cells import CellVersion
-from txn.tables.filters.sieves import Code, Sieve
+from txn.tables.filters.standard import NEXT_COLUMN, NEXT_ROW, SEEK_TO_HINT, Filter, ReturnCode
 from txn.tables.kv.ordered import Reader
 from txn.tables.operations import MAX_TIMESTAMP, Selection
 
@@ -135,7 +135,7 @@ class Sifter:
     row is finished by the families after it, which may see it change its mind in the next row.
     """
 
-    def __init__(self, sieve: Sieve) -> None:
+    def __init__(self, sieve: Filter) -> None:
         self._closed: set[bytes] = set()
         self.sieve = sieve
 
@@ -186,30 +186,30 @@ class Sifter:
             for version, code in self._filter_versions(shown, wanted):
                 if code.includes:
                     yield self.sieve.transform_cell(version)
-                if code.next_row:
+                if code.step == NEXT_ROW.step:
                     return
-                if code is Code.SEEK:
+                if code == SEEK_TO_HINT:
                     hint = self.sieve.next_cell_hint(version) or b""
-                if (code.next_column and column) or hint > column:
+                if (code.step == NEXT_COLUMN.step and column) or hint > column:
                     break  # a column without a name has no next one to HBase, only a next version
 
     def _filter_versions(
         self, versions: Iterator[CellVersion], wanted: int
-    ) -> Iterator[tuple[CellVersion, Code]]:
+    ) -> Iterator[tuple[CellVersion, ReturnCode]]:
         """Yield a column's versions with what becomes of them; at most so many are included."""
         included = 0
         for version in versions:
             if self.sieve.filter_all_remaining():
-                yield version, Code.NEXT_ROW
+                yield version, NEXT_ROW
                 continue
             code = self.sieve.filter_cell(version)
             included += code.includes
             if code.includes and included > wanted:
-                code = Code.NEXT_ROW if code.next_row else Code.NEXT_COLUMN
+                code = NEXT_ROW if code.step == NEXT_ROW.step else NEXT_COLUMN
             yield version, code
 
 
-def _filter_row(sieve: Sieve, found: list[CellVersion]) -> list[CellVersion] | None:
+def _filter_row(sieve: Filter, found: list[CellVersion]) -> list[CellVersion] | None:
     """Return what the filter leaves of a row that it has seen; None: it leaves the row out."""
     if not found:
         return None
