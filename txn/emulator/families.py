@@ -14,8 +14,6 @@ from txn.tables.operations import FamilySettings
 from txn.tables.refusal import Refused
 
 FOREVER_S = 2_147_483_647
-KILOBYTE = 1024
-BLOCK_SIZES = range(KILOBYTE, 16 * KILOBYTE * KILOBYTE + 1)
 
 
 def _flag(text: str) -> bool:
@@ -101,19 +99,6 @@ def texts_of(settings: FamilySettings) -> dict[bytes, bytes]:
             found[name] = _text(ttl_s(settings) if field == "ttl_ms" else value)
     found[b"INDEX_BLOCK_ENCODING"] = b"NONE"
     return found
-
-
-def check_settings(name: bytes, settings: FamilySettings) -> FamilySettings:
-    """Return the settings; refuse those that HBase refuses."""
-    if settings.versions < 1:
-        raise Refused("illegal argument", "versions must be positive", family=name)
-    if settings.ttl_ms is not None and settings.ttl_ms <= 0:
-        raise Refused("do not retry", "a TTL must be positive", family=name)
-    if not 0 <= settings.min_versions <= settings.versions:
-        raise Refused("do not retry", "min versions must be at most versions", family=name)
-    if settings.block_size not in BLOCK_SIZES:
-        raise Refused("do not retry", "a block is 1 KB to 16 MB", family=name)
-    return settings
 
 
 def _text(value: object) -> bytes:

@@ -65,7 +65,7 @@ class Sweeper:
         return ROUND_REST_MS
 
     def _round(self) -> Iterator[int]:
-        for table in self._admin.names():
+        for table in self._admin.tables():
             try:
                 yield from self._pages(table)
             except TxnError as error:  # it was dropped or disabled, or the disk is full

@@ -5,6 +5,8 @@ change of the catalog, so one that has loaded it once only compares the counter,
 transaction. Order: by row, then family, then column, each byte by byte. What masks all columns of a
 family in a row (deletes of rows and families) has a key of its own, before the cells of the row.
 
+    entry   = JSON; bytes are text of ISO 8859-1, but the names of families of UTF-8. Only what
+              differs from the default is stored, except for versions and ttl_ms, which always are
     key     = table number (u32, big-endian), row, 00 00, family, 00, column
     masks   = table number, row, 00 00, 00, family          a state of markers alone, as in `cells`
     row     : each byte 00 is written as 00 FF, so that 00 00 ends it and sorts before what goes on
@@ -12,13 +14,14 @@ family in a row (deletes of rows and families) has a key of its own, before the 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from itertools import islice
-from typing import NamedTuple
+from dataclasses import dataclass, field, fields, replace
+from itertools import islice, pairwise
+from typing import Any, NamedTuple
 
 from txn.clock import Clock
-from txn.errors import InvalidRequestError
+from txn.errors import CorruptRowError, InvalidRequestError
 from txn.model import (
     DATABASE_ENTRY,
     KEEP_DELETES_MS,
@@ -26,17 +29,14 @@ from txn.model import (
     MAX_ROW,
     MAX_TABLE,
     Family,
-    Key,
-    plain_table,
     refuse_other_database,
 )
-from txn.tables import entries
-from txn.tables.entries import TableEntry
 from txn.tables.kv.ordered import OrderedStore, Reader, Writer
 from txn.tables.operations import FamilySettings
 from txn.tables.refusal import Refused
 
 CATALOG = bytes(4)
+BLOCK_SIZES = range(1024, 16 * 1024 * 1024 + 1)
 # What HBase must be told, and clients of the emulator look for; here nobody purges any earlier.
 KEEPS_MARKERS = (("hbase.hstore.time.to.purge.deletes", str(KEEP_DELETES_MS + 3_600_000)),)
 
@@ -46,7 +46,54 @@ _TABLE_STOP = CATALOG + b"table!"
 _GARBAGE = CATALOG + b"garbage "
 _GARBAGE_STOP = CATALOG + b"garbage!"
 _ROW_END = b"\0\0"
+_DEFAULTS = FamilySettings()
+_SIMPLE = [
+    item.name for item in fields(FamilySettings) if item.name not in {"attributes", "configuration"}
+]
 SWEEP_KEYS = 5_000
+
+
+class Region(NamedTuple):
+    """A part of a table: its rows from start (included) to stop (excluded); b"" is open.
+
+    number: of milliseconds, when it was made; HBase's region id.
+    """
+
+    start: bytes
+    stop: bytes
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableEntry:
+    """A table's number and its families.
+
+    masked: whether any of its rows has ever had masks. splits: where its regions, which mean
+    nothing here, begin after the first. created_ms: when it was made.
+    """
+
+    number: int
+    families: Mapping[bytes, FamilySettings]
+    enabled: bool = True
+    masked: bool = False
+    splits: tuple[bytes, ...] = ()
+    created_ms: int = 0
+
+    @property
+    def prefix(self) -> bytes:
+        """The first bytes of each of the table's keys."""
+        return self.number.to_bytes(4)
+
+    @property
+    def stop(self) -> bytes:
+        """The first key after those of the table."""
+        return (self.number + 1).to_bytes(4)
+
+    @property
+    def regions(self) -> list[Region]:
+        """The regions in order of their rows."""
+        edges = pairwise([b"", *self.splits, b""])
+        return [Region(start, stop, self.created_ms) for start, stop in edges]
 
 
 class Place(NamedTuple):
@@ -85,8 +132,14 @@ class TableCatalog:
             raise Refused("table not enabled", "the table is disabled", table=name)
         return found
 
-    def missing(self, table: bytes | None, family: bytes) -> InvalidRequestError:
-        """Return the error that says why there is no place for the cells of this family."""
+    def place(self, table: bytes | None, family: bytes) -> Place:
+        """Return where the cells of a family go, or raise the error that says why not."""
+        found = self.places.get((table, family))
+        if found is None:
+            raise self._missing(table, family)
+        return found
+
+    def _missing(self, table: bytes | None, family: bytes) -> InvalidRequestError:
         if table is None:
             return InvalidRequestError("the key names no table", family=family)
         try:
@@ -119,7 +172,7 @@ def load_catalog(reader: Reader) -> TableCatalog:
     counter = reader.get(_COUNTER)
     tables = {}
     for key in reader.keys(_TABLE, _TABLE_STOP):
-        tables[key[len(_TABLE) :]] = entries.decode(key, reader.get(key) or b"")
+        tables[key[len(_TABLE) :]] = _decode(key, reader.get(key) or b"")
     places: dict[tuple[bytes | None, bytes], Place] = {
         (name, family): _place(table, family, settings)
         for name, table in tables.items()
@@ -140,12 +193,76 @@ def _place(table: TableEntry, family: bytes, settings: FamilySettings) -> Place:
     )
 
 
+def _encode(table: TableEntry) -> bytes:
+    families = {name.decode(): _encode_family(one) for name, one in sorted(table.families.items())}
+    stored: dict[str, Any] = {"number": table.number, "families": families}
+    if not table.enabled:
+        stored["enabled"] = False
+    if table.masked:
+        stored["masked"] = True
+    if table.splits:
+        stored["splits"] = [split.decode("latin-1") for split in table.splits]
+    if table.created_ms:
+        stored["created_ms"] = table.created_ms
+    return json.dumps(stored).encode()
+
+
+def _decode(key: bytes, value: bytes) -> TableEntry:
+    try:
+        stored = json.loads(value)
+        return TableEntry(
+            stored["number"],
+            {name.encode(): _decode_family(shown) for name, shown in stored["families"].items()},
+            stored.get("enabled", True),
+            stored.get("masked", False),
+            tuple(split.encode("latin-1") for split in stored.get("splits", ())),
+            stored.get("created_ms", 0),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptRowError("the catalog does not decode", key=key, stored=value[:200]) from error
+
+
+def _encode_family(settings: FamilySettings) -> dict[str, Any]:
+    shown: dict[str, Any] = {"versions": settings.versions, "ttl_ms": settings.ttl_ms}
+    for name in _SIMPLE:
+        value = getattr(settings, name)
+        if value != getattr(_DEFAULTS, name):
+            shown[name] = value
+    if settings.attributes:
+        shown["attributes"] = [
+            [name.decode("latin-1"), value.decode("latin-1")] for name, value in settings.attributes
+        ]
+    if settings.configuration:
+        shown["configuration"] = [list(pair) for pair in settings.configuration]
+    return shown
+
+
+def _decode_family(shown: Mapping[str, Any]) -> FamilySettings:
+    simple = {name: shown[name] for name in _SIMPLE if name in shown}
+    return FamilySettings(
+        **simple,
+        attributes=tuple(
+            (name.encode("latin-1"), value.encode("latin-1"))
+            for name, value in shown.get("attributes", ())
+        ),
+        configuration=tuple((name, value) for name, value in shown.get("configuration", ())),
+    )
+
+
+def family_of(settings: FamilySettings) -> Family:
+    """Return what the protocol asks of a family's settings."""
+    database = dict(settings.configuration).get(DATABASE_ENTRY)
+    return Family(
+        settings.versions, settings.ttl_ms, database=database.encode() if database else None
+    )
+
+
 def save(writer: Writer, known: TableCatalog, name: bytes, table: TableEntry | None) -> None:
     """Set or, for None, remove a table, in the caller's transaction."""
     if table is None:
         writer.delete(_TABLE + name)
     else:
-        writer.put(_TABLE + name, entries.encode(table))
+        writer.put(_TABLE + name, _encode(table))
     writer.put(_COUNTER, next_number(known).to_bytes(8))
 
 
@@ -164,7 +281,7 @@ def find_missing(
     """
     table = known.tables.get(name)
     existing = {} if table is None else dict(table.families)
-    found = {family: entries.family(settings) for family, settings in existing.items()}
+    found = {family: family_of(settings) for family, settings in existing.items()}
     merged = existing.copy()
     for family, given in families.items():
         refuse_other_database(name, found.values(), given.database)
@@ -248,11 +365,6 @@ def _remove_some(writer: Writer, garbage: bytes) -> None:
         writer.delete(garbage)
 
 
-def plain(name: bytes) -> bytes:
-    """Return the name of a table as it is kept: without the default namespace."""
-    return plain_table(name)
-
-
 def escape_row(row: bytes) -> bytes:
     """Return the row as it stands in a key, without its end."""
     return row.replace(b"\0", b"\0\xff") if b"\0" in row else row
@@ -307,11 +419,6 @@ def family_and_column(key: bytes, end: int) -> tuple[bytes, bytes]:
     return family, column
 
 
-def make_key(row: bytes, family: bytes, column: bytes, table: bytes) -> Key:
-    """Return a Key of parts that are bytes already, without looking at them again."""
-    return Key._make((row, family, column, table))
-
-
 def check_names(table: bytes, families: Mapping[bytes, FamilySettings]) -> None:
     """Raise Refused unless HBase takes the name, and families of these names and settings."""
     if not 0 < len(table) <= MAX_TABLE or not _legal_table(table):
@@ -332,28 +439,25 @@ def check_family(table: bytes, family: bytes, settings: FamilySettings) -> None:
     """Raise Refused unless HBase takes the name and the settings, and so do we."""
     if not 0 < len(family) <= MAX_FAMILY or not _legal(family, None) or family[:1] == b".":
         raise Refused("illegal argument", "not a legal family name", table=table, family=family)
-    if settings.versions < 1 or (settings.ttl_ms is not None and settings.ttl_ms <= 0):
-        raise Refused(
-            "illegal argument",
-            "versions and ttl must be positive",
-            family=family,
-            versions=settings.versions,
-            ttl_ms=settings.ttl_ms,
-        )
-    if not 0 <= settings.min_versions <= settings.versions:
-        raise Refused(
-            "illegal argument",
-            "min_versions must be 0 to versions",
-            family=family,
-            min_versions=settings.min_versions,
-            versions=settings.versions,
-        )
+    check_settings(family, settings)
     if settings.keep_deleted_cells.upper() != "FALSE" or settings.new_version_behavior:
         raise Refused(
             "do not retry",
             "only KEEP_DELETED_CELLS=FALSE without NEW_VERSION_BEHAVIOR is supported here",
             family=family,
         )
+
+
+def check_settings(family: bytes, settings: FamilySettings) -> None:
+    """Raise Refused for settings that HBase refuses, with its reasons."""
+    if settings.versions < 1:
+        raise Refused("illegal argument", "versions must be positive", family=family)
+    if settings.ttl_ms is not None and settings.ttl_ms <= 0:
+        raise Refused("do not retry", "a TTL must be positive", family=family)
+    if not 0 <= settings.min_versions <= settings.versions:
+        raise Refused("do not retry", "min versions must be at most versions", family=family)
+    if settings.block_size not in BLOCK_SIZES:
+        raise Refused("do not retry", "a block is 1 KB to 16 MB", family=family)
 
 
 def _legal_table(name: bytes) -> bool:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import assert_never
 
 from txn.model import MAX_CELL
 from txn.tables import catalog, cells
-from txn.tables.catalog import Place, TableCatalog
+from txn.tables.catalog import TableCatalog
 from txn.tables.cells import CellVersion
 from txn.tables.kv.ordered import Writer
 from txn.tables.operations import MAX_TIMESTAMP, Add, Append, Operation, Put, Remove
@@ -65,7 +66,7 @@ def deletes_whole(operations: Iterable[Operation]) -> bool:
 class RowChange:
     """One row of a table, at one server time."""
 
-    __slots__ = ("_known", "_now", "_row", "_table", "_writer")
+    __slots__ = ("_known", "_now", "_place", "_row", "_table", "_writer")
 
     def __init__(
         self, writer: Writer, known: TableCatalog, where: tuple[bytes, bytes], now_ms: int
@@ -73,6 +74,7 @@ class RowChange:
         self._writer = writer
         self._known = known
         self._table, self._row = where
+        self._place = partial(known.place, self._table)
         self._now = now_ms
 
     def carry_out(
@@ -209,17 +211,11 @@ class RowChange:
         else:
             self._writer.delete(name)
 
-    def _place(self, family: bytes) -> Place:
-        place = self._known.places.get((self._table, family))
-        if place is None:
-            raise self._known.missing(self._table, family)
-        return place
-
 
 def _check(known: TableCatalog, table: bytes, operation: Operation) -> None:
     family, column = operation[:2]
-    if family is not None and (table, family) not in known.places:
-        raise known.missing(table, family)
+    if family is not None:
+        known.place(table, family)
     if isinstance(column, bytes) and len(column) > MAX_COLUMN:
         raise Refused(
             "illegal argument", "the column is too long", bytes=len(column), limit=MAX_COLUMN

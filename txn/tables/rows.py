@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from txn.model import plain_table
 from txn.tables import catalog, changes, selecting
 from txn.tables.cells import CellVersion
 from txn.tables.changes import RowChange
@@ -50,7 +51,7 @@ class Rows(catalog.OnCatalog):
 
     def get(self, table: bytes, rows: Sequence[bytes], selection: Selection) -> list[Result]:
         """Return what is selected of each row, in the order given, in one instant."""
-        table = catalog.plain(table)
+        table = plain_table(table)
         for row in rows:
             catalog.check_row(row)
 
@@ -71,7 +72,7 @@ class Rows(catalog.OnCatalog):
 
         Return for each the new versions of its Adds and Appends, in order of family and column.
         """
-        table = catalog.plain(table)
+        table = plain_table(table)
         for row, operations in mutations:
             catalog.check_row(row)
             changes.check_cells(row, operations)
@@ -102,7 +103,7 @@ class Rows(catalog.OnCatalog):
 
         Puts are then at the server's time, but never below the version that was looked at.
         """
-        table = catalog.plain(table)
+        table = plain_table(table)
         catalog.check_row(row)
         changes.check_cells(row, operations)
 
@@ -130,7 +131,7 @@ class Rows(catalog.OnCatalog):
         resume: Resume | None = None,
     ) -> Page:
         """Return the next rows of a scan, at most so many (with a batch, of whole rows still)."""
-        table = catalog.plain(table)
+        table = plain_table(table)
         fresh = resume.sifter if resume else _sifter(selection, rows.reverse)
         if fresh is not None and selection.batch is not None and fresh.sieve.has_filter_row:
             raise Refused("retries exhausted", "this filter does not go with a batch")

@@ -50,8 +50,7 @@ def plan(known: TableCatalog, table: bytes, selection: Selection, now_ms: int) -
             columns = wanted.get(family)
             wanted[family] = {column} if columns is None else columns | {column}
     for family in wanted:
-        if (table, family) not in known.places:
-            raise known.missing(table, family)
+        known.place(table, family)
     times = {family: (since, until) for family, since, until in selection.family_times}
     parts = []
     for family in sorted(wanted or known.table(table).families):

@@ -23,7 +23,7 @@ from txn.model import (
     check_targets,
     check_unless,
 )
-from txn.tables import catalog, cells, entries, pages
+from txn.tables import catalog, cells, pages
 from txn.tables.catalog import Place, TableCatalog, cell_key, masks_key
 from txn.tables.cells import newest, put_version
 from txn.tables.kv.dividing import divide_keys
@@ -50,7 +50,7 @@ class TableStore(catalog.OnCatalog):
                 row, family, column, table = key
                 if (row, family, table) != before:  # a value is read with its marks
                     before = row, family, table
-                    place = _find_place(known, table, family)
+                    place = known.place(table, family)
                     stem, oldest = cell_key(place, row, b""), find_oldest(place, now)
                 state = get(stem + column)
                 found[key] = None if state is None else newest(state, oldest, now)
@@ -67,7 +67,7 @@ class TableStore(catalog.OnCatalog):
             found: dict[Key, list[Cell]] = {}
             for key in keys:
                 row, family, column, table = key
-                place = _find_place(known, table, family)
+                place = known.place(table, family)
                 found[key] = cells.versions(
                     reader.get(cell_key(place, row, column)) or b"",
                     find_oldest(place, now),
@@ -88,7 +88,7 @@ class TableStore(catalog.OnCatalog):
             for (row, family, column, table), value, given in edits:
                 if (row, family, table) != before:  # a value is written with its tag
                     before = row, family, table
-                    place = _find_place(known, table, family)
+                    place = known.place(table, family)
                     stem = cell_key(place, row, b"")
                 timestamp = now if given is None else _check_timestamp(given)
                 _edit(writer, (place, row, stem + column), value, timestamp, now)
@@ -152,7 +152,7 @@ class TableStore(catalog.OnCatalog):
         found = self._store.read(self._load).tables.get(table)
         if found is None:
             return None
-        return {name: entries.family(settings) for name, settings in found.families.items()}
+        return {name: catalog.family_of(settings) for name, settings in found.families.items()}
 
     def ensure_table(self, table: bytes, families: Mapping[bytes, Family]) -> None:
         """Create the table and the families that are missing. No writer is waited for where
@@ -216,8 +216,7 @@ class TableStore(catalog.OnCatalog):
             known = self._load(reader)
             found = known.table(wanted.table)
             for family in wanted.families:
-                if family not in found.families:
-                    raise known.missing(wanted.table, family)
+                known.place(wanted.table, family)
             end = found.prefix + catalog.escape_row(stop) if stop else found.stop
             limits = found.prefix + resume, end
             return pages.read_page(reader, known.places, wanted, limits, self._clock.wall_ms())
@@ -278,7 +277,7 @@ def _check(writer: Writer, known: TableCatalog, check: Check, now: int) -> bool:
     """Carry out one check in the caller's transaction; an expected no is False."""
     key, expected, puts, edits = check
     row, family, column, table = key
-    place = _find_place(known, table, family)
+    place = known.place(table, family)
     stem = cell_key(place, row, b"")
     name = stem + column
     state = writer.get(name)
@@ -288,7 +287,7 @@ def _check(writer: Writer, known: TableCatalog, check: Check, now: int) -> bool:
     at = now if cell is None else max(now, cell.timestamp)
     for (_, its_family, its_column, _), value in puts:
         if its_family != family:
-            other = _find_place(known, table, its_family)
+            other = known.place(table, its_family)
             _edit(writer, (other, row, cell_key(other, row, its_column)), value, at, now)
         elif its_column == column and place.masks is None:  # as of each lock: its state is known
             state = put_version(state or b"", at, value, place.versions, now)
@@ -297,17 +296,9 @@ def _check(writer: Writer, known: TableCatalog, check: Check, now: int) -> bool:
             _edit(writer, (place, row, stem + its_column), value, at, now)
     for (_, its_family, its_column, _), edited, given in edits:
         timestamp = at if given is None else _check_timestamp(given)
-        other = _find_place(known, table, its_family)
+        other = known.place(table, its_family)
         _edit(writer, (other, row, cell_key(other, row, its_column)), edited, timestamp, now)
     return True
-
-
-def _find_place(known: TableCatalog, table: bytes | None, family: bytes) -> Place:
-    """Return where the cells of a family go."""
-    place = known.places.get((table, family))
-    if place is None:
-        raise known.missing(table, family)
-    return place
 
 
 def _edit(
