@@ -11,8 +11,7 @@ from thriftpy2.protocol import TCyBinaryProtocol
 from thriftpy2.transport import TCyMemoryBuffer
 
 from txn.server.options import Limits
-from txn.server.protocols import open_reader
-from txn.server.wire import Malformed, RequestRefused, Source, WireCall
+from txn.server.wire import Malformed, RequestRefused, Source, WireCall, open_reader
 from txn.stores.hbase.idl import IDL
 
 ARGUMENTS = IDL.THBaseService.checkAndPut_args

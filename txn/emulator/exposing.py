@@ -22,7 +22,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from txn.clock import SystemClock
 from txn.host.extras import require_extra
-from txn.server.connection import Telling
+from txn.server.connection import RateLimitedLog
 from txn.watch import Watch, silent
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.set_app(self._answer)
         self._app = app
         self._free = threading.Semaphore(MOST_AT_ONCE)
-        self._tell = Telling(LOG, SystemClock())
+        self._tell = RateLimitedLog(LOG, SystemClock())
 
     def _answer(self, environ: dict[str, Any], start: StartResponse) -> Iterable[bytes]:
         try:

@@ -23,9 +23,10 @@ from txn.emulator.workers import Supervisor, serve_here
 from txn.errors import InvalidRequestError
 from txn.protocol.attempt import ProtocolName
 from txn.request import TRANSACTIONS
+from txn.server.connection import ServedInterface
 from txn.server.listening import listen
 from txn.server.options import Options
-from txn.server.ports import ServedInterface, Server, server_tls_context
+from txn.server.ports import Server, server_tls_context
 from txn.service.server import Transactional
 from txn.stores import open_ordered, open_store
 from txn.stores.base import Store

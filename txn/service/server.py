@@ -30,7 +30,7 @@ from txn.request import (
     bind_request,
     check_deadline,
 )
-from txn.server.ports import ServedInterface
+from txn.server.connection import ServedInterface
 from txn.service.messages import (
     IDL,
     OUTCOMES,
