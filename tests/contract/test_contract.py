@@ -7,13 +7,13 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
 from txn.clock import SystemClock
 from txn.errors import InvalidRequestError, StoreError, TableUnavailable
-from txn.model import Cell, Check, Edit, Family, Key, Unless
+from txn.model import Cell, Check, Columns, Edit, Family, Key, Unless
 from txn.stores.base import Store
 from txn.stores.hbase.native.store import NativeStore
 from txn.stores.hbase.store import HBaseStore
@@ -673,6 +673,115 @@ def test_a_scan_stops_when_its_reader_does(subject: Subject) -> None:
     assert next(rows).row == b"00000"
     subject.store.write([Edit(subject.key("new", "x"), b"1", 10)])
     del rows
+
+
+def scan_back(subject: Subject, *args: Any, **kwargs: Any) -> list[bytes]:
+    return [row.row for row in subject.store.scan(subject.table, *args, reverse=True, **kwargs)]
+
+
+def test_a_reverse_scan_yields_the_same_rows_from_the_last_to_the_first(subject: Subject) -> None:
+    """The start is still included and the stop is still excluded, whichever comes first."""
+    rows = [b"a", b"a\0", b"a\0\0", b"a\0\xff", b"a\x01", b"a\xff", b"b", b"\xff", b"\xff\xff"]
+    fill(subject, rows)
+    assert scan_back(subject) == rows[::-1]
+    bounds = [*rows, b"", b"\0", b"a\0\x01", b"A", b"zz"]
+    for start, stop in itertools.product(bounds, [*bounds, None]):
+        expected = [row for row in rows if start <= row and (not stop or row < stop)]
+        assert scan_back(subject, start, stop) == expected[::-1], (start, stop)
+
+
+def test_a_reverse_scan_has_long_rows_in_order_too(subject: Subject) -> None:
+    """A store on this machine keeps a long row's key in slices."""
+    rows = sorted(
+        [b"k" * count + end for count in (480, 500, 1024, 32_766) for end in (b"", b"a")]
+        + [b"k" * 1024 + b"\xff" * 31_743, b"k\0" * 600, b"j", b"l"]
+    )
+    fill(subject, rows)
+    assert scan_back(subject) == rows[::-1]
+    for start, stop in itertools.product(rows, rows[::3]):
+        expected = [row for row in rows if start <= row < stop]
+        assert scan_back(subject, start, stop) == expected[::-1], (start[-5:], stop[-5:])
+
+
+def test_a_reverse_scan_returns_the_rows_of_a_scan(subject: Subject) -> None:
+    """Versions, deleted cells, columns and rows that are left out are the same both ways."""
+    x, y, z = (subject.key(row, "x") for row in "xyz")
+    beside = [subject.key(row, "y", "e") for row in "wxyz"]
+    subject.store.write(
+        [Edit(x, b"old", 5), Edit(x, b"new", 6), Edit(y, b"out", 7), Edit(z, b"gone", 8)]
+    )
+    subject.store.write([Edit(z, None, 8), *(Edit(key, b"1", 9) for key in beside)])
+    unless = Unless(b"d", b"x", frozenset({b"out", b"old"}))
+    column = [(b"d", b"x")]
+    choices: list[tuple[Columns, Unless | None]] = [
+        (None, None),
+        (column, None),
+        ([(b"d", b"x"), (b"e", b"y"), (b"d", b"none")], None),
+        (None, unless),
+        (column, unless),
+    ]
+    for columns, left_out in choices:
+        there = list(subject.store.scan(subject.table, b"", None, columns, left_out))
+        back = subject.store.scan(subject.table, b"", None, columns, left_out, reverse=True)
+        assert list(back) == there[::-1]
+    with pytest.raises(InvalidRequestError, match="lack the one"):
+        scan_back(subject, columns=[(b"d", b"y")], unless=unless)
+    with pytest.raises(TableUnavailable, match=r"no such table.*'nowhere'"):
+        list(subject.store.scan(b"nowhere", reverse=True))
+
+
+def test_a_reverse_scan_goes_on_over_any_number_of_rows(subject: Subject) -> None:
+    """No row is missed or met twice where one page ends and the next begins, nor because others
+    write meanwhile; and a page may hold none of the rows that were asked for."""
+    rows = [b"%05d" % number for number in range(2600)]
+    fill(subject, rows)
+    found = []
+    for row in subject.store.scan(subject.table, reverse=True):
+        found.append(row.row)
+        if len(found) % 500 == 0:
+            key = subject.key(row.row, "x")
+            subject.store.write([Edit(key, None, 10), Edit(subject.key(b"+", "x"), b"1", 10)])
+    assert [row for row in found if row != b"+"] == rows[::-1]
+    assert scan_back(subject, rows[3], rows[1801]) == [
+        row for row in rows[1800:2:-1] if int(row) % 500 != 100
+    ]
+    subject.store.write([Edit(subject.key(row, "x"), b"out", 11) for row in rows])
+    kept = [rows[0], rows[700], rows[2598]]
+    subject.store.write([Edit(subject.key(row, "x"), b"in", 12) for row in kept])
+    unless = Unless(b"d", b"x", frozenset({b"out"}))
+    assert scan_back(subject, b"0", None, None, unless) == kept[::-1]
+    assert scan_back(subject, rows[1], rows[2598], [(b"d", b"x")], unless) == [rows[700]]
+
+
+def test_a_reverse_scan_goes_from_region_to_region(subject: Subject) -> None:
+    """The region of the rows before a key is the one before the region that begins with the key."""
+    table, splits = b"reverse-" + subject.table, [b"b", b"bb", b"m"]
+    subject.maker.ensure_table(table, {b"d": Family()}, splits)
+    rows = [b"a", b"az", b"b", b"ba\xff", b"m", b"m\0", b"z"]  # none in one of the regions
+    subject.store.write([Edit(Key(row, "d", "x", table), b"1", 10) for row in rows])
+    bounds = [b"", *rows, *splits, b"bb\0"]
+    for known in (subject.store, subject.another_client()):  # knows regions; has to find them
+        for start, stop in itertools.product(bounds, [*bounds, None]):
+            expected = [row for row in rows if start <= row and (not stop or row < stop)]
+            found = [row.row for row in known.scan(table, start, stop, reverse=True)]
+            assert found == expected[::-1], (start, stop)
+    known.close()
+
+
+def test_a_reverse_scan_takes_large_rows_and_many_cells(subject: Subject) -> None:
+    """Pages are bounded in bytes too, and a row may be more than one."""
+    subject.store.write(
+        [
+            Edit(subject.key(b"%02d" % row, f"{n:03}"), b"v" * 50_000, 5)
+            for row in range(5)
+            for n in range(30)
+        ]
+    )
+    rows = list(subject.store.scan(subject.table, reverse=True))
+    assert [(row.row, len(row.cells)) for row in rows] == [
+        (b"%02d" % n, 30) for n in range(4, -1, -1)
+    ]
+    assert next(subject.store.scan(subject.table, b"01", b"03", reverse=True)).row == b"02"
 
 
 # --- describe, ensure_table, close --------------------------------------------------------------

@@ -200,6 +200,7 @@ def compare(table: bytes, model: HBase, stores: dict[str, LocalStore]) -> None:
         found = {row.row: row.cells for row in store.scan(table)}
         assert found == rows, name
         assert list(found) == sorted(rows), name
+        assert [row.row for row in store.scan(table, reverse=True)] == sorted(rows)[::-1], name
 
 
 def key(table: bytes, one: ToKey) -> Key:

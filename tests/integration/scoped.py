@@ -69,9 +69,13 @@ class ScopedStore:
         stop: bytes | None = None,
         columns: Collection[tuple[bytes, bytes]] | None = None,
         unless: Unless | None = None,
+        *,
+        reverse: bool = False,
     ) -> Iterator[Row]:
         end = self._prefix + stop if stop else self._prefix[:-1] + bytes([self._prefix[-1] + 1])
-        for row in self._inner.scan(table, self._prefix + start, end, columns, unless):
+        for row in self._inner.scan(
+            table, self._prefix + start, end, columns, unless, reverse=reverse
+        ):
             cells = {self._here(key): cell for key, cell in row.cells.items()}
             yield Row(row.row.removeprefix(self._prefix), cells)
 

@@ -92,9 +92,15 @@ class Histories(RuleBasedStateMachine):
         ]
         self.all_do(lambda store: store.check_and_put(asked))
 
-    @rule(start=st.sampled_from(ROWS), stop=st.one_of(st.none(), st.sampled_from(ROWS)))
-    def scan_a_range(self, start: bytes, stop: bytes | None) -> None:
-        self.all_do(lambda store: [row.row for row in store.scan(TABLE, start, stop)])
+    @rule(
+        start=st.sampled_from([b"", *ROWS]),
+        stop=st.one_of(st.none(), st.sampled_from(ROWS)),
+        reverse=st.booleans(),
+    )
+    def scan_a_range(self, start: bytes, stop: bytes | None, reverse: bool) -> None:
+        self.all_do(
+            lambda store: [row.row for row in store.scan(TABLE, start, stop, reverse=reverse)]
+        )
 
     @rule(columns=st.sets(st.tuples(st.sampled_from([b"d", b"e"]), st.sampled_from([b"x", b"y"]))))
     def scan_columns(self, columns: set[tuple[bytes, bytes]]) -> None:

@@ -129,11 +129,17 @@ class RowByRow:
         stop: bytes | None = None,
         columns: Collection[tuple[bytes, bytes]] | None = None,
         unless: Unless | None = None,
+        *,
+        reverse: bool = False,
     ) -> Iterator[Row]:
-        while row := next(self._inner.scan(table, start, stop, columns, unless), None):
+        def find_next() -> Row | None:
+            rows = self._inner.scan(table, start, stop, columns, unless, reverse=reverse)
+            return next(rows, None)
+
+        while row := find_next():
             self._stop(Call(0, "row", tuple(row.cells)))
-            if row := next(self._inner.scan(table, start, stop, columns, unless), None):
-                start = row.row + b"\0"
+            if row := find_next():
+                start, stop = (start, row.row) if reverse else (row.row + b"\0", stop)
                 yield row
 
 

@@ -191,9 +191,11 @@ class Network:
         stop: bytes | None = None,
         columns: Collection[tuple[bytes, bytes]] | None = None,
         unless: Unless | None = None,
+        *,
+        reverse: bool = False,
     ) -> Iterator[Row]:
         self._pause()
-        rows = self._inner.scan(table, start, stop, columns, unless)
+        rows = self._inner.scan(table, start, stop, columns, unless, reverse=reverse)
         if self._random.random() < 0.5:
             return rows
         return self._row_by_row(table, [row.row for row in rows], columns, unless)

@@ -214,8 +214,7 @@ class FakeRegionServer:
         if request.region.value != META_REGION:
             self.scanned.append(wanted)
             return self._page(block)
-        row = wanted[len(TABLE) + 1 : -2]
-        start = max(start for start in self.starts if start <= row)
+        start = self._find_region(wanted[len(TABLE) :])
         following = [other for other in self.starts if other > start]
         info = PB.RegionInfo(region_id=1, start_key=start, end_key=min(following, default=b""))
         info.table_name.namespace, info.table_name.qualifier = b"default", TABLE
@@ -227,6 +226,14 @@ class FakeRegionServer:
         ):
             block += encode_cell(name, b"info", column, value)
         return response
+
+    def _find_region(self, asked: bytes) -> bytes:
+        """Return the start of the region with a row, of the one before it, or of the last one."""
+        if asked == b"\0":
+            return max(self.starts)
+        if asked.endswith(b",:"):
+            return max(start for start in self.starts if start <= asked[1:-2])
+        return max(start for start in self.starts if start < asked[1:-1])
 
     def _page(self, block: bytearray) -> Any:
         rows, is_partial, cursor, more = self.pages.pop(0)

@@ -210,8 +210,8 @@ class Scanning(CountingStore):
 
     rows = 0
 
-    def scan(self, *args: Any) -> Iterator[Row]:
-        for row in super().scan(*args):
+    def scan(self, *args: Any, **options: Any) -> Iterator[Row]:
+        for row in super().scan(*args, **options):
             self.rows += 1
             yield row
 

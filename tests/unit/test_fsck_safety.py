@@ -202,7 +202,7 @@ class Behind:
         return getattr(self._inner, name)
 
     def scan(
-        self, table: bytes, start: bytes, stop: bytes | None, columns: object, unless: object
+        self, table: bytes, start: bytes, stop: bytes | None, *args: object, **options: object
     ) -> Iterator[object]:
         if stop != start + b"\0":
             return (row for row in self._rows if start <= row.row < (stop or b"\xff"))  # type: ignore[attr-defined]

@@ -283,6 +283,40 @@ def test_a_scan_goes_on_where_the_server_stopped(
     assert server.scanned == [b"", b"b", b"c\0", b"d\0"]
 
 
+def test_a_reverse_scan_goes_on_where_the_server_stopped(
+    server: FakeRegionServer, store: NativeStore
+) -> None:
+    """The row at which it stopped may still be to come; and behind a region comes the one before
+    it."""
+    server.starts = [b"", b"m"]
+    server.cells = {(b"x", b"d", b"x"): b"1", (b"x", b"d", b"y"): b"2"}
+    server.pages = [
+        ([], False, b"y", True),
+        ([b"y", b"x"], True, b"x", True),
+        ([b"n"], False, b"", False),
+        ([b"c"], True, b"c", True),
+        ([b"b"], False, b"", False),
+    ]
+    found = store.scan(TABLE, columns=[(b"d", b"x"), (b"d", b"y")], reverse=True)
+    assert [(row.row, len(row.cells)) for row in found] == [
+        (b"y", 1),
+        (b"x", 2),
+        (b"n", 1),
+        (b"b", 1),
+    ]
+    assert server.scanned == [b"", b"y\0", b"x", b"m", b"c"]
+
+
+def test_a_reverse_scan_ends_with_the_region_of_its_start(
+    server: FakeRegionServer, store: NativeStore
+) -> None:
+    """The regions before it have none of its rows."""
+    server.starts = [b"", b"g", b"m"]
+    server.pages = [([], False, b"", False), ([], False, b"", False)]
+    assert list(store.scan(TABLE, b"g", b"m\0", reverse=True)) == []
+    assert server.scanned == [b"m\0", b"m"]
+
+
 # --- broken connections ---------------------------------------------------------------------------
 
 BROKEN = [

@@ -294,10 +294,10 @@ class Pondering(CountingStore):
         super().__init__(world.store)
         self._world = world
 
-    def scan(self, *args: Any) -> Iterator[Row]:
+    def scan(self, *args: Any, **options: Any) -> Iterator[Row]:
         if args[4] is not None:
             self._world.clock.advance(10 * sum(1 for _ in self._world.store.scan(*args[:4])))
-        yield from super().scan(*args)
+        yield from super().scan(*args, **options)
 
 
 def test_a_look_can_be_ended_while_there_is_nothing_to_tell() -> None:
@@ -372,8 +372,8 @@ def test_a_table_that_goes_amid_a_look_is_told_at_once() -> None:
         world.engine.commit([Mutation(X, b"1")])
 
     class Going(BreakingOff):
-        def scan(self, *args: object) -> Iterator[Row]:
-            yield from islice(self._inner.scan(*args), 2)
+        def scan(self, *args: object, **options: object) -> Iterator[Row]:
+            yield from islice(self._inner.scan(*args, **options), 2)
             raise TableUnavailable("gone", b"txn")
 
     context = replace(world.engine.context, store=Going(world.store))  # type: ignore[arg-type]

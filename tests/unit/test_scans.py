@@ -636,9 +636,9 @@ class Noting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def scan(self, *args: Any) -> Iterator[Row]:
+    def scan(self, *args: Any, **options: Any) -> Iterator[Row]:
         self.asked.append({name for _, name in args[3]})
-        return self._inner.scan(*args)
+        return self._inner.scan(*args, **options)
 
 
 def test_tags_of_named_columns_are_read_only_where_rows_are_held() -> None:

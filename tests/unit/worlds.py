@@ -119,8 +119,8 @@ class BreakingOff:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def scan(self, *args: Any) -> Iterator[Row]:
-        for number, row in enumerate(self._inner.scan(*args)):
+    def scan(self, *args: Any, **options: Any) -> Iterator[Row]:
+        for number, row in enumerate(self._inner.scan(*args, **options)):
             if number == self._rows:
                 raise NotApplied("the connection broke")
             yield row

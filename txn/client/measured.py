@@ -70,10 +70,12 @@ class MeasuredStore:
         stop: bytes | None = None,
         columns: Columns = None,
         unless: Unless | None = None,
+        *,
+        reverse: bool = False,
     ) -> Iterator[Row]:
         began_ms = measure_ms()
         try:
-            rows = self._inner.scan(table, start, stop, columns, unless)
+            rows = self._inner.scan(table, start, stop, columns, unless, reverse=reverse)
         except BaseException as error:
             outcome = self._judge(error, "scan")
             self._tell(StoreCall("scan", outcome, 0, measure_ms() - began_ms))

@@ -280,11 +280,13 @@ class Transactional:
         given: Any,
         judged: Any = None,
         left_out: Sequence[bytes] | None = None,
+        reverse: bool | None = None,
     ) -> Any:
         """The first rows of a range, up to a page of them."""
-        unless = unpack_unless(judged, left_out)
-        rows = self._store.scan(table, start, stop, unpack_columns(columns), unless)
-        return self._make_page(rows)
+        unless, is_reverse = unpack_unless(judged, left_out), reverse is True
+        wanted = unpack_columns(columns)
+        rows = self._store.scan(table, start, stop, wanted, unless, reverse=is_reverse)
+        return self._make_page(rows, is_reverse)
 
     @answer_call
     def storeTables(self, given: Any) -> list[bytes]:
@@ -309,7 +311,7 @@ class Transactional:
 
     # ------------------------------------------------------------------------------ details
 
-    def _make_page(self, rows: Iterable[Row]) -> Any:
+    def _make_page(self, rows: Iterable[Row], is_reverse: bool = False) -> Any:
         """Return the first rows that have cells, as many as fit, or are found in time."""
         clock, page, size = self._engine.context.clock, [], 0
         due_ms = clock.monotonic_ms() + PAGE_MS
@@ -319,7 +321,7 @@ class Transactional:
                 size += sum(cell_bytes(key, cell.value) for key, cell in row.cells.items())
             is_full = len(page) == PAGE_ROWS or size >= PAGE_BYTES
             if is_full or clock.monotonic_ms() >= due_ms:
-                return pack_page(page, row_after(row.row))
+                return pack_page(page, row.row if is_reverse else row_after(row.row))
         return pack_page(page, None)
 
     def _find_requests(self, names: Sequence[bytes], ago_ms: int, given: Any) -> list[Any]:

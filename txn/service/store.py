@@ -166,20 +166,21 @@ class ServedStore:
         stop: bytes | None = None,
         columns: Columns = None,
         unless: Unless | None = None,
+        *,
+        reverse: bool = False,
     ) -> Iterator[Row]:
         """Yield the rows, a page at a time; between the pages the server holds nothing for us. An
         older server sends the rows that are left out as well, and so does one that would take too
         long to find a page of others."""
         check_unless(columns, unless)
         wanted, left_out = pack_columns(columns), pack_unless(unless)
-        following: bytes | None = start
+        following: bytes | None = b""
         while following is not None:
-            arguments = (table, following, stop, wanted)
+            named = {"reverse": True, **left_out} if reverse else left_out
+            arguments = (table, start, stop, wanted)
             try:
                 rows, following = unpack_page(
-                    self._ask(
-                        "storeScan", CALLS.storeScan_args, *arguments, repeat=True, **left_out
-                    )
+                    self._ask("storeScan", CALLS.storeScan_args, *arguments, repeat=True, **named)
                 )
             except MaybeApplied as error:
                 if not left_out or not isinstance(error.__cause__, TimeoutError):
@@ -187,6 +188,8 @@ class ServedStore:
                 left_out = {}
                 continue
             yield from (row for row in rows if unless is None or not unless.leaves_out(row))
+            if following is not None:
+                start, stop = (start, following) if reverse else (following, stop)
 
     def together(self, work: Callable[[], None]) -> None:
         """Run the function, one request after the other."""

@@ -102,7 +102,8 @@ struct StoredRow {
   2: required list<Found> cells
 }
 
-// more: there may be rows behind the last one. following: where they begin, if not right behind it.
+// more: there may be rows behind the last one. following: where they begin, if not right behind it;
+// of a scan in reverse: the row before which they end.
 struct Page {
   1: required list<StoredRow> rows
   2: required bool more
@@ -335,9 +336,10 @@ service Transactional {
   // The first rows from start (included) to stop (excluded, if given), with these columns (none:
   // all), as many as make a page. Nothing is kept between the pages. Without those in which the
   // column `judged`, which must be among the columns if they are given, has one of these values.
+  // reverse: the same rows, the last one first.
   Page storeScan(1: required binary table, 2: required binary start, 3: binary stop,
                  4: list<Column> columns, 5: Options options, 6: Column judged,
-                 7: list<binary> leftOut)
+                 7: list<binary> leftOut, 8: bool reverse)
     throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,
             4: Corrupt corrupt)
 

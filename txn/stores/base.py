@@ -74,12 +74,17 @@ class Store(Protocol):
         stop: bytes | None = None,
         columns: Columns = None,
         unless: Unless | None = None,
+        *,
+        reverse: bool = False,
     ) -> Iterator[Row]:
         """Yield the rows from start (included) to stop (excluded) in byte order, lazily.
         Only the named (family, column) pairs, if given; rows without a visible cell are skipped.
         Rows that `unless` leaves out are not yielded, and where the store can tell them by itself
         they are not sent either. Its cell must be among the columns, if these are given; else it is
-        an InvalidRequestError."""
+        an InvalidRequestError.
+        reverse: yield the same rows, start still included and stop still excluded, from the last
+        to the first. A reader that takes only a few then gets the last ones without reading the
+        others."""
 
     def together(self, work: Callable[[], None]) -> None:
         """Run a function that uses this store; what it does may take effect all at once.

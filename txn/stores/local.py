@@ -75,10 +75,12 @@ class LocalStore:
         stop: bytes | None = None,
         columns: Columns = None,
         unless: Unless | None = None,
+        *,
+        reverse: bool = False,
     ) -> Iterator[Row]:
         """Yield the rows of some hundreds at a time; nothing is held between them."""
         try:
-            yield from self._tables.scan(table, start, stop, columns, unless)
+            yield from self._tables.scan(table, start, stop, columns, unless, reverse=reverse)
         except Refused as error:
             _raise_meaning(error)
 

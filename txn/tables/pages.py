@@ -30,11 +30,12 @@ Places = Mapping[tuple[bytes | None, bytes], Place]
 
 
 class RowChoice(NamedTuple):
-    """What a scan asks of each row; columns None: all of them."""
+    """What a scan asks of each row; columns None: all of them. reverse: the last row first."""
 
     table: bytes
     columns: Collection[tuple[bytes, bytes]] | None
     unless: Unless | None
+    reverse: bool = False
 
     @property
     def families(self) -> set[bytes]:
@@ -43,14 +44,15 @@ class RowChoice(NamedTuple):
         return named | {self.unless.family} if self.unless else named
 
     @property
-    def is_sparse(self) -> bool:
-        """Whether few cells of a row are looked at, or of few rows."""
+    def leaps(self) -> bool:
+        """Whether the scan leaps from row to row, as it has to where it goes back."""
         few = self.columns is not None and len(self.columns) <= LEAPS
-        return few or self.unless is not None
+        return few or self.unless is not None or self.reverse
 
 
 class ScanPage(NamedTuple):
-    """Rows, and the row where the next ones begin, escaped; None: there are no more."""
+    """Rows, and the row, escaped, at which the next ones begin or, in reverse, before which they
+    end; None: there are no more."""
 
     rows: list[Row]
     resume: bytes | None
@@ -65,7 +67,7 @@ def read_page(
     reader: Reader, places: Places, wanted: RowChoice, limits: tuple[bytes, bytes], now: int
 ) -> ScanPage:
     """Read the first rows of a range of keys. The families that are named must have places."""
-    if wanted.is_sparse:
+    if wanted.leaps:
         return _Leaping(reader, places, wanted, now).read(*limits)
     return _step(reader, places, wanted, limits, now)
 
@@ -116,7 +118,7 @@ class _Leaping:
     def __init__(self, reader: Reader, places: Places, wanted: RowChoice, now: int) -> None:
         self._reader, self._table = reader, wanted.table
         self._places, self._now = places, now
-        self._unless = wanted.unless or NOTHING
+        self._unless, self._reverse = wanted.unless or NOTHING, wanted.reverse
         self._named: list[tuple[bytes, bytes, bytes, int]] | None = None
         if wanted.columns is not None:
             self._named = [self._find_named(*pair) for pair in sorted(wanted.columns)]
@@ -127,20 +129,20 @@ class _Leaping:
         return family, column, place.infix + column, find_oldest(place, self._now)
 
     def read(self, low: bytes, high: bytes) -> ScanPage:
-        """Read the rows from one key to another, as many as make a page."""
-        first, get = self._reader.first, self._reader.get
+        """Read the rows between two keys, as many as make a page."""
+        get, reverse = self._reader.get, self._reverse
         rows: list[Row] = []
         size = 0
         family, column, out = self._unless
         tail, oldest = self._find_named(family, column)[2:] if out else (b"", 0)
         for looked in count():
-            key = first(low, high)
+            key = self._find_row(low, high)
             if key is None:
                 return ScanPage(rows, None)
-            stem = key[: split_row(key)]
             if len(rows) >= PAGE_ROWS or looked >= PAGE_LEAPS or size >= PAGE_BYTES:
-                return ScanPage(rows, stem[4:])
-            low = stem + _ROW_PASSED
+                return ScanPage(rows, (high if reverse else low)[4:])
+            stem = key[: split_row(key)]
+            low, high = (low, stem) if reverse else (stem + _ROW_PASSED, high)
             if out and (state := get(stem + tail)):
                 judged = newest(state, oldest, self._now)
                 if judged is not None and judged.value in out:
@@ -150,6 +152,13 @@ class _Leaping:
             if row.cells:
                 rows.append(row)
         raise AssertionError("counting has ended")
+
+    def _find_row(self, low: bytes, high: bytes) -> bytes | None:
+        """Return a key of the next row, or None if there are no more."""
+        if not self._reverse:
+            return self._reader.first(low, high)
+        key = self._reader.before(high)
+        return None if key is None or key < low else key
 
     def _fill_named(self, row: Row, stem: bytes) -> int:
         """Read the cells of a row that are named, and return their size."""

@@ -114,17 +114,20 @@ class TableStore(catalog.OnCatalog):
         stop: bytes | None = None,
         columns: Columns = None,
         unless: Unless | None = None,
+        *,
+        reverse: bool = False,
     ) -> Iterator[Row]:
-        """Yield rows in byte order; an empty stop means the end of the table, as in HBase."""
+        """Yield rows in byte order, or the last one first. As in HBase, an empty stop is the end of
+        the table."""
         check_unless(columns, unless)
-        wanted = RowChoice(table, None if columns is None else frozenset(columns), unless)
-        resume = catalog.escape_row(start)
+        wanted = RowChoice(table, None if columns is None else frozenset(columns), unless, reverse)
+        low, high = catalog.escape_row(start), catalog.escape_row(stop) if stop else None
         for number in count(1):
-            page = self._page(wanted, resume, stop)
+            page = self._page(wanted, low, high)
             yield from page.rows
             if page.resume is None:
                 return
-            resume = page.resume
+            low, high = (low, page.resume) if reverse else (page.resume, high)
             if number % UNMAP_PAGES == 0:
                 self._store.unmap()
 
@@ -211,14 +214,16 @@ class TableStore(catalog.OnCatalog):
             self._store.write(body, durable=False)
         return following
 
-    def _page(self, wanted: RowChoice, resume: bytes, stop: bytes | None) -> ScanPage:
+    def _page(self, wanted: RowChoice, low: bytes, high: bytes | None) -> ScanPage:
+        """Read a page between two rows, escaped; high None: to the end of the table."""
+
         def body(reader: Reader) -> ScanPage:
             known = self._load(reader)
             found = known.table(wanted.table)
             for family in wanted.families:
                 known.place(wanted.table, family)
-            end = found.prefix + catalog.escape_row(stop) if stop else found.stop
-            limits = found.prefix + resume, end
+            end = found.stop if high is None else found.prefix + high
+            limits = found.prefix + low, end
             return pages.read_page(reader, known.places, wanted, limits, self._clock.wall_ms())
 
         return self._store.read(body)

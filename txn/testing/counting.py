@@ -72,9 +72,11 @@ class CountingStore:
         stop: bytes | None = None,
         columns: Columns = None,
         unless: Unless | None = None,
+        *,
+        reverse: bool = False,
     ) -> Iterator[Row]:
         self.trace.append(Counted("scan", (table,)))
-        return self._inner.scan(table, start, stop, columns, unless)
+        return self._inner.scan(table, start, stop, columns, unless, reverse=reverse)
 
     def together(self, work: Callable[[], None]) -> None:
         self.trace.append(Counted("together", ()))

@@ -157,9 +157,11 @@ class FaultyStore:
         stop: bytes | None = None,
         columns: Columns = None,
         unless: Unless | None = None,
+        *,
+        reverse: bool = False,
     ) -> Iterator[Row]:
         _report(self._fault("scan", (table,)))
-        return self._inner.scan(table, start, stop, columns, unless)
+        return self._inner.scan(table, start, stop, columns, unless, reverse=reverse)
 
     def together(self, work: Callable[[], None]) -> None:
         if "atomic_together" not in self.features or self._is_inside:

@@ -74,6 +74,15 @@ def row_after(row: bytes) -> bytes:
     return kept[:-1] + bytes([kept[-1] + 1])
 
 
+def row_below(row: bytes) -> bytes:
+    """Return a row shortly before this one: between the two there is hardly any other. An empty row
+    stands for the beginning of the table, as it does before the least row."""
+    if not row or row.endswith(b"\0"):
+        return row[:-1]
+    padding = b"\xff" * min(8, MAX_ROW - len(row))
+    return row[:-1] + bytes([row[-1] - 1]) + padding
+
+
 def cut(
     items: Sequence[T], size: Callable[[T], int], most_bytes: int, most: int
 ) -> Iterator[list[T]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from txn.clock import Clock
 from txn.errors import (
@@ -50,6 +50,7 @@ from txn.stores.hbase.places import (
     list_targets,
     make_refusal,
     row_after,
+    row_below,
     write_filter,
 )
 from txn.stores.hbase.pool import Job, Pool
@@ -65,6 +66,20 @@ FIRST_PAGE_ROWS = 32
 PAGE_BYTES = 1_000_000
 AHEAD = 16  # requests whose replies, errors too, fit into what a socket takes in unread
 FAILURES = (GatewayError, MaybeApplied)  # of which the first is never told as it is
+
+
+class PageScan(NamedTuple):
+    """What is asked for one page: so many rows of a table, from `first` on up to `last`, which is
+    not among them (empty: no limit). reverse: `first` is the greater of the two, and the rows come
+    from the last one to the first. sieve: only rows that this filter, as HBase writes it, lets
+    pass."""
+
+    table: bytes
+    first: bytes
+    last: bytes
+    rows: int
+    sieve: bytes | None
+    reverse: bool
 
 
 class Dialect(Protocol):
@@ -87,16 +102,8 @@ class Dialect(Protocol):
     def check(self, check: Check) -> Job[bool]:
         """Return the job of one checked write."""
 
-    def page(
-        self,
-        table: bytes,
-        limits: tuple[bytes, bytes],
-        columns: Columns,
-        rows: int,
-        sieve: bytes | None,
-    ) -> Job[list[Row]]:
-        """Return the job that gets the first so many rows of a range, fewer only at its end; of
-        those that a filter, as HBase writes it, lets pass."""
+    def page(self, scan: PageScan, columns: Columns) -> Job[list[Row]]:
+        """Return the job that gets the first so many rows of a range, fewer only at its end."""
 
     def list_tables(self) -> Job[list[bytes]]:
         """Return the job that gets the names of all tables but those of HBase itself."""
@@ -257,29 +264,37 @@ class HBaseStore:
         stop: bytes | None = None,
         columns: Columns = None,
         unless: Unless | None = None,
+        *,
+        reverse: bool = False,
     ) -> Iterator[Row]:
         """Yield the rows, a page at a time; between the pages the gateway holds nothing for us.
         Where so many rows are left out that a page does not come in time, they are sent as well."""
         check_unless(columns, unless)
-        limit, wanted = FIRST_PAGE_ROWS, None if columns is None else list(columns)
+        wanted = None if columns is None else list(columns)
+        limit = FIRST_PAGE_ROWS
         named = [Key(b"-", family, column, table) for family, column in columns or ()]
         named += [Key(b"-", unless.family, unless.column, table)] if unless else []
         sieve = None if unless is None else write_filter(unless) or None
         while not stop or start < stop:
+            scan = _make_page_scan(table, (start, stop or b""), limit, sieve, reverse)
             try:
-                page = self._one(
-                    lambda: self._dialect.page(table, (start, stop or b""), wanted, limit, sieve)  # noqa: B023
-                )
+                page = self._one(lambda: self._dialect.page(scan, wanted))  # noqa: B023
             except FAILURES as error:
                 self._raise_meaning(error, named, table)
                 if sieve is None or not isinstance(error.__cause__, TimeoutError):
                     raise
                 sieve = None
                 continue
-            yield from (row for row in page if unless is None or not unless.leaves_out(row))
-            if len(page) < limit:
+            rows = page if unless is None else [row for row in page if not unless.leaves_out(row)]
+            if reverse:
+                rows = [row for row in rows if start <= row.row and not (stop and stop <= row.row)]
+            yield from rows
+            if len(page) < scan.rows:
                 return
-            start = row_after(page[-1].row)
+            if reverse:
+                stop = page[-1].row
+            else:
+                start = row_after(page[-1].row)
             limit = _next_limit(page, limit)
 
     def together(self, work: Callable[[], None]) -> None:
@@ -439,6 +454,18 @@ def is_absence(error: GatewayError, table: bytes) -> bool:
 def _bytes(keys: Iterable[Key]) -> int:
     """Return at most how many bytes a request for these keys takes, rather more than fewer."""
     return 1_000 + sum(len(row) + len(family) + len(column) + 40 for row, family, column, _ in keys)
+
+
+def _make_page_scan(
+    table: bytes, limits: tuple[bytes, bytes], rows: int, sieve: bytes | None, reverse: bool
+) -> PageScan:
+    """Return the request for the next page of a range. A gateway takes the bound that it comes to
+    first as included and the other as excluded, also in reverse: so it is asked for one row more,
+    and for those from a little below the start; neither is among the rows of the range."""
+    start, stop = limits
+    if not reverse:
+        return PageScan(table, start, stop, rows, sieve, reverse)
+    return PageScan(table, stop, row_below(start), rows + bool(stop), sieve, reverse)
 
 
 def _next_limit(page: Sequence[Row], limit: int) -> int:

@@ -20,7 +20,7 @@ from txn.stores.gateway import Gateway, Request, Service
 from txn.stores.hbase.places import Places, cut
 from txn.stores.hbase.pool import Job, Pool
 from txn.stores.hbase.schema import FOREVER_S, shell_command
-from txn.stores.hbase.store import BYTES_A_REQUEST, ROWS_A_REQUEST, HBaseStore
+from txn.stores.hbase.store import BYTES_A_REQUEST, ROWS_A_REQUEST, HBaseStore, PageScan
 
 
 def thrift1_store(gateway: Gateway, clock: Clock) -> HBaseStore:
@@ -76,24 +76,21 @@ class Thrift1:
                 return False
         return True
 
-    def page(
-        self,
-        table: bytes,
-        limits: tuple[bytes, bytes],
-        columns: Columns,
-        rows: int,
-        sieve: bytes | None,
-    ) -> Job[list[Row]]:
+    def page(self, scan: PageScan, columns: Columns) -> Job[list[Row]]:
         """A scanner, opened, read once and closed."""
-        start, stop = limits
         wanted = None if columns is None else [b":".join(column) for column in columns]
-        scan = TScan(
-            startRow=start, stopRow=stop or None, columns=wanted, caching=rows, filterString=sieve
+        asked = TScan(
+            startRow=scan.first,
+            stopRow=scan.last or None,
+            columns=wanted,
+            caching=scan.rows,
+            filterString=scan.sieve,
+            reversed=scan.reverse or None,
         )
-        scanner = yield _call("scannerOpenWithScan", table, scan, {})
-        found = yield _call("scannerGetList", scanner, rows)
+        scanner = yield _call("scannerOpenWithScan", scan.table, asked, {})
+        found = yield _call("scannerGetList", scanner, scan.rows)
         yield _call("scannerClose", scanner)
-        return [Row(result.row, _cells(table, result)) for result in found]
+        return [Row(result.row, _cells(scan.table, result)) for result in found]
 
     def list_tables(self) -> Job[list[bytes]]:
         """One getTableNames."""

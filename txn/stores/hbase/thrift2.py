@@ -18,7 +18,7 @@ from txn.stores.hbase.idl import IDL
 from txn.stores.hbase.places import Places, cut
 from txn.stores.hbase.pool import Job, Pool
 from txn.stores.hbase.schema import FOREVER_S, PURGE, PURGE_MS
-from txn.stores.hbase.store import BYTES_A_REQUEST, ROWS_A_REQUEST, HBaseStore
+from txn.stores.hbase.store import BYTES_A_REQUEST, ROWS_A_REQUEST, HBaseStore, PageScan
 
 DELETE_COLUMNS = IDL.TDeleteType.DELETE_COLUMNS
 DURABILITIES = {IDL.TDurability.SKIP_WAL: "SKIP_WAL", IDL.TDurability.ASYNC_WAL: "ASYNC_WAL"}
@@ -106,23 +106,24 @@ class Thrift2:
             method, change = "checkAndPut", TPut(row, cells)
         return bool((yield _call(method, table, row, family, column, expected or None, change)))
 
-    def page(
-        self,
-        table: bytes,
-        limits: tuple[bytes, bytes],
-        columns: Columns,
-        rows: int,
-        sieve: bytes | None,
-    ) -> Job[list[Row]]:
+    def page(self, scan: PageScan, columns: Columns) -> Job[list[Row]]:
         """One getScannerResults, which opens a scanner, reads from it and closes it."""
         wanted = None if columns is None else [IDL.TColumn(*column) for column in columns]
-        scan = IDL.TScan(*limits, wanted, caching=rows, limit=rows, filterString=sieve)
-        found = yield _call("getScannerResults", table, scan, rows)
+        asked = IDL.TScan(
+            scan.first,
+            scan.last,
+            wanted,
+            caching=scan.rows,
+            limit=scan.rows,
+            filterString=scan.sieve,
+            reversed=scan.reverse or None,
+        )
+        found = yield _call("getScannerResults", scan.table, asked, scan.rows)
         return [
             Row(
                 result.row,
                 {
-                    Key._make((result.row, cell.family, cell.qualifier, table)): Cell(
+                    Key._make((result.row, cell.family, cell.qualifier, scan.table)): Cell(
                         cell.value, cell.timestamp
                     )
                     for cell in result.columnValues

@@ -6,7 +6,7 @@ of it is first needed, and again after it has moved, was split or merged, or its
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping
 from random import Random
 from threading import Lock
@@ -47,7 +47,11 @@ class Location(NamedTuple):
     name: bytes
     server: Address
 
-    def has(self, row: bytes) -> bool:
+    def has(self, row: bytes, before: bool = False) -> bool:
+        """Return True if the row is one of them or, with before, if the row before it is, which is
+        the last one of the table where the row is empty."""
+        if before:
+            return (not row or self.start < row) and (not self.stop or b"" < row <= self.stop)
         return self.start <= row and (not self.stop or row < self.stop)
 
 
@@ -79,17 +83,18 @@ class Regions(Forked):
         if in_child:
             self._lock = Lock()
 
-    def find(self, table: bytes, row: bytes, due_ms: int) -> Location:
-        """Return the region that has a row.
+    def find(self, table: bytes, row: bytes, due_ms: int, *, before: bool = False) -> Location:
+        """Return the region that has a row or, with before, the region of the row that comes before
+        it, which is the last one of the table where the row is empty.
 
         Raises TableUnavailable for an absent table, NotApplied where the region is nowhere by then.
         """
         known = self._tables.get(table)
         if known is not None:
-            region = _find_known(known, row)
+            region = _find_known(known, row, before)
             if region is not None:
                 return region
-        return self._look_up(table, row, due_ms)
+        return self._look_up(table, row, due_ms, before)
 
     def list_starts(
         self, table: bytes, start: bytes, stop: bytes | None, due_ms: int
@@ -126,10 +131,10 @@ class Regions(Forked):
 
     # ------------------------------------------------------------------------------- details
 
-    def _look_up(self, table: bytes, row: bytes, due_ms: int) -> Location:
+    def _look_up(self, table: bytes, row: bytes, due_ms: int, before: bool) -> Location:
         for _ in PAUSES.tries(self._clock, self._chance, due_ms=due_ms):
-            found = self._read_region(table, row, due_ms)
-            if found is not None and found.has(row):
+            found = self._read_region(table, row, due_ms, before)
+            if found is not None and found.has(row, before):
                 self._keep(found)
                 return found
             self.check_table(table, due_ms)  # a region that is moved, split or merged is nowhere
@@ -145,11 +150,15 @@ class Regions(Forked):
                 (*kept.regions[:at], found, *kept.regions[at:]),
             )
 
-    def _read_region(self, table: bytes, row: bytes, due_ms: int) -> Location | None:
-        """Read the last region that does not begin behind the row; None where it is nowhere now."""
+    def _read_region(self, table: bytes, row: bytes, due_ms: int, before: bool) -> Location | None:
+        """Read the last region that does not begin behind the row or, with before, that begins
+        before it; None where it is nowhere now."""
         request = PB.ScanRequest(number_of_rows=1, close_scanner=True)
         name = table.removeprefix(DEFAULT_NAMESPACE)
-        request.scan.start_row = b"%b,%b,%b" % (name, row, AFTER_ALL)
+        if before:
+            request.scan.start_row = b"%b,%b," % (name, row) if row else name + b"\0"
+        else:
+            request.scan.start_row = b"%b,%b,%b" % (name, row, AFTER_ALL)
         request.scan.stop_row = b"%b,," % name
         request.scan.reversed = True
         request.scan.column.add(family=b"info", qualifier=[b"regioninfo", b"server"])
@@ -195,12 +204,13 @@ class Regions(Forked):
         raise NotApplied("cannot read where regions are", cause=first_line(cause)) from cause
 
 
-def _find_known(known: _Known, row: bytes) -> Location | None:
-    at = bisect_right(known.starts, row) - 1
-    if at < 0:
-        return None
-    region = known.regions[at]
-    return region if not region.stop or row < region.stop else None
+def _find_known(known: _Known, row: bytes, before: bool) -> Location | None:
+    if before:
+        at = bisect_left(known.starts, row) if row else len(known.starts)
+    else:
+        at = bisect_right(known.starts, row)
+    region = known.regions[at - 1] if at else None
+    return region if region is not None and region.has(row, before) else None
 
 
 def _without(known: _Known, is_gone: Callable[[Location], bool]) -> _Known:

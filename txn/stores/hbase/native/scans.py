@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from txn.model import Row, Unless
 from txn.stores.hbase.native.items import COMPARATOR, encode_comparator
 from txn.stores.hbase.native.messages import PB
+from txn.stores.hbase.native.regions import Location, Regions
+from txn.stores.hbase.places import row_after
 
 PAGE_BYTES = 2_000_000
 NOT_EQUAL = 3
@@ -16,21 +18,46 @@ FILTERS = "org.apache.hadoop.hbase.filter."
 
 
 class ScanRange(NamedTuple):
-    """What a scan asks for: rows of a table up to the stop (empty: to the end), these columns of
-    theirs (None: all), and which rows it leaves out."""
+    """What a scan asks for: rows of a table from the start to the stop, which is not among them
+    (empty: to the end), these columns of theirs (None: all), and which rows it leaves out.
+    reverse: the last row comes first."""
 
     table: bytes
+    start: bytes
     stop: bytes
     columns: Sequence[tuple[bytes, bytes]] | None
     unless: Unless | None
+    reverse: bool
+
+    def find_region(self, regions: Regions, due_ms: int) -> Location:
+        """Return the region that has the first of the rows."""
+        bound = self.stop if self.reverse else self.start
+        return regions.find(self.table, bound, due_ms, before=self.reverse)
+
+    def skip_region(self, region: Location) -> ScanRange | None:
+        """Return what is left behind a region, if anything is."""
+        bound = region.start if self.reverse else region.stop
+        return self._move(bound) if bound else None
+
+    def skip_rows(self, cursor: bytes, last: bytes) -> ScanRange | None:
+        """Return what is left, if anything is, after an answer with this last row, of a server that
+        stands at this row; both may be empty."""
+        if self.reverse:
+            bounds = self.stop, row_after(cursor) if cursor else b"", last
+            return self._move(min((bound for bound in bounds if bound), default=b""))
+        return self._move(max(self.start, cursor, row_after(last) if last else b""))
+
+    def _move(self, bound: bytes) -> ScanRange | None:
+        rest = self._replace(stop=bound) if self.reverse else self._replace(start=bound)
+        return None if rest.stop and rest.start >= rest.stop else rest
 
     def is_due(self, row: Row) -> bool:
         """Whether a row that was read by itself is one of them."""
         return bool(row.cells) and (self.unless is None or not self.unless.leaves_out(row))
 
 
-def make_scan(wanted: ScanRange, start: bytes, limit: int) -> Any:
-    """Return the request for the first so many rows from this one on; its region is still open."""
+def make_scan(wanted: ScanRange, limit: int) -> Any:
+    """Return the request for the first so many rows; which region it is for is still open."""
     request = PB.ScanRequest(
         number_of_rows=limit,
         close_scanner=True,
@@ -39,7 +66,10 @@ def make_scan(wanted: ScanRange, start: bytes, limit: int) -> Any:
     )
     scan = request.scan
     scan.need_cursor_result = True
-    scan.start_row, scan.stop_row = start, wanted.stop
+    scan.start_row, scan.stop_row = wanted.start, wanted.stop
+    if wanted.reverse:
+        scan.start_row, scan.stop_row, scan.reversed = wanted.stop, wanted.start, True
+        scan.include_start_row, scan.include_stop_row = False, True
     scan.max_result_size = PAGE_BYTES
     families: dict[bytes, Any] = {}
     for family, column in wanted.columns or ():

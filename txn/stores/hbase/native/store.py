@@ -51,7 +51,6 @@ from txn.stores.hbase.places import (
     keep_between,
     list_targets,
     make_refusal,
-    row_after,
 )
 from txn.stores.hbase.schema import make_table
 
@@ -135,23 +134,26 @@ class NativeStore:
         stop: bytes | None = None,
         columns: Columns = None,
         unless: Unless | None = None,
+        *,
+        reverse: bool = False,
     ) -> Iterator[Row]:
         """Yield the rows, a page at a time; between the pages the servers hold nothing for us."""
         check_unless(columns, unless)
         limit = FIRST_PAGE_ROWS
-        wanted = ScanRange(table, stop or b"", None if columns is None else list(columns), unless)
+        sought = None if columns is None else list(columns)
+        rest: ScanRange | None = ScanRange(table, start, stop or b"", sought, unless, reverse)
         named = [Key(b"-", family, column, table) for family, column in columns or ()]
         named += [Key(b"-", unless.family, unless.column, table)] if unless else []
-        while not stop or start < stop:
-            page, following = self._try(
-                lambda: self._read_page(wanted, start, limit),  # noqa: B023
+        if stop and start >= stop:
+            return
+        while rest is not None:
+            wanted = rest
+            page, rest = self._try(
+                lambda: self._read_page(wanted, limit),  # noqa: B023
                 named,
                 table,
             )
             yield from page
-            if following is None:
-                return
-            start = following
             limit = min(4 * limit, PAGE_ROWS)
 
     def together(self, work: Callable[[], None]) -> None:
@@ -194,15 +196,13 @@ class NativeStore:
 
     # ------------------------------------------------------------------------------- details
 
-    def _read_page(
-        self, wanted: ScanRange, start: bytes, limit: int
-    ) -> tuple[list[Row], bytes | None]:
-        """Return the first rows of a range, and where the next ones begin, if there may be any."""
-        table, request = wanted.table, make_scan(wanted, start, limit)
+    def _read_page(self, wanted: ScanRange, limit: int) -> tuple[list[Row], ScanRange | None]:
+        """Return the first rows of a range, and the rest of it, if there may be any."""
+        table, request = wanted.table, make_scan(wanted, limit)
         due_ms = self._batches.due_ms()
         cause: Exception | None = None
         for _ in PAUSES.tries(self._clock, self._chance, due_ms=due_ms):
-            region = self._regions.find(table, start, due_ms)
+            region = wanted.find_region(self._regions, due_ms)
             request.region.type, request.region.value = BY_NAME, region.name
             try:
                 connection = self._servers.connect(region.server, "ClientService", due_ms)
@@ -218,7 +218,7 @@ class NativeStore:
                 cause = error
                 self._regions.forget_server(region.server)
             else:
-                return self._take_page(region, answer, cells, start, wanted, due_ms=due_ms)
+                return self._take_page(region, answer, cells, wanted, due_ms)
         raise NotApplied("no server could read it in time", table=table, cause=first_line(cause))
 
     def _read_rows(self, items: Sequence[ReadRow], due_ms: int) -> list[Any]:
@@ -229,23 +229,20 @@ class NativeStore:
         region: Location,
         answer: Any,
         cells: Cells,
-        start: bytes,
         wanted: ScanRange,
-        *,
         due_ms: int,
-    ) -> tuple[list[Row], bytes | None]:
-        """Return the rows of an answer, and where the next ones begin. A server that takes long
-        stops on its way: within a row, which is then read by itself, or where there are none."""
+    ) -> tuple[list[Row], ScanRange | None]:
+        """Return the rows of an answer, and the rest of the range. A server that takes long stops
+        on its way: within a row, which is then read by itself, or where there are none."""
         table, counts = region.table, answer.cells_per_result
         rows = [_make_row(cells.take(count, table)) for count in counts if count]
-        following = max(start, answer.cursor.row, row_after(rows[-1].row) if rows else b"")
+        rest = wanted.skip_rows(answer.cursor.row, rows[-1].row if rows else b"")
         if rows and any(answer.partial_flag_per_result[-1:]):
-            following = row_after(rows[-1].row)
             last = self._read_row(wanted, rows.pop().row, due_ms)
             rows += [last] if wanted.is_due(last) else []  # it may be gone by now
         if not answer.more_results_in_region:
-            return rows, _next_start(region, wanted.stop)
-        return rows, following
+            return rows, wanted.skip_region(region)
+        return rows, rest
 
     def _read_row(self, wanted: ScanRange, row: bytes, due_ms: int) -> Row:
         table = wanted.table
@@ -295,9 +292,3 @@ def _list_places(keys: Collection[Key]) -> list[tuple[bytes, bytes, list[Key]]]:
 
 def _make_row(cells: dict[Key, Cell]) -> Row:
     return Row(next(iter(cells)).row, cells)
-
-
-def _next_start(region: Location, stop: bytes) -> bytes | None:
-    if not region.stop or (stop and region.stop >= stop):
-        return None
-    return region.stop
