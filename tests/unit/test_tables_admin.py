@@ -130,7 +130,7 @@ def test_what_is_dropped_goes_in_short_transactions_and_never_comes_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large table would otherwise stop all writers; whoever is interrupted leaves the rest."""
-    monkeypatch.setattr(catalog, "SWEEP_KEYS", 10)
+    monkeypatch.setattr(catalog, "GARBAGE_KEYS", 10)
     world.admin.create(b"t", {**D, b"e": FamilySettings()})
     world.put(b"t", rows=25)
     world.put(b"t", b"e", rows=25)
@@ -171,7 +171,7 @@ def test_a_family_that_comes_back_is_empty_and_keeps_what_it_then_gets(
             world.admin.modify(b"t", {**D, b"e": FamilySettings()})
     assert world.count(b"t") == 0
     world.put(b"t", b"e", rows=3)
-    world.admin.sweep()
+    world.admin.remove_garbage()
     assert world.count(b"t") == 3
 
 

@@ -26,7 +26,7 @@ _BUILT_IN = (b"default", b"hbase")
 _Families = Mapping[bytes, FamilySettings]
 
 
-class Admin(catalog.OnCatalog):
+class Admin(catalog.CatalogUser):
     """The tables of a store, on the same catalog as `TableStore` and `Rows`."""
 
     __slots__ = ()
@@ -168,9 +168,9 @@ class Admin(catalog.OnCatalog):
         """Return all namespaces and their properties, `default` and `hbase` among them."""
         return self._store.read(_read_namespaces)
 
-    def sweep(self) -> None:
+    def remove_garbage(self) -> None:
         """Remove the cells of what was dropped, some thousands in each transaction."""
-        while self._store.write(catalog.sweep, durable=False):
+        while self._store.write(catalog.remove_garbage, durable=False):
             pass
 
     def _make_entry(
@@ -203,15 +203,15 @@ class Admin(catalog.OnCatalog):
             known = self._load(writer)
             table = _require_disabled(known, name)
             catalog.save(writer, known, name, make_next(known, table))
-            catalog.leave(writer, table)
+            catalog.mark_garbage(writer, table)
 
         self._store.write(body)
-        self.sweep()
+        self.remove_garbage()
 
     def _alter(self, name: bytes, change: Callable[[_Families], _Families]) -> None:
         """Change the families in one transaction: another client may be changing them too."""
         name = plain_table(name)
-        self.sweep()
+        self.remove_garbage()
 
         def body(writer: Writer) -> None:
             known = self._load(writer)
@@ -220,7 +220,7 @@ class Admin(catalog.OnCatalog):
             catalog.alter(writer, known, name, families)
 
         self._store.write(body)
-        self.sweep()
+        self.remove_garbage()
 
 
 def _check_there(name: bytes, family: bytes, families: _Families) -> None:

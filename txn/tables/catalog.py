@@ -45,12 +45,14 @@ _TABLE = CATALOG + b"table "
 _TABLE_STOP = CATALOG + b"table!"
 _GARBAGE = CATALOG + b"garbage "
 _GARBAGE_STOP = CATALOG + b"garbage!"
-_ROW_END = b"\0\0"
+ROW_END = b"\0\0"
+ROW_PASSED = b"\0\1"
+"""Behind the escaped row: where its keys begin, and where those of the rows after it may begin."""
 _DEFAULTS = FamilySettings()
 _SIMPLE = [
     item.name for item in fields(FamilySettings) if item.name not in {"attributes", "configuration"}
 ]
-SWEEP_KEYS = 5_000
+GARBAGE_KEYS = 5_000
 
 
 class Region(NamedTuple):
@@ -96,7 +98,7 @@ class TableEntry:
         return [Region(start, stop, self.created_ms) for start, stop in edges]
 
 
-class Place(NamedTuple):
+class FamilyLayout(NamedTuple):
     """Where the cells of one family go, and what is kept of them.
 
     masks: what ends the key of a row's masks; None while the table has never had any.
@@ -112,11 +114,11 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableCatalog:
-    """All tables, as of one value of the counter; only those that are enabled have places."""
+    """All tables, as of one value of the counter; only those that are enabled have layouts."""
 
     counter: bytes | None
     tables: Mapping[bytes, TableEntry]
-    places: Mapping[tuple[bytes | None, bytes], Place] = field(default_factory=dict)
+    layouts: Mapping[tuple[bytes | None, bytes], FamilyLayout] = field(default_factory=dict)
 
     def find(self, name: bytes) -> TableEntry:
         """Return the table, enabled or not, or raise Refused naming it."""
@@ -132,9 +134,9 @@ class TableCatalog:
             raise Refused("table not enabled", "the table is disabled", table=name)
         return found
 
-    def place(self, table: bytes | None, family: bytes) -> Place:
+    def layout(self, table: bytes | None, family: bytes) -> FamilyLayout:
         """Return where the cells of a family go, or raise the error that says why not."""
-        found = self.places.get((table, family))
+        found = self.layouts.get((table, family))
         if found is None:
             raise self._missing(table, family)
         return found
@@ -149,7 +151,7 @@ class TableCatalog:
         return Refused("no such column family", "no such family", table=table, family=family)
 
 
-class OnCatalog:
+class CatalogUser:
     """What is done with the tables of an ordered store, and the catalog of them that was read
     last; safe for threads and processes as far as the ordered store is."""
 
@@ -173,23 +175,23 @@ def load_catalog(reader: Reader) -> TableCatalog:
     tables = {}
     for key in reader.keys(_TABLE, _TABLE_STOP):
         tables[key[len(_TABLE) :]] = _decode(key, reader.get(key) or b"")
-    places: dict[tuple[bytes | None, bytes], Place] = {
-        (name, family): _place(table, family, settings)
+    layouts: dict[tuple[bytes | None, bytes], FamilyLayout] = {
+        (name, family): _layout(table, family, settings)
         for name, table in tables.items()
         if table.enabled
         for family, settings in table.families.items()
     }
-    return TableCatalog(counter, tables, places)
+    return TableCatalog(counter, tables, layouts)
 
 
-def _place(table: TableEntry, family: bytes, settings: FamilySettings) -> Place:
-    return Place(
+def _layout(table: TableEntry, family: bytes, settings: FamilySettings) -> FamilyLayout:
+    return FamilyLayout(
         table.prefix,
-        _ROW_END + family + b"\0",
+        ROW_END + family + b"\0",
         settings.versions,
         settings.ttl_ms,
         settings.min_versions,
-        _ROW_END + b"\0" + family if table.masked else None,
+        ROW_END + b"\0" + family if table.masked else None,
     )
 
 
@@ -329,19 +331,19 @@ def alter(
     was dropped goes before it comes back: it would be seen again, and what is put then removed."""
     table = known.find(name)
     for family in set(table.families) - set(families):
-        leave(writer, table, family)
+        mark_garbage(writer, table, family)
     for family in set(families) - set(table.families):
         while writer.get(_GARBAGE + table.prefix + family) is not None:
             _remove_some(writer, _GARBAGE + table.prefix + family)
     save(writer, known, name, replace(table, families=dict(families)))
 
 
-def leave(writer: Writer, table: TableEntry, family: bytes = b"") -> None:
+def mark_garbage(writer: Writer, table: TableEntry, family: bytes = b"") -> None:
     """Leave the cells of a table that is dropped, or of a family, to the next sweep."""
     writer.put(_GARBAGE + table.prefix + family, b"")
 
 
-def sweep(writer: Writer) -> bool:
+def remove_garbage(writer: Writer) -> bool:
     """Remove some cells of the first thing that was dropped; return whether there was one."""
     garbage = next(writer.keys(_GARBAGE, _GARBAGE_STOP), None)
     if garbage is None:
@@ -354,12 +356,12 @@ def _remove_some(writer: Writer, garbage: bytes) -> None:
     at = writer.get(garbage) or b""
     prefix, family = garbage[len(_GARBAGE) :][:4], garbage[len(_GARBAGE) + 4 :]
     stop = (int.from_bytes(prefix) + 1).to_bytes(4)
-    keys = list(islice(writer.keys(prefix + at, stop), SWEEP_KEYS))
+    keys = list(islice(writer.keys(prefix + at, stop), GARBAGE_KEYS))
     for key in keys:
         name, column = family_and_column(key, split_row(key))
         if not family or family == (name or column):
             writer.delete(key)
-    if len(keys) == SWEEP_KEYS:
+    if len(keys) == GARBAGE_KEYS:
         writer.put(garbage, keys[-1][4:])
     else:
         writer.delete(garbage)
@@ -370,13 +372,13 @@ def escape_row(row: bytes) -> bytes:
     return row.replace(b"\0", b"\0\xff") if b"\0" in row else row
 
 
-def cell_key(place: Place, row: bytes, column: bytes) -> bytes:
+def cell_key(layout: FamilyLayout, row: bytes, column: bytes) -> bytes:
     """Return the key of a cell; raise InvalidRequestError for a row that HBase would refuse."""
     if not 0 < len(row) <= MAX_ROW:
         check_row(row)
     if b"\0" in row:
         row = row.replace(b"\0", b"\0\xff")
-    return place[0] + row + place[1] + column
+    return layout[0] + row + layout[1] + column
 
 
 def check_row(row: bytes) -> None:
@@ -387,20 +389,35 @@ def check_row(row: bytes) -> None:
         )
 
 
-def family_keys(reader: Reader, place: Place, row: bytes) -> Iterator[bytes]:
+def walk_rows(reader: Reader, low: bytes, high: bytes, *, reverse: bool) -> Iterator[bytes]:
+    """Yield what the keys of each row between two keys begin with, leaping from row to row."""
+    while True:
+        if reverse:
+            key = reader.before(high)
+            key = None if key is None or key < low else key
+        else:
+            key = reader.first(low, high)
+        if key is None:
+            return
+        stem = key[: split_row(key)]
+        low, high = (low, stem) if reverse else (stem + ROW_PASSED, high)
+        yield stem
+
+
+def family_keys(reader: Reader, layout: FamilyLayout, row: bytes) -> Iterator[bytes]:
     """Yield the keys of all columns of a family in a row, which is given escaped."""
-    start = place.prefix + row + place.infix
+    start = layout.prefix + row + layout.infix
     return reader.keys(start, start[:-1] + b"\1")
 
 
-def masks_key(place: Place, row: bytes) -> bytes | None:
+def masks_key(layout: FamilyLayout, row: bytes) -> bytes | None:
     """Return the key of a row's masks of the family; None where there can be none."""
-    return None if place.masks is None else place.prefix + escape_row(row) + place.masks
+    return None if layout.masks is None else layout.prefix + escape_row(row) + layout.masks
 
 
 def split_row(key: bytes) -> int:
     """Return where the escaped row of a cell's key ends."""
-    return key.index(_ROW_END, 4)
+    return key.index(ROW_END, 4)
 
 
 def row_of(key: bytes, end: int) -> bytes:

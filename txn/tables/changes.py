@@ -14,9 +14,9 @@ from typing import assert_never
 
 from txn.model import MAX_CELL
 from txn.tables import catalog, cells
-from txn.tables.catalog import TableCatalog
+from txn.tables.catalog import FamilyLayout, TableCatalog
 from txn.tables.cells import CellVersion
-from txn.tables.kv.ordered import Writer
+from txn.tables.kv.ordered import Reader, Writer
 from txn.tables.operations import MAX_TIMESTAMP, Add, Append, Operation, Put, Remove
 from txn.tables.refusal import Refused
 
@@ -66,7 +66,7 @@ def deletes_whole(operations: Iterable[Operation]) -> bool:
 class RowChange:
     """One row of a table, at one server time."""
 
-    __slots__ = ("_known", "_now", "_place", "_row", "_table", "_writer")
+    __slots__ = ("_known", "_layout", "_now", "_row", "_table", "_writer")
 
     def __init__(
         self, writer: Writer, known: TableCatalog, where: tuple[bytes, bytes], now_ms: int
@@ -74,7 +74,7 @@ class RowChange:
         self._writer = writer
         self._known = known
         self._table, self._row = where
-        self._place = partial(known.place, self._table)
+        self._layout = partial(known.layout, self._table)
         self._now = now_ms
 
     def carry_out(
@@ -148,33 +148,25 @@ class RowChange:
     def _newest(
         self, family: bytes, column: bytes, limit: int = 1
     ) -> list[tuple[int, bytes]] | None:
-        place = self._place(family)
-        oldest = 0 if place.ttl_ms is None else self._now - place.ttl_ms
+        layout = self._layout(family)
+        oldest = 0 if layout.ttl_ms is None else self._now - layout.ttl_ms
         found = cells.versions(
             self._state(family, column),
             oldest,
             self._now,
-            limit=min(limit, place.versions),
-            at_least=place.min_versions,
+            limit=min(limit, layout.versions),
+            at_least=layout.min_versions,
         )
         return [(cell.timestamp, cell.value) for cell in found] or None
 
     def _state(self, family: bytes, column: bytes) -> bytes:
-        return self._writer.get(catalog.cell_key(self._place(family), self._row, column)) or b""
+        return self._writer.get(catalog.cell_key(self._layout(family), self._row, column)) or b""
 
     def _put(self, put: Put) -> None:
-        family, column, value, timestamp, ttl_ms = put
-        place = self._place(family)
-        masks_key = catalog.masks_key(place, self._row)
-        masks = None if masks_key is None else self._writer.get(masks_key)
-        if masks is not None and cells.masks(masks, timestamp or 0):
-            return
-        name = catalog.cell_key(place, self._row, column)
-        old = self._writer.get(name) or b""
-        new = cells.put_version(
-            old, timestamp or 0, value, place.versions, self._now, ttl_ms=ttl_ms
-        )
-        self._store(name, old, new)
+        layout = self._layout(put.family)
+        name = catalog.cell_key(layout, self._row, put.column)
+        cell, timestamp = (layout, self._row, name), put.timestamp or 0
+        write_cell(self._writer, cell, put.value, timestamp, self._now, ttl_ms=put.ttl_ms)
 
     def _remove(self, remove: Remove) -> None:
         family, column, timestamp, exact = remove
@@ -185,21 +177,21 @@ class RowChange:
         elif column is None:
             self._remove_family(family, at, exact)
         else:
-            name = catalog.cell_key(self._place(family), self._row, column)
+            name = catalog.cell_key(self._layout(family), self._row, column)
             old = self._writer.get(name) or b""
             new = cells.delete_exact(old, at) if exact else cells.delete(old, at)
             self._store(name, old, new)
 
     def _remove_family(self, family: bytes, timestamp: int, exact: bool) -> None:
         """Mask what is there and what comes later; reads then need not look at the masks."""
-        place, escaped = self._place(family), catalog.escape_row(self._row)
-        masks_key = catalog.masks_key(place, self._row) or b""
+        layout, escaped = self._layout(family), catalog.escape_row(self._row)
+        masks_key = catalog.masks_key(layout, self._row) or b""
         old = self._writer.get(masks_key) or b""
         mask, drop = (
             (cells.delete_exact, cells.drop_exact) if exact else (cells.delete, cells.drop_versions)
         )
         self._store(masks_key, old, mask(old, timestamp))
-        for name in list(catalog.family_keys(self._writer, place, escaped)):
+        for name in list(catalog.family_keys(self._writer, layout, escaped)):
             state = self._writer.get(name) or b""
             self._store(name, state, drop(state, timestamp))
 
@@ -212,10 +204,39 @@ class RowChange:
             self._writer.delete(name)
 
 
+def write_cell(
+    writer: Writer,
+    cell: tuple[FamilyLayout, bytes, bytes],
+    value: bytes | None,
+    timestamp: int,
+    now_ms: int,
+    *,
+    ttl_ms: int | None = None,
+) -> None:
+    """Write a version, or for None a delete-column marker. cell: its family, row and key."""
+    layout, row, name = cell
+    old = writer.get(name) or b""
+    if value is None:
+        new = cells.delete(old, timestamp)
+    elif layout.masks is not None and _is_masked(writer, layout, row, timestamp):
+        return
+    else:
+        new = cells.put_version(old, timestamp, value, layout.versions, now_ms, ttl_ms=ttl_ms)
+    if new is not old:
+        writer.put(name, new)
+
+
+def _is_masked(reader: Reader, layout: FamilyLayout, row: bytes, timestamp: int) -> bool:
+    """Return whether the row's masks of the family hide a put of the timestamp."""
+    key = catalog.masks_key(layout, row)
+    masks = None if key is None else reader.get(key)
+    return masks is not None and cells.masks(masks, timestamp)
+
+
 def _check(known: TableCatalog, table: bytes, operation: Operation) -> None:
     family, column = operation[:2]
     if family is not None:
-        known.place(table, family)
+        known.layout(table, family)
     if isinstance(column, bytes) and len(column) > MAX_COLUMN:
         raise Refused(
             "illegal argument", "the column is too long", bytes=len(column), limit=MAX_COLUMN

@@ -24,8 +24,9 @@ from txn.model import (
     check_unless,
 )
 from txn.tables import catalog, cells, pages
-from txn.tables.catalog import Place, TableCatalog, cell_key, masks_key
+from txn.tables.catalog import TableCatalog, cell_key
 from txn.tables.cells import newest, put_version
+from txn.tables.changes import write_cell
 from txn.tables.kv.dividing import divide_keys
 from txn.tables.kv.ordered import Reader, Writer
 from txn.tables.pages import PAGE_BYTES, PAGE_ROWS, RowChoice, ScanPage, find_oldest
@@ -34,7 +35,7 @@ UNMAP_PAGES = 2  # after so many a long scan gives back the memory that it has t
 MAX_TIMESTAMP = (1 << 63) - 1
 
 
-class TableStore(catalog.OnCatalog):
+class TableStore(catalog.CatalogUser):
     """HBase's data model; safe for threads and processes as far as the ordered store is."""
 
     __slots__ = ()
@@ -50,8 +51,8 @@ class TableStore(catalog.OnCatalog):
                 row, family, column, table = key
                 if (row, family, table) != before:  # a value is read with its marks
                     before = row, family, table
-                    place = known.place(table, family)
-                    stem, oldest = cell_key(place, row, b""), find_oldest(place, now)
+                    layout = known.layout(table, family)
+                    stem, oldest = cell_key(layout, row, b""), find_oldest(layout, now)
                 state = get(stem + column)
                 found[key] = None if state is None else newest(state, oldest, now)
             return found
@@ -67,13 +68,13 @@ class TableStore(catalog.OnCatalog):
             found: dict[Key, list[Cell]] = {}
             for key in keys:
                 row, family, column, table = key
-                place = known.place(table, family)
+                layout = known.layout(table, family)
                 found[key] = cells.versions(
-                    reader.get(cell_key(place, row, column)) or b"",
-                    find_oldest(place, now),
+                    reader.get(cell_key(layout, row, column)) or b"",
+                    find_oldest(layout, now),
                     now,
-                    limit=min(count, place.versions),
-                    at_least=place.min_versions,
+                    limit=min(count, layout.versions),
+                    at_least=layout.min_versions,
                 )
             return found
 
@@ -88,10 +89,10 @@ class TableStore(catalog.OnCatalog):
             for (row, family, column, table), value, given in edits:
                 if (row, family, table) != before:  # a value is written with its tag
                     before = row, family, table
-                    place = known.place(table, family)
-                    stem = cell_key(place, row, b"")
+                    layout = known.layout(table, family)
+                    stem = cell_key(layout, row, b"")
                 timestamp = now if given is None else _check_timestamp(given)
-                _edit(writer, (place, row, stem + column), value, timestamp, now)
+                write_cell(writer, (layout, row, stem + column), value, timestamp, now)
 
         self._store.write(body, durable=durable, shared=True)
 
@@ -221,10 +222,10 @@ class TableStore(catalog.OnCatalog):
             known = self._load(reader)
             found = known.table(wanted.table)
             for family in wanted.families:
-                known.place(wanted.table, family)
+                known.layout(wanted.table, family)
             end = found.stop if high is None else found.prefix + high
             limits = found.prefix + low, end
-            return pages.read_page(reader, known.places, wanted, limits, self._clock.wall_ms())
+            return pages.read_page(reader, known.layouts, wanted, limits, self._clock.wall_ms())
 
         return self._store.read(body)
 
@@ -252,24 +253,17 @@ def _compact(
     """Return what a major compaction, now, keeps of the state of a column, or of a row's masks."""
     state, now, purge_before_ms = kept
     family, column = catalog.family_and_column(key, catalog.split_row(key))
-    place = known.places.get((table, family or column))
-    if place is None:
+    layout = known.layouts.get((table, family or column))
+    if layout is None:
         return b""  # of a family that was dropped
     return cells.compact_cell(
         state,
-        0 if place.ttl_ms is None else now - place.ttl_ms,
+        0 if layout.ttl_ms is None else now - layout.ttl_ms,
         purge_before_ms,
         now,
-        limit=place.versions,
-        at_least=place.min_versions,
+        limit=layout.versions,
+        at_least=layout.min_versions,
     )
-
-
-def _is_masked(reader: Reader, place: Place, row: bytes, timestamp: int) -> bool:
-    """Return whether the row's masks of the family hide a put of the timestamp."""
-    key = masks_key(place, row)
-    masks = None if key is None else reader.get(key)
-    return masks is not None and cells.masks(masks, timestamp)
 
 
 def _check_timestamp(timestamp: int) -> int:
@@ -282,41 +276,25 @@ def _check(writer: Writer, known: TableCatalog, check: Check, now: int) -> bool:
     """Carry out one check in the caller's transaction; an expected no is False."""
     key, expected, puts, edits = check
     row, family, column, table = key
-    place = known.place(table, family)
-    stem = cell_key(place, row, b"")
+    layout = known.layout(table, family)
+    stem = cell_key(layout, row, b"")
     name = stem + column
     state = writer.get(name)
-    cell = newest(state, find_oldest(place, now), now) if state else None
+    cell = newest(state, find_oldest(layout, now), now) if state else None
     if (b"" if cell is None else cell.value) != expected:
         return False
     at = now if cell is None else max(now, cell.timestamp)
     for (_, its_family, its_column, _), value in puts:
         if its_family != family:
-            other = known.place(table, its_family)
-            _edit(writer, (other, row, cell_key(other, row, its_column)), value, at, now)
-        elif its_column == column and place.masks is None:  # as of each lock: its state is known
-            state = put_version(state or b"", at, value, place.versions, now)
+            other = known.layout(table, its_family)
+            write_cell(writer, (other, row, cell_key(other, row, its_column)), value, at, now)
+        elif its_column == column and layout.masks is None:  # as of each lock: its state is known
+            state = put_version(state or b"", at, value, layout.versions, now)
             writer.put(name, state)
         else:
-            _edit(writer, (place, row, stem + its_column), value, at, now)
+            write_cell(writer, (layout, row, stem + its_column), value, at, now)
     for (_, its_family, its_column, _), edited, given in edits:
         timestamp = at if given is None else _check_timestamp(given)
-        other = known.place(table, its_family)
-        _edit(writer, (other, row, cell_key(other, row, its_column)), edited, timestamp, now)
+        other = known.layout(table, its_family)
+        write_cell(writer, (other, row, cell_key(other, row, its_column)), edited, timestamp, now)
     return True
-
-
-def _edit(
-    writer: Writer, cell: tuple[Place, bytes, bytes], value: bytes | None, timestamp: int, now: int
-) -> None:
-    """Write a version, or a marker, of the cell of this place and row that has this key there."""
-    place, row, name = cell
-    old = writer.get(name) or b""
-    if value is None:
-        new = cells.delete(old, timestamp)
-    elif place.masks is not None and _is_masked(writer, place, row, timestamp):
-        return
-    else:
-        new = put_version(old, timestamp, value, place.versions, now)
-    if new is not old:
-        writer.put(name, new)
