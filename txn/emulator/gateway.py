@@ -24,6 +24,7 @@ from txn.tables.changes import key_value_bytes
 from txn.tables.operations import (
     MAX_TIMESTAMP,
     Condition,
+    FamilySettings,
     Operation,
     Put,
     Range,
@@ -37,6 +38,7 @@ CLUSTER = "00000000-0000-4000-8000-74786e2d7365"
 HOST = "localhost"
 PORT = 16020
 DEFAULT_NAMESPACE = b"default"
+FOREVER_S = 2_147_483_647
 WAIT_LIMIT_MS = 20
 """A cell from further in the future than this is not waited for."""
 
@@ -114,6 +116,16 @@ def ttl_of(attributes: Mapping[bytes, bytes] | None) -> int | None:
     if len(given) < 8:
         raise Refused("retries exhausted", "a _ttl is 8 bytes", bytes=len(given))
     return time_of(int.from_bytes(given[:8], signed=True))
+
+
+def ttl_ms(seconds: int) -> int | None:
+    """Return a family's TTL of HBase in milliseconds, None for its "for ever"."""
+    return None if seconds == FOREVER_S else seconds * 1000
+
+
+def ttl_s(settings: FamilySettings) -> int:
+    """Return a family's TTL as HBase shows it."""
+    return FOREVER_S if settings.ttl_ms is None else settings.ttl_ms // 1000
 
 
 def batch_of(size: int | None) -> int | None:

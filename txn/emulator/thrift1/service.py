@@ -12,25 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from txn.clock import Clock
-from txn.emulator.gateway import (
-    InternalError,
-    PacedRows,
-    PartialFailure,
-    batch_of,
-    check_sizes,
-    check_table,
-    check_time,
-    fail_internally,
-    format_error,
-    join_services,
-    make_internal,
-    range_of,
-    reason_of,
-    refuse_as_many,
-    refuse_negative,
-    require,
-    ttl_of,
-)
+from txn.emulator import gateway
 from txn.emulator.scanners import Scan, ScannerLimits, Scanners
 from txn.emulator.thrift1 import IDL
 from txn.emulator.thrift1.tables import Tables1
@@ -71,31 +53,36 @@ Columns = Sequence[bytes] | None
 def handler(store: OrderedStore, clock: Clock, limits: ScannerLimits | None = None) -> object:
     """Return what carries out the methods of the service on the tables of a store."""
     rows = Rows(store, clock)
-    data = Data1(PacedRows(rows, clock), Scanners(rows, clock, limits or ScannerLimits()))
+    data = Data1(gateway.PacedRows(rows, clock), Scanners(rows, clock, limits or ScannerLimits()))
     tables = Tables1(Admin(store, clock), TableStore(store, clock), clock)
-    return join_services(SERVICE, explain_error, data, tables)
+    return gateway.join_services(SERVICE, explain_error, data, tables)
 
 
 def explain_error(method: str, error: TxnError) -> Exception:
     """Return what HBase's Thrift 1 gateway raises for an error."""
-    is_illegal = isinstance(error, InvalidRequestError) and reason_of(error) == "illegal argument"
+    is_illegal = (
+        isinstance(error, InvalidRequestError) and gateway.reason_of(error) == "illegal argument"
+    )
     explained: Exception
-    if isinstance(error, PartialFailure):
+    if isinstance(error, gateway.PartialFailure):
         explained = IDL.IOError(message=f"{_PARTIAL}: {error}", canRetry=True)
     elif is_illegal and method not in DECLARING:
-        explained = make_internal(method, error)
+        explained = gateway.make_internal(method, error)
     elif is_illegal:
-        explained = IDL.IllegalArgument(message=format_error(error))
+        explained = IDL.IllegalArgument(message=gateway.format_error(error))
     else:
-        final = isinstance(error, InvalidRequestError) and reason_of(error) != "retries exhausted"
-        explained = IDL.IOError(message=format_error(error), canRetry=not final)
+        final = (
+            isinstance(error, InvalidRequestError)
+            and gateway.reason_of(error) != "retries exhausted"
+        )
+        explained = IDL.IOError(message=gateway.format_error(error), canRetry=not final)
     return explained
 
 
 class Data1:
     """Reading and changing rows, and scanners."""
 
-    def __init__(self, rows: PacedRows, scanners: Scanners) -> None:
+    def __init__(self, rows: gateway.PacedRows, scanners: Scanners) -> None:
         self._rows = rows
         self._scanners = scanners
 
@@ -128,7 +115,7 @@ class Data1:
         if not rows:
             return []
         selection = _select(columns, timestamp)
-        with refuse_as_many(len(rows)):
+        with gateway.refuse_as_many(len(rows)):
             return _row_results(self._rows.get(tableName, rows, selection))
 
     # ------------------------------------------------------------------------ changing
@@ -144,8 +131,10 @@ class Data1:
         """The deletes, then the puts, which come later and so survive them."""
         if not row:
             raise Refused("illegal argument", "a row is 1 to 32767 bytes", bytes=0)
-        removes, puts = _split_mutations(mutations, check_time(timestamp), ttl_of(attributes))
-        check_sizes(row, puts)
+        removes, puts = _split_mutations(
+            mutations, gateway.check_time(timestamp), gateway.ttl_of(attributes)
+        )
+        gateway.check_sizes(row, puts)
         durable = is_durable(mutations)
         if removes:
             self._rows.mutate(tableName, [(row, removes)], durable=durable)
@@ -162,17 +151,19 @@ class Data1:
         """The puts of all rows, then the deletes, which therefore hide them."""
         changes: list[tuple[bytes, Sequence[Operation]]] = []
         durable = False
-        with refuse_as_many():
-            ttl_ms = ttl_of(attributes)
+        with gateway.refuse_as_many():
+            ttl_ms = gateway.ttl_of(attributes)
         for batch in rowBatches:
-            require(batch, "row", "mutations")
+            gateway.require(batch, "row", "mutations")
             for mutation in batch.mutations:
                 if not mutation.isDelete:
                     _split_cell(mutation.column)
-            with fail_internally():
+            with gateway.fail_internally():
                 check_row(batch.row)
-                removes, puts = _split_mutations(batch.mutations, check_time(timestamp), ttl_ms)
-            check_sizes(batch.row, puts)
+                removes, puts = _split_mutations(
+                    batch.mutations, gateway.check_time(timestamp), ttl_ms
+                )
+            gateway.check_sizes(batch.row, puts)
             if removes or puts:
                 changes.append((batch.row, [*puts, *removes]))
             durable = durable or is_durable(batch.mutations)
@@ -187,13 +178,13 @@ class Data1:
         timestamp: int = MAX_TIMESTAMP,
         **_: Attributes,
     ) -> None:
-        remove = Remove(*_split_column(column), check_time(timestamp))
+        remove = Remove(*_split_column(column), gateway.check_time(timestamp))
         self._rows.mutate(tableName, [(row, [remove])])
 
     def deleteAllRow(
         self, tableName: bytes, row: bytes, timestamp: int = MAX_TIMESTAMP, **_: Attributes
     ) -> None:
-        remove = Remove(timestamp=check_time(timestamp))
+        remove = Remove(timestamp=gateway.check_time(timestamp))
         self._rows.mutate(tableName, [(row, [remove])])
 
     def checkAndPut(  # noqa: PLR0917  (they are the interface's)
@@ -207,8 +198,8 @@ class Data1:
     ) -> bool:
         target = _split_cell(mput.column)
         family, qualifier = _split_cell(column)
-        put = Put(*target, mput.value or b"", ttl_ms=ttl_of(attributes))
-        check_sizes(row, [put])
+        put = Put(*target, mput.value or b"", ttl_ms=gateway.ttl_of(attributes))
+        gateway.check_sizes(row, [put])
         condition = Condition(family, qualifier, "=", value)
         return self._rows.check_and_mutate(
             tableName, row, condition, [put], durable=mput.writeToWAL
@@ -224,7 +215,7 @@ class Data1:
     def increment(self, increment: Any) -> None:
         table, row = increment.table, increment.row
         if not table or not row:
-            raise InternalError("an increment needs a table and a row")
+            raise gateway.InternalError("an increment needs a table and a row")
         self._add(table, row, Add(*_split_cell(increment.column), increment.ammount or 0))
 
     def incrementRows(self, increments: Sequence[Any]) -> None:
@@ -233,16 +224,16 @@ class Data1:
 
     def append(self, append: Any) -> list[Any]:
         if not append.table or not append.row:
-            raise InternalError("an append needs a table and a row")
-        require(append, "columns", "values")
+            raise gateway.InternalError("an append needs a table and a row")
+        gateway.require(append, "columns", "values")
         if not append.columns or len(append.columns) != len(append.values):
-            raise InternalError("an append needs columns, and as many values")
+            raise gateway.InternalError("an append needs columns, and as many values")
         appends = [
             Append(*_split_cell(column), value)
             for column, value in zip(append.columns, append.values, strict=True)
         ]
         if not all(each.family for each in appends):
-            raise InternalError("an append needs a family")
+            raise gateway.InternalError("an append needs a family")
         [result] = self._rows.mutate(append.table, [(append.row, appends)])
         return [IDL.TCell(value, timestamp) for _, _, timestamp, value in result.versions]
 
@@ -265,14 +256,14 @@ class Data1:
         **_: Attributes,
     ) -> int:
         selection = _select(columns, timestamp)
-        scan = Scan(check_table(tableName), range_of(startRow, stopRow), selection)
+        scan = Scan(gateway.check_table(tableName), gateway.range_of(startRow, stopRow), selection)
         return self._scanners.open(scan)
 
     def scannerOpenWithPrefix(
         self, tableName: bytes, startAndPrefix: bytes, columns: Columns, **_: Attributes
     ) -> int:
         rows, selection = _range_of_prefix(startAndPrefix), _select(columns)
-        return self._scanners.open(Scan(check_table(tableName), rows, selection))
+        return self._scanners.open(Scan(gateway.check_table(tableName), rows, selection))
 
     def scannerGet(self, id: int) -> list[Any]:
         return self.scannerGetList(id, 1)
@@ -294,7 +285,7 @@ class Data1:
 def _split_column(name: bytes | None) -> tuple[bytes, bytes | None]:
     """Return family and qualifier; None for the qualifier where there is no colon."""
     if name is None:
-        raise InternalError("no column")
+        raise gateway.InternalError("no column")
     family, colon, qualifier = name.partition(b":")
     return family, qualifier if colon else None
 
@@ -303,7 +294,7 @@ def _split_cell(name: bytes | None) -> tuple[bytes, bytes]:
     """Return family and qualifier, of which a change of one cell needs both."""
     family, qualifier = _split_column(name)
     if qualifier is None:
-        raise InternalError("the column has no qualifier", column=name)
+        raise gateway.InternalError("the column has no qualifier", column=name)
     return family, qualifier
 
 
@@ -313,7 +304,7 @@ def _select(columns: Columns, until: int = MAX_TIMESTAMP, versions: int = 1) -> 
         message = "java.io.IOException: versions must be positive"
         raise IDL.IOError(message=message, canRetry=True)
     names = tuple(_split_column(column) for column in columns or ())
-    refuse_negative(until)
+    gateway.refuse_negative(until)
     return Selection(names, versions, until=until)
 
 
@@ -341,13 +332,15 @@ def is_durable(mutations: Iterable[Any]) -> bool:
 
 def scan_of(table: bytes, asked: Any) -> Scan:
     """Return what a TScan asks for."""
-    table = check_table(table)
-    rows = range_of(asked.startRow, asked.stopRow, reverse=bool(asked.reversed))
+    table = gateway.check_table(table)
+    rows = gateway.range_of(asked.startRow, asked.stopRow, reverse=bool(asked.reversed))
     columns = tuple(_split_column(column) for column in asked.columns or ())
     until = MAX_TIMESTAMP if asked.timestamp is None else asked.timestamp
-    refuse_negative(until)
+    gateway.refuse_negative(until)
     filter_ = None if asked.filterString is None else parse_filter(asked.filterString)
-    selection = Selection(columns, until=until, filter=filter_, batch=batch_of(asked.batchSize))
+    selection = Selection(
+        columns, until=until, filter=filter_, batch=gateway.batch_of(asked.batchSize)
+    )
     return Scan(table, rows, selection, in_order=bool(asked.sortColumns))
 
 

@@ -6,8 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from txn.clock import Clock
-from txn.emulator.families import FOREVER_S, ttl_ms, ttl_s
-from txn.emulator.gateway import CLUSTER, HOST, PORT, check_table, fail_internally, region_name
+from txn.emulator.gateway import (
+    CLUSTER,
+    FOREVER_S,
+    HOST,
+    PORT,
+    check_table,
+    fail_internally,
+    region_name,
+    ttl_ms,
+    ttl_s,
+)
 from txn.emulator.thrift1 import IDL
 from txn.model import KEEP_DELETES_MS
 from txn.tables.admin import Admin

@@ -11,25 +11,7 @@ from typing import Any
 from thriftpy2.thrift import TApplicationException
 
 from txn.clock import Clock
-from txn.emulator.gateway import (
-    InternalError,
-    PacedRows,
-    PartialFailure,
-    batch_of,
-    check_sizes,
-    check_table,
-    check_time,
-    format_error,
-    format_family_error,
-    join_services,
-    make_internal,
-    range_of,
-    reason_of,
-    refuse_as_many,
-    refuse_once,
-    time_of,
-    ttl_of,
-)
+from txn.emulator import gateway
 from txn.emulator.scanners import Scan, ScannerLimits, Scanners
 from txn.emulator.thrift2.tables import Tables2
 from txn.errors import InvalidRequestError, TxnError, annotate
@@ -67,8 +49,8 @@ _PUT_TYPE = 4
 def handler(store: OrderedStore, clock: Clock, limits: ScannerLimits | None = None) -> object:
     """Return what carries out the methods of the service on the tables of a store."""
     rows = Rows(store, clock)
-    data = Data2(PacedRows(rows, clock), Scanners(rows, clock, limits or ScannerLimits()))
-    return join_services(SERVICE, explain_error, data, Tables2(Admin(store, clock)))
+    data = Data2(gateway.PacedRows(rows, clock), Scanners(rows, clock, limits or ScannerLimits()))
+    return gateway.join_services(SERVICE, explain_error, data, Tables2(Admin(store, clock)))
 
 
 def explain_error(method: str, error: TxnError) -> Exception:
@@ -77,16 +59,20 @@ def explain_error(method: str, error: TxnError) -> Exception:
         error.reason == "retries exhausted"
         or (method in OF_MANY_ROWS and error.reason != "illegal argument")
     ):
-        error = PartialFailure(error)
+        error = gateway.PartialFailure(error)
     explained: Exception
-    if isinstance(error, PartialFailure):
+    if isinstance(error, gateway.PartialFailure):
         explained = IDL.TIOError(message=str(error), canRetry=True)
     elif not isinstance(error, InvalidRequestError):
-        explained = IDL.TIOError(message=format_error(error), canRetry=True)
-    elif reason_of(error) == "illegal argument":
-        explained = make_internal(method, error)
+        explained = IDL.TIOError(message=gateway.format_error(error), canRetry=True)
+    elif gateway.reason_of(error) == "illegal argument":
+        explained = gateway.make_internal(method, error)
     else:
-        text = format_family_error(error) if method in OF_FAMILIES else format_error(error)
+        text = (
+            gateway.format_family_error(error)
+            if method in OF_FAMILIES
+            else gateway.format_error(error)
+        )
         explained = IDL.TIOError(message=text, canRetry=False)
     return explained
 
@@ -94,7 +80,7 @@ def explain_error(method: str, error: TxnError) -> Exception:
 class Data2:
     """Reading and changing rows, and scanners."""
 
-    def __init__(self, rows: PacedRows, scanners: Scanners) -> None:
+    def __init__(self, rows: gateway.PacedRows, scanners: Scanners) -> None:
         self._rows = rows
         self._scanners = scanners
 
@@ -112,7 +98,7 @@ class Data2:
     def getMultiple(self, table: bytes, tgets: Sequence[Any]) -> list[Any]:
         found = _pack_results(self._read(table, tgets))
         if any(get.existence_only for get in tgets):
-            raise InternalError("what exists alone has no cells to show")
+            raise gateway.InternalError("what exists alone has no cells to show")
         return found
 
     def _read(self, table: bytes, gets: Sequence[Any]) -> list[Result]:
@@ -123,7 +109,7 @@ class Data2:
         found: list[Result] = [Result(b"")] * len(gets)
         for selection, positions in groups.items():
             rows = [gets[position].row for position in positions]
-            with refuse_as_many(len(gets)):
+            with gateway.refuse_as_many(len(gets)):
                 results = self._rows.get(table, rows, selection)
             for position, result in zip(positions, results, strict=True):
                 found[position] = result
@@ -151,8 +137,8 @@ class Data2:
 
     def increment(self, table: bytes, tincrement: Any) -> Any:
         if not tincrement.columns:
-            raise InternalError("no columns to increment")
-        ttl_ms = ttl_of(tincrement.attributes)
+            raise gateway.InternalError("no columns to increment")
+        ttl_ms = gateway.ttl_of(tincrement.attributes)
         adds = [
             Add(each.family, each.qualifier, 1 if each.amount is None else each.amount, ttl_ms)
             for each in tincrement.columns
@@ -163,8 +149,8 @@ class Data2:
         """Append; the timestamps mean nothing."""
         cells = tappend.columns
         if not cells or not all(cell.family for cell in cells):
-            raise InternalError("no columns to append to, or no family")
-        ttl_ms = ttl_of(tappend.attributes)
+            raise gateway.InternalError("no columns to append to, or no family")
+        ttl_ms = gateway.ttl_of(tappend.attributes)
         appends = [Append(cell.family, cell.qualifier, cell.value, ttl_ms) for cell in cells]
         return self._compute(table, tappend, appends)
 
@@ -206,7 +192,7 @@ class Data2:
         _check_same_row(row, change)
         condition = Condition(family, qualifier, "=", value)
         durable = is_durable(change)
-        with refuse_once():
+        with gateway.refuse_once():
             return self._rows.check_and_mutate(table, row, condition, operations, durable=durable)
 
     def checkAndMutate(
@@ -227,7 +213,7 @@ class Data2:
                 TApplicationException.PROTOCOL_ERROR, f"{text} {compareOperator}"
             )
         if value is None:
-            raise InternalError("a comparison needs a value")
+            raise gateway.InternalError("a comparison needs a value")
         operations = _operations_of(rowMutations)
         _check_same_row(row, rowMutations)
         condition = Condition(family, qualifier, operator, value)
@@ -287,8 +273,8 @@ def scan_of(table: bytes, asked: Any) -> Scan:
     versions = 1 if asked.maxVersions is None else asked.maxVersions
     limit = asked.limit if asked.limit is not None and asked.limit > 0 else None
     return Scan(
-        check_table(table),
-        range_of(asked.startRow, asked.stopRow, reverse=bool(asked.reversed)),
+        gateway.check_table(table),
+        gateway.range_of(asked.startRow, asked.stopRow, reverse=bool(asked.reversed)),
         Selection(
             columns=_columns_of(asked.columns),
             versions=max(versions, 1),
@@ -299,7 +285,7 @@ def scan_of(table: bytes, asked: Any) -> Scan:
                 for family, times in (asked.colFamTimeRangeMap or {}).items()
             ),
             filter=None if asked.filterString is None else parse_filter(asked.filterString),
-            batch=batch_of(asked.batchSize),
+            batch=gateway.batch_of(asked.batchSize),
         ),
         limit=0 if versions < 1 else limit,
     )
@@ -331,15 +317,18 @@ def _columns_of(columns: Iterable[Any] | None) -> tuple[tuple[bytes, bytes | Non
 def _check_puts(put: Any) -> list[Put]:
     """Return the operations of a TPut, where HBase's client looks at their sizes."""
     puts = _puts_of(put)
-    check_sizes(put.row, puts)
+    gateway.check_sizes(put.row, puts)
     return puts
 
 
 def _puts_of(put: Any) -> list[Put]:
     if not put.columnValues or not all(cell.family for cell in put.columnValues):
-        raise InternalError("no columns to insert, or no family")
-    ttl_ms, at = ttl_of(put.attributes), _check_optional_time(put.timestamp)
-    times = [at if cell.timestamp is None else time_of(cell.timestamp) for cell in put.columnValues]
+        raise gateway.InternalError("no columns to insert, or no family")
+    ttl_ms, at = gateway.ttl_of(put.attributes), _check_optional_time(put.timestamp)
+    times = [
+        at if cell.timestamp is None else gateway.time_of(cell.timestamp)
+        for cell in put.columnValues
+    ]
     return [
         Put(cell.family, cell.qualifier, cell.value, time, ttl_ms)
         for cell, time in zip(put.columnValues, times, strict=True)
@@ -353,7 +342,7 @@ def _removes_of(delete: Any) -> list[Operation]:
         return [Remove(timestamp=_check_optional_time(whole))]
     kind = delete.deleteType
     if kind not in IDL.TDeleteType._VALUES_TO_NAMES:
-        raise InternalError("a delete of columns needs its type", type=kind)
+        raise gateway.InternalError("a delete of columns needs its type", type=kind)
     columns = delete.columns
     if kind == IDL.TDeleteType.DELETE_FAMILY:  # HBase forgets what it was told of a family before
         columns = {column.family: column for column in columns}.values()
@@ -365,7 +354,7 @@ def _remove_of(column: Any, kind: int) -> Remove:
     timestamp = _check_optional_time(column.timestamp)
     if kind == types.DELETE_FAMILY_VERSION:
         if column.timestamp is None:
-            raise InternalError("a delete of a version of a family needs its timestamp")
+            raise gateway.InternalError("a delete of a version of a family needs its timestamp")
         return Remove(column.family, None, timestamp, exact=True)
     if kind == types.DELETE_FAMILY:
         return Remove(column.family, None, timestamp)
@@ -388,7 +377,7 @@ def _operations_of(mutations: Any) -> list[Operation]:
             raise IDL.TIOError(message=annotate(text, row=part.row, original=row), canRetry=True)
         found += _puts_of(part) if mutation.put else _removes_of(part)
     if not found:
-        raise InternalError("no mutations")
+        raise gateway.InternalError("no mutations")
     return found
 
 
@@ -401,7 +390,7 @@ def _check_same_row(row: bytes, change: Any) -> None:
 
 def _check_optional_time(timestamp: int | None) -> int | None:
     """Return the timestamp; None, like HBase's greatest, is "now"."""
-    return None if timestamp is None else check_time(timestamp)
+    return None if timestamp is None else gateway.check_time(timestamp)
 
 
 def is_durable(change: Any) -> bool:

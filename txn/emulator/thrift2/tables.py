@@ -1,12 +1,14 @@
-"""The tables and namespaces of HBase's Thrift 2 service."""
+"""The tables and namespaces of HBase's Thrift 2 service.
+
+HBase keeps every setting of a family as text under a name, and shows some of them a second time as
+typed fields. A typed field goes before a text of the same setting.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from txn.emulator.families import texts_of, ttl_ms, ttl_s, with_texts
 from txn.emulator.gateway import (
     CLUSTER,
     DEFAULT_NAMESPACE,
@@ -14,6 +16,8 @@ from txn.emulator.gateway import (
     PORT,
     InternalError,
     check_table,
+    ttl_ms,
+    ttl_s,
 )
 from txn.stores.hbase.idl import IDL
 from txn.tables.admin import Admin
@@ -24,26 +28,53 @@ from txn.tables.refusal import Refused
 
 TABLE_ATTRIBUTES = {b"IS_META": b"false", b"hbase.store.file-tracker.impl": b"DEFAULT"}
 
-# The typed fields of a family, and the settings that they are.
-_FIELDS = {
-    "maxVersions": "versions",
-    "minVersions": "min_versions",
-    "blockSize": "block_size",
-    "inMemory": "in_memory",
-    "blockCacheEnabled": "block_cache",
-    "scope": "scope",
-    "dfsReplication": "dfs_replication",
-    "cacheBloomsOnWrite": "cache_blooms_on_write",
-    "cacheDataOnWrite": "cache_data_on_write",
-    "cacheIndexesOnWrite": "cache_indexes_on_write",
-    "compressTags": "compress_tags",
-    "evictBlocksOnClose": "evict_blocks_on_close",
+_DEFAULTS = FamilySettings()
+
+
+class _Setting(NamedTuple):
+    """A setting's name as text, and as a field of Thrift 2. is_shown: as text, by default, too."""
+
+    text: bytes
+    field: str | None
+    read: Callable[[str], Any]
+    is_shown: bool = False
+
+
+def _flag(text: str) -> bool:
+    return text.lower() == "true"
+
+
+def _ttl(text: str) -> int | None:
+    return None if text.upper() == "FOREVER" else ttl_ms(int(text))
+
+
+_SETTINGS = {
+    "versions": _Setting(b"VERSIONS", "maxVersions", int, True),
+    "min_versions": _Setting(b"MIN_VERSIONS", "minVersions", int, True),
+    "ttl_ms": _Setting(b"TTL", "timeToLive", _ttl, True),
+    "keep_deleted_cells": _Setting(b"KEEP_DELETED_CELLS", "keepDeletedCells", str.upper, True),
+    "new_version_behavior": _Setting(b"NEW_VERSION_BEHAVIOR", None, _flag),
+    "compression": _Setting(b"COMPRESSION", "compressionType", str.upper, True),
+    "bloom_filter": _Setting(b"BLOOMFILTER", "bloomnFilterType", str.upper, True),
+    "data_block_encoding": _Setting(b"DATA_BLOCK_ENCODING", "dataBlockEncoding", str.upper, True),
+    "block_size": _Setting(b"BLOCKSIZE", "blockSize", int, True),
+    "in_memory": _Setting(b"IN_MEMORY", "inMemory", _flag, True),
+    "block_cache": _Setting(b"BLOCKCACHE", "blockCacheEnabled", _flag, True),
+    "scope": _Setting(b"REPLICATION_SCOPE", "scope", int, True),
+    "dfs_replication": _Setting(b"DFS_REPLICATION", "dfsReplication", int),
+    "cache_blooms_on_write": _Setting(b"CACHE_BLOOMS_ON_WRITE", "cacheBloomsOnWrite", _flag),
+    "cache_data_on_write": _Setting(b"CACHE_DATA_ON_WRITE", "cacheDataOnWrite", _flag),
+    "cache_indexes_on_write": _Setting(b"CACHE_INDEX_ON_WRITE", "cacheIndexesOnWrite", _flag),
+    "compress_tags": _Setting(b"COMPRESS_TAGS", "compressTags", _flag),
+    "evict_blocks_on_close": _Setting(b"EVICT_BLOCKS_ON_CLOSE", "evictBlocksOnClose", _flag),
+    "prefetch_blocks_on_open": _Setting(b"PREFETCH_BLOCKS_ON_OPEN", None, _flag),
 }
-_NAMED = {
-    "bloomnFilterType": ("bloom_filter", IDL.TBloomFilterType, "ROW"),
-    "compressionType": ("compression", IDL.TCompressionAlgorithm, "NONE"),
-    "dataBlockEncoding": ("data_block_encoding", IDL.TDataBlockEncoding, "NONE"),
-    "keepDeletedCells": ("keep_deleted_cells", IDL.TKeepDeletedCells, "FALSE"),
+_BY_TEXT = {setting.text: name for name, setting in _SETTINGS.items()}
+_ENUMS = {
+    "bloom_filter": IDL.TBloomFilterType,
+    "compression": IDL.TCompressionAlgorithm,
+    "data_block_encoding": IDL.TDataBlockEncoding,
+    "keep_deleted_cells": IDL.TKeepDeletedCells,
 }
 
 
@@ -238,32 +269,54 @@ def _families(table: bytes, columns: Iterable[Any] | None) -> dict[bytes, Family
 def _settings(column: Any) -> FamilySettings:
     if not column.name:
         raise InternalError("a family needs a name")
-    given = with_texts(FamilySettings(), column.attributes or {})
-    changes: dict[str, Any] = {
-        setting: getattr(column, field)
-        for field, setting in _FIELDS.items()
-        if getattr(column, field) is not None
-    }
-    for field, (setting, kind, default) in _NAMED.items():
-        if getattr(column, field) is not None:
-            changes[setting] = kind._VALUES_TO_NAMES.get(getattr(column, field), default)
-    if column.timeToLive is not None:
-        changes["ttl_ms"] = ttl_ms(column.timeToLive)
+    changes, others = _read_texts(column.attributes or {})
+    for name, setting in _SETTINGS.items():
+        value = getattr(column, setting.field) if setting.field else None
+        if value is None:
+            continue
+        if name in _ENUMS:
+            value = _ENUMS[name]._VALUES_TO_NAMES.get(value, getattr(_DEFAULTS, name))
+        changes[name] = ttl_ms(value) if name == "ttl_ms" else value
     configuration = tuple((column.configuration or {}).items())
-    settings = replace(given, **changes, configuration=configuration)
+    settings = FamilySettings(**changes, attributes=others, configuration=configuration)
     check_settings(column.name, settings)
     return settings
 
 
-def _column(name: bytes, settings: FamilySettings) -> Any:
-    fields = {field: getattr(settings, setting) for field, setting in _FIELDS.items()}
-    for field, (setting, kind, default) in _NAMED.items():
-        names = kind._NAMES_TO_VALUES
-        fields[field] = names.get(getattr(settings, setting), names[default])
+def _read_texts(
+    texts: Mapping[bytes, bytes],
+) -> tuple[dict[str, Any], tuple[tuple[bytes, bytes], ...]]:
+    """Return the settings that the texts name, and those of unknown names as they are."""
+    changes: dict[str, Any] = {}
+    for text, value in texts.items():
+        name = _BY_TEXT.get(text)
+        if name is not None:
+            try:
+                changes[name] = _SETTINGS[name].read(value.decode())
+            except ValueError as error:
+                raise Refused(
+                    "illegal argument", "not a setting", name=text, value=value
+                ) from error
+    return changes, tuple(pair for pair in texts.items() if pair[0] not in _BY_TEXT)
+
+
+def _column(family: bytes, settings: FamilySettings) -> Any:
+    fields: dict[str, Any] = {}
+    texts = dict(settings.attributes)
+    for name, setting in _SETTINGS.items():
+        value = getattr(settings, name)
+        is_default = value == getattr(_DEFAULTS, name)
+        shown = ttl_s(settings) if name == "ttl_ms" else value
+        if setting.is_shown or not is_default:
+            text = str(shown).lower() if isinstance(shown, bool) else str(shown)
+            texts[setting.text] = text.encode()
+        if name in _ENUMS:
+            values = _ENUMS[name]._NAMES_TO_VALUES
+            shown = values.get(value, values[getattr(_DEFAULTS, name)])
+        if setting.field:
+            fields[setting.field] = shown
+    texts[b"INDEX_BLOCK_ENCODING"] = b"NONE"
+    configuration = dict(settings.configuration) or None
     return IDL.TColumnFamilyDescriptor(
-        name=name,
-        attributes=texts_of(settings),
-        configuration=dict(settings.configuration) or None,
-        timeToLive=ttl_s(settings),
-        **fields,
+        name=family, attributes=texts, configuration=configuration, **fields
     )
