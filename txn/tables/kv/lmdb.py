@@ -30,7 +30,7 @@ from txn.errors import (
     StoreClosedError,
 )
 from txn.host.forks import Forked
-from txn.tables.kv import directory
+from txn.tables.kv.files import is_writable, prepare_directory
 from txn.tables.kv.group_commit import CommitQueue
 from txn.tables.kv.lmdb_files import LastUse, LmdbFiles, Opening, refuse_reader
 from txn.tables.kv.lmdb_transactions import GatheringWriter, LmdbReader, LmdbWriter
@@ -88,8 +88,8 @@ class LmdbStore:
         max_readers: how many threads of all processes may read at once; who opens it first says."""
         self._closed = False
         self._joined = _Joined()
-        path = directory.prepare_directory(path, create and not read_only)
-        read_only = read_only or not directory.is_writable(path)
+        path = prepare_directory(path, create and not read_only)
+        read_only = read_only or not is_writable(path)
         self._shared = _REGISTRY.acquire(Opening(path, sync, max_readers, read_only))
 
     def read(self, body: Callable[[Reader], R]) -> R:
@@ -428,7 +428,7 @@ class _Shared:
 
 
 class _Registry(Forked):
-    """The environments that this process has open, one for each directory."""
+    """The environments that this process has open, one for each files."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
