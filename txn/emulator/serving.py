@@ -7,8 +7,7 @@ more than the contract of a store: it may stand before HBase itself, for clients
 from __future__ import annotations
 
 import logging
-import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -16,11 +15,10 @@ from urllib.parse import urlsplit
 
 from txn.clock import Clock, SystemClock
 from txn.emulator.exposing import Exposition
-from txn.emulator.sweeping import ROUND_REST_MS, Chore, Sweeper
 from txn.emulator.thrift1 import service as thrift1
 from txn.emulator.thrift2 import service as thrift2
-from txn.emulator.workers import Supervisor, serve_here
-from txn.errors import InvalidRequestError
+from txn.emulator.workers import Chore, Supervisor, serve_here
+from txn.errors import InvalidRequestError, TxnError, annotate
 from txn.protocol.attempt import ProtocolName
 from txn.request import TRANSACTIONS
 from txn.server.connection import ServedInterface
@@ -31,11 +29,15 @@ from txn.service.server import Transactional
 from txn.stores import open_ordered, open_store
 from txn.stores.base import Store
 from txn.stores.local import LocalStore
+from txn.tables.admin import Admin
 from txn.tables.kv.ordered import OrderedStore
+from txn.tables.tables import TableStore
 from txn.watch import Watch, silent
 
 NAMES = ("thrift1", "thrift2", "transactional")
 ON_THIS_MACHINE = ("embedded", "memory")
+PAGE_REST_MS = 100
+ROUND_REST_MS = 600_000
 LONG = frozenset(  # of HBase's methods, those that read many rows
     {
         *("getRows", "getRowsWithColumns", "getRowsTs", "getRowsWithColumnsTs"),
@@ -123,7 +125,7 @@ def serve(
         return stop
 
     def tell() -> None:
-        ready({name: _port(listening) for name, listening in sockets.items()})
+        ready({name: listening.getsockname()[1] for name, listening in sockets.items()})
 
     try:
         if options.workers == 1:
@@ -147,8 +149,8 @@ def _prepare(
     beside. What is wrong with the store is told here, before anything listens."""
     if hosted.is_on_this_machine:
         keys = open_ordered(hosted.store)
-        sweeper = Sweeper(keys, clock, options.keep_deletes_ms, log)
-        return partial(open_services, hosted, keys, clock), sweeper.step
+        compactor = Compactor(keys, clock, options.keep_deletes_ms, log)
+        return partial(open_services, hosted, keys, clock), compactor.step
     close, _ = _open_far(hosted, clock, silent)
     close()
     return partial(_open_far, hosted, clock), lambda: ROUND_REST_MS
@@ -192,6 +194,52 @@ def open_services(
     return ends.close, services
 
 
-def _port(listening: socket.socket) -> int:
-    port: int = listening.getsockname()[1]
-    return port
+class Compactor:
+    """Compacts what is served, a little at a time, in a process that has nothing else to do.
+
+    HBase compacts by itself; here the supervisor does, between two signals: it drops what has
+    expired and delete markers that nothing needs any more. A step is a page of a table, and writers
+    wait only for pages on which there is something to drop. Several compactors of a store do no
+    harm. keep_deletes_ms: how long delete markers stay; longer than rows of transactions do.
+    """
+
+    def __init__(
+        self, keys: OrderedStore, clock: Clock, keep_deletes_ms: int, log: logging.Logger
+    ) -> None:
+        self._admin = Admin(keys, clock)
+        self._tables = TableStore(keys, clock)
+        self._clock = clock
+        self._keep_deletes_ms = keep_deletes_ms
+        self._ahead_ms = clock.wall_ms() - clock.monotonic_ms()
+        self._log = log
+        self._rests = self._round()
+
+    def step(self) -> int:
+        """Compact a page; return how long to rest. A failure ends the round and is logged: the
+        caller has workers to see to."""
+        try:
+            for rest_ms in self._rests:
+                return rest_ms
+        except Exception:  # noqa: BLE001  (the workers have to be seen to)
+            self._log.exception("a round of compactions failed")
+        self._rests = self._round()
+        return ROUND_REST_MS
+
+    def _round(self) -> Iterator[int]:
+        for table in self._admin.tables():
+            try:
+                yield from self._pages(table)
+            except TxnError as error:  # it was dropped or disabled, or the disk is full
+                self._log.info(annotate("gave up a compaction", cause=str(error)))
+
+    def _pages(self, table: bytes) -> Iterator[int]:
+        resume: bytes | None = b""
+        while resume is not None:
+            purge_before_ms = self._find_time() - self._keep_deletes_ms
+            resume = self._tables.compact_page(table, resume, purge_before_ms)
+            yield PAGE_REST_MS
+
+    def _find_time(self) -> int:
+        """Return the time of day; where it was set forward since this began, as it would
+        have been without that: nothing grows old by setting a clock."""
+        return min(self._clock.wall_ms(), self._clock.monotonic_ms() + self._ahead_ms)
