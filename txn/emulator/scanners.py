@@ -1,8 +1,8 @@
 """The scanners that clients have opened and not closed yet, and how far each has come.
 
 A scanner is a position in a table, never a transaction: each call reads its pages from where the
-last one stopped. As with HBase, opening looks at nothing, so that what is wrong with the table comes
-out at the first call. Scanners of clients that went away end with their lease. Their numbers begin
+last one stopped. As with HBase, opening looks at nothing, so that what is wrong with the table
+comes out at the first call. Scanners of clients that went away end with their lease. Numbers begin
 anywhere: one that a client has from another worker, or from before a restart, is of nobody here.
 
 A call takes from its scanner what it returns, and nothing if it fails: it works on a copy of the

@@ -9,7 +9,6 @@ answered. The first bytes of a connection tell how it is spoken; it stays so.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from struct import Struct
 from typing import Any, ClassVar, NamedTuple
@@ -141,7 +140,7 @@ class Source:
 
 
 class WireReader:
-    """Values of an interface from a source; a protocol says how each is spelt."""
+    """Values of an interface from a source, spelt as in the binary protocol."""
 
     __slots__ = ("_refused", "source")
 
@@ -149,41 +148,74 @@ class WireReader:
         self.source = source
         self._refused: RequestRefused | None = None
 
-    @abstractmethod
     def head(self) -> tuple[str, int, int]:
-        """Return a message's method, kind and number."""
+        """Return a message's method, kind and number, with or without a version before it."""
+        first = self.integer(TType.I32)
+        if first >= 0:
+            name, kind = self.name(first), self.integer(TType.BYTE)
+        elif first >> 16 & 0xFFFF == VERSION:
+            name, kind = self.name(self.length()), first & 0xFF
+        else:
+            raise Malformed(f"unknown version of the protocol first={first & 0xFFFFFFFF:08x}")
+        return name, kind, self.integer(TType.I32)
 
-    @abstractmethod
     def field(self, last: int) -> tuple[int, int]:
         """Return the next field's type and number; the one before had the number `last`."""
-
-    @abstractmethod
-    def integer(self, kind: int) -> int:
-        """Return a whole number of this type."""
-
-    @abstractmethod
-    def boolean(self) -> bool:
-        """Return a truth value."""
-
-    @abstractmethod
-    def double(self) -> float:
-        """Return a floating point number."""
-
-    @abstractmethod
-    def length(self) -> int:
-        """Return the number of bytes of the string that follows."""
+        source = self.source
+        wire = source.data[source.fetch(1)]
+        if wire == TType.STOP:
+            return wire, 0
+        source.count(1)
+        return wire, I16.unpack_from(source.data, source.fetch(2))[0]
 
     def strings(self, made: TPayload) -> int:
-        """Read strings of bytes that a struct may begin with; return the number of the last."""
-        return 0
+        """Read all strings of bytes that a struct begins with and that have arrived, of which there
+        are most, in one call; return the number of the last."""
+        source = self.source
+        data, at, number = source.data, source.at, 0
+        limit, known, values = min(len(data), source.end), made.thrift_spec, made.__dict__
+        most = source.limits.items
+        while at + 7 <= limit and source.items <= most:
+            wire, following, size = STRING_FIELD.unpack_from(data, at)
+            field = known.get(following)
+            if wire != TType.STRING or field is None or field[0] != TType.BINARY:
+                break
+            if not 0 <= size <= limit - at - 7:
+                break
+            number, begin = following, at + 7
+            at = begin + size
+            values[field[1]] = bytes(data[begin:at])
+            source.items += 1
+        source.at = at
+        source.count(0)
+        return number
 
-    @abstractmethod
+    def integer(self, kind: int) -> int:
+        form = WIDTHS[kind]
+        source = self.source
+        number: int = form.unpack_from(source.data, source.fetch(form.size))[0]
+        return number
+
+    def boolean(self) -> bool:
+        return self.source.data[self.source.fetch(1)] != 0
+
+    def double(self) -> float:
+        number: float = DOUBLE.unpack_from(self.source.data, self.source.fetch(8))[0]
+        return number
+
+    def length(self) -> int:
+        return self.integer(TType.I32)
+
     def elements(self) -> tuple[int, int]:
         """Return the type of a list's elements, and how many there are."""
+        wire = self.source.data[self.source.fetch(1)]
+        return wire, self.source.count(self.length())
 
-    @abstractmethod
     def entries(self) -> tuple[int, int, int]:
         """Return the types of a map's keys and values, and how many there are."""
+        at = self.source.fetch(2)
+        key, value = self.source.data[at], self.source.data[at + 1]
+        return key, value, self.source.count(self.length())
 
     def call(self, methods: Mapping[str, type[TPayload]]) -> WireCall:
         """Read a message: a method's arguments, or why it cannot be called."""
@@ -297,78 +329,8 @@ def _split_type(spec: Any) -> tuple[Any, Any]:
     return spec if isinstance(spec, tuple) else (spec, None)
 
 
-class Binary(WireReader):
-    """The binary protocol, with or without the version before a message. Of what there is
-    most, strings at the beginning of a struct, it reads all that have arrived in one call."""
-
-    __slots__ = ()
-
-    def head(self) -> tuple[str, int, int]:
-        first = self.integer(TType.I32)
-        if first >= 0:
-            name, kind = self.name(first), self.integer(TType.BYTE)
-        elif first >> 16 & 0xFFFF == VERSION:
-            name, kind = self.name(self.length()), first & 0xFF
-        else:
-            raise Malformed(f"unknown version of the protocol first={first & 0xFFFFFFFF:08x}")
-        return name, kind, self.integer(TType.I32)
-
-    def field(self, last: int) -> tuple[int, int]:
-        source = self.source
-        wire = source.data[source.fetch(1)]
-        if wire == TType.STOP:
-            return wire, 0
-        source.count(1)
-        return wire, I16.unpack_from(source.data, source.fetch(2))[0]
-
-    def strings(self, made: TPayload) -> int:
-        source = self.source
-        data, at, number = source.data, source.at, 0
-        limit, known, values = min(len(data), source.end), made.thrift_spec, made.__dict__
-        most = source.limits.items
-        while at + 7 <= limit and source.items <= most:
-            wire, following, size = STRING_FIELD.unpack_from(data, at)
-            field = known.get(following)
-            if wire != TType.STRING or field is None or field[0] != TType.BINARY:
-                break
-            if not 0 <= size <= limit - at - 7:
-                break
-            number, begin = following, at + 7
-            at = begin + size
-            values[field[1]] = bytes(data[begin:at])
-            source.items += 1
-        source.at = at
-        source.count(0)
-        return number
-
-    def integer(self, kind: int) -> int:
-        form = WIDTHS[kind]
-        source = self.source
-        number: int = form.unpack_from(source.data, source.fetch(form.size))[0]
-        return number
-
-    def boolean(self) -> bool:
-        return self.source.data[self.source.fetch(1)] != 0
-
-    def double(self) -> float:
-        number: float = DOUBLE.unpack_from(self.source.data, self.source.fetch(8))[0]
-        return number
-
-    def length(self) -> int:
-        return self.integer(TType.I32)
-
-    def elements(self) -> tuple[int, int]:
-        wire = self.source.data[self.source.fetch(1)]
-        return wire, self.source.count(self.length())
-
-    def entries(self) -> tuple[int, int, int]:
-        at = self.source.fetch(2)
-        key, value = self.source.data[at], self.source.data[at + 1]
-        return key, value, self.source.count(self.length())
-
-
 class Compact(WireReader):
-    """The compact protocol."""
+    """The same in the compact protocol."""
 
     __slots__ = ("_truth",)
 
@@ -392,6 +354,9 @@ class Compact(WireReader):
         source.count(1)
         self._truth = first & 15 == 1 if wire == TType.BOOL else None
         return wire, last + (first >> 4) if first >> 4 else self.integer(TType.I16)
+
+    def strings(self, made: TPayload) -> int:
+        return 0
 
     def integer(self, kind: int) -> int:
         if kind == TType.BYTE:
@@ -440,13 +405,13 @@ def open_reader(source: Source) -> tuple[WireReader, bool]:
     if start[0] == COMPACT:
         return Compact(source), False
     if start[0] & 0x80:
-        return Binary(source), False
+        return WireReader(source), False
     start = source.peek(5)
     if start[4] == COMPACT:
         return Compact(source), True
     if start[4] & 0x80 or start[4] == 0:
-        return Binary(source), True
-    return Binary(source), False  # without a version: the length of the name, then the name
+        return WireReader(source), True
+    return WireReader(source), False  # without a version: the length of the name, then the name
 
 
 def _compact_type(nibble: int) -> int:
