@@ -118,7 +118,8 @@ class Exposition:
             self._folder = os.environ[FOLDER] = tempfile.mkdtemp(prefix="txn-metrics-")
         try:
             with require_extra("metrics"):  # what is missing is told before anybody is served
-                import txn.metrics  # noqa: F401, PLC0415
+                from txn import metrics  # noqa: PLC0415
+            self._metrics = metrics
         except BaseException:
             self.close()
             raise
@@ -127,10 +128,8 @@ class Exposition:
         """Begin to answer; return the watch that counts."""
         if self._listening is None:
             return silent
-        from txn.metrics import Metrics, make_metrics_app  # noqa: PLC0415
-
-        watch = Metrics()
-        self._server = _Server(self._listening, make_metrics_app())
+        watch: Watch = self._metrics.Metrics()
+        self._server = _Server(self._listening, self._metrics.make_metrics_app())
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         return watch
 
@@ -143,9 +142,7 @@ class Exposition:
     def forget(self, process: int) -> None:
         """Take out of the sums what waited in a worker that has ended."""
         if self._folder is not None:
-            from txn.metrics import forget_process  # noqa: PLC0415
-
-            forget_process(process)
+            self._metrics.forget_process(process)
 
     def close(self) -> None:
         """Delete what the workers have counted."""

@@ -19,7 +19,7 @@ from thriftpy2.thrift import TApplicationException, TType
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, TxnError
 from txn.model import MAX_CELL, MAX_ROW
-from txn.tables.catalog import Region
+from txn.tables.catalog import Region, is_table_name
 from txn.tables.changes import key_value_bytes
 from txn.tables.operations import (
     MAX_TIMESTAMP,
@@ -42,7 +42,6 @@ FOREVER_S = 2_147_483_647
 WAIT_LIMIT_MS = 20
 """A cell from further in the future than this is not waited for."""
 
-_TABLE = re.compile(r"(?:\w+:)?\w[\w.-]*")
 _HBASE = "org.apache.hadoop.hbase"
 _CLASSES: dict[Reason, str] = {
     "table not found": f"{_HBASE}.TableNotFoundException",
@@ -68,7 +67,7 @@ _VARIANT = re.compile("(Ver|WithColumns|WithStop)?(Ts)?$")
 
 def check_table(name: bytes | None) -> bytes:
     """Return the name; refuse one that no table of HBase can have."""
-    if not name or _TABLE.fullmatch(name.decode(errors="replace")) is None:
+    if not name or not is_table_name(name):
         raise Refused("illegal argument", "not a legal table name", table=name)
     return name
 

@@ -15,6 +15,7 @@ family in a row (deletes of rows and families) has a key of its own, before the 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import islice, pairwise
@@ -48,6 +49,8 @@ _GARBAGE_STOP = CATALOG + b"garbage!"
 ROW_END = b"\0\0"
 ROW_PASSED = b"\0\1"
 """Behind the escaped row: where its keys begin, and where those of the rows after it may begin."""
+_TABLE_NAME = re.compile(r"(?:\w+:)?\w[\w.-]*")
+_NAMESPACE_NAME = re.compile(r"\w+")
 _DEFAULTS = FamilySettings()
 _SIMPLE = [
     item.name for item in fields(FamilySettings) if item.name not in {"attributes", "configuration"}
@@ -420,11 +423,6 @@ def split_row(key: bytes) -> int:
     return key.index(ROW_END, 4)
 
 
-def row_of(key: bytes, end: int) -> bytes:
-    """Return the row of a cell's key, whose escaped form ends there."""
-    return plain_row(key[4:end])
-
-
 def plain_row(row: bytes) -> bytes:
     """Return a row that is given escaped."""
     return row.replace(b"\0\xff", b"\0") if b"\0" in row else row
@@ -436,33 +434,41 @@ def family_and_column(key: bytes, end: int) -> tuple[bytes, bytes]:
     return family, column
 
 
+def is_table_name(name: bytes) -> bool:
+    """Return whether HBase takes the name of a table."""
+    return _TABLE_NAME.fullmatch(name.decode(errors="replace")) is not None
+
+
 def check_names(table: bytes, families: Mapping[bytes, FamilySettings]) -> None:
     """Raise Refused unless HBase takes the name, and families of these names and settings."""
-    if not 0 < len(table) <= MAX_TABLE or not _legal_table(table):
+    if len(table) > MAX_TABLE or not is_table_name(table):
         raise Refused("illegal argument", "not a legal table name", table=table)
     if not families:
         raise Refused("illegal argument", "a table needs at least one family", table=table)
     for family, settings in families.items():
-        check_family(table, family, settings)
+        if len(family) > MAX_FAMILY or not _is_family_name(family):
+            raise Refused("illegal argument", "not a legal family name", table=table, family=family)
+        check_settings(family, settings)
+        if settings.keep_deleted_cells.upper() != "FALSE" or settings.new_version_behavior:
+            raise Refused(
+                "do not retry",
+                "only KEEP_DELETED_CELLS=FALSE without NEW_VERSION_BEHAVIOR is supported here",
+                family=family,
+            )
+
+
+def _is_family_name(name: bytes) -> bool:
+    try:
+        text = name.decode()
+    except UnicodeDecodeError:
+        return False
+    return text.isprintable() and not set(":/\\") & set(text) and text[:1] not in {"", "."}
 
 
 def check_namespace_name(name: bytes) -> None:
     """Raise Refused unless HBase takes the name of a namespace."""
-    if not name or not _legal(name, "_"):
+    if _NAMESPACE_NAME.fullmatch(name.decode(errors="replace")) is None:
         raise Refused("illegal argument", "not a legal namespace name", namespace=name)
-
-
-def check_family(table: bytes, family: bytes, settings: FamilySettings) -> None:
-    """Raise Refused unless HBase takes the name and the settings, and so do we."""
-    if not 0 < len(family) <= MAX_FAMILY or not _legal(family, None) or family[:1] == b".":
-        raise Refused("illegal argument", "not a legal family name", table=table, family=family)
-    check_settings(family, settings)
-    if settings.keep_deleted_cells.upper() != "FALSE" or settings.new_version_behavior:
-        raise Refused(
-            "do not retry",
-            "only KEEP_DELETED_CELLS=FALSE without NEW_VERSION_BEHAVIOR is supported here",
-            family=family,
-        )
 
 
 def check_settings(family: bytes, settings: FamilySettings) -> None:
@@ -475,21 +481,3 @@ def check_settings(family: bytes, settings: FamilySettings) -> None:
         raise Refused("do not retry", "min versions must be at most versions", family=family)
     if settings.block_size not in BLOCK_SIZES:
         raise Refused("do not retry", "a block is 1 KB to 16 MB", family=family)
-
-
-def _legal_table(name: bytes) -> bool:
-    namespace, colon, qualifier = name.rpartition(b":")
-    if colon and not (namespace and _legal(namespace, "_")):
-        return False
-    return bool(qualifier) and qualifier[:1] not in b"-." and _legal(qualifier, "_-.")
-
-
-def _legal(name: bytes, others: str | None) -> bool:
-    """Whether HBase takes the name: letters, digits and these, or for None nearly everything."""
-    try:
-        text = name.decode()
-    except UnicodeDecodeError:
-        return False
-    if others is None:
-        return text.isprintable() and not set(":/\\") & set(text)
-    return all(letter.isalnum() or letter in others for letter in text)

@@ -83,7 +83,7 @@ def _step(
         if name[4:end] != current:
             if len(rows) >= PAGE_ROWS or looked >= PAGE_CELLS or size >= PAGE_BYTES:
                 return ScanPage(rows, name[4:end])
-            current, row, found = name[4:end], catalog.row_of(name, end), {}
+            current, row, found = name[4:end], catalog.plain_row(name[4:end]), {}
         family, column = catalog.family_and_column(name, end)
         layout = layouts.get((wanted.table, family))
         if layout is None or not state:

@@ -142,7 +142,7 @@ class TableStore(catalog.CatalogUser):
             low = found.prefix + catalog.escape_row(start)
             high = found.prefix + catalog.escape_row(stop) if stop else found.stop
             keys = divide_keys(reader, low, high, count)
-            rows = (catalog.row_of(key, catalog.split_row(key)) for key in keys)
+            rows = (catalog.plain_row(key[4 : catalog.split_row(key)]) for key in keys)
             return [row for row in dict.fromkeys(rows) if row > start]
 
         return self._store.read(body)
