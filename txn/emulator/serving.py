@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from urllib.parse import urlsplit
 
 from txn.clock import Clock, SystemClock
@@ -27,7 +26,6 @@ from txn.server.options import Options
 from txn.server.ports import Server, server_tls_context
 from txn.service.server import Transactional
 from txn.stores import open_ordered, open_store
-from txn.stores.base import Store
 from txn.stores.local import LocalStore
 from txn.tables.admin import Admin
 from txn.tables.kv.ordered import OrderedStore
@@ -104,14 +102,14 @@ def serve(
         raise InvalidRequestError("a store in memory has one worker", store=hosted.store)
     clock = SystemClock()
     tls = server_tls_context(options)
-    open_hosted, chore = _prepare(hosted, options, clock, log)
+    keys, chore = _prepare(hosted, options, clock, log)
     ports = {**hosted.ports, "metrics": hosted.metrics}
     sockets = {name: listen(options.bind, port) for name, port in ports.items() if port is not None}
     exposition = Exposition(sockets.get("metrics"), shared=options.workers > 1)
 
     def start() -> Callable[[], object]:
         watch = exposition.start()
-        stopped, services = open_hosted(watch)
+        close, services = open_services(hosted, keys, clock, watch)
         pairs = [(sockets[name], service) for name, service in services.items()]
         server = Server(pairs, options.limits, tls=tls, clock=clock, log=log)
         server.start()
@@ -119,7 +117,7 @@ def serve(
         def stop() -> None:
             if not server.stop():
                 log.warning("requests were still under way when the grace was over")
-            stopped()
+            close()
             exposition.stop()
 
         return stop
@@ -138,60 +136,45 @@ def serve(
         exposition.close()
 
 
-Opened = tuple[Callable[[], None], dict[str, ServedInterface]]
-"""What is to be called when the services have stopped, and these by their names."""
-
-
 def _prepare(
     hosted: Hosted, options: Options, clock: Clock, log: logging.Logger
-) -> tuple[Callable[[Watch], Opened], Chore]:
-    """Return what opens the services, in the process that offers them, and what is to be done
-    beside. What is wrong with the store is told here, before anything listens."""
+) -> tuple[OrderedStore | None, Chore]:
+    """Return the store's keys, if it is on this machine, and what is to be done beside serving.
+    What is wrong with the store is told here, before anything listens."""
     if hosted.is_on_this_machine:
         keys = open_ordered(hosted.store)
-        compactor = Compactor(keys, clock, options.keep_deletes_ms, log)
-        return partial(open_services, hosted, keys, clock), compactor.step
-    close, _ = _open_far(hosted, clock, silent)
+        return keys, Compactor(keys, clock, options.keep_deletes_ms, log).step
+    close, _ = open_services(hosted, None, clock)
     close()
-    return partial(_open_far, hosted, clock), lambda: ROUND_REST_MS
-
-
-def _open_far(hosted: Hosted, clock: Clock, watch: Watch) -> Opened:
-    """Open a store that is elsewhere, which sees to its tables itself, and the service over it."""
-    store = open_store(hosted.store, clock)
-    with ExitStack() as ends:
-        ends.callback(store.close)
-        transactional = _make_transactional(hosted, store, clock, watch)
-        ends.callback(transactional.flush)
-        return ends.pop_all().close, {"transactional": transactional.service}
-
-
-def _make_transactional(hosted: Hosted, store: Store, clock: Clock, watch: Watch) -> Transactional:
-    return Transactional(
-        store,
-        token=hosted.token,
-        transactions=hosted.transactions,
-        protocol=hosted.protocol,
-        watch=watch,
-        clock=clock,
-    )
+    return None, lambda: ROUND_REST_MS
 
 
 def open_services(
-    hosted: Hosted, keys: OrderedStore, clock: Clock, watch: Watch = silent
-) -> Opened:
-    """Return the services over the store, by name, and what to call when they have stopped."""
+    hosted: Hosted, keys: OrderedStore | None, clock: Clock, watch: Watch = silent
+) -> tuple[Callable[[], None], dict[str, ServedInterface]]:
+    """Return what to call when the services have stopped, and the services by their names.
+
+    keys: of the store; None where it is elsewhere, and sees to its tables itself.
+    """
     services: dict[str, ServedInterface] = {}
-    ends = ExitStack()
-    ends.callback(keys.close)
-    if "transactional" in hosted.ports:
-        transactional = _make_transactional(hosted, LocalStore(keys, clock), clock, watch)
-        services["transactional"] = transactional.service
-        ends.callback(transactional.flush)
-    for name, module in (("thrift1", thrift1), ("thrift2", thrift2)):
-        if name in hosted.ports:
-            services[name] = ServedInterface(module.SERVICE, module.handler(keys, clock), LONG)
-    return ends.close, services
+    with ExitStack() as ends:
+        store = open_store(hosted.store, clock) if keys is None else LocalStore(keys, clock)
+        ends.callback(store.close)
+        if "transactional" in hosted.ports:
+            transactional = Transactional(
+                store,
+                token=hosted.token,
+                transactions=hosted.transactions,
+                protocol=hosted.protocol,
+                watch=watch,
+                clock=clock,
+            )
+            services["transactional"] = transactional.service
+            ends.callback(transactional.flush)
+        for name, module in (("thrift1", thrift1), ("thrift2", thrift2)):
+            if keys is not None and name in hosted.ports:
+                services[name] = ServedInterface(module.SERVICE, module.handler(keys, clock), LONG)
+        return ends.pop_all().close, services
 
 
 class Compactor:
