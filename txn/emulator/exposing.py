@@ -1,8 +1,8 @@
-"""`txn serve --metrics PORT`: what Prometheus reads of the transactions served.
+"""`txn serve --metrics PORT`: metrics of the transactions served, for Prometheus.
 
-Several workers count into files of one folder, and each of them answers with the sums of all: who
-asks does not choose the worker. What one that has ended had counted stays in them, so that no sum
-goes back.
+Several workers count into files of one folder, and each answers with the sums of all, since a
+client does not choose the worker. The counts of a worker that has ended stay in the files, so that
+no sum goes back.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MOST_AT_ONCE = 32
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = PATIENCE_S  # who says nothing keeps no thread for longer
+    timeout = PATIENCE_S  # a silent client keeps no thread for longer
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing: somebody asks each few seconds."""
@@ -102,7 +102,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class Exposition:
-    """What answers on a listening socket, from `start` to `stop`, in each process that serves.
+    """A server of metrics on a listening socket, from `start` to `stop`, in each process.
 
     listening: None where nobody is to be answered, nor anything counted. shared: whether several
     processes serve. It must be made before they are, and closed once they have ended.

@@ -1,4 +1,4 @@
-"""What HBase's two gateways have in common: names, arguments, changes of rows, and errors.
+"""The common part of HBase's two gateways: names, arguments, changes of rows, and errors.
 
 A gateway answers what HBase's server refuses with the exceptions of its interface, and what already
 its own client finds wrong mostly with Thrift's own "Internal error". Both begin here with the
@@ -16,7 +16,6 @@ from typing import Any
 
 from thriftpy2.thrift import TApplicationException, TType
 
-from txn.clock import Clock
 from txn.errors import InvalidRequestError, TxnError
 from txn.model import MAX_CELL, MAX_ROW
 from txn.tables.catalog import Region, is_table_name
@@ -152,7 +151,7 @@ def require(struct: Any, *names: str) -> None:
 # -------------------------------------------------------------------------------- changes
 
 
-class PacedRows:
+class PacedRows(Rows):
     """Rows whose changes return only when the server's clock has come past what they wrote.
 
     A delete of "now" hides what is put in the same millisecond, and a count in the millisecond of
@@ -161,12 +160,7 @@ class PacedRows:
     has just counted, would. So those changes, and no others, take up to a millisecond more.
     """
 
-    __slots__ = ("_clock", "_rows", "get")
-
-    def __init__(self, rows: Rows, clock: Clock) -> None:
-        self._rows = rows
-        self._clock = clock
-        self.get = rows.get
+    __slots__ = ()
 
     def mutate(
         self,
@@ -175,8 +169,7 @@ class PacedRows:
         *,
         durable: bool = True,
     ) -> list[Result]:
-        """Do what `Rows.mutate` does."""
-        results = self._rows.mutate(table, mutations, durable=durable)
+        results = super().mutate(table, mutations, durable=durable)
         if any(_deletes_now(operations) for _, operations in mutations):
             self._wait_for(self._clock.wall_ms() + 1)
         written = [version.timestamp for result in results for version in result.versions]
@@ -211,8 +204,7 @@ class PacedRows:
         *,
         durable: bool = True,
     ) -> bool:
-        """Do what `Rows.check_and_mutate` does."""
-        done = self._rows.check_and_mutate(table, row, condition, operations, durable=durable)
+        done = super().check_and_mutate(table, row, condition, operations, durable=durable)
         if done and _deletes_now(operations):
             self._wait_for(self._clock.wall_ms() + 1)
         return done
@@ -296,7 +288,7 @@ def format_family_error(error: InvalidRequestError) -> str:
 
 
 def make_internal(method: str, error: Exception) -> TApplicationException:
-    """Return what HBase's gateways answer where they fail themselves, and why they do."""
+    """Return the answer of HBase's gateways where they fail themselves, with the reason."""
     return TApplicationException(
         TApplicationException.INTERNAL_ERROR, f"Internal error processing {method}: {error}"
     )

@@ -32,7 +32,7 @@ VERSION_OVERHEAD = 64
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What a scanner reads; limit: at most so many rows. in_order: how its cells are shown."""
+    """The scan of a scanner; limit: at most so many rows. in_order: how its cells are shown."""
 
     table: bytes
     rows: Range
@@ -57,7 +57,7 @@ class ScannerLimits:
 
 @dataclass(frozen=True, slots=True)
 class _Position:
-    """How far a scanner has come. left: so many rows may follow what was read; pending: read, and
+    """The progress of a scanner. left: so many rows may follow what was read; pending: read, and
     returned up to `at`."""
 
     left: int | None

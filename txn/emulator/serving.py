@@ -1,4 +1,4 @@
-"""What `txn serve` runs: HBase's services and the Transactional one, on ports, over one store.
+"""`txn serve`: HBase's services and the Transactional one, on ports, over one store.
 
 HBase's services need the store's keys, and so one on this machine. The Transactional one needs no
 more than the contract of a store: it may stand before HBase itself, for clients that cannot.
@@ -47,7 +47,7 @@ LONG = frozenset(  # of HBase's methods, those that read many rows
 
 @dataclass(frozen=True, slots=True)
 class Hosted:
-    """What is served. store: `embedded:///path` or `memory://`; or a URI of HBase, for the
+    """The services to run. store: `embedded:///path` or `memory://`; or a URI of HBase, for the
     Transactional service alone. ports: by a name of NAMES; 0 picks one. token: what requests of the
     Transactional service must show. protocol, transactions: those of its transactions, as `connect`
     takes them. metrics: the port on which Prometheus reads of them."""
@@ -79,12 +79,12 @@ class Hosted:
 
     @property
     def scheme(self) -> str:
-        """What kind of store it is."""
+        """The kind of the store."""
         return urlsplit(self.store).scheme
 
     @property
     def is_on_this_machine(self) -> bool:
-        """Whether its keys can be had; a name that is no store's is told of when it is opened."""
+        """True if its keys can be read here; an unknown name fails when the store is opened."""
         return self.scheme in ON_THIS_MACHINE
 
 
@@ -139,8 +139,8 @@ def serve(
 def _prepare(
     hosted: Hosted, options: Options, clock: Clock, log: logging.Logger
 ) -> tuple[OrderedStore | None, Chore]:
-    """Return the store's keys, if it is on this machine, and what is to be done beside serving.
-    What is wrong with the store is told here, before anything listens."""
+    """Return the store's keys, if it is on this machine, and the chore beside serving.
+    A bad store is refused here, before anything listens."""
     if hosted.is_on_this_machine:
         keys = open_ordered(hosted.store)
         return keys, Compactor(keys, clock, options.keep_deletes_ms, log).step
@@ -152,7 +152,7 @@ def _prepare(
 def open_services(
     hosted: Hosted, keys: OrderedStore | None, clock: Clock, watch: Watch = silent
 ) -> tuple[Callable[[], None], dict[str, ServedInterface]]:
-    """Return what to call when the services have stopped, and the services by their names.
+    """Return a function to call after the services have stopped, and the services by name.
 
     keys: of the store; None where it is elsewhere, and sees to its tables itself.
     """

@@ -200,7 +200,7 @@ def _pass_on(number: int, frame: object) -> None:
 
 
 def _has_signal() -> bool:
-    """Whether one of the blocked signals has come; it stays where it is."""
+    """Return True if one of the blocked signals has come; it stays pending."""
     return not signal.sigpending().isdisjoint(ASKS_TO_END)
 
 

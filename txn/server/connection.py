@@ -112,7 +112,7 @@ class RateLimitedLog:
 
 
 class Memory:
-    """What the requests of all connections may take together."""
+    """The memory that the requests of all connections may take together."""
 
     def __init__(self, limit: int) -> None:
         self._left = limit
@@ -133,7 +133,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all connections of a server have in common."""
+    """The common state of a server's connections."""
 
     limits: Limits
     memory: Memory

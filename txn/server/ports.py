@@ -24,7 +24,7 @@ PAUSE_MS = 50
 
 
 def server_tls_context(options: Options) -> ssl.SSLContext | None:
-    """Return what a server shows of itself, or None without TLS."""
+    """Return the TLS context of a server, None without TLS."""
     if options.tls_cert is None:
         if options.tls_key is not None:
             raise InvalidRequestError("a TLS key needs its certificate: give --tls-cert")

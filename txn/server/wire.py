@@ -1,4 +1,4 @@
-"""Thrift requests out of bytes that nobody vouches for: framed or not, binary or compact.
+"""Thrift requests out of untrusted bytes: framed or not, binary or compact.
 
 The Cython protocols of thriftpy2 believe every length that they read; this reader believes none. It
 checks each against what is left of the message, and takes memory only as the bytes arrive. Values
@@ -36,7 +36,7 @@ _SKIPPED = {TType.STRING: TType.BINARY}  # how a type is read that the interface
 
 
 class Malformed(Exception):
-    """What follows in this stream cannot be understood."""
+    """The rest of this stream cannot be understood."""
 
 
 class RequestRefused(Exception):

@@ -1,4 +1,4 @@
-"""Which tables and families there are, and how a cell's name becomes a key in HBase's order.
+"""The catalog of tables and families, and the key of a cell, which sorts in HBase's order.
 
 The catalog lives under table number 0 of the same ordered store. A counter there changes with every
 change of the catalog, so one that has loaded it once only compares the counter, in each local
@@ -102,7 +102,7 @@ class TableEntry:
 
 
 class FamilyLayout(NamedTuple):
-    """Where the cells of one family go, and what is kept of them.
+    """The keys of a family's cells, and its limits.
 
     masks: what ends the key of a row's masks; None while the table has never had any.
     """
@@ -155,8 +155,8 @@ class TableCatalog:
 
 
 class CatalogUser:
-    """What is done with the tables of an ordered store, and the catalog of them that was read
-    last; safe for threads and processes as far as the ordered store is."""
+    """A user of an ordered store's tables, with the catalog as last read; as safe for threads and
+    processes as the ordered store is."""
 
     __slots__ = ("_catalog", "_clock", "_store")
 
@@ -255,7 +255,7 @@ def _decode_family(shown: Mapping[str, Any]) -> FamilySettings:
 
 
 def family_of(settings: FamilySettings) -> Family:
-    """Return what the protocol asks of a family's settings."""
+    """Return the settings of a family that the protocol needs."""
     database = dict(settings.configuration).get(DATABASE_ENTRY)
     return Family(
         settings.versions, settings.ttl_ms, database=database.encode() if database else None
@@ -393,7 +393,7 @@ def check_row(row: bytes) -> None:
 
 
 def walk_rows(reader: Reader, low: bytes, high: bytes, *, reverse: bool) -> Iterator[bytes]:
-    """Yield what the keys of each row between two keys begin with, leaping from row to row."""
+    """Yield the prefix of each row's keys between two keys, leaping from row to row."""
     while True:
         if reverse:
             key = reader.before(high)

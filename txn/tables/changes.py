@@ -1,4 +1,4 @@
-"""What the operations of one mutation do to a row, in the caller's local transaction.
+"""The operations of one mutation of a row, carried out in the caller's local transaction.
 
 All of them happen at one server time. As in HBase, what is added to or appended to, and which
 version is the newest, is found before anything is written; a put at or below a marker of the same

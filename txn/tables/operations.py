@@ -1,4 +1,4 @@
-"""What plain clients of HBase ask of tables, and what they are answered: frozen data, no I/O.
+"""Requests of plain HBase clients to tables, and their results: frozen data, no I/O.
 
 Timestamps are milliseconds; None is the server's time. Families and columns are bytes; an empty
 column is a column like any other.
@@ -30,7 +30,7 @@ class Result(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What of each row is wanted.
+    """The wanted part of each row.
 
     columns: () means all; (family, None) a whole family, which HBase forgets when a column of that
     family follows. versions: at most so many of each cell. since (included), until (excluded): the
@@ -113,7 +113,7 @@ Operation = Put | Remove | Add | Append
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What must hold of a row: of one cell, or (filter) that the row is found through the filter.
+    """A condition on a row: on one cell, or (filter) that the row passes the filter.
 
     As in HBase the expected value stands on the left: `value operator cell`. A value of None or
     of no bytes is HBase's null check: it holds for an absent or empty cell, or with `!=` for any

@@ -28,7 +28,7 @@ Layouts = Mapping[tuple[bytes | None, bytes], FamilyLayout]
 
 
 class RowChoice(NamedTuple):
-    """What a scan asks of each row; columns None: all of them. reverse: the last row first."""
+    """The columns that a scan wants of each row, None for all. reverse: the last row first."""
 
     table: bytes
     columns: Collection[tuple[bytes, bytes]] | None
@@ -43,7 +43,7 @@ class RowChoice(NamedTuple):
 
     @property
     def leaps(self) -> bool:
-        """Whether the scan leaps from row to row, as it has to where it goes back."""
+        """True if the scan leaps from row to row, as a reverse scan has to."""
         few = self.columns is not None and len(self.columns) <= LEAPS
         return few or self.unless is not None or self.reverse
 

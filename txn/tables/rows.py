@@ -29,7 +29,7 @@ PAGE_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Where a scan goes on, and what its filter has seen so far; opaque."""
+    """The position of a scan, with the state of its filter; opaque."""
 
     at: bytes
     filtered: FilteredScan | None

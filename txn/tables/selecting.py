@@ -1,4 +1,4 @@
-"""What a selection finds in rows: HBase's way from stored versions to a result.
+"""Selections: HBase's way from the stored versions of a row to a result.
 
 Families come one after the other, and in each of them columns, and versions newest first. Deleted,
 expired and unwanted versions are left out first; then the filter is asked, of all versions that the
@@ -22,7 +22,7 @@ from txn.tables.operations import MAX_TIMESTAMP, Selection
 
 
 class FamilyRead(NamedTuple):
-    """What is wanted of one family: these columns, in order, or None for all of them."""
+    """The part of a selection in one family: these columns, in order, or None for all."""
 
     family: bytes
     layout: FamilyLayout
@@ -68,7 +68,7 @@ class FamilyRead(NamedTuple):
                     yield name[len(start) :], found
 
     def make_cell_reader(self, limit: int) -> Callable[[bytes], Sequence[Cell]]:
-        """Return what finds the versions of a column's state that are seen, at most so many."""
+        """Return a function that finds the visible versions of a column, up to the limit."""
         _, layout, _, oldest_ms, now_ms, since, until = self
         limit, at_least = min(limit, layout.versions), layout.min_versions
         if limit == 1 and (at_least, since, until) == (0, 0, MAX_TIMESTAMP):
@@ -97,7 +97,7 @@ class ReadPlan(NamedTuple):
     selection: Selection
 
     def read_row(self, row: bytes) -> list[CellVersion]:
-        """Return what the selection, without its filter, finds in a row, which is given escaped."""
+        """Return what the selection takes of a row, given escaped, without its filter."""
         found: list[CellVersion] = []
         _, families, selection = self
         for family in families:
@@ -113,9 +113,8 @@ class ReadPlan(NamedTuple):
         return found
 
     def read_whole_rows(self, low: bytes, high: bytes) -> Iterator[tuple[bytes, list[CellVersion]]]:
-        """Yield each row of a range of keys, escaped, and what a selection of all columns, without
-        its filter, finds in it. One walk over the keys is several times as quick as a search for
-        each."""
+        """Yield each row of a range of keys, escaped, with the versions that a selection of all
+        columns takes without its filter. One walk is several times as quick as a search for each."""
         limit = self.selection.versions
         families = {
             each.layout.infix: (each.family, each.make_cell_reader(limit)) for each in self.families
@@ -139,7 +138,7 @@ class ReadPlan(NamedTuple):
 
     @property
     def store_slice(self) -> slice:
-        """Which versions of a family are wanted; to HBase a limit of 0 is 1."""
+        """The wanted part of a family's versions; to HBase a limit of 0 is 1."""
         start, limit = self.selection.store_offset, self.selection.store_limit
         return slice(start, None if limit is None else start + max(limit, 1))
 
@@ -180,7 +179,7 @@ class FilteredScan:
         self.filter = filter_
 
     def read_row(self, plan: ReadPlan, row: bytes, name: bytes) -> list[CellVersion]:
-        """Return what the selection finds in a row, which is given escaped, and by its name."""
+        """Return the versions that pass of a row, which is given escaped and plain."""
         families = [each for each in plan.families if each.family not in self._closed]
         first = [each for each in families if self.filter.is_family_essential(each.family)]
         if not any(each.has_row(plan.reader, row) for each in first):
@@ -214,7 +213,7 @@ class FilteredScan:
     def _filter_family(
         self, plan: ReadPlan, family: FamilyRead, row: bytes
     ) -> Iterator[CellVersion]:
-        """Yield what the filter lets pass of a family."""
+        """Yield the versions of a family that pass."""
         hint = b""
         kept = family.layout.versions
         wanted = min(plan.selection.versions, kept)
@@ -248,7 +247,7 @@ class FilteredScan:
             yield version, code
 
     def _filter_row(self, found: list[CellVersion]) -> list[CellVersion] | None:
-        """Return what the filter leaves of a row that it has seen; None: it leaves the row out."""
+        """Return the versions of a row that stay; None if the filter leaves out the row."""
         if not found:
             return None
         if self.filter.has_filter_row:

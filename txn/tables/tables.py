@@ -250,7 +250,7 @@ class TableStore(catalog.CatalogUser):
 def _compact(
     known: TableCatalog, table: bytes, key: bytes, kept: tuple[bytes, int, int | None]
 ) -> bytes:
-    """Return what a major compaction, now, keeps of the state of a column, or of a row's masks."""
+    """Return the state of a column, or of a row's masks, after a major compaction."""
     state, now, purge_before_ms = kept
     family, column = catalog.family_and_column(key, catalog.split_row(key))
     layout = known.layouts.get((table, family or column))

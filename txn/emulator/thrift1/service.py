@@ -35,7 +35,6 @@ from txn.tables.operations import (
     Selection,
 )
 from txn.tables.refusal import Refused
-from txn.tables.rows import Rows
 from txn.tables.tables import TableStore
 
 SERVICE: Any = IDL.Hbase
@@ -51,15 +50,15 @@ Columns = Sequence[bytes] | None
 
 
 def handler(store: OrderedStore, clock: Clock, limits: ScannerLimits | None = None) -> object:
-    """Return what carries out the methods of the service on the tables of a store."""
-    rows = Rows(store, clock)
-    data = Data1(gateway.PacedRows(rows, clock), Scanners(rows, clock, limits or ScannerLimits()))
+    """Return an object with the methods of the service, over the tables of a store."""
+    rows = gateway.PacedRows(store, clock)
+    data = Data1(rows, Scanners(rows, clock, limits or ScannerLimits()))
     tables = Tables1(Admin(store, clock), TableStore(store, clock), clock)
     return gateway.join_services(SERVICE, explain_error, data, tables)
 
 
 def explain_error(method: str, error: TxnError) -> Exception:
-    """Return what HBase's Thrift 1 gateway raises for an error."""
+    """Return the exception of HBase's Thrift 1 gateway for an error."""
     is_illegal = (
         isinstance(error, InvalidRequestError) and gateway.reason_of(error) == "illegal argument"
     )
@@ -299,7 +298,7 @@ def _split_cell(name: bytes | None) -> tuple[bytes, bytes]:
 
 
 def _select(columns: Columns, until: int = MAX_TIMESTAMP, versions: int = 1) -> Selection:
-    """Return what is read: these columns (none: all), older than the timestamp."""
+    """Return a selection of columns (none: all), older than the timestamp."""
     if versions < 1:
         message = "java.io.IOException: versions must be positive"
         raise IDL.IOError(message=message, canRetry=True)
@@ -326,12 +325,12 @@ def _split_mutations(
 
 
 def is_durable(mutations: Iterable[Any]) -> bool:
-    """Whether any of them is to survive a power failure; HBase goes by the last one."""
+    """Return True if any mutation must survive a power failure; HBase goes by the last one."""
     return any(mutation.writeToWAL for mutation in mutations)
 
 
 def scan_of(table: bytes, asked: Any) -> Scan:
-    """Return what a TScan asks for."""
+    """Return the scan of a TScan."""
     table = gateway.check_table(table)
     rows = gateway.range_of(asked.startRow, asked.stopRow, reverse=bool(asked.reversed))
     columns = tuple(_split_column(column) for column in asked.columns or ())

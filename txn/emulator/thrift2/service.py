@@ -33,7 +33,6 @@ from txn.tables.operations import (
     Selection,
 )
 from txn.tables.refusal import Refused
-from txn.tables.rows import Rows
 
 SERVICE: Any = IDL.THBaseService
 OF_MANY_ROWS = frozenset({"mutateRow", "checkAndMutate"})
@@ -47,14 +46,14 @@ _PUT_TYPE = 4
 
 
 def handler(store: OrderedStore, clock: Clock, limits: ScannerLimits | None = None) -> object:
-    """Return what carries out the methods of the service on the tables of a store."""
-    rows = Rows(store, clock)
-    data = Data2(gateway.PacedRows(rows, clock), Scanners(rows, clock, limits or ScannerLimits()))
+    """Return an object with the methods of the service, over the tables of a store."""
+    rows = gateway.PacedRows(store, clock)
+    data = Data2(rows, Scanners(rows, clock, limits or ScannerLimits()))
     return gateway.join_services(SERVICE, explain_error, data, Tables2(Admin(store, clock)))
 
 
 def explain_error(method: str, error: TxnError) -> Exception:
-    """Return what HBase's Thrift 2 gateway raises for an error."""
+    """Return the exception of HBase's Thrift 2 gateway for an error."""
     if isinstance(error, Refused) and (
         error.reason == "retries exhausted"
         or (method in OF_MANY_ROWS and error.reason != "illegal argument")
@@ -243,7 +242,7 @@ class Data2:
 
 
 def _selection_of(get: Any) -> Selection:
-    """Return what a TGet asks for of its row; a single timestamp goes before a range."""
+    """Return the selection of a TGet; a single timestamp goes before a range."""
     if get.maxVersions is not None and get.maxVersions < 1:
         raise IDL.TIOError(message="versions must be positive", canRetry=True)
     _refuse_bytes(get)
@@ -267,7 +266,7 @@ def _selection_of(get: Any) -> Selection:
 
 
 def scan_of(table: bytes, asked: Any) -> Scan:
-    """Return what a TScan asks for; to HBase a limit that is not positive is none."""
+    """Return the scan of a TScan; to HBase a limit that is not positive is none."""
     _refuse_bytes(asked)
     since, until = _time_range(asked.timeRange)
     versions = 1 if asked.maxVersions is None else asked.maxVersions
@@ -394,7 +393,7 @@ def _check_optional_time(timestamp: int | None) -> int | None:
 
 
 def is_durable(change: Any) -> bool:
-    """Whether the change is to survive a power failure."""
+    """Return True if the change must survive a power failure."""
     return change.durability not in NOT_DURABLE
 
 

@@ -22,7 +22,7 @@ COMPARISONS: dict[str, Callable[[bytes, bytes], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Comparator:
-    """What a part of a cell is compared with, and how."""
+    """A value to compare a part of a cell with, and the kind of comparison."""
 
     kind: Literal["binary", "binaryprefix", "regexstring", "substring"]
     value: bytes

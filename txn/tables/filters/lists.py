@@ -68,7 +68,7 @@ class _List(Filter):
 
     @abstractmethod
     def _join(self, answers: Iterable[bool]) -> bool:
-        """Return what the members' answers come to."""
+        """Join the answers of the members."""
 
 
 class _And(_List):
@@ -129,7 +129,7 @@ class _Or(_List):
         return found or SKIP
 
     def _repeat_code(self, number: int, version: CellVersion) -> ReturnCode | None:
-        """Return what a member says of all before where it wanted to be; None: ask it."""
+        """Return a member's last answer if it holds until a later version; None: ask the member."""
         last = self._last[number]
         if last is None:
             return None

@@ -29,7 +29,7 @@ _COLUMN = (unquote, unquote, read_operator, read_comparator, read_boolean, read_
 
 
 class ReturnCode(NamedTuple):
-    """Whether a version is included, and the step to the one that the filter is shown next.
+    """The answer of a filter to a version: include it or not, and the step to the next one.
 
     step: 0 to the next version, 1 to the next column, 2 to the next row (in this family), 3 to the
     filter's hint.
@@ -62,7 +62,7 @@ class Filter:
         return self.filter_all_remaining()
 
     def filter_cell(self, version: CellVersion) -> ReturnCode:
-        """Return what becomes of a version."""
+        """Return whether a version is included, and the next step."""
         return INCLUDE
 
     def transform_cell(self, version: CellVersion) -> CellVersion:

@@ -13,7 +13,7 @@ from txn.tables.kv.ordered import Reader
 
 SAMPLE = 64
 PARTS_EACH = 16
-"""How many parts are made for each that is wanted, which is then made of neighbours."""
+"""So many small parts are made for each wanted part, which then consists of neighbours."""
 
 _BYTES = 16  # of keys, from where they differ
 
@@ -67,7 +67,7 @@ def _choose(parts: list[tuple[bytes, float]], count: int) -> list[bytes]:
 
 
 def _halve(low: bytes, high: bytes) -> bytes:
-    """Return what is in the middle between two keys: above the low one, not above the high one."""
+    """Return the middle between two keys: above the low one, not above the high one."""
     at = _find_difference(low, high)
     middle = low[:at] + ((_number(low, at) + _number(high, at) + 1) // 2).to_bytes(_BYTES)
     middle = middle.rstrip(b"\0")

@@ -1,4 +1,4 @@
-"""Who may write to an embedded store, and who may open it: one thread of one process at a time.
+"""Mutual exclusion of writers and openings of a store: one thread of one process at a time.
 
 LMDB's own mutex makes a writer wait for as long as its owner is stopped, and a waiter was seen
 asleep in it after its owner's death. So each writer first takes a lock that the kernel frees with

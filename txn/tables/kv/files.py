@@ -40,7 +40,7 @@ _BEGUN = ".format-begun"
 _STORE_FILES = (DATA_FILE, LOCK_FILE, WRITER_FILE)
 _FORMAT_TEXT = "hbase-txn embedded store, format {}\n"
 _FORMAT_PATTERN = re.compile(re.escape(_FORMAT_TEXT).replace(r"\{\}", r"(\d{1,9})"))
-_PAGE_HEADER = struct.Struct("@NHHHH")  # of a page: number, padding, flags, end of its offsets, ...
+_HEADER = struct.Struct("@NHHHH")  # of a page: number, padding, flags, end of its offsets, ...
 _META = struct.Struct("@IIPNIHHNNNNNIHHNNNNNNN")  # ..., two trees, last page, transaction
 _NODE = struct.Struct("@HHHH")
 _NUMBER = struct.Struct("@N")
@@ -229,14 +229,14 @@ def _read_newest(file: int, path: str) -> _Meta:
 
 
 def _read_meta(file: int, offset: int, path: str) -> _Meta:
-    page = os.pread(file, _PAGE_HEADER.size + _META.size, offset)
+    page = os.pread(file, _HEADER.size + _META.size, offset)
     size = os.fstat(file).st_size
-    if len(page) < _PAGE_HEADER.size + _META.size:
+    if len(page) < _HEADER.size + _META.size:
         state = "cut short" if size else "empty"
         message = f"the store's data file is {state}: restore it from a backup"
         raise NotApplied(message, file=path, bytes=size)
-    _, _, flags, _, _ = _PAGE_HEADER.unpack_from(page)
-    magic, version, *fields = _META.unpack_from(page, _PAGE_HEADER.size)
+    _, _, flags, _, _ = _HEADER.unpack_from(page)
+    magic, version, *fields = _META.unpack_from(page, _HEADER.size)
     meta = _Meta(fields[2], fields[9], fields[-2], fields[-1])
     if magic == _MAGIC and version != _VERSION:
         message = "the store's data file is of another version of LMDB"
@@ -266,10 +266,8 @@ def _list_free_pages(file: int, meta: _Meta) -> Iterator[int]:
         if not pages:
             return
         page = os.pread(file, meta.page_bytes, pages.pop() * meta.page_bytes)
-        _, _, flags, end, _ = _PAGE_HEADER.unpack_from(page)
-        for offset in struct.unpack_from(
-            f"@{(end - _PAGE_HEADER.size) // 2}H", page, _PAGE_HEADER.size
-        ):
+        _, _, flags, end, _ = _HEADER.unpack_from(page)
+        for offset in struct.unpack_from(f"@{(end - _HEADER.size) // 2}H", page, _HEADER.size):
             low, high, rest, key_bytes = _NODE.unpack_from(page, offset)
             if flags & _IS_BRANCH:
                 pages.append(low | high << 16 | rest << 32)
@@ -277,9 +275,7 @@ def _list_free_pages(file: int, meta: _Meta) -> Iterator[int]:
             numbers, start = page, offset + _NODE.size + key_bytes
             if rest & _IS_LARGE:
                 (large,) = _NUMBER.unpack_from(page, start)
-                numbers = os.pread(
-                    file, low | high << 16, large * meta.page_bytes + _PAGE_HEADER.size
-                )
+                numbers = os.pread(file, low | high << 16, large * meta.page_bytes + _HEADER.size)
                 start = 0
             (count,) = _NUMBER.unpack_from(numbers, start)
             yield from struct.unpack_from(f"@{count}N", numbers, start + _NUMBER.size)

@@ -26,7 +26,7 @@ _TRIES = 64
 
 
 class Opening(NamedTuple):
-    """How a store is opened. path: its files."""
+    """How a store is opened. path: its directory."""
 
     path: str
     sync: bool
@@ -35,7 +35,7 @@ class Opening(NamedTuple):
 
 
 class LastUse(NamedTuple):
-    """Which data file this process had open before, and its newest commit then."""
+    """The data file that this process had open before, and its newest commit then."""
 
     inode: tuple[int, int]
     number: int
@@ -237,7 +237,7 @@ def _open_environment(opening: Opening, map_size: int) -> lmdb.Environment:
 
 
 def refuse_reader(path: str, slots: int | None) -> NotApplied:
-    """Return what is raised where living processes have all reader slots."""
+    """Return the error for a store whose reader slots living processes have all taken."""
     return NotApplied(
         "all reader slots of the store are taken: end some processes that use it, or end all and "
         "open it with ?max_readers=",

@@ -1,4 +1,4 @@
-"""What a local transaction of LMDB reads and writes, with keys longer than LMDB takes.
+"""Local transactions of LMDB, with keys longer than LMDB takes.
 
 A trie of layers, as in Masstree (Mao, Kohler, Morris, EuroSys 2012). A key of up to 490 bytes is
 stored as it is. A longer one is cut: its first 490 bytes and a byte 00 are the key of a pointer,

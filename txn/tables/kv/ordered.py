@@ -24,7 +24,7 @@ class Reader(Protocol):
         A writer changes nothing while it iterates."""
 
     def items(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield what `keys` does, each key with its value."""
+        """Yield the same keys, each with its value."""
 
     def first(self, start: bytes, stop: bytes) -> bytes | None:
         """Return the first of `keys`, or None: the quicker way to leap from one to the next."""
@@ -44,7 +44,7 @@ class Writer(Reader, Protocol):
 
 
 class OrderedStore(Protocol):
-    """Where the keys and values are kept."""
+    """A store of keys and values."""
 
     def read(self, body: Callable[[Reader], R]) -> R:
         """Run the function in a read transaction and return its result."""
