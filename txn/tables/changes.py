@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import assert_never
 
-from txn.model import MAX_CELL
+from txn.model import MAX_CELL, Cell
 from txn.tables import catalog, cells
 from txn.tables.catalog import FamilyLayout, TableCatalog
 from txn.tables.cells import CellVersion
@@ -115,20 +115,20 @@ class RowChange:
         return resolved
 
     def _compute(self, operation: Add | Append) -> Put:
-        found, ttl_ms = self._newest(operation.family, operation.column), operation.ttl_ms
-        old = b"" if found is None else found[0][1]
-        if ttl_ms is None and found is not None:
-            ttl_ms = cells.find_ttl(self._state(operation.family, operation.column), found[0][0])
+        family, column, _, ttl_ms = operation
+        found = self._read_newest(family, column)
+        old, at = found[0] if found else Cell(b"", -1)
+        if ttl_ms is None and found:
+            ttl_ms = cells.find_ttl(self._read_state(family, column), at)
         if isinstance(operation, Append):
             value = old + operation.value
-        elif found is None:
+        elif not found:
             value = _long(operation.by)
         elif len(old) != _LONG:
             raise Refused("do not retry", "the field is not a number of 8 bytes", bytes=len(old))
         else:
             value = _long(int.from_bytes(old) + operation.by)
-        above = 0 if found is None else found[0][0] + 1
-        put = Put(operation.family, operation.column, value, max(self._now, above), ttl_ms)
+        put = Put(family, column, value, max(self._now, at + 1), ttl_ms)
         _check_size(self._row, put)
         return put
 
@@ -140,26 +140,22 @@ class RowChange:
         timestamp = self._now
         if operation.exact and family is not None and column is not None:
             number = exact[family, column] = exact.get((family, column), 0) + 1
-            found = self._newest(family, column, number)
-            if found is not None and len(found) >= number:
-                timestamp = found[number - 1][0]
+            found = self._read_newest(family, column, number)
+            if len(found) >= number:
+                timestamp = found[number - 1].timestamp
         return operation._replace(timestamp=timestamp)
 
-    def _newest(
-        self, family: bytes, column: bytes, limit: int = 1
-    ) -> list[tuple[int, bytes]] | None:
+    def _read_newest(self, family: bytes, column: bytes, limit: int = 1) -> list[Cell]:
         layout = self._layout(family)
-        oldest = 0 if layout.ttl_ms is None else self._now - layout.ttl_ms
-        found = cells.versions(
-            self._state(family, column),
-            oldest,
+        return cells.versions(
+            self._read_state(family, column),
+            0 if layout.ttl_ms is None else self._now - layout.ttl_ms,
             self._now,
             limit=min(limit, layout.versions),
             at_least=layout.min_versions,
         )
-        return [(cell.timestamp, cell.value) for cell in found] or None
 
-    def _state(self, family: bytes, column: bytes) -> bytes:
+    def _read_state(self, family: bytes, column: bytes) -> bytes:
         return self._writer.get(catalog.cell_key(self._layout(family), self._row, column)) or b""
 
     def _put(self, put: Put) -> None:

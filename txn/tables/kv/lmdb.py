@@ -85,7 +85,7 @@ class LmdbStore:
     ) -> None:
         """create: whether a store that does not exist is made, or an InvalidRequestError.
         read_only: write nothing; so it is, too, where this process may not write to the files.
-        max_readers: the threads of all processes that may read at once; the first opening decides."""
+        max_readers: threads of all processes that may read at once; the first opening decides."""
         self._closed = False
         self._joined = _Joined()
         path = prepare_directory(path, create and not read_only)
