@@ -310,6 +310,8 @@ class WireReader:
 
     def _skip(self, wire: int, depth: int) -> None:
         """Read a value of any type and forget it."""
+        if wire == TType.BINARY:  # thriftpy2's own, never on the wire
+            raise Malformed(f"unknown type type={wire}")
         self._value(_SKIPPED.get(wire, wire), None, depth)
 
     def _make_depth_error(self) -> Malformed:
