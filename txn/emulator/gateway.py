@@ -41,19 +41,19 @@ FOREVER_S = 2_147_483_647
 WAIT_LIMIT_MS = 20
 """A cell from further in the future than this is not waited for."""
 
-_HBASE = "org.apache.hadoop.hbase"
+HBASE = "org.apache.hadoop.hbase"
 _CLASSES: dict[Reason, str] = {
-    "table not found": f"{_HBASE}.TableNotFoundException",
-    "table exists": f"{_HBASE}.TableExistsException",
-    "table not enabled": f"{_HBASE}.TableNotEnabledException",
-    "table not disabled": f"{_HBASE}.TableNotDisabledException",
-    "no such column family": f"{_HBASE}.regionserver.NoSuchColumnFamilyException",
-    "namespace not found": f"{_HBASE}.NamespaceNotFoundException",
-    "namespace exists": f"{_HBASE}.NamespaceExistException",
-    "constraint": f"{_HBASE}.constraint.ConstraintException",
+    "table not found": f"{HBASE}.TableNotFoundException",
+    "table exists": f"{HBASE}.TableExistsException",
+    "table not enabled": f"{HBASE}.TableNotEnabledException",
+    "table not disabled": f"{HBASE}.TableNotDisabledException",
+    "no such column family": f"{HBASE}.regionserver.NoSuchColumnFamilyException",
+    "namespace not found": f"{HBASE}.NamespaceNotFoundException",
+    "namespace exists": f"{HBASE}.NamespaceExistException",
+    "constraint": f"{HBASE}.constraint.ConstraintException",
     "illegal argument": "java.lang.IllegalArgumentException",
-    "do not retry": f"{_HBASE}.DoNotRetryIOException",
-    "retries exhausted": f"{_HBASE}.client.RetriesExhaustedException",
+    "do not retry": f"{HBASE}.DoNotRetryIOException",
+    "retries exhausted": f"{HBASE}.client.RetriesExhaustedException",
 }
 OPTIONAL = frozenset({"attributes", "columns", "value", "splitKeys", "regex", "logQueryFilter"})
 """The arguments without which HBase's gateways can do what is asked."""
@@ -249,17 +249,6 @@ def refuse_as_many(rows: int = 2) -> Iterator[None]:
 
 
 @contextmanager
-def refuse_once() -> Iterator[None]:
-    """Refuse a checked change for good: HBase's clients do not try those again."""
-    try:
-        yield
-    except Refused as refused:
-        if refused.reason != "retries exhausted":
-            raise
-        raise Refused("do not retry", str(refused)) from refused
-
-
-@contextmanager
 def fail_internally() -> Iterator[None]:
     """Make of what is refused what a gateway of HBase makes of it before it looks at the table."""
     try:
@@ -278,13 +267,6 @@ def format_error(error: TxnError) -> str:
     if not isinstance(error, InvalidRequestError):
         return f"java.io.IOException: {error}"
     return f"{_CLASSES[reason_of(error)]}: {error}"
-
-
-def format_family_error(error: InvalidRequestError) -> str:
-    """Return the message of a refused change to a table's families."""
-    if reason_of(error) in ("do not retry", "no such column family"):
-        return f"{_HBASE}.InvalidFamilyOperationException: {error}"
-    return format_error(error)
 
 
 def make_internal(method: str, error: Exception) -> TApplicationException:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from txn.tables.cells import CellVersion
+from txn.tables.cells import FOREVER, CellVersion
 from txn.tables.filters.parsing import Expression
 
-MAX_TIMESTAMP = (1 << 63) - 1
+MAX_TIMESTAMP = FOREVER
 
 Operator = Literal["<", "<=", "=", "!=", ">=", ">", "no-op"]
 

@@ -29,10 +29,10 @@ from txn.tables.cells import newest, put_version
 from txn.tables.changes import write_cell
 from txn.tables.kv.dividing import divide_keys
 from txn.tables.kv.ordered import Reader, Writer
+from txn.tables.operations import MAX_TIMESTAMP
 from txn.tables.pages import PAGE_BYTES, PAGE_ROWS, RowChoice, ScanPage, find_oldest
 
 UNMAP_PAGES = 2  # after so many a long scan gives back the memory that it has taken up
-MAX_TIMESTAMP = (1 << 63) - 1
 
 
 class TableStore(catalog.CatalogUser):

@@ -43,7 +43,7 @@ DECLARING = frozenset(
 )
 """The methods that answer an illegal argument with the exception that the interface has for it."""
 
-_PARTIAL = "org.apache.hadoop.hbase.client.RetriesExhaustedWithDetailsException"
+_PARTIAL = f"{gateway.HBASE}.client.RetriesExhaustedWithDetailsException"
 
 Attributes = dict[bytes, bytes] | None
 Columns = Sequence[bytes] | None

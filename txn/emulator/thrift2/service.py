@@ -38,6 +38,7 @@ SERVICE: Any = IDL.THBaseService
 OF_MANY_ROWS = frozenset({"mutateRow", "checkAndMutate"})
 """The methods that HBase carries out as a request about many rows."""
 OF_FAMILIES = frozenset({"addColumnFamily", "modifyColumnFamily", "deleteColumnFamily"})
+OF_FAMILY = ("do not retry", "no such column family")
 OPERATORS: dict[int, Operator] = {0: "<", 1: "<=", 2: "=", 3: "!=", 4: ">=", 5: ">", 6: "no-op"}
 NOT_DURABLE = (IDL.TDurability.SKIP_WAL, IDL.TDurability.ASYNC_WAL)
 
@@ -67,11 +68,9 @@ def explain_error(method: str, error: TxnError) -> Exception:
     elif gateway.reason_of(error) == "illegal argument":
         explained = gateway.make_internal(method, error)
     else:
-        text = (
-            gateway.format_family_error(error)
-            if method in OF_FAMILIES
-            else gateway.format_error(error)
-        )
+        text = gateway.format_error(error)
+        if method in OF_FAMILIES and gateway.reason_of(error) in OF_FAMILY:
+            text = f"{gateway.HBASE}.InvalidFamilyOperationException: {error}"
         explained = IDL.TIOError(message=text, canRetry=False)
     return explained
 
@@ -191,8 +190,12 @@ class Data2:
         _check_same_row(row, change)
         condition = Condition(family, qualifier, "=", value)
         durable = is_durable(change)
-        with gateway.refuse_once():
+        try:
             return self._rows.check_and_mutate(table, row, condition, operations, durable=durable)
+        except Refused as refused:  # HBase's clients do not try checked changes again
+            if refused.reason != "retries exhausted":
+                raise
+            raise Refused("do not retry", str(refused)) from refused
 
     def checkAndMutate(
         self,
