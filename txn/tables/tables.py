@@ -27,8 +27,7 @@ from txn.tables import catalog, cells, pages
 from txn.tables.catalog import TableCatalog, cell_key
 from txn.tables.cells import newest, put_version
 from txn.tables.changes import write_cell
-from txn.tables.kv.dividing import divide_keys
-from txn.tables.kv.ordered import Reader, Writer
+from txn.tables.kv.ordered import Reader, Writer, divide_keys
 from txn.tables.operations import MAX_TIMESTAMP
 from txn.tables.pages import PAGE_BYTES, PAGE_ROWS, RowChoice, ScanPage, find_oldest
 
