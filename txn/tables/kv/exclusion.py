@@ -54,7 +54,7 @@ def find_patience(began_ms: int) -> int:
     return limit_due(began_ms, began_ms + PATIENCE_MS) - began_ms
 
 
-class Exclusion:
+class FileLock:
     """A lock on bytes of the file; as a context manager it is held meanwhile.
 
     One that comes when it is free takes it: quick writers lose no time by waking each other. One

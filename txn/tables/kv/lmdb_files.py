@@ -20,7 +20,7 @@ import lmdb
 
 from txn.errors import NotApplied, StoreClosedError
 from txn.tables.kv import exclusion, files
-from txn.tables.kv.exclusion import Exclusion
+from txn.tables.kv.exclusion import FileLock
 
 _TRIES = 64
 
@@ -75,10 +75,10 @@ class LmdbFiles:
         if file is None:
             return nullcontext()
         if opening.read_only:
-            self.reading = Exclusion(file, exclusion.WRITING, path, is_shared=True)
+            self.reading = FileLock(file, exclusion.WRITING, path, is_shared=True)
             return nullcontext()
-        self.writing = Exclusion(file, exclusion.WRITING, path)
-        return Exclusion(file, exclusion.OPENING, path)
+        self.writing = FileLock(file, exclusion.WRITING, path)
+        return FileLock(file, exclusion.OPENING, path)
 
     def _open(self, opening: Opening, map_size: int, last: LastUse | None) -> None:
         number = self._prepare(opening, is_new=last is None)
