@@ -394,16 +394,16 @@ def check_row(row: bytes) -> None:
 
 def walk_rows(reader: Reader, low: bytes, high: bytes, *, reverse: bool) -> Iterator[bytes]:
     """Yield the prefix of each row's keys between two keys, leaping from row to row."""
+    first, before = reader.first, reader.before
     while True:
-        if reverse:
-            key = reader.before(high)
-            key = None if key is None or key < low else key
-        else:
-            key = reader.first(low, high)
-        if key is None:
+        key = before(high) if reverse else first(low, high)
+        if key is None or key < low:
             return
-        stem = key[: split_row(key)]
-        low, high = (low, stem) if reverse else (stem + ROW_PASSED, high)
+        stem = key[: key.index(ROW_END, 4)]
+        if reverse:
+            high = stem
+        else:
+            low = stem + ROW_PASSED
         yield stem
 
 
