@@ -35,8 +35,8 @@ from thriftpy2.transport import TCyBufferedTransport, TSocket
 from tests.bench import report
 from tests.bench.servers import measured_hbase
 from tests.integration.serving import served
-from txn.emulator.thrift1 import convert as convert1
-from txn.emulator.thrift2 import convert as convert2
+from txn.emulator.thrift1 import IDL as ONE
+from txn.stores.hbase.idl import IDL as TWO
 
 TABLE = b"bench_emulator"
 ROWS = 1000
@@ -47,8 +47,6 @@ CLIENTS = (1, 16)
 PROCESSES = 4
 PATIENCE_S = 60
 HEAD = ("gateway", "work", "clients", "subject", "a second", "ms", "99 %", "to HBase", "range")
-TWO = convert2.IDL
-ONE = convert1.IDL
 
 Call = Callable[[], object]
 

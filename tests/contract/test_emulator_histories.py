@@ -17,11 +17,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from tests.contract.both import Both, both, fresh
 from tests.integration.hbase import HBase
-from txn.emulator.thrift1 import convert as convert1
-from txn.emulator.thrift2 import convert as convert2
+from txn.emulator.thrift1 import IDL as ONE
+from txn.stores.hbase.idl import IDL as TWO
 from txn.tables.operations import MAX_TIMESTAMP
 
-ONE, TWO = convert1.IDL, convert2.IDL
 MANY = 1000  # versions: more than a history can put, so that none is ever hidden
 ROWS = (b"a", b"b", b"b\0")
 FAMILIES = (b"d", b"e")

@@ -10,7 +10,7 @@ import pytest
 
 from tests.contract.both import NOW_MS, TTLS, Both, both, fresh
 from tests.integration.hbase import HBase
-from txn.emulator.thrift1.convert import IDL
+from txn.emulator.thrift1 import IDL
 from txn.model import MAX_CELL
 
 ABSENT = b"emulator-no-such-table"

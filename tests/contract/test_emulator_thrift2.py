@@ -9,8 +9,8 @@ import pytest
 
 from tests.contract.both import NOW_MS, TTLS, Both, both, fresh
 from tests.integration.hbase import HBase
-from txn.emulator.thrift2.convert import IDL
 from txn.model import MAX_CELL
+from txn.stores.hbase.idl import IDL
 from txn.tables.changes import MAX_COLUMN
 
 ABSENT = b"emulator-no-such-table"

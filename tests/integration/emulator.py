@@ -16,8 +16,9 @@ from txn.clock import Clock, SystemClock
 from txn.emulator.scanners import ScannerLimits
 from txn.emulator.thrift1 import service as thrift1
 from txn.emulator.thrift2 import service as thrift2
+from txn.server.connection import ServedInterface
 from txn.server.listening import listen
-from txn.server.ports import ServedInterface, Server
+from txn.server.ports import Server
 from txn.service.server import Transactional
 from txn.stores import open_store
 from txn.tables.kv.lmdb import LmdbStore

@@ -21,9 +21,10 @@ from thriftpy2.protocol import TCompactProtocol, TCyBinaryProtocol
 from thriftpy2.thrift import TClient
 from thriftpy2.transport import TCyBufferedTransport, TCyFramedTransport, TSocket
 
+from txn.server.connection import ServedInterface
 from txn.server.listening import listen
 from txn.server.options import Limits
-from txn.server.ports import ServedInterface, Server
+from txn.server.ports import Server
 
 ECHO = thriftpy2.load(
     str(Path(__file__).with_name("echo.thrift")), module_name="txn_tests_echo_thrift"

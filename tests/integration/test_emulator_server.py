@@ -33,10 +33,10 @@ from tests.integration.serving import (
     rest,
 )
 from txn import InvalidRequestError
+from txn.server.connection import Revocable, ServedInterface
 from txn.server.listening import listen
 from txn.server.options import Limits, Options
-from txn.server.ports import ServedInterface, Server, server_tls_context
-from txn.server.replies import Revocable
+from txn.server.ports import Server, server_tls_context
 
 TLS = Path(__file__).with_name("tls")
 WHOLE = ECHO.Whole(

@@ -25,8 +25,9 @@ from txn import Delete, Exact, Key, Mutation, connect
 from txn.clock import SystemClock
 from txn.emulator.thrift1 import service as thrift1
 from txn.emulator.thrift2 import service as thrift2
+from txn.server.connection import ServedInterface
 from txn.server.listening import listen
-from txn.server.ports import ServedInterface, Server
+from txn.server.ports import Server
 from txn.tables.admin import Admin
 from txn.tables.kv.memory import MemoryStore
 from txn.tables.kv.ordered import Reader

@@ -15,8 +15,8 @@ import pytest
 
 from tests.integration.serving import PATIENCE_S, served
 from txn.clock import ManualClock
-from txn.emulator.sweeping import PAGE_REST_MS, ROUND_REST_MS, Sweeper, wait
-from txn.emulator.workers import Supervisor
+from txn.emulator.serving import PAGE_REST_MS, ROUND_REST_MS, Compactor
+from txn.emulator.workers import Supervisor, wait
 from txn.tables.admin import Admin
 from txn.tables.kv.lmdb import LmdbStore
 from txn.tables.kv.memory import MemoryStore
@@ -45,10 +45,10 @@ def kept(store: OrderedStore) -> int:
     return store.read(lambda reader: sum(b"row" in key for key in reader.keys(b"", b"\xff" * 9)))
 
 
-def round_of(sweeper: Sweeper) -> int:
+def round_of(compactor: Compactor) -> int:
     """Go over all tables once; return how many pages that took."""
     pages = 0
-    while sweeper.step() != ROUND_REST_MS:
+    while compactor.step() != ROUND_REST_MS:
         pages += 1
     return pages
 
@@ -57,12 +57,12 @@ def test_markers_stay_for_their_time_and_then_go() -> None:
     """A marker masks late duplicates; one that is kept for ever fills the disk."""
     store, clock = MemoryStore(), ManualClock()
     deleted(store, clock, b"t", 10)
-    sweeper = Sweeper(store, clock, DAY_MS, LOG)
+    compactor = Compactor(store, clock, DAY_MS, LOG)
     clock.advance(DAY_MS)
-    round_of(sweeper)
+    round_of(compactor)
     assert kept(store) == 10
     clock.advance(1)
-    round_of(sweeper)
+    round_of(compactor)
     assert kept(store) == 0
 
 
@@ -70,12 +70,12 @@ def test_a_clock_that_is_set_makes_no_marker_old() -> None:
     """It is as old as the monotonic clock says, or the time of day, whichever is less."""
     store, clock = MemoryStore(), ManualClock()
     deleted(store, clock, b"t", 10)
-    sweeper = Sweeper(store, clock, DAY_MS, LOG)
+    compactor = Compactor(store, clock, DAY_MS, LOG)
     clock.set_wall_ms(clock.wall_ms() + 2 * DAY_MS)
-    round_of(sweeper)
+    round_of(compactor)
     assert kept(store) == 10
     clock.advance(DAY_MS + 1)
-    round_of(sweeper)
+    round_of(compactor)
     assert kept(store) == 0
 
 
@@ -83,11 +83,11 @@ def test_a_step_is_a_page() -> None:
     """Whoever serves requests must not wait for a whole table."""
     store, clock = MemoryStore(), ManualClock()
     deleted(store, clock, b"t", ROWS)
-    sweeper = Sweeper(store, clock, 0, LOG)
+    compactor = Compactor(store, clock, 0, LOG)
     clock.advance(1)
-    assert sweeper.step() == PAGE_REST_MS
+    assert compactor.step() == PAGE_REST_MS
     assert kept(store) == ROWS - PAGE_ROWS
-    assert round_of(sweeper) == 2
+    assert round_of(compactor) == 2
     assert kept(store) == 0
 
 
@@ -96,28 +96,28 @@ def test_a_table_that_is_dropped_meanwhile_ends_the_round_only() -> None:
     store, clock = MemoryStore(), ManualClock()
     admin = Admin(store, clock)
     deleted(store, clock, b"t", ROWS)
-    sweeper = Sweeper(store, clock, 0, LOG)
-    sweeper.step()
+    compactor = Compactor(store, clock, 0, LOG)
+    compactor.step()
     admin.disable(b"t")
     admin.drop(b"t")
-    assert round_of(sweeper) == 0
+    assert round_of(compactor) == 0
     deleted(store, clock, b"u", 1)
     clock.advance(1)
-    round_of(sweeper)
+    round_of(compactor)
     assert kept(store) == 0
 
 
 def test_an_error_that_nobody_has_foreseen_ends_the_round_only() -> None:
-    """The caller is the supervisor of the workers: it would end with the sweeper."""
+    """The caller is the supervisor of the workers: it would end with the compactor."""
     store, clock = OddStore(), ManualClock()
     deleted(store, clock, b"t", 1)
-    sweeper = Sweeper(store, clock, 0, LOG)
+    compactor = Compactor(store, clock, 0, LOG)
     store.is_odd = True
-    assert sweeper.step() == ROUND_REST_MS
-    assert sweeper.step() == ROUND_REST_MS
+    assert compactor.step() == ROUND_REST_MS
+    assert compactor.step() == ROUND_REST_MS
     store.is_odd = False
     clock.advance(1)
-    round_of(sweeper)
+    round_of(compactor)
     assert kept(store) == 0
 
 

@@ -581,7 +581,7 @@ def test_a_commit_whose_table_went_is_told_as_committed_and_not_sent_again() -> 
     admin = Admin(memory, SystemClock())
 
     def plan(call: Call) -> Fault:
-        if call.method == "write" and admin.is_enabled(b"other"):
+        if call.method == "write" and admin.table(b"other").enabled:
             admin.disable(b"other")
         return Fault()
 

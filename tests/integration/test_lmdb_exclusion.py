@@ -216,7 +216,7 @@ def test_an_interrupt_as_a_writer_ends_keeps_no_other_thread_out(
 
     store = LmdbStore(path)
     with monkeypatch.context() as patch:
-        patch.setattr("txn.tables.kv.exclusion.lockf", free_and_interrupt)
+        patch.setattr("fcntl.lockf", free_and_interrupt)
         with pytest.raises(KeyboardInterrupt):
             put(store, b"1")
     put(store, b"2")

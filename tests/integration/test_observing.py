@@ -37,8 +37,9 @@ from txn import AssertionFailedError, Exact, InvalidRequestError, Key, Mutation,
 from txn.clock import SystemClock, poll
 from txn.emulator import exposing
 from txn.emulator.serving import Hosted
+from txn.server.connection import ServedInterface
 from txn.server.listening import listen
-from txn.server.ports import ServedInterface, Server
+from txn.server.ports import Server
 from txn.service import messages
 from txn.service.messages import IDL
 from txn.service.server import Transactional

@@ -7,7 +7,7 @@ import pytest
 from tests.unit import filter_cases as cases
 from txn.clock import ManualClock
 from txn.tables.admin import Admin
-from txn.tables.filters.parsing import All, AnyOf, Simple, Skip, While, parse_filter
+from txn.tables.filters.parsing import Expression, parse_filter
 from txn.tables.filters.patterns import searcher
 from txn.tables.kv.memory import MemoryStore
 from txn.tables.operations import FamilySettings, Put, Range, Selection
@@ -74,16 +74,18 @@ def test_what_is_no_filter_is_refused_with_its_place(rows: Rows, text: bytes) ->
 
 def test_and_binds_closer_than_or_and_skip_closer_than_both() -> None:
     """HBase's precedence, and its lists rather than pairs."""
-    a, b, c = (Simple("PrefixFilter", (name,)) for name in (b"a", b"b", b"c"))
+    a, b, c = (Expression("PrefixFilter", (name,)) for name in (b"a", b"b", b"c"))
     text = b"PrefixFilter('a') OR SKIP PrefixFilter('b') AND WHILE SKIP PrefixFilter('c')"
-    assert parse_filter(text) == AnyOf((a, All((Skip(b), While(Skip(c))))))
+    skip_b, skip_c = (Expression("SKIP", (each,)) for each in (b, c))
+    both = Expression("AND", (skip_b, Expression("WHILE", (skip_c,))))
+    assert parse_filter(text) == Expression("OR", (a, both))
     text = b"PrefixFilter('a') AND PrefixFilter('b')AND PrefixFilter('c')"
-    assert parse_filter(text) == All((a, b, c))
+    assert parse_filter(text) == Expression("AND", (a, b, c))
 
 
 def test_a_quote_is_written_twice() -> None:
     """Nothing else has a meaning in quotes: parentheses and commas stand for themselves."""
-    assert parse_filter(b"PrefixFilter('it''s (a), ''b''')") == Simple(
+    assert parse_filter(b"PrefixFilter('it''s (a), ''b''')") == Expression(
         "PrefixFilter", (b"it's (a), 'b'",)
     )
 

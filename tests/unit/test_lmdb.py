@@ -15,7 +15,7 @@ import pytest
 from txn.errors import InvalidRequestError, StoreError
 from txn.model import Family
 from txn.stores import open_store
-from txn.tables.kv import directory
+from txn.tables.kv.files import FORMAT
 from txn.tables.kv.lmdb import FIRST_MAP_SIZE, LmdbStore
 from txn.tables.kv.ordered import Reader, Writer
 
@@ -223,7 +223,7 @@ def test_a_directory_with_other_files_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (f"hbase-txn embedded store, format {directory.FORMAT + 1}\n", "newer format"),
+        (f"hbase-txn embedded store, format {FORMAT + 1}\n", "newer format"),
         ("hbase-txn embedded store, format \n", "not a store of ours"),
         ("", "not a store of ours"),
         ("\xff\xfe something else", "not a store of ours"),

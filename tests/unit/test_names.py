@@ -83,6 +83,6 @@ NOUNS = {
 BOTH = "the same for each of HBase's two services"
 TWINS = {
     "Summary": "public in two packages: what was counted, of a partition or of a store",
-    **dict.fromkeys(("explain_error", "handler", "is_durable", "make_io_error", "scan_of"), BOTH),
+    **dict.fromkeys(("explain_error", "handler", "is_durable", "scan_of"), BOTH),
 }
 """Names that stand in several modules and mean the same there, and why."""

@@ -101,6 +101,16 @@ def test_a_page_ends_where_its_values_are_large() -> None:
     assert len(rows.scan(T, Range(), Selection(), limit_rows=9).results) == 2
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_page_of_no_rows_is_before_the_first_row(reverse: bool) -> None:
+    """Asked for none, a scan of a whole table stays at its beginning, in either direction."""
+    rows = opened(MemoryStore())
+    rows.mutate(T, [(row, [Put(b"d", b"x", b"1")]) for row in (b"a", b"b")])
+    empty = rows.scan(T, Range(reverse=reverse), Selection(), limit_rows=0)
+    page = rows.scan(T, Range(reverse=reverse), Selection(), limit_rows=9, resume=empty.resume)
+    assert [each.row for each in page.results] == ([b"b", b"a"] if reverse else [b"a", b"b"])
+
+
 def test_a_row_of_many_versions_comes_as_several_results() -> None:
     """HBase's batches: all but the last say that more follows."""
     rows = opened(MemoryStore())

@@ -57,7 +57,7 @@ class Tables(World):
         self.admin.drop(OTHER)
 
     def bring_back(self) -> None:
-        if self.admin.exists(OTHER):
+        if self.admin.find(OTHER) is not None:
             self.admin.enable(OTHER)
         else:
             self.store.ensure_table(OTHER, {b"d": Family()})

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sortedcontainers import SortedDict
 
-from txn.tables.kv import layers
-from txn.tables.kv.layers import SLICE
+from txn.tables.kv import lmdb_transactions as layers
+from txn.tables.kv.lmdb_transactions import SLICE
 
 
 class Short:
@@ -19,14 +19,14 @@ class Short:
         self.map: SortedDict = SortedDict()
 
     def put(self, key: bytes, value: bytes) -> None:
-        self._set(layers.make(self.map.get, self._set, key), value)
+        self._set(layers.make_layers(self.map.get, self._set, key), value)
 
     def get(self, key: bytes) -> bytes | None:
         stored = layers.find_value(self.map.get, key)
         return None if stored is None else self.map.get(stored)
 
     def delete(self, key: bytes) -> None:
-        layers.remove(self.map.get, lambda stored: self.map.pop(stored, None), self.seek, key)
+        layers.remove_key(self.map.get, lambda stored: self.map.pop(stored, None), self.seek, key)
 
     def keys(self, start: bytes, stop: bytes) -> list[bytes]:
         return list(layers.merge_keys(self.map.get, self.seek, start, stop))
@@ -36,7 +36,7 @@ class Short:
             found = self.map.irange(maximum=stop, inclusive=(True, False), reverse=True)
             return next(found, None)
 
-        return layers.before(self.map.get, seek_back, key)
+        return layers.find_before(self.map.get, seek_back, key)
 
     def seek(self, start: bytes) -> Iterator[bytes]:
         return iter(self.map.irange(start))

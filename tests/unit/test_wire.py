@@ -11,8 +11,7 @@ from thriftpy2.protocol import TCyBinaryProtocol
 from thriftpy2.transport import TCyMemoryBuffer
 
 from txn.server.options import Limits
-from txn.server.protocols import open_reader
-from txn.server.wire import Malformed, RequestRefused, Source, WireCall
+from txn.server.wire import Malformed, RequestRefused, Source, WireCall, open_reader
 from txn.stores.hbase.idl import IDL
 
 ARGUMENTS = IDL.THBaseService.checkAndPut_args
@@ -107,3 +106,10 @@ def test_nothing_is_read_past_the_limit_of_items() -> None:
     with pytest.raises(Malformed, match="too many items limit=20"):
         reader.call(METHODS)
     assert source.items == 21
+
+
+def test_a_type_that_is_only_thriftpy2s_is_refused() -> None:
+    """It tells strings of bytes from text by a type of its own, which no client sends."""
+    data = encode(PUT).partition(b"\x0b\0\1")[0] + b"\x12\0\7\0\0\0\0\0"
+    with pytest.raises(Malformed, match="unknown type type=18"):
+        read(data, len(data))

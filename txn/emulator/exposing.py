@@ -1,8 +1,8 @@
-"""`txn serve --metrics PORT`: what Prometheus reads of the transactions served.
+"""`txn serve --metrics PORT`: metrics of the transactions served, for Prometheus.
 
-Several workers count into files of one folder, and each of them answers with the sums of all: who
-asks does not choose the worker. What one that has ended had counted stays in them, so that no sum
-goes back.
+Several workers count into files of one folder, and each answers with the sums of all, since a
+client does not choose the worker. The counts of a worker that has ended stay in the files, so that
+no sum goes back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from txn.clock import SystemClock
 from txn.events import Listener, silent
 from txn.host.extras import require_extra
-from txn.server.connection import Telling
+from txn.server.connection import RateLimitedLog
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication
@@ -37,7 +37,7 @@ MOST_AT_ONCE = 32
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = PATIENCE_S  # who says nothing keeps no thread for longer
+    timeout = PATIENCE_S  # a silent client keeps no thread for longer
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing: somebody asks each few seconds."""
@@ -64,7 +64,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.set_app(self._answer)
         self._app = app
         self._free = threading.Semaphore(MOST_AT_ONCE)
-        self._tell = Telling(LOG, SystemClock())
+        self._tell = RateLimitedLog(LOG, SystemClock())
 
     def _answer(self, environ: dict[str, Any], start: StartResponse) -> Iterable[bytes]:
         try:
@@ -102,7 +102,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class Exposition:
-    """What answers on a listening socket, from `start` to `stop`, in each process that serves.
+    """A server of metrics on a listening socket, from `start` to `stop`, in each process.
 
     listening: None where nobody is to be answered, nor anything counted. shared: whether several
     processes serve. It must be made before they are, and closed once they have ended.
@@ -118,7 +118,8 @@ class Exposition:
             self._folder = os.environ[FOLDER] = tempfile.mkdtemp(prefix="txn-metrics-")
         try:
             with require_extra("metrics"):  # what is missing is told before anybody is served
-                import txn.metrics  # noqa: F401, PLC0415
+                from txn import metrics  # noqa: PLC0415
+            self._metrics = metrics
         except BaseException:
             self.close()
             raise
@@ -127,10 +128,8 @@ class Exposition:
         """Begin to answer; return the watch that counts."""
         if self._listening is None:
             return silent
-        from txn.metrics import Metrics, make_metrics_app  # noqa: PLC0415
-
-        on_event = Metrics()
-        self._server = _Server(self._listening, make_metrics_app())
+        on_event: Listener = self._metrics.Metrics()
+        self._server = _Server(self._listening, self._metrics.make_metrics_app())
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         return on_event
 
@@ -143,9 +142,7 @@ class Exposition:
     def forget(self, process: int) -> None:
         """Take out of the sums what waited in a worker that has ended."""
         if self._folder is not None:
-            from txn.metrics import forget_process  # noqa: PLC0415
-
-            forget_process(process)
+            self._metrics.forget_process(process)
 
     def close(self) -> None:
         """Delete what the workers have counted."""

@@ -1,12 +1,12 @@
 """The scanners that clients have opened and not closed yet, and how far each has come.
 
-A scanner is a place in a table, never a transaction: each call reads its pages from where the last
-one stopped. As with HBase, opening looks at nothing, so that what is wrong with the table comes out
-at the first call. Scanners of clients that went away end with their lease. Their numbers begin
+A scanner is a position in a table, never a transaction: each call reads its pages from where the
+last one stopped. As with HBase, opening looks at nothing, so that what is wrong with the table
+comes out at the first call. Scanners of clients that went away end with their lease. Numbers begin
 anywhere: one that a client has from another worker, or from before a restart, is of nobody here.
 
 A call takes from its scanner what it returns, and nothing if it fails: it works on a copy of the
-place, which the scanner gets at the end. If the reply does not reach the client, it is put back.
+position, which the scanner gets at the end. If the reply does not reach the client, it is put back.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from txn.clock import Clock
 from txn.errors import StoreError
-from txn.server.replies import Revocable
+from txn.server.connection import Revocable
 from txn.tables.operations import Range, Result, Selection
 from txn.tables.refusal import Refused
 from txn.tables.rows import PAGE_BYTES, Resume, Rows
@@ -32,7 +32,7 @@ VERSION_OVERHEAD = 64
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What a scanner reads; limit: at most so many rows. in_order: how its cells are shown."""
+    """The scan of a scanner; limit: at most so many rows. in_order: how its cells are shown."""
 
     table: bytes
     rows: Range
@@ -56,8 +56,8 @@ class ScannerLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """How far a scanner has come. left: so many rows may follow what was read; pending: read, and
+class _Position:
+    """The progress of a scanner. left: so many rows may follow what was read; pending: read, and
     returned up to `at`."""
 
     left: int | None
@@ -66,8 +66,8 @@ class _Place:
     resume: Resume | None = None
     ended: bool = False
 
-    def advance(self, count: int) -> tuple[Sequence[Result], _Place]:
-        """Return at most so many of the pending results, and the place after them."""
+    def advance(self, count: int) -> tuple[Sequence[Result], _Position]:
+        """Return at most so many of the pending results, and the position after them."""
         at = self.at + count
         if at < len(self.pending):
             return self.pending[self.at : at], replace(self, at=at)
@@ -77,7 +77,7 @@ class _Place:
 @dataclass(slots=True)
 class _Scanner:
     scan: Scan
-    place: _Place
+    position: _Position
     used_ms: int
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -122,10 +122,10 @@ class Scanners:
                 return None
             self._touch(number, scanner)
         with scanner.lock:
-            before = scanner.place
+            before = scanner.position
             after, found = self._take(scanner, count)
             shown = Revocable(show(scanner.scan, found), partial(_put_back, scanner, before, after))
-            scanner.place = after
+            scanner.position = after
         with self._lock:
             if number in self._open:
                 self._touch(number, scanner)
@@ -142,8 +142,8 @@ class Scanners:
         return self._take(self._new(scan), count)[1]
 
     def _new(self, scan: Scan) -> _Scanner:
-        place = _Place(scan.limit, ended=scan.limit == 0)
-        return _Scanner(scan, place, self._clock.monotonic_ms())
+        position = _Position(scan.limit, ended=scan.limit == 0)
+        return _Scanner(scan, position, self._clock.monotonic_ms())
 
     def _expire(self) -> None:
         oldest_ms = self._clock.monotonic_ms() - self._limits.lease_ms
@@ -157,47 +157,47 @@ class Scanners:
         scanner.used_ms = self._clock.monotonic_ms()
         self._open.move_to_end(number)
 
-    def _take(self, scanner: _Scanner, count: int) -> tuple[_Place, list[Result]]:
-        """Return the next results, and the place after them."""
+    def _take(self, scanner: _Scanner, count: int) -> tuple[_Position, list[Result]]:
+        """Return the next results, and the position after them."""
         if count < 0:
             raise Refused("illegal argument", "a number of rows is not negative", rows=count)
         due_ms = self._clock.monotonic_ms() + self._limits.call_ms
-        place, found, size = scanner.place, list[Result](), 0
-        while len(found) < count and (place.pending or not place.ended):
+        position, found, size = scanner.position, list[Result](), 0
+        while len(found) < count and (position.pending or not position.ended):
             if self._clock.monotonic_ms() > due_ms:
                 if size <= PAGE_BYTES:  # what it found is kept for the next call, which goes on
-                    pending = [*found, *place.pending[place.at :]]
-                    scanner.place = replace(place, pending=pending, at=0)
+                    pending = [*found, *position.pending[position.at :]]
+                    scanner.position = replace(position, pending=pending, at=0)
                 raise StoreError("the scan took too long", limit=self._limits.call_ms)
-            if not place.pending:
-                place = self._fetch(scanner.scan, place, count - len(found))
-            taken, place = place.advance(count - len(found))
+            if not position.pending:
+                position = self._fetch(scanner.scan, position, count - len(found))
+            taken, position = position.advance(count - len(found))
             for result in taken:
                 found.append(result)
                 size += _size(result)
                 if size > self._limits.reply_bytes and len(found) > 1:
                     message = "too much for one reply: ask for fewer"
                     raise Refused("do not retry", message, rows=count)
-        return place, found
+        return position, found
 
-    def _fetch(self, scan: Scan, place: _Place, count: int) -> _Place:
-        """Return the place after one more page, whose results are pending."""
-        limit = min(count, ROWS_A_PAGE, count if place.left is None else place.left)
+    def _fetch(self, scan: Scan, position: _Position, count: int) -> _Position:
+        """Return the position after one more page, whose results are pending."""
+        limit = min(count, ROWS_A_PAGE, count if position.left is None else position.left)
         page = self._rows.scan(
-            scan.table, scan.rows, scan.selection, limit_rows=limit, resume=place.resume
+            scan.table, scan.rows, scan.selection, limit_rows=limit, resume=position.resume
         )
-        left = place.left
+        left = position.left
         if left is not None:
             left -= sum(not result.partial for result in page.results)
         ended = page.resume is None or left == 0
-        return _Place(left, page.results, resume=page.resume, ended=ended)
+        return _Position(left, page.results, resume=page.resume, ended=ended)
 
 
-def _put_back(scanner: _Scanner, before: _Place, after: _Place) -> None:
-    """Go back to the place before a call, unless another call has gone on from there."""
+def _put_back(scanner: _Scanner, before: _Position, after: _Position) -> None:
+    """Go back to the position before a call, unless another call has gone on from there."""
     with scanner.lock:
-        if scanner.place is after:
-            scanner.place = before
+        if scanner.position is after:
+            scanner.position = before
 
 
 def _size(result: Result) -> int:

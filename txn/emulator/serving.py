@@ -1,4 +1,4 @@
-"""What `txn serve` runs: HBase's services and the Transactional one, on ports, over one store.
+"""`txn serve`: HBase's services and the Transactional one, on ports, over one store.
 
 HBase's services need the store's keys, and so one on this machine. The Transactional one needs no
 more than the contract of a store: it may stand before HBase itself, for clients that cannot.
@@ -7,34 +7,35 @@ more than the contract of a store: it may stand before HBase itself, for clients
 from __future__ import annotations
 
 import logging
-import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from urllib.parse import urlsplit
 
 from txn.clock import Clock, SystemClock
 from txn.emulator.exposing import Exposition
-from txn.emulator.sweeping import ROUND_REST_MS, Chore, Sweeper
 from txn.emulator.thrift1 import service as thrift1
 from txn.emulator.thrift2 import service as thrift2
-from txn.emulator.workers import Supervisor, serve_here
-from txn.errors import InvalidRequestError
+from txn.emulator.workers import Chore, Supervisor, serve_here
+from txn.errors import InvalidRequestError, TxnError, annotate
 from txn.events import Listener, silent
 from txn.protocol.statuses import ProtocolName
 from txn.request import TRANSACTIONS
+from txn.server.connection import ServedInterface
 from txn.server.listening import listen
 from txn.server.options import Options
-from txn.server.ports import ServedInterface, Server, server_tls_context
+from txn.server.ports import Server, server_tls_context
 from txn.service.server import Transactional
 from txn.stores import open_ordered, open_store
-from txn.stores.base import Store
 from txn.stores.local import LocalStore
+from txn.tables.admin import Admin
 from txn.tables.kv.ordered import OrderedStore
+from txn.tables.tables import TableStore
 
 NAMES = ("thrift1", "thrift2", "transactional")
 ON_THIS_MACHINE = ("embedded", "memory")
+PAGE_REST_MS = 100
+ROUND_REST_MS = 600_000
 LONG = frozenset(  # of HBase's methods, those that read many rows
     {
         *("getRows", "getRowsWithColumns", "getRowsTs", "getRowsWithColumnsTs"),
@@ -46,7 +47,7 @@ LONG = frozenset(  # of HBase's methods, those that read many rows
 
 @dataclass(frozen=True, slots=True)
 class Hosted:
-    """What is served. store: `embedded:///path` or `memory://`; or a URI of HBase, for the
+    """The services to run. store: `embedded:///path` or `memory://`; or a URI of HBase, for the
     Transactional service alone. ports: by a name of NAMES; 0 picks one. token: what requests of the
     Transactional service must show. protocol, transactions: those of its transactions, as `connect`
     takes them. metrics: the port on which Prometheus reads of them."""
@@ -78,12 +79,12 @@ class Hosted:
 
     @property
     def scheme(self) -> str:
-        """What kind of store it is."""
+        """The kind of the store."""
         return urlsplit(self.store).scheme
 
     @property
     def is_on_this_machine(self) -> bool:
-        """Whether its keys can be had; a name that is no store's is told of when it is opened."""
+        """True if its keys can be read here; an unknown name fails when the store is opened."""
         return self.scheme in ON_THIS_MACHINE
 
 
@@ -101,14 +102,14 @@ def serve(
         raise InvalidRequestError("a store in memory has one worker", store=hosted.store)
     clock = SystemClock()
     tls = server_tls_context(options)
-    open_hosted, chore = _prepare(hosted, options, clock, log)
+    keys, chore = _prepare(hosted, options, clock, log)
     ports = {**hosted.ports, "metrics": hosted.metrics}
     sockets = {name: listen(options.bind, port) for name, port in ports.items() if port is not None}
     exposition = Exposition(sockets.get("metrics"), shared=options.workers > 1)
 
     def start() -> Callable[[], object]:
         on_event = exposition.start()
-        stopped, services = open_hosted(on_event)
+        close, services = open_services(hosted, keys, clock, on_event)
         pairs = [(sockets[name], service) for name, service in services.items()]
         server = Server(pairs, options.limits, tls=tls, clock=clock, log=log)
         server.start()
@@ -116,13 +117,13 @@ def serve(
         def stop() -> None:
             if not server.stop():
                 log.warning("requests were still under way when the grace was over")
-            stopped()
+            close()
             exposition.stop()
 
         return stop
 
     def tell() -> None:
-        ready({name: _port(listening) for name, listening in sockets.items()})
+        ready({name: listening.getsockname()[1] for name, listening in sockets.items()})
 
     try:
         if options.workers == 1:
@@ -135,64 +136,93 @@ def serve(
         exposition.close()
 
 
-Opened = tuple[Callable[[], None], dict[str, ServedInterface]]
-"""What is to be called when the services have stopped, and these by their names."""
-
-
 def _prepare(
     hosted: Hosted, options: Options, clock: Clock, log: logging.Logger
-) -> tuple[Callable[[Listener], Opened], Chore]:
-    """Return what opens the services, in the process that offers them, and what is to be done
-    beside. What is wrong with the store is told here, before anything listens."""
+) -> tuple[OrderedStore | None, Chore]:
+    """Return the store's keys, if it is on this machine, and the chore beside serving.
+    A bad store is refused here, before anything listens."""
     if hosted.is_on_this_machine:
         keys = open_ordered(hosted.store)
-        sweeper = Sweeper(keys, clock, options.keep_deletes_ms, log)
-        return partial(open_services, hosted, keys, clock), sweeper.step
-    close, _ = _open_far(hosted, clock, silent)
+        return keys, Compactor(keys, clock, options.keep_deletes_ms, log).step
+    close, _ = open_services(hosted, None, clock)
     close()
-    return partial(_open_far, hosted, clock), lambda: ROUND_REST_MS
-
-
-def _open_far(hosted: Hosted, clock: Clock, on_event: Listener) -> Opened:
-    """Open a store that is elsewhere, which sees to its tables itself, and the service over it."""
-    store = open_store(hosted.store, clock)
-    with ExitStack() as ends:
-        ends.callback(store.close)
-        transactional = _make_transactional(hosted, store, clock, on_event)
-        ends.callback(transactional.flush)
-        return ends.pop_all().close, {"transactional": transactional.service}
-
-
-def _make_transactional(
-    hosted: Hosted, store: Store, clock: Clock, on_event: Listener
-) -> Transactional:
-    return Transactional(
-        store,
-        token=hosted.token,
-        transactions=hosted.transactions,
-        protocol=hosted.protocol,
-        on_event=on_event,
-        clock=clock,
-    )
+    return None, lambda: ROUND_REST_MS
 
 
 def open_services(
-    hosted: Hosted, keys: OrderedStore, clock: Clock, on_event: Listener = silent
-) -> Opened:
-    """Return the services over the store, by name, and what to call when they have stopped."""
+    hosted: Hosted, keys: OrderedStore | None, clock: Clock, on_event: Listener = silent
+) -> tuple[Callable[[], None], dict[str, ServedInterface]]:
+    """Return a function to call after the services have stopped, and the services by name.
+
+    keys: of the store; None where it is elsewhere, and sees to its tables itself.
+    """
     services: dict[str, ServedInterface] = {}
-    ends = ExitStack()
-    ends.callback(keys.close)
-    if "transactional" in hosted.ports:
-        transactional = _make_transactional(hosted, LocalStore(keys, clock), clock, on_event)
-        services["transactional"] = transactional.service
-        ends.callback(transactional.flush)
-    for name, module in (("thrift1", thrift1), ("thrift2", thrift2)):
-        if name in hosted.ports:
-            services[name] = ServedInterface(module.SERVICE, module.handler(keys, clock), LONG)
-    return ends.close, services
+    with ExitStack() as ends:
+        store = open_store(hosted.store, clock) if keys is None else LocalStore(keys, clock)
+        ends.callback(store.close)
+        if "transactional" in hosted.ports:
+            transactional = Transactional(
+                store,
+                token=hosted.token,
+                transactions=hosted.transactions,
+                protocol=hosted.protocol,
+                on_event=on_event,
+                clock=clock,
+            )
+            services["transactional"] = transactional.service
+            ends.callback(transactional.flush)
+        for name, module in (("thrift1", thrift1), ("thrift2", thrift2)):
+            if keys is not None and name in hosted.ports:
+                services[name] = ServedInterface(module.SERVICE, module.handler(keys, clock), LONG)
+        return ends.pop_all().close, services
 
 
-def _port(listening: socket.socket) -> int:
-    port: int = listening.getsockname()[1]
-    return port
+class Compactor:
+    """Compacts what is served, a little at a time, in a process that has nothing else to do.
+
+    HBase compacts by itself; here the supervisor does, between two signals: it drops what has
+    expired and delete markers that nothing needs any more. A step is a page of a table, and writers
+    wait only for pages on which there is something to drop. Several compactors of a store do no
+    harm. keep_deletes_ms: how long delete markers stay; longer than rows of transactions do.
+    """
+
+    def __init__(
+        self, keys: OrderedStore, clock: Clock, keep_deletes_ms: int, log: logging.Logger
+    ) -> None:
+        self._admin = Admin(keys, clock)
+        self._tables = TableStore(keys, clock)
+        self._clock = clock
+        self._keep_deletes_ms = keep_deletes_ms
+        self._ahead_ms = clock.wall_ms() - clock.monotonic_ms()
+        self._log = log
+        self._rests = self._round()
+
+    def step(self) -> int:
+        """Compact a page; return how long to rest. A failure ends the round and is logged: the
+        caller has workers to see to."""
+        try:
+            for rest_ms in self._rests:
+                return rest_ms
+        except Exception:  # noqa: BLE001  (the workers have to be seen to)
+            self._log.exception("a round of compactions failed")
+        self._rests = self._round()
+        return ROUND_REST_MS
+
+    def _round(self) -> Iterator[int]:
+        for table in self._admin.tables():
+            try:
+                yield from self._pages(table)
+            except TxnError as error:  # it was dropped or disabled, or the disk is full
+                self._log.info(annotate("gave up a compaction", cause=str(error)))
+
+    def _pages(self, table: bytes) -> Iterator[int]:
+        resume: bytes | None = b""
+        while resume is not None:
+            purge_before_ms = self._find_time() - self._keep_deletes_ms
+            resume = self._tables.compact_page(table, resume, purge_before_ms)
+            yield PAGE_REST_MS
+
+    def _find_time(self) -> int:
+        """Return the time of day; where it was set forward since this began, as it would
+        have been without that: nothing grows old by setting a clock."""
+        return min(self._clock.wall_ms(), self._clock.monotonic_ms() + self._ahead_ms)

@@ -20,16 +20,33 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from txn.clock import Clock
-from txn.emulator.sweeping import Chore, wait
 from txn.errors import annotate
 
 ASKS_TO_END = (signal.SIGINT, signal.SIGTERM)
 QUICK_MS = 1_000  # a worker that lived for less is not replaced at once
 KILL_AFTER_MS = 5_000  # beyond the grace
 LOOK_EACH_MS = 20
+LOOK_AGAIN_MS = 1_000  # a signal that another thread took just before does not wake this one
 
 Work = Callable[[], Callable[[], object]]
 """Starts to serve, in the process that calls it; returns what stops it."""
+
+
+Chore = Callable[[], int]
+"""Does a little work; returns for how many milliseconds there is none."""
+
+
+def wait(awaited: Collection[int], chore: Chore) -> int:
+    """Return the first of these blocked signals that comes; until then, see to the chore."""
+    rest_ms = 0
+    while True:
+        if rest_ms <= 0:
+            rest_ms = chore()
+        came = signal.sigtimedwait(awaited, min(rest_ms, LOOK_AGAIN_MS) / 1000)
+        # Of a process that was stopped until its time was over, Python returns what is no signal.
+        if came is not None and came.si_signo in awaited:
+            return came.si_signo
+        rest_ms -= LOOK_AGAIN_MS
 
 
 def serve_here(start: Work, ready: Callable[[], None], chore: Chore) -> None:
@@ -183,7 +200,7 @@ def _pass_on(number: int, frame: object) -> None:
 
 
 def _has_signal() -> bool:
-    """Whether one of the blocked signals has come; it stays where it is."""
+    """Return True if one of the blocked signals has come; it stays pending."""
     return not signal.sigpending().isdisjoint(ASKS_TO_END)
 
 

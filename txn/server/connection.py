@@ -11,7 +11,7 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -23,9 +23,16 @@ from thriftpy2.transport import TCyMemoryBuffer
 from txn.clock import Clock
 from txn.errors import annotate
 from txn.server.options import Limits
-from txn.server.protocols import Compact, open_reader
-from txn.server.replies import Revocable
-from txn.server.wire import LENGTH, Malformed, RequestRefused, Source, WireCall, WireReader
+from txn.server.wire import (
+    LENGTH,
+    Compact,
+    Malformed,
+    RequestRefused,
+    Source,
+    WireCall,
+    WireReader,
+    open_reader,
+)
 
 INTERNAL_ERROR = TApplicationException.INTERNAL_ERROR
 LONG_AT_ONCE = 2
@@ -47,8 +54,12 @@ class Method(NamedTuple):
     turn: AbstractContextManager[object]
 
 
-class Interface:
-    """The methods of a Thrift service and the object that carries them out."""
+class ServedInterface:
+    """A service of a Thrift file, and the object whose methods carry it out, in many threads.
+
+    long: the methods that do much work in a request. Two of these are carried out at a time: many
+    threads that take the interpreter from each other at each step get less done than few.
+    """
 
     __slots__ = ("arguments", "methods")
 
@@ -69,7 +80,18 @@ class Interface:
             )
 
 
-class Telling:
+class Revocable(list[Any]):
+    """A list to return that counts only once the client has it; `revoke` undoes the call where the
+    client certainly did not get it all."""
+
+    __slots__ = ("revoke",)
+
+    def __init__(self, items: Iterable[Any], revoke: Callable[[], None]) -> None:
+        super().__init__(items)
+        self.revoke = revoke
+
+
+class RateLimitedLog:
     """A log for what strangers can bring about as often as they like: one line a second."""
 
     def __init__(self, log: logging.Logger, clock: Clock) -> None:
@@ -90,7 +112,7 @@ class Telling:
 
 
 class Memory:
-    """What the requests of all connections may take together."""
+    """The memory that the requests of all connections may take together."""
 
     def __init__(self, limit: int) -> None:
         self._left = limit
@@ -111,28 +133,27 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all connections of a server have in common."""
+    """The common state of a server's connections."""
 
     limits: Limits
     memory: Memory
     clock: Clock
     log: logging.Logger
-    tell: Telling
+    tell: RateLimitedLog
     tls: ssl.SSLContext | None = None
 
 
 class ClientConnection:
     """Serves one socket until it ends. `run` is the body of its thread."""
 
-    def __init__(self, connected: socket.socket, interface: Interface, shared: Shared) -> None:
+    def __init__(
+        self, connected: socket.socket, interface: ServedInterface, shared: Shared
+    ) -> None:
         self._socket = connected
         self._interface = interface
+        self._shared = shared
         self._limits = shared.limits
-        self._memory = shared.memory
         self._clock = shared.clock
-        self._log = shared.log
-        self._tell = shared.tell
-        self._tls = shared.tls
         self._charged = 0
         self._taken = 0
         self._revoke: Callable[[], None] | None = None  # undoes the call that is not answered yet
@@ -147,9 +168,9 @@ class ClientConnection:
             self._prepare()
             self._serve()
         except (Malformed, Overdue) as error:
-            self._log.info("closed a connection reason=%r", str(error))
+            self._shared.log.info("closed a connection reason=%r", str(error))
         except OSError as error:
-            self._log.debug("a connection broke cause=%r", str(error))
+            self._shared.log.debug("a connection broke cause=%r", str(error))
         finally:
             self._release()
             self._socket.close()
@@ -205,7 +226,7 @@ class ClientConnection:
         try:
             return _encode_reply(call, answer, compact)
         except Exception as error:  # noqa: BLE001  (what a handler returned is not of our making)
-            self._tell(annotate("a reply cannot be written", method=call.name), error)
+            self._shared.tell(annotate("a reply cannot be written", method=call.name), error)
             self._revoke_call()
             return _encode_reply(call, _internal(call.name), compact)
 
@@ -217,14 +238,14 @@ class ClientConnection:
             with method.turn:
                 returned = method.run(*[given[name] for name in method.names])
         except TApplicationException as error:
-            self._tell(annotate("refused a request", method=name, answer=error.message))
+            self._shared.tell(annotate("refused a request", method=name, answer=error.message))
             return error
         except Exception as error:  # noqa: BLE001  (whatever it is, the others are served)
             for field, kind in method.errors:
                 if isinstance(error, kind):
                     setattr(result, field, error)
                     return result
-            self._tell(annotate("a request failed", method=name), error)
+            self._shared.tell(annotate("a request failed", method=name), error)
             return _internal(name)
         if isinstance(returned, Revocable):
             self._revoke = returned.revoke
@@ -237,12 +258,12 @@ class ClientConnection:
         self._charged += size
         if self._charged - self._taken > UNCHARGED:
             size = self._charged - self._taken
-            self._memory.take(size)
+            self._shared.memory.take(size)
             self._taken += size
 
     def _release(self) -> None:
         if self._taken:
-            self._memory.give_back(self._taken)
+            self._shared.memory.give_back(self._taken)
         self._charged = self._taken = 0
 
     # ---------------------------------------------------------------------------- socket
@@ -253,9 +274,9 @@ class ClientConnection:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         wait_ms = min(self._limits.request_ms, self._limits.idle_ms)
-        if self._tls is not None:
+        if self._shared.tls is not None:
             connected.settimeout(wait_ms / 1000)
-            secure = self._tls.wrap_socket(
+            secure = self._shared.tls.wrap_socket(
                 connected, server_side=True, do_handshake_on_connect=False
             )
             self._socket = secure  # a stop finds it, while the client has not greeted yet, too

@@ -1,4 +1,4 @@
-"""What a server is allowed to take and to wait for, in one value.
+"""The bounds of a server on sizes and times, in one value.
 
 Each bound holds for one server process. A bound on bytes is checked before the memory is taken.
 """
@@ -46,7 +46,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Where and how to listen. workers: processes that share the ports and the store.
+    """The way to listen. workers: processes that share the ports and the store.
 
     tls_cert, tls_key: files in PEM; the key may be in the certificate's file.
     keep_deletes_ms: delete markers stay so long; longer than `fsck` keeps rows of transactions.

@@ -12,32 +12,19 @@ import select
 import socket
 import ssl
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Sequence
+from typing import Self
 
 from txn.clock import Clock, SystemClock
 from txn.errors import InvalidRequestError, annotate
-from txn.server.connection import ClientConnection, Interface, Memory, Shared, Telling
-from txn.server.listening import listen
+from txn.server.connection import ClientConnection, Memory, RateLimitedLog, ServedInterface, Shared
 from txn.server.options import Limits, Options
 
 PAUSE_MS = 50
 
 
-class ServedInterface(NamedTuple):
-    """A service of a Thrift file, and the object whose methods carry it out, in many threads.
-
-    long: the methods that do much work in a request. Two of these are carried out at a time: many
-    threads that take the interpreter from each other at each step get less done than few.
-    """
-
-    kind: Any
-    handler: object
-    long: frozenset[str] = frozenset()
-
-
 def server_tls_context(options: Options) -> ssl.SSLContext | None:
-    """Return what a server shows of itself, or None without TLS."""
+    """Return the TLS context of a server, None without TLS."""
     if options.tls_cert is None:
         if options.tls_key is not None:
             raise InvalidRequestError("a TLS key needs its certificate: give --tls-cert")
@@ -67,13 +54,13 @@ class Server:
         self._limits = limits = limits or Limits()
         self._clock = clock = clock or SystemClock()
         log = log or logging.getLogger(__name__)
-        self._tell = Telling(log, clock)
+        self._tell = RateLimitedLog(log, clock)
         self._shared = Shared(limits, Memory(limits.memory_bytes), clock, log, self._tell, tls)
         self._connections: set[ClientConnection] = set()
         self._changed = threading.Condition()
         self._stopping = False
         self._woken, self._wakes = socket.socketpair()
-        self._listening = [(listening, Interface(*service)) for listening, service in services]
+        self._listening = services
         self._listeners = [
             threading.Thread(target=self._accept, args=pair, daemon=True)
             for pair in self._listening
@@ -118,7 +105,7 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _accept(self, listening: socket.socket, interface: Interface) -> None:
+    def _accept(self, listening: socket.socket, interface: ServedInterface) -> None:
         # Other processes may accept from the same socket: it may not be shut to wake this thread.
         listening.setblocking(False)
         poll = select.poll()
@@ -140,7 +127,7 @@ class Server:
                 self._tell("cannot serve a connection: closed it", error)
                 connected.close()
 
-    def _welcome(self, connected: socket.socket, interface: Interface) -> None:
+    def _welcome(self, connected: socket.socket, interface: ServedInterface) -> None:
         connection = ClientConnection(connected, interface, self._shared)
         with self._changed:
             full = len(self._connections) >= self._limits.connections
@@ -170,12 +157,3 @@ class Server:
             self._connections.discard(connection)
             if not self._connections:
                 self._changed.notify_all()
-
-
-def open_server(
-    services: Mapping[int, ServedInterface], options: Options | None = None, **details: Any
-) -> Server:
-    """Return a server of this process that listens on these ports; two may not both be 0."""
-    options = options or Options()
-    pairs = [(listen(options.bind, port), service) for port, service in services.items()]
-    return Server(pairs, options.limits, tls=server_tls_context(options), **details)

@@ -1,17 +1,17 @@
-"""Thrift requests out of bytes that nobody vouches for: framed or not, binary or compact.
+"""Thrift requests out of untrusted bytes: framed or not, binary or compact.
 
 The Cython protocols of thriftpy2 believe every length that they read; this reader believes none. It
 checks each against what is left of the message, and takes memory only as the bytes arrive. Values
 are read as the interface says; a field or element of another type is skipped, as Thrift does.
-`Malformed`: the place in the stream is lost. `Refused`: the message was read, and may be answered.
+`Malformed`: the place in the stream is lost. `RequestRefused`: the message was read, and may be
+answered. The first bytes of a connection tell how it is spoken; it stays so.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from thriftpy2.thrift import TApplicationException, TMessageType, TPayload, TType
 
@@ -21,11 +21,22 @@ ITEM_BYTES = 256  # what an element takes in memory, a small struct or so
 PORTION = 65_536
 LONGEST_NAME = 256
 LENGTH = Struct(">i")
-WIRE = {TType.BINARY: TType.STRING}  # how a type of thriftpy2's own is told
+COMPACT = 0x82
+VERSION = 0x8001
+I8, I16, I32, I64 = (Struct(f">{code}") for code in "bhiq")
+WIDTHS = {TType.BYTE: I8, TType.I16: I16, TType.I32: I32, TType.I64: I64}
+STRING_FIELD = Struct(">Bhi")
+DOUBLE, DOUBLE_LITTLE = Struct(">d"), Struct("<d")
+COMPACT_TYPES = (
+    *(TType.STOP, TType.BOOL, TType.BOOL, TType.BYTE, TType.I16, TType.I32, TType.I64),
+    *(TType.DOUBLE, TType.STRING, TType.LIST, TType.SET, TType.MAP, TType.STRUCT),
+)
+_WIRE = {TType.BINARY: TType.STRING}  # how a type of thriftpy2's own is told
+_SKIPPED = {TType.STRING: TType.BINARY}  # how a type is read that the interface does not have
 
 
 class Malformed(Exception):
-    """What follows in this stream cannot be understood."""
+    """The rest of this stream cannot be understood."""
 
 
 class RequestRefused(Exception):
@@ -34,6 +45,12 @@ class RequestRefused(Exception):
     def __init__(self, kind: int, message: str) -> None:
         super().__init__(message)
         self.kind = kind
+
+
+class _Unknown(TPayload):
+    """A struct that the interface does not have: all its fields are skipped."""
+
+    thrift_spec: ClassVar[dict[int, Any]] = {}
 
 
 class WireCall(NamedTuple):
@@ -123,7 +140,7 @@ class Source:
 
 
 class WireReader:
-    """Values of an interface from a source; a protocol says how each is spelt."""
+    """Values of an interface from a source, spelt as in the binary protocol."""
 
     __slots__ = ("_refused", "source")
 
@@ -131,41 +148,74 @@ class WireReader:
         self.source = source
         self._refused: RequestRefused | None = None
 
-    @abstractmethod
     def head(self) -> tuple[str, int, int]:
-        """Return a message's method, kind and number."""
+        """Return a message's method, kind and number, with or without a version before it."""
+        first = self.integer(TType.I32)
+        if first >= 0:
+            name, kind = self.name(first), self.integer(TType.BYTE)
+        elif first >> 16 & 0xFFFF == VERSION:
+            name, kind = self.name(self.length()), first & 0xFF
+        else:
+            raise Malformed(f"unknown version of the protocol first={first & 0xFFFFFFFF:08x}")
+        return name, kind, self.integer(TType.I32)
 
-    @abstractmethod
     def field(self, last: int) -> tuple[int, int]:
         """Return the next field's type and number; the one before had the number `last`."""
-
-    @abstractmethod
-    def integer(self, kind: int) -> int:
-        """Return a whole number of this type."""
-
-    @abstractmethod
-    def boolean(self) -> bool:
-        """Return a truth value."""
-
-    @abstractmethod
-    def double(self) -> float:
-        """Return a floating point number."""
-
-    @abstractmethod
-    def length(self) -> int:
-        """Return the number of bytes of the string that follows."""
+        source = self.source
+        wire = source.data[source.fetch(1)]
+        if wire == TType.STOP:
+            return wire, 0
+        source.count(1)
+        return wire, I16.unpack_from(source.data, source.fetch(2))[0]
 
     def strings(self, made: TPayload) -> int:
-        """Read strings of bytes that a struct may begin with; return the number of the last."""
-        return 0
+        """Read all strings of bytes that a struct begins with and that have arrived, of which there
+        are most, in one call; return the number of the last."""
+        source = self.source
+        data, at, number = source.data, source.at, 0
+        limit, known, values = min(len(data), source.end), made.thrift_spec, made.__dict__
+        most = source.limits.items
+        while at + 7 <= limit and source.items <= most:
+            wire, following, size = STRING_FIELD.unpack_from(data, at)
+            field = known.get(following)
+            if wire != TType.STRING or field is None or field[0] != TType.BINARY:
+                break
+            if not 0 <= size <= limit - at - 7:
+                break
+            number, begin = following, at + 7
+            at = begin + size
+            values[field[1]] = bytes(data[begin:at])
+            source.items += 1
+        source.at = at
+        source.count(0)
+        return number
 
-    @abstractmethod
+    def integer(self, kind: int) -> int:
+        form = WIDTHS[kind]
+        source = self.source
+        number: int = form.unpack_from(source.data, source.fetch(form.size))[0]
+        return number
+
+    def boolean(self) -> bool:
+        return self.source.data[self.source.fetch(1)] != 0
+
+    def double(self) -> float:
+        number: float = DOUBLE.unpack_from(self.source.data, self.source.fetch(8))[0]
+        return number
+
+    def length(self) -> int:
+        return self.integer(TType.I32)
+
     def elements(self) -> tuple[int, int]:
         """Return the type of a list's elements, and how many there are."""
+        wire = self.source.data[self.source.fetch(1)]
+        return wire, self.source.count(self.length())
 
-    @abstractmethod
     def entries(self) -> tuple[int, int, int]:
         """Return the types of a map's keys and values, and how many there are."""
+        at = self.source.fetch(2)
+        key, value = self.source.data[at], self.source.data[at + 1]
+        return key, value, self.source.count(self.length())
 
     def call(self, methods: Mapping[str, type[TPayload]]) -> WireCall:
         """Read a message: a method's arguments, or why it cannot be called."""
@@ -174,7 +224,7 @@ class WireReader:
         method = methods.get(name)
         arguments: TPayload | None = None
         if method is None:
-            self.skip(TType.STRUCT, self.source.limits.depth)
+            self._skip(TType.STRUCT, self.source.limits.depth)
             self._refuse(TApplicationException.UNKNOWN_METHOD, f"Invalid method name: '{name}'")
         else:
             arguments = self.struct(method, self.source.limits.depth)
@@ -187,17 +237,17 @@ class WireReader:
     def struct(self, kind: Any, depth: int) -> TPayload:
         """Read a struct; the message is refused where it lacks a required field."""
         if depth <= 0:
-            raise Malformed(f"nested too deeply limit={self.source.limits.depth}")
+            raise self._make_depth_error()
         made: TPayload = kind()
         fields, values = made.thrift_spec, made.__dict__
         wire, number = self.field(self.strings(made))
         while wire != TType.STOP:
             known = fields.get(number)
-            if known is None or WIRE.get(known[0], known[0]) != wire:
-                self.skip(wire, depth - 1)
+            if known is None or _WIRE.get(known[0], known[0]) != wire:
+                self._skip(wire, depth - 1)
             else:
                 spec = known[2] if len(known) > 3 else None
-                values[known[1]] = self.value(known[0], spec, depth - 1)
+                values[known[1]] = self._value(known[0], spec, depth - 1)
             wire, number = self.field(number)
         for known in fields.values():
             if known[-1] and values[known[1]] is None:
@@ -205,13 +255,13 @@ class WireReader:
                 self._refuse(TApplicationException.PROTOCOL_ERROR, message)
         return made
 
-    def value(self, kind: int, spec: Any, depth: int) -> Any:
-        """Read a value whose type on the wire is the interface's."""
+    def _value(self, kind: int, spec: Any, depth: int) -> Any:
+        """Read a value of this type on the wire. spec: the interface's types in it, if any."""
         match kind:
             case TType.BINARY:
                 return self.source.take(self.length())
             case TType.STRUCT:
-                return self.struct(spec, depth)
+                return self.struct(spec or _Unknown, depth)
             case TType.LIST | TType.SET:
                 return self._list(spec, depth)
             case TType.MAP:
@@ -233,57 +283,39 @@ class WireReader:
                 raise Malformed(f"unknown type type={kind}")
 
     def _list(self, spec: Any, depth: int) -> list[Any]:
-        self._check(depth)
+        if depth <= 0:
+            raise self._make_depth_error()
         wire, size = self.elements()
         kind, inner = _split_type(spec)
-        if WIRE.get(kind, kind) != wire:
-            for _ in range(size):
-                self.skip(wire, depth - 1)
-            return []
-        return [self.value(kind, inner, depth - 1) for _ in range(size)]
+        if _WIRE.get(kind, kind) == wire:
+            return [self._value(kind, inner, depth - 1) for _ in range(size)]
+        for _ in range(size):
+            self._skip(wire, depth - 1)
+        return []
 
     def _map(self, spec: Any, depth: int) -> dict[Any, Any]:
-        self._check(depth)
-        wire_key, wire_value, size = self.entries()
-        (key, key_spec), (value, value_spec) = map(_split_type, spec)
-        if (WIRE.get(key, key), WIRE.get(value, value)) != (wire_key, wire_value):
-            for _ in range(size):
-                self.skip(wire_key, depth - 1)
-                self.skip(wire_value, depth - 1)
-            return {}
-        return {
-            self.value(key, key_spec, depth - 1): self.value(value, value_spec, depth - 1)
-            for _ in range(size)
-        }
-
-    def skip(self, wire: int, depth: int) -> None:
-        """Read a value of any type and forget it."""
-        match wire:
-            case TType.STRING:
-                self.source.fetch(self.length())
-            case TType.STRUCT:
-                self._check(depth)
-                wire, number = self.field(0)
-                while wire != TType.STOP:
-                    self.skip(wire, depth - 1)
-                    wire, number = self.field(number)
-            case TType.LIST | TType.SET:
-                self._check(depth)
-                wire, size = self.elements()
-                for _ in range(size):
-                    self.skip(wire, depth - 1)
-            case TType.MAP:
-                self._check(depth)
-                wire_key, wire_value, size = self.entries()
-                for _ in range(size):
-                    self.skip(wire_key, depth - 1)
-                    self.skip(wire_value, depth - 1)
-            case _:
-                self._scalar(wire)
-
-    def _check(self, depth: int) -> None:
         if depth <= 0:
-            raise Malformed(f"nested too deeply limit={self.source.limits.depth}")
+            raise self._make_depth_error()
+        wire_key, wire_value, size = self.entries()
+        (key, key_spec), (value, value_spec) = map(_split_type, spec or (None, None))
+        if (_WIRE.get(key, key), _WIRE.get(value, value)) == (wire_key, wire_value):
+            return {
+                self._value(key, key_spec, depth - 1): self._value(value, value_spec, depth - 1)
+                for _ in range(size)
+            }
+        for _ in range(size):
+            self._skip(wire_key, depth - 1)
+            self._skip(wire_value, depth - 1)
+        return {}
+
+    def _skip(self, wire: int, depth: int) -> None:
+        """Read a value of any type and forget it."""
+        if wire == TType.BINARY:  # thriftpy2's own, never on the wire
+            raise Malformed(f"unknown type type={wire}")
+        self._value(_SKIPPED.get(wire, wire), None, depth)
+
+    def _make_depth_error(self) -> Malformed:
+        return Malformed(f"nested too deeply limit={self.source.limits.depth}")
 
     def _refuse(self, kind: int, message: str) -> None:
         self._refused = self._refused or RequestRefused(kind, message)
@@ -295,5 +327,96 @@ class WireReader:
         return self.source.take(size).decode(errors="replace")
 
 
-def _split_type(spec: Any) -> tuple[int, Any]:
-    return (spec[0], spec[1]) if isinstance(spec, tuple) else (spec, None)
+def _split_type(spec: Any) -> tuple[Any, Any]:
+    return spec if isinstance(spec, tuple) else (spec, None)
+
+
+class Compact(WireReader):
+    """The same in the compact protocol."""
+
+    __slots__ = ("_truth",)
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source)
+        self._truth: bool | None = None  # a field's truth value is in its type
+
+    def head(self) -> tuple[str, int, int]:
+        protocol, version = self.source.take(2)
+        if protocol != COMPACT or version & 0x1F != 1:
+            raise Malformed(f"unknown version of the protocol first={protocol:02x}{version:02x}")
+        sequence = self._varint(32)
+        return self.name(self._varint(32)), version >> 5, sequence
+
+    def field(self, last: int) -> tuple[int, int]:
+        source = self.source
+        first = source.data[source.fetch(1)]
+        wire = _compact_type(first & 15)
+        if wire == TType.STOP:
+            return wire, 0
+        source.count(1)
+        self._truth = first & 15 == 1 if wire == TType.BOOL else None
+        return wire, last + (first >> 4) if first >> 4 else self.integer(TType.I16)
+
+    def strings(self, made: TPayload) -> int:
+        return 0
+
+    def integer(self, kind: int) -> int:
+        if kind == TType.BYTE:
+            number: int = I8.unpack_from(self.source.data, self.source.fetch(1))[0]
+            return number
+        folded = self._varint(WIDTHS[kind].size * 8)
+        return folded >> 1 ^ -(folded & 1)
+
+    def boolean(self) -> bool:
+        truth, self._truth = self._truth, None
+        return self.source.data[self.source.fetch(1)] == 1 if truth is None else truth
+
+    def double(self) -> float:
+        number: float = DOUBLE_LITTLE.unpack_from(self.source.data, self.source.fetch(8))[0]
+        return number
+
+    def length(self) -> int:
+        return self._varint(32)
+
+    def elements(self) -> tuple[int, int]:
+        first = self.source.data[self.source.fetch(1)]
+        size = first >> 4 if first >> 4 != 15 else self._varint(32)
+        return _compact_type(first & 15), self.source.count(size)
+
+    def entries(self) -> tuple[int, int, int]:
+        size = self.source.count(self._varint(32))
+        if not size:
+            return TType.STOP, TType.STOP, 0
+        both = self.source.data[self.source.fetch(1)]
+        return _compact_type(both >> 4), _compact_type(both & 15), size
+
+    def _varint(self, bits: int) -> int:
+        """Return a number of seven bits a byte."""
+        source, number = self.source, 0
+        for shift in range(0, bits, 7):
+            byte = source.data[source.fetch(1)]
+            number |= (byte & 127) << shift
+            if byte < 128:
+                return number & (1 << bits) - 1
+        raise Malformed("a number is too long")
+
+
+def open_reader(source: Source) -> tuple[WireReader, bool]:
+    """Tell by the first bytes of a connection how it is spoken on it, and whether in frames."""
+    start = source.peek(2)
+    if start[0] == COMPACT:
+        return Compact(source), False
+    if start[0] & 0x80:
+        return WireReader(source), False
+    start = source.peek(5)
+    if start[4] == COMPACT:
+        return Compact(source), True
+    if start[4] & 0x80 or start[4] == 0:
+        return WireReader(source), True
+    return WireReader(source), False  # without a version: the length of the name, then the name
+
+
+def _compact_type(nibble: int) -> int:
+    if nibble >= len(COMPACT_TYPES):
+        raise Malformed(f"unknown type type={nibble}")
+    return COMPACT_TYPES[nibble]

@@ -38,7 +38,7 @@ from txn.protocol.listing import name_time, scan_transactions
 from txn.protocol.row import FAMILY, column, decode_row
 from txn.protocol.statuses import ProtocolName
 from txn.request import TRANSACTIONS, Ack, Committed, Outcome, Request, bind_request, check_deadline
-from txn.server.ports import ServedInterface
+from txn.server.connection import ServedInterface
 from txn.service.messages import (
     ACKS,
     IDL,

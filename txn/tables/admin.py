@@ -10,13 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
-from typing import NamedTuple
 
 from txn.errors import CorruptRowError
+from txn.model import plain_table
 from txn.tables import catalog
-from txn.tables.catalog import CATALOG, TableCatalog
-from txn.tables.entries import TableEntry
+from txn.tables.catalog import CATALOG, TableCatalog, TableEntry
 from txn.tables.kv.ordered import Reader, Writer
 from txn.tables.operations import FamilySettings
 from txn.tables.refusal import Refused
@@ -28,19 +26,8 @@ _BUILT_IN = (b"default", b"hbase")
 _Families = Mapping[bytes, FamilySettings]
 
 
-class Region(NamedTuple):
-    """A part of a table: its rows from start (included) to stop (excluded); b"" is open.
-
-    number: of milliseconds, when it was made; HBase's region id.
-    """
-
-    start: bytes
-    stop: bytes
-    number: int
-
-
-class Admin(catalog.OnCatalog):
-    """The tables of a store, on the same catalog as `Tables` and `Rows`."""
+class Admin(catalog.CatalogUser):
+    """The tables of a store, on the same catalog as `TableStore` and `Rows`."""
 
     __slots__ = ()
 
@@ -48,7 +35,7 @@ class Admin(catalog.OnCatalog):
         self, name: bytes, families: Mapping[bytes, FamilySettings], splits: Sequence[bytes] = ()
     ) -> None:
         """Create a table; `table exists`, `namespace not found`."""
-        name = catalog.plain(name)
+        name = plain_table(name)
         catalog.check_names(name, families)
         if b"" in splits or len(set(splits)) < len(splits):
             message = "split keys must be distinct and not empty"
@@ -59,86 +46,40 @@ class Admin(catalog.OnCatalog):
             if name in known.tables:
                 raise Refused("table exists", "the table exists", table=name)
             _check_namespace(writer, _namespace_of(name))
-            made = TableEntry(
-                catalog.next_number(known),
-                dict(families),
-                splits=tuple(sorted(splits)),
-                created_ms=self._clock.wall_ms(),
-            )
-            catalog.save(writer, known, name, made)
+            catalog.save(writer, known, name, self._make_entry(known, dict(families), splits))
 
         self._store.write(body)
 
     def drop(self, name: bytes) -> None:
         """Drop a disabled table; `table not found`, `table not disabled`."""
-        name = catalog.plain(name)
-
-        def body(writer: Writer) -> None:
-            known = self._load(writer)
-            table = _require_disabled(known, name)
-            catalog.save(writer, known, name, None)
-            catalog.leave(writer, table)
-
-        self._store.write(body)
-        self.sweep()
+        self._empty(name, lambda known, table: None)
 
     def truncate(self, name: bytes, *, keep_splits: bool = False) -> None:
         """Empty a disabled table and enable it; `table not found`, `table not disabled`."""
-        name = catalog.plain(name)
 
-        def body(writer: Writer) -> None:
-            known = self._load(writer)
-            table = _require_disabled(known, name)
-            empty = TableEntry(
-                catalog.next_number(known),
-                table.families,
-                splits=table.splits if keep_splits else (),
-                created_ms=self._clock.wall_ms(),
-            )
-            catalog.save(writer, known, name, empty)
-            catalog.leave(writer, table)
+        def make_next(known: TableCatalog, table: TableEntry) -> TableEntry:
+            return self._make_entry(known, table.families, table.splits if keep_splits else ())
 
-        self._store.write(body)
-        self.sweep()
+        self._empty(name, make_next)
 
     def enable(self, name: bytes) -> None:
         """Enable a disabled table; `table not found`, `table not disabled`."""
-        name = catalog.plain(name)
-
-        def body(writer: Writer) -> None:
-            known = self._load(writer)
-            catalog.save(writer, known, name, replace(_require_disabled(known, name), enabled=True))
-
-        self._store.write(body)
+        self._switch(name, True)
 
     def disable(self, name: bytes) -> None:
         """Disable an enabled table: reads and writes are refused; `table not enabled`."""
-        name = catalog.plain(name)
-
-        def body(writer: Writer) -> None:
-            known = self._load(writer)
-            catalog.save(writer, known, name, replace(known.table(name), enabled=False))
-
-        self._store.write(body)
-
-    def is_enabled(self, name: bytes) -> bool:
-        """Return whether the table is enabled; `table not found`."""
-        return self._find(name).enabled
-
-    def exists(self, name: bytes) -> bool:
-        """Return whether there is such a table."""
-        return self.find(name) is not None
+        self._switch(name, False)
 
     def find(self, name: bytes) -> TableEntry | None:
         """Return a table, or None where there is none."""
-        return self._store.read(self._load).tables.get(catalog.plain(name))
+        return self._store.read(self._load).tables.get(plain_table(name))
 
-    def names(self, namespace: bytes | None = None) -> list[bytes]:
-        """Return the names of all tables, or of a namespace's (`namespace not found`), sorted."""
-        return list(self.tables(namespace))
+    def table(self, name: bytes) -> TableEntry:
+        """Return a table; `table not found`."""
+        return self._store.read(self._load).find(plain_table(name))
 
     def tables(self, namespace: bytes | None = None) -> dict[bytes, TableEntry]:
-        """Return the same tables by their names, all as of one instant."""
+        """Return all tables by their names, or a namespace's (`namespace not found`), sorted."""
 
         def body(reader: Reader) -> dict[bytes, TableEntry]:
             if namespace is not None:
@@ -155,17 +96,9 @@ class Admin(catalog.OnCatalog):
         tables = self.tables().items()
         return {name: table for name, table in tables if _namespace_of(name) != b"hbase"}
 
-    def families(self, name: bytes) -> dict[bytes, FamilySettings]:
-        """Return the families and their settings; `table not found`."""
-        return dict(sorted(self._find(name).families.items()))
-
-    def regions(self, name: bytes) -> list[Region]:
-        """Return the regions in order of their rows; `table not found`."""
-        return regions_of(self._find(name))
-
     def modify(self, name: bytes, families: Mapping[bytes, FamilySettings]) -> None:
         """Give the table exactly these families; the cells of those left out are deleted."""
-        catalog.check_names(catalog.plain(name), families)
+        catalog.check_names(plain_table(name), families)
         self._alter(name, lambda _: families)
 
     def add_family(self, name: bytes, family: bytes, settings: FamilySettings) -> None:
@@ -203,7 +136,7 @@ class Admin(catalog.OnCatalog):
         catalog.check_namespace_name(name)
 
         def body(writer: Writer) -> None:
-            if name in _namespaces(writer):
+            if name in _read_namespaces(writer):
                 raise Refused("namespace exists", "the namespace exists", namespace=name)
             writer.put(_NAMESPACE + name, json.dumps(dict(properties)).encode())
 
@@ -225,8 +158,7 @@ class Admin(catalog.OnCatalog):
             if name in _BUILT_IN:
                 raise Refused("constraint", "the namespace is reserved", namespace=name)
             _check_namespace(writer, name)
-            tables = [each for each in self._load(writer).tables if _namespace_of(each) == name]
-            if tables:
+            if any(_namespace_of(each) == name for each in self._load(writer).tables):
                 raise Refused("constraint", "the namespace has tables", namespace=name)
             writer.delete(_NAMESPACE + name)
 
@@ -234,20 +166,52 @@ class Admin(catalog.OnCatalog):
 
     def namespaces(self) -> dict[bytes, dict[str, str]]:
         """Return all namespaces and their properties, `default` and `hbase` among them."""
-        return self._store.read(_namespaces)
+        return self._store.read(_read_namespaces)
 
-    def sweep(self) -> None:
+    def remove_garbage(self) -> None:
         """Remove the cells of what was dropped, some thousands in each transaction."""
-        while self._store.write(catalog.sweep, durable=False):
+        while self._store.write(catalog.remove_garbage, durable=False):
             pass
 
-    def _find(self, name: bytes) -> TableEntry:
-        return self._store.read(self._load).find(catalog.plain(name))
+    def _make_entry(
+        self, known: TableCatalog, families: _Families, splits: Sequence[bytes]
+    ) -> TableEntry:
+        return TableEntry(
+            catalog.next_number(known),
+            families,
+            splits=tuple(sorted(splits)),
+            created_ms=self._clock.wall_ms(),
+        )
+
+    def _switch(self, name: bytes, enabled: bool) -> None:
+        name = plain_table(name)
+
+        def body(writer: Writer) -> None:
+            known = self._load(writer)
+            table = _require_disabled(known, name) if enabled else known.table(name)
+            catalog.save(writer, known, name, replace(table, enabled=enabled))
+
+        self._store.write(body)
+
+    def _empty(
+        self, name: bytes, make_next: Callable[[TableCatalog, TableEntry], TableEntry | None]
+    ) -> None:
+        """Give up the cells of a disabled table, and put another in its place, or none."""
+        name = plain_table(name)
+
+        def body(writer: Writer) -> None:
+            known = self._load(writer)
+            table = _require_disabled(known, name)
+            catalog.save(writer, known, name, make_next(known, table))
+            catalog.mark_garbage(writer, table)
+
+        self._store.write(body)
+        self.remove_garbage()
 
     def _alter(self, name: bytes, change: Callable[[_Families], _Families]) -> None:
         """Change the families in one transaction: another client may be changing them too."""
-        name = catalog.plain(name)
-        self.sweep()
+        name = plain_table(name)
+        self.remove_garbage()
 
         def body(writer: Writer) -> None:
             known = self._load(writer)
@@ -256,13 +220,7 @@ class Admin(catalog.OnCatalog):
             catalog.alter(writer, known, name, families)
 
         self._store.write(body)
-        self.sweep()
-
-
-def regions_of(table: TableEntry) -> list[Region]:
-    """Return the regions of a table in order of their rows."""
-    edges = [b"", *table.splits, b""]
-    return [Region(start, stop, table.created_ms) for start, stop in pairwise(edges)]
+        self.remove_garbage()
 
 
 def _check_there(name: bytes, family: bytes, families: _Families) -> None:
@@ -282,7 +240,7 @@ def _namespace_of(name: bytes) -> bytes:
     return namespace if colon else b"default"
 
 
-def _namespaces(reader: Reader) -> dict[bytes, dict[str, str]]:
+def _read_namespaces(reader: Reader) -> dict[bytes, dict[str, str]]:
     found: dict[bytes, dict[str, str]] = {name: {} for name in _BUILT_IN}
     for key in reader.keys(_NAMESPACE, _NAMESPACE_STOP):
         stored = reader.get(key) or b""

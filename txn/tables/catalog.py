@@ -1,10 +1,12 @@
-"""Which tables and families there are, and how a cell's name becomes a key in HBase's order.
+"""The catalog of tables and families, and the key of a cell, which sorts in HBase's order.
 
 The catalog lives under table number 0 of the same ordered store. A counter there changes with every
 change of the catalog, so one that has loaded it once only compares the counter, in each local
 transaction. Order: by row, then family, then column, each byte by byte. What masks all columns of a
 family in a row (deletes of rows and families) has a key of its own, before the cells of the row.
 
+    entry   = JSON; bytes are text of ISO 8859-1, but the names of families of UTF-8. Only what
+              differs from the default is stored, except for versions and ttl_ms, which always are
     key     = table number (u32, big-endian), row, 00 00, family, 00, column
     masks   = table number, row, 00 00, 00, family          a state of markers alone, as in `cells`
     row     : each byte 00 is written as 00 FF, so that 00 00 ends it and sorts before what goes on
@@ -12,13 +14,15 @@ family in a row (deletes of rows and families) has a key of its own, before the 
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from itertools import islice
-from typing import NamedTuple
+from dataclasses import dataclass, field, fields, replace
+from itertools import islice, pairwise
+from typing import Any, NamedTuple
 
 from txn.clock import Clock
-from txn.errors import InvalidRequestError
+from txn.errors import CorruptRowError, InvalidRequestError
 from txn.model import (
     DATABASE_ENTRY,
     KEEP_DELETES_MS,
@@ -26,17 +30,14 @@ from txn.model import (
     MAX_ROW,
     MAX_TABLE,
     Family,
-    Key,
-    plain_table,
     refuse_other_database,
 )
-from txn.tables import entries
-from txn.tables.entries import TableEntry
 from txn.tables.kv.ordered import OrderedStore, Reader, Writer
 from txn.tables.operations import FamilySettings
 from txn.tables.refusal import Refused
 
 CATALOG = bytes(4)
+BLOCK_SIZES = range(1024, 16 * 1024 * 1024 + 1)
 # What HBase must be told, and clients of the emulator look for; here nobody purges any earlier.
 KEEPS_MARKERS = (("hbase.hstore.time.to.purge.deletes", str(KEEP_DELETES_MS + 3_600_000)),)
 
@@ -45,12 +46,63 @@ _TABLE = CATALOG + b"table "
 _TABLE_STOP = CATALOG + b"table!"
 _GARBAGE = CATALOG + b"garbage "
 _GARBAGE_STOP = CATALOG + b"garbage!"
-_ROW_END = b"\0\0"
-SWEEP_KEYS = 5_000
+ROW_END = b"\0\0"
+ROW_PASSED = b"\0\1"
+"""Behind the escaped row: where its keys begin, and where those of the rows after it may begin."""
+_TABLE_NAME = re.compile(r"(?:\w+:)?\w[\w.-]*")
+_NAMESPACE_NAME = re.compile(r"\w+")
+_DEFAULTS = FamilySettings()
+_SIMPLE = [
+    item.name for item in fields(FamilySettings) if item.name not in {"attributes", "configuration"}
+]
+GARBAGE_KEYS = 5_000
 
 
-class Place(NamedTuple):
-    """Where the cells of one family go, and what is kept of them.
+class Region(NamedTuple):
+    """A part of a table: its rows from start (included) to stop (excluded); b"" is open.
+
+    number: of milliseconds, when it was made; HBase's region id.
+    """
+
+    start: bytes
+    stop: bytes
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableEntry:
+    """A table's number and its families.
+
+    masked: whether any of its rows has ever had masks. splits: where its regions, which mean
+    nothing here, begin after the first. created_ms: when it was made.
+    """
+
+    number: int
+    families: Mapping[bytes, FamilySettings]
+    enabled: bool = True
+    masked: bool = False
+    splits: tuple[bytes, ...] = ()
+    created_ms: int = 0
+
+    @property
+    def prefix(self) -> bytes:
+        """The first bytes of each of the table's keys."""
+        return self.number.to_bytes(4)
+
+    @property
+    def stop(self) -> bytes:
+        """The first key after those of the table."""
+        return (self.number + 1).to_bytes(4)
+
+    @property
+    def regions(self) -> list[Region]:
+        """The regions in order of their rows."""
+        edges = pairwise([b"", *self.splits, b""])
+        return [Region(start, stop, self.created_ms) for start, stop in edges]
+
+
+class FamilyLayout(NamedTuple):
+    """The keys of a family's cells, and its limits.
 
     masks: what ends the key of a row's masks; None while the table has never had any.
     """
@@ -65,11 +117,11 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableCatalog:
-    """All tables, as of one value of the counter; only those that are enabled have places."""
+    """All tables, as of one value of the counter; only those that are enabled have layouts."""
 
     counter: bytes | None
     tables: Mapping[bytes, TableEntry]
-    places: Mapping[tuple[bytes | None, bytes], Place] = field(default_factory=dict)
+    layouts: Mapping[tuple[bytes | None, bytes], FamilyLayout] = field(default_factory=dict)
 
     def find(self, name: bytes) -> TableEntry:
         """Return the table, enabled or not, or raise Refused naming it."""
@@ -85,8 +137,14 @@ class TableCatalog:
             raise Refused("table not enabled", "the table is disabled", table=name)
         return found
 
-    def missing(self, table: bytes | None, family: bytes) -> InvalidRequestError:
-        """Return the error that says why there is no place for the cells of this family."""
+    def layout(self, table: bytes | None, family: bytes) -> FamilyLayout:
+        """Return where the cells of a family go, or raise the error that says why not."""
+        found = self.layouts.get((table, family))
+        if found is None:
+            raise self._missing(table, family)
+        return found
+
+    def _missing(self, table: bytes | None, family: bytes) -> InvalidRequestError:
         if table is None:
             return InvalidRequestError("the key names no table", family=family)
         try:
@@ -96,9 +154,9 @@ class TableCatalog:
         return Refused("no such column family", "no such family", table=table, family=family)
 
 
-class OnCatalog:
-    """What is done with the tables of an ordered store, and the catalog of them that was read
-    last; safe for threads and processes as far as the ordered store is."""
+class CatalogUser:
+    """A user of an ordered store's tables, with the catalog as last read; as safe for threads and
+    processes as the ordered store is."""
 
     __slots__ = ("_catalog", "_clock", "_store")
 
@@ -119,24 +177,88 @@ def load_catalog(reader: Reader) -> TableCatalog:
     counter = reader.get(_COUNTER)
     tables = {}
     for key in reader.keys(_TABLE, _TABLE_STOP):
-        tables[key[len(_TABLE) :]] = entries.decode(key, reader.get(key) or b"")
-    places: dict[tuple[bytes | None, bytes], Place] = {
-        (name, family): _place(table, family, settings)
+        tables[key[len(_TABLE) :]] = _decode(key, reader.get(key) or b"")
+    layouts: dict[tuple[bytes | None, bytes], FamilyLayout] = {
+        (name, family): _layout(table, family, settings)
         for name, table in tables.items()
         if table.enabled
         for family, settings in table.families.items()
     }
-    return TableCatalog(counter, tables, places)
+    return TableCatalog(counter, tables, layouts)
 
 
-def _place(table: TableEntry, family: bytes, settings: FamilySettings) -> Place:
-    return Place(
+def _layout(table: TableEntry, family: bytes, settings: FamilySettings) -> FamilyLayout:
+    return FamilyLayout(
         table.prefix,
-        _ROW_END + family + b"\0",
+        ROW_END + family + b"\0",
         settings.versions,
         settings.ttl_ms,
         settings.min_versions,
-        _ROW_END + b"\0" + family if table.masked else None,
+        ROW_END + b"\0" + family if table.masked else None,
+    )
+
+
+def _encode(table: TableEntry) -> bytes:
+    families = {name.decode(): _encode_family(one) for name, one in sorted(table.families.items())}
+    stored: dict[str, Any] = {"number": table.number, "families": families}
+    if not table.enabled:
+        stored["enabled"] = False
+    if table.masked:
+        stored["masked"] = True
+    if table.splits:
+        stored["splits"] = [split.decode("latin-1") for split in table.splits]
+    if table.created_ms:
+        stored["created_ms"] = table.created_ms
+    return json.dumps(stored).encode()
+
+
+def _decode(key: bytes, value: bytes) -> TableEntry:
+    try:
+        stored = json.loads(value)
+        return TableEntry(
+            stored["number"],
+            {name.encode(): _decode_family(shown) for name, shown in stored["families"].items()},
+            stored.get("enabled", True),
+            stored.get("masked", False),
+            tuple(split.encode("latin-1") for split in stored.get("splits", ())),
+            stored.get("created_ms", 0),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptRowError("the catalog does not decode", key=key, stored=value[:200]) from error
+
+
+def _encode_family(settings: FamilySettings) -> dict[str, Any]:
+    shown: dict[str, Any] = {"versions": settings.versions, "ttl_ms": settings.ttl_ms}
+    for name in _SIMPLE:
+        value = getattr(settings, name)
+        if value != getattr(_DEFAULTS, name):
+            shown[name] = value
+    if settings.attributes:
+        shown["attributes"] = [
+            [name.decode("latin-1"), value.decode("latin-1")] for name, value in settings.attributes
+        ]
+    if settings.configuration:
+        shown["configuration"] = [list(pair) for pair in settings.configuration]
+    return shown
+
+
+def _decode_family(shown: Mapping[str, Any]) -> FamilySettings:
+    simple = {name: shown[name] for name in _SIMPLE if name in shown}
+    return FamilySettings(
+        **simple,
+        attributes=tuple(
+            (name.encode("latin-1"), value.encode("latin-1"))
+            for name, value in shown.get("attributes", ())
+        ),
+        configuration=tuple((name, value) for name, value in shown.get("configuration", ())),
+    )
+
+
+def family_of(settings: FamilySettings) -> Family:
+    """Return the settings of a family that the protocol needs."""
+    database = dict(settings.configuration).get(DATABASE_ENTRY)
+    return Family(
+        settings.versions, settings.ttl_ms, database=database.encode() if database else None
     )
 
 
@@ -145,7 +267,7 @@ def save(writer: Writer, known: TableCatalog, name: bytes, table: TableEntry | N
     if table is None:
         writer.delete(_TABLE + name)
     else:
-        writer.put(_TABLE + name, entries.encode(table))
+        writer.put(_TABLE + name, _encode(table))
     writer.put(_COUNTER, next_number(known).to_bytes(8))
 
 
@@ -164,7 +286,7 @@ def find_missing(
     """
     table = known.tables.get(name)
     existing = {} if table is None else dict(table.families)
-    found = {family: entries.family(settings) for family, settings in existing.items()}
+    found = {family: family_of(settings) for family, settings in existing.items()}
     merged = existing.copy()
     for family, given in families.items():
         refuse_other_database(name, found.values(), given.database)
@@ -212,19 +334,19 @@ def alter(
     was dropped goes before it comes back: it would be seen again, and what is put then removed."""
     table = known.find(name)
     for family in set(table.families) - set(families):
-        leave(writer, table, family)
+        mark_garbage(writer, table, family)
     for family in set(families) - set(table.families):
         while writer.get(_GARBAGE + table.prefix + family) is not None:
             _remove_some(writer, _GARBAGE + table.prefix + family)
     save(writer, known, name, replace(table, families=dict(families)))
 
 
-def leave(writer: Writer, table: TableEntry, family: bytes = b"") -> None:
+def mark_garbage(writer: Writer, table: TableEntry, family: bytes = b"") -> None:
     """Leave the cells of a table that is dropped, or of a family, to the next sweep."""
     writer.put(_GARBAGE + table.prefix + family, b"")
 
 
-def sweep(writer: Writer) -> bool:
+def remove_garbage(writer: Writer) -> bool:
     """Remove some cells of the first thing that was dropped; return whether there was one."""
     garbage = next(writer.keys(_GARBAGE, _GARBAGE_STOP), None)
     if garbage is None:
@@ -237,20 +359,15 @@ def _remove_some(writer: Writer, garbage: bytes) -> None:
     at = writer.get(garbage) or b""
     prefix, family = garbage[len(_GARBAGE) :][:4], garbage[len(_GARBAGE) + 4 :]
     stop = (int.from_bytes(prefix) + 1).to_bytes(4)
-    keys = list(islice(writer.keys(prefix + at, stop), SWEEP_KEYS))
+    keys = list(islice(writer.keys(prefix + at, stop), GARBAGE_KEYS))
     for key in keys:
         name, column = family_and_column(key, split_row(key))
         if not family or family == (name or column):
             writer.delete(key)
-    if len(keys) == SWEEP_KEYS:
+    if len(keys) == GARBAGE_KEYS:
         writer.put(garbage, keys[-1][4:])
     else:
         writer.delete(garbage)
-
-
-def plain(name: bytes) -> bytes:
-    """Return the name of a table as it is kept: without the default namespace."""
-    return plain_table(name)
 
 
 def escape_row(row: bytes) -> bytes:
@@ -258,13 +375,13 @@ def escape_row(row: bytes) -> bytes:
     return row.replace(b"\0", b"\0\xff") if b"\0" in row else row
 
 
-def cell_key(place: Place, row: bytes, column: bytes) -> bytes:
+def cell_key(layout: FamilyLayout, row: bytes, column: bytes) -> bytes:
     """Return the key of a cell; raise InvalidRequestError for a row that HBase would refuse."""
     if not 0 < len(row) <= MAX_ROW:
         check_row(row)
     if b"\0" in row:
         row = row.replace(b"\0", b"\0\xff")
-    return place[0] + row + place[1] + column
+    return layout[0] + row + layout[1] + column
 
 
 def check_row(row: bytes) -> None:
@@ -275,25 +392,35 @@ def check_row(row: bytes) -> None:
         )
 
 
-def family_keys(reader: Reader, place: Place, row: bytes) -> Iterator[bytes]:
+def walk_rows(reader: Reader, low: bytes, high: bytes, *, reverse: bool) -> Iterator[bytes]:
+    """Yield the prefix of each row's keys between two keys, leaping from row to row."""
+    first, before = reader.first, reader.before
+    while True:
+        key = before(high) if reverse else first(low, high)
+        if key is None or key < low:
+            return
+        stem = key[: key.index(ROW_END, 4)]
+        if reverse:
+            high = stem
+        else:
+            low = stem + ROW_PASSED
+        yield stem
+
+
+def family_keys(reader: Reader, layout: FamilyLayout, row: bytes) -> Iterator[bytes]:
     """Yield the keys of all columns of a family in a row, which is given escaped."""
-    start = place.prefix + row + place.infix
+    start = layout.prefix + row + layout.infix
     return reader.keys(start, start[:-1] + b"\1")
 
 
-def masks_key(place: Place, row: bytes) -> bytes | None:
+def masks_key(layout: FamilyLayout, row: bytes) -> bytes | None:
     """Return the key of a row's masks of the family; None where there can be none."""
-    return None if place.masks is None else place.prefix + escape_row(row) + place.masks
+    return None if layout.masks is None else layout.prefix + escape_row(row) + layout.masks
 
 
 def split_row(key: bytes) -> int:
     """Return where the escaped row of a cell's key ends."""
-    return key.index(_ROW_END, 4)
-
-
-def row_of(key: bytes, end: int) -> bytes:
-    """Return the row of a cell's key, whose escaped form ends there."""
-    return plain_row(key[4:end])
+    return key.index(ROW_END, 4)
 
 
 def plain_row(row: bytes) -> bytes:
@@ -307,68 +434,50 @@ def family_and_column(key: bytes, end: int) -> tuple[bytes, bytes]:
     return family, column
 
 
-def make_key(row: bytes, family: bytes, column: bytes, table: bytes) -> Key:
-    """Return a Key of parts that are bytes already, without looking at them again."""
-    return Key._make((row, family, column, table))
+def is_table_name(name: bytes) -> bool:
+    """Return whether HBase takes the name of a table."""
+    return _TABLE_NAME.fullmatch(name.decode(errors="replace")) is not None
 
 
 def check_names(table: bytes, families: Mapping[bytes, FamilySettings]) -> None:
     """Raise Refused unless HBase takes the name, and families of these names and settings."""
-    if not 0 < len(table) <= MAX_TABLE or not _legal_table(table):
+    if len(table) > MAX_TABLE or not is_table_name(table):
         raise Refused("illegal argument", "not a legal table name", table=table)
     if not families:
         raise Refused("illegal argument", "a table needs at least one family", table=table)
     for family, settings in families.items():
-        check_family(table, family, settings)
+        if len(family) > MAX_FAMILY or not _is_family_name(family):
+            raise Refused("illegal argument", "not a legal family name", table=table, family=family)
+        check_settings(family, settings)
+        if settings.keep_deleted_cells.upper() != "FALSE" or settings.new_version_behavior:
+            raise Refused(
+                "do not retry",
+                "only KEEP_DELETED_CELLS=FALSE without NEW_VERSION_BEHAVIOR is supported here",
+                family=family,
+            )
 
 
-def check_namespace_name(name: bytes) -> None:
-    """Raise Refused unless HBase takes the name of a namespace."""
-    if not name or not _legal(name, "_"):
-        raise Refused("illegal argument", "not a legal namespace name", namespace=name)
-
-
-def check_family(table: bytes, family: bytes, settings: FamilySettings) -> None:
-    """Raise Refused unless HBase takes the name and the settings, and so do we."""
-    if not 0 < len(family) <= MAX_FAMILY or not _legal(family, None) or family[:1] == b".":
-        raise Refused("illegal argument", "not a legal family name", table=table, family=family)
-    if settings.versions < 1 or (settings.ttl_ms is not None and settings.ttl_ms <= 0):
-        raise Refused(
-            "illegal argument",
-            "versions and ttl must be positive",
-            family=family,
-            versions=settings.versions,
-            ttl_ms=settings.ttl_ms,
-        )
-    if not 0 <= settings.min_versions <= settings.versions:
-        raise Refused(
-            "illegal argument",
-            "min_versions must be 0 to versions",
-            family=family,
-            min_versions=settings.min_versions,
-            versions=settings.versions,
-        )
-    if settings.keep_deleted_cells.upper() != "FALSE" or settings.new_version_behavior:
-        raise Refused(
-            "do not retry",
-            "only KEEP_DELETED_CELLS=FALSE without NEW_VERSION_BEHAVIOR is supported here",
-            family=family,
-        )
-
-
-def _legal_table(name: bytes) -> bool:
-    namespace, colon, qualifier = name.rpartition(b":")
-    if colon and not (namespace and _legal(namespace, "_")):
-        return False
-    return bool(qualifier) and qualifier[:1] not in b"-." and _legal(qualifier, "_-.")
-
-
-def _legal(name: bytes, others: str | None) -> bool:
-    """Whether HBase takes the name: letters, digits and these, or for None nearly everything."""
+def _is_family_name(name: bytes) -> bool:
     try:
         text = name.decode()
     except UnicodeDecodeError:
         return False
-    if others is None:
-        return text.isprintable() and not set(":/\\") & set(text)
-    return all(letter.isalnum() or letter in others for letter in text)
+    return text.isprintable() and not set(":/\\") & set(text) and text[:1] not in {"", "."}
+
+
+def check_namespace_name(name: bytes) -> None:
+    """Raise Refused unless HBase takes the name of a namespace."""
+    if _NAMESPACE_NAME.fullmatch(name.decode(errors="replace")) is None:
+        raise Refused("illegal argument", "not a legal namespace name", namespace=name)
+
+
+def check_settings(family: bytes, settings: FamilySettings) -> None:
+    """Raise Refused for settings that HBase refuses, with its reasons."""
+    if settings.versions < 1:
+        raise Refused("illegal argument", "versions must be positive", family=family)
+    if settings.ttl_ms is not None and settings.ttl_ms <= 0:
+        raise Refused("do not retry", "a TTL must be positive", family=family)
+    if not 0 <= settings.min_versions <= settings.versions:
+        raise Refused("do not retry", "min versions must be at most versions", family=family)
+    if settings.block_size not in BLOCK_SIZES:
+        raise Refused("do not retry", "a block is 1 KB to 16 MB", family=family)

@@ -139,65 +139,49 @@ def find_ttl(state: bytes, timestamp: int) -> int | None:
 
 
 def _put_among(state: bytes, timestamp: int, version: bytes, limit: int, now_ms: int) -> bytes:
-    newer, kept = _newer(state, timestamp, now_ms)
-    if kept >= limit:
+    newer, kept, found, size = _locate(state, timestamp, now_ms)
+    if kept >= limit or _hides(found, size, timestamp):
         return state
     older = newer
-    if newer < len(state):
-        found, size = _unpack(state, newer)
-        if size >= _EXACT:
-            if found == timestamp or (size == _MARKER and found > timestamp):
-                return state
-        elif found == timestamp:
-            older += _HEAD_SIZE + (size & _LENGTH)
+    if found == timestamp:
+        older += _HEAD_SIZE + (size & _LENGTH)
     return b"".join((state[:newer], version, *_trim(state, older, limit - kept - 1, now_ms)))
 
 
 def delete(state: bytes, timestamp: int) -> bytes:
     """Return the state after a delete-column marker; the same object if nothing changes."""
-    newer, _ = _newer(state, timestamp)
-    if newer < len(state):
-        found, size = _unpack(state, newer)
-        if size == _MARKER and found >= timestamp:
-            return state
+    newer, _, found, size = _locate(state, timestamp)
+    if size == _MARKER and found >= timestamp:
+        return state
     return state[:newer] + _pack(timestamp, _MARKER)
 
 
 def delete_exact(state: bytes, timestamp: int) -> bytes:
     """Return the state after a delete of the one version; the same object if nothing changes."""
-    if masks(state, timestamp):
+    newer, _, found, size = _locate(state, timestamp)
+    if _hides(found, size, timestamp):
         return state
-    newer, _ = _newer(state, timestamp)
     return state[:newer] + _pack(timestamp, _EXACT) + drop_exact(state, timestamp)[newer:]
 
 
 def drop_versions(state: bytes, timestamp: int) -> bytes:
     """Return the state without what is at or below the timestamp, which is masked from outside."""
-    newer, _ = _newer(state, timestamp)
-    if newer < len(state):
-        found, _ = _unpack(state, newer)
-        if found <= timestamp:
-            return state[:newer]
-    return state
+    newer, _, found, _ = _locate(state, timestamp)
+    return state[:newer] if 0 <= found <= timestamp else state
 
 
 def drop_exact(state: bytes, timestamp: int) -> bytes:
     """Return the state without the one version, which is masked from outside."""
-    newer, _ = _newer(state, timestamp)
-    if newer < len(state):
-        found, size = _unpack(state, newer)
-        if found == timestamp and size < _EXACT:
-            return state[:newer] + state[newer + _HEAD_SIZE + (size & _LENGTH) :]
+    newer, _, found, size = _locate(state, timestamp)
+    if found == timestamp and size < _EXACT:
+        return state[:newer] + state[newer + _HEAD_SIZE + (size & _LENGTH) :]
     return state
 
 
 def masks(state: bytes, timestamp: int) -> bool:
     """Return whether a marker of this state hides a put of the timestamp."""
-    newer, _ = _newer(state, timestamp)
-    if newer == len(state):
-        return False
-    found, size = _unpack(state, newer)
-    return bool(size >= _EXACT and (found == timestamp or (size == _MARKER and found > timestamp)))
+    _, _, found, size = _locate(state, timestamp)
+    return _hides(found, size, timestamp)
 
 
 def compact_cell(
@@ -234,7 +218,6 @@ def _read_ttl(state: bytes, at: int) -> int:
 
 
 def _has_expired(state: bytes, at: int, timestamp: int, now_ms: int) -> bool:
-    """Return whether a version is over whose TTL stands there."""
     return _is_over(timestamp + _read_ttl(state, at), now_ms)
 
 
@@ -242,20 +225,26 @@ def _is_over(ends_ms: int, now_ms: int) -> bool:
     return ends_ms > FOREVER or ends_ms < now_ms  # Java's sum beyond 64 bits is negative
 
 
-def _newer(state: bytes, timestamp: int, now_ms: int = 0) -> tuple[int, int]:
-    """Return where what is above the timestamp ends, and how many versions that is."""
+def _hides(found: int, size: int, timestamp: int) -> bool:
+    """Return whether the entry, as `_locate` found it, is a marker that hides the timestamp."""
+    return size >= _EXACT and (found == timestamp or (size == _MARKER and found > timestamp))
+
+
+def _locate(state: bytes, timestamp: int, now_ms: int = 0) -> tuple[int, int, int, int]:
+    """Return where what is above the timestamp ends, how many versions that is, and the timestamp
+    and the size of the entry there: -1 and 0 at the end."""
     at, end, count = 0, len(state), 0
     while at < end:
         found, size = _unpack(state, at)
         if found <= timestamp or size == _MARKER:
-            break
+            return at, count, found, size
         if size == _EXACT:
             at += _HEAD_SIZE
         else:
             expired = size > _LENGTH and _has_expired(state, at + _HEAD_SIZE, found, now_ms)
             count += not expired
             at += _HEAD_SIZE + (size & _LENGTH)
-    return at, count
+    return at, count, -1, 0
 
 
 def _trim(state: bytes, at: int, room: int, now_ms: int) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""What the operations of one mutation do to a row, in the caller's local transaction.
+"""The operations of one mutation of a row, carried out in the caller's local transaction.
 
 All of them happen at one server time. As in HBase, what is added to or appended to, and which
 version is the newest, is found before anything is written; a put at or below a marker of the same
@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import assert_never
 
-from txn.model import MAX_CELL
+from txn.model import MAX_CELL, Cell
 from txn.tables import catalog, cells
-from txn.tables.catalog import Place, TableCatalog
+from txn.tables.catalog import FamilyLayout, TableCatalog
 from txn.tables.cells import CellVersion
-from txn.tables.kv.ordered import Writer
+from txn.tables.kv.ordered import Reader, Writer
 from txn.tables.operations import MAX_TIMESTAMP, Add, Append, Operation, Put, Remove
 from txn.tables.refusal import Refused
 
@@ -65,7 +66,7 @@ def deletes_whole(operations: Iterable[Operation]) -> bool:
 class RowChange:
     """One row of a table, at one server time."""
 
-    __slots__ = ("_known", "_now", "_row", "_table", "_writer")
+    __slots__ = ("_known", "_layout", "_now", "_row", "_table", "_writer")
 
     def __init__(
         self, writer: Writer, known: TableCatalog, where: tuple[bytes, bytes], now_ms: int
@@ -73,6 +74,7 @@ class RowChange:
         self._writer = writer
         self._known = known
         self._table, self._row = where
+        self._layout = partial(known.layout, self._table)
         self._now = now_ms
 
     def carry_out(
@@ -113,20 +115,20 @@ class RowChange:
         return resolved
 
     def _compute(self, operation: Add | Append) -> Put:
-        found, ttl_ms = self._newest(operation.family, operation.column), operation.ttl_ms
-        old = b"" if found is None else found[0][1]
-        if ttl_ms is None and found is not None:
-            ttl_ms = cells.find_ttl(self._state(operation.family, operation.column), found[0][0])
+        family, column, _, ttl_ms = operation
+        found = self._read_newest(family, column)
+        old, at = found[0] if found else Cell(b"", -1)
+        if ttl_ms is None and found:
+            ttl_ms = cells.find_ttl(self._read_state(family, column), at)
         if isinstance(operation, Append):
             value = old + operation.value
-        elif found is None:
+        elif not found:
             value = _long(operation.by)
         elif len(old) != _LONG:
             raise Refused("do not retry", "the field is not a number of 8 bytes", bytes=len(old))
         else:
             value = _long(int.from_bytes(old) + operation.by)
-        above = 0 if found is None else found[0][0] + 1
-        put = Put(operation.family, operation.column, value, max(self._now, above), ttl_ms)
+        put = Put(family, column, value, max(self._now, at + 1), ttl_ms)
         _check_size(self._row, put)
         return put
 
@@ -138,41 +140,29 @@ class RowChange:
         timestamp = self._now
         if operation.exact and family is not None and column is not None:
             number = exact[family, column] = exact.get((family, column), 0) + 1
-            found = self._newest(family, column, number)
-            if found is not None and len(found) >= number:
-                timestamp = found[number - 1][0]
+            found = self._read_newest(family, column, number)
+            if len(found) >= number:
+                timestamp = found[number - 1].timestamp
         return operation._replace(timestamp=timestamp)
 
-    def _newest(
-        self, family: bytes, column: bytes, limit: int = 1
-    ) -> list[tuple[int, bytes]] | None:
-        place = self._place(family)
-        oldest = 0 if place.ttl_ms is None else self._now - place.ttl_ms
-        found = cells.versions(
-            self._state(family, column),
-            oldest,
+    def _read_newest(self, family: bytes, column: bytes, limit: int = 1) -> list[Cell]:
+        layout = self._layout(family)
+        return cells.versions(
+            self._read_state(family, column),
+            0 if layout.ttl_ms is None else self._now - layout.ttl_ms,
             self._now,
-            limit=min(limit, place.versions),
-            at_least=place.min_versions,
+            limit=min(limit, layout.versions),
+            at_least=layout.min_versions,
         )
-        return [(cell.timestamp, cell.value) for cell in found] or None
 
-    def _state(self, family: bytes, column: bytes) -> bytes:
-        return self._writer.get(catalog.cell_key(self._place(family), self._row, column)) or b""
+    def _read_state(self, family: bytes, column: bytes) -> bytes:
+        return self._writer.get(catalog.cell_key(self._layout(family), self._row, column)) or b""
 
     def _put(self, put: Put) -> None:
-        family, column, value, timestamp, ttl_ms = put
-        place = self._place(family)
-        masks_key = catalog.masks_key(place, self._row)
-        masks = None if masks_key is None else self._writer.get(masks_key)
-        if masks is not None and cells.masks(masks, timestamp or 0):
-            return
-        name = catalog.cell_key(place, self._row, column)
-        old = self._writer.get(name) or b""
-        new = cells.put_version(
-            old, timestamp or 0, value, place.versions, self._now, ttl_ms=ttl_ms
-        )
-        self._store(name, old, new)
+        layout = self._layout(put.family)
+        name = catalog.cell_key(layout, self._row, put.column)
+        cell, timestamp = (layout, self._row, name), put.timestamp or 0
+        write_cell(self._writer, cell, put.value, timestamp, self._now, ttl_ms=put.ttl_ms)
 
     def _remove(self, remove: Remove) -> None:
         family, column, timestamp, exact = remove
@@ -183,21 +173,21 @@ class RowChange:
         elif column is None:
             self._remove_family(family, at, exact)
         else:
-            name = catalog.cell_key(self._place(family), self._row, column)
+            name = catalog.cell_key(self._layout(family), self._row, column)
             old = self._writer.get(name) or b""
             new = cells.delete_exact(old, at) if exact else cells.delete(old, at)
             self._store(name, old, new)
 
     def _remove_family(self, family: bytes, timestamp: int, exact: bool) -> None:
         """Mask what is there and what comes later; reads then need not look at the masks."""
-        place, escaped = self._place(family), catalog.escape_row(self._row)
-        masks_key = catalog.masks_key(place, self._row) or b""
+        layout, escaped = self._layout(family), catalog.escape_row(self._row)
+        masks_key = catalog.masks_key(layout, self._row) or b""
         old = self._writer.get(masks_key) or b""
         mask, drop = (
             (cells.delete_exact, cells.drop_exact) if exact else (cells.delete, cells.drop_versions)
         )
         self._store(masks_key, old, mask(old, timestamp))
-        for name in list(catalog.family_keys(self._writer, place, escaped)):
+        for name in list(catalog.family_keys(self._writer, layout, escaped)):
             state = self._writer.get(name) or b""
             self._store(name, state, drop(state, timestamp))
 
@@ -209,17 +199,40 @@ class RowChange:
         else:
             self._writer.delete(name)
 
-    def _place(self, family: bytes) -> Place:
-        place = self._known.places.get((self._table, family))
-        if place is None:
-            raise self._known.missing(self._table, family)
-        return place
+
+def write_cell(
+    writer: Writer,
+    cell: tuple[FamilyLayout, bytes, bytes],
+    value: bytes | None,
+    timestamp: int,
+    now_ms: int,
+    *,
+    ttl_ms: int | None = None,
+) -> None:
+    """Write a version, or for None a delete-column marker. cell: its family, row and key."""
+    layout, row, name = cell
+    old = writer.get(name) or b""
+    if value is None:
+        new = cells.delete(old, timestamp)
+    elif layout.masks is not None and _is_masked(writer, layout, row, timestamp):
+        return
+    else:
+        new = cells.put_version(old, timestamp, value, layout.versions, now_ms, ttl_ms=ttl_ms)
+    if new is not old:
+        writer.put(name, new)
+
+
+def _is_masked(reader: Reader, layout: FamilyLayout, row: bytes, timestamp: int) -> bool:
+    """Return whether the row's masks of the family hide a put of the timestamp."""
+    key = catalog.masks_key(layout, row)
+    masks = None if key is None else reader.get(key)
+    return masks is not None and cells.masks(masks, timestamp)
 
 
 def _check(known: TableCatalog, table: bytes, operation: Operation) -> None:
     family, column = operation[:2]
-    if family is not None and (table, family) not in known.places:
-        raise known.missing(table, family)
+    if family is not None:
+        known.layout(table, family)
     if isinstance(column, bytes) and len(column) > MAX_COLUMN:
         raise Refused(
             "illegal argument", "the column is too long", bytes=len(column), limit=MAX_COLUMN

@@ -1,4 +1,4 @@
-"""What plain clients of HBase ask of tables, and what they are answered: frozen data, no I/O.
+"""Requests of plain HBase clients to tables, and their results: frozen data, no I/O.
 
 Timestamps are milliseconds; None is the server's time. Families and columns are bytes; an empty
 column is a column like any other.
@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from txn.tables.cells import CellVersion
-from txn.tables.filters.parsing import Filter
+from txn.tables.cells import FOREVER, CellVersion
+from txn.tables.filters.parsing import Expression
 
-MAX_TIMESTAMP = (1 << 63) - 1
+MAX_TIMESTAMP = FOREVER
 
 Operator = Literal["<", "<=", "=", "!=", ">=", ">", "no-op"]
 
@@ -30,21 +30,21 @@ class Result(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What of each row is wanted.
+    """The wanted part of each row.
 
     columns: () means all; (family, None) a whole family, which HBase forgets when a column of that
     family follows. versions: at most so many of each cell. since (included), until (excluded): the
     timestamps; family_times: those of some families instead, each (family, since, until). filter:
-    what `txn.tables.filters.parsing.parse` returns. store_limit, store_offset: at most so many
-    versions of each family in a row, after leaving out so many. batch: a scan's results hold at
-    most so many versions; a row of more comes as several results.
+    what `parse_filter` returns. store_limit, store_offset: at most so many versions of each family
+    in a row, after leaving out so many. batch: a scan's results hold at most so many versions; a
+    row of more comes as several results.
     """
 
     columns: tuple[tuple[bytes, bytes | None], ...] = ()
     versions: int = 1
     since: int = 0
     until: int = MAX_TIMESTAMP
-    filter: Filter | None = None
+    filter: Expression | None = None
     store_limit: int | None = None
     store_offset: int = 0
     batch: int | None = None
@@ -113,7 +113,7 @@ Operation = Put | Remove | Add | Append
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What must hold of a row: of one cell, or (filter) that the row is found through the filter.
+    """A condition on a row: on one cell, or (filter) that the row passes the filter.
 
     As in HBase the expected value stands on the left: `value operator cell`. A value of None or
     of no bytes is HBase's null check: it holds for an absent or empty cell, or with `!=` for any
@@ -126,7 +126,7 @@ class Condition:
     column: bytes = b""
     operator: Operator = "="
     value: bytes | None = None
-    filter: Filter | None = None
+    filter: Expression | None = None
     since: int = 0
     until: int = MAX_TIMESTAMP
 

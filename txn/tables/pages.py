@@ -7,12 +7,11 @@ of them. A page is bounded by what was looked at, not only by what was found.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from itertools import count
 from typing import NamedTuple
 
 from txn.model import Cell, Key, Row, RowExclusion, new_tuple
 from txn.tables import catalog
-from txn.tables.catalog import Place, split_row
+from txn.tables.catalog import ROW_END, ROW_PASSED, FamilyLayout, split_row, walk_rows
 from txn.tables.cells import newest
 from txn.tables.kv.ordered import Reader
 
@@ -22,15 +21,14 @@ PAGE_LEAPS = 2_000
 PAGE_BYTES = 4 * 1024 * 1024
 LEAPS = 2
 """For so many cells of a row, and no more, looking for each is quicker than to go through all."""
-_ROW_PASSED = b"\0\1"
 
 NOTHING = RowExclusion(b"", b"", frozenset())
 
-Places = Mapping[tuple[bytes | None, bytes], Place]
+Layouts = Mapping[tuple[bytes | None, bytes], FamilyLayout]
 
 
 class RowChoice(NamedTuple):
-    """What a scan asks of each row; columns None: all of them. reverse: the last row first."""
+    """The columns that a scan wants of each row, None for all. reverse: the last row first."""
 
     table: bytes
     columns: Collection[tuple[bytes, bytes]] | None
@@ -45,7 +43,7 @@ class RowChoice(NamedTuple):
 
     @property
     def leaps(self) -> bool:
-        """Whether the scan leaps from row to row, as it has to where it goes back."""
+        """True if the scan leaps from row to row, as a reverse scan has to."""
         few = self.columns is not None and len(self.columns) <= LEAPS
         return few or self.exclude is not None or self.reverse
 
@@ -58,22 +56,22 @@ class ScanPage(NamedTuple):
     resume: bytes | None
 
 
-def find_oldest(place: Place, now: int) -> int:
+def find_oldest(layout: FamilyLayout, now: int) -> int:
     """Return the timestamp below which the newest version has expired."""
-    return 0 if place.ttl_ms is None or place.min_versions else now - place.ttl_ms
+    return 0 if layout.ttl_ms is None or layout.min_versions else now - layout.ttl_ms
 
 
 def read_page(
-    reader: Reader, places: Places, wanted: RowChoice, limits: tuple[bytes, bytes], now: int
+    reader: Reader, layouts: Layouts, wanted: RowChoice, limits: tuple[bytes, bytes], now: int
 ) -> ScanPage:
-    """Read the first rows of a range of keys. The families that are named must have places."""
+    """Read the first rows of a range of keys. The families that are named must have layouts."""
     if wanted.leaps:
-        return _Leaping(reader, places, wanted, now).read(*limits)
-    return _step(reader, places, wanted, limits, now)
+        return _Leaping(reader, layouts, wanted, now).read(*limits)
+    return _step(reader, layouts, wanted, limits, now)
 
 
 def _step(
-    reader: Reader, places: Places, wanted: RowChoice, limits: tuple[bytes, bytes], now: int
+    reader: Reader, layouts: Layouts, wanted: RowChoice, limits: tuple[bytes, bytes], now: int
 ) -> ScanPage:
     """Go through all cells; the states of those that are not wanted are not read."""
     rows: list[Row] = []
@@ -85,12 +83,12 @@ def _step(
         if name[4:end] != current:
             if len(rows) >= PAGE_ROWS or looked >= PAGE_CELLS or size >= PAGE_BYTES:
                 return ScanPage(rows, name[4:end])
-            current, row, found = name[4:end], catalog.row_of(name, end), {}
+            current, row, found = name[4:end], catalog.plain_row(name[4:end]), {}
         family, column = catalog.family_and_column(name, end)
-        place = places.get((wanted.table, family))
-        if place is None or not state:
+        layout = layouts.get((wanted.table, family))
+        if layout is None or not state:
             continue  # a row's masks, of a family that was dropped, or not wanted
-        cell = newest(state, find_oldest(place, now), now)
+        cell = newest(state, find_oldest(layout, now), now)
         if cell is not None:
             if not found:
                 rows.append(Row(row, found))
@@ -115,9 +113,9 @@ def _list_states(
 class _Leaping:
     """A page that looks at few cells of each row, or at the others of few rows only."""
 
-    def __init__(self, reader: Reader, places: Places, wanted: RowChoice, now: int) -> None:
+    def __init__(self, reader: Reader, layouts: Layouts, wanted: RowChoice, now: int) -> None:
         self._reader, self._table = reader, wanted.table
-        self._places, self._now = places, now
+        self._layouts, self._now = layouts, now
         self._unless, self._reverse = wanted.exclude or NOTHING, wanted.reverse
         self._named: list[tuple[bytes, bytes, bytes, int]] | None = None
         if wanted.columns is not None:
@@ -125,8 +123,8 @@ class _Leaping:
 
     def _find_named(self, family: bytes, column: bytes) -> tuple[bytes, bytes, bytes, int]:
         """Return a column with what ends its key in each row, and when its cells have expired."""
-        place = self._places[self._table, family]
-        return family, column, place.infix + column, find_oldest(place, self._now)
+        layout = self._layouts[self._table, family]
+        return family, column, layout.infix + column, find_oldest(layout, self._now)
 
     def read(self, low: bytes, high: bytes) -> ScanPage:
         """Read the rows between two keys, as many as make a page."""
@@ -135,14 +133,9 @@ class _Leaping:
         size = 0
         family, column, out = self._unless
         tail, oldest = self._find_named(family, column)[2:] if out else (b"", 0)
-        for looked in count():
-            key = self._find_row(low, high)
-            if key is None:
-                return ScanPage(rows, None)
+        for looked, stem in enumerate(walk_rows(self._reader, low, high, reverse=reverse)):
             if len(rows) >= PAGE_ROWS or looked >= PAGE_LEAPS or size >= PAGE_BYTES:
-                return ScanPage(rows, (high if reverse else low)[4:])
-            stem = key[: split_row(key)]
-            low, high = (low, stem) if reverse else (stem + _ROW_PASSED, high)
+                return ScanPage(rows, (stem + ROW_PASSED if reverse else stem)[4:])
             if out and (state := get(stem + tail)):
                 judged = newest(state, oldest, self._now)
                 if judged is not None and judged.value in out:
@@ -151,14 +144,7 @@ class _Leaping:
             size += self._fill(row, stem) if self._named is None else self._fill_named(row, stem)
             if row.cells:
                 rows.append(row)
-        raise AssertionError("counting has ended")
-
-    def _find_row(self, low: bytes, high: bytes) -> bytes | None:
-        """Return a key of the next row, or None if there are no more."""
-        if not self._reverse:
-            return self._reader.first(low, high)
-        key = self._reader.before(high)
-        return None if key is None or key < low else key
+        return ScanPage(rows, None)
 
     def _fill_named(self, row: Row, stem: bytes) -> int:
         """Read the cells of a row that are named, and return their size."""
@@ -174,12 +160,12 @@ class _Leaping:
     def _fill(self, row: Row, stem: bytes) -> int:
         """Read all cells of a row, and return their size."""
         size = 0
-        for name, state in self._reader.items(stem + b"\0\0", stem + _ROW_PASSED):
+        for name, state in self._reader.items(stem + ROW_END, stem + ROW_PASSED):
             family, column = catalog.family_and_column(name, len(stem))
-            place = self._places.get((self._table, family))
-            if place is None:
+            layout = self._layouts.get((self._table, family))
+            if layout is None:
                 continue  # a row's masks, or of a family that was dropped
-            cell = newest(state, find_oldest(place, self._now), self._now)
+            cell = newest(state, find_oldest(layout, self._now), self._now)
             if cell is not None:
                 row.cells[new_tuple(Key, (row.row, family, column, self._table))] = cell
                 size += len(cell.value)

@@ -1,4 +1,4 @@
-"""Rows as HBase's own clients see them, on the same stored bytes as `txn.tables.tables.Tables`.
+"""Rows as HBase's own clients see them, on the same stored bytes as `txn.tables.tables.TableStore`.
 
 Each call is one local transaction; a scan is one for each page. Refused says what HBase refuses.
 """
@@ -10,14 +10,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from txn.model import plain_table
 from txn.tables import catalog, changes, selecting
+from txn.tables.catalog import ROW_END, ROW_PASSED
 from txn.tables.cells import CellVersion
 from txn.tables.changes import RowChange
-from txn.tables.filters.filtering import sieve
+from txn.tables.filters.arguments import COMPARISONS
+from txn.tables.filters.lists import make_filter
 from txn.tables.kv.ordered import Reader, Writer
-from txn.tables.operations import Condition, Operation, Operator, Range, Result, Selection
+from txn.tables.operations import Condition, Operation, Range, Result, Selection
 from txn.tables.refusal import Refused
-from txn.tables.selecting import ReadPlan, Sifter
+from txn.tables.selecting import FilteredScan, ReadPlan
 
 PAGE_VERSIONS = 20_000
 PAGE_ROWS_SEEN = 5_000
@@ -26,10 +29,10 @@ PAGE_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Where a scan goes on, and what its filter has seen so far; opaque."""
+    """The position of a scan, with the state of its filter; opaque."""
 
     at: bytes
-    sifter: Sifter | None
+    filtered: FilteredScan | None
 
 
 class Page(NamedTuple):
@@ -42,20 +45,20 @@ class Page(NamedTuple):
     resume: Resume | None
 
 
-class Rows(catalog.OnCatalog):
+class Rows(catalog.CatalogUser):
     """HBase's rows; safe for threads and processes as far as the ordered store is."""
 
     __slots__ = ()
 
     def get(self, table: bytes, rows: Sequence[bytes], selection: Selection) -> list[Result]:
         """Return what is selected of each row, in the order given, in one instant."""
-        table = catalog.plain(table)
+        table = plain_table(table)
         for row in rows:
             catalog.check_row(row)
 
         def body(reader: Reader) -> list[Result]:
             plan = self._plan(reader, table, selection)
-            return [Result(row, tuple(_read(reader, plan, row))) for row in rows]
+            return [Result(row, tuple(_read_row(plan, row))) for row in rows]
 
         return self._store.read(body)
 
@@ -70,7 +73,7 @@ class Rows(catalog.OnCatalog):
 
         Return for each the new versions of its Adds and Appends, in order of family and column.
         """
-        table = catalog.plain(table)
+        table = plain_table(table)
         for row, operations in mutations:
             catalog.check_row(row)
             changes.check_cells(row, operations)
@@ -101,14 +104,14 @@ class Rows(catalog.OnCatalog):
 
         Puts are then at the server's time, but never below the version that was looked at.
         """
-        table = catalog.plain(table)
+        table = plain_table(table)
         catalog.check_row(row)
         changes.check_cells(row, operations)
 
         def body(writer: Writer) -> bool:
             known, now = self._load(writer), self._clock.wall_ms()
             plan = self._plan(writer, table, _select_condition(condition))
-            found = _read(writer, plan, row)
+            found = _read_row(plan, row)
             if not _holds(condition, found[0] if found else None):
                 return False
             known = changes.prepare_changes(writer, known, table, operations)
@@ -129,18 +132,17 @@ class Rows(catalog.OnCatalog):
         resume: Resume | None = None,
     ) -> Page:
         """Return the next rows of a scan, at most so many (with a batch, of whole rows still)."""
-        table = catalog.plain(table)
-        fresh = resume.sifter if resume else _sifter(selection, rows.reverse)
-        if fresh is not None and selection.batch is not None and fresh.sieve.has_filter_row:
+        table = plain_table(table)
+        fresh = resume.filtered if resume else _make_filtered(selection, rows.reverse)
+        if fresh is not None and selection.batch is not None and fresh.filter.has_filter_row:
             raise Refused("retries exhausted", "this filter does not go with a batch")
 
         def body(reader: Reader) -> Page:
             plan = self._plan(reader, table, selection)
             if rows.reverse and fresh is not None and not fresh.goes_back(plan):
                 raise Refused("do not retry", "this filter does not go with a reverse scan")
-            prefix = plan.parts[0].place.prefix
-            walk = _Walk(reader, prefix, rows, None if resume is None else resume.at)
-            return _page(walk, plan, copy.deepcopy(fresh), limit_rows)
+            at = None if resume is None else resume.at
+            return _read_page(plan, rows, at, copy.deepcopy(fresh), limit_rows)
 
         return self._store.read(body)
 
@@ -148,105 +150,77 @@ class Rows(catalog.OnCatalog):
         times = [(selection.since, selection.until), *(each[1:] for each in selection.family_times)]
         if selection.versions < 1 or any(not 0 <= since <= until for since, until in times):
             raise Refused("illegal argument", "not a selection", given=selection)
-        return selecting.plan(self._load(reader), table, selection, self._clock.wall_ms())
+        known, now = self._load(reader), self._clock.wall_ms()
+        return selecting.make_plan(reader, known, table, selection, now)
 
 
-class _Walk:
-    """The rows of a range, one after the other; `at` is the bound that moves."""
-
-    def __init__(self, reader: Reader, prefix: bytes, rows: Range, at: bytes | None) -> None:
-        self.reader = reader
-        self._prefix = prefix
-        self._reverse = rows.reverse
-        first, last = (rows.stop, rows.start) if rows.reverse else (rows.start, rows.stop)
-        from_first, to_last = (
-            (rows.include_stop, rows.include_start)
-            if rows.reverse
-            else (rows.include_start, rows.include_stop)
-        )
-        self._low = prefix + _bound(first, not from_first)
-        end = int.from_bytes(prefix) + 1
-        self._high = prefix + _bound(last, to_last) if last else end.to_bytes(4)
-        if at is not None and rows.reverse:
-            self._high = prefix + at
-        elif at is not None:
-            self._low = prefix + at
-
-    @property
-    def at(self) -> bytes:
-        """The bound that moves, without the table's prefix."""
-        return (self._high if self._reverse else self._low)[len(self._prefix) :]
-
-    def found(
-        self, plan: ReadPlan, sifter: Sifter | None
-    ) -> Iterator[tuple[bytes, list[CellVersion]]]:
-        """Yield the rows, escaped, and what is found in each; `at` is then past it."""
-        if sifter is None and not self._reverse and _is_whole(plan.selection):
-            for row, found in selecting.read_selected_rows(
-                self.reader, plan, self._low, self._high
-            ):
-                self._step(row)
-                yield row, found
-            return
-        while sifter is None or not sifter.sieve.filter_all_remaining():
-            key = self._next()
-            if key is None:
-                return
-            row = key[4 : catalog.split_row(key)]
-            self._step(row)
-            if sifter is None:
-                yield row, selecting.read_row(self.reader, plan, row)
-            else:
-                yield row, sifter.row(self.reader, plan, row, catalog.plain_row(row))
-
-    def _next(self) -> bytes | None:
-        """Return a key of the next row."""
-        if not self._reverse:
-            return next(self.reader.keys(self._low, self._high), None)
-        key = self.reader.before(self._high)
-        return None if key is None or key < self._low else key
-
-    def _step(self, row: bytes) -> None:
-        if self._reverse:
-            self._high = self._prefix + row + b"\0\0"
-        else:
-            self._low = self._prefix + row + b"\0\1"
-
-
-def _is_whole(selection: Selection) -> bool:
-    """Return whether all columns are wanted."""
-    return not selection.columns and selection.store_limit is None and not selection.store_offset
-
-
-def _bound(row: bytes, after: bool) -> bytes:
-    """Return the start of all keys from the row on, or of those after it."""
-    return catalog.escape_row(row) + (b"\0\1" if after else b"\0\0") if row else b""
-
-
-def _page(walk: _Walk, plan: ReadPlan, sifter: Sifter | None, limit_rows: int) -> Page:
-    """Read rows until there are enough, or enough was looked at."""
+def _read_page(
+    plan: ReadPlan, rows: Range, at: bytes | None, filtered: FilteredScan | None, limit_rows: int
+) -> Page:
+    """Read rows until there are enough, or enough was looked at. at: where to go on, if not at the
+    beginning."""
+    low, high = _find_bounds(rows)
+    if at is not None:
+        low, high = (low, at) if rows.reverse else (at, high)
     results: list[Result] = []
     if limit_rows < 1:
-        return Page(results, Resume(walk.at, sifter))
-    batch = plan.selection.batch
+        return Page(results, Resume(high if rows.reverse else low, filtered))
+    passed = ROW_END if rows.reverse else ROW_PASSED
     count = versions = size = 0
-    for seen, (row, found) in enumerate(walk.found(plan, sifter), 1):
+    found_rows = _read_rows(plan, (low, high), rows.reverse, filtered)
+    for seen, (row, found) in enumerate(found_rows, 1):
         if found:
             count += 1
             versions += len(found)
             for _, _, _, value in found:
                 size += len(value)
-            results += _batches(catalog.plain_row(row), found, batch)
+            results += _split_batches(catalog.plain_row(row), found, plan.selection.batch)
         if count == limit_rows or seen == PAGE_ROWS_SEEN:
             break
         if versions >= PAGE_VERSIONS or size >= PAGE_BYTES:
             break
     else:
         return Page(results, None)
-    return Page(results, Resume(walk.at, sifter))
+    return Page(results, Resume(row + passed, filtered))
 
 
-def _batches(row: bytes, found: list[CellVersion], batch: int | None) -> list[Result]:
+def _read_rows(
+    plan: ReadPlan, bounds: tuple[bytes, bytes], reverse: bool, filtered: FilteredScan | None
+) -> Iterator[tuple[bytes, list[CellVersion]]]:
+    """Yield the rows between the bounds, escaped, and what is found in each."""
+    prefix = plan.families[0].layout.prefix
+    low = prefix + bounds[0]
+    high = prefix + bounds[1] if bounds[1] else (int.from_bytes(prefix) + 1).to_bytes(4)
+    selection = plan.selection
+    is_whole = not (selection.columns or selection.store_limit is not None)
+    if filtered is None and not reverse and is_whole and not selection.store_offset:
+        yield from plan.read_whole_rows(low, high)
+        return
+    stems = catalog.walk_rows(plan.reader, low, high, reverse=reverse)
+    while filtered is None or not filtered.filter.filter_all_remaining():
+        stem = next(stems, None)
+        if stem is None:
+            return
+        row = stem[len(prefix) :]
+        if filtered is None:
+            yield row, plan.read_row(row)
+        else:
+            yield row, filtered.read_row(plan, row, catalog.plain_row(row))
+
+
+def _find_bounds(rows: Range) -> tuple[bytes, bytes]:
+    """Return the bounds of the keys of a range, without the table's prefix; b"" is open."""
+    start = _bound(rows.start, rows.include_start == rows.reverse)
+    stop = _bound(rows.stop, rows.include_stop != rows.reverse)
+    return (stop, start) if rows.reverse else (start, stop)
+
+
+def _bound(row: bytes, after: bool) -> bytes:
+    """Return the start of all keys from the row on, or of those after it."""
+    return catalog.escape_row(row) + (ROW_PASSED if after else ROW_END) if row else b""
+
+
+def _split_batches(row: bytes, found: list[CellVersion], batch: int | None) -> list[Result]:
     if batch is None or len(found) <= batch:
         return [Result(row, tuple(found))]
     starts = range(0, len(found), batch)
@@ -255,18 +229,18 @@ def _batches(row: bytes, found: list[CellVersion], batch: int | None) -> list[Re
     ]
 
 
-def _sifter(selection: Selection, reverse: bool = False) -> Sifter | None:
+def _make_filtered(selection: Selection, reverse: bool = False) -> FilteredScan | None:
     if selection.filter is None:
         return None
-    return Sifter(sieve(selection.filter, reverse=reverse))
+    return FilteredScan(make_filter(selection.filter, reverse=reverse))
 
 
-def _read(reader: Reader, plan: ReadPlan, row: bytes) -> list[CellVersion]:
+def _read_row(plan: ReadPlan, row: bytes) -> list[CellVersion]:
     escaped = catalog.escape_row(row)
-    sifter = _sifter(plan.selection)
-    if sifter is None:
-        return selecting.read_row(reader, plan, escaped)
-    return sifter.row(reader, plan, escaped, row)
+    filtered = _make_filtered(plan.selection)
+    if filtered is None:
+        return plan.read_row(escaped)
+    return filtered.read_row(plan, escaped, row)
 
 
 def _select_condition(condition: Condition) -> Selection:
@@ -282,22 +256,8 @@ def _holds(condition: Condition, found: CellVersion | None) -> bool:
         return found is not None
     if not condition.value:
         return (found is None or not found.value) == (condition.operator != "!=")
-    return found is not None and _compare(condition.value, condition.operator, found.value)
-
-
-def _compare(left: bytes, operator: Operator, right: bytes) -> bool:
-    match operator:
-        case "<":
-            return left < right
-        case "<=":
-            return left <= right
-        case "=":
-            return left == right
-        case "!=":
-            return left != right
-        case ">=":
-            return left >= right
-        case ">":
-            return left > right
-        case "no-op":
-            raise Refused("do not retry", "this operator compares nothing")
+    if found is None:
+        return False
+    if condition.operator == "no-op":
+        raise Refused("do not retry", "this operator compares nothing")
+    return COMPARISONS[condition.operator](condition.value, found.value)

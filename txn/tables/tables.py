@@ -23,18 +23,18 @@ from txn.model import (
     check_exclusion,
     check_targets,
 )
-from txn.tables import catalog, cells, entries, pages
-from txn.tables.catalog import Place, TableCatalog, cell_key, masks_key
+from txn.tables import catalog, cells, pages
+from txn.tables.catalog import TableCatalog, cell_key
 from txn.tables.cells import newest, put_version
-from txn.tables.kv.dividing import divide_keys
-from txn.tables.kv.ordered import Reader, Writer
+from txn.tables.changes import write_cell
+from txn.tables.kv.ordered import Reader, Writer, divide_keys
+from txn.tables.operations import MAX_TIMESTAMP
 from txn.tables.pages import PAGE_BYTES, PAGE_ROWS, RowChoice, ScanPage, find_oldest
 
 UNMAP_PAGES = 2  # after so many a long scan gives back the memory that it has taken up
-MAX_TIMESTAMP = (1 << 63) - 1
 
 
-class TableStore(catalog.OnCatalog):
+class TableStore(catalog.CatalogUser):
     """HBase's data model; safe for threads and processes as far as the ordered store is."""
 
     __slots__ = ()
@@ -50,8 +50,8 @@ class TableStore(catalog.OnCatalog):
                 row, family, column, table = key
                 if (row, family, table) != before:  # a value is read with its marks
                     before = row, family, table
-                    place = _find_place(known, table, family)
-                    stem, oldest = cell_key(place, row, b""), find_oldest(place, now)
+                    layout = known.layout(table, family)
+                    stem, oldest = cell_key(layout, row, b""), find_oldest(layout, now)
                 state = get(stem + column)
                 found[key] = None if state is None else newest(state, oldest, now)
             return found
@@ -67,13 +67,13 @@ class TableStore(catalog.OnCatalog):
             found: dict[Key, list[Cell]] = {}
             for key in keys:
                 row, family, column, table = key
-                place = _find_place(known, table, family)
+                layout = known.layout(table, family)
                 found[key] = cells.versions(
-                    reader.get(cell_key(place, row, column)) or b"",
-                    find_oldest(place, now),
+                    reader.get(cell_key(layout, row, column)) or b"",
+                    find_oldest(layout, now),
                     now,
-                    limit=min(count, place.versions),
-                    at_least=place.min_versions,
+                    limit=min(count, layout.versions),
+                    at_least=layout.min_versions,
                 )
             return found
 
@@ -88,10 +88,10 @@ class TableStore(catalog.OnCatalog):
             for (row, family, column, table), value, given in edits:
                 if (row, family, table) != before:  # a value is written with its tag
                     before = row, family, table
-                    place = _find_place(known, table, family)
-                    stem = cell_key(place, row, b"")
+                    layout = known.layout(table, family)
+                    stem = cell_key(layout, row, b"")
                 timestamp = now if given is None else _check_timestamp(given)
-                _edit(writer, (place, row, stem + column), value, timestamp, now)
+                write_cell(writer, (layout, row, stem + column), value, timestamp, now)
 
         self._store.write(body, durable=durable, shared=True)
 
@@ -141,7 +141,7 @@ class TableStore(catalog.OnCatalog):
             low = found.prefix + catalog.escape_row(start)
             high = found.prefix + catalog.escape_row(stop) if stop else found.stop
             keys = divide_keys(reader, low, high, count)
-            rows = (catalog.row_of(key, catalog.split_row(key)) for key in keys)
+            rows = (catalog.plain_row(key[4 : catalog.split_row(key)]) for key in keys)
             return [row for row in dict.fromkeys(rows) if row > start]
 
         return self._store.read(body)
@@ -155,7 +155,7 @@ class TableStore(catalog.OnCatalog):
         found = self._store.read(self._load).tables.get(table)
         if found is None:
             return None
-        return {name: entries.family(settings) for name, settings in found.families.items()}
+        return {name: catalog.family_of(settings) for name, settings in found.families.items()}
 
     def ensure_table(self, table: bytes, families: Mapping[bytes, Family]) -> None:
         """Create the table and the families that are missing. No writer is waited for where
@@ -221,11 +221,10 @@ class TableStore(catalog.OnCatalog):
             known = self._load(reader)
             found = known.table(wanted.table)
             for family in wanted.families:
-                if family not in found.families:
-                    raise known.missing(wanted.table, family)
+                known.layout(wanted.table, family)
             end = found.stop if high is None else found.prefix + high
             limits = found.prefix + low, end
-            return pages.read_page(reader, known.places, wanted, limits, self._clock.wall_ms())
+            return pages.read_page(reader, known.layouts, wanted, limits, self._clock.wall_ms())
 
         return self._store.read(body)
 
@@ -250,27 +249,20 @@ class TableStore(catalog.OnCatalog):
 def _compact(
     known: TableCatalog, table: bytes, key: bytes, kept: tuple[bytes, int, int | None]
 ) -> bytes:
-    """Return what a major compaction, now, keeps of the state of a column, or of a row's masks."""
+    """Return the state of a column, or of a row's masks, after a major compaction."""
     state, now, purge_before_ms = kept
     family, column = catalog.family_and_column(key, catalog.split_row(key))
-    place = known.places.get((table, family or column))
-    if place is None:
+    layout = known.layouts.get((table, family or column))
+    if layout is None:
         return b""  # of a family that was dropped
     return cells.compact_cell(
         state,
-        0 if place.ttl_ms is None else now - place.ttl_ms,
+        0 if layout.ttl_ms is None else now - layout.ttl_ms,
         purge_before_ms,
         now,
-        limit=place.versions,
-        at_least=place.min_versions,
+        limit=layout.versions,
+        at_least=layout.min_versions,
     )
-
-
-def _is_masked(reader: Reader, place: Place, row: bytes, timestamp: int) -> bool:
-    """Return whether the row's masks of the family hide a put of the timestamp."""
-    key = masks_key(place, row)
-    masks = None if key is None else reader.get(key)
-    return masks is not None and cells.masks(masks, timestamp)
 
 
 def _check_timestamp(timestamp: int) -> int:
@@ -283,49 +275,25 @@ def _check(writer: Writer, known: TableCatalog, check: Check, now: int) -> bool:
     """Carry out one check in the caller's transaction; an expected no is False."""
     key, expected, puts, edits = check
     row, family, column, table = key
-    place = _find_place(known, table, family)
-    stem = cell_key(place, row, b"")
+    layout = known.layout(table, family)
+    stem = cell_key(layout, row, b"")
     name = stem + column
     state = writer.get(name)
-    cell = newest(state, find_oldest(place, now), now) if state else None
+    cell = newest(state, find_oldest(layout, now), now) if state else None
     if (b"" if cell is None else cell.value) != expected:
         return False
     at = now if cell is None else max(now, cell.timestamp)
     for (_, its_family, its_column, _), value in puts:
         if its_family != family:
-            other = _find_place(known, table, its_family)
-            _edit(writer, (other, row, cell_key(other, row, its_column)), value, at, now)
-        elif its_column == column and place.masks is None:  # as of each lock: its state is known
-            state = put_version(state or b"", at, value, place.versions, now)
+            other = known.layout(table, its_family)
+            write_cell(writer, (other, row, cell_key(other, row, its_column)), value, at, now)
+        elif its_column == column and layout.masks is None:  # as of each lock: its state is known
+            state = put_version(state or b"", at, value, layout.versions, now)
             writer.put(name, state)
         else:
-            _edit(writer, (place, row, stem + its_column), value, at, now)
+            write_cell(writer, (layout, row, stem + its_column), value, at, now)
     for (_, its_family, its_column, _), edited, given in edits:
         timestamp = at if given is None else _check_timestamp(given)
-        other = _find_place(known, table, its_family)
-        _edit(writer, (other, row, cell_key(other, row, its_column)), edited, timestamp, now)
+        other = known.layout(table, its_family)
+        write_cell(writer, (other, row, cell_key(other, row, its_column)), edited, timestamp, now)
     return True
-
-
-def _find_place(known: TableCatalog, table: bytes | None, family: bytes) -> Place:
-    """Return where the cells of a family go."""
-    place = known.places.get((table, family))
-    if place is None:
-        raise known.missing(table, family)
-    return place
-
-
-def _edit(
-    writer: Writer, cell: tuple[Place, bytes, bytes], value: bytes | None, timestamp: int, now: int
-) -> None:
-    """Write a version, or a marker, of the cell of this place and row that has this key there."""
-    place, row, name = cell
-    old = writer.get(name) or b""
-    if value is None:
-        new = cells.delete(old, timestamp)
-    elif place.masks is not None and _is_masked(writer, place, row, timestamp):
-        return
-    else:
-        new = put_version(old, timestamp, value, place.versions, now)
-    if new is not old:
-        writer.put(name, new)

@@ -2,33 +2,25 @@
 
 What HBase's gateway does in several steps (deletes, then puts, of one mutateRow), or leaves out in
 silence (`isDelete` of a checkAndPut, a put without a qualifier), is done in the same way here,
-because clients can tell.
+because clients can tell. Arguments have the names of the interface; the methods with Ver,
+WithColumns, WithStop and Ts at their ends are those without, with an argument more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from txn.clock import Clock
-from txn.emulator.arguments import check_sizes, check_time, range_of, ttl_of
-from txn.emulator.pacing import PacedRows
-from txn.emulator.places import check_table
-from txn.emulator.refusals import (
-    Internal,
-    change_all,
-    fail_internally,
-    join_services,
-    refuse_as_many,
-    require,
-)
+from txn.emulator import gateway
 from txn.emulator.scanners import Scan, ScannerLimits, Scanners
-from txn.emulator.thrift1 import convert
-from txn.emulator.thrift1.convert import IDL, Columns
+from txn.emulator.thrift1 import IDL
 from txn.emulator.thrift1.tables import Tables1
+from txn.errors import InvalidRequestError, TxnError
 from txn.tables.admin import Admin
 from txn.tables.catalog import check_row
 from txn.tables.cells import CellVersion
+from txn.tables.filters.parsing import parse_filter
 from txn.tables.kv.ordered import OrderedStore
 from txn.tables.operations import (
     MAX_TIMESTAMP,
@@ -37,276 +29,340 @@ from txn.tables.operations import (
     Condition,
     Operation,
     Put,
+    Range,
     Remove,
     Result,
     Selection,
 )
 from txn.tables.refusal import Refused
-from txn.tables.rows import Rows
 from txn.tables.tables import TableStore
 
 SERVICE: Any = IDL.Hbase
+DECLARING = frozenset(
+    {"createTable", "mutateRow", "mutateRowTs", "mutateRows", "mutateRowsTs", "checkAndPut"}
+)
+"""The methods that answer an illegal argument with the exception that the interface has for it."""
+
+_PARTIAL = f"{gateway.HBASE}.client.RetriesExhaustedWithDetailsException"
 
 Attributes = dict[bytes, bytes] | None
+Columns = Sequence[bytes] | None
 
 
 def handler(store: OrderedStore, clock: Clock, limits: ScannerLimits | None = None) -> object:
-    """Return what carries out the methods of the service on the tables of a store."""
-    rows = Rows(store, clock)
-    scanners = Scanners(rows, clock, limits or ScannerLimits())
+    """Return an object with the methods of the service, over the tables of a store."""
+    rows = gateway.PacedRows(store, clock)
+    data = Data1(rows, Scanners(rows, clock, limits or ScannerLimits()))
     tables = Tables1(Admin(store, clock), TableStore(store, clock), clock)
-    return join_services(
-        SERVICE, convert.explain_error, Data1(PacedRows(rows, clock)), Scanning1(scanners), tables
+    return gateway.join_services(SERVICE, explain_error, data, tables)
+
+
+def explain_error(method: str, error: TxnError) -> Exception:
+    """Return the exception of HBase's Thrift 1 gateway for an error."""
+    is_illegal = (
+        isinstance(error, InvalidRequestError) and gateway.reason_of(error) == "illegal argument"
     )
+    explained: Exception
+    if isinstance(error, gateway.PartialFailure):
+        explained = IDL.IOError(message=f"{_PARTIAL}: {error}", canRetry=True)
+    elif is_illegal and method not in DECLARING:
+        explained = gateway.make_internal(method, error)
+    elif is_illegal:
+        explained = IDL.IllegalArgument(message=gateway.format_error(error))
+    else:
+        final = (
+            isinstance(error, InvalidRequestError)
+            and gateway.reason_of(error) != "retries exhausted"
+        )
+        explained = IDL.IOError(message=gateway.format_error(error), canRetry=not final)
+    return explained
 
 
 class Data1:
-    """Reading and changing rows."""
+    """Reading and changing rows, and scanners."""
 
-    def __init__(self, rows: PacedRows) -> None:
+    def __init__(self, rows: gateway.PacedRows, scanners: Scanners) -> None:
         self._rows = rows
+        self._scanners = scanners
 
     # ------------------------------------------------------------------------- reading
 
-    def get(self, table: bytes, row: bytes, column: bytes, _: Attributes) -> list[Any]:
-        return self._cells(table, row, convert.select_columns([column]))
-
-    def getVer(
-        self, table: bytes, row: bytes, column: bytes, versions: int, _: Attributes
+    def get(
+        self,
+        tableName: bytes,
+        row: bytes,
+        column: bytes,
+        timestamp: int = MAX_TIMESTAMP,
+        numVersions: int = 1,
+        **_: Attributes,
     ) -> list[Any]:
-        return self._cells(table, row, convert.select_columns([column], versions=versions))
+        selection = _select([column], timestamp, numVersions)
+        versions = self._rows.get(tableName, [row], selection)[0].versions
+        return [IDL.TCell(value, timestamp) for _, _, timestamp, value in versions]
 
-    def getVerTs(
-        self, table: bytes, row: bytes, column: bytes, until: int, versions: int, _: Attributes
-    ) -> list[Any]:
-        return self._cells(table, row, convert.select_columns([column], until, versions))
+    def getRow(self, tableName: bytes, row: bytes, **given: Any) -> list[Any]:
+        return self.getRows(tableName, [row], **given)
 
-    def getRow(self, table: bytes, row: bytes, _: Attributes) -> list[Any]:
-        return self._read_rows(table, [row], None)
-
-    def getRowWithColumns(
-        self, table: bytes, row: bytes, columns: Columns, _: Attributes
-    ) -> list[Any]:
-        return self._read_rows(table, [row], columns)
-
-    def getRowTs(self, table: bytes, row: bytes, until: int, _: Attributes) -> list[Any]:
-        return self._read_rows(table, [row], None, until)
-
-    def getRowWithColumnsTs(
-        self, table: bytes, row: bytes, columns: Columns, until: int, _: Attributes
-    ) -> list[Any]:
-        return self._read_rows(table, [row], columns, until)
-
-    def getRows(self, table: bytes, rows: Sequence[bytes], _: Attributes) -> list[Any]:
-        return self._read_rows(table, rows, None)
-
-    def getRowsWithColumns(
-        self, table: bytes, rows: Sequence[bytes], columns: Columns, _: Attributes
-    ) -> list[Any]:
-        return self._read_rows(table, rows, columns)
-
-    def getRowsTs(
-        self, table: bytes, rows: Sequence[bytes], until: int, _: Attributes
-    ) -> list[Any]:
-        return self._read_rows(table, rows, None, until)
-
-    def getRowsWithColumnsTs(
-        self, table: bytes, rows: Sequence[bytes], columns: Columns, until: int, _: Attributes
-    ) -> list[Any]:
-        return self._read_rows(table, rows, columns, until)
-
-    def _cells(self, table: bytes, row: bytes, selection: Selection) -> list[Any]:
-        return convert.cells(self._rows.get(table, [row], selection)[0].versions)
-
-    def _read_rows(
-        self, table: bytes, rows: Sequence[bytes], columns: Columns, until: int = MAX_TIMESTAMP
+    def getRows(
+        self,
+        tableName: bytes,
+        rows: Sequence[bytes],
+        columns: Columns = None,
+        timestamp: int = MAX_TIMESTAMP,
+        **_: Attributes,
     ) -> list[Any]:
         if not rows:
             return []
-        selection = convert.select_columns(columns, until)
-        with refuse_as_many(len(rows)):
-            return convert.row_results(self._rows.get(table, rows, selection))
+        selection = _select(columns, timestamp)
+        with gateway.refuse_as_many(len(rows)):
+            return _row_results(self._rows.get(tableName, rows, selection))
 
     # ------------------------------------------------------------------------ changing
 
     def mutateRow(
-        self, table: bytes, row: bytes, mutations: Sequence[Any], attributes: Attributes
-    ) -> None:
-        self.mutateRowTs(table, row, mutations, MAX_TIMESTAMP, attributes)
-
-    def mutateRowTs(
         self,
-        table: bytes,
+        tableName: bytes,
         row: bytes,
         mutations: Sequence[Any],
-        timestamp: int,
-        attributes: Attributes,
+        timestamp: int = MAX_TIMESTAMP,
+        attributes: Attributes = None,
     ) -> None:
         """The deletes, then the puts, which come later and so survive them."""
         if not row:
             raise Refused("illegal argument", "a row is 1 to 32767 bytes", bytes=0)
-        removes, puts = convert.changes(mutations, check_time(timestamp), ttl_of(attributes))
-        check_sizes(row, puts)
-        durable = convert.is_durable(mutations)
+        removes, puts = _split_mutations(
+            mutations, gateway.check_time(timestamp), gateway.ttl_of(attributes)
+        )
+        gateway.check_sizes(row, puts)
+        durable = is_durable(mutations)
         if removes:
-            self._rows.mutate(table, [(row, removes)], durable=durable)
+            self._rows.mutate(tableName, [(row, removes)], durable=durable)
         if puts:
-            self._rows.mutate(table, [(row, puts)], durable=durable)
+            self._rows.mutate(tableName, [(row, puts)], durable=durable)
 
-    def mutateRows(self, table: bytes, batches: Sequence[Any], attributes: Attributes) -> None:
-        self.mutateRowsTs(table, batches, MAX_TIMESTAMP, attributes)
-
-    def mutateRowsTs(
-        self, table: bytes, batches: Sequence[Any], timestamp: int, attributes: Attributes
+    def mutateRows(
+        self,
+        tableName: bytes,
+        rowBatches: Sequence[Any],
+        timestamp: int = MAX_TIMESTAMP,
+        attributes: Attributes = None,
     ) -> None:
         """The puts of all rows, then the deletes, which therefore hide them."""
         changes: list[tuple[bytes, Sequence[Operation]]] = []
         durable = False
-        with refuse_as_many():
-            ttl_ms = ttl_of(attributes)
-        for batch in batches:
-            require(batch, "row", "mutations")
+        with gateway.refuse_as_many():
+            ttl_ms = gateway.ttl_of(attributes)
+        for batch in rowBatches:
+            gateway.require(batch, "row", "mutations")
             for mutation in batch.mutations:
                 if not mutation.isDelete:
-                    convert.cell_of(mutation.column)
-            with fail_internally():
+                    _split_cell(mutation.column)
+            with gateway.fail_internally():
                 check_row(batch.row)
-                removes, puts = convert.changes(batch.mutations, check_time(timestamp), ttl_ms)
-            check_sizes(batch.row, puts)
+                removes, puts = _split_mutations(
+                    batch.mutations, gateway.check_time(timestamp), ttl_ms
+                )
+            gateway.check_sizes(batch.row, puts)
             if removes or puts:
                 changes.append((batch.row, [*puts, *removes]))
-            durable = durable or convert.is_durable(batch.mutations)
+            durable = durable or is_durable(batch.mutations)
         if changes:
-            change_all(self._rows, table, changes, durable=durable)
+            self._rows.mutate_all(tableName, changes, durable=durable)
 
-    def deleteAll(self, table: bytes, row: bytes, column: bytes, attributes: Attributes) -> None:
-        self.deleteAllTs(table, row, column, MAX_TIMESTAMP, attributes)
-
-    def deleteAllTs(
-        self, table: bytes, row: bytes, column: bytes, timestamp: int, _: Attributes
+    def deleteAll(
+        self,
+        tableName: bytes,
+        row: bytes,
+        column: bytes,
+        timestamp: int = MAX_TIMESTAMP,
+        **_: Attributes,
     ) -> None:
-        family, qualifier = convert.column_of(column)
-        remove = Remove(family, qualifier, check_time(timestamp))
-        self._rows.mutate(table, [(row, [remove])])
+        remove = Remove(*_split_column(column), gateway.check_time(timestamp))
+        self._rows.mutate(tableName, [(row, [remove])])
 
-    def deleteAllRow(self, table: bytes, row: bytes, attributes: Attributes) -> None:
-        self.deleteAllRowTs(table, row, MAX_TIMESTAMP, attributes)
-
-    def deleteAllRowTs(self, table: bytes, row: bytes, timestamp: int, _: Attributes) -> None:
-        remove = Remove(timestamp=check_time(timestamp))
-        self._rows.mutate(table, [(row, [remove])])
+    def deleteAllRow(
+        self, tableName: bytes, row: bytes, timestamp: int = MAX_TIMESTAMP, **_: Attributes
+    ) -> None:
+        remove = Remove(timestamp=gateway.check_time(timestamp))
+        self._rows.mutate(tableName, [(row, [remove])])
 
     def checkAndPut(  # noqa: PLR0917  (they are the interface's)
         self,
-        table: bytes,
+        tableName: bytes,
         row: bytes,
         column: bytes,
         value: bytes | None,
-        mutation: Any,
+        mput: Any,
         attributes: Attributes,
     ) -> bool:
-        target = convert.cell_of(mutation.column)
-        family, qualifier = convert.cell_of(column)
-        put = Put(*target, mutation.value or b"", ttl_ms=ttl_of(attributes))
-        check_sizes(row, [put])
+        target = _split_cell(mput.column)
+        family, qualifier = _split_cell(column)
+        put = Put(*target, mput.value or b"", ttl_ms=gateway.ttl_of(attributes))
+        gateway.check_sizes(row, [put])
         condition = Condition(family, qualifier, "=", value)
         return self._rows.check_and_mutate(
-            table, row, condition, [put], durable=mutation.writeToWAL
+            tableName, row, condition, [put], durable=mput.writeToWAL
         )
 
     # ------------------------------------------------------------------------- counting
 
-    def atomicIncrement(self, table: bytes, row: bytes, column: bytes, by: int) -> int:
-        family, qualifier = convert.column_of(column)
-        found = self._add(table, row, Add(family, qualifier or b"", by))
+    def atomicIncrement(self, tableName: bytes, row: bytes, column: bytes, value: int) -> int:
+        family, qualifier = _split_column(column)
+        found = self._add(tableName, row, Add(family, qualifier or b"", value))
         return int.from_bytes(found.value, signed=True)
 
-    def increment(self, asked: Any) -> None:
-        if not asked.table or not asked.row:
-            raise Internal("an increment needs a table and a row")
-        self._add(asked.table, asked.row, Add(*convert.cell_of(asked.column), asked.ammount or 0))
+    def increment(self, increment: Any) -> None:
+        table, row = increment.table, increment.row
+        if not table or not row:
+            raise gateway.InternalError("an increment needs a table and a row")
+        self._add(table, row, Add(*_split_cell(increment.column), increment.ammount or 0))
 
-    def incrementRows(self, asked: Sequence[Any]) -> None:
-        for increment in asked:
-            self.increment(increment)
+    def incrementRows(self, increments: Sequence[Any]) -> None:
+        for each in increments:
+            self.increment(each)
 
-    def append(self, asked: Any) -> list[Any]:
-        if not asked.table or not asked.row:
-            raise Internal("an append needs a table and a row")
-        require(asked, "columns", "values")
-        if not asked.columns or len(asked.columns) != len(asked.values):
-            raise Internal("an append needs columns, and as many values")
+    def append(self, append: Any) -> list[Any]:
+        if not append.table or not append.row:
+            raise gateway.InternalError("an append needs a table and a row")
+        gateway.require(append, "columns", "values")
+        if not append.columns or len(append.columns) != len(append.values):
+            raise gateway.InternalError("an append needs columns, and as many values")
         appends = [
-            Append(*convert.cell_of(column), value)
-            for column, value in zip(asked.columns, asked.values, strict=True)
+            Append(*_split_cell(column), value)
+            for column, value in zip(append.columns, append.values, strict=True)
         ]
-        if not all(append.family for append in appends):
-            raise Internal("an append needs a family")
-        [result] = self._rows.mutate(asked.table, [(asked.row, appends)])
-        return convert.cells(result.versions)
+        if not all(each.family for each in appends):
+            raise gateway.InternalError("an append needs a family")
+        [result] = self._rows.mutate(append.table, [(append.row, appends)])
+        return [IDL.TCell(value, timestamp) for _, _, timestamp, value in result.versions]
 
     def _add(self, table: bytes, row: bytes, add: Add) -> CellVersion:
         [result] = self._rows.mutate(table, [(row, [add])])
         return result.versions[0]
 
+    # ------------------------------------------------------------------------- scanners
 
-class Scanning1:
-    """Opening, reading and closing scanners."""
+    def scannerOpenWithScan(self, tableName: bytes, scan: Any, **_: Attributes) -> int:
+        return self._scanners.open(scan_of(tableName, scan))
 
-    def __init__(self, scanners: Scanners) -> None:
-        self._scanners = scanners
-
-    def scannerOpenWithScan(self, table: bytes, asked: Any, _: Attributes) -> int:
-        return self._scanners.open(convert.scan_of(table, asked))
-
-    def scannerOpen(self, table: bytes, start: bytes, columns: Columns, _: Attributes) -> int:
-        return self._open(table, (start, b""), columns)
-
-    def scannerOpenWithStop(
-        self, table: bytes, start: bytes, stop: bytes, columns: Columns, _: Attributes
+    def scannerOpen(
+        self,
+        tableName: bytes,
+        startRow: bytes,
+        columns: Columns,
+        stopRow: bytes = b"",
+        timestamp: int = MAX_TIMESTAMP,
+        **_: Attributes,
     ) -> int:
-        return self._open(table, (start, stop), columns)
+        selection = _select(columns, timestamp)
+        scan = Scan(gateway.check_table(tableName), gateway.range_of(startRow, stopRow), selection)
+        return self._scanners.open(scan)
 
     def scannerOpenWithPrefix(
-        self, table: bytes, prefix: bytes, columns: Columns, _: Attributes
+        self, tableName: bytes, startAndPrefix: bytes, columns: Columns, **_: Attributes
     ) -> int:
-        rows, selection = convert.range_of_prefix(prefix), convert.select_columns(columns)
-        return self._scanners.open(Scan(check_table(table), rows, selection))
+        rows, selection = _range_of_prefix(startAndPrefix), _select(columns)
+        return self._scanners.open(Scan(gateway.check_table(tableName), rows, selection))
 
-    def scannerOpenTs(
-        self, table: bytes, start: bytes, columns: Columns, until: int, _: Attributes
-    ) -> int:
-        return self._open(table, (start, b""), columns, until)
+    def scannerGet(self, id: int) -> list[Any]:
+        return self.scannerGetList(id, 1)
 
-    def scannerOpenWithStopTs(
-        self, table: bytes, start: bytes, stop: bytes, columns: Columns, until: int, _: Attributes
-    ) -> int:
-        return self._open(table, (start, stop), columns, until)
-
-    def scannerGet(self, number: int) -> list[Any]:
-        return self.scannerGetList(number, 1)
-
-    def scannerGetList(self, number: int, count: int) -> list[Any]:
-        found = self._scanners.next(number, count, _show)
+    def scannerGetList(self, id: int, nbRows: int) -> list[Any]:
+        found = self._scanners.next(id, nbRows, _show)
         if found is None:
-            raise _unknown()
+            raise IDL.IllegalArgument(message="scanner ID is invalid")
         return found
 
-    def scannerClose(self, number: int) -> None:
-        if not self._scanners.close(number):
-            raise _unknown()
+    def scannerClose(self, id: int) -> None:
+        if not self._scanners.close(id):
+            raise IDL.IllegalArgument(message="scanner ID is invalid")
 
-    def _open(
-        self, table: bytes, rows: tuple[bytes, bytes], columns: Columns, until: int = MAX_TIMESTAMP
-    ) -> int:
-        selection = convert.select_columns(columns, until)
-        return self._scanners.open(Scan(check_table(table), range_of(*rows), selection))
+
+# ------------------------------------------------------- between the interface and tables
+
+
+def _split_column(name: bytes | None) -> tuple[bytes, bytes | None]:
+    """Return family and qualifier; None for the qualifier where there is no colon."""
+    if name is None:
+        raise gateway.InternalError("no column")
+    family, colon, qualifier = name.partition(b":")
+    return family, qualifier if colon else None
+
+
+def _split_cell(name: bytes | None) -> tuple[bytes, bytes]:
+    """Return family and qualifier, of which a change of one cell needs both."""
+    family, qualifier = _split_column(name)
+    if qualifier is None:
+        raise gateway.InternalError("the column has no qualifier", column=name)
+    return family, qualifier
+
+
+def _select(columns: Columns, until: int = MAX_TIMESTAMP, versions: int = 1) -> Selection:
+    """Return a selection of columns (none: all), older than the timestamp."""
+    if versions < 1:
+        message = "java.io.IOException: versions must be positive"
+        raise IDL.IOError(message=message, canRetry=True)
+    names = tuple(_split_column(column) for column in columns or ())
+    gateway.refuse_negative(until)
+    return Selection(names, versions, until=until)
+
+
+def _split_mutations(
+    mutations: Iterable[Any], timestamp: int | None, ttl_ms: int | None
+) -> tuple[list[Remove], list[Put]]:
+    """Return the deletions and the puts among the mutations of a row; families are not put."""
+    removes: list[Remove] = []
+    puts: list[Put] = []
+    for mutation in mutations:
+        family, qualifier = _split_column(mutation.column)
+        if mutation.isDelete:
+            removes.append(Remove(family, qualifier, timestamp))
+        elif qualifier is not None and not family:
+            raise Refused("illegal argument", "a put needs a family", column=mutation.column)
+        elif qualifier is not None:
+            puts.append(Put(family, qualifier, mutation.value or b"", timestamp, ttl_ms))
+    return removes, puts
+
+
+def is_durable(mutations: Iterable[Any]) -> bool:
+    """Return True if any mutation must survive a power failure; HBase goes by the last one."""
+    return any(mutation.writeToWAL for mutation in mutations)
+
+
+def scan_of(table: bytes, asked: Any) -> Scan:
+    """Return the scan of a TScan."""
+    table = gateway.check_table(table)
+    rows = gateway.range_of(asked.startRow, asked.stopRow, reverse=bool(asked.reversed))
+    columns = tuple(_split_column(column) for column in asked.columns or ())
+    until = MAX_TIMESTAMP if asked.timestamp is None else asked.timestamp
+    gateway.refuse_negative(until)
+    filter_ = None if asked.filterString is None else parse_filter(asked.filterString)
+    selection = Selection(
+        columns, until=until, filter=filter_, batch=gateway.batch_of(asked.batchSize)
+    )
+    return Scan(table, rows, selection, in_order=bool(asked.sortColumns))
+
+
+def _range_of_prefix(prefix: bytes) -> Range:
+    """Return the range of all rows that begin so."""
+    kept = prefix.rstrip(b"\xff")
+    return Range(prefix, kept[:-1] + bytes([kept[-1] + 1]) if kept else b"")
 
 
 def _show(scan: Scan, results: list[Result]) -> list[Any]:
-    return convert.row_results(results, in_order=scan.in_order)
+    return _row_results(results, in_order=scan.in_order)
 
 
-def _unknown() -> Exception:
-    error: Exception = IDL.IllegalArgument(message="scanner ID is invalid")
-    return error
+def _row_results(results: Iterable[Result], *, in_order: bool = False) -> list[Any]:
+    """Return TRowResults; rows without cells are left out."""
+    return [_row_result(result, in_order) for result in results if result.versions]
+
+
+def _row_result(result: Result, in_order: bool) -> Any:
+    named = [
+        (family + b":" + column, IDL.TCell(value, timestamp))
+        for family, column, timestamp, value in result.versions
+    ]
+    if in_order:
+        return IDL.TRowResult(result.row, None, [IDL.TColumn(*pair) for pair in named])
+    return IDL.TRowResult(result.row, dict(named), None)

@@ -6,12 +6,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from txn.clock import Clock
-from txn.emulator.families import FOREVER_S, check_settings, ttl_ms, ttl_s
-from txn.emulator.places import CLUSTER, HOST, PORT, check_table, region_name
-from txn.emulator.refusals import Internal
-from txn.emulator.thrift1.convert import IDL, column_of, make_io_error
+from txn.emulator.gateway import (
+    CLUSTER,
+    FOREVER_S,
+    HOST,
+    PORT,
+    check_table,
+    fail_internally,
+    region_name,
+    ttl_ms,
+    ttl_s,
+)
+from txn.emulator.thrift1 import IDL
 from txn.model import KEEP_DELETES_MS
-from txn.tables.admin import Admin, Region, regions_of
+from txn.tables.admin import Admin
+from txn.tables.catalog import Region, check_settings
 from txn.tables.operations import FamilySettings
 from txn.tables.refusal import Refused
 from txn.tables.tables import TableStore
@@ -19,7 +28,6 @@ from txn.tables.tables import TableStore
 COMPRESSIONS = ("BROTLI", "BZIP2", "GZ", "LZ4", "LZMA", "LZO", "NONE", "SNAPPY", "ZSTD")
 BLOOM_FILTERS = ("NONE", "ROW", "ROWCOL", "ROWPREFIX_FIXED_LENGTH")
 REGION_VERSION = 1
-_RegionKey = tuple[bytes, bytes, bytes]
 
 
 class Tables1:
@@ -30,23 +38,23 @@ class Tables1:
         self._tables = tables
         self._clock = clock
 
-    def enableTable(self, table: bytes) -> None:
-        self._admin.enable(check_table(table))
+    def enableTable(self, tableName: bytes) -> None:
+        self._admin.enable(check_table(tableName))
 
-    def disableTable(self, table: bytes) -> None:
-        self._admin.disable(check_table(table))
+    def disableTable(self, tableName: bytes) -> None:
+        self._admin.disable(check_table(tableName))
 
-    def isTableEnabled(self, table: bytes) -> bool:
-        return self._admin.is_enabled(check_table(table))
+    def isTableEnabled(self, tableName: bytes) -> bool:
+        return self._admin.table(check_table(tableName)).enabled
 
-    def compact(self, name: bytes) -> None:
+    def compact(self, tableNameOrRegionName: bytes) -> None:
         """Nothing: there are no files to merge."""
-        self._admin.families(_table_of(name))
+        self._admin.table(_table_of(tableNameOrRegionName))
 
-    def majorCompact(self, name: bytes) -> None:
+    def majorCompact(self, tableNameOrRegionName: bytes) -> None:
         """Drop what has expired, and delete markers that no transaction needs any more."""
-        table = _table_of(name)
-        self._admin.families(table)
+        table = _table_of(tableNameOrRegionName)
+        self._admin.table(table)
         self._tables.compact(table, self._clock.wall_ms() - KEEP_DELETES_MS)
 
     def getTableNames(self) -> list[bytes]:
@@ -55,49 +63,53 @@ class Tables1:
     def getTableNamesWithIsTableEnabled(self) -> dict[bytes, bool]:
         return {name: found.enabled for name, found in self._admin.user_tables().items()}
 
-    def getColumnDescriptors(self, table: bytes) -> dict[bytes, Any]:
-        families = self._admin.families(check_table(table))
-        return {name + b":": _pack_family(name + b":", family) for name, family in families.items()}
+    def getColumnDescriptors(self, tableName: bytes) -> dict[bytes, Any]:
+        families = self._admin.table(check_table(tableName)).families
+        return {
+            name + b":": _pack_family(name + b":", family)
+            for name, family in sorted(families.items())
+        }
 
-    def getTableRegions(self, table: bytes) -> list[Any]:
-        found = self._admin.find(check_table(table))
-        return [] if found is None else [_region(table, region) for region in regions_of(found)]
+    def getTableRegions(self, tableName: bytes) -> list[Any]:
+        found = self._admin.find(check_table(tableName))
+        return [_region(tableName, region) for region in found.regions] if found else []
 
-    def createTable(self, table: bytes, families: Sequence[Any]) -> None:
-        try:
-            check_table(table)
-        except Refused as error:
-            raise Internal(str(error)) from error
-        if self._admin.exists(table):
+    def createTable(self, tableName: bytes, columnFamilies: Sequence[Any]) -> None:
+        with fail_internally():
+            check_table(tableName)
+        if self._admin.find(tableName) is not None:
             raise IDL.AlreadyExists(message="table name already in use")
-        wanted = dict(map(_unpack_family, families))
-        if not wanted:
-            raise Refused("do not retry", "a table needs at least one family", table=table)
+        families = dict(map(_unpack_family, columnFamilies))
+        if not families:
+            raise Refused("do not retry", "a table needs at least one family", table=tableName)
         try:
-            self._admin.create(table, wanted)
+            self._admin.create(tableName, families)
         except Refused as error:
             if error.reason != "table exists":
                 raise
             raise IDL.AlreadyExists(message="table name already in use") from error
 
-    def deleteTable(self, table: bytes) -> None:
-        if not self._admin.exists(check_table(table)):
-            raise make_io_error("java.io.IOException: table does not exist", can_retry=True)
-        self._admin.drop(table)
+    def deleteTable(self, tableName: bytes) -> None:
+        if self._admin.find(check_table(tableName)) is None:
+            raise IDL.IOError(message="java.io.IOException: table does not exist", canRetry=True)
+        self._admin.drop(tableName)
 
     def getRegionInfo(self, row: bytes) -> Any:
         """The last region whose row of `hbase:meta` is not after the given one."""
-        found: tuple[_RegionKey, bytes, Region] | None = None
-        wanted = _region_key(row)
-        for table, known in self._admin.tables().items():
-            for region in regions_of(known):
-                key = (table, region.start, b"%d" % region.number)
-                if key <= wanted and (found is None or key > found[0]):
-                    found = key, table, region
-        if found is None:
-            text = f"java.io.IOException: Cannot find row in hbase:meta, row={row!r}"
-            raise make_io_error(text, can_retry=True)
-        return _region(found[1], found[2])
+        table, _, rest = row.partition(b",")
+        start, _, number = rest.rpartition(b",")
+        wanted = table, start, number.partition(b".")[0]
+        before = [
+            (key, region)
+            for name, known in self._admin.tables().items()
+            for region in known.regions
+            if (key := (name, region.start, b"%d" % region.number)) <= wanted
+        ]
+        if not before:
+            message = f"java.io.IOException: Cannot find row in hbase:meta, row={row!r}"
+            raise IDL.IOError(message=message, canRetry=True)
+        (name, _, _), region = max(before)
+        return _region(name, region)
 
     def getThriftServerType(self) -> int:
         number: int = IDL.TThriftServerType.ONE
@@ -110,7 +122,7 @@ class Tables1:
 def _unpack_family(column: Any) -> tuple[bytes, FamilySettings]:
     if not column.name:
         raise IDL.IllegalArgument(message="column name is empty")
-    name, _ = column_of(column.name)
+    name = column.name.partition(b":")[0]
     if column.compression.upper() not in COMPRESSIONS:
         raise Refused("illegal argument", "unknown compression", given=column.compression)
     if column.bloomFilterType not in BLOOM_FILTERS:
@@ -123,7 +135,8 @@ def _unpack_family(column: Any) -> tuple[bytes, FamilySettings]:
         in_memory=column.inMemory,
         block_cache=column.blockCacheEnabled,
     )
-    return name, check_settings(name, settings)
+    check_settings(name, settings)
+    return name, settings
 
 
 def _pack_family(name: bytes, family: FamilySettings) -> Any:
@@ -153,10 +166,3 @@ def _region(table: bytes, region: Region) -> Any:
 def _table_of(name: bytes) -> bytes:
     """Return the table of a table's or a region's name."""
     return check_table(name.partition(b",")[0])
-
-
-def _region_key(row: bytes) -> _RegionKey:
-    """Return a row of `hbase:meta` as what such rows are ordered by."""
-    table, _, rest = row.partition(b",")
-    start, _, number = rest.rpartition(b",")
-    return table, start, number.partition(b".")[0]

@@ -1,72 +1,113 @@
-"""HBase's Thrift 2 service: rows and scanners. Its tables are in the module beside this one."""
+"""HBase's Thrift 2 service: rows and scanners. Its tables are in the module beside this one.
+
+Arguments have the names of the interface.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from thriftpy2.thrift import TApplicationException
+
 from txn.clock import Clock
-from txn.emulator.pacing import PacedRows
-from txn.emulator.refusals import (
-    Internal,
-    change_all,
-    join_services,
-    refuse_as_many,
-    refuse_once,
-)
-from txn.emulator.scanners import ScannerLimits, Scanners
-from txn.emulator.thrift2 import convert
+from txn.emulator import gateway
+from txn.emulator.scanners import Scan, ScannerLimits, Scanners
 from txn.emulator.thrift2.tables import Tables2
+from txn.errors import InvalidRequestError, TxnError, annotate
 from txn.stores.hbase.idl import IDL
 from txn.tables.admin import Admin
 from txn.tables.catalog import check_row
+from txn.tables.filters.parsing import parse_filter
 from txn.tables.kv.ordered import OrderedStore
-from txn.tables.operations import Condition, Operation, Operator, Result, Selection
-from txn.tables.rows import Rows
+from txn.tables.operations import (
+    MAX_TIMESTAMP,
+    Add,
+    Append,
+    Condition,
+    Operation,
+    Operator,
+    Put,
+    Remove,
+    Result,
+    Selection,
+)
+from txn.tables.refusal import Refused
 
 SERVICE: Any = IDL.THBaseService
+OF_MANY_ROWS = frozenset({"mutateRow", "checkAndMutate"})
+"""The methods that HBase carries out as a request about many rows."""
+OF_FAMILIES = frozenset({"addColumnFamily", "modifyColumnFamily", "deleteColumnFamily"})
+OF_FAMILY = ("do not retry", "no such column family")
+OPERATORS: dict[int, Operator] = {0: "<", 1: "<=", 2: "=", 3: "!=", 4: ">=", 5: ">", 6: "no-op"}
+NOT_DURABLE = (IDL.TDurability.SKIP_WAL, IDL.TDurability.ASYNC_WAL)
+
+_ColumnValue = IDL.TColumnValue
+_PUT_TYPE = 4
 
 
 def handler(store: OrderedStore, clock: Clock, limits: ScannerLimits | None = None) -> object:
-    """Return what carries out the methods of the service on the tables of a store."""
-    rows, admin = Rows(store, clock), Admin(store, clock)
-    scanning = Scanning2(Scanners(rows, clock, limits or ScannerLimits()))
-    parts = Data2(PacedRows(rows, clock)), scanning, Tables2(admin)
-    return join_services(SERVICE, convert.explain_error, *parts)
+    """Return an object with the methods of the service, over the tables of a store."""
+    rows = gateway.PacedRows(store, clock)
+    data = Data2(rows, Scanners(rows, clock, limits or ScannerLimits()))
+    return gateway.join_services(SERVICE, explain_error, data, Tables2(Admin(store, clock)))
+
+
+def explain_error(method: str, error: TxnError) -> Exception:
+    """Return the exception of HBase's Thrift 2 gateway for an error."""
+    if isinstance(error, Refused) and (
+        error.reason == "retries exhausted"
+        or (method in OF_MANY_ROWS and error.reason != "illegal argument")
+    ):
+        error = gateway.PartialFailure(error)
+    explained: Exception
+    if isinstance(error, gateway.PartialFailure):
+        explained = IDL.TIOError(message=str(error), canRetry=True)
+    elif not isinstance(error, InvalidRequestError):
+        explained = IDL.TIOError(message=gateway.format_error(error), canRetry=True)
+    elif gateway.reason_of(error) == "illegal argument":
+        explained = gateway.make_internal(method, error)
+    else:
+        text = gateway.format_error(error)
+        if method in OF_FAMILIES and gateway.reason_of(error) in OF_FAMILY:
+            text = f"{gateway.HBASE}.InvalidFamilyOperationException: {error}"
+        explained = IDL.TIOError(message=text, canRetry=False)
+    return explained
 
 
 class Data2:
-    """Reading and changing rows."""
+    """Reading and changing rows, and scanners."""
 
-    def __init__(self, rows: PacedRows) -> None:
+    def __init__(self, rows: gateway.PacedRows, scanners: Scanners) -> None:
         self._rows = rows
+        self._scanners = scanners
 
     # ------------------------------------------------------------------------- reading
 
-    def exists(self, table: bytes, get: Any) -> bool:
-        return bool(self._got(table, [get])[0].versions)
+    def exists(self, table: bytes, tget: Any) -> bool:
+        return bool(self._read(table, [tget])[0].versions)
 
-    def existsAll(self, table: bytes, gets: Sequence[Any]) -> list[bool]:
-        return [bool(found.versions) for found in self._got(table, gets)]
+    def existsAll(self, table: bytes, tgets: Sequence[Any]) -> list[bool]:
+        return [bool(found.versions) for found in self._read(table, tgets)]
 
-    def get(self, table: bytes, get: Any) -> Any:
-        return self.getMultiple(table, [get])[0]
+    def get(self, table: bytes, tget: Any) -> Any:
+        return self.getMultiple(table, [tget])[0]
 
-    def getMultiple(self, table: bytes, gets: Sequence[Any]) -> list[Any]:
-        found = convert.results(self._got(table, gets))
-        if any(get.existence_only for get in gets):
-            raise Internal("what exists alone has no cells to show")
+    def getMultiple(self, table: bytes, tgets: Sequence[Any]) -> list[Any]:
+        found = _pack_results(self._read(table, tgets))
+        if any(get.existence_only for get in tgets):
+            raise gateway.InternalError("what exists alone has no cells to show")
         return found
 
-    def _got(self, table: bytes, gets: Sequence[Any]) -> list[Result]:
+    def _read(self, table: bytes, gets: Sequence[Any]) -> list[Result]:
         """Read together the rows of which the same is asked."""
         groups: dict[Selection, list[int]] = {}
         for position, get in enumerate(gets):
-            groups.setdefault(convert.selection_of(get), []).append(position)
+            groups.setdefault(_selection_of(get), []).append(position)
         found: list[Result] = [Result(b"")] * len(gets)
         for selection, positions in groups.items():
             rows = [gets[position].row for position in positions]
-            with refuse_as_many(len(gets)):
+            with gateway.refuse_as_many(len(gets)):
                 results = self._rows.get(table, rows, selection)
             for position, result in zip(positions, results, strict=True):
                 found[position] = result
@@ -74,124 +115,305 @@ class Data2:
 
     # ------------------------------------------------------------------------ changing
 
-    def put(self, table: bytes, put: Any) -> None:
-        self._change(table, put, convert.check_puts(put))
+    def put(self, table: bytes, tput: Any) -> None:
+        self._change(table, tput, _check_puts(tput))
 
-    def putMultiple(self, table: bytes, puts: Sequence[Any]) -> None:
-        self._change_all(table, puts, convert.check_puts)
+    def putMultiple(self, table: bytes, tputs: Sequence[Any]) -> None:
+        self._change_all(table, tputs, _check_puts)
 
-    def deleteSingle(self, table: bytes, delete: Any) -> None:
-        self._change(table, delete, convert.removes_of(delete))
+    def deleteSingle(self, table: bytes, tdelete: Any) -> None:
+        self._change(table, tdelete, _removes_of(tdelete))
 
-    def deleteMultiple(self, table: bytes, deletes: Sequence[Any]) -> list[Any]:
-        self._change_all(table, deletes, convert.removes_of)
+    def deleteMultiple(self, table: bytes, tdeletes: Sequence[Any]) -> list[Any]:
+        self._change_all(table, tdeletes, _removes_of)
         return []
 
-    def mutateRow(self, table: bytes, mutations: Any) -> None:
-        operations = convert.mutations_of(mutations.row, mutations.mutations)
-        self._rows.mutate(table, [(mutations.row, operations)], durable=_durable(mutations))
+    def mutateRow(self, table: bytes, trowMutations: Any) -> None:
+        operations = _operations_of(trowMutations)
+        durable = _is_any_durable(trowMutations)
+        self._rows.mutate(table, [(trowMutations.row, operations)], durable=durable)
 
-    def increment(self, table: bytes, increment: Any) -> Any:
-        return self._compute(table, increment, convert.adds_of(increment))
+    def increment(self, table: bytes, tincrement: Any) -> Any:
+        if not tincrement.columns:
+            raise gateway.InternalError("no columns to increment")
+        ttl_ms = gateway.ttl_of(tincrement.attributes)
+        adds = [
+            Add(each.family, each.qualifier, 1 if each.amount is None else each.amount, ttl_ms)
+            for each in tincrement.columns
+        ]
+        return self._compute(table, tincrement, adds)
 
-    def append(self, table: bytes, append: Any) -> Any:
-        return self._compute(table, append, convert.appends_of(append))
+    def append(self, table: bytes, tappend: Any) -> Any:
+        """Append; the timestamps mean nothing."""
+        cells = tappend.columns
+        if not cells or not all(cell.family for cell in cells):
+            raise gateway.InternalError("no columns to append to, or no family")
+        ttl_ms = gateway.ttl_of(tappend.attributes)
+        appends = [Append(cell.family, cell.qualifier, cell.value, ttl_ms) for cell in cells]
+        return self._compute(table, tappend, appends)
 
-    def _change(self, table: bytes, change: Any, operations: Sequence[Operation]) -> None:
-        durable = convert.is_durable(change)
-        self._rows.mutate(table, [(change.row, operations)], durable=durable)
+    def _change(self, table: bytes, change: Any, operations: Sequence[Operation]) -> Result:
+        durable = is_durable(change)
+        return self._rows.mutate(table, [(change.row, operations)], durable=durable)[0]
+
+    def _compute(self, table: bytes, change: Any, operations: Sequence[Operation]) -> Any:
+        found = self._change(table, change, operations)
+        return _pack_result(found if change.returnResults is not False else Result(b""))
 
     def _change_all(
         self, table: bytes, changes: Sequence[Any], operations: Callable[[Any], Sequence[Operation]]
     ) -> None:
         if changes:
             rows = [(change.row, operations(change)) for change in changes]
-            durable = any(map(convert.is_durable, changes))
-            change_all(self._rows, table, rows, durable=durable)
-
-    def _compute(self, table: bytes, change: Any, operations: Sequence[Operation]) -> Any:
-        durable = convert.is_durable(change)
-        [found] = self._rows.mutate(table, [(change.row, operations)], durable=durable)
-        return convert.result(found if change.returnResults is not False else Result(b""))
+            self._rows.mutate_all(table, rows, durable=any(map(is_durable, changes)))
 
     # ------------------------------------------------------------------------ checking
 
-    def checkAndPut(  # noqa: PLR0917  (they are the interface's)
-        self, table: bytes, row: bytes, family: bytes, column: bytes, value: bytes | None, put: Any
-    ) -> bool:
-        condition = Condition(family, column, "=", value)
-        return self._check_and_mutate(table, row, condition, put, convert.check_puts(put))
+    def checkAndPut(self, *, tput: Any, **given: Any) -> bool:
+        return self._check_and_mutate(tput, _check_puts(tput), **given)
 
-    def checkAndDelete(  # noqa: PLR0917
-        self,
-        table: bytes,
-        row: bytes,
-        family: bytes,
-        column: bytes,
-        value: bytes | None,
-        delete: Any,
-    ) -> bool:
-        condition = Condition(family, column, "=", value)
-        return self._check_and_mutate(table, row, condition, delete, convert.removes_of(delete))
+    def checkAndDelete(self, *, tdelete: Any, **given: Any) -> bool:
+        return self._check_and_mutate(tdelete, _removes_of(tdelete), **given)
 
     def _check_and_mutate(
         self,
-        table: bytes,
-        row: bytes,
-        condition: Condition,
         change: Any,
         operations: Sequence[Operation],
-    ) -> bool:
-        check_row(change.row)
-        convert.check_same_row(row, change)
-        durable = convert.is_durable(change)
-        with refuse_once():
-            return self._rows.check_and_mutate(table, row, condition, operations, durable=durable)
-
-    def checkAndMutate(  # noqa: PLR0917
-        self,
+        *,
         table: bytes,
         row: bytes,
         family: bytes,
-        column: bytes,
-        operator: int,
+        qualifier: bytes,
         value: bytes | None,
-        mutations: Any,
     ) -> bool:
-        compared: Operator = convert.operator_of(operator)
+        check_row(change.row)
+        _check_same_row(row, change)
+        condition = Condition(family, qualifier, "=", value)
+        durable = is_durable(change)
+        try:
+            return self._rows.check_and_mutate(table, row, condition, operations, durable=durable)
+        except Refused as refused:  # HBase's clients do not try checked changes again
+            if refused.reason != "retries exhausted":
+                raise
+            raise Refused("do not retry", str(refused)) from refused
+
+    def checkAndMutate(
+        self,
+        *,
+        table: bytes,
+        row: bytes,
+        family: bytes,
+        qualifier: bytes,
+        compareOperator: int,
+        value: bytes | None,
+        rowMutations: Any,
+    ) -> bool:
+        operator = OPERATORS.get(compareOperator)
+        if operator is None:
+            text = "Required field 'compareOp' was not present! Struct: checkAndMutate"
+            raise TApplicationException(
+                TApplicationException.PROTOCOL_ERROR, f"{text} {compareOperator}"
+            )
         if value is None:
-            raise Internal("a comparison needs a value")
-        operations = convert.mutations_of(mutations.row, mutations.mutations)
-        convert.check_same_row(row, mutations)
-        condition = Condition(family, column, compared, value)
-        return self._rows.check_and_mutate(
-            table, row, condition, operations, durable=_durable(mutations)
-        )
+            raise gateway.InternalError("a comparison needs a value")
+        operations = _operations_of(rowMutations)
+        _check_same_row(row, rowMutations)
+        condition = Condition(family, qualifier, operator, value)
+        durable = _is_any_durable(rowMutations)
+        return self._rows.check_and_mutate(table, row, condition, operations, durable=durable)
 
+    # ------------------------------------------------------------------------ scanning
 
-class Scanning2:
-    """Opening, reading and closing scanners."""
+    def openScanner(self, table: bytes, tscan: Any) -> int:
+        return self._scanners.open(scan_of(table, tscan))
 
-    def __init__(self, scanners: Scanners) -> None:
-        self._scanners = scanners
-
-    def openScanner(self, table: bytes, scan: Any) -> int:
-        return self._scanners.open(convert.scan_of(table, scan))
-
-    def getScannerRows(self, number: int, count: int) -> list[Any]:
-        found = self._scanners.next(number, count, lambda _, results: convert.results(results))
+    def getScannerRows(self, scannerId: int, numRows: int) -> list[Any]:
+        found = self._scanners.next(scannerId, numRows, lambda _, results: _pack_results(results))
         if found is None:
             raise IDL.TIllegalArgument(message="Invalid scanner Id")
         return found
 
-    def closeScanner(self, number: int) -> None:
+    def closeScanner(self, scannerId: int) -> None:
         """Close it; as in HBase 2, one that is unknown may have expired and is no error."""
-        self._scanners.close(number)
+        self._scanners.close(scannerId)
 
-    def getScannerResults(self, table: bytes, scan: Any, count: int) -> list[Any]:
-        return convert.results(self._scanners.first(convert.scan_of(table, scan), count))
+    def getScannerResults(self, table: bytes, tscan: Any, numRows: int) -> list[Any]:
+        return _pack_results(self._scanners.first(scan_of(table, tscan), numRows))
 
 
-def _durable(mutations: Any) -> bool:
+# ------------------------------------------------------- between the interface and tables
+
+
+def _selection_of(get: Any) -> Selection:
+    """Return the selection of a TGet; a single timestamp goes before a range."""
+    if get.maxVersions is not None and get.maxVersions < 1:
+        raise IDL.TIOError(message="versions must be positive", canRetry=True)
+    _refuse_bytes(get)
+    if get.timestamp is None:
+        since, until = _time_range(get.timeRange)
+    elif 0 <= get.timestamp < MAX_TIMESTAMP:
+        since, until = get.timestamp, get.timestamp + 1
+    else:
+        raise Refused("illegal argument", "not a timestamp to read", timestamp=get.timestamp)
+    limit = get.storeLimit
+    return Selection(
+        columns=_columns_of(get.columns),
+        versions=1 if get.maxVersions is None else get.maxVersions,
+        since=since,
+        until=until,
+        filter=None if get.filterString is None else parse_filter(get.filterString),
+        # HBase looks at the limit only after the first cell.
+        store_limit=None if limit is None or limit < 0 else max(limit, 1),
+        store_offset=get.storeOffset or 0,
+    )
+
+
+def scan_of(table: bytes, asked: Any) -> Scan:
+    """Return the scan of a TScan; to HBase a limit that is not positive is none."""
+    _refuse_bytes(asked)
+    since, until = _time_range(asked.timeRange)
+    versions = 1 if asked.maxVersions is None else asked.maxVersions
+    limit = asked.limit if asked.limit is not None and asked.limit > 0 else None
+    return Scan(
+        gateway.check_table(table),
+        gateway.range_of(asked.startRow, asked.stopRow, reverse=bool(asked.reversed)),
+        Selection(
+            columns=_columns_of(asked.columns),
+            versions=max(versions, 1),
+            since=since,
+            until=until,
+            family_times=tuple(
+                (family, *_time_range(times))
+                for family, times in (asked.colFamTimeRangeMap or {}).items()
+            ),
+            filter=None if asked.filterString is None else parse_filter(asked.filterString),
+            batch=gateway.batch_of(asked.batchSize),
+        ),
+        limit=0 if versions < 1 else limit,
+    )
+
+
+def _refuse_bytes(asked: Any) -> None:
+    if asked.filterBytes is not None:
+        raise IDL.TIOError(
+            message="java.io.IOException: filters of HBase's Java client are not supported: send "
+            "the filter language (filterString)",
+            canRetry=True,
+        )
+
+
+def _time_range(times: Any) -> tuple[int, int]:
+    if times is None:
+        return 0, MAX_TIMESTAMP
+    since, until = times.minStamp, times.maxStamp
+    if since < 0 or until < since:
+        raise Refused("illegal argument", "not a range of timestamps", since=since, until=until)
+    return since, until
+
+
+def _columns_of(columns: Iterable[Any] | None) -> tuple[tuple[bytes, bytes | None], ...]:
+    """Return columns; one without a qualifier is a whole family."""
+    return tuple((column.family, column.qualifier) for column in columns or ())
+
+
+def _check_puts(put: Any) -> list[Put]:
+    """Return the operations of a TPut, where HBase's client looks at their sizes."""
+    puts = _puts_of(put)
+    gateway.check_sizes(put.row, puts)
+    return puts
+
+
+def _puts_of(put: Any) -> list[Put]:
+    if not put.columnValues or not all(cell.family for cell in put.columnValues):
+        raise gateway.InternalError("no columns to insert, or no family")
+    ttl_ms, at = gateway.ttl_of(put.attributes), _check_optional_time(put.timestamp)
+    times = [
+        at if cell.timestamp is None else gateway.time_of(cell.timestamp)
+        for cell in put.columnValues
+    ]
+    return [
+        Put(cell.family, cell.qualifier, cell.value, time, ttl_ms)
+        for cell, time in zip(put.columnValues, times, strict=True)
+    ]
+
+
+def _removes_of(delete: Any) -> list[Operation]:
+    """Return the operations of a TDelete; an empty list of columns means the row, as in HBase."""
+    if not delete.columns:
+        whole = delete.timestamp if delete.columns is None else None
+        return [Remove(timestamp=_check_optional_time(whole))]
+    kind = delete.deleteType
+    if kind not in IDL.TDeleteType._VALUES_TO_NAMES:
+        raise gateway.InternalError("a delete of columns needs its type", type=kind)
+    columns = delete.columns
+    if kind == IDL.TDeleteType.DELETE_FAMILY:  # HBase forgets what it was told of a family before
+        columns = {column.family: column for column in columns}.values()
+    return [_remove_of(column, kind) for column in columns]
+
+
+def _remove_of(column: Any, kind: int) -> Remove:
+    types = IDL.TDeleteType
+    timestamp = _check_optional_time(column.timestamp)
+    if kind == types.DELETE_FAMILY_VERSION:
+        if column.timestamp is None:
+            raise gateway.InternalError("a delete of a version of a family needs its timestamp")
+        return Remove(column.family, None, timestamp, exact=True)
+    if kind == types.DELETE_FAMILY:
+        return Remove(column.family, None, timestamp)
+    qualifier = column.qualifier or b""
+    return Remove(column.family, qualifier, timestamp, exact=kind == types.DELETE_COLUMN)
+
+
+def _operations_of(mutations: Any) -> list[Operation]:
+    """Return the operations of a TRowMutations, which are all of one row."""
+    row = mutations.row
+    check_row(row)
+    found: list[Operation] = []
+    for mutation in mutations.mutations:
+        part = mutation.put or mutation.deleteSingle
+        if part is None:
+            raise TApplicationException(TApplicationException.PROTOCOL_ERROR, "Unrecognized type 0")
+        check_row(part.row)
+        if part.row != row:
+            text = "The row in the recently added Mutation doesn't match the original one"
+            raise IDL.TIOError(message=annotate(text, row=part.row, original=row), canRetry=True)
+        found += _puts_of(part) if mutation.put else _removes_of(part)
+    if not found:
+        raise gateway.InternalError("no mutations")
+    return found
+
+
+def _check_same_row(row: bytes, change: Any) -> None:
+    """Refuse a change of another row than the one that is checked."""
+    if change.row != row:
+        text = "the row of the action doesn't match the original one"
+        raise Refused("do not retry", text, row=change.row, original=row)
+
+
+def _check_optional_time(timestamp: int | None) -> int | None:
+    """Return the timestamp; None, like HBase's greatest, is "now"."""
+    return None if timestamp is None else gateway.check_time(timestamp)
+
+
+def is_durable(change: Any) -> bool:
+    """Return True if the change must survive a power failure."""
+    return change.durability not in NOT_DURABLE
+
+
+def _is_any_durable(mutations: Any) -> bool:
     parts = [mutation.put or mutation.deleteSingle for mutation in mutations.mutations]
-    return any(convert.is_durable(part) for part in parts if part is not None)
+    return any(is_durable(part) for part in parts if part is not None)
+
+
+def _pack_results(found: Sequence[Result]) -> list[Any]:
+    return [_pack_result(each) for each in found]
+
+
+def _pack_result(found: Result) -> Any:
+    """Return a TResult; nothing there has no row."""
+    row, versions, partial = found
+    values = [
+        _ColumnValue(family, column, value, timestamp, None, _PUT_TYPE)
+        for family, column, timestamp, value in versions
+    ]
+    return IDL.TResult(row if values else None, values, False, partial)

@@ -1,43 +1,80 @@
-"""The tables and namespaces of HBase's Thrift 2 service."""
+"""The tables and namespaces of HBase's Thrift 2 service.
+
+HBase keeps every setting of a family as text under a name, and shows some of them a second time as
+typed fields. A typed field goes before a text of the same setting.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from txn.emulator.families import check_settings, texts_of, ttl_ms, ttl_s, with_texts
-from txn.emulator.places import CLUSTER, DEFAULT_NAMESPACE, HOST, PORT, check_table
-from txn.emulator.refusals import Internal
+from txn.emulator.gateway import (
+    CLUSTER,
+    DEFAULT_NAMESPACE,
+    HOST,
+    PORT,
+    InternalError,
+    check_table,
+    ttl_ms,
+    ttl_s,
+)
 from txn.stores.hbase.idl import IDL
-from txn.tables.admin import Admin, Region, regions_of
-from txn.tables.entries import TableEntry
+from txn.tables.admin import Admin
+from txn.tables.catalog import Region, TableEntry, check_settings
 from txn.tables.filters.patterns import matcher
 from txn.tables.operations import FamilySettings
 from txn.tables.refusal import Refused
 
 TABLE_ATTRIBUTES = {b"IS_META": b"false", b"hbase.store.file-tracker.impl": b"DEFAULT"}
 
-# The typed fields of a family, and the settings that they are.
-_FIELDS = {
-    "maxVersions": "versions",
-    "minVersions": "min_versions",
-    "blockSize": "block_size",
-    "inMemory": "in_memory",
-    "blockCacheEnabled": "block_cache",
-    "scope": "scope",
-    "dfsReplication": "dfs_replication",
-    "cacheBloomsOnWrite": "cache_blooms_on_write",
-    "cacheDataOnWrite": "cache_data_on_write",
-    "cacheIndexesOnWrite": "cache_indexes_on_write",
-    "compressTags": "compress_tags",
-    "evictBlocksOnClose": "evict_blocks_on_close",
+_DEFAULTS = FamilySettings()
+
+
+class _Setting(NamedTuple):
+    """A setting's name as text, and as a field of Thrift 2. is_shown: as text, by default, too."""
+
+    text: bytes
+    field: str | None
+    read: Callable[[str], Any]
+    is_shown: bool = False
+
+
+def _flag(text: str) -> bool:
+    return text.lower() == "true"
+
+
+def _ttl(text: str) -> int | None:
+    return None if text.upper() == "FOREVER" else ttl_ms(int(text))
+
+
+_SETTINGS = {
+    "versions": _Setting(b"VERSIONS", "maxVersions", int, True),
+    "min_versions": _Setting(b"MIN_VERSIONS", "minVersions", int, True),
+    "ttl_ms": _Setting(b"TTL", "timeToLive", _ttl, True),
+    "keep_deleted_cells": _Setting(b"KEEP_DELETED_CELLS", "keepDeletedCells", str.upper, True),
+    "new_version_behavior": _Setting(b"NEW_VERSION_BEHAVIOR", None, _flag),
+    "compression": _Setting(b"COMPRESSION", "compressionType", str.upper, True),
+    "bloom_filter": _Setting(b"BLOOMFILTER", "bloomnFilterType", str.upper, True),
+    "data_block_encoding": _Setting(b"DATA_BLOCK_ENCODING", "dataBlockEncoding", str.upper, True),
+    "block_size": _Setting(b"BLOCKSIZE", "blockSize", int, True),
+    "in_memory": _Setting(b"IN_MEMORY", "inMemory", _flag, True),
+    "block_cache": _Setting(b"BLOCKCACHE", "blockCacheEnabled", _flag, True),
+    "scope": _Setting(b"REPLICATION_SCOPE", "scope", int, True),
+    "dfs_replication": _Setting(b"DFS_REPLICATION", "dfsReplication", int),
+    "cache_blooms_on_write": _Setting(b"CACHE_BLOOMS_ON_WRITE", "cacheBloomsOnWrite", _flag),
+    "cache_data_on_write": _Setting(b"CACHE_DATA_ON_WRITE", "cacheDataOnWrite", _flag),
+    "cache_indexes_on_write": _Setting(b"CACHE_INDEX_ON_WRITE", "cacheIndexesOnWrite", _flag),
+    "compress_tags": _Setting(b"COMPRESS_TAGS", "compressTags", _flag),
+    "evict_blocks_on_close": _Setting(b"EVICT_BLOCKS_ON_CLOSE", "evictBlocksOnClose", _flag),
+    "prefetch_blocks_on_open": _Setting(b"PREFETCH_BLOCKS_ON_OPEN", None, _flag),
 }
-_NAMED = {
-    "bloomnFilterType": ("bloom_filter", IDL.TBloomFilterType, "ROW"),
-    "compressionType": ("compression", IDL.TCompressionAlgorithm, "NONE"),
-    "dataBlockEncoding": ("data_block_encoding", IDL.TDataBlockEncoding, "NONE"),
-    "keepDeletedCells": ("keep_deleted_cells", IDL.TKeepDeletedCells, "FALSE"),
+_BY_TEXT = {setting.text: name for name, setting in _SETTINGS.items()}
+_ENUMS = {
+    "bloom_filter": IDL.TBloomFilterType,
+    "compression": IDL.TCompressionAlgorithm,
+    "data_block_encoding": IDL.TDataBlockEncoding,
+    "keep_deleted_cells": IDL.TKeepDeletedCells,
 }
 
 
@@ -49,100 +86,100 @@ class Tables2:
 
     # ------------------------------------------------------------------------- regions
 
-    def getRegionLocation(self, table: bytes, row: bytes, _: bool) -> Any:
-        regions = self._admin.regions(check_table(table))
+    def getRegionLocation(self, table: bytes, row: bytes, **_: object) -> Any:
+        regions = self._admin.table(check_table(table)).regions
         found = next(region for region in reversed(regions) if region.start <= row)
         return _location(table, found)
 
     def getAllRegionLocations(self, table: bytes) -> list[Any]:
         found = self._admin.find(check_table(table))
-        return [] if found is None else [_location(table, region) for region in regions_of(found)]
+        return [_location(table, region) for region in found.regions] if found else []
 
     # --------------------------------------------------------------------- descriptions
 
     def getTableDescriptor(self, table: Any) -> Any:
         name = _name(table)
-        return _describe(name, self._admin.families(name))
+        return _describe(name, self._admin.table(name))
 
     def getTableDescriptors(self, tables: Sequence[Any]) -> list[Any]:
         known = self._admin.tables()
         names = [_name(table) for table in tables] or self._admin.user_tables()
-        return [_describe(name, known[name].families) for name in names if name in known]
+        return [_describe(name, known[name]) for name in names if name in known]
 
-    def getTableDescriptorsByPattern(self, regex: str | None, system: bool) -> list[Any]:
-        found = self._matching(regex, system)
-        return [_describe(name, table.families) for name, table in found.items()]
+    def getTableDescriptorsByPattern(self, **given: Any) -> list[Any]:
+        return [_describe(name, table) for name, table in self._match(**given).items()]
 
-    def getTableDescriptorsByNamespace(self, namespace: str) -> list[Any]:
-        found = self._admin.tables(namespace.encode())
-        return [_describe(name, table.families) for name, table in found.items()]
+    def getTableDescriptorsByNamespace(self, name: str) -> list[Any]:
+        found = self._admin.tables(name.encode())
+        return [_describe(table, entry) for table, entry in found.items()]
 
-    def getTableNamesByPattern(self, regex: str | None, system: bool) -> list[Any]:
-        return [_table_name(name) for name in self._matching(regex, system)]
+    def getTableNamesByPattern(self, **given: Any) -> list[Any]:
+        return [_table_name(name) for name in self._match(**given)]
 
-    def getTableNamesByNamespace(self, namespace: str) -> list[Any]:
-        return [_table_name(name) for name in self._admin.names(namespace.encode())]
+    def getTableNamesByNamespace(self, name: str) -> list[Any]:
+        return [_table_name(table) for table in self._admin.tables(name.encode())]
 
-    def tableExists(self, table: Any) -> bool:
-        return self._admin.exists(_name(table))
+    def tableExists(self, tableName: Any) -> bool:
+        return self._admin.find(_name(tableName)) is not None
 
-    def isTableEnabled(self, table: Any) -> bool:
-        return self._admin.is_enabled(_name(table))
+    def isTableEnabled(self, tableName: Any) -> bool:
+        return self._admin.table(_name(tableName)).enabled
 
-    def isTableDisabled(self, table: Any) -> bool:
-        return not self._admin.is_enabled(_name(table))
+    def isTableDisabled(self, tableName: Any) -> bool:
+        return not self.isTableEnabled(tableName)
 
-    def isTableAvailable(self, table: Any) -> bool:
-        found = self._admin.find(_name(table))
+    def isTableAvailable(self, tableName: Any) -> bool:
+        found = self._admin.find(_name(tableName))
         return found is not None and found.enabled
 
-    def isTableAvailableWithSplit(self, table: Any, splits: Sequence[bytes] | None) -> bool:
-        found = self._admin.find(_name(table))
+    def isTableAvailableWithSplit(self, tableName: Any, splitKeys: Sequence[bytes] | None) -> bool:
+        found = self._admin.find(_name(tableName))
         if found is None or not found.enabled:
             return False
-        starts = [region.start for region in regions_of(found)[1:]]
-        return not splits or sum(map(starts.count, splits)) == len(splits)
+        return not splitKeys or sum(map(found.splits.count, splitKeys)) == len(splitKeys)
 
     # ------------------------------------------------------------------------- changes
 
-    def createTable(self, table: Any, splits: Sequence[bytes] | None) -> None:
-        name = _name(table.tableName)
-        if len(set(splits or ())) < len(splits or ()) or b"" in (splits or ()):
+    def createTable(self, desc: Any, splitKeys: Sequence[bytes] | None) -> None:
+        name, splits = _name(desc.tableName), splitKeys or ()
+        if len(set(splits)) < len(splits) or b"" in splits:
             raise Refused("illegal argument", "splits are not empty, and not repeated")
-        self._admin.create(name, _families(name, table.columns), sorted(splits or ()))
+        self._admin.create(name, _families(name, desc.columns), splits)
 
-    def deleteTable(self, table: Any) -> None:
-        self._admin.drop(_name(table))
+    def deleteTable(self, tableName: Any) -> None:
+        self._admin.drop(_name(tableName))
 
-    def truncateTable(self, table: Any, keep_splits: bool) -> None:
-        self._admin.truncate(_name(table), keep_splits=keep_splits)
+    def truncateTable(self, tableName: Any, preserveSplits: bool) -> None:
+        self._admin.truncate(_name(tableName), keep_splits=preserveSplits)
 
-    def enableTable(self, table: Any) -> None:
-        self._admin.enable(_name(table))
+    def enableTable(self, tableName: Any) -> None:
+        self._admin.enable(_name(tableName))
 
-    def disableTable(self, table: Any) -> None:
-        self._admin.disable(_name(table))
+    def disableTable(self, tableName: Any) -> None:
+        self._admin.disable(_name(tableName))
 
-    def addColumnFamily(self, table: Any, column: Any) -> None:
-        self._admin.add_family(_name(table), column.name, _settings(column))
+    def addColumnFamily(self, tableName: Any, column: Any) -> None:
+        self._admin.add_family(_name(tableName), column.name, _settings(column))
 
-    def deleteColumnFamily(self, table: Any, family: bytes) -> None:
-        self._admin.drop_family(_name(table), family)
+    def deleteColumnFamily(self, tableName: Any, column: bytes) -> None:
+        self._admin.drop_family(_name(tableName), column)
 
-    def modifyColumnFamily(self, table: Any, column: Any) -> None:
-        self._admin.modify_family(_name(table), column.name, _settings(column))
+    def modifyColumnFamily(self, tableName: Any, column: Any) -> None:
+        self._admin.modify_family(_name(tableName), column.name, _settings(column))
 
-    def modifyTable(self, table: Any) -> None:
-        name = _name(table.tableName)
-        self._admin.modify(name, _families(name, table.columns))
+    def modifyTable(self, desc: Any) -> None:
+        name = _name(desc.tableName)
+        self._admin.modify(name, _families(name, desc.columns))
 
     # ---------------------------------------------------------------------- namespaces
 
-    def createNamespace(self, namespace: Any) -> None:
-        self._admin.create_namespace(namespace.name.encode(), namespace.configuration or {})
+    def createNamespace(self, namespaceDesc: Any) -> None:
+        name, properties = namespaceDesc.name.encode(), namespaceDesc.configuration or {}
+        self._admin.create_namespace(name, properties)
 
-    def modifyNamespace(self, namespace: Any) -> None:
-        self._admin.modify_namespace(namespace.name.encode(), namespace.configuration or {})
+    def modifyNamespace(self, namespaceDesc: Any) -> None:
+        name, properties = namespaceDesc.name.encode(), namespaceDesc.configuration or {}
+        self._admin.modify_namespace(name, properties)
 
     def deleteNamespace(self, name: str) -> None:
         self._admin.drop_namespace(name.encode())
@@ -171,15 +208,15 @@ class Tables2:
     def getClusterId(self) -> str:
         return CLUSTER
 
-    def getSlowLogResponses(self, _: object, __: object) -> list[Any]:
+    def getSlowLogResponses(self, **_: object) -> list[Any]:
         return []
 
-    def clearSlowLogResponses(self, _: object) -> list[bool]:
+    def clearSlowLogResponses(self, **_: object) -> list[bool]:
         return []
 
-    def _matching(self, regex: str | None, system: bool) -> dict[bytes, TableEntry]:
+    def _match(self, regex: str | None, includeSysTables: bool) -> dict[bytes, TableEntry]:
         """Return the tables whose names match as a whole, those of `default` with or without it."""
-        tables = self._admin.tables() if system else self._admin.user_tables()
+        tables = self._admin.tables() if includeSysTables else self._admin.user_tables()
         if regex is None:
             return tables
         matches = matcher(regex.encode())
@@ -194,7 +231,7 @@ class Tables2:
 def _name(table: Any) -> bytes:
     """Return a table's name, its namespace before it unless it is the default one."""
     if table is None or b":" in table.qualifier:
-        raise Internal("not a legal table name")
+        raise InternalError("not a legal table name")
     if table.ns in (None, b"", DEFAULT_NAMESPACE):
         return check_table(table.qualifier)
     return check_table(b"%s:%s" % (table.ns, table.qualifier))
@@ -205,8 +242,8 @@ def _table_name(name: bytes) -> Any:
     return IDL.TTableName(namespace or DEFAULT_NAMESPACE, qualifier)
 
 
-def _describe(name: bytes, families: Mapping[bytes, FamilySettings]) -> Any:
-    columns = [_column(family, settings) for family, settings in sorted(families.items())]
+def _describe(name: bytes, table: TableEntry) -> Any:
+    columns = [_column(family, settings) for family, settings in sorted(table.families.items())]
     durability = IDL.TDurability.USE_DEFAULT
     return IDL.TTableDescriptor(_table_name(name), columns, TABLE_ATTRIBUTES, durability)
 
@@ -218,7 +255,7 @@ def _location(table: bytes, region: Region) -> Any:
 
 def _families(table: bytes, columns: Iterable[Any] | None) -> dict[bytes, FamilySettings]:
     if columns is None:
-        raise Internal("no column families")
+        raise InternalError("no column families")
     found: dict[bytes, FamilySettings] = {}
     for column in columns:
         if column.name in found:
@@ -231,31 +268,55 @@ def _families(table: bytes, columns: Iterable[Any] | None) -> dict[bytes, Family
 
 def _settings(column: Any) -> FamilySettings:
     if not column.name:
-        raise Internal("a family needs a name")
-    given = with_texts(FamilySettings(), column.attributes or {})
-    changes: dict[str, Any] = {
-        setting: getattr(column, field)
-        for field, setting in _FIELDS.items()
-        if getattr(column, field) is not None
-    }
-    for field, (setting, kind, default) in _NAMED.items():
-        if getattr(column, field) is not None:
-            changes[setting] = kind._VALUES_TO_NAMES.get(getattr(column, field), default)
-    if column.timeToLive is not None:
-        changes["ttl_ms"] = ttl_ms(column.timeToLive)
+        raise InternalError("a family needs a name")
+    changes, others = _read_texts(column.attributes or {})
+    for name, setting in _SETTINGS.items():
+        value = getattr(column, setting.field) if setting.field else None
+        if value is None:
+            continue
+        if name in _ENUMS:
+            value = _ENUMS[name]._VALUES_TO_NAMES.get(value, getattr(_DEFAULTS, name))
+        changes[name] = ttl_ms(value) if name == "ttl_ms" else value
     configuration = tuple((column.configuration or {}).items())
-    return check_settings(column.name, replace(given, **changes, configuration=configuration))
+    settings = FamilySettings(**changes, attributes=others, configuration=configuration)
+    check_settings(column.name, settings)
+    return settings
 
 
-def _column(name: bytes, settings: FamilySettings) -> Any:
-    fields = {field: getattr(settings, setting) for field, setting in _FIELDS.items()}
-    for field, (setting, kind, default) in _NAMED.items():
-        names = kind._NAMES_TO_VALUES
-        fields[field] = names.get(getattr(settings, setting), names[default])
+def _read_texts(
+    texts: Mapping[bytes, bytes],
+) -> tuple[dict[str, Any], tuple[tuple[bytes, bytes], ...]]:
+    """Return the settings that the texts name, and those of unknown names as they are."""
+    changes: dict[str, Any] = {}
+    for text, value in texts.items():
+        name = _BY_TEXT.get(text)
+        if name is not None:
+            try:
+                changes[name] = _SETTINGS[name].read(value.decode())
+            except ValueError as error:
+                raise Refused(
+                    "illegal argument", "not a setting", name=text, value=value
+                ) from error
+    return changes, tuple(pair for pair in texts.items() if pair[0] not in _BY_TEXT)
+
+
+def _column(family: bytes, settings: FamilySettings) -> Any:
+    fields: dict[str, Any] = {}
+    texts = dict(settings.attributes)
+    for name, setting in _SETTINGS.items():
+        value = getattr(settings, name)
+        is_default = value == getattr(_DEFAULTS, name)
+        shown = ttl_s(settings) if name == "ttl_ms" else value
+        if setting.is_shown or not is_default:
+            text = str(shown).lower() if isinstance(shown, bool) else str(shown)
+            texts[setting.text] = text.encode()
+        if name in _ENUMS:
+            values = _ENUMS[name]._NAMES_TO_VALUES
+            shown = values.get(value, values[getattr(_DEFAULTS, name)])
+        if setting.field:
+            fields[setting.field] = shown
+    texts[b"INDEX_BLOCK_ENCODING"] = b"NONE"
+    configuration = dict(settings.configuration) or None
     return IDL.TColumnFamilyDescriptor(
-        name=name,
-        attributes=texts_of(settings),
-        configuration=dict(settings.configuration) or None,
-        timeToLive=ttl_s(settings),
-        **fields,
+        name=family, attributes=texts, configuration=configuration, **fields
     )

@@ -1,4 +1,4 @@
-"""Regular expressions that strangers write: RE2 takes time in proportion to what it searches.
+"""Regular expressions of strangers: RE2 takes time in proportion to what it searches.
 
 HBase's are Java's, which can take for ever. RE2 knows most of what these do without going back: no
 look ahead or behind, references, possessive or atomic groups, which are refused.
@@ -21,13 +21,13 @@ _OPTIONS.never_capture = True
 
 
 def searcher(pattern: bytes) -> Callable[[bytes], bool]:
-    """Return what tells whether the expression is found in a value: UTF-8, mended if need be."""
+    """Return a function that searches a value (UTF-8, mended if need be) for the expression."""
     compiled = _compile(pattern)
     return lambda value: compiled.search(_make_utf8(value)) is not None
 
 
 def matcher(pattern: bytes) -> Callable[[bytes], bool]:
-    """Return what tells whether the expression matches a name as a whole."""
+    """Return a function that returns True if the expression matches a whole name."""
     compiled = _compile(pattern)
     return lambda name: compiled.fullmatch(name) is not None
 

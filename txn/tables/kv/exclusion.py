@@ -1,4 +1,4 @@
-"""Who may write to an embedded store, and who may open it: one thread of one process at a time.
+"""Mutual exclusion of writers and openings of a store: one thread of one process at a time.
 
 LMDB's own mutex makes a writer wait for as long as its owner is stopped, and a waiter was seen
 asleep in it after its owner's death. So each writer first takes a lock that the kernel frees with
@@ -15,28 +15,17 @@ apart then.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import struct
 import sys
 import threading
-from fcntl import (
-    F_GETLK,
-    F_RDLCK,
-    F_UNLCK,
-    F_WRLCK,
-    LOCK_EX,
-    LOCK_NB,
-    LOCK_SH,
-    LOCK_UN,
-    fcntl,
-    lockf,
-)
 from types import TracebackType
 
 from txn.clock import SystemClock, limit_due, poll
 from txn.errors import NotApplied
 
-FILE = "writer.lock"
+WRITER_FILE = "writer.lock"
 WRITING = 0  # each takes two bytes: the lock, and the first place in line for it
 OPENING = 2
 LINE_MS = 20
@@ -51,7 +40,7 @@ def open_file(folder: str, *, may_write: bool) -> int | None:
     """Return a descriptor of the file whose bytes are the locks. One a process and store is open
     at a time: to close one frees all. Without the right to write it can only be shared, and is None
     if no process ever wrote there."""
-    path = os.path.join(folder, FILE)
+    path = os.path.join(folder, WRITER_FILE)
     if may_write:
         return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -65,7 +54,7 @@ def find_patience(began_ms: int) -> int:
     return limit_due(began_ms, began_ms + PATIENCE_MS) - began_ms
 
 
-class Exclusion:
+class FileLock:
     """A lock on bytes of the file; as a context manager it is held meanwhile.
 
     One that comes when it is free takes it: quick writers lose no time by waking each other. One
@@ -78,7 +67,7 @@ class Exclusion:
     def __init__(self, file: int, byte: int, path: str, *, is_shared: bool = False) -> None:
         """path: of the store, for errors. is_shared: with other processes that share it."""
         self._file = file
-        self._kind = (LOCK_SH if is_shared else LOCK_EX) | LOCK_NB
+        self._kind = (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
         self._lock = byte
         self._place = byte + 1
         self._path = path
@@ -105,7 +94,7 @@ class Exclusion:
     ) -> None:
         # In a child that was forked meanwhile this frees nothing: the lock is its parent's.
         try:
-            lockf(self._file, LOCK_UN, 2, self._lock)
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 2, self._lock)
         finally:
             self._thread.release()
 
@@ -113,7 +102,7 @@ class Exclusion:
         """Wait for the other threads of this process; return when that began."""
         began_ms = _CLOCK.monotonic_ms()
         if not self._thread.acquire(timeout=find_patience(began_ms) / 1000):
-            raise self._make_refusal(os.getpid(), F_WRLCK, began_ms)
+            raise self._make_refusal(os.getpid(), fcntl.F_WRLCK, began_ms)
         return began_ms
 
     def _wait(self, began_ms: int) -> None:
@@ -128,33 +117,33 @@ class Exclusion:
 
     def _take(self) -> bool:
         try:
-            lockf(self._file, self._kind, 2, self._lock)
+            fcntl.lockf(self._file, self._kind, 2, self._lock)
         except _HELD:
             return False
-        lockf(self._file, LOCK_UN, 1, self._place)
+        fcntl.lockf(self._file, fcntl.LOCK_UN, 1, self._place)
         return True
 
     def _take_in_line(self) -> bool:
         try:
-            lockf(self._file, self._kind, 1, self._place)  # had already, it is had once more
-            lockf(self._file, self._kind, 1, self._lock)
+            fcntl.lockf(self._file, self._kind, 1, self._place)  # had already, it is had once more
+            fcntl.lockf(self._file, self._kind, 1, self._lock)
         except _HELD:
             return False
-        lockf(self._file, LOCK_UN, 1, self._place)
+        fcntl.lockf(self._file, fcntl.LOCK_UN, 1, self._place)
         return True
 
     def _find_owner(self, byte: int) -> tuple[int | None, int]:
         """Return the process that has the byte, where the system tells it in a way that we know,
         and the kind of its lock."""
         if sys.platform != "linux":
-            return None, F_WRLCK
-        question = struct.pack(_QUESTION, F_WRLCK, os.SEEK_SET, byte, 1, 0)
-        answer = fcntl(self._file, F_GETLK, question)
+            return None, fcntl.F_WRLCK
+        question = struct.pack(_QUESTION, fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
+        answer = fcntl.fcntl(self._file, fcntl.F_GETLK, question)
         kind, _, _, _, process = struct.unpack_from(_QUESTION, answer)
-        return (process if kind != F_UNLCK and process > 0 else None), kind
+        return (process if kind != fcntl.F_UNLCK and process > 0 else None), kind
 
     def _make_refusal(self, owner: int | None, kind: int, began_ms: int) -> NotApplied:
-        doing = "reading" if kind == F_RDLCK else "writing to"
+        doing = "reading" if kind == fcntl.F_RDLCK else "writing to"
         return NotApplied(
             "another process or thread is "
             f"{'opening' if self._lock == OPENING else doing} the store and does not end",

@@ -25,7 +25,7 @@ _CLOCK = SystemClock()
 
 
 class _Write:
-    """What a thread writes; it waits for `wake`, and then leads unless it has a group.
+    """The write of a thread, which waits for `wake`, and then leads unless it has a group.
     is_leader: of its group, if any."""
 
     __slots__ = ("body", "durable", "group", "is_leader", "result", "wake")
@@ -46,7 +46,7 @@ class _Write:
 
 
 class _Group:
-    """What became of writes that share a commit. is_done: it was made; is_undone: it certainly was
+    """The outcome of writes that share a commit. is_done: it was made; is_undone: it certainly was
     not. failure: what its error said; the error itself would be part of a cycle, and keep open a
     transaction that an interrupt left in its traceback."""
 

@@ -30,7 +30,7 @@ from txn.errors import (
     StoreClosedError,
 )
 from txn.host.forks import Forked
-from txn.tables.kv import directory
+from txn.tables.kv.files import is_writable, prepare_directory
 from txn.tables.kv.group_commit import CommitQueue
 from txn.tables.kv.lmdb_files import LastUse, LmdbFiles, Opening, refuse_reader
 from txn.tables.kv.lmdb_transactions import GatheringWriter, LmdbReader, LmdbWriter
@@ -53,7 +53,7 @@ class _Joined(threading.local):
     """The transaction that this thread's calls are part of, if any.
 
     durable: whether one of them is to be durable. obstacle: the first error of the driver in one of
-    them, after which there is nothing to commit, whoever caught it on its way.
+    them; after it there is nothing to commit, even if it was caught on its way.
     """
 
     writer: Writer | None = None
@@ -85,11 +85,11 @@ class LmdbStore:
     ) -> None:
         """create: whether a store that does not exist is made, or an InvalidRequestError.
         read_only: write nothing; so it is, too, where this process may not write to the files.
-        max_readers: how many threads of all processes may read at once; who opens it first says."""
+        max_readers: threads of all processes that may read at once; the first opening decides."""
         self._closed = False
         self._joined = _Joined()
-        path = directory.prepare_directory(path, create and not read_only)
-        read_only = read_only or not directory.is_writable(path)
+        path = prepare_directory(path, create and not read_only)
+        read_only = read_only or not is_writable(path)
         self._shared = _REGISTRY.acquire(Opening(path, sync, max_readers, read_only))
 
     def read(self, body: Callable[[Reader], R]) -> R:
@@ -185,7 +185,7 @@ def find_reason(path: str, error: Exception | None) -> str:
 
 
 class _Shared:
-    """The environment of one directory in this process, and who is using it.
+    """The environment of one directory in this process, with its users.
 
     Local transactions enter and leave; one that must be alone (to resize the map, to close) waits
     until the last has left, and holds the lock meanwhile.
@@ -334,7 +334,7 @@ class _Shared:
             self._shut()
 
     def _may_fork(self) -> bool:
-        """Whether there is nothing to wait for, or it is this thread's own and would never come."""
+        """Return True if nothing is to be waited for, or only this thread's own transaction."""
         is_own = threading.get_ident() in self._active
         return self._inherited is not None or is_own or not self._active
 
@@ -383,7 +383,7 @@ class _Shared:
             yield
 
     def _usable(self) -> LmdbFiles:
-        """Return what is open, opened if need be; the lock is held."""
+        """Return the open files, opened if need be; the lock is held."""
         if self._inherited is not None:
             message = "the store was busy when this process was forked: fork before using it"
             raise StoreClosedError(message, path=self.path, pid=os.getpid())

@@ -19,8 +19,8 @@ from typing import NamedTuple
 import lmdb
 
 from txn.errors import NotApplied, StoreClosedError
-from txn.tables.kv import data_file, directory, exclusion, lock_file
-from txn.tables.kv.exclusion import Exclusion
+from txn.tables.kv import exclusion, files
+from txn.tables.kv.exclusion import FileLock
 
 _TRIES = 64
 
@@ -35,7 +35,7 @@ class Opening(NamedTuple):
 
 
 class LastUse(NamedTuple):
-    """Which data file this process had open before, and its newest commit then."""
+    """The data file that this process had open before, and its newest commit then."""
 
     inode: tuple[int, int]
     number: int
@@ -53,8 +53,8 @@ class LmdbFiles:
         self.lost: str | None = None
         self.reading: AbstractContextManager[None] = nullcontext()
         self.writing: AbstractContextManager[None] = nullcontext()
-        self._data = os.path.join(path, data_file.NAME)
-        self._lock = None if opening.read_only else os.path.join(path, lock_file.NAME)
+        self._data = os.path.join(path, files.DATA_FILE)
+        self._lock = None if opening.read_only else os.path.join(path, files.LOCK_FILE)
         self._newest = 0  # commit that this process knows of
         self._checked = 0, 0  # the commit, and the size of a file that lacks free pages only
         self._file = exclusion.open_file(path, may_write=not opening.read_only)
@@ -75,10 +75,10 @@ class LmdbFiles:
         if file is None:
             return nullcontext()
         if opening.read_only:
-            self.reading = Exclusion(file, exclusion.WRITING, path, is_shared=True)
+            self.reading = FileLock(file, exclusion.WRITING, path, is_shared=True)
             return nullcontext()
-        self.writing = Exclusion(file, exclusion.WRITING, path)
-        return Exclusion(file, exclusion.OPENING, path)
+        self.writing = FileLock(file, exclusion.WRITING, path)
+        return FileLock(file, exclusion.OPENING, path)
 
     def _open(self, opening: Opening, map_size: int, last: LastUse | None) -> None:
         number = self._prepare(opening, is_new=last is None)
@@ -92,7 +92,7 @@ class LmdbFiles:
             return
         try:
             self._lock_inode, self._lock_size = self._identify(self._lock)
-            directory.complete_directory(opening.path)
+            files.complete_directory(opening.path)
         except BaseException:
             self.environment.close()
             raise
@@ -100,12 +100,12 @@ class LmdbFiles:
     def _prepare(self, opening: Opening, *, is_new: bool) -> int:
         """Return the number of the newest commit, after making what a new store lacks."""
         number = 0
-        if is_new and not directory.is_complete(opening.path):
-            data_file.make_data_file(self._data)
+        if is_new and not files.is_complete(opening.path):
+            files.make_data_file(self._data)
         else:
-            number = data_file.check_data_file(self._data, may_write=not opening.read_only)
+            number = files.check_data_file(self._data, may_write=not opening.read_only)
         if not opening.read_only:
-            lock_file.make_lock_file(opening.path, opening.max_readers)
+            files.make_lock_file(opening.path, opening.max_readers)
         return number
 
     def check(self) -> None:
@@ -161,13 +161,13 @@ class LmdbFiles:
     def _check_short(self, newest: int, whole: int, writes: bool) -> None:
         if (newest, self._size) != self._checked:
             try:
-                data_file.check_data_file(self._data, may_write=False)
+                files.check_data_file(self._data, may_write=False)
             except NotApplied as error:
                 raise self._lose("the store's data file was cut short") from error
             self._checked = newest, self._size
         if writes:
             with suppress(OSError):  # it only spares the next ones this check
-                data_file.extend_data_file(self._data, whole)
+                files.extend_data_file(self._data, whole)
 
     def close(self) -> LastUse:
         """Close the files; return what a later opening has to find."""
@@ -237,7 +237,7 @@ def _open_environment(opening: Opening, map_size: int) -> lmdb.Environment:
 
 
 def refuse_reader(path: str, slots: int | None) -> NotApplied:
-    """Return what is raised where living processes have all reader slots."""
+    """Return the error for a store whose reader slots living processes have all taken."""
     return NotApplied(
         "all reader slots of the store are taken: end some processes that use it, or end all and "
         "open it with ?max_readers=",
@@ -249,4 +249,4 @@ def refuse_reader(path: str, slots: int | None) -> NotApplied:
 def _free_dead_slots(path: str) -> int:
     with tempfile.TemporaryDirectory() as model:
         lmdb.Environment(model, max_readers=1, lib_version=0).close()
-        return lock_file.free_dead_slots(path, model)
+        return files.free_dead_slots(path, model)

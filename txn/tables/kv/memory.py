@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 class _Shared:
-    """What all handles on the same keys and values have.
+    """The state that all handles on the same keys and values share.
 
     joined: the transaction that the calls of the thread with the lock are part of, if any.
     """

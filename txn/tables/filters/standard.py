@@ -1,0 +1,439 @@
+"""HBase's filters one by one; `lists` puts them together.
+
+A filter in use is asked about each row, each version in it, and the row as a whole, in that order,
+and remembers what it needs to. Classes and methods have the names that they have in HBase. The
+quirks are HBase's too: they decide what its clients see.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import ClassVar, NamedTuple
+
+from txn.tables.cells import FOREVER, CellVersion
+from txn.tables.filters.arguments import (
+    Comparator,
+    Reader,
+    read_boolean,
+    read_comparator,
+    read_int,
+    read_long,
+    read_operator,
+    take,
+    take_each,
+    unquote,
+)
+from txn.tables.refusal import Refused
+
+_COLUMN = (unquote, unquote, read_operator, read_comparator, read_boolean, read_boolean)
+
+
+class ReturnCode(NamedTuple):
+    """The answer of a filter to a version: include it or not, and the step to the next one.
+
+    step: 0 to the next version, 1 to the next column, 2 to the next row (in this family), 3 to the
+    filter's hint.
+    """
+
+    includes: bool
+    step: int
+
+
+INCLUDE = ReturnCode(True, 0)
+INCLUDE_AND_NEXT_COLUMN = ReturnCode(True, 1)
+SKIP = ReturnCode(False, 0)
+NEXT_COLUMN = ReturnCode(False, 1)
+NEXT_ROW = ReturnCode(False, 2)
+SEEK_TO_HINT = ReturnCode(False, 3)
+
+
+class Filter:
+    """A filter that lets everything pass. reverse: whether the scan goes back."""
+
+    arguments: ClassVar[Reader] = take()
+    has_filter_row = False
+    reverse = False
+
+    def reset(self) -> None:
+        """Forget the last row."""
+
+    def filter_row_key(self, row: bytes) -> bool:
+        """Return whether to leave out the row without looking at its versions."""
+        return self.filter_all_remaining()
+
+    def filter_cell(self, version: CellVersion) -> ReturnCode:
+        """Return whether a version is included, and the next step."""
+        return INCLUDE
+
+    def transform_cell(self, version: CellVersion) -> CellVersion:
+        """Return an included version as it is shown."""
+        return version
+
+    def next_cell_hint(self, version: CellVersion) -> bytes | None:
+        """Return from which column of the family to go on after SEEK_TO_HINT."""
+        return None
+
+    def filter_row_cells(self, found: list[CellVersion]) -> list[CellVersion]:
+        """Return which of the row's included versions stay."""
+        return found
+
+    def filter_row(self) -> bool:
+        """Return whether to leave out the row after all."""
+        return False
+
+    def filter_all_remaining(self) -> bool:
+        """Return whether nothing that follows can pass."""
+        return False
+
+    def is_family_essential(self, family: bytes) -> bool:
+        """Return whether the family is needed to decide on a row; the others are read after it."""
+        return True
+
+
+class KeyOnlyFilter(Filter):
+    arguments = take(read_boolean, lengths=(0, 1))
+
+    def __init__(self, length_as_value: bool = False) -> None:
+        self._length_as_value = length_as_value
+
+    def transform_cell(self, version: CellVersion) -> CellVersion:
+        shown = len(version.value).to_bytes(4) if self._length_as_value else b""
+        return version._replace(value=shown)
+
+
+class FirstKeyOnlyFilter(Filter):
+    arguments = take(lengths=(0,))
+    _found = False
+
+    def reset(self) -> None:
+        self._found = False
+
+    def filter_cell(self, version: CellVersion) -> ReturnCode:
+        found, self._found = self._found, True
+        return NEXT_ROW if found else INCLUDE
+
+
+class PrefixFilter(Filter):
+    arguments = take(unquote)
+    _passed = False
+    _out = True
+
+    def __init__(self, prefix: bytes) -> None:
+        self._prefix = prefix
+
+    def reset(self) -> None:
+        self._out = True
+
+    def filter_row_key(self, row: bytes) -> bool:
+        if self._passed or len(row) < len(self._prefix):
+            return True
+        start = row[: len(self._prefix)]
+        if start < self._prefix if self.reverse else start > self._prefix:
+            self._passed = True
+        self._out = start != self._prefix
+        return self._out
+
+    def filter_cell(self, version: CellVersion) -> ReturnCode:
+        return NEXT_ROW if self._out else INCLUDE
+
+    def filter_row(self) -> bool:
+        return self._out
+
+    def filter_all_remaining(self) -> bool:
+        return self._passed
+
+
+class MultipleColumnPrefixFilter(Filter):
+    """Only the greatest prefix that is not above the column is looked at."""
+
+    arguments = take_each(unquote)
+    _hint: bytes | None = None
+
+    def __init__(self, *prefixes: bytes) -> None:
+        self._prefixes = sorted(prefixes)
+        if len(set(prefixes)) < len(prefixes):
+            raise Refused("illegal argument", "prefixes must be distinct", prefixes=prefixes)
+
+    def filter_cell(self, version: CellVersion) -> ReturnCode:
+        index = bisect_right(self._prefixes, version.column)
+        if not self._prefixes or (index and version.column.startswith(self._prefixes[index - 1])):
+            return INCLUDE
+        if index == len(self._prefixes):
+            return NEXT_ROW
+        self._hint = self._prefixes[index]
+        return SEEK_TO_HINT
+
+    def next_cell_hint(self, version: CellVersion) -> bytes | None:
+        return self._hint
+
+
+class ColumnPrefixFilter(MultipleColumnPrefixFilter):
+    arguments = take(unquote)
+
+
+class ColumnRangeFilter(Filter):
+    """An empty end is open."""
+
+    arguments = take(unquote, read_boolean, unquote, read_boolean)
+
+    def __init__(self, low: bytes, includes_low: bool, high: bytes, includes_high: bool) -> None:
+        self._low, self._includes_low = low, includes_low or not low
+        self._high, self._includes_high = high, includes_high
+
+    def filter_cell(self, version: CellVersion) -> ReturnCode:
+        column = version.column
+        if column < self._low:
+            return SEEK_TO_HINT
+        if column == self._low and not self._includes_low:
+            return NEXT_COLUMN
+        if not self._high or column < self._high or (column == self._high and self._includes_high):
+            return INCLUDE
+        return NEXT_ROW
+
+    def next_cell_hint(self, version: CellVersion) -> bytes:
+        return self._low
+
+
+class ColumnCountGetFilter(Filter):
+    arguments = take(read_int)
+    _count = 0
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+
+    def reset(self) -> None:
+        self._count = 0
+
+    def filter_cell(self, version: CellVersion) -> ReturnCode:
+        self._count += 1
+        return NEXT_COLUMN if self.filter_all_remaining() else INCLUDE_AND_NEXT_COLUMN
+
+    def filter_all_remaining(self) -> bool:
+        return self._count > self._limit
+
+
+class ColumnPaginationFilter(Filter):
+    arguments = take(read_int, read_int)
+    _count = 0
+
+    def __init__(self, limit: int, offset: int) -> None:
+        self._offset = offset
+        self._end = offset + limit
+
+    def reset(self) -> None:
+        self._count = 0
+
+    def filter_cell(self, version: CellVersion) -> ReturnCode:
+        if self._count >= self._end:
+            return NEXT_ROW
+        self._count += 1
+        return NEXT_COLUMN if self._count <= self._offset else INCLUDE_AND_NEXT_COLUMN
+
+
+class PageFilter(Filter):
+    arguments = take(read_long)
+    has_filter_row = True
+    _accepted = 0
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def filter_row_key(self, row: bytes) -> bool:
+        return False
+
+    def filter_row(self) -> bool:
+        self._accepted += 1
+        return self._accepted > self._size
+
+    def filter_all_remaining(self) -> bool:
+        return self._accepted >= self._size
+
+
+class InclusiveStopFilter(Filter):
+    arguments = take(unquote)
+    _done = False
+
+    def __init__(self, stop: bytes) -> None:
+        self._stop = stop
+
+    def filter_row_key(self, row: bytes) -> bool:
+        if not self._done:
+            self._done = row < self._stop if self.reverse else row > self._stop
+        return self._done
+
+    def filter_cell(self, version: CellVersion) -> ReturnCode:
+        return NEXT_ROW if self._done else INCLUDE
+
+    def filter_all_remaining(self) -> bool:
+        return self._done
+
+
+class TimestampsFilter(Filter):
+    arguments = take_each(read_long)
+
+    def __init__(self, *timestamps: int) -> None:
+        self._timestamps = frozenset(timestamps)
+        self._least = min(timestamps, default=FOREVER)
+
+    def filter_cell(self, version: CellVersion) -> ReturnCode:
+        if version.timestamp in self._timestamps:
+            return INCLUDE
+        return NEXT_COLUMN if version.timestamp < self._least else SKIP
+
+
+class CompareFilter(Filter):
+    """Compares one part of each version; `otherwise` is what becomes of one that fails."""
+
+    arguments = take(read_operator, read_comparator)
+    part: ClassVar[int]
+    otherwise = SKIP
+
+    def __init__(self, comparison: str, comparator: Comparator) -> None:
+        self._fails = comparator.make_test(comparison)
+
+    def filter_cell(self, version: CellVersion) -> ReturnCode:
+        return self.otherwise if self._fails(version[self.part]) else INCLUDE  # type: ignore[arg-type]
+
+
+class FamilyFilter(CompareFilter):
+    part = 0
+    otherwise = NEXT_ROW
+
+
+class QualifierFilter(CompareFilter):
+    part = 1
+
+
+class ValueFilter(CompareFilter):
+    part = 3
+
+
+class RowFilter(CompareFilter):
+    _out = False
+
+    def reset(self) -> None:
+        self._out = False
+
+    def filter_row_key(self, row: bytes) -> bool:
+        self._out = self._fails(row)
+        return self._out
+
+    def filter_cell(self, version: CellVersion) -> ReturnCode:
+        return NEXT_ROW if self._out else INCLUDE
+
+    def filter_row(self) -> bool:
+        return self._out
+
+
+class SingleColumnValueFilter(Filter):
+    arguments = take(*_COLUMN, lengths=(4, 6))
+    has_filter_row = True
+    _found = _matched = False
+
+    def __init__(
+        self,
+        family: bytes,
+        column: bytes,
+        comparison: str,
+        comparator: Comparator,
+        *flags: bool,
+    ) -> None:
+        self._column = (family, column)
+        self._fails = comparator.make_test(comparison)
+        self._out_if_missing, self._newest_only = flags or (False, True)
+
+    def reset(self) -> None:
+        self._found = self._matched = False
+
+    def filter_cell(self, version: CellVersion) -> ReturnCode:
+        if self._matched:
+            return INCLUDE
+        if self._newest_only and self._found:
+            return NEXT_ROW
+        if version[:2] != self._column:
+            return INCLUDE
+        self._found = True
+        if self._fails(version.value):
+            return NEXT_ROW if self._newest_only else INCLUDE
+        self._matched = True
+        return INCLUDE
+
+    def filter_row(self) -> bool:
+        return not self._matched if self._found else self._out_if_missing
+
+    def is_family_essential(self, family: bytes) -> bool:
+        return not self._out_if_missing or family == self._column[0]
+
+
+class SingleColumnValueExcludeFilter(SingleColumnValueFilter):
+    def filter_row_cells(self, found: list[CellVersion]) -> list[CellVersion]:
+        return [version for version in found if version[:2] != self._column]
+
+
+class DependentColumnFilter(Filter):
+    arguments = take(
+        unquote, unquote, read_boolean, read_operator, read_comparator, lengths=(2, 3, 5)
+    )
+    has_filter_row = True
+
+    def __init__(
+        self,
+        family: bytes,
+        column: bytes,
+        drop: bool = False,
+        comparison: str = "=",
+        comparator: Comparator | None = None,
+    ) -> None:
+        self._column = (family, column)
+        self._drop = drop
+        self._fails = None if comparator is None else comparator.make_test(comparison)
+        self._timestamps: set[int] = set()
+
+    def reset(self) -> None:
+        self._timestamps.clear()
+
+    def filter_cell(self, version: CellVersion) -> ReturnCode:
+        if version[:2] != self._column:
+            return INCLUDE
+        if self._fails is not None and self._fails(version.value):
+            return SKIP
+        self._timestamps.add(version.timestamp)
+        return SKIP if self._drop else INCLUDE
+
+    def filter_row_cells(self, found: list[CellVersion]) -> list[CellVersion]:
+        return [version for version in found if version.timestamp in self._timestamps]
+
+
+class ColumnValueFilter(Filter):
+    arguments = take(*_COLUMN[:4])
+    _found = False
+
+    def __init__(
+        self, family: bytes, column: bytes, comparison: str, comparator: Comparator
+    ) -> None:
+        self._column = (family, column)
+        self._fails = comparator.make_test(comparison)
+
+    def reset(self) -> None:
+        self._found = False
+
+    def filter_cell(self, version: CellVersion) -> ReturnCode:
+        if version[:2] != self._column:
+            return NEXT_ROW if self._found else NEXT_COLUMN
+        self._found = True
+        return SKIP if self._fails(version.value) else INCLUDE
+
+    def is_family_essential(self, family: bytes) -> bool:
+        return family == self._column[0]
+
+
+FILTERS: dict[str, type[Filter]] = {
+    kind.__name__: kind
+    for kind in (
+        *(KeyOnlyFilter, FirstKeyOnlyFilter, PrefixFilter, ColumnPrefixFilter),
+        *(MultipleColumnPrefixFilter, ColumnCountGetFilter, PageFilter, ColumnPaginationFilter),
+        *(InclusiveStopFilter, TimestampsFilter, RowFilter, FamilyFilter, QualifierFilter),
+        *(ValueFilter, ColumnRangeFilter, SingleColumnValueFilter),
+        *(SingleColumnValueExcludeFilter, DependentColumnFilter, ColumnValueFilter),
+    )
+}

@@ -1,0 +1,333 @@
+"""The files of an embedded store before LMDB opens them: whole and of a form that we know.
+
+The file `format` says that the directory is ours. It is written last, when LMDB's files are there:
+a directory with it and without them has lost them. Until then the file `.format-begun`, written
+first, tells a store that is being made, or whose making was cut short, from a directory that
+belongs to somebody else.
+
+LMDB maps its data file. A page that is mapped but not in the file kills the process without a word,
+so the file's size is compared with what its meta pages say before LMDB reads it.
+
+LMDB frees the reader slots of dead processes only through an open environment, and opening one
+takes a slot. So where all are taken, the dead ones are freed here. A living process with slots has
+the lock file's byte of its process number locked. Whoever gets that lock knows that the process is
+dead; while it has the lock, nobody else frees these slots, and no new process of that number takes
+one. No function of the lock file may run while it is open in this process: to close a descriptor of
+it would end LMDB's locks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, lockf
+from typing import NamedTuple
+
+from txn.errors import InvalidRequestError, NotApplied
+from txn.tables.kv.exclusion import WRITER_FILE
+
+DATA_FILE = "data.mdb"
+LOCK_FILE = "lock.mdb"
+FORMAT = 1
+_SHOWN = 5  # names of files, in an error
+_FORMAT_FILE = "format"
+_ASIDE = ".format-"
+_BEGUN = ".format-begun"
+_STORE_FILES = (DATA_FILE, LOCK_FILE, WRITER_FILE)
+_FORMAT_TEXT = "hbase-txn embedded store, format {}\n"
+_FORMAT_PATTERN = re.compile(re.escape(_FORMAT_TEXT).replace(r"\{\}", r"(\d{1,9})"))
+_HEADER = struct.Struct("@NHHHH")  # of a page: number, padding, flags, end of its offsets, ...
+_META = struct.Struct("@IIPNIHHNNNNNIHHNNNNNNN")  # ..., two trees, last page, transaction
+_NODE = struct.Struct("@HHHH")
+_NUMBER = struct.Struct("@N")
+_IS_BRANCH, _IS_META, _IS_LARGE = 1, 8, 1
+_MAGIC, _VERSION = 0xBEEFC0DE, 1
+_PAGE_SIZES = frozenset(1 << bits for bits in range(8, 17))
+_TRIES = 8
+_SLOT_BYTES = 64
+_LOCK_HEADER_BYTES = 2 * _SLOT_BYTES  # at least: LMDB adds what it lacks
+_STAMP_BYTES = 8  # LMDB's magic, and the layout of the file
+_PROCESS = struct.Struct("@i")
+_PROCESS_AT = struct.calcsize("@N")  # in a slot, behind the number of a commit
+
+
+# ------------------------------------------------------------------------- the directory
+
+
+def prepare_directory(path: str, create: bool) -> str:
+    """Return the real path of a store's directory. One that is absent or empty is begun.
+
+    create: otherwise InvalidRequestError is raised, and nothing is written.
+    """
+    path = os.path.realpath(path)
+    try:
+        text = _read_format(path)
+        if text is None:
+            if not create:
+                found = sorted(os.listdir(path))[:_SHOWN] if os.path.exists(path) else None
+                raise InvalidRequestError(
+                    "no such store: make it with `txn init`", path=path, contains=found or None
+                )
+            _begin(path)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise NotApplied("the store's path is not a directory", path=path) from error
+    except OSError as error:
+        raise NotApplied(
+            "cannot use the store's directory", path=path, reason=error.strerror
+        ) from error
+    if text is not None:
+        _check_format(path, text)
+    return path
+
+
+def is_complete(path: str) -> bool:
+    """Return whether the store was made."""
+    return os.path.exists(os.path.join(path, _FORMAT_FILE))
+
+
+def is_writable(path: str) -> bool:
+    """Return whether this process may write to the directory, and to its files."""
+    files = [os.path.join(path, name) for name in _STORE_FILES]
+    return os.access(path, os.R_OK | os.W_OK | os.X_OK) and all(
+        os.access(file, os.R_OK | os.W_OK) or not os.path.exists(file) for file in files
+    )
+
+
+def complete_directory(path: str) -> None:
+    """Write down that the store was made, after its data file, unless that was done."""
+    if not is_complete(path):
+        _write_format(path)
+    with suppress(FileNotFoundError):
+        os.unlink(os.path.join(path, _BEGUN))
+
+
+def _write_format(path: str) -> None:
+    _flush(os.path.join(path, DATA_FILE))
+    handle, aside = tempfile.mkstemp(prefix=_ASIDE, dir=path)
+    with open(handle, "w", encoding="ascii") as file:
+        file.write(_FORMAT_TEXT.format(FORMAT))
+        os.fchmod(file.fileno(), 0o644)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(aside, os.path.join(path, _FORMAT_FILE))
+    _flush(path)
+
+
+def _read_format(path: str) -> str | None:
+    try:
+        with open(os.path.join(path, _FORMAT_FILE), "rb") as file:
+            return file.read(200).decode("ascii", "replace")
+    except FileNotFoundError:
+        return None
+
+
+def _check_format(path: str, text: str) -> None:
+    found = _FORMAT_PATTERN.fullmatch(text)
+    if found is None:
+        raise NotApplied("the directory is not a store of ours", path=path, format=text)
+    if int(found[1]) > FORMAT:
+        raise NotApplied(
+            "the store is of a newer format: use a newer hbase-txn",
+            path=path,
+            format=int(found[1]),
+            known=FORMAT,
+        )
+
+
+def _begin(path: str) -> None:
+    os.makedirs(path, exist_ok=True)
+    names = os.listdir(path)
+    asides = [name for name in names if name.startswith(_ASIDE)]
+    others = set(names).difference(asides, _STORE_FILES if asides else ())
+    if others and not is_complete(path):  # another process may have made it just now
+        raise NotApplied(
+            "the directory is not a store of ours", path=path, contains=sorted(others)[:_SHOWN]
+        )
+    os.close(os.open(os.path.join(path, _BEGUN), os.O_WRONLY | os.O_CREAT, 0o644))
+
+
+def _flush(path: str) -> None:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+# ------------------------------------------------------------------------- the data file
+
+
+class _Meta(NamedTuple):
+    """A commit, as its meta page has it: the free list's root, the last page, its number."""
+
+    page_bytes: int
+    free_root: int
+    last_page: int
+    number: int
+
+
+def check_data_file(path: str, *, may_write: bool) -> int:
+    """Return the number of the newest commit; NotApplied unless all pages it uses are there.
+
+    may_write: open it so. Where a file system copies a file at that, it is another one afterwards.
+    """
+    try:
+        with open(path, "r+b" if may_write else "rb", buffering=0) as file:
+            return _check_pages(file.fileno(), path)
+    except FileNotFoundError as error:
+        message = "the store's data file is missing: restore it, or delete the store's directory"
+        raise NotApplied(message, file=path) from error
+
+
+def make_data_file(path: str) -> None:
+    """Make the file of a new store, empty. What a process left that was killed, or met a full disk,
+    while it made the first pages is no store yet."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        _check_pages(file, path)
+    except NotApplied:
+        os.ftruncate(file, 0)
+    finally:
+        os.close(file)
+
+
+def extend_data_file(path: str, size: int) -> None:
+    """Make a file that is shorter so long. No process writes to it meanwhile."""
+    file = os.open(path, os.O_RDWR)
+    try:
+        os.pwrite(file, b"\0", size - 1)
+    finally:
+        os.close(file)
+
+
+def _check_pages(file: int, path: str) -> int:
+    before = None
+    for _ in range(_TRIES):  # another process may commit meanwhile
+        newest = _read_newest(file, path)
+        size = os.fstat(file).st_size
+        if _is_whole(file, newest, size):
+            return newest.number
+        if newest == before:
+            break
+        before = newest
+    raise NotApplied(
+        "the store's data file is cut short: restore it from a backup",
+        file=path,
+        bytes=size,
+        expected=(newest.last_page + 1) * newest.page_bytes,
+    )
+
+
+def _read_newest(file: int, path: str) -> _Meta:
+    first = _read_meta(file, 0, path)
+    second = _read_meta(file, first.page_bytes, path)
+    return max(first, second, key=lambda meta: meta.number)
+
+
+def _read_meta(file: int, offset: int, path: str) -> _Meta:
+    page = os.pread(file, _HEADER.size + _META.size, offset)
+    size = os.fstat(file).st_size
+    if len(page) < _HEADER.size + _META.size:
+        state = "cut short" if size else "empty"
+        message = f"the store's data file is {state}: restore it from a backup"
+        raise NotApplied(message, file=path, bytes=size)
+    _, _, flags, _, _ = _HEADER.unpack_from(page)
+    magic, version, *fields = _META.unpack_from(page, _HEADER.size)
+    meta = _Meta(fields[2], fields[9], fields[-2], fields[-1])
+    if magic == _MAGIC and version != _VERSION:
+        message = "the store's data file is of another version of LMDB"
+        raise NotApplied(message, file=path, version=version, known=_VERSION)
+    if magic != _MAGIC or not flags & _IS_META or meta.page_bytes not in _PAGE_SIZES:
+        message = "the store's data file is damaged: restore it from a backup"
+        raise NotApplied(message, file=path, page_at=offset)
+    return meta
+
+
+def _is_whole(file: int, meta: _Meta, size: int) -> bool:
+    """Return whether the file has all pages but free ones at its end: LMDB does not write a page
+    that one transaction took and gave back."""
+    missing = set(range(size // meta.page_bytes, meta.last_page + 1))
+    if not missing:
+        return True
+    try:
+        return missing.issubset(_list_free_pages(file, meta))
+    except struct.error:
+        return False  # a page of the list itself is missing
+
+
+def _list_free_pages(file: int, meta: _Meta) -> Iterator[int]:
+    """Yield the pages of LMDB's free list; struct.error where it cannot be read."""
+    pages = [meta.free_root] if meta.free_root <= meta.last_page else []
+    for _ in range(meta.last_page):
+        if not pages:
+            return
+        page = os.pread(file, meta.page_bytes, pages.pop() * meta.page_bytes)
+        _, _, flags, end, _ = _HEADER.unpack_from(page)
+        for offset in struct.unpack_from(f"@{(end - _HEADER.size) // 2}H", page, _HEADER.size):
+            low, high, rest, key_bytes = _NODE.unpack_from(page, offset)
+            if flags & _IS_BRANCH:
+                pages.append(low | high << 16 | rest << 32)
+                continue
+            numbers, start = page, offset + _NODE.size + key_bytes
+            if rest & _IS_LARGE:
+                (large,) = _NUMBER.unpack_from(page, start)
+                numbers = os.pread(file, low | high << 16, large * meta.page_bytes + _HEADER.size)
+                start = 0
+            (count,) = _NUMBER.unpack_from(numbers, start)
+            yield from struct.unpack_from(f"@{count}N", numbers, start + _NUMBER.size)
+
+
+# ------------------------------------------------------------------------- the lock file
+
+
+def make_lock_file(folder: str, max_readers: int) -> None:
+    """Give a lock file that is absent or empty its space: on a full disk, a mapped page without
+    space kills the process that writes to it."""
+    path = os.path.join(folder, LOCK_FILE)
+    if os.path.exists(path) and os.path.getsize(path):
+        return
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o644), "wb") as file:
+            file.write(bytes(_LOCK_HEADER_BYTES + max_readers * _SLOT_BYTES))
+    except OSError:
+        os.truncate(path, 0)
+        raise
+
+
+def free_dead_slots(folder: str, model: str) -> int:
+    """Free the slots of dead processes; return how many slots there are. No thread may have the
+    file open. model: a folder with a lock file of one slot, made by the same LMDB; it tells the
+    layout."""
+    with open(os.path.join(model, LOCK_FILE), "rb") as one:
+        pattern = one.read()
+    file = os.open(os.path.join(folder, LOCK_FILE), os.O_RDWR)
+    try:
+        content = os.pread(file, os.fstat(file).st_size, 0)
+        slots = range(len(pattern) - _SLOT_BYTES, len(content) - _SLOT_BYTES + 1, _SLOT_BYTES)
+        if content[:_STAMP_BYTES] == pattern[:_STAMP_BYTES]:
+            for process in {_read_process(file, slot) for slot in slots}:
+                if process > 0:
+                    _free_slots_of(process, file, slots)
+        return len(slots)
+    finally:
+        os.close(file)
+
+
+def _free_slots_of(process: int, file: int, slots: range) -> None:
+    try:
+        lockf(file, LOCK_EX | LOCK_NB, 1, process)
+    except (BlockingIOError, PermissionError):
+        return
+    for slot in slots:
+        if _read_process(file, slot) == process:
+            os.pwrite(file, _PROCESS.pack(0), slot + _PROCESS_AT)
+    lockf(file, LOCK_UN, 1, process)
+
+
+def _read_process(file: int, slot: int) -> int:
+    process: int = _PROCESS.unpack(os.pread(file, _PROCESS.size, slot + _PROCESS_AT))[0]
+    return process
