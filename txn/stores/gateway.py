@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from threading import Condition
+from threading import Condition, RLock
 from types import ModuleType
 from typing import Any, Generic, Literal, TypeVar, cast
 from urllib.parse import SplitResult
@@ -28,13 +28,7 @@ from thriftpy2.thrift import TApplicationException, TMessageType, TPayload
 from thriftpy2.transport import TCyBufferedTransport, TCyFramedTransport
 
 from txn.clock import Clock, limit_due
-from txn.errors import (
-    InvalidRequestError,
-    MaybeApplied,
-    NotApplied,
-    StoreClosedError,
-    annotate,
-)
+from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreClosedError, annotate
 from txn.host.forks import Forked
 from txn.stores.options import (
     Option,
@@ -114,11 +108,6 @@ _OPTIONS: dict[str, Option] = {
     "tls": one_of("off", "on"),
     "transport": one_of("buffered", "framed"),
 }
-
-
-def list_results(service: ModuleType) -> dict[str, type[TPayload]]:
-    """Return the classes of the results of a Thrift service's methods, by name."""
-    return {name: getattr(service, name + "_result") for name in service.thrift_services}
 
 
 def make_requests(service: ModuleType) -> Callable[..., Request]:
@@ -242,7 +231,9 @@ class Pool(Forked):
 
     def __init__(self, gateway: Gateway, service: ModuleType, clock: Clock) -> None:
         self.gateway = gateway
-        self._results = list_results(service)
+        self._results = {
+            name: getattr(service, name + "_result") for name in service.thrift_services
+        }
         self._clock = clock
         self._tls = trust(gateway.tls, gateway.ca)
         self._closed = False
@@ -250,9 +241,10 @@ class Pool(Forked):
         self.expect_forks()
 
     def _start(self) -> None:
-        self._changed = Condition()  # for all that follows
+        self._lock = RLock()  # for all that follows; entered faster than a Condition is
+        self._changed = Condition(self._lock)
         self._idle: list[Connection] = []
-        self._open = 0
+        self._open = self._waiting = 0
 
     def after_fork(self, in_child: bool) -> None:
         """Leave the connections to the process that opened them: two would mix their replies."""
@@ -308,7 +300,7 @@ class Pool(Forked):
 
     def close(self) -> None:
         """Close the connections at rest now, and those in use when they come back."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
             self._give_back(idle)
@@ -370,7 +362,7 @@ class Pool(Forked):
 
     def _take_lane(self, now_ms: int, due_ms: int) -> Connection:
         """Take a connection at rest, or a new one, or wait for either."""
-        with self._changed:
+        with self._lock:
             while not (lane := self._find_idle(now_ms)):
                 if self._closed:
                     raise StoreClosedError("the store is closed", gateway=str(self.gateway))
@@ -386,7 +378,7 @@ class Pool(Forked):
         error do with fewer."""
         lanes = [self._take_lane(now_ms, due_ms)]
         try:
-            with self._changed:
+            with self._lock:
                 wanted = min(wanted, 1 + (self._count_free() + 1) // 2)
             while len(lanes) < wanted and (lane := self._take_another(now_ms, due_ms)):
                 lanes.append(lane)
@@ -399,7 +391,7 @@ class Pool(Forked):
 
     def _take_another(self, now_ms: int, due_ms: int) -> Connection | None:
         """Take a connection at rest, or a new one, if there is one without waiting."""
-        with self._changed:
+        with self._lock:
             lane = self._find_idle(now_ms)
             if lane or self._open >= self.gateway.pool:
                 return lane
@@ -411,7 +403,7 @@ class Pool(Forked):
         wait for one more."""
         lanes: list[Connection] = []
         now_ms = self._clock.monotonic_ms()
-        with self._changed:
+        with self._lock:
             wanted = min(wanted, len(self._idle), self._count_free() - 1)
             while len(lanes) < wanted and (lane := self._find_idle(now_ms)):
                 lanes.append(lane)
@@ -430,22 +422,26 @@ class Pool(Forked):
     def _wait(self, due_ms: int) -> int:
         """Wait until one comes free, or may be opened; return the time."""
         left_ms = due_ms - self._clock.monotonic_ms()
-        if left_ms <= 0 or not self._changed.wait(left_ms / 1000):
-            pool = self.gateway.pool
-            raise NotApplied(
-                "no connection came free in time", gateway=str(self.gateway), pool=pool
-            )
+        self._waiting += 1
+        try:
+            is_free = left_ms > 0 and self._changed.wait(left_ms / 1000)
+        finally:
+            self._waiting -= 1
+        if not is_free:
+            facts = {"gateway": str(self.gateway), "pool": self.gateway.pool}
+            raise NotApplied("no connection came free in time", **facts)
         return self._clock.monotonic_ms()
 
     def _give_back(self, lanes: Sequence[Connection]) -> None:
-        with self._changed:
+        with self._lock:
             for lane in lanes:
                 if lane.busy or self._closed:
                     lane.close()
                     self._open -= 1
                 else:
                     self._idle.append(lane)
-            self._changed.notify(len(lanes))
+            if self._waiting:
+                self._changed.notify(len(lanes))
 
     def _count_free(self) -> int:
         return len(self._idle) + self.gateway.pool - self._open
@@ -455,7 +451,7 @@ class Pool(Forked):
         try:
             return Connection(self.gateway, self._results, self._clock, self._tls, due_ms)
         except BaseException as error:
-            with self._changed:
+            with self._lock:
                 self._open -= 1
                 self._changed.notify()
             if isinstance(error, OSError):
