@@ -56,9 +56,11 @@ def count_costs(count: int, together: int) -> tuple[Counter[str], Costs]:
     send, write = Connection.send, lmdb_store._Shared._change
     apply = lmdb_store._Shared._apply
 
-    def count_request(connection: Connection, request: Request, due_ms: int) -> None:
+    def count_request(
+        connection: Connection, request: Request, due_ms: int, *, is_last: bool = True
+    ) -> None:
         requests[request[0]] += 1
-        send(connection, request, due_ms)
+        send(connection, request, due_ms, is_last=is_last)
 
     def count_commit(shared: Any, *given: Any) -> object:
         steps["commits"] += 1

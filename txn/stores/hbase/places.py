@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 _TABLE = re.compile(r"(?:\w+:)?\w[\w.-]*")
 
-Places = Mapping[bytes, Sequence[Key]]
+KeysByRow = Mapping[bytes, Sequence[Key]]
 """The keys of some rows of one table, by row."""
 
 

@@ -36,7 +36,7 @@ from txn.model import (
 from txn.stores.base import Feature
 from txn.stores.gateway import AHEAD_BYTES, GatewayError, Job, Pool
 from txn.stores.hbase.places import (
-    Places,
+    KeysByRow,
     check_place,
     complete,
     complete_versions,
@@ -85,11 +85,11 @@ class Dialect(Protocol):
 
     features: frozenset[Feature]
 
-    def read(self, table: bytes, rows: Places) -> list[Job[dict[Key, Cell]]]:
+    def read(self, table: bytes, rows: KeysByRow) -> list[Job[dict[Key, Cell]]]:
         """Return jobs that read the newest versions; together they find all keys that exist."""
 
     def read_versions(
-        self, table: bytes, rows: Places, count: int
+        self, table: bytes, rows: KeysByRow, count: int
     ) -> list[Job[dict[Key, list[Cell]]]]:
         """Return jobs that read so many versions; together they find all keys that exist."""
 
@@ -150,13 +150,13 @@ class HBaseStore:
         with self._explain(keys):
             if len(tables) == len(groups) > 1 and self._fits_one_connection(groups, tables):
                 jobs = lambda: [job for part in tables for job in _list_jobs(read, part)]  # noqa: E731
-                return complete(keys, run(jobs, repeat=True, ahead=AHEAD, lanes=1))
+                return complete(keys, run(jobs, repeat=True, ahead=AHEAD, connections=1))
             for part in tables:
                 found += run(lambda: _list_jobs(read, part), repeat=True)  # noqa: B023
         return complete(keys, found)
 
     def _fits_one_connection(
-        self, groups: Sequence[Collection[Key]], tables: Sequence[Mapping[bytes, Places]]
+        self, groups: Sequence[Collection[Key]], tables: Sequence[Mapping[bytes, KeysByRow]]
     ) -> bool:
         is_one_each = all(len(_list_jobs(self._dialect.read, part)) == 1 for part in tables)
         return is_one_each and all(_bytes(group) <= AHEAD_BYTES for group in groups[1:])
