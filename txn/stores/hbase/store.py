@@ -8,7 +8,8 @@ A checked write is never repeated here, since its repeat answers "no" where it a
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from txn.clock import Clock
@@ -124,6 +125,23 @@ class Dialect(Protocol):
         """Return the job that adds a family to a table."""
 
 
+class _Explaining:
+    """A block in which a failure is told as what it means. (A generator would cost three times as
+    much, at each call.)"""
+
+    __slots__ = ("_raise_meaning",)
+
+    def __init__(self, raise_meaning: Callable[[BaseException], None]) -> None:
+        self._raise_meaning = raise_meaning
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is not None:
+            self._raise_meaning(error)
+
+
 class HBaseStore:
     """Tables of HBase. Durable at each call, whatever was asked for."""
 
@@ -178,7 +196,7 @@ class HBaseStore:
             tables.setdefault(edit[0][3] or b"", []).append(edit)
 
         write = self._dialect.write
-        with self._explain([edit.key for edit in edits]):
+        with self._explain(edit.key for edit in edits):
             self._pool.run(lambda: _list_jobs(write, tables, by_row), repeat=True)
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
@@ -316,22 +334,20 @@ class HBaseStore:
         """Close the connections."""
         self._pool.close()
 
-    @contextmanager
-    def _explain(self, keys: Collection[Key], table: bytes = b"") -> Iterator[None]:
-        """Raise what a failure means for a request on these keys: most errors of a gateway name
-        what is missing, in no fixed way, and HBase tries to write to a disabled table for longer
-        than we wait."""
-        try:
-            yield
-        except GatewayError as error:
-            gone = self._find_obstacle(keys, table)
+    def _explain(self, keys: Iterable[Key], table: bytes = b"") -> _Explaining:
+        return _Explaining(partial(self._raise_meaning, keys, table))
+
+    def _raise_meaning(self, keys: Iterable[Key], table: bytes, error: BaseException) -> None:
+        """Raise what a failure means for a request on these keys, if not just itself: most errors
+        of a gateway name what is missing, in no fixed way, and HBase tries to write to a disabled
+        table for longer than we wait."""
+        if isinstance(error, GatewayError):
+            gone = self._find_obstacle(list(keys), table)
             raise gone or self._make_unexplained(error, error.table) from error
-        except MaybeApplied as error:
-            if isinstance(error.__cause__, TimeoutError):
-                gone = self._find_disabled({table, *(key.table or b"" for key in keys)})
-                if gone is not None:
-                    raise gone from error
-            raise
+        if isinstance(error, MaybeApplied) and isinstance(error.__cause__, TimeoutError):
+            gone = self._find_disabled({table, *(key.table or b"" for key in keys)})
+            if gone is not None:
+                raise gone from error
 
     def _find_obstacle(self, keys: Collection[Key], table: bytes) -> TableUnavailable | None:
         """Return why these keys cannot be used, as far as the gateway can be asked."""
