@@ -16,12 +16,13 @@ from recovery.fsck import RETENTION_MS, require_tables
 from recovery.scan import MARKERS, Looked, list_rows, newest_old_ms, transactions
 from txn.errors import InvalidRequestError
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Check, Edit, Key
-from txn.protocol.attempt import Context, ProtocolName, Rules, call_store
 from txn.protocol.clocks import check_clock
-from txn.protocol.lock_cells import FREE, UNIT_LOCK, holder_of
+from txn.protocol.context import Context, call_store
+from txn.protocol.locks import ROW_LOCK, holder_of
+from txn.protocol.protocols import protocol_key, require_features
 from txn.protocol.ranges import stored_rows
-from txn.protocol.row import whole_of
-from txn.protocol.rules import PROTOCOLS, protocol_key, require_features
+from txn.protocol.row import FREE, parent_of
+from txn.protocol.statuses import PROTOCOLS, ProtocolName, Rules
 from txn.spans import Span
 from txn.text import key_text
 
@@ -49,7 +50,7 @@ def find_obstacles(
 
 def _list_rows_in_the_way(context: Context) -> Iterator[str]:
     # The rows of its parts follow that of a transaction, if it is there.
-    rows = groupby(transactions(context), lambda row: whole_of(row.row_key) or row.row_key)
+    rows = groupby(transactions(context), lambda row: parent_of(row.row_key) or row.row_key)
     counts = Counter(all(row.is_over for row in alike) for _, alike in rows)
     unfinished, ended = counts[False], counts[True]
     if unfinished:
@@ -151,7 +152,7 @@ def _clear(context: Context, rules: Rules, tables: Iterable[bytes]) -> int:
 
 
 def _is_left(rules: Rules, key: Key, cell: Cell) -> bool:
-    is_own = (key.column == UNIT_LOCK) is rules.locks_rows
+    is_own = (key.column == ROW_LOCK) is rules.locks_rows
     return _is_guard(key) and not is_own and holder_of(key, cell) == FREE
 
 

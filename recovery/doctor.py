@@ -28,12 +28,12 @@ from txn.model import (
     find_refusal,
     plain_table,
 )
-from txn.protocol.attempt import Context
-from txn.protocol.clocks import ACCEPT, find_step, is_local
-from txn.protocol.lock_cells import FREE
-from txn.protocol.row import DOCTOR_ROW, FAMILY
-from txn.protocol.rules import FENCED, SIX_PHASE, find_name, find_rules
-from txn.reading.decisions import list_decisions
+from txn.protocol.clocks import ACCEPT, find_step
+from txn.protocol.context import Context
+from txn.protocol.protocols import find_name, find_rules
+from txn.protocol.row import DOCTOR_ROW, FAMILY, FREE
+from txn.protocol.statuses import FENCED, SIX_PHASE
+from txn.reading.feed import list_decisions
 from txn.text import escape, key_text
 
 SKEW_MS = 1_000
@@ -131,7 +131,7 @@ def _transaction_table(context: Context) -> Iterator[Diagnosis]:
 
 def _try_writes(context: Context) -> Iterator[Diagnosis]:
     """Yield what writes tell, when nothing of them is left."""
-    number = context.random.getrandbits(64)
+    number = context.rng.getrandbits(64)
     keys = [Key(DOCTOR_ROW, FAMILY, name % number, context.table) for name in COLUMNS]
     found: list[Diagnosis] = []
 
@@ -141,7 +141,7 @@ def _try_writes(context: Context) -> Iterator[Diagnosis]:
 
     try:
         with suppress(_UndoError):
-            context.store.together(write)
+            context.store.atomically(write)
     finally:
         _clear(context, keys)
     yield from found
@@ -238,7 +238,7 @@ def _clock(context: Context, key: Key) -> Diagnosis:
 
 def _find_set_clock(context: Context) -> Iterator[Diagnosis]:
     """On a store of this machine no stamp tells that its clock was set; a note of it does."""
-    step_ms = find_step(context) if is_local(context) else 0
+    step_ms = find_step(context) if context.is_local else 0
     if abs(step_ms) > SKEW_MS:
         seen = f"set by {step_ms} ms since the store was first written to"
         yield Diagnosis("clock", Verdict.WRONG, seen, f"see that it is right; {ACCEPT}")

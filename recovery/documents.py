@@ -25,7 +25,7 @@ from txn.documents import (
 )
 from txn.errors import InvalidRequestError
 from txn.model import Cell, Delete, Key, Mutation
-from txn.protocol.row import TransactionRow, created_ms, whole_of
+from txn.protocol.row import TransactionRow, created_ms, parent_of
 from txn.request import Request
 from txn.text import assertion_text, escape, key_text
 
@@ -45,7 +45,7 @@ def parse_request(text: str | bytes) -> Request:
 def row_document(row: TransactionRow, now_ms: int) -> Document:
     """Return a line of `txn ls --json`."""
     request = row.buffer.request if row.buffer else None
-    whole = whole_of(row.row_key)
+    whole = parent_of(row.row_key)
     return {
         "transaction": escape(row.row_key),
         "status": str(row.status) if row.status else None,
@@ -117,8 +117,8 @@ def explanation_document(found: Explanation) -> Document:
         "labels": dict(found.labels),
         "once": None if found.once is None else escape(found.once),
         "once_retention_ms": found.once_retention_ms,
-        "lease_ms": found.lease_ms,
-        "beat": found.beat,
+        "lock_ttl_ms": found.lock_ttl_ms,
+        "beat": found.heartbeat,
         "timestamp": found.timestamp,
         "mutations": [_change_document(change) for change in found.changes],
         "assertions": [assertion_text(assertion) for assertion in found.assertions],

@@ -35,30 +35,25 @@ from recovery.tables import BATCH, check_rows, is_stale
 from recovery.units import check_counts, check_units
 from txn.errors import AbortedError, CorruptRowError, TableUnavailable
 from txn.model import Cell, Edit, Key, Row
-from txn.protocol.attempt import (
-    Context,
-    Transaction,
-    call_store,
-    describe_table,
-    load_transaction,
-)
 from txn.protocol.clocks import check_clock
-from txn.protocol.lock_cells import FREE
-from txn.protocol.phases import Status
+from txn.protocol.context import Context, call_store, describe_table
 from txn.protocol.ranges import stored_rows
-from txn.protocol.recover import roll_back, roll_forward
-from txn.protocol.resolve import free_for_holder
-from txn.protocol.retire import look_at_keys
+from txn.protocol.recovery import free_for_holder, roll_back, roll_forward
+from txn.protocol.retire import read_guarded
 from txn.protocol.row import (
+    FREE,
     RowState,
     TransactionRow,
     created_ms,
     decode_row,
     is_own,
     is_row_key,
-    whole_of,
+    last_timestamp,
+    parent_of,
+    read_rows,
 )
-from txn.protocol.row_cells import read_rows
+from txn.protocol.statuses import Status
+from txn.protocol.transaction import Transaction, load_transaction
 from txn.spans import Span
 
 GRACE_MS = 60_000
@@ -306,7 +301,7 @@ def _check_row(
     seen = decode_row(row)
     finding = judge(seen, context.clock.wall_ms(), *ages)
     if seen.state is RowState.FINISHED:  # which nothing can change
-        whole = whole_of(row.row)
+        whole = parent_of(row.row)
         yield from [finding] if finding and (whole is None or is_over(whole)) else []
     elif finding or seen.state is not RowState.DEBRIS:
         now, now_ms = find_transaction(context, row.row), context.clock.wall_ms()
@@ -325,9 +320,11 @@ def _is_over(context: Context, row_key: bytes) -> bool:
 
 def _alive_at(row: TransactionRow, now_ms: int, grace_ms: int) -> int:
     """Return when anything happened to an unfinished row that shows its owner to be alive."""
-    beat = row.beat if row.beat <= now_ms + grace_ms else 0  # a client's clock: it may be wrong
+    heartbeat = (
+        row.heartbeat if row.heartbeat <= now_ms + grace_ms else 0
+    )  # a client's clock: it may be wrong
     newest = row.newest if row.state is RowState.UNREADABLE else 0
-    return max(row.since, beat, newest)
+    return max(row.since, heartbeat, newest)
 
 
 def _since(
@@ -377,7 +374,7 @@ def _is_as_found(row: TransactionRow, finding: Finding) -> bool:
 
 
 def _list_facts(row: TransactionRow) -> dict[str, object]:
-    return {"status": str(row.status), "since": row.status_at, "beat": row.beat}
+    return {"status": str(row.status), "since": row.status_at, "beat": row.heartbeat}
 
 
 def _is_same(cell: Cell, finding: Finding) -> bool:
@@ -432,7 +429,7 @@ def delete_cells(context: Context, rows: Iterable[Row]) -> None:
     in between leaves no row that tells of a decision and not of its end: each goes at once, or what
     tells of its end goes last."""
     cells = [item for row in rows for item in row.cells.items()]
-    edits = [Edit(key, None, context.rules.gone_until(key, cell)) for key, cell in cells]
+    edits = [Edit(key, None, last_timestamp(context.rules, key, cell)) for key, cell in cells]
     by_row = "row_mutations" in context.store.features
     ends = [edit for edit in edits if not by_row and edit.key.column in ENDS]
     others = [edit for edit in edits if by_row or edit.key.column not in ENDS]
@@ -442,19 +439,19 @@ def delete_cells(context: Context, rows: Iterable[Row]) -> None:
 
 def _free(context: Context, finding: Finding) -> Result:
     assert finding.transaction is not None and finding.key is not None
-    found = look_at_keys(context, [finding.key])[finding.key]
+    found = read_guarded(context, [finding.key])[finding.key]
     if found.lock is None or found.holder != finding.transaction:
         return NothingToDo("the lock is free, or another's")
     if not read_rows(context, [finding.transaction])[finding.transaction].is_over:
         return NothingToDo("its holder is not finished")
     free_for_holder(context, finding.transaction, {finding.key.lock: found.lock})
-    now = look_at_keys(context, [finding.key])[finding.key]
+    now = read_guarded(context, [finding.key])[finding.key]
     return LeftAlone(UNCHANGED) if now.lock == found.lock else Repaired("freed")
 
 
 def _empty(context: Context, finding: Finding) -> Result:
     assert finding.key is not None
-    found = look_at_keys(context, [finding.key])[finding.key]
+    found = read_guarded(context, [finding.key])[finding.key]
     if found.tag is None or not _is_same(found.tag, finding):
         return NothingToDo("the tag has changed")
     holder = found.holder if is_row_key(found.holder) else None
@@ -463,5 +460,5 @@ def _empty(context: Context, finding: Finding) -> Result:
         return NothingToDo("the tag is its holder's")
     edit = Edit(finding.key.tag, FREE, found.tag.timestamp)
     call_store(context, lambda: context.store.write([edit], durable=False))
-    now = look_at_keys(context, [finding.key])[finding.key]
+    now = read_guarded(context, [finding.key])[finding.key]
     return LeftAlone(UNCHANGED) if now.tag == found.tag else Repaired("emptied")

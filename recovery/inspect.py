@@ -21,20 +21,20 @@ from recovery.scan import STATUS, find_transaction
 from txn.assertions import Assertion, holds, list_keys
 from txn.errors import TableUnavailable
 from txn.model import Cell, Delete, Key, Mutation, Row
-from txn.protocol.attempt import Context, call_store
-from txn.protocol.lock_cells import holder_of
-from txn.protocol.phases import Status
+from txn.protocol.codec import decode_marker
+from txn.protocol.context import Context, call_store
+from txn.protocol.locks import holder_of
 from txn.protocol.ranges import stored_rows
 from txn.protocol.row import (
     FAMILY,
     RowState,
     TransactionRow,
+    child_range,
     created_ms,
-    decode_marker,
     marker_key,
-    rows_of_parts,
-    whole_of,
+    parent_of,
 )
+from txn.protocol.statuses import Status
 from txn.request import Request
 from txn.spans import Span
 from txn.text import LONGEST_REASON, assertion_text
@@ -120,8 +120,8 @@ class Explanation:
     labels: Mapping[str, str]
     once: bytes | None
     once_retention_ms: int | None
-    lease_ms: int | None
-    beat: int | None
+    lock_ttl_ms: int | None
+    heartbeat: int | None
     timestamp: int | None
     changes: tuple[ValueChange, ...]
     assertions: tuple[Assertion, ...]
@@ -176,7 +176,7 @@ def explain(
     keys_read, data = _read(context, keys[: limits.rows], budget)
     locks = {key: context.rules.lock_of(key) for key in keys[:keys_read]}
     held = tuple(key for key, lock in locks.items() if holder_of(lock, data.get(lock)) == row_key)
-    parts = None if row.parts is None else _list_parts(context, row_key, most_parts)
+    parts = None if row.parts is None else _list_children(context, row_key, most_parts)
     return Explanation(
         row_key,
         state=row.state,
@@ -186,8 +186,8 @@ def explain(
         labels=request.labels,
         once=request.once,
         once_retention_ms=_find_promise_ms(context, request),
-        lease_ms=row.buffer.lease_ms if row.buffer else None,
-        beat=row.beat or None,
+        lock_ttl_ms=row.buffer.lock_ttl_ms if row.buffer else None,
+        heartbeat=row.heartbeat or None,
         timestamp=row.plan.timestamp if row.plan else None,
         changes=_changes(row, request, held, _find_old(context, row, request, data, budget)),
         assertions=request.assertions,
@@ -198,7 +198,7 @@ def explain(
         has_ranges=row.has_ranges,
         reason=row.reason,
         corrupt=row.cause,
-        whole=whole_of(row_key),
+        whole=parent_of(row_key),
         follows=row.follows,
         parts=row.parts,
         part_rows=None if parts is None else len(parts),
@@ -207,9 +207,9 @@ def explain(
     )
 
 
-def _list_parts(context: Context, whole: bytes, most: int | None) -> list[bytes]:
+def _list_children(context: Context, whole: bytes, most: int | None) -> list[bytes]:
     """Return the row keys of a transaction's parts, of which nothing else is read."""
-    span = Span(context.table, *rows_of_parts(whole))
+    span = Span(context.table, *child_range(whole))
     rows = stored_rows(context, span, cells=[(FAMILY, STATUS)])
     return [row.row for row in islice(rows, most)]
 

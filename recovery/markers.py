@@ -15,10 +15,11 @@ from recovery.scan import MARKERS, newest_old_ms
 from recovery.tables import make_facts
 from txn.errors import CorruptRowError, InvalidRequestError
 from txn.model import Cell, Check, Edit, Key, Row
-from txn.protocol.attempt import Context, call_store
-from txn.protocol.lock_cells import FREE, holder_of, read_lock
+from txn.protocol.codec import decode_marker
+from txn.protocol.context import Context, call_store
+from txn.protocol.locks import holder_of, read_lock
 from txn.protocol.retire import can_retire, retire
-from txn.protocol.row import decode_marker, marker_key
+from txn.protocol.row import FREE, marker_key
 
 
 class Marked(NamedTuple):

@@ -14,20 +14,21 @@ from urllib.parse import unquote
 
 from txn.clock import SystemClock
 from txn.errors import InvalidRequestError
+from txn.events import silent
 from txn.host.extras import require_extra
-from txn.locks.manager import LockLook
+from txn.locks.model import LockReader
 from txn.locks.opening import ZOOKEEPER
-from txn.locks.stored.look import StoredLook
+from txn.locks.stored import StoredLockReader
 from txn.locks.zookeeper.ensemble import parse_ensemble
 from txn.policy import Policy
-from txn.protocol.attempt import Context, Rules
+from txn.protocol.context import Context
+from txn.protocol.protocols import find_rules, require_features, require_transactions
 from txn.protocol.row import FAMILY
-from txn.protocol.rules import SIX_PHASE, find_rules, require_features, require_transactions
+from txn.protocol.statuses import SIX_PHASE, Rules
 from txn.request import TRANSACTIONS
 from txn.stores import open_store
 from txn.stores.base import Store
 from txn.stores.options import split_uri
-from txn.watch import silent
 
 if TYPE_CHECKING:
     from txn.leases.service import LeaseService
@@ -94,15 +95,15 @@ def open_lease_look(url: str) -> Iterator[LeaseService]:
 
 
 @contextmanager
-def open_lock_look(uri: str) -> Iterator[LockLook]:
+def open_lock_look(uri: str) -> Iterator[LockReader]:
     """Open the locks of a manager to be looked at: none is made, and nothing in it is changed."""
     parts = split_uri(uri)
     if parts.scheme != ZOOKEEPER:
         with open_any_store(uri, TRANSACTIONS) as context:
-            yield StoredLook(context)
+            yield StoredLockReader(context)
         return
     ensemble = parse_ensemble(parts)
     with require_extra("zookeeper", hosts=ensemble.hosts):
-        from txn.locks.zookeeper.look import ZooKeeperLook  # noqa: PLC0415
-    with closing(ZooKeeperLook(ensemble)) as look:
+        from txn.locks.zookeeper.queues import ZooKeeperLockReader  # noqa: PLC0415
+    with closing(ZooKeeperLockReader(ensemble)) as look:
         yield look

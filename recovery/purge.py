@@ -10,8 +10,8 @@ from recovery.fsck import delete_cells
 from recovery.markers import find_marker, forget
 from recovery.scan import find_transaction, whole_row
 from txn.model import Row
-from txn.protocol.attempt import Context
-from txn.protocol.row import RowState, decode_row, whole_of
+from txn.protocol.context import Context
+from txn.protocol.row import RowState, decode_row, parent_of
 from txn.text import escape
 
 LOST = {
@@ -42,7 +42,7 @@ def purge_row(context: Context, seen: Row, *, unfinished: bool = False) -> Resul
     if state in UNFINISHED and not unfinished:
         return LeftAlone("it is not finished, and fsck --repair can still finish or undo it")
     if state in BOUND and row is not None and row.follows:
-        return LeftAlone(f"it is a part of {escape(whole_of(seen.row) or b'')}: {PART}")
+        return LeftAlone(f"it is a part of {escape(parent_of(seen.row) or b'')}: {PART}")
     if whole_row(context, seen.row) != seen:
         return NothingToDo("the row has changed")
     delete_cells(context, [seen])

@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Columns, Row, Unless, plain_table
-from txn.protocol.attempt import Context, call_store
-from txn.protocol.lock_cells import holder_of
-from txn.protocol.phases import FINISHED, Status
+from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Columns, Row, RowExclusion, plain_table
+from txn.protocol.context import Context, call_store
+from txn.protocol.listing import NAME, find_buckets, name_time
+from txn.protocol.locks import holder_of
 from txn.protocol.ranges import stored_rows
 from txn.protocol.row import (
     FAMILY,
@@ -25,11 +25,12 @@ from txn.protocol.row import (
     follow,
     is_own,
     is_row_key,
+    parent_of,
+    read_rows,
     status_key,
     strip_database,
-    whole_of,
 )
-from txn.protocol.row_cells import read_rows
+from txn.protocol.statuses import FINISHED, Status
 from txn.spans import Span
 
 MAX_TIMESTAMP = (1 << 63) - 1
@@ -38,7 +39,6 @@ BATCH = 200
 MOST_BUCKETS = 100
 AHEAD_MS = 3_600_000
 """By how much a client's clock may be ahead before its rows are looked at one by one."""
-_NAME = b"transaction."
 STATUS = b"status"
 NOTHING = Cell(b"", 0)
 BY_VALUE = {status.encoded: status for status in Status}
@@ -51,8 +51,10 @@ Between = Callable[[bytes, bytes], None]
 """Is told now and then the table and the row that a look has come to, also where there is nothing
 to tell; what it raises ends the look."""
 
-SCAN_MS = 500
+STEP_MS = 500
 """For half of so long a scan should go on that may yield nothing."""
+
+MOST_COVERED_MS = 6 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,40 +102,22 @@ class Head(NamedTuple):
     since: int
 
 
-class Reach:
-    """For how long a time of beginnings rows are scanned at once. A store that leaves out most of
-    them does not say how much it passes over on the way: so that is as long as the last scans
-    allow. ms: how long it is now."""
-
-    def __init__(self, first_ms: int, longest_ms: int) -> None:
-        self.ms = first_ms
-        self._longest_ms = longest_ms
-
-    def adapt(self, took_ms: int, wanted_ms: int) -> None:
-        """Take into account for how long the last one was scanned, and that it shall be no more
-        than half of this."""
-        if took_ms > wanted_ms // 2:
-            self.ms = max(1, self.ms // 4)
-        elif took_ms < wanted_ms // 8:
-            self.ms = min(2 * self.ms, self._longest_ms)
-
-
 def list_rows(
     context: Context,
     wanted: Span,
     looked: Looked,
-    unless: Unless | None = None,
+    exclude: RowExclusion | None = None,
     cells: Columns = None,
 ) -> Iterator[Row]:
     """Yield the rows as `stored_rows` does, and tell of each."""
-    for row in stored_rows(context, wanted, unless, cells):
+    for row in stored_rows(context, wanted, exclude, cells):
         looked(wanted.table)
         yield row
 
 
-def leave_out(statuses: Iterable[Status]) -> Unless:
+def leave_out(statuses: Iterable[Status]) -> RowExclusion:
     """Return what leaves rows with one of these statuses out of a scan."""
-    return Unless(FAMILY, STATUS, frozenset(status.encoded for status in statuses))
+    return RowExclusion(FAMILY, STATUS, frozenset(status.encoded for status in statuses))
 
 
 def list_suspects(
@@ -143,53 +127,82 @@ def list_suspects(
     looked: Looked,
     between: Between = lambda table, row: None,
 ) -> Iterator[Row]:
-    """Yield the rows of a span of the transaction table, but for those that are finished and were
-    begun within the retention, which the store leaves out by itself: so for long there may be none,
-    and `between` is called.
+    """Yield the rows of a span of the transaction table from its last to its first, so in each salt
+    bucket from the newest, but for those that are finished and were begun within the retention,
+    which the store leaves out by itself: so for long there may be none, and `between` is called.
 
     When a row was begun is told by its key, and by its owner's clock. Where that was behind, the
     row is yielded all the same. Where it was ahead, the row is yielded later by as much, and no
     more than the retention and AHEAD_MS: what lies further ahead than that is yielded.
     """
-    reach = Reach(first_ms=600_000, longest_ms=6 * 3_600_000)
-    at: bytes | None = wanted.start
-    while at is not None:
-        now_ms = context.clock.wall_ms()
-        old_ms = newest_old_ms(now_ms, retention_ms)
-        span, at = replace(wanted, start=at), None
-        for row in stored_rows(context, span):
-            young = _find_young(replace(span, start=row.row), old_ms, now_ms + AHEAD_MS)
-            if young is not None:
-                for part in _divide(context, young, reach):
-                    between(part.table, part.start)
-                    yield from list_rows(context, part, looked, leave_out(FINISHED))
-                at = young.stop if young.stop != span.stop else None
-                break
-            looked(wanted.table)
-            between(wanted.table, row.row)
+    now_ms = context.clock.wall_ms()
+    old, ahead = newest_old_ms(now_ms, retention_ms) + 1, now_ms + AHEAD_MS
+    last = wanted.stop
+    for bucket in reversed(find_buckets(context) if old < ahead else ()):
+        start = max(wanted.start, bucket + name_time(old))
+        stop = bucket + name_time(ahead) if last is None else min(last, bucket + name_time(ahead))
+        if start < stop:
+            yield from _list_back(context, replace(wanted, start=stop, stop=last), looked, between)
+            for row in scan_in_steps(context, replace(wanted, start=start, stop=stop)):
+                if row.cells:
+                    looked(wanted.table)
+                    yield row
+                else:
+                    between(wanted.table, row.row)
+            last = start
+    yield from _list_back(context, replace(wanted, stop=last), looked, between)
+
+
+def _list_back(context: Context, span: Span, looked: Looked, between: Between) -> Iterator[Row]:
+    if span.stop is None or span.start < span.stop:
+        for row in stored_rows(context, span, reverse=True):
+            looked(span.table)
+            between(span.table, row.row)
             yield row
 
 
-def _find_young(span: Span, old_ms: int, ahead_ms: int) -> Span | None:
-    """Return the beginning of a span whose rows were begun between these times, or None if the
-    first one was not. Rows are in the order of their beginnings, in each bucket."""
-    if not is_row_key(span.start) or not old_ms < created_ms(span.start) < ahead_ms:
-        return None
-    stop = span.start[: span.start.index(_NAME)] + _NAME + b"%013d" % ahead_ms
-    return replace(span, stop=stop if span.stop is None else min(stop, span.stop))
+def scan_in_steps(
+    context: Context,
+    span: Span,
+    cells: Columns = None,
+    *,
+    step_ms: int = STEP_MS,
+    first_ms: int = 600_000,
+) -> Iterator[Row]:
+    """Yield the rows of a span of one salt bucket that are not finished, the newest first, and
+    after each scan a row without cells, which says how far it has come.
+
+    The store leaves out the others, and does not say how many it passes over on the way. So the
+    times of beginnings that one scan covers are as long as the last scans allow for step_ms, and
+    times without rows are skipped. first_ms: how much the first scan covers.
+    """
+    clock, stop, covered_ms = context.clock, span.stop, first_ms
+    exclude = leave_out(FINISHED)
+    while True:
+        rest = replace(span, stop=stop)
+        newest = next(stored_rows(context, rest, cells=cells, reverse=True), None)
+        if newest is None:
+            return
+        rest = replace(rest, start=max(span.start, _go_back(newest.row, covered_ms)))
+        began_ms = clock.monotonic_ms()
+        yield from stored_rows(context, rest, exclude, cells, reverse=True)
+        took_ms = clock.monotonic_ms() - began_ms
+        if took_ms > step_ms // 2:
+            covered_ms = max(1, covered_ms // 4)
+        elif took_ms < step_ms // 8:
+            covered_ms = min(2 * covered_ms, MOST_COVERED_MS)
+        yield Row(rest.start, {})
+        if rest.start <= span.start:
+            return
+        stop = rest.start
 
 
-def _divide(context: Context, young: Span, reach: Reach) -> Iterator[Span]:
-    """Yield a span of young rows in parts, as they can be scanned."""
-    at, behind = young.start, young.stop or b""
-    prefix, ms = at[: at.index(_NAME)] + _NAME, created_ms(at)
-    while at < behind:
-        ms += reach.ms
-        stop = min(behind, prefix + b"%013d" % ms)
-        began_ms = context.clock.monotonic_ms()
-        yield replace(young, start=at, stop=stop)
-        reach.adapt(context.clock.monotonic_ms() - began_ms, SCAN_MS)
-        at = stop
+def _go_back(row_key: bytes, ms: int) -> bytes:
+    """Return where a scan begins that covers this row and so long a time before it."""
+    if not is_row_key(row_key):
+        return row_key
+    bucket = row_key[: row_key.index(NAME)]
+    return bucket + name_time(created_ms(row_key) - ms)
 
 
 def list_heads(
@@ -244,7 +257,7 @@ def whole_row(context: Context, row_key: bytes) -> Row | None:
 def find_transaction(context: Context, row_key: bytes) -> TransactionRow | None:
     """Return a transaction row with all its cells, a part as its transaction has it; None for an
     absent one."""
-    whole = whole_of(row_key)
+    whole = parent_of(row_key)
     decisive = whole_row(context, whole) if whole else None  # first: see `read_row_cells`
     cells = whole_row(context, row_key)
     if cells is None or whole is None:
@@ -257,7 +270,7 @@ def find(context: Context, piece: bytes, looked: Looked = lambda table: None) ->
     `transaction` or the time is left out. Those of parts only where the piece reaches into what
     these have behind the key of their transaction: nothing else has a `-`. A whole key, which may
     lack its bucket and its database, is looked up and not searched for."""
-    if is_row_key(piece) and (whole_of(piece) or b".part-" not in piece):
+    if is_row_key(piece) and (parent_of(piece) or b".part-" not in piece):
         if whole_row(context, piece):
             yield piece
             return
@@ -266,7 +279,7 @@ def find(context: Context, piece: bytes, looked: Looked = lambda table: None) ->
         yield from (key.row for key in keys if found[key])
         return
     for row in list_rows(context, Span(context.table), looked):
-        is_wanted = (whole_of(row.row) is not None) is reaches_part(piece)
+        is_wanted = (parent_of(row.row) is not None) is reaches_part(piece)
         if is_wanted and is_row_key(row.row) and has_piece(row.row, piece):
             yield row.row
 
@@ -274,7 +287,7 @@ def find(context: Context, piece: bytes, looked: Looked = lambda table: None) ->
 def _list_names(context: Context, row_key: bytes) -> list[bytes]:
     """Return the row keys that may be meant where a bucket, or a database, was left out."""
     bare = strip_database(row_key)
-    whole = whole_of(bare) or bare
+    whole = parent_of(bare) or bare
     named = b"%b@%b%b" % (whole, plain_table(context.table), bare.removeprefix(whole))
     names = [bare, named]
     return [*names, *(b"%02d.%b" % (n, name) for n in range(MOST_BUCKETS) for name in names)]
@@ -321,7 +334,7 @@ def _pass(table: bytes) -> None:
 def has_piece(row_key: bytes, piece: bytes) -> bool:
     """Whether a transaction is meant by a piece of its row key: see `find`."""
     row_key, piece = strip_database(row_key), strip_database(piece)
-    name = row_key[row_key.index(_NAME) :]
+    name = row_key[row_key.index(NAME) :]
     _, time, uid = name.split(b".", 2)
     begins = (row_key, name, time + b"." + uid, uid)
     return row_key.endswith(piece) or any(text.startswith(piece) for text in begins)

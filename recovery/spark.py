@@ -38,7 +38,7 @@ from txn.errors import InvalidRequestError
 from txn.host.extras import import_extra
 from txn.model import as_bytes, check_whole
 from txn.policy import Policy
-from txn.protocol.attempt import Context, call_store
+from txn.protocol.context import Context, call_store
 from txn.request import TRANSACTIONS
 from txn.spans import Span
 from txn.text import escape

@@ -14,11 +14,10 @@ from itertools import islice
 from recovery.findings import Finding, Kind, Young
 from recovery.scan import newest_old_ms
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Delete, Key, Row
-from txn.protocol.attempt import Context
-from txn.protocol.phases import FINISHED, Status
-from txn.protocol.retire import Guarded, look_at_keys
-from txn.protocol.row import RowState, TransactionRow, is_row_key
-from txn.protocol.row_cells import read_rows
+from txn.protocol.context import Context
+from txn.protocol.retire import Guarded, read_guarded
+from txn.protocol.row import RowState, TransactionRow, is_row_key, read_rows
+from txn.protocol.statuses import FINISHED, Status
 
 BATCH = 200
 
@@ -43,7 +42,7 @@ def check_rows(
     while batch := list(islice(suspects, BATCH)):
         holders = {item.holder for item in batch if is_row_key(item.holder)}
         found = read_rows(context, holders) if holders else {}
-        now = look_at_keys(context, [item.key for item in batch])
+        now = read_guarded(context, [item.key for item in batch])
         now_ms = context.clock.wall_ms()
         for item in batch:
             if now[item.key] != item:

@@ -17,8 +17,8 @@ from recovery.opening import find_usual_rules
 from recovery.scan import Looked
 from txn.errors import CorruptRowError, InvalidRequestError
 from txn.model import Family, find_refusal, plain_table
-from txn.protocol.attempt import Context, call_store
 from txn.protocol.clocks import check_clock
+from txn.protocol.context import Context, call_store
 from txn.spans import Span
 from txn.stores.base import TableAssigner
 from txn.stores.hbase.schema import make_assign_command

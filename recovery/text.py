@@ -15,7 +15,7 @@ from unicodedata import east_asian_width
 
 from txn.errors import InvalidRequestError
 from txn.model import Key
-from txn.protocol.row import strip_database, whole_of
+from txn.protocol.row import parent_of, strip_database
 from txn.text import escape, key_text
 
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|h|d)")
@@ -81,7 +81,7 @@ def short_id(row_key: bytes) -> str:
     """Return the end of a transaction's row key, as `txn show` takes it: its last random digits,
     and of a part what comes behind them."""
     name = strip_database(row_key)
-    whole = whole_of(name) or name
+    whole = parent_of(name) or name
     return escape(whole[-8:] + name.removeprefix(whole))
 
 

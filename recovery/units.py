@@ -17,10 +17,9 @@ from recovery.scan import transactions
 from recovery.tables import BATCH, Doomed, judge_lock, make_facts, take_old
 from txn.errors import CorruptRowError
 from txn.model import RESERVED, Cell, Key, Row
-from txn.protocol.attempt import Context, call_store
-from txn.protocol.lock_cells import UNIT_LOCK, holder_of, read_lock
-from txn.protocol.row import TransactionRow, is_row_key
-from txn.protocol.row_cells import read_rows
+from txn.protocol.context import Context, call_store
+from txn.protocol.locks import ROW_LOCK, holder_of, read_lock
+from txn.protocol.row import TransactionRow, is_row_key, read_rows
 
 
 class Unit(NamedTuple):
@@ -62,7 +61,7 @@ def check_units(
 def list_units(row: Row) -> Iterator[Unit]:
     """Yield the locks of a row, one a family."""
     for lock, cell in row.cells.items():
-        if lock.column == UNIT_LOCK:
+        if lock.column == ROW_LOCK:
             newer = {
                 key: value
                 for key, value in row.cells.items()

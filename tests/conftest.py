@@ -48,7 +48,7 @@ def rows_for_all() -> Iterator[None]:
     """Let fenced transactions of one row and family have a row like all others, for tests of what
     rows tell."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("txn.protocol.fenced.is_alone", lambda t: False)
+        patch.setattr("txn.protocol.fenced.needs_no_row", lambda t: False)
         yield
 
 

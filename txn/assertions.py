@@ -25,10 +25,10 @@ class _Operators:
     __slots__ = ()
 
     def __and__(self, other: object) -> And:
-        return And(*_list_parts(And, self), *_list_parts(And, other))
+        return And(*_list_children(And, self), *_list_children(And, other))
 
     def __or__(self, other: object) -> Or:
-        return Or(*_list_parts(Or, self), *_list_parts(Or, other))
+        return Or(*_list_children(Or, self), *_list_children(Or, other))
 
     def __invert__(self) -> Not:
         return Not(self)  # type: ignore[arg-type]
@@ -125,7 +125,7 @@ COMPOUNDS: Mapping[str, Callable[..., Assertion]] = {"not": Not, "and": And, "or
 """Assertions by the names that rows and documents have for them."""
 
 
-def _list_parts(kind: type[And | Or], joined: Any) -> tuple[Assertion, ...]:
+def _list_children(kind: type[And | Or], joined: Any) -> tuple[Assertion, ...]:
     """Return what a link of a chain adds to it: its parts, if it is a chain of the same kind."""
     return joined.assertions if isinstance(joined, kind) else (joined,)
 
@@ -154,7 +154,7 @@ def holds(assertion: Assertion, cells: Mapping[Key, Cell | None]) -> bool:
             assert_never(assertion)
 
 
-def overtaken(assertion: Assertion, cells: Mapping[Key, Cell | None]) -> bool:
+def is_outdated(assertion: Assertion, cells: Mapping[Key, Cell | None]) -> bool:
     """Return whether the assertion can never hold again, whatever has been written since these
     cells were read: versions only grow, so a greater one ends the asserted one for good."""
     if not isinstance(assertion, Version) or assertion.timestamp is None:

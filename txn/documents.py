@@ -1,7 +1,7 @@
 """Assertions, keys and bytes in JSON documents: `{"exact": key, "value": value}` and its like.
 
-docs/operations.md has their form. What a key and a value may be is the reader's to say; by itself a
-key is a text `table/row/family:column` or an object of its four parts, and a value is a text or
+docs/operations.md has their form. The reader says what a key and a value may be; by default a key
+is a text `table/row/family:column` or an object of its four parts, and a value is a text or
 `{"base64": text}`. Every error names the place in the document.
 """
 
@@ -110,14 +110,15 @@ def _parse_leaf(item: Document, place: str, reader: AssertionReader) -> Assertio
 
 
 def read_list(given: object, place: str) -> list[object]:
-    """Return what is a list, or raise InvalidRequestError."""
+    """Return a list of a document; InvalidRequestError for anything else."""
     if not isinstance(given, list):
         raise refuse_part("a list is needed", place, given)
     return given
 
 
 def read_fields(given: object, place: str, needed: set[str], allowed: set[str]) -> Document:
-    """Return what is an object with the fields that are needed, and no others but those allowed."""
+    """Return an object of a document that has the fields needed, and no others but those allowed;
+    InvalidRequestError for anything else."""
     if not isinstance(given, dict):
         raise refuse_part("an object is needed", place, given)
     unknown, missing = set(given) - needed - allowed, needed - set(given)

@@ -55,7 +55,7 @@ class AbortedError(TxnError):
         self.facts = {name: fact for name, fact in facts.items() if fact is not None}
         self.transaction = transaction
 
-    def blame(self, cause: TxnError) -> None:
+    def add_cause(self, cause: TxnError) -> None:
         """Add to the facts why what was in the way stays there."""
         self.facts["cause"] = str(cause)
         self.reason = annotate(self.words, **self.facts)

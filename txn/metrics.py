@@ -6,21 +6,18 @@ Its names follow Prometheus' conventions: a prefix, the unit last, `_total` for 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any, assert_never, get_args
 
-from txn.host.extras import import_extra
-from txn.host.forks import Forked
-from txn.text import escape
-from txn.watch import (
+from txn.events import (
     Action,
+    BatchStarted,
     CallName,
     CommitOutcome,
     Conflict,
     Ended,
     Event,
-    Gathered,
     Helped,
     Phase,
     PhaseName,
@@ -31,6 +28,9 @@ from txn.watch import (
     WorkFailed,
     WorkName,
 )
+from txn.host.extras import import_extra
+from txn.host.forks import start_in_each_process
+from txn.text import escape
 
 with import_extra("metrics"):
     from prometheus_client import (
@@ -60,77 +60,39 @@ SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 be set before this module is imported."""
 
 
-class Metrics(Forked):
+class Metrics:
     """Counts requests, phases, conflicts, help given, calls of the store, batches and queues. One
     for a registry, which any number of engines may share."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
-        self._commits = Histogram(
-            "hbase_txn_commit_seconds",
-            "Time from a request to its result",
-            ["outcome"],
-            buckets=SECONDS,
-            registry=registry,
-        )
-        self._tries = Counter(
-            "hbase_txn_tries_total", "Transactions begun for requests", registry=registry
-        )
-        self._seconds = Histogram(
-            "hbase_txn_phase_seconds",
-            "Time that a batch of transactions spent in a phase",
-            ["phase", "outcome"],
-            buckets=SECONDS,
-            registry=registry,
-        )
-        self._transactions = Counter(
-            "hbase_txn_phase_transactions_total",
-            "Transactions that passed a phase, or left the commit path in it",
-            ["phase", "outcome"],
-            registry=registry,
-        )
-        self._conflicts = Counter(
-            "hbase_txn_conflicts_total",
-            "Locks that somebody else held",
-            ["table"],
-            registry=registry,
-        )
-        self._helped = Counter(
-            "hbase_txn_helped_total",
-            "Transactions of others that were ended, or whose locks were freed",
-            ["action"],
-            registry=registry,
-        )
-        self._calls = Histogram(
-            "hbase_txn_store_seconds",
-            "Time that a call of the store took",
-            ["call", "outcome"],
-            buckets=SECONDS,
-            registry=registry,
-        )
-        self._items = Counter(
-            "hbase_txn_store_items_total",
-            "Keys, edits and checks given to the store, and rows found by its scans",
-            ["call"],
-            registry=registry,
-        )
-        self._retries = Counter(
-            "hbase_txn_store_retries_total",
-            "Calls of the store that failed and were sent again",
-            ["call"],
-            registry=registry,
-        )
-        self._failures = Counter(
-            "hbase_txn_background_failures_total",
-            "Work of threads behind the clients that failed and was done again",
-            ["work"],
-            registry=registry,
-        )
-        self._gathered = Histogram(
-            "hbase_txn_gathered_transactions",
-            "Requests that went together as one batch",
-            buckets=TRANSACTIONS,
-            registry=registry,
-        )
+        def counter(name: str, about: str, *labels: str) -> Counter:
+            return Counter(f"hbase_txn_{name}_total", about, labels, registry=registry)
+
+        def histogram(
+            name: str, about: str, *labels: str, buckets: Sequence[float] = SECONDS
+        ) -> Histogram:
+            name = f"hbase_txn_{name}"
+            return Histogram(name, about, labels, buckets=buckets, registry=registry)
+
+        self._commits = histogram("commit_seconds", "Time from a request to its result", "outcome")
+        self._tries = counter("tries", "Transactions begun for requests")
+        about = "Time that a batch of transactions spent in a phase"
+        self._seconds = histogram("phase_seconds", about, "phase", "outcome")
+        about = "Transactions that passed a phase, or left the commit path in it"
+        self._transactions = counter("phase_transactions", about, "phase", "outcome")
+        self._conflicts = counter("conflicts", "Locks that somebody else held", "table")
+        about = "Transactions of others that were ended, or whose locks were freed"
+        self._helped = counter("helped", about, "action")
+        about = "Time that a call of the store took"
+        self._calls = histogram("store_seconds", about, "call", "outcome")
+        about = "Keys, edits and checks given to the store, and rows found by its scans"
+        self._items = counter("store_items", about, "call")
+        about = "Calls of the store that failed and were sent again"
+        self._retries = counter("store_retries", about, "call")
+        about = "Work of threads behind the clients that failed and was done again"
+        self._failures = counter("background_failures", about, "work")
+        about = "Requests that went together as one batch"
+        self._gathered = histogram("gathered_transactions", about, buckets=TRANSACTIONS)
         self._queues = Gauge(
             "hbase_txn_queue_length",
             "Requests and transactions that wait",
@@ -142,42 +104,39 @@ class Metrics(Forked):
         # Finding a child by its labels costs more than counting with it.
         self._children: dict[tuple[object, ...], Any] = {}
         self._make_children()
-        self._has_foreign = False  # the queues are those of the process that this was forked from
-        self._lock = Lock()
-        self.expect_forks()
+        start_in_each_process(self._start)
+
+    def _start(self) -> None:
+        # In a child of a fork the queues are its parent's. They are emptied at its first event: a
+        # thread that it does not have may hold the locks of the metrics.
+        self._are_queues_foreign, self._lock = True, Lock()
 
     def _make_children(self) -> None:
-        """Let what may be rare begin with 0: Prometheus sees no increase in a series that begins
+        """Begin series of rare events with 0: Prometheus sees no increase in a series that begins
         with its first event. The calls by outcome would be most of the page, and are left out."""
-        for outcome in get_args(CommitOutcome):
-            self._child(self._commits, outcome)
+        known: Sequence[tuple[Counter | Gauge | Histogram, Any]] = (
+            (self._commits, CommitOutcome),
+            (self._helped, Action),
+            (self._retries, CallName),
+            (self._failures, WorkName),
+            (self._queues, QueueName),
+        )
+        for metric, names in known:
+            for name in get_args(names):
+                self._child(metric, name)
         for phase in get_args(PhaseName):
             self._child(self._transactions, phase, "done")
             self._child(self._transactions, phase, "failed")
-        for action in get_args(Action):
-            self._child(self._helped, action)
-        for call in get_args(CallName):
-            self._child(self._retries, call)
-        for work in get_args(WorkName):
-            self._child(self._failures, work)
-        for queue in get_args(QueueName):
-            self._child(self._queues, queue)
-
-    def after_fork(self, in_child: bool) -> None:
-        """Forget in a child what waits, with its first event: a thread that it does not have may
-        hold the locks of what counts."""
-        if in_child:
-            self._has_foreign, self._lock = True, Lock()
 
     def _empty_queues(self) -> None:
         with self._lock:  # nobody counts in a queue until all are empty
-            if self._has_foreign:
+            if self._are_queues_foreign:
                 for queue in get_args(QueueName):
                     self._child(self._queues, queue).set(0)
-                self._has_foreign = False
+                self._are_queues_foreign = False
 
     def __call__(self, event: Event) -> None:
-        if self._has_foreign:
+        if self._are_queues_foreign:
             self._empty_queues()
         match event:
             case Phase() | StoreCall() | Retried() | WorkFailed():
@@ -186,7 +145,7 @@ class Metrics(Forked):
                 self._child(self._conflicts, self._name_table(key.table or b"")).inc()
             case Helped(_, action):
                 self._child(self._helped, action).inc()
-            case Gathered(transactions):
+            case BatchStarted(transactions):
                 self._gathered.observe(transactions)
             case Queued(queue, change):
                 self._child(self._queues, queue).inc(change)
@@ -231,8 +190,8 @@ class Metrics(Forked):
 
 
 def render_metrics(registry: CollectorRegistry | None = None) -> tuple[bytes, str]:
-    """Return what Prometheus reads at `/metrics`, and its content type. None: what all processes
-    have counted that share a folder, or else this one."""
+    """Return the page that Prometheus reads at `/metrics`, and its content type. None: the metrics
+    of all processes that share a folder, or else of this one."""
     return generate_latest(registry or _choose_registry()), CONTENT_TYPE_LATEST
 
 
@@ -243,7 +202,7 @@ def make_metrics_app() -> Callable[..., Any]:
 
 
 def forget_process(process: int) -> None:
-    """Take out of the sums what waited in a process that has ended. What it counted stays."""
+    """Take the queues of a process that has ended out of the sums. Its counters stay."""
     multiprocess.mark_process_dead(process)  # type: ignore[no-untyped-call]
 
 

@@ -39,7 +39,7 @@ KEEP_DELETES_MS = 24 * 3_600_000  # for as long as transaction rows are retained
 # Two looks that a read compares lie so close together: nothing of a key that was deleted between
 # them may be gone by the second, and what is left is kept for the retention, 24 h by default. Ten
 # minutes are a hundred times what any read takes, and leave room for clocks that disagree.
-LOOKS_WITHIN_MS = 10 * 60_000
+READS_WITHIN_MS = 10 * 60_000
 MAX_CELL = 10 * 1024 * 1024
 CELL_OVERHEAD = 64
 
@@ -82,6 +82,12 @@ class Key(_KeyFields):
     def lock(self) -> Key:
         """The cell that holds the row key of the transaction that has this key locked."""
         return self._beside(LOCK_SUFFIX)
+
+    @property
+    def row_lock(self) -> Key:
+        """The cell that is the lock of this key's row and family, in the fenced protocol."""
+        row, family, _, table = self
+        return new_tuple(Key, (row, family, LOCK_SUFFIX, table))
 
     @property
     def tag(self) -> Key:
@@ -154,7 +160,7 @@ Columns = Collection[tuple[bytes, bytes]] | None
 """(family, column) pairs; None: all columns."""
 
 
-class Unless(NamedTuple):
+class RowExclusion(NamedTuple):
     """Of a scan: which rows it leaves out, those whose newest version of this cell has one of these
     values. Rows without the cell stay."""
 
@@ -162,7 +168,7 @@ class Unless(NamedTuple):
     column: bytes
     values: frozenset[bytes]
 
-    def leaves_out(self, row: Row) -> bool:
+    def matches(self, row: Row) -> bool:
         """Whether a row, read with this cell, is left out."""
         cell = next((row.cells[key] for key in row.cells if key[1:3] == self[:2]), None)
         return cell is not None and cell.value in self.values
@@ -174,14 +180,14 @@ def check_count(count: int) -> None:
         raise InvalidRequestError("not a number of versions, from 1 to 2147483647", count=count)
 
 
-def check_unless(columns: Columns, unless: Unless | None) -> None:
+def check_exclusion(columns: Columns, exclude: RowExclusion | None) -> None:
     """Raise InvalidRequestError where a scan that names columns does not read what it is to judge
     rows by."""
-    if unless is not None and columns is not None and unless[:2] not in columns:
+    if exclude is not None and columns is not None and exclude[:2] not in columns:
         raise InvalidRequestError(
             "the columns of a scan lack the one that rows are left out by",
-            family=unless.family,
-            column=unless.column,
+            family=exclude.family,
+            column=exclude.column,
         )
 
 

@@ -42,14 +42,14 @@ class Policy:
 
     attempts: int = 10
     deadline_ms: int = 30_000
-    lease_ms: int = 10_000
+    lock_ttl_ms: int = 10_000
     courtesy_ms: int = 20
     skew_ms: int = 60_000
     first_pause_ms: int = 1
     longest_pause_ms: int = 50
     store_patience_ms: int = 15_000
     read_tries: int = 10
-    lanes: int = 1
+    concurrent_batches: int = 1
     linger_ms: int = 0
 
     def __post_init__(self) -> None:
@@ -72,5 +72,5 @@ class Pace:
     """How a client waits between its tries: by which clock, chance and policy."""
 
     clock: Clock
-    random: Random
+    rng: Random
     policy: Policy

@@ -11,8 +11,8 @@ from logging import ERROR, WARNING
 from threading import Event
 
 from txn.errors import StoreClosedError, TxnError
+from txn.events import LOG, Listener, WorkFailed, WorkName, silent
 from txn.text import name_failure
-from txn.watch import LOG, Watch, WorkFailed, WorkName, silent
 
 SOONER, SOONEST = 3, 10
 """After a failure the work is done again after a tenth of its interval, then two tenths, and from
@@ -24,7 +24,7 @@ def repeat(
     work: Callable[[], bool | None],
     over: Event,
     every_s: float,
-    watch: Watch = silent,
+    on_event: Listener = silent,
 ) -> None:
     """Do the work every so many seconds, until `over` is set or the work returns False."""
     failures = 0
@@ -37,14 +37,14 @@ def repeat(
             return
         except Exception as error:  # noqa: BLE001  (nobody else would know of it)
             failures += 1
-            _tell(name, error, watch)
+            _tell(name, error, on_event)
 
 
 def _find_pause(every_s: float, failures: int) -> float:
     return min(every_s / SOONER, failures * every_s / SOONEST) if failures else every_s
 
 
-def _tell(name: WorkName, error: Exception, watch: Watch) -> None:
+def _tell(name: WorkName, error: Exception, on_event: Listener) -> None:
     is_ours = not isinstance(error, TxnError)
     cause = name_failure(error)
     LOG.log(
@@ -54,6 +54,6 @@ def _tell(name: WorkName, error: Exception, watch: Watch) -> None:
         exc_info=error if is_ours else None,
     )
     try:
-        watch(WorkFailed(name))
+        on_event(WorkFailed(name))
     except Exception:  # noqa: BLE001  (it must not; but nothing else may end the thread)
         LOG.exception("a watch has failed: work=%s", name)

@@ -107,8 +107,8 @@ def reason_text(error: AbortedError) -> str:
 
 
 def holder_text(holder: bytes) -> str:
-    """Return the row key of who holds a lock. What else stands in a lock cell may be a value of
-    somebody's: of that it only tells that it is none."""
+    """Return the row key of a lock's holder. Other bytes in a lock cell may be somebody's value, of
+    which only the length is shown."""
     return escape(holder) if ROW_KEY.fullmatch(holder) else f"no row key, {len(holder):,} bytes"
 
 
@@ -118,8 +118,8 @@ def name_failure(error: BaseException) -> str:
 
 
 def explain_failure(error: BaseException) -> str:
-    """Return why something failed, without values of cells. What is not known here may have any
-    text, and is told by its name alone."""
+    """Return why something failed, without values of cells. Of an error that is not the library's
+    own the text may have any, and is left out."""
     match error:
         case AssertionFailedError():
             keys = [key_text(key) for key in islice(error.seen, CELLS_TOLD)]

@@ -11,25 +11,25 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from txn.host.extras import import_extra
-from txn.model import Key
-from txn.request import Committed, Request
-from txn.text import escape, explain_failure, holder_text, key_text
-from txn.watch import (
+from txn.events import (
     CommitOutcome,
     Conflict,
     Event,
+    Listener,
     Phase,
     Retried,
-    Watch,
     guard,
     name_outcome,
     result_of,
 )
+from txn.host.extras import import_extra
+from txn.model import Key
+from txn.request import Committed, Request
+from txn.text import escape, explain_failure, holder_text, key_text
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -59,18 +59,18 @@ class Trace:
 
     @property
     def is_recording(self) -> bool:
-        """Whether anybody will see what is told."""
+        """Whether the span's events are kept."""
         return self._span.is_recording()
 
     @property
     def headers(self) -> Headers:
-        """What makes the spans of a server children of this one."""
+        """The headers under which a server's spans are children of this one."""
         from opentelemetry.trace import set_span_in_context  # noqa: PLC0415
 
         return _inject(set_span_in_context(self._span))
 
-    def tell(self, event: Event) -> None:
-        """Tell what happened to the request, or to the batch that it is in."""
+    def add_event(self, event: Event) -> None:
+        """Add an event of the request, or of its batch, to the span."""
         match event:
             case Phase(name, outcome, transactions, failed, elapsed_ms):
                 facts: dict[str, Any] = {"txn.phase.outcome": outcome}
@@ -93,7 +93,7 @@ class Trace:
         transaction: bytes | None = None,
         tries: int | None = None,
     ) -> None:
-        """End the span, with what has become of the request. transaction: the row key of what did
+        """End the span with the result of the request. transaction: the row key of the one that did
         not commit."""
         from opentelemetry.trace import StatusCode  # noqa: PLC0415
 
@@ -115,7 +115,7 @@ class Trace:
         self._span.end()
 
     def end_future(self, future: Future[Committed]) -> None:
-        """End the span with what a future tells that is done."""
+        """End the span with the result of a future that is done."""
         self.end(result_of(future))
 
 
@@ -142,24 +142,24 @@ def list_headers(traces: Sequence[Trace | None]) -> list[Headers | None]:
     return [None if trace is None else trace.headers for trace in traces]
 
 
-def watch_batch(known: Mapping[bytes, Trace | None], watch: Watch) -> Watch:
+def watch_batch(known: Mapping[bytes, Trace | None], on_event: Listener) -> Listener:
     """Return a watch that tells of a batch to the spans of its requests, by the row keys of their
     transactions, and all of it to another watch as well: just that one where nobody will see it."""
     traces = {key: trace for key, trace in known.items() if trace and trace.is_recording}
     if not traces:
-        return watch
+        return on_event
 
     def tell(event: Event) -> None:
-        watch(event)
+        on_event(event)
         match event:
             case Phase(outcome="started"):
                 return
             case Conflict(transaction):
                 if (trace := traces.get(transaction)) is not None:
-                    trace.tell(event)
+                    trace.add_event(event)
             case _:
                 for trace in traces.values():
-                    trace.tell(event)
+                    trace.add_event(event)
 
     return guard(tell)
 
@@ -174,30 +174,28 @@ def capture_trace() -> dict[str, str]:
     return dict(_inject(get_current()))
 
 
-@contextmanager
-def continue_trace(headers: Headers | None) -> Iterator[None]:
+def continue_trace(headers: Headers | None) -> AbstractContextManager[None]:
     """Go on under the context that was captured elsewhere, if this process traces at all."""
     if not headers or not _has_api():
-        yield
-        return
-    from opentelemetry.context import attach, detach  # noqa: PLC0415
+        return nullcontext()
+    return _attach(_extract(headers))
 
-    token = attach(_extract(headers))
-    try:
-        yield
-    finally:
-        detach(token)
+
+def continue_traces(headers: Sequence[Headers | None]) -> AbstractContextManager[None]:
+    """The same for each of the requests that are committed together next."""
+    if not any(headers) or not _has_api():
+        return nullcontext()
+    from opentelemetry.context import set_value  # noqa: PLC0415
+
+    parents = [_extract(each) if each else None for each in headers]
+    return _attach(set_value(PARENTS, parents))
 
 
 @contextmanager
-def continue_traces(headers: Sequence[Headers | None]) -> Iterator[None]:
-    """The same for each of the requests that are committed together next."""
-    if not any(headers) or not _has_api():
-        yield
-        return
-    from opentelemetry.context import attach, detach, set_value  # noqa: PLC0415
+def _attach(context: Context) -> Iterator[None]:
+    from opentelemetry.context import attach, detach  # noqa: PLC0415
 
-    token = attach(set_value(PARENTS, [_extract(each) if each else None for each in headers]))
+    token = attach(context)
     try:
         yield
     finally:
@@ -227,7 +225,7 @@ def _describe(request: Request) -> dict[str, Any]:
 
 
 def _find_tracer() -> Tracer | None:
-    """Return what makes spans; None where the program has set up nothing that would."""
+    """Return the tracer, or None where the program has set up no provider."""
     if API not in sys.modules:
         return None
     with import_extra("otel"):

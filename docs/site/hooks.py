@@ -29,7 +29,7 @@ TOP = {
 LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?:#([\w-]+))?(?=\))")
 API = {
     "transactions": ("txn",),
-    "stores": ("txn.stores", "txn.stores.base", "txn.clock", "txn.watch"),
+    "stores": ("txn.stores", "txn.stores.base", "txn.clock", "txn.events"),
     "observing": ("txn.metrics", "txn.tracing"),
     "locks": ("txn.locks", "txn.locks.spark", "txn.locks.hive.sql", "txn.locks.hive.model"),
     "leases": ("txn.leases", "txn.leases.service"),

@@ -28,7 +28,7 @@ from recovery.text import error_text, fit_text, parse_duration
 from txn.client.connect import connect
 from txn.client.engine import Engine
 from txn.errors import InvalidRequestError, annotate
-from txn.protocol.attempt import Context
+from txn.protocol.context import Context
 from txn.protocol.row import is_own
 from txn.request import TRANSACTIONS
 from txn.stores.base import Store
@@ -170,6 +170,7 @@ class RowBar:
         self._task = self.progress.add_task(about, total=None, counted="")
         self._table: bytes | None = None
         self._splits: dict[bytes, list[bytes]] = {}
+        self._first: dict[bytes, int] = {}
         self._done = 0
 
     def __call__(self, table: bytes) -> None:
@@ -208,11 +209,13 @@ class RowBar:
             self.expect(sum(len(splits) + 1 for splits in self._splits.values()))
 
     def reach_row(self, table: bytes, row: bytes) -> None:
-        """Say how far the reading has come."""
+        """Say how far the reading has come, from the first row of a table or from its last."""
         done = 0
         for name, splits in self._splits.items():
             if name == table:
-                self._done = max(self._done, done + bisect(splits, row))
+                part = bisect(splits, row)
+                first = self._first.setdefault(table, part)
+                self._done = max(self._done, done + abs(part - first))
                 self.progress.update(self._task, completed=self._done)
                 return
             done += len(splits) + 1

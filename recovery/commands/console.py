@@ -63,7 +63,7 @@ def console(
     Example: txn console --store hbase://zk1,zk2
     """
     with require_extra("console"):
-        from recovery.console.serving import serve_console  # noqa: PLC0415
+        from recovery.console.server import serve_console  # noqa: PLC0415
     token = secrets.token_urlsafe(16) if token_file is None else read_token(token_file)
     settings = ConsoleSettings(
         store, token, transactions, locks, leases, bind, port, tls_cert, tls_key, metrics_from or ()

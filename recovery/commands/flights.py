@@ -34,9 +34,8 @@ from txn.demo.looking import Sight, Sights, looking
 from txn.demo.processes import Job, Line
 from txn.demo.reconcile import ProofCheck
 from txn.errors import InvalidRequestError
-from txn.protocol.attempt import ProtocolName
-from txn.protocol.phases import Status
-from txn.protocol.rules import protocol_key
+from txn.protocol.protocols import protocol_key
+from txn.protocol.statuses import ProtocolName, Status
 from txn.text import escape
 
 JOB = "txn.demo.job"
@@ -235,7 +234,7 @@ def stop_half_done(story: Story, job: Job) -> None:
     """Stop the job's workers while some transactions are undecided and some decided, if such a
     moment comes: where a commit is one local transaction, others see none of them half done."""
     with story.open_engine() as engine:
-        if "atomic_together" in engine.context.store.features:
+        if "atomic" in engine.context.store.features:
             return
         for _ in range(TRIES):
             job.pause_workers()

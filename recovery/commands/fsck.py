@@ -34,18 +34,12 @@ from recovery.commands.common import (
 from recovery.commands.looks import Asked, Found, Look, look_on_executors
 from recovery.documents import finding_document, result_document, tally_document
 from recovery.findings import Finding, Kind, Repaired, Result, Tally, Young
-from recovery.fsck import (
-    LONGEST_REQUEST_MS,
-    Ages,
-    check,
-    compact,
-    repair_all,
-)
+from recovery.fsck import LONGEST_REQUEST_MS, Ages, check, compact, repair_all
 from recovery.opening import open_store_of
 from recovery.text import count_text, duration_text, error_text, short_id, time_text
 from txn.errors import InvalidRequestError
-from txn.protocol.attempt import Context
 from txn.protocol.clocks import accept_clock, check_clock
+from txn.protocol.context import Context
 from txn.text import escape, key_text, shorten
 
 LISTED = 20

@@ -27,10 +27,9 @@ from recovery.text import count_text, duration_text, time_text
 from txn.clock import SystemClock
 from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
-from txn.locks import open_manager
+from txn.locks import Lock, LockDenied, LockManager, Waiting, open_manager
 from txn.locks.hive.model import DATABASE_SETTING, Column, Tables
 from txn.locks.hive.model import Table as Described
-from txn.locks.manager import Lock, LockDenied, LockManager, Waiting
 from txn.locks.requests import LockRequest, Mode, Path, path
 
 app = typer.Typer(help="Look at Hive's locks, take and release them.", no_args_is_help=True)

@@ -5,11 +5,10 @@ A terminal gets short ids and as much of the labels and the reason as fits; a pi
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from itertools import islice
 from typing import Annotated
 
 import typer
@@ -30,36 +29,20 @@ from recovery.commands.common import (
 )
 from recovery.documents import row_document
 from recovery.opening import open_store_of
+from recovery.search import Query
 from recovery.text import count_text, duration_text, error_text, fit_text, labels_text, short_id
-from txn.protocol.attempt import Context
-from txn.protocol.phases import Status
-from txn.protocol.row import TransactionRow, created_ms, decode_row, is_row_key, whole_of
+from txn.model import Row
+from txn.protocol.context import Context
+from txn.protocol.listing import scan_transactions
+from txn.protocol.ranges import stored_rows
+from txn.protocol.row import TransactionRow
+from txn.protocol.statuses import Status
 from txn.spans import Span
 from txn.text import escape
 
 HEADINGS = ("transaction", "status", "age", "keys", "labels", "reason")
 NO_STATUS = "none"
 NAMES = (*map(str, Status), NO_STATUS)
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which rows: with one of these statuses, by name, and for how long at least; with those of
-    parts, or without."""
-
-    names: frozenset[str]
-    older_than_ms: int
-    with_parts: bool
-
-    @property
-    def statuses(self) -> list[Status]:
-        """The statuses among the names; 0-PART is one of parts alone."""
-        unwanted = None if self.with_parts else Status.PART
-        return [each for each in Status if str(each) in self.names and each is not unwanted]
-
-    def takes(self, row_key: bytes) -> bool:
-        """Whether the row is wanted, as far as its key tells."""
-        return self.with_parts or whole_of(row_key) is None
 
 
 def _status(text: str) -> str:
@@ -108,23 +91,25 @@ def ls(
         # Lines that come as they are found show by themselves how far it is.
         is_hidden = as_json or not (limit or count)
         bar = looking.enter_context(row_bar(console(), "ls", hidden=is_hidden))
-        names = frozenset(status or NAMES)
-        wanted = Wanted(names, older_than or 0, parts or str(Status.PART) in (status or ()))
+        query = _make_query(status, older_than, parts)
         foreign = scan.Foreign()
+        listed = 0
         if count:
-            counts = Counter(name for _, name in _list_names(context, wanted, bar, foreign))
+            counts = Counter(_list_names(context, query, bar, foreign))
             looking.close()
             _print_counts(counts, as_json)
-            limit = 0
-        else:
-            rows = _list_newest if limit else _list_all
-            total, shown = rows(context, wanted, limit, bar, foreign)
+        elif limit:
+            rows = _list_newest(context, query, limit, bar)
             looking.close()
-            _print_rows(context, shown, Layout(long, wanted.with_parts), as_json)
+            _print_rows(context, reversed(rows), Layout(long, query.with_parts), as_json)
+            listed = len(rows)
+        else:
+            shown = _list_all(context, query, bar, foreign)
+            _print_rows(context, shown, Layout(long, query.with_parts), as_json)
     _print_foreign(foreign, as_json)
-    if limit and total > limit:
-        older = count_text(total - limit, "older one")
-        typer.echo(f"{older} not shown: --limit 0 shows all", err=as_json)
+    if limit and listed == limit:
+        newest = count_text(limit, "transaction")
+        typer.echo(f"only the newest {newest}: --limit 0 shows all", err=as_json)
 
 
 def _print_counts(counts: Counter[str], as_json: bool) -> None:
@@ -157,7 +142,7 @@ class Layout:
 
 
 def _print_rows(
-    context: Context, rows: Iterator[TransactionRow], layout: Layout, as_json: bool
+    context: Context, rows: Iterable[TransactionRow], layout: Layout, as_json: bool
 ) -> None:
     if not as_json:
         typer.echo(layout.line(*HEADINGS if layout.is_long else ("id", *HEADINGS[1:])))
@@ -179,62 +164,65 @@ def _print_foreign(foreign: scan.Foreign, as_json: bool) -> None:
         print_line(f"{rows}, see txn fsck; the first is {escape(foreign.first)}")
 
 
+def _make_query(status: Collection[str] | None, older_than: int | None, parts: bool) -> Query:
+    with_parts = parts or str(Status.PART) in (status or ())
+    known = {str(each): each for each in Status if with_parts or each is not Status.PART}
+    statuses = {known.get(name) for name in status or NAMES if name in (*known, NO_STATUS)}
+    return Query(statuses=frozenset(statuses), older_than_ms=older_than, with_parts=with_parts)
+
+
+def _list_statuses(query: Query) -> list[Status]:
+    return [status for status in Status if status in (query.statuses or ())]
+
+
 def _list_newest(
-    context: Context, wanted: Wanted, limit: int, looked: scan.Looked, foreign: scan.Foreign
-) -> tuple[int, Iterator[TransactionRow]]:
-    """Return how many rows there are, and the newest of them in the order of their beginnings. Only
-    these are read wholly; of the others it is the status."""
-    total = 0
-
-    def count_keys() -> Iterator[bytes]:
-        nonlocal total
-        for row_key, _ in _list_names(context, wanted, looked, foreign):
-            total += 1
-            yield row_key
-
-    newest = heapq.nlargest(limit, count_keys(), key=created_ms)
-    newest.sort(key=lambda row_key: (created_ms(row_key), row_key))  # parts behind their own
-    found = (scan.whole_row(context, row_key) for row_key in newest)
-    rows = (decode_row(row) for row in found if row)
-    return total, (row for row in rows if name_status(row) in wanted.names)
-
-
-def _list_names(
-    context: Context, wanted: Wanted, looked: scan.Looked, foreign: scan.Foreign
-) -> Iterator[tuple[bytes, str]]:
-    """Yield the row keys and the names of their statuses: of rows with a status, and of those
-    without."""
-    now_ms, least_ms = context.clock.wall_ms(), wanted.older_than_ms
-    # The status of a fenced row has a timestamp of its owner's.
-    with_ages = least_ms > 0 and context.rules.locks_rows
-    if wanted.statuses:
-        for head in scan.list_heads(context, wanted.statuses, looked, foreign, with_ages=with_ages):
-            if _find_age(head.since, now_ms) >= least_ms and wanted.takes(head.row_key):
-                yield head.row_key, str(head.status)
-    if NO_STATUS in wanted.names:
-        for row in scan.list_without_status(context, looked, foreign):
-            since = row.since or row.newest
-            if _find_age(since, now_ms) >= least_ms and wanted.takes(row.row_key):
-                yield row.row_key, NO_STATUS
+    context: Context, query: Query, limit: int, looked: scan.Looked
+) -> list[TransactionRow]:
+    """Return the newest rows. No more are read than that takes, and one of each salt bucket."""
+    others = scan.leave_out(set(Status) - set(_list_statuses(query)))
+    rows = scan_transactions(context, exclude=others, with_parts=query.with_parts)
+    return list(islice(_select(context, query, rows, looked), limit))
 
 
 def _list_all(
-    context: Context, wanted: Wanted, _limit: int, looked: scan.Looked, foreign: scan.Foreign
-) -> tuple[int, Iterator[TransactionRow]]:
-    """Return the rows as they come, in the order of their keys; they are not counted."""
+    context: Context, query: Query, looked: scan.Looked, foreign: scan.Foreign
+) -> Iterator[TransactionRow]:
+    """Yield the rows as they come, in the order of their keys."""
+    others = scan.leave_out(set(Status) - set(_list_statuses(query)))
 
-    def find() -> Iterator[TransactionRow]:
-        others = scan.leave_out(set(Status) - set(wanted.statuses))
-        for cells in scan.list_rows(context, Span(context.table), looked, others):
-            foreign.note(cells.row)
-            if not (is_row_key(cells.row) and wanted.takes(cells.row)):
-                continue
-            row = decode_row(cells)
-            age_ms = _find_age(row.since or row.newest, context.clock.wall_ms())
-            if name_status(row) in wanted.names and age_ms >= wanted.older_than_ms:
-                yield row
+    def list_rows() -> Iterator[Row]:
+        for row in stored_rows(context, Span(context.table), others):
+            foreign.note(row.row)
+            yield row
 
-    return 0, find()
+    return _select(context, query, list_rows(), looked)
+
+
+def _select(
+    context: Context, query: Query, rows: Iterable[Row], looked: scan.Looked
+) -> Iterator[TransactionRow]:
+    for row in rows:
+        looked(context.table)
+        if (found := query.match(row, context.clock.wall_ms())) is not None:
+            yield found
+
+
+def _list_names(
+    context: Context, query: Query, looked: scan.Looked, foreign: scan.Foreign
+) -> Iterator[str]:
+    """Yield the names of the statuses of rows, of which the requests are not read."""
+    now_ms, least_ms = context.clock.wall_ms(), query.older_than_ms or 0
+    # The status of a fenced row has a timestamp of its owner's.
+    with_ages = least_ms > 0 and context.rules.locks_rows
+    if statuses := _list_statuses(query):
+        for head in scan.list_heads(context, statuses, looked, foreign, with_ages=with_ages):
+            if _find_age(head.since, now_ms) >= least_ms and query.matches_key(head.row_key):
+                yield str(head.status)
+    if None in (query.statuses or ()):
+        for row in scan.list_without_status(context, looked, foreign):
+            since = row.since or row.newest
+            if _find_age(since, now_ms) >= least_ms and query.matches_key(row.row_key):
+                yield NO_STATUS
 
 
 def _find_age(since_ms: int, now_ms: int) -> int:

@@ -29,7 +29,8 @@ from recovery.opening import open_store_of
 from txn.client.connect import connect
 from txn.errors import InvalidRequestError
 from txn.model import check_choice
-from txn.protocol.attempt import Context, ProtocolName
+from txn.protocol.context import Context
+from txn.protocol.statuses import ProtocolName
 
 WORDS = " or ".join(get_args(ProtocolName))
 

@@ -27,8 +27,9 @@ from recovery.scan import find_transaction, whole_row
 from recovery.text import duration_text, time_text
 from txn.documents import Document
 from txn.errors import CorruptRowError, InvalidRequestError
-from txn.protocol.attempt import Context
-from txn.protocol.row import Marker, decode_marker, decode_row
+from txn.protocol.codec import Marker, decode_marker
+from txn.protocol.context import Context
+from txn.protocol.row import decode_row
 from txn.text import escape, unescape
 
 RECENT = "Be sure that its client has ended: it was changed in the last"

@@ -34,7 +34,7 @@ from txn.locks.hive.settings import from_hive
 if TYPE_CHECKING:
     from txn.leases import statements as about_leases
     from txn.leases.service import LeaseService
-    from txn.locks import statements as about_locks
+    from txn.locks.statements import ReleaseLocks, ShowLocks, TakeLock
 
 
 def sql(
@@ -102,45 +102,37 @@ def _name_locks(uri: str | None) -> str:
 
 
 def _run_on_leases(statement: about_leases.Statement, service: LeaseService, as_json: bool) -> None:
-    from txn.leases.statements import Dropped, ShownLeases, run_lease_statement  # noqa: PLC0415
+    from txn.leases.statements import DropLeases, ShowLeases  # noqa: PLC0415
 
-    result = run_lease_statement(statement, service)
-    match result:
-        case ShownLeases(leases):
-            show_leases(leases, service.now(), as_json)
-        case Dropped(within, count):
-            show_dropped("" if within is None else str(within), count, as_json)
+    match statement:
+        case ShowLeases():
+            show_leases(statement.run(service), service.now(), as_json)
+        case DropLeases(within):
+            show_dropped("" if within is None else str(within), statement.run(service), as_json)
         case _:
-            assert_never(result)
+            assert_never(statement)
 
 
 def _run_on_locks(
-    statement: about_locks.Statement,
+    statement: ShowLocks | TakeLock | ReleaseLocks,
     manager: LockManager,
     waiting: Waiting,
     force: bool,
     as_json: bool,
 ) -> None:
-    from txn.locks.statements import (  # noqa: PLC0415
-        ExplainedLocks,
-        GivenBack,
-        ShownLocks,
-        Taken,
-        run_lock_statement,
-    )
+    from txn.locks.statements import ReleaseLocks, ShowLocks, TakeLock  # noqa: PLC0415
 
-    with refusals():
-        result = run_lock_statement(statement, manager, waiting=waiting, force=force)
-    match result:
-        case ShownLocks(locks, extended):
-            show_locks(locks, extended, as_json)
-        case ExplainedLocks(requests):
-            show_needed(requests, as_json)
-        case Taken(requests):
-            show_requests(requests, as_json)
-        case GivenBack(path, count):
+    match statement:
+        case ShowLocks(_, extended):
+            show_locks(statement.run(manager), extended, as_json)
+        case TakeLock():
+            with refusals():
+                taken = statement.run(manager, waiting)
+            show_requests(taken, as_json)
+        case ReleaseLocks(path):
+            count = manager.release(path, force=force)
             show_released(str(path), count, as_json)
             if not count:
                 raise typer.Exit(FOUND)
         case _:
-            assert_never(result)
+            assert_never(statement)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from hashlib import blake2b
 from http import HTTPStatus
 from importlib.resources import files
 from urllib.parse import parse_qs
@@ -13,45 +15,77 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from recovery.console import pages
-from recovery.console.access import (
+from recovery.console import fsck, overview, views
+from recovery.console.auth import (
     LOGIN,
     SESSION_S,
     AccessGate,
-    Logins,
-    find_way_back,
+    LoginSessions,
+    check_return_address,
     is_encrypted,
 )
 from recovery.console.jobs import JobUnderWayError
-from recovery.console.live import LiveParts
 from recovery.console.rendering import respond
-from recovery.console.sources import Console
+from recovery.console.state import Console
 from txn.errors import InvalidRequestError, TxnError
 from txn.metrics import render_metrics
 
 LOG = logging.getLogger("txn.console")
-LOOKS, ACTIONS, PARTS = pages.LOOKS, pages.ACTIONS, pages.PARTS
+
+Page = Callable[[Request], Response]
+Action = Callable[[Request, Mapping[str, str]], Response]
+Part = Callable[[Request], str]
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+PAGES: Mapping[str, Page] = {
+    "/": overview.show_overview,
+    "/transactions": views.show_transactions,
+    "/key": views.show_key,
+    "/transaction": views.show_transaction,
+    "/locks": views.show_locks,
+    "/leases": views.show_leases,
+    "/fsck": fsck.show_fsck,
+    "/fsck/repair": fsck.show_confirmation,
+    "/doctor": views.show_doctor,
+}
+ACTIONS: Mapping[str, Action] = {
+    "/fsck": fsck.start_check,
+    "/fsck/cancel": fsck.cancel_job,
+    "/fsck/repair": fsck.start_repair,
+    "/doctor": views.run_doctor,
+}
+PARTS: Mapping[str, Part] = {
+    "overview": overview.render_overview,
+    "transactions": views.render_transactions,
+    "locks": views.render_locks,
+    "leases": views.render_leases,
+    "fsck": fsck.render_fsck,
+}
+"""Parts of pages that stay up to date: the same HTML as in the page, sent again when it changes."""
+
+EVERY_MS = 2_000
+LINE_BREAK = re.compile(r"\r\n|\r|\n")
 LONGEST_FORM = 65_536
 FORM_S = 10.0
-"""For how long a form may take to come."""
+"""How long a form may take to arrive."""
 
 
 def make_app(console: Console) -> AccessGate:
     """Return the application over an open store, behind the gate that all requests pass."""
-    sessions = Logins(console.settings)
+    sessions = LoginSessions(console.settings)
 
     async def show_login(request: Request) -> Response:
-        """Ask for the token, or take it."""
-        back = find_way_back(request.query_params.get("next", "/"))
+        """Show the form for the token, or take it."""
+        back = check_return_address(request.query_params.get("next", "/"))
         if request.method != "POST":
             return respond("login.html", request, {"back": back, "is_wrong": False})
         form = await read_form(request)
         session = await sessions.begin(form.get("token", ""))
-        back = find_way_back(form.get("next", "/"))
+        back = check_return_address(form.get("next", "/"))
         if session is None:
             return respond("login.html", request, {"back": back, "is_wrong": True}, 403)
         answer = RedirectResponse(back, 303)
@@ -66,24 +100,24 @@ def make_app(console: Console) -> AccessGate:
         return answer
 
     async def log_out(request: Request) -> Response:
-        """Forget who it is."""
+        """End the session."""
         sessions.end(request)
         answer = RedirectResponse("/", 303)
         answer.delete_cookie(sessions.cookie)
         return answer
 
-    def tell_metrics(request: Request) -> Response:
-        """Answer Prometheus."""
+    def show_metrics(request: Request) -> Response:
+        """The metrics for Prometheus."""
         console.background.visit()
         body, kind = render_metrics(console.registry)
         return Response(body, media_type=kind)
 
     app = Starlette(
         routes=[
-            *(Route(path, _visit(page), methods=["GET"]) for path, page in LOOKS.items()),
+            *(Route(path, _visit(page), methods=["GET"]) for path, page in PAGES.items()),
             *(Route(path, _act(action), methods=["POST"]) for path, action in ACTIONS.items()),
-            Route("/metrics", tell_metrics, methods=["GET"]),
-            Route("/live/{part}", LiveParts(PARTS).send, methods=["GET"]),
+            Route("/metrics", show_metrics, methods=["GET"]),
+            Route("/live/{part}", send_part, methods=["GET"]),
             Route(LOGIN, show_login, methods=["GET", "POST"]),
             Route("/logout", log_out, methods=["POST"]),
             Mount("/static", StaticFiles(directory=str(files("recovery.console") / "static"))),
@@ -100,8 +134,7 @@ def make_app(console: Console) -> AccessGate:
 
 
 async def read_form(request: Request) -> Mapping[str, str]:
-    """Return the fields of a form, each once; InvalidRequestError for what is longer than one, or
-    does not come."""
+    """Return the fields of a form, each once; InvalidRequestError if it is too long or late."""
     body = bytearray()
     try:
         async with asyncio.timeout(FORM_S):
@@ -116,7 +149,38 @@ async def read_form(request: Request) -> Mapping[str, str]:
     return {name: values[-1] for name, values in fields.items()}
 
 
-def _visit(page: pages.Look) -> pages.Endpoint:
+async def send_part(request: Request) -> Response:
+    """Answer with a part of a page, unless it is as the browser has it.
+
+    It is a short answer of one server-sent event, which says how long to wait, after which the
+    browser asks again by itself. So a page that is left open holds no connection, of which a
+    browser has six for all its tabs, and each event is asked for by a visitor who may see it.
+    """
+    part = PARTS.get(request.path_params["part"])
+    if part is None:
+        return PlainTextResponse("there is no such part\n", 404)
+    event = await run_in_threadpool(_make_event, part, request)
+    return Response(event, media_type="text/event-stream")
+
+
+def _make_event(part: Part, request: Request) -> str:
+    try:
+        now = part(request)
+    except TxnError as error:
+        return _write_event("trouble", str(error))
+    mark = blake2b(now.encode(), digest_size=16).hexdigest()
+    if request.headers.get("last-event-id") == mark:
+        return _write_event("same", "as it was")
+    return _write_event("part", now, f"id: {mark}")
+
+
+def _write_event(name: str, text: str, *more: str) -> str:
+    """Return an event as HTML's standard has it: a line of data for each line, however broken."""
+    data = (f"data: {line}" for line in LINE_BREAK.split(text))
+    return "\n".join([f"event: {name}", f"retry: {EVERY_MS}", *more, *data, "", ""])
+
+
+def _visit(page: Page) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         request.app.state.console.background.visit()
         return await run_in_threadpool(page, request)
@@ -124,7 +188,7 @@ def _visit(page: pages.Look) -> pages.Endpoint:
     return endpoint
 
 
-def _act(action: pages.Action) -> pages.Endpoint:
+def _act(action: Action) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         form = await read_form(request)
         host = request.client.host if request.client else "nowhere"
@@ -135,7 +199,6 @@ def _act(action: pages.Action) -> pages.Endpoint:
 
 
 def _show_error(request: Request, error: Exception) -> Response:
-    """Say what was wrong with a request, or with the store."""
     match error:
         case HTTPException():
             status, words = error.status_code, str(error.detail)

@@ -1,7 +1,8 @@
-"""Checks and repairs in the background, one at a time: they go on when the browser leaves.
+"""Checks and repairs in the background, one at a time, which go on when the browser leaves; and the
+visits of the doctor.
 
-What the last check has found is kept, within bounds, and is what a repair is asked for by. A repair
-looks again, as the command's does; so what is kept may be old.
+The findings of the last check are kept, within bounds, and a repair names one of them. It reads
+everything again, as that of the command does; so a kept finding may be old.
 """
 
 from __future__ import annotations
@@ -9,47 +10,59 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+from recovery.doctor import Diagnosis, examine
 from recovery.findings import Finding, Kind, LeftAlone, Repaired, Result, Severity, Young
 from recovery.fsck import GRACE_MS, check, compact, repair, repair_all
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, TxnError
-from txn.protocol.attempt import Context
-from txn.protocol.rules import require_features
+from txn.protocol.context import Context
+from txn.protocol.protocols import require_features
 
 LOG = logging.getLogger("txn.console")
 MOST_KEPT = 1_000
 MOST_KEPT_BYTES = 16_000_000
-"""What was seen is kept with a finding, and may be a value of any size."""
+"""A finding is kept with what was seen, which may be a value of any size."""
 
 NOT_KEPT = "what this check found is not known any more: look again"
 
 
 class JobUnderWayError(TxnError):
-    """Somebody else's check or repair is not over; nothing was begun."""
+    """Another check or repair is not over; nothing was begun."""
 
 
 class CancelledError(Exception):
-    """Somebody has asked for the end of the job."""
+    """The job was cancelled."""
 
 
 @dataclass(slots=True)
 class KeptFinding:
-    """A finding, and what a repair came to. trouble: why that failed, if it did."""
+    """A finding, with its place among those that are kept, and what a repair came to. trouble: why
+    that failed, if it did."""
 
+    number: int
     finding: Finding
     result: Result | None
     trouble: str | None = None
 
+    @property
+    def is_left(self) -> bool:
+        """Whether it is there yet, as far as that is known."""
+        return self.result is None or isinstance(self.result, LeftAlone)
+
+    @property
+    def is_repaired(self) -> bool:
+        """Whether a repair has ended it."""
+        return isinstance(self.result, Repaired)
+
 
 @dataclass(slots=True)
 class FsckReport:
-    """What a check or a repair of all looks at and has found. tally: how many findings of a kind
-    came to what; without a repair, to None. kept: the first of them. trouble: why it ended
-    early."""
+    """A check, or a repair of all that a check finds. tally: how many findings of each kind had
+    each result; without a repair, None. kept: the first of them. trouble: why it ended early."""
 
     number: int
     began_ms: int
@@ -66,23 +79,23 @@ class FsckReport:
     is_cancelled: bool = False
     _kept_bytes: int = 0
 
-    def look_at(self, table: bytes) -> None:
+    def count_row(self, table: bytes) -> None:
         """Count a row of a table."""
         self.require_going()
         self.rows += 1
         self.table = table
 
     def require_going(self) -> None:
-        """Raise CancelledError if somebody has asked for the end."""
+        """Raise CancelledError if the job was cancelled."""
         if self.is_cancelled:
             raise CancelledError
 
     def add(self, finding: Finding, result: Result | None) -> None:
-        """Count a finding, and keep it if it is one of the first, and has its room."""
+        """Count a finding, and keep it if there is room."""
         self.tally[finding.kind, type(result) if result else None] += 1
         size = sum(len(fact) for fact in finding.facts.values() if isinstance(fact, bytes | str))
         if len(self.kept) < MOST_KEPT and self._kept_bytes + size <= MOST_KEPT_BYTES:
-            self.kept.append(KeptFinding(finding, result))
+            self.kept.append(KeptFinding(len(self.kept), finding, result))
             self._kept_bytes += size
 
     @property
@@ -101,7 +114,7 @@ class FsckReport:
 
 
 class Jobs:
-    """The job that is under way, and the report of the last check or repair."""
+    """The job that runs, and the report of the last check or repair."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -118,7 +131,7 @@ class Jobs:
         return self._job is not None and not self._job.done()
 
     def find_refusal(self) -> str | None:
-        """Return why nothing can be repaired through this store; None: it can."""
+        """Return why this store cannot be repaired; None if it can."""
         try:
             require_features(self._context, self._context.rules)
         except InvalidRequestError as error:
@@ -137,14 +150,14 @@ class Jobs:
         self._numbers += 1
         now_ms = self._context.clock.wall_ms()
         report = FsckReport(self._numbers, now_ms, repairs, grace_ms, tables)
-        self._begin(lambda: self._look(report), report, report)
+        self._begin(lambda: self._check(report), report, report)
 
     def start_one(self, report: FsckReport, kept: KeptFinding) -> None:
         """Begin to repair one finding of the last check."""
 
         def work() -> None:
             report.require_going()
-            kept.result = repair(self._hasten(report), kept.finding)
+            kept.result = repair(self._make_context(report), kept.finding)
 
         self._begin(work, report, kept)
 
@@ -154,7 +167,7 @@ class Jobs:
             self.report.is_cancelled = True
 
     def close(self) -> None:
-        """End, in the middle of a look but of no repair."""
+        """End, in the middle of a check but of no repair."""
         self.cancel()
         self._worker.shutdown()
 
@@ -191,17 +204,17 @@ class Jobs:
         finally:
             report.ended_ms = report.ended_ms or self._context.clock.wall_ms()
 
-    def _hasten(self, report: FsckReport) -> Context:
-        """Return what a job works with: it stops waiting for a store once its end is asked for."""
+    def _make_context(self, report: FsckReport) -> Context:
+        """Return a context that stops waiting for the store once the job was cancelled."""
         return replace(self._context, clock=EndingClock(self._context.clock, report))
 
-    def _look(self, report: FsckReport) -> None:
-        context = self._hasten(report)
+    def _check(self, report: FsckReport) -> None:
+        context = self._make_context(report)
         findings = check(
             context,
             grace_ms=report.grace_ms,
             scan=report.tables,
-            looked=report.look_at,
+            looked=report.count_row,
             young=report.young,
             between=lambda table, row: report.require_going(),
         )
@@ -216,8 +229,28 @@ class Jobs:
             compact(context, tables=report.tables)
 
 
+class Doctor:
+    """What the doctor has said, and when; nothing before the first visit. One visit at a time."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._guard = threading.Lock()
+        self.diagnoses: tuple[Diagnosis, ...] = ()
+        self.at_ms: int | None = None
+
+    def run(self, tables: Sequence[bytes]) -> None:
+        """Examine the store and these tables. It writes to the row `doctor`."""
+        if not self._guard.acquire(blocking=False):
+            raise JobUnderWayError("nothing was done: the doctor is at work already")
+        try:
+            self.diagnoses = tuple(examine(self._context, tables))
+            self.at_ms = self._context.clock.wall_ms()
+        finally:
+            self._guard.release()
+
+
 class EndingClock:
-    """A clock on which nobody waits any more once somebody has asked for the end of a job."""
+    """A clock whose waits end once the job was cancelled."""
 
     def __init__(self, clock: Clock, report: FsckReport) -> None:
         self.inner = clock
@@ -229,13 +262,3 @@ class EndingClock:
         """Wait, or raise CancelledError."""
         self._report.require_going()
         self.inner.sleep_ms(duration_ms)
-
-
-def is_left(result: Result | None) -> bool:
-    """Whether a finding is there yet, as far as that is known."""
-    return result is None or isinstance(result, LeftAlone)
-
-
-def is_repaired(result: Result | None) -> bool:
-    """Whether a repair has ended it."""
-    return isinstance(result, Repaired)

@@ -1,4 +1,4 @@
-"""One key as it is stored, with what guards it and who changed it; and the rows of a data table.
+"""One key as it is stored, with its guards and its transactions; and the rows of a data table.
 
 The cells of a key come from one instant; its holder's row and the transactions that name it are
 read after it. Nothing here writes.
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from recovery.bounds import Budget, LookLimits, Stop
-from recovery.console.browsing import DEFAULT, TransactionPage, WantedTransactions, browse
 from recovery.inspect import COUNTS
 from recovery.scan import find_transaction
+from recovery.search import DEFAULT, Query, SearchPage, find_page
 from recovery.tables import is_foreign
 from txn.errors import CorruptRowError, TableUnavailable
 from txn.model import RESERVED, Cell, Key, Row
-from txn.protocol.attempt import Context, call_store
-from txn.protocol.lock_cells import FencedLock, holder_of, read_lock
+from txn.protocol.context import Context, call_store
+from txn.protocol.locks import FencedLock, holder_of, read_lock
 from txn.protocol.ranges import stored_rows
 from txn.protocol.retire import Guarded
 from txn.protocol.row import TransactionRow, is_row_key
@@ -25,23 +25,22 @@ from txn.spans import Span
 
 ROWS = 50
 MOST_VALUES = 1_000
-"""So many are listed on a page: one row may have 100,000."""
+"""The values on a page: one row may have 100,000."""
 
 
 @dataclass(frozen=True, slots=True)
-class KeyLook:
+class KeyDetails:
     """A key and what guards it.
 
-    is_there: whether its table and family are; else nothing else is known.
-    value: its newest version; earlier: those before it that can be seen, newest first, of the
-    newest VERSIONS, and no more bytes than a look may take; are_all: there are no others.
-    lock: the lock cell, of the key or, fenced, of its row and family, and lock_cell: what is in it.
-    count: how often a fenced lock was taken; None: it is none, or
-    says nothing known. tag: of the six-phase protocol.
-    holder: who has the lock, empty where it is free; holder_row: that one's row, if it has one.
-    is_ours: whether the value is what the last transaction on the key has left, as its tag or lock
-    tells; None: no transaction has left a mark here.
-    transactions: the last ones that have a row and name the key, as far as was looked.
+    is_there: whether its table and family exist; else nothing else is known.
+    value: the newest version; earlier: older ones, newest first, as many as were read; are_all:
+    there are no others.
+    lock: the lock of the key or, fenced, of its row and family; lock_cell: its content.
+    count: how often a fenced lock was taken. tag: of the six-phase protocol.
+    holder: the transaction that holds the lock, empty if it is free; holder_row: its row.
+    is_ours: whether the last transaction on the key wrote the value, as its tag or lock tells;
+    None: no transaction has left a mark here.
+    transactions: the last ones that name the key, as far as was read.
     """
 
     key: Key
@@ -56,12 +55,12 @@ class KeyLook:
     holder: bytes
     holder_row: TransactionRow | None
     is_ours: bool | None
-    transactions: TransactionPage
+    transactions: SearchPage
 
 
 @dataclass(frozen=True, slots=True)
 class ListedKey:
-    """A value of a data table, and who holds the lock of its key; empty where it is free."""
+    """A value of a data table, and the holder of its key's lock; empty if the lock is free."""
 
     key: Key
     cell: Cell
@@ -70,9 +69,9 @@ class ListedKey:
 
 @dataclass(frozen=True, slots=True)
 class KeyPage:
-    """Values of a data table, in the order of rows. next: the row from which to go on; None: the
-    end of the table was reached. rows: how many were looked at, also without any value. cut: how
-    many more values the last row has, which no page lists."""
+    """Values of a data table, in the order of rows. next: the first row of the next page; None: the
+    end of the table was reached. rows: how many were read, also without values. cut: how many more
+    values the last row has, which no page lists."""
 
     keys: list[ListedKey]
     next: bytes | None
@@ -81,9 +80,9 @@ class KeyPage:
     cut: int = 0
 
 
-def look_at_key(
+def read_key_details(
     context: Context, key: Key, limits: LookLimits = DEFAULT, count: int = 10
-) -> KeyLook:
+) -> KeyDetails:
     """Return a key, which names its table, and the last so many transactions that named it."""
     lock, tag = context.rules.lock_of(key), key.tag
     is_there = True
@@ -96,7 +95,7 @@ def look_at_key(
     row = find_transaction(context, holder) if is_row_key(holder) else None
     earlier, are_all = _read_before(context, key, value, limits)
     fenced = _read_count(lock, cells[lock]) if context.rules.locks_rows else None
-    return KeyLook(
+    return KeyDetails(
         key,
         is_there,
         value=value,
@@ -109,7 +108,7 @@ def look_at_key(
         holder=holder,
         holder_row=row,
         is_ours=_judge_value(context, Guarded(key, cells[key], cells[lock], cells[tag]), row),
-        transactions=browse(context, WantedTransactions(key=key), None, limits, count),
+        transactions=find_page(context, Query(key=key), None, limits, count),
     )
 
 

@@ -1,5 +1,5 @@
-"""Pages from templates. Whatever is shown is escaped twice over: bytes as text that a person can
-type again, and all text as HTML."""
+"""Pages from templates, and the fields of forms. All that is shown is escaped twice: bytes as text
+that a person can type again, and all text as HTML."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from recovery.console.access import name_way_back
+from recovery.console.auth import get_return_address
+from recovery.findings import Finding
 from recovery.inspect import Explanation
 from recovery.text import count_text, duration_text, labels_text, time_text
+from txn.errors import InvalidRequestError
 from txn.model import Key
-from txn.protocol.phases import Status
 from txn.protocol.row import TransactionRow, created_ms
-from txn.text import assertion_text, escape, key_text, shorten
+from txn.protocol.statuses import Status
+from txn.text import assertion_text, escape, key_text, shorten, unescape
 
 PAGES = (
     ("/", "Overview"),
@@ -32,6 +34,8 @@ PAGES = (
 """The pages that each page leads to."""
 
 ID_LETTERS = 12
+MOST_TABLES = 100
+TIMES = ("since", "beat", "newest", "timestamp", "version", "below", "until")
 
 ENVIRONMENT = Environment(
     loader=PackageLoader("recovery.console"),
@@ -70,12 +74,45 @@ def name_tone(row: TransactionRow | Explanation) -> str:
     return "aborted" if row.status is Status.ABORTED else row.state.value
 
 
+def name_number(number: float, *, is_sampled: bool = False, short: bool = False) -> str:
+    """Return a number, with words that say so if it is an estimate from a sample."""
+    if not is_sampled:
+        return f"{number:,}" if isinstance(number, int) else f"{number:.1f}"
+    if not number:
+        return "0 in the sample"
+    digits = 1 - int(f"{number:e}".partition("e")[2])  # two of them tell something
+    rounded = f"{round(number, digits):,.{0 if isinstance(number, int) else max(0, digits)}f}"
+    return f"about {rounded}" if short else f"about {rounded}, sampled"
+
+
 def name_clock(timestamp_ms: int) -> str:
     """Return the hour and minute of a time."""
     return time_text(timestamp_ms)[11:16]
 
 
+def facts_text(finding: Finding) -> str:
+    """Return what was seen, in a line."""
+    holder = {"holder": finding.transaction} if finding.key and finding.transaction else {}
+    facts = {**holder, **finding.facts}
+    return ", ".join(
+        f"{name} {_fact_text(name, fact)}"
+        for name, fact in facts.items()
+        if fact or name not in TIMES
+    )
+
+
+def _fact_text(name: str, fact: object) -> str:
+    match fact:
+        case bytes():
+            return shorten(fact)
+        case int() if name in TIMES:
+            return time_text(fact)
+        case _:
+            return escape(str(fact).encode(errors="replace"))
+
+
 ENVIRONMENT.filters |= {
+    "facts": facts_text,
     "begun": created_ms,
     "bytes": escape,
     "short": shorten,
@@ -92,6 +129,7 @@ ENVIRONMENT.globals |= {
     "pages": PAGES,
     "version": version("hbase-txn"),
     "count": count_text,
+    "number": name_number,
     "link_to": link_to,
     "link_to_key": link_to_key,
 }
@@ -102,7 +140,7 @@ def render(template: str, request: Request, facts: Mapping[str, Any]) -> str:
     console = request.app.state.console
     common = {
         "path": request.scope["path"],
-        "back": name_way_back(request),
+        "back": get_return_address(request),
         "store": console.settings.store_name,
         "is_known": request.state.is_known,
         "now": console.context.clock.wall_ms(),
@@ -115,3 +153,18 @@ def respond(
 ) -> HTMLResponse:
     """Return a page."""
     return HTMLResponse(render(template, request, facts), status)
+
+
+def parse_tables(text: str) -> tuple[bytes, ...]:
+    """Return the names of tables, which spaces or commas separate, each once."""
+    tables = tuple(dict.fromkeys(map(unescape, text.replace(",", " ").split())))
+    if len(tables) > MOST_TABLES:
+        raise InvalidRequestError("too many tables", given=len(tables), limit=MOST_TABLES)
+    return tables
+
+
+def parse_number(text: str) -> int:
+    """Return a whole number, 0 or more."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise InvalidRequestError("not a number", given=text[:40])
+    return int(text)

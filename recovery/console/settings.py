@@ -1,4 +1,4 @@
-"""What a console is told: which stores it shows, where it listens, and what visitors must show."""
+"""The settings of a console: the stores that it shows, its address, and its token."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class ConsoleSettings:
     manager; None: the store's own table of locks, if it has one. leases: the URL of a database of
     leases; None: none are shown.
 
-    token: what those must show who write, and those who look from elsewhere. gateways: the
-    addresses of `/metrics` of servers (`txn serve --metrics`), which tell what clients met.
+    token: what a visitor must show to write, or to read from elsewhere. servers: addresses of
+    `/metrics` of servers (`txn serve --metrics`), which count the conflicts of their clients.
     """
 
     store: str
@@ -32,7 +32,7 @@ class ConsoleSettings:
     port: int = PORT
     tls_cert: Path | None = None
     tls_key: Path | None = None
-    gateways: Sequence[str] = ()
+    servers: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if (self.tls_cert is None) is not (self.tls_key is None):
@@ -42,12 +42,12 @@ class ConsoleSettings:
 
     @property
     def store_name(self) -> str:
-        """The store as it is shown: without what follows a `?`, where a file of a token may be."""
+        """The store as it is shown: without its options, which may name the file of a token."""
         return self.store.partition("?")[0]
 
     @property
     def address(self) -> str:
-        """Where a browser finds it."""
+        """The address for a browser."""
         host = f"[{self.bind}]" if ":" in self.bind else self.bind
         return f"{'http' if self.tls_cert is None else 'https'}://{host}:{self.port}/"
 

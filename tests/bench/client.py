@@ -97,7 +97,7 @@ def _repeat(call: Call, end: float, counts: list[int]) -> None:
     counts.append(count)
 
 
-def record(engine: Engine, chance: Random) -> list[Request]:
+def record(engine: Engine, rng: Random) -> list[Request]:
     """Return what some transfers send."""
     requests: list[Request] = []
     send = Connection.send
@@ -109,7 +109,7 @@ def record(engine: Engine, chance: Random) -> list[Request]:
     Connection.send = recorded  # type: ignore[method-assign]
     try:
         for _ in range(RECORDED):
-            workloads.transfers(engine, chance, ACCOUNTS, 1, tables=TABLES)
+            workloads.transfers(engine, rng, ACCOUNTS, 1, tables=TABLES)
     finally:
         Connection.send = send  # type: ignore[method-assign]
     return requests
@@ -180,16 +180,16 @@ def serve(uri: str, threads: int) -> None:
         sent = counted_requests()
 
         def call_of(work: str, number: int, seed: int) -> Call:
-            chance, turns = Random(seed), endless(requests, number * len(requests) // threads)
+            rng, turns = Random(seed), endless(requests, number * len(requests) // threads)
             match work:
                 case "thriftpy2":
                     return partial(bare_call, clients[number], turns)
                 case "pool":
                     return partial(pool_call, store, turns)
                 case "floor":
-                    return lambda: 0 * workloads.plain_transfer(store, chance, ACCOUNTS, TABLES)
+                    return lambda: 0 * workloads.plain_transfer(store, rng, ACCOUNTS, TABLES)
                 case _:
-                    of = (engine, chance, ACCOUNTS, 1)
+                    of = (engine, rng, ACCOUNTS, 1)
                     return lambda: 0 * workloads.transfers(*of, tables=TABLES)
 
         print("ready", flush=True)

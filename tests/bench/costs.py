@@ -59,18 +59,18 @@ def row_keys(number: int) -> tuple[Key, Key]:
 def list_calls(store: Store) -> dict[str, Callable[[int, Random], object]]:
     """Return what is measured, each for so many rows."""
 
-    def choose(count: int, chance: Random) -> list[tuple[Key, Key]]:
-        return [row_keys(number) for number in chance.sample(range(ROWS), count)]
+    def choose(count: int, rng: Random) -> list[tuple[Key, Key]]:
+        return [row_keys(number) for number in rng.sample(range(ROWS), count)]
 
-    def get(count: int, chance: Random) -> object:
-        return store.read([key for pair in choose(count, chance) for key in pair])
+    def get(count: int, rng: Random) -> object:
+        return store.read([key for pair in choose(count, rng) for key in pair])
 
-    def put(count: int, chance: Random) -> None:
-        edits = [Edit(key, VALUE, None) for pair in choose(count, chance) for key in pair]
+    def put(count: int, rng: Random) -> None:
+        edits = [Edit(key, VALUE, None) for pair in choose(count, rng) for key in pair]
         store.write(edits, by_row=True)
 
-    def checked(count: int, chance: Random) -> None:
-        pairs = choose(count, chance)
+    def checked(count: int, rng: Random) -> None:
+        pairs = choose(count, rng)
         checks = [Check(lock, VALUE, ((lock, VALUE), (value, VALUE))) for value, lock in pairs]
         assert all(store.check_and_put(checks))
 
@@ -102,10 +102,10 @@ def measure(call: Call, threads: int, seconds: float, pids: Mapping[str, Sequenc
     }
 
 
-def _repeat(call: Call, chance: Random, end: float, times: list[float]) -> None:
+def _repeat(call: Call, rng: Random, end: float, times: list[float]) -> None:
     began = time.perf_counter()
     while not times or began < end:  # once at least, however busy the machine
-        call(chance)
+        call(rng)
         times.append((now := time.perf_counter()) - began)
         began = now
 
@@ -179,8 +179,8 @@ def measure_client(seconds: float) -> Cost:
     return found
 
 
-def _commit(engine: Engine, count: int, chance: Random) -> None:
-    numbers = chance.sample(range(ROWS), count)
+def _commit(engine: Engine, count: int, rng: Random) -> None:
+    numbers = rng.sample(range(ROWS), count)
     engine.commit([Mutation(row_keys(number)[0], VALUE) for number in numbers])
 
 

@@ -167,10 +167,10 @@ def _asserted(engine: Engine, crowd: Crowd, name: str) -> Callable[[], int]:
 
 
 def _batches(engine: Engine, crowd: Crowd, name: str) -> Callable[[], int]:
-    chance, tables = Random(name), workloads.Tables(crowd.table)
+    rng, tables = Random(name), workloads.Tables(crowd.table)
 
     def once() -> int:
-        return workloads.transfers(engine, chance, ACCOUNTS, BATCH, tables=tables) // BATCH
+        return workloads.transfers(engine, rng, ACCOUNTS, BATCH, tables=tables) // BATCH
 
     return once
 

@@ -66,52 +66,52 @@ def row(number: int) -> bytes:
     return b"row%06d" % number
 
 
-def calls1(client: Any, chance: Random) -> dict[str, Call]:
+def calls1(client: Any, rng: Random) -> dict[str, Call]:
     """One request of each kind to Thrift 1."""
     numbers = count()
 
     def put() -> object:
         mutations = [ONE.Mutation(column=b"d:q", value=VALUE)]
-        return client.mutateRow(TABLE, row(chance.randrange(ROWS)), mutations, {})
+        return client.mutateRow(TABLE, row(rng.randrange(ROWS)), mutations, {})
 
     def check() -> object:
         mutation = ONE.Mutation(column=b"d:c", value=b"%d" % next(numbers))
-        return client.checkAndPut(TABLE, row(chance.randrange(ROWS)), b"d:q", VALUE, mutation, {})
+        return client.checkAndPut(TABLE, row(rng.randrange(ROWS)), b"d:q", VALUE, mutation, {})
 
     def scan() -> None:
-        wanted = ONE.TScan(startRow=row(chance.randrange(ROWS - SCANNED)), caching=SCANNED)
+        wanted = ONE.TScan(startRow=row(rng.randrange(ROWS - SCANNED)), caching=SCANNED)
         scanner = client.scannerOpenWithScan(TABLE, wanted, {})
         assert len(client.scannerGetList(scanner, SCANNED)) == SCANNED
         client.scannerClose(scanner)
 
     return {
-        "get": lambda: client.getRow(TABLE, row(chance.randrange(ROWS)), {}),
+        "get": lambda: client.getRow(TABLE, row(rng.randrange(ROWS)), {}),
         "put": put,
         "checkAndPut": check,
         "scan": scan,
     }
 
 
-def calls2(client: Any, chance: Random) -> dict[str, Call]:
+def calls2(client: Any, rng: Random) -> dict[str, Call]:
     """One request of each kind to Thrift 2."""
     numbers = count()
 
     def put(column: bytes = b"q", value: bytes = VALUE, name: bytes | None = None) -> Any:
         cells = [TWO.TColumnValue(b"d", column, value)]
-        return TWO.TPut(row=name or row(chance.randrange(ROWS)), columnValues=cells)
+        return TWO.TPut(row=name or row(rng.randrange(ROWS)), columnValues=cells)
 
     def check() -> object:
-        name = row(chance.randrange(ROWS))
+        name = row(rng.randrange(ROWS))
         changed = put(b"c", b"%d" % next(numbers), name)
         return client.checkAndPut(TABLE, name, b"d", b"q", VALUE, changed)
 
     def scan() -> None:
-        start = row(chance.randrange(ROWS - SCANNED))
+        start = row(rng.randrange(ROWS - SCANNED))
         wanted = TWO.TScan(startRow=start, caching=SCANNED, limit=SCANNED)
         assert len(client.getScannerResults(TABLE, wanted, SCANNED)) == SCANNED
 
     return {
-        "get": lambda: client.get(TABLE, TWO.TGet(row=row(chance.randrange(ROWS)))),
+        "get": lambda: client.get(TABLE, TWO.TGet(row=row(rng.randrange(ROWS)))),
         "put": lambda: client.put(TABLE, put()),
         "checkAndPut": check,
         "scan": scan,

@@ -32,7 +32,7 @@ PROCESSES = 4
 
 
 def make_finished(
-    uri: str, connected: Callable[[str], Engine], table: str, count: int, *, buckets: int = 1
+    uri: str, connected: Callable[[str], Engine], table: str, count: int, *, salt_buckets: int = 1
 ) -> float:
     """Write so many rows into the transaction table of what is connected; return how many seconds
     it took. table: of data, for the one that is copied."""
@@ -42,7 +42,7 @@ def make_finished(
     context = multiprocessing.get_context("spawn")
     shares = [count // PROCESSES + (i < count % PROCESSES) for i in range(PROCESSES)]
     workers = [
-        context.Process(target=_write, args=(uri, template, share, seed, buckets))
+        context.Process(target=_write, args=(uri, template, share, seed, salt_buckets))
         for seed, share in enumerate(shares)
     ]
     for worker in workers:
@@ -66,12 +66,12 @@ def read_template(engine: Engine, table: str) -> Row:
     return row
 
 
-def copies(template: Row, count: int, chance: Random, buckets: int) -> Iterator[list[Edit]]:
+def copies(template: Row, count: int, rng: Random, salt_buckets: int) -> Iterator[list[Edit]]:
     """Yield the cells of so many rows, each a copy under another row key."""
     began_ms = created_ms(template.row)
     for number in range(count):
         at_ms = began_ms - AGE_MS + number % 1000
-        row_key = new_row_key(at_ms, chance.getrandbits(128), buckets)
+        row_key = new_row_key(at_ms, rng.getrandbits(128), salt_buckets)
         yield list(_move(template.cells, row_key, at_ms - began_ms))
 
 
@@ -80,11 +80,11 @@ def _move(cells: dict[Key, Cell], row_key: bytes, by_ms: int) -> Iterator[Edit]:
         yield Edit(key._replace(row=row_key), cell.value, cell.timestamp + by_ms)
 
 
-def _write(uri: str, template: Row, count: int, seed: int, buckets: int) -> None:
+def _write(uri: str, template: Row, count: int, seed: int, salt_buckets: int) -> None:
     """The body of one process."""
     store = open_store(uri)
     try:
-        rows = copies(template, count, Random(seed), buckets)
+        rows = copies(template, count, Random(seed), salt_buckets)
         while part := list(islice(rows, BATCH)):
             store.write(_join(part), durable=False)
         store.write([])

@@ -36,31 +36,29 @@ WARM = 25
 Costs = dict[str, float]
 
 
-def commit_flights(uri: str, count: int, together: int, begin: Callable[[], object]) -> None:
+def commit_flights(uri: str, count: int, atomically: int, begin: Callable[[], object]) -> None:
     """Commit so many flights, some at a time, after a few that do not count."""
-    chance = Random(1)
+    rng = Random(1)
     with open_engine(uri, CASE) as engine:
         found(engine, 0, CASE.tables)
-        flights(engine, CASE.tables, chance, WARM, "complete")
+        flights(engine, CASE.tables, rng, WARM, "complete")
         engine.flush()
         begin()
-        for start in range(0, count, together):
-            some = min(together, count - start)
-            flights(engine, CASE.tables, chance, some, "complete")
+        for start in range(0, count, atomically):
+            some = min(atomically, count - start)
+            flights(engine, CASE.tables, rng, some, "complete")
         engine.flush()
 
 
-def count_costs(count: int, together: int) -> tuple[Counter[str], Costs]:
+def count_costs(count: int, atomically: int) -> tuple[Counter[str], Costs]:
     """Return the requests by method, and what else can be counted, all for one flight."""
     requests, steps = Counter[str](), Counter[str]()
     send, write = Connection.send, lmdb_store._Shared._change
     apply = lmdb_store._Shared._apply
 
-    def count_request(
-        connection: Connection, request: Request, due_ms: int, *, is_last: bool = True
-    ) -> None:
+    def count_request(connection: Connection, request: Request, *given: Any, **named: Any) -> None:
         requests[request[0]] += 1
-        send(connection, request, due_ms, is_last=is_last)
+        send(connection, request, *given, **named)
 
     def count_commit(shared: Any, *given: Any) -> object:
         steps["commits"] += 1
@@ -90,7 +88,7 @@ def count_costs(count: int, together: int) -> tuple[Counter[str], Costs]:
             stopped, services = open_services(hosted, open_ordered(hosted.store), SystemClock())
             with Server([(listen("127.0.0.1", 0), services["thrift2"])]) as server:
                 uri = f"hbase+thrift2://127.0.0.1:{server.ports[0]}"
-                commit_flights(uri, count, together, forget)
+                commit_flights(uri, count, atomically, forget)
             stopped()
     finally:
         threading.setprofile(None)  # type: ignore[arg-type]
@@ -101,7 +99,7 @@ def count_costs(count: int, together: int) -> tuple[Counter[str], Costs]:
     }
 
 
-def measure_times(options: str, count: int, together: int) -> Costs:
+def measure_times(options: str, count: int, atomically: int) -> Costs:
     """Return the milliseconds of the wall clock, and of the processor, that a flight takes."""
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -114,7 +112,7 @@ def measure_times(options: str, count: int, together: int) -> Costs:
             spent = server.cpu_times()
             return [time.perf_counter(), spent.user + spent.system, time.process_time()]
 
-        commit_flights(s.uris["thrift2"], count, together, lambda: before.extend(read_clocks()))
+        commit_flights(s.uris["thrift2"], count, atomically, lambda: before.extend(read_clocks()))
         after = read_clocks()
     names = ("wall ms", "server ms", "client ms")
     return {
@@ -132,12 +130,12 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--flights", type=int, default=500)
     parser.add_argument("--together", type=int, default=250, help="how many a commit_many")
     options = parser.parse_args(given)
-    count, together = options.flights, options.together
-    requests, counted = count_costs(count, together)
+    count, atomically = options.flights, options.atomically
+    requests, counted = count_costs(count, atomically)
     show("requests", {name: number / count for name, number in requests.items()})
     show("counted", counted)
     for name, query in (("synced", ""), ("sync=off", "?sync=off")):
-        show(name, measure_times(query, count, together))
+        show(name, measure_times(query, count, atomically))
 
 
 if __name__ == "__main__":

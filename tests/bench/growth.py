@@ -104,14 +104,14 @@ class Growing:
             uri,
             table=self.table,
             transactions=self.transactions,
-            buckets=self.buckets,
+            salt_buckets=self.buckets,
             policy=PATIENCE,
             protocol=protocol,
         )
 
-    def bind(self, engine: Engine, chance: Random) -> Callable[[], int]:
+    def bind(self, engine: Engine, rng: Random) -> Callable[[], int]:
         """Return what a client repeats."""
-        choose = chooser(self, chance)
+        choose = chooser(self, rng)
         match self.subject, self.skew:
             case "floor", skew:
                 return partial(_write_plainly, engine, choose, b"v" * self.size, skew is not None)
@@ -121,19 +121,19 @@ class Growing:
                 return partial(_change, engine, choose)
 
 
-def chooser(task: Growing, chance: Random) -> Callable[[], list[Key]]:
+def chooser(task: Growing, rng: Random) -> Callable[[], list[Key]]:
     """Return what gives the keys of a transaction, all different."""
     count = FEW_ROWS if task.size >= LARGE else ROWS
     column = "x" if task.skew is None else "number"
     keys = [Key(f"row{number:05}", FAMILY, column, task.table) for number in range(count)]
     if not task.skew:
-        return lambda: chance.sample(keys, task.keys)
+        return lambda: rng.sample(keys, task.keys)
     weights = list(accumulate(1 / place**task.skew for place in range(1, count + 1)))
 
     def choose() -> list[Key]:
         chosen: dict[Key, None] = {}
         while len(chosen) < task.keys:
-            chosen[chance.choices(keys, cum_weights=weights)[0]] = None
+            chosen[rng.choices(keys, cum_weights=weights)[0]] = None
         return list(chosen)
 
     return choose
@@ -254,7 +254,7 @@ def run_rows(place: Place, rounds: int, seconds: float, options: argparse.Namesp
 
 def fill(uri: str, task: Growing, count: int) -> float:
     """Put finished rows into a task's transaction table; return how many seconds it took."""
-    return make_finished(uri, task.open, task.table, count, buckets=task.buckets)
+    return make_finished(uri, task.open, task.table, count, salt_buckets=task.buckets)
 
 
 def time_commands(count: int, uri: str, task: Growing) -> dict[str, float]:

@@ -71,9 +71,9 @@ class Case:
         """Connect."""
         return open_engine(uri, self)
 
-    def bind(self, engine: Engine, chance: Random) -> Callable[[], int]:
+    def bind(self, engine: Engine, rng: Random) -> Callable[[], int]:
         """Return what a client repeats."""
-        return _call(engine, self, chance)
+        return _call(engine, self, rng)
 
     @property
     def name(self) -> str:
@@ -122,12 +122,12 @@ class Case:
         return workloads.Tables("bench-floor" if self.batch == 0 else f"bench-{self.protocol}")
 
 
-def open_engine(uri: str, case: Case, *, buckets: int = 1) -> Engine:
+def open_engine(uri: str, case: Case, *, salt_buckets: int = 1) -> Engine:
     """Connect as a case does: with its protocol, where that has to be named."""
     named: dict[str, Any] = {} if case.protocol == USUAL else {"protocol": case.protocol}
     tables = case.tables
     return connect(
-        uri, table=tables.name, transactions=tables.transactions, buckets=buckets, **named
+        uri, table=tables.name, transactions=tables.transactions, salt_buckets=salt_buckets, **named
     )
 
 
@@ -204,7 +204,7 @@ class Task(Contract):
     def open(self, uri: str) -> Engine:
         """Connect; once a process."""
 
-    def bind(self, engine: Engine, chance: Random) -> Callable[[], int]:
+    def bind(self, engine: Engine, rng: Random) -> Callable[[], int]:
         """Return the call of one client, which returns how many attempts it took."""
 
 
@@ -296,25 +296,23 @@ def counted_requests() -> Callable[[], int]:
     return lambda: sum(counts.values())
 
 
-def _call(engine: Engine, case: Case, chance: Random) -> Callable[[], int]:
+def _call(engine: Engine, case: Case, rng: Random) -> Callable[[], int]:
     store, tables = engine.context.store, case.tables
     match case.work, case.batch:
         case "transfer", 0:
-            return partial(workloads.plain_transfer, store, chance, case.accounts, tables)
+            return partial(workloads.plain_transfer, store, rng, case.accounts, tables)
         case "transfer", batch:
             of = (case.accounts, batch, case.ack)
             gathered = case.way == "submit"
-            return partial(
-                workloads.transfers, engine, chance, *of, tables=tables, gathered=gathered
-            )
+            return partial(workloads.transfers, engine, rng, *of, tables=tables, gathered=gathered)
         case "ten cells", 0:
-            return partial(workloads.ten_plain_cells, store, tables, chance)
+            return partial(workloads.ten_plain_cells, store, tables, rng)
         case "ten cells", _:
-            return partial(workloads.ten_cells, engine, tables, chance, case.ack)
+            return partial(workloads.ten_cells, engine, tables, rng, case.ack)
         case _, 0:
-            return partial(workloads.plain_flight, store, tables, chance)
+            return partial(workloads.plain_flight, store, tables, rng)
         case _, batch:
-            return partial(workloads.flights, engine, tables, chance, batch, case.ack)
+            return partial(workloads.flights, engine, tables, rng, batch, case.ack)
 
 
 def _repeat(call: Callable[[], int], seconds: float, found: list[tuple[float, int]]) -> None:

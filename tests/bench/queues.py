@@ -168,7 +168,7 @@ class World:
     """Everything that there is, and the events to come."""
 
     def __init__(self, setup: Setup, costs: Costs) -> None:
-        self.setup, self.costs, self.chance = setup, costs, Random(setup.seed)
+        self.setup, self.costs, self.rng = setup, costs, Random(setup.seed)
         self.now = 0.0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
@@ -195,21 +195,21 @@ class World:
 
     def choose_bucket(self) -> Server:
         """Return where a new transaction has its row."""
-        return self.servers[self.chance.randrange(self.setup.buckets) % len(self.servers)]
+        return self.servers[self.rng.randrange(self.setup.buckets) % len(self.servers)]
 
     def choose_keys(self) -> list[int]:
         """Return the keys of a new transaction."""
         setup, chosen = self.setup, dict[int, None]()
         if not setup.skew:
-            return self.chance.sample(range(setup.rows), setup.keys)
+            return self.rng.sample(range(setup.rows), setup.keys)
         weights = zipf_weights(setup.rows, setup.skew)
         while len(chosen) < setup.keys:
-            chosen[bisect(weights, self.chance.random() * weights[-1])] = None
+            chosen[bisect(weights, self.rng.random() * weights[-1])] = None
         return list(chosen)
 
     def pause(self, attempt: int) -> float:
         """Return for how long to wait after a conflict."""
-        return PAUSE_S * min(attempt, MOST_PAUSES) * (0.5 + self.chance.random())
+        return PAUSE_S * min(attempt, MOST_PAUSES) * (0.5 + self.rng.random())
 
 
 @cache

@@ -23,7 +23,7 @@ from rich.table import Table
 from tests.bench.crowd import tables
 from txn import Engine, Key, Mutation, Policy, connect
 from txn.model import Check
-from txn.protocol.phases import Status
+from txn.protocol.statuses import Status
 from txn.stores.base import Store
 from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
 
@@ -82,7 +82,7 @@ def held(store: Store, table: str, keys: Sequence[Key]) -> None:
         decides = any(isinstance(i, Check) and i.puts[-1][1] == status for i in call.items)
         return Fault(frozenset(), Reply.CRASH) if decides else Fault()
 
-    policy = Policy(lease_ms=3_600_000)
+    policy = Policy(lock_ttl_ms=3_600_000)
     with suppress(Crash):
         Engine(FaultyStore(store, plan), table=table, policy=policy).commit(
             [Mutation(key, VALUE) for key in keys]

@@ -125,8 +125,8 @@ def find_full(setup: Setup, result: Result) -> str:
     if result.busiest > FULL:
         return "one server's processors"
     if result.held > FULL:
-        is_alone = setup.buckets < setup.servers
-        return "one server's handlers" if is_alone else "handlers"
+        needs_no_row = setup.buckets < setup.servers
+        return "one server's handlers" if needs_no_row else "handlers"
     return "clients"
 
 
@@ -328,7 +328,13 @@ def _compared(
 ) -> list[str]:
     task = point.task
     return [
-        *(str(point.servers), task.subject, str(task.keys), str(task.clients), str(task.buckets)),
+        *(
+            str(point.servers),
+            task.subject,
+            str(task.keys),
+            str(task.clients),
+            str(task.buckets),
+        ),
         "" if task.skew is None else f"{task.skew:g}",
         *(f"{measured['per_second']:,.0f}", f"{result.per_second:,.0f}", f"{ratio:.2f}"),
         *(f"{measured['ms']:.2f}", f"{result.latency_ms:.2f}"),

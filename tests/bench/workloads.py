@@ -75,7 +75,7 @@ def found(engine: Engine, accounts: int, tables: Tables = ALONE) -> None:
 
 def transfers(
     engine: Engine,
-    chance: Random,
+    rng: Random,
     accounts: int,
     count: int,
     ack: Ack = "complete",
@@ -88,7 +88,7 @@ def transfers(
     wanted, attempts = count, 0
     while wanted:
         attempts += wanted
-        numbers = chance.sample(range(accounts), 2 * wanted)
+        numbers = rng.sample(range(accounts), 2 * wanted)
         keys = [tables.account(number) for number in numbers]
         if count == 1 and not gathered and engine.context.rules.locks_rows:
             wanted -= _transfer_in_block(engine, keys, ack)
@@ -132,9 +132,9 @@ def _transfer(seen: Cells, pair: tuple[Key, Key]) -> Wanted:
     return mutations, [Version(key, c.timestamp) for key, c in zip(pair, cells, strict=True)]
 
 
-def plain_transfer(store: Store, chance: Random, accounts: int, tables: Tables = ALONE) -> int:
+def plain_transfer(store: Store, rng: Random, accounts: int, tables: Tables = ALONE) -> int:
     """The floor of a transfer: two reads and two writes."""
-    keys = [tables.account(number) for number in chance.sample(range(accounts), 2)]
+    keys = [tables.account(number) for number in rng.sample(range(accounts), 2)]
     cells = [_there(store.read([key])[key]) for key in keys]
     now = SystemClock().wall_ms()
     for key, cell, by in zip(keys, cells, (-1, 1), strict=True):
@@ -143,32 +143,32 @@ def plain_transfer(store: Store, chance: Random, accounts: int, tables: Tables =
     return 1
 
 
-def ten_cells(engine: Engine, tables: Tables, chance: Random, ack: Ack) -> int:
+def ten_cells(engine: Engine, tables: Tables, rng: Random, ack: Ack) -> int:
     """Write ten cells on ten rows, all or nothing."""
-    engine.commit([Mutation(key, BALANCE) for key in _ten(tables, chance)], ack=ack)
+    engine.commit([Mutation(key, BALANCE) for key in _ten(tables, rng)], ack=ack)
     return 1
 
 
-def ten_plain_cells(store: Store, tables: Tables, chance: Random) -> int:
+def ten_plain_cells(store: Store, tables: Tables, rng: Random) -> int:
     """The floor of ten cells: ten writes."""
     now = SystemClock().wall_ms()
-    for key in _ten(tables, chance):
+    for key in _ten(tables, rng):
         store.write([Edit(key, BALANCE, now)])
     return 1
 
 
-def flights(engine: Engine, tables: Tables, chance: Random, count: int, ack: Ack) -> int:
+def flights(engine: Engine, tables: Tables, rng: Random, count: int, ack: Ack) -> int:
     """Commit so many flights together, each once; return their number."""
-    results = engine.commit_many([flight_request(tables, chance) for _ in range(count)], ack=ack)
+    results = engine.commit_many([flight_request(tables, rng) for _ in range(count)], ack=ack)
     for result in results:
         if not isinstance(result, Committed):
             raise result
     return count
 
 
-def plain_flight(store: Store, tables: Tables, chance: Random) -> int:
+def plain_flight(store: Store, tables: Tables, rng: Random) -> int:
     """The floor of a flight: a read of the cell that must be absent, and a write of each row."""
-    request = flight_request(tables, chance)
+    request = flight_request(tables, rng)
     (absent,) = [key for assertion in request.assertions for key in list_keys(assertion)]
     assert store.read([absent])[absent] is None
     rows: dict[bytes, list[Edit]] = {}
@@ -182,26 +182,26 @@ def plain_flight(store: Store, tables: Tables, chance: Random) -> int:
     return 1
 
 
-def flight_request(tables: Tables, chance: Random) -> Request:
+def flight_request(tables: Tables, rng: Random) -> Request:
     """Return the transaction of a flight that nobody has seen before, with its token."""
-    flight = make_flight(chance)
+    flight = make_flight(rng)
     once = f"flights/{data.flight_row(flight)}".encode()
     return replace(data.flight_request(tables.flights, flight), once=once)
 
 
-def make_flight(chance: Random) -> data.Flight:
+def make_flight(rng: Random) -> data.Flight:
     """Return a flight of the size of those in the data set; its number is never given twice."""
-    month, day, hour = chance.randint(1, 12), chance.randint(1, 28), chance.randint(5, 22)
+    month, day, hour = rng.randint(1, 12), rng.randint(1, 28), rng.randint(5, 22)
     return {
         "year": str(data.YEAR),
         "month": str(month),
         "day": str(day),
         "sched_dep_time": str(hour * 100),
-        "origin": chance.choice(("EWR", "JFK", "LGA")),
+        "origin": rng.choice(("EWR", "JFK", "LGA")),
         "carrier": "UA",
         "flight": str(secrets.randbits(64)),
-        "dest": chance.choice(AIRPORTS),
-        "tailnum": f"N{chance.randrange(4_000):05}",
+        "dest": rng.choice(AIRPORTS),
+        "tailnum": f"N{rng.randrange(4_000):05}",
         "time_hour": f"{data.YEAR}-{month:02}-{day:02}T{hour:02}:00:00Z",
         "sched_arr_time": str(hour * 100 + 130),
         "dep_time": str(hour * 100 + 3),
@@ -213,8 +213,8 @@ def make_flight(chance: Random) -> data.Flight:
     }
 
 
-def _ten(tables: Tables, chance: Random) -> Sequence[Key]:
-    return [tables.row(number) for number in chance.sample(range(ROWS), TEN)]
+def _ten(tables: Tables, rng: Random) -> Sequence[Key]:
+    return [tables.row(number) for number in rng.sample(range(ROWS), TEN)]
 
 
 def _there(cell: Cell | None) -> Cell:

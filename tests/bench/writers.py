@@ -33,7 +33,7 @@ class Found(NamedTuple):
 
 def work(uri: str, name: str, begin: float, seconds: float) -> None:
     """Commit from a time of day on for so long; print how often a second, and the slowest."""
-    with connect(uri, table="t", buckets=1) as engine:
+    with connect(uri, table="t", salt_buckets=1) as engine:
         engine.ensure_table("t", ["d"])
         time.sleep(max(0.0, begin - time.time()))
         count, slowest, before = 0, 0.0, time.perf_counter()

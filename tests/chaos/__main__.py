@@ -21,7 +21,7 @@ from rich.table import Table
 
 from tests.chaos.report import document, table
 from tests.chaos.run import Plan, Shown, Tally, run
-from txn.protocol.attempt import ProtocolName
+from txn.protocol.statuses import ProtocolName
 
 
 def main() -> int:

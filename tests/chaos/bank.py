@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from txn import Delete, Engine, Key, Mutation, Policy, Request, Version, connect
 from txn.model import Cell, Family
-from txn.protocol.attempt import ProtocolName
+from txn.protocol.statuses import ProtocolName
 
 TABLE = "chaos"
 ACCOUNTS = tuple(f"account{number:02d}" for number in range(100))
@@ -25,7 +25,7 @@ BUCKETS = 4
 SPLITS = (b"account25", b"account50", b"account75", b"receipt/", b"receipt/w4")
 LABEL = "transfer"
 RECEIPTS = (b"receipt/", b"receipt0")
-POLICY = Policy(lease_ms=3_000, attempts=20, longest_pause_ms=200)
+POLICY = Policy(lock_ttl_ms=3_000, attempts=20, longest_pause_ms=200)
 OPTIONS = "?timeout_ms=10000"
 
 
@@ -57,7 +57,9 @@ def receipt(name: str) -> Key:
 
 
 def open_bank(uri: str, protocol: ProtocolName | None = None) -> Engine:
-    return connect(uri + OPTIONS, table=TABLE, buckets=BUCKETS, policy=POLICY, protocol=protocol)
+    return connect(
+        uri + OPTIONS, table=TABLE, salt_buckets=BUCKETS, policy=POLICY, protocol=protocol
+    )
 
 
 def found_bank(engine: Engine) -> None:
@@ -81,11 +83,11 @@ def money(cell: Cell | None) -> Money | None:
     return Money(int(balance), writer, cell.timestamp)
 
 
-def plan(name: str, chance: Random, found: Mapping[str, Money | None]) -> Transfer:
+def plan(name: str, rng: Random, found: Mapping[str, Money | None]) -> Transfer:
     """Decide how much goes from the richer of two accounts to the other: some, or all of it."""
     payer, payee = sorted(found, key=lambda each: -_balance(found[each]))
     has = _balance(found[payer])
-    amount = has if chance.random() < 0.05 else min(has, chance.randint(1, 10))
+    amount = has if rng.random() < 0.05 else min(has, rng.randint(1, 10))
     writes = {
         payer: Money(has - amount, name) if has > amount else None,
         payee: Money(_balance(found[payee]) + amount, name),

@@ -58,7 +58,7 @@ def commit_alone(engine: Engine, requests: Sequence[Request], ack: Ack) -> list[
     return results
 
 
-def commit_together(engine: Engine, requests: Sequence[Request], ack: Ack) -> list[Result]:
+def commit_atomically(engine: Engine, requests: Sequence[Request], ack: Ack) -> list[Result]:
     """Commit all requests in one call, which raises StoreError where nothing is written."""
     try:
         return engine.commit_many(requests, ack=ack)
@@ -80,7 +80,7 @@ def submit_all(engine: Engine, requests: Sequence[Request], ack: Ack) -> list[Re
 def transfer(
     engine: Engine,
     name: str,
-    chance: Random,
+    rng: Random,
     log: Log,
     *,
     commit: Commit = commit_alone,
@@ -88,16 +88,16 @@ def transfer(
 ) -> None:
     """Read pairs of accounts as of one instant, and move money between the two of each. Where pairs
     overlap, the later transfers have not seen the earlier, and must not commit."""
-    pairs = [chance.sample(ACCOUNTS, 2) for _ in range(count)]
+    pairs = [rng.sample(ACCOUNTS, 2) for _ in range(count)]
     start_ns = now_ns()
     found = read_accounts(engine, tuple(dict.fromkeys(each for pair in pairs for each in pair)))
     log.did(f"{name}r", "read", start_ns, reads=found)
     wanted = [
-        plan(f"{name}-{number}", chance, {each: found[each] for each in pair})
+        plan(f"{name}-{number}", rng, {each: found[each] for each in pair})
         for number, pair in enumerate(pairs)
         if any(found[each] for each in pair)
     ]
-    ack: Ack = chance.choice(["complete", "decided"])
+    ack: Ack = rng.choice(["complete", "decided"])
     begun_ns = now_ns()
     for each in wanted:
         log.begin(each, begun_ns)
@@ -122,12 +122,12 @@ def tell(log: Log, name: str, result: Result) -> None:
             raise result
 
 
-def transfer_many(engine: Engine, name: str, chance: Random, log: Log) -> None:
+def transfer_many(engine: Engine, name: str, rng: Random, log: Log) -> None:
     """Transfer in a batch."""
-    transfer(engine, name, chance, log, commit=commit_together, count=BATCH)
+    transfer(engine, name, rng, log, commit=commit_atomically, count=BATCH)
 
 
-def transfer_in_threads(engine: Engine, name: str, chance: Random, log: Log) -> None:
+def transfer_in_threads(engine: Engine, name: str, rng: Random, log: Log) -> None:
     """Transfer from a few threads, several times each, whose commits the engine gathers."""
 
     def work(thread: int) -> None:
@@ -136,24 +136,24 @@ def transfer_in_threads(engine: Engine, name: str, chance: Random, log: Log) -> 
             part = f"{name}-{thread}-{turn}"
             transfer(engine, part, own, log, commit=submit_all, count=SUBMITTED)
 
-    seed = chance.random()
+    seed = rng.random()
     with ThreadPoolExecutor(THREADS) as pool:
         for done in [pool.submit(work, thread) for thread in range(THREADS)]:
             done.result()
 
 
-def read(engine: Engine, name: str, chance: Random, log: Log) -> None:
+def read(engine: Engine, name: str, rng: Random, log: Log) -> None:
     """Read all accounts, or a few, as of one instant."""
-    wanted = ACCOUNTS if chance.random() < 0.5 else tuple(chance.sample(ACCOUNTS, 10))
+    wanted = ACCOUNTS if rng.random() < 0.5 else tuple(rng.sample(ACCOUNTS, 10))
     start_ns = now_ns()
     log.did(name, "read", start_ns, reads=read_accounts(engine, wanted))
-    time.sleep(chance.uniform(0, 2 * READ_EACH_S))
+    time.sleep(rng.uniform(0, 2 * READ_EACH_S))
 
 
-def fsck(engine: Engine, name: str, chance: Random, log: Log) -> None:
+def fsck(engine: Engine, name: str, rng: Random, log: Log) -> None:
     """Check and repair, now and then with a scan of the accounts."""
     start_ns = now_ns()
-    scan = [TABLE.encode()] if chance.randrange(SCAN_EACH) == 0 else []
+    scan = [TABLE.encode()] if rng.randrange(SCAN_EACH) == 0 else []
     found: Counter[str] = Counter()
     wrong = []
     for finding in check(engine.context, grace_ms=FSCK_GRACE_MS, scan=scan):
@@ -174,14 +174,14 @@ ROLES: dict[str, Work] = {
 }
 
 
-def work(role: str, uri: str, name: str, chance: Random, log: Log) -> None:
+def work(role: str, uri: str, name: str, rng: Random, log: Log) -> None:
     """Do the role's work again and again, connecting first, whatever the store does."""
     engine: Engine | None = None
     for number in count(1):
         operation, start_ns = f"{name}-{number}", now_ns()
         try:
             engine = engine or open_bank(uri)
-            ROLES[role](engine, operation, chance, log)
+            ROLES[role](engine, operation, rng, log)
         except (AbortedError, StoreError, CommitOutcomeUnknown) as error:
             log.did(f"{operation}f", "failed", start_ns, error=said(error))
             time.sleep(AFTER_FAILURE_S)

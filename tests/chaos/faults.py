@@ -60,40 +60,40 @@ class Inflicted:
     until_ns: int
 
 
-def planned(chance: Random) -> Iterator[tuple[float, Fault]]:
+def planned(rng: Random) -> Iterator[tuple[float, Fault]]:
     """Yield faults for ever, each with the seconds to wait before it."""
-    yield 2, Fault("kill", (chance.choice(GATEWAYS),), 1)
+    yield 2, Fault("kill", (rng.choice(GATEWAYS),), 1)
     yield 1, Fault("split", (MOVED,), 0)
     yield 1, Fault("move", (MOVED,), 0)  # both servers are there, so it has somewhere to go
-    yield 1, Fault("kill", (chance.choice(REGIONS),), 2)
+    yield 1, Fault("kill", (rng.choice(REGIONS),), 2)
     while True:
-        yield chance.uniform(2, 15), _any_fault(chance)
+        yield rng.uniform(2, 15), _any_fault(rng)
 
 
-def _any_fault(chance: Random) -> Fault:
-    gateway, region = chance.choice(GATEWAYS), chance.choice(REGIONS)
-    beyond_session_s = SESSION_MS / 1000 + chance.uniform(2, 8)
+def _any_fault(rng: Random) -> Fault:
+    gateway, region = rng.choice(GATEWAYS), rng.choice(REGIONS)
+    beyond_session_s = SESSION_MS / 1000 + rng.uniform(2, 8)
     faults = {
-        Fault("kill", (gateway,), chance.uniform(0, 6)): 4,
-        Fault("kill", (region,), chance.uniform(0, FAILOVER_S)): 4,
-        Fault("kill", (gateway, region), chance.uniform(0, FAILOVER_S)): 1,
-        Fault("kill", GATEWAYS, chance.uniform(0, 6)): 1,
-        Fault("pause", (gateway,), chance.uniform(1, 8)): 1,
+        Fault("kill", (gateway,), rng.uniform(0, 6)): 4,
+        Fault("kill", (region,), rng.uniform(0, FAILOVER_S)): 4,
+        Fault("kill", (gateway, region), rng.uniform(0, FAILOVER_S)): 1,
+        Fault("kill", GATEWAYS, rng.uniform(0, 6)): 1,
+        Fault("pause", (gateway,), rng.uniform(1, 8)): 1,
         Fault("pause", (region,), beyond_session_s): 2,
-        Fault("move", (MOVED,), chance.uniform(0, 2)): 3,
-        Fault("split", (MOVED,), chance.uniform(0, 2)): 2,
+        Fault("move", (MOVED,), rng.uniform(0, 2)): 3,
+        Fault("split", (MOVED,), rng.uniform(0, 2)): 2,
     }
-    return chance.choices(list(faults), list(faults.values()))[0]
+    return rng.choices(list(faults), list(faults.values()))[0]
 
 
 class ClientFaults:
     """Kills clients, whose places are taken at once, and pauses some for longer than their lease:
     what they go on with has been aborted or finished by others."""
 
-    def __init__(self, crew: Crew, chance: Random, each_s: float) -> None:
+    def __init__(self, crew: Crew, rng: Random, each_s: float) -> None:
         self.hurt: Counter[str] = Counter()
         self._crew = crew
-        self._chance = chance
+        self._rng = rng
         self._each_s = each_s
         self._next_s = 0.0
         self._paused: dict[str, float] = {}
@@ -105,13 +105,13 @@ class ClientFaults:
             del self._paused[place]
         if now_s < self._next_s:
             return
-        self._next_s = now_s + self._chance.expovariate(1 / self._each_s)
-        place = self._chance.choice(list(self._crew.places))
-        kind = "pause" if self._chance.random() < PAUSED else "kill"
+        self._next_s = now_s + self._rng.expovariate(1 / self._each_s)
+        place = self._rng.choice(list(self._crew.places))
+        kind = "pause" if self._rng.random() < PAUSED else "kill"
         self.hurt[f"{kind} client ({self._crew.places[place][0]})"] += 1
         if kind == "pause":
             self._crew.pause(place)
-            self._paused[place] = now_s + POLICY.lease_ms / 1000 * self._chance.uniform(1, 2)
+            self._paused[place] = now_s + POLICY.lock_ttl_ms / 1000 * self._rng.uniform(1, 2)
         else:
             self._paused.pop(place, None)
             self._crew.kill(place)
@@ -126,15 +126,13 @@ class ClientFaults:
 class ServerFaults:
     """A thread that hurts a cluster until it is told to stop, and then leaves it whole."""
 
-    def __init__(
-        self, cluster: Cluster, chance: Random, log: Log, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, cluster: Cluster, rng: Random, log: Log, clock: Clock | None = None) -> None:
         self.inflicted: list[Inflicted] = []
         self.fallen: list[str] = []
         self.failure: Exception | None = None
         self.now = ""
         self._cluster = cluster
-        self._chance = chance
+        self._rng = rng
         self._log = log
         self._clock = clock or SystemClock()
         self._stop = threading.Event()
@@ -155,7 +153,7 @@ class ServerFaults:
 
     def _run(self) -> None:
         try:
-            for wait_s, fault in planned(self._chance):
+            for wait_s, fault in planned(self._rng):
                 if self._stop.wait(wait_s):
                     break
                 self._inflict(fault)
@@ -197,13 +195,13 @@ class ServerFaults:
         store = open_store(self._cluster.uris["native"])
         assert isinstance(store, NativeStore)
         rows = {
-            TABLE: self._chance.choice(ACCOUNTS).encode(),
-            TRANSACTIONS: TRANSACTION % (self._chance.randrange(BUCKETS), self._clock.wall_ms()),
+            TABLE: self._rng.choice(ACCOUNTS).encode(),
+            TRANSACTIONS: TRANSACTION % (self._rng.randrange(BUCKETS), self._clock.wall_ms()),
         }
         try:
             done = []
             for table, row in rows.items():
-                regions = Shuffler(store, table.encode(), self._chance)
+                regions = Shuffler(store, table.encode(), self._rng)
                 done.append(regions.move() if kind == "move" else regions.split(row))
             return any(done)
         except StoreError:

@@ -17,11 +17,11 @@ from tests.chaos.crew import WAYS, WRITERS, Crew, place_of, places
 from tests.chaos.faults import ClientFaults, Inflicted, ServerFaults
 from tests.chaos.guard import guarded
 from tests.chaos.history import History, Log, Tail, now_ns
-from tests.chaos.search import settle
+from tests.chaos.search import resolve
 from tests.chaos.verdict import Ending, judge, leave_out_stale
 from txn.cluster.cluster import Cluster, start
 from txn.cluster.settings import Settings
-from txn.protocol.attempt import ProtocolName
+from txn.protocol.statuses import ProtocolName
 
 LOOK_EACH_S = 0.2
 RECOVERED_WITHIN_S = 600
@@ -115,7 +115,7 @@ def run(plan: Plan, shown: Shown = lambda tally: None) -> Result:
 class _Run:
     def __init__(self, plan: Plan, cluster: Cluster, tally: Tally, shown: Shown) -> None:
         self._plan, self._cluster, self._tally, self._shown = plan, cluster, tally, shown
-        self._chance = Random(plan.seed)
+        self._rng = Random(plan.seed)
         histories = self._histories = plan.folder / "history"
         histories.mkdir(parents=True, exist_ok=True)
         self._history, self._tail = History(), Tail(histories)
@@ -142,7 +142,7 @@ class _Run:
         gateways = [place for place, (_, way) in self._tally.places.items() if way != "native"]
         stale = leave_out_stale(self._history, gateways)
         self._say("ending with fsck")
-        ending, left = settle(self._cluster.uris, self._history)
+        ending, left = resolve(self._cluster.uris, self._history)
         self._violations += [*self._crew.crashes, *left, *judge(self._history, ending)]
         resolved = Log(self._histories / "resolved.jsonl")
         for each in self._history.transfers():
@@ -163,7 +163,7 @@ class _Run:
         """Hurt clients and servers for as long as asked for, and until each kind was."""
         began_s = time.monotonic()
         self._tally.hurt_ns = now_ns()
-        clients = ClientFaults(self._crew, self._chance, self._plan.client_fault_each_s)
+        clients = ClientFaults(self._crew, self._rng, self._plan.client_fault_each_s)
         self._servers.start()
         while self._servers.is_running:
             self._step(self._servers.now or "letting them work")

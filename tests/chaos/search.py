@@ -26,7 +26,7 @@ PAUSE_S = 1.0
 T = TypeVar("T")
 
 
-def settle(uris: Mapping[str, str], history: History) -> tuple[Ending, list[str]]:
+def resolve(uris: Mapping[str, str], history: History) -> tuple[Ending, list[str]]:
     """Bring the store to rest; return what it holds, and what fsck could not bring to rest."""
     with open_bank(uris["native"]) as engine:
         left = patiently(lambda: bring_to_rest(engine))

@@ -17,21 +17,21 @@ from tests.chaos.history import History, Log, load
 from tests.chaos.verdict import judge
 from txn import Engine, connect
 from txn.model import Check
-from txn.protocol.phases import Status
+from txn.protocol.statuses import Status
 from txn.stores import open_store
 from txn.testing.faulty import Call, Fault, FaultyStore, Reply
 
 pytestmark = pytest.mark.fast
 
 ROUNDS = 4
-HASTY = replace(POLICY, store_patience_ms=1, lease_ms=200)
+HASTY = replace(POLICY, store_patience_ms=1, lock_ttl_ms=200)
 
 
 def recorded(folder: Path, engine: Engine, role: str, rounds: int = ROUNDS) -> History:
     """The history of a writer that has done its work some times."""
-    log, chance = Log(folder / "w0.1.jsonl"), Random(1)
+    log, rng = Log(folder / "w0.1.jsonl"), Random(1)
     for number in range(rounds):
-        client.ROLES[role](engine, f"w0.1-{number}", chance, log)
+        client.ROLES[role](engine, f"w0.1-{number}", rng, log)
     return load(folder)
 
 

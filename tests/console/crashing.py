@@ -8,7 +8,7 @@ import pytest
 
 from txn import Delete, Engine, Key, Mutation, Request
 from txn.model import Edit
-from txn.protocol.phases import Status
+from txn.protocol.statuses import Status
 from txn.stores import open_store
 from txn.stores.base import Store
 from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from recovery.console.serving import make_server
+from recovery.console.server import make_server
 from recovery.console.settings import ConsoleSettings
-from recovery.console.sources import Console
-from txn.protocol.attempt import Context
+from recovery.console.state import Console
+from txn.protocol.context import Context
 from txn.server.listening import listen
 
 PATIENCE_S = 60

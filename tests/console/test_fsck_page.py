@@ -14,7 +14,7 @@ from tests.console.served import ServedConsole
 from tests.console.visits import ask, post
 from txn import Key, Mutation, connect
 from txn.model import Edit
-from txn.protocol.phases import Status
+from txn.protocol.statuses import Status
 from txn.stores import open_store
 
 LOCK = Key("pear", "d", "count_lock", "stock")

@@ -13,16 +13,16 @@ from starlette.responses import Response
 from starlette.types import Message, Scope
 
 from recovery.console import app
-from recovery.console.access import HEADERS, AccessGate
 from recovery.console.app import make_app
+from recovery.console.auth import HEADERS, AccessGate
 from recovery.console.settings import ConsoleSettings
-from recovery.console.sources import Console
+from recovery.console.state import Console
 from txn.clock import SystemClock
+from txn.events import silent
 from txn.policy import Policy
-from txn.protocol.attempt import Context
-from txn.protocol.rules import SIX_PHASE
+from txn.protocol.context import Context
+from txn.protocol.statuses import SIX_PHASE
 from txn.stores import open_store
-from txn.watch import silent
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_an_answer_about_a_fault_has_the_headers(
     console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A page that fails is the one whose text is least expected."""
-    monkeypatch.setattr(app, "LOOKS", {"/doctor": break_page})
+    monkeypatch.setattr(app, "PAGES", {"/doctor": break_page})
     status, headers = knock(make_app(console), "/doctor")
     assert status == 500
     assert {name.lower(): value for name, value in HEADERS.items()}.items() <= headers.items()

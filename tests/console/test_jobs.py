@@ -15,7 +15,7 @@ from dataclasses import replace
 import pytest
 
 from recovery.console import jobs as jobs_module
-from recovery.console.jobs import Jobs, JobUnderWayError
+from recovery.console.jobs import Jobs, JobUnderWayError, KeptFinding
 from recovery.findings import Finding, Kind, LeftAlone, Repaired
 from recovery.fsck import RETENTION_MS
 from tests.console.crashing import crash_client, crash_engine
@@ -25,13 +25,12 @@ from tests.integration.emulator import emulated
 from txn import Engine, Key, Mutation, connect
 from txn.clock import SystemClock
 from txn.errors import InvalidRequestError
+from txn.events import silent
 from txn.policy import Policy
-from txn.protocol.attempt import Context
-from txn.protocol.phases import Status
-from txn.protocol.rules import FENCED, SIX_PHASE
+from txn.protocol.context import Context
+from txn.protocol.statuses import FENCED, SIX_PHASE, Status
 from txn.stores import open_store
 from txn.testing.faulty import Call, Fault, FaultyStore, Reply
-from txn.watch import silent
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 PATIENCE_S = 60
@@ -142,7 +141,7 @@ def test_a_job_is_cancelled_while_it_finds_nothing(
     jobs.start(0, (), repairs=repairs)
     wait_until_over(jobs)
     assert jobs.report is not None
-    assert (jobs.report.rows, jobs.report.trouble) == (1, "it was cancelled")
+    assert (jobs.report.rows, jobs.report.trouble) == (0, "it was cancelled")
 
 
 def test_a_single_repair_is_cancelled_as_it_waits_for_the_store(
@@ -341,6 +340,7 @@ def test_a_store_that_cannot_do_the_protocol_is_looked_at_and_not_repaired() -> 
 
 def test_results_are_told_apart() -> None:
     """What a repair has ended, and what is there yet."""
-    assert jobs_module.is_repaired(Repaired("done"))
-    assert jobs_module.is_left(LeftAlone("not ours"))
-    assert jobs_module.is_left(None)
+    finding = Finding(Kind.DEBRIS, b"row", None, {})
+    assert KeptFinding(0, finding, Repaired("done")).is_repaired
+    assert KeptFinding(0, finding, LeftAlone("not ours")).is_left
+    assert KeptFinding(0, finding, None).is_left

@@ -9,14 +9,14 @@ from pathlib import Path as File
 import pytest
 from kazoo.client import KazooClient
 
-from recovery.console.claims import make_tree
-from recovery.console.recent import Recent
+from recovery.console import locks
+from recovery.console.locks import Cached, make_tree
 from recovery.opening import open_lock_look
 from tests.integration.zookeeper import ZooKeeper, zookeeper  # noqa: F401
 from txn.errors import CorruptRowError, StoreError
 from txn.locks import Lock, LockRequest, Mode, Owner, exclusive, open_manager, path, shared
-from txn.locks.line import list_denying
-from txn.locks.manager import LockLook
+from txn.locks.model import LockReader
+from txn.locks.queue import list_blockers
 from txn.model import Edit, Key
 from txn.stores import open_store
 
@@ -26,7 +26,7 @@ def uri(tmp_path: File) -> str:
     return f"embedded://{tmp_path}/store"
 
 
-def list_named(look: LockLook, most: int = 100) -> list[tuple[str, str, bool]]:
+def list_named(look: LockReader, most: int = 100) -> list[tuple[str, str, bool]]:
     return [
         (str(lock.request), lock.owner.name, lock.granted) for lock in look.list_first(most).locks
     ]
@@ -53,7 +53,7 @@ def test_a_session_that_has_died_is_not_ended_by_a_look(
     uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To end it is a write, and is left to whoever wants the lock. Until then it denies others."""
-    monkeypatch.setattr("txn.locks.sessions.Session._beat", lambda session: None)
+    monkeypatch.setattr("txn.locks.sessions.Session._renew", lambda session: None)
     with open_manager(uri, name="ann", lease_ms=10) as manager, open_lock_look(uri) as look:
         manager.hold([exclusive("a/b")])
         before = list_cells(uri)
@@ -68,8 +68,10 @@ def test_locks_of_a_session_that_was_ended_are_not_shown(uri: str) -> None:
     with open_manager(uri, name="ann", lease_ms=60_000) as manager:
         manager.hold([exclusive("a/b")])
         store = open_store(uri)
-        rows = [row for row in store.scan(b"locks") for key in row.cells if key.column == b"beat"]
-        store.write([Edit(Key(rows[0].row, "s", "beat", "locks"), None, 2**62)])
+        rows = [
+            row for row in store.scan(b"locks") for key in row.cells if key.column == b"heartbeat"
+        ]
+        store.write([Edit(Key(rows[0].row, "s", "heartbeat", "locks"), None, 2**62)])
         with open_lock_look(uri) as look:
             assert list_named(look) == []
         store.close()
@@ -87,9 +89,9 @@ def test_a_table_that_holds_no_locks_is_named(uri: str) -> None:
     """Somebody's own table may have that name."""
     with open_manager(uri), open_lock_look(uri) as look:
         store = open_store(uri)
-        store.write([Edit(Key("a", "o", "line", "locks"), b"[]", 1)])
+        store.write([Edit(Key("a", "o", "queue", "locks"), b"[]", 1)])
         store.close()
-        with pytest.raises(CorruptRowError, match="not a line of locks"):
+        with pytest.raises(CorruptRowError, match="not a queue of locks"):
             look.list_first(10)
 
 
@@ -140,29 +142,30 @@ def test_who_waits_for_whom_follows_from_the_line(about: str) -> None:
     entries, waits = LINES[about]
     line = [make_lock(name, mode, bool(granted)) for name, mode, granted in entries]
     denying = {
-        lock.owner.name: " ".join(each.owner.name for each in list_denying(line, place))
+        lock.owner.name: " ".join(each.owner.name for each in list_blockers(line, place))
         for place, lock in enumerate(line)
     }
     assert {name: others for name, others in denying.items() if others} == waits
 
 
-def test_what_many_look_at_is_looked_at_once() -> None:
+def test_what_many_visitors_see_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred open pages are one question to the store, whether it answers or not."""
-    looks: list[str] = []
+    monkeypatch.setattr(locks, "FRESH_S", 0.2)
+    reads: list[str] = []
 
-    def look() -> int:
-        looks.append("look")
-        if len(looks) == 1:
+    def read() -> int:
+        reads.append("read")
+        if len(reads) == 1:
             return 7
         raise StoreError("away")
 
-    recent = Recent(look, fresh_s=0.2)
-    assert [recent.get() for _ in range(5)] == [7] * 5
+    cached = Cached(read)
+    assert [cached.get() for _ in range(5)] == [7] * 5
     time.sleep(0.3)
     for _ in range(5):
         with pytest.raises(StoreError, match="away"):
-            recent.get()
-    assert len(looks) == 2
+            cached.get()
+    assert len(reads) == 2
 
 
 def test_a_tree_of_nothing_is_empty(uri: str) -> None:

@@ -14,11 +14,9 @@ from tests.console.conftest import NARROW, Browse, Picture, Serve
 from tests.console.visits import ask
 from txn import Key, Mutation, connect
 from txn.leases import open_leases
-from txn.leases.migrations import prepare
 from txn.leases.opening import parse_url
 from txn.leases.service import LeaseService
 from txn.locks import LockManager, Path, Waiting, exclusive, open_manager, shared
-from txn.locks.stored.queue import StoredManager
 from txn.stores import open_store
 
 BOLD, HOSTILE = "<b>bold</b>", "day=<script>alert(1)</script>"
@@ -29,7 +27,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A store in whose own table `ann` holds a partition, and `bob` and `eve` wait for it."""
     uri = f"embedded://{tmp_path_factory.mktemp('locks')}/store"
     with pytest.MonkeyPatch.context() as patch, ExitStack() as ends:
-        patch.setattr("txn.locks.stored.queue.socket.gethostname", lambda: "worker1")
+        patch.setattr("txn.locks.manager.socket.gethostname", lambda: "worker1")
         ann, bob, eve = (
             ends.enter_context(open_locks(uri, name)) for name in ("ann", "bob", "eve")
         )
@@ -48,10 +46,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             thread.join()
 
 
-def open_locks(uri: str, name: str) -> StoredManager:
-    manager = open_manager(uri, name=name, lease_ms=60_000)
-    assert isinstance(manager, StoredManager)
-    return manager
+def open_locks(uri: str, name: str) -> LockManager:
+    return open_manager(uri, name=name, lease_ms=60_000)
 
 
 def wait_for_lock(manager: LockManager, at: str) -> None:
@@ -233,5 +229,5 @@ def test_looking_at_leases_makes_no_file_of_them(serve: Serve, store: str, tmp_p
 def test_a_look_at_leases_is_bounded(leases: str) -> None:
     """A page of a million leases would be of use to nobody."""
     with LeaseService(parse_url(leases)) as service:
-        prepare(service.connections)
+        service.connections.create_tables()
         assert len(service.list_lease(most=1)) == 1

@@ -14,7 +14,7 @@ from tests.console.crashing import crash_client
 from tests.console.served import ServedConsole
 from tests.console.visits import ask
 from txn import connect
-from txn.protocol.phases import Status
+from txn.protocol.statuses import Status
 from txn.stores import open_store
 from txn.text import escape
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -14,8 +15,9 @@ from tests.console.crashing import BYTES, HOSTILE, QUOTES, SCRIPT, crash_client
 from tests.console.visits import ask
 from txn import AssertionFailedError, Exact, Key, Mutation, Request, connect
 from txn.model import Edit, Family
-from txn.protocol.phases import Status
-from txn.protocol.row import FAMILY
+from txn.protocol.codec import Buffer, encode_buffer
+from txn.protocol.row import FAMILY, new_row_key
+from txn.protocol.statuses import Status
 from txn.stores import open_store
 from txn.text import escape
 
@@ -116,6 +118,53 @@ def test_transactions_are_searched_page_by_page(url: str, browse: Browse, pictur
     expect(page.get_by_role("main")).to_contain_text("the beginning of the table")
     page.goto(f"{url}/transactions")
     picture(page, "transactions", is_whole=False)
+
+
+def put_many(uri: str, number: int) -> None:
+    """Put finished transactions that are newer than all others."""
+    now_ms = time.time_ns() // 1_000_000
+    buffer = encode_buffer(Buffer(Request((Mutation(APPLES, "1"),)), 1_000))
+    cells = {b"buffer": buffer, b"status": Status.COMPLETE.encoded, Status.COMPLETE.at: b""}
+    with closing(open_store(uri)) as store:
+        for first in range(0, number, 1_000):
+            rows = [new_row_key(now_ms + at, at) for at in range(first, first + 1_000)]
+            store.write(
+                [Edit(Key(r, FAMILY, n, b"txn"), c, now_ms) for r in rows for n, c in cells.items()]
+            )
+
+
+def test_the_unfinished_of_the_overview_are_listed_at_once(
+    serve: Serve, browse: Browse, tmp_path: Path
+) -> None:
+    """They may lie behind more transactions than a page reads."""
+    uri = f"embedded://{tmp_path}/store"
+    crash_client(uri, Status.LOCKED, [b"pears"])
+    time.sleep(0.1)
+    put_many(uri, 5_000)
+    page = browse(serve(uri).url + "/")
+    row = page.get_by_role("row", name=re.compile("^1-LOCKED"))
+    expect(row.last).to_have_text(re.compile("1-LOCKED *1"))
+    page.get_by_role("link", name="1-LOCKED").click()
+    rows = page.get_by_role("region", name="Transactions").locator("tbody tr")
+    assert rows.count() == 1
+    expect(page.get_by_role("main")).to_contain_text("Older ones as of")
+
+
+def test_a_search_goes_on_in_the_background_and_shows_what_it_finds(
+    serve: Serve, browse: Browse, tmp_path: Path
+) -> None:
+    """A page reads 2,000 rows; what a person searches for may lie behind 100,000."""
+    uri = f"embedded://{tmp_path}/store"
+    crash_client(uri, Status.LOCKED, [b"pears"])
+    time.sleep(0.1)
+    put_many(uri, 60_000)
+    page = browse(serve(uri).url + "/transactions?key=stock%2Fpears%2Fd%3Acount")
+    expect(page.get_by_role("status").last).to_have_text(
+        re.compile(r"Searching: [\d,]+ rows read, back to .*, about \d+ % of the rest")
+    )
+    rows = page.get_by_role("region", name="Transactions").locator("tbody tr")
+    expect(rows).to_have_count(1, timeout=60_000)
+    expect(page.get_by_role("main")).to_contain_text("the beginning of the table")
 
 
 @pytest.mark.parametrize(

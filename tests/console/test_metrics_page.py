@@ -14,7 +14,7 @@ from tests.console.conftest import Browse, Serve
 from tests.console.crashing import crash_client
 from tests.integration.serving import served
 from txn import Key, Mutation, connect
-from txn.protocol.phases import Status
+from txn.protocol.statuses import Status
 
 OBSERVING = (Path(__file__).parents[2] / "docs" / "observing.md").read_text()
 PATIENCE_S = 30
@@ -51,7 +51,7 @@ def test_what_servers_count_is_shown(serve: Serve, browse: Browse, tmp_path: Pat
     crash_client(store, Status.LOCKED, [b"pears"])
     with served(store, tmp_path / "log", "--transactional", "0", "--metrics", "0") as server:
         page = browse(serve(store, "--metrics-from", server.uris["metrics"]).url + "/")
-        expect(page.get_by_role("heading", name="What servers tell")).to_be_visible()
+        expect(page.get_by_role("heading", name="What servers count")).to_be_visible()
         with connect(server.uris["transactional"], table="stock") as engine:
             engine.commit([Mutation(Key("pears", "d", "count"), "1")])  # once the lease is over
         for name in ("Locks in the way, in stock", "Others' transactions rolled back"):

@@ -16,17 +16,17 @@ from urllib.parse import urlsplit
 import pytest
 from starlette.responses import Response
 
-from recovery.console import app, serving
+from recovery.console import app, server
 from tests.console.conftest import Serve
 from tests.console.served import serve_here
 from tests.console.visits import ask
 from txn import connect
 from txn.clock import SystemClock
+from txn.events import silent
 from txn.policy import Policy
-from txn.protocol.attempt import Context
-from txn.protocol.rules import SIX_PHASE
+from txn.protocol.context import Context
+from txn.protocol.statuses import SIX_PHASE
 from txn.stores import open_store
-from txn.watch import silent
 
 PATIENCE_S = 60
 TLS = Path(__file__).parents[1] / "integration" / "tls"
@@ -50,9 +50,9 @@ def test_connections_that_ask_nothing_keep_nobody_out(
     begun: bytes, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hundred of them, silent for ever, and nobody else was answered any more."""
-    monkeypatch.setattr(serving, "REQUEST_S", SHORT_S)
+    monkeypatch.setattr(server, "REQUEST_S", SHORT_S)
     with serve_here(context) as url, ExitStack() as ends:
-        silent = [ends.enter_context(reach(url)) for _ in range(serving.MOST_AT_ONCE)]
+        silent = [ends.enter_context(reach(url)) for _ in range(server.MOST_AT_ONCE)]
         for each in silent:
             each.sendall(begun)
         deadline = time.monotonic() + PATIENCE_S
@@ -82,8 +82,8 @@ def test_a_page_that_takes_its_time_is_waited_for(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What asks nothing is closed; who waits for an answer has asked."""
-    monkeypatch.setattr(serving, "REQUEST_S", SHORT_S)
-    monkeypatch.setattr(app, "LOOKS", {"/slow": lambda _: time.sleep(3 * SHORT_S) or Response("x")})
+    monkeypatch.setattr(server, "REQUEST_S", SHORT_S)
+    monkeypatch.setattr(app, "PAGES", {"/slow": lambda _: time.sleep(3 * SHORT_S) or Response("x")})
     with serve_here(context) as url:
         assert ask(f"{url}/slow").body == "x"
 
@@ -122,7 +122,7 @@ def test_a_certificate_that_cannot_be_used_is_named_before_the_address_is(
 
 SIGNALLED = """
 import signal, sys
-from recovery.console.serving import serve_console
+from recovery.console.server import serve_console
 from recovery.console.settings import ConsoleSettings
 
 class Dying:

@@ -13,7 +13,7 @@ import pytest
 
 from txn.clock import SystemClock
 from txn.errors import InvalidRequestError, StoreError, TableUnavailable
-from txn.model import Cell, Check, Columns, Edit, Family, Key, Unless
+from txn.model import Cell, Check, Columns, Edit, Family, Key, RowExclusion
 from txn.stores.base import Store
 from txn.stores.hbase.native.store import NativeStore
 from txn.stores.hbase.store import HBaseStore
@@ -613,18 +613,18 @@ def test_a_scan_leaves_out_rows_by_the_newest_value_of_a_cell(subject: Subject) 
     subject.store.write([Edit(at["a"], None, 5), Edit(subject.key("a", "x"), b"out", 7)])
     subject.store.write([Edit(subject.key("h", "x"), b"out", 5)])
     subject.store.write([Edit(subject.key("h", "x"), None, 5), Edit(beside["g"], b"2", 6)])
-    unless = Unless(b"d", b"x", frozenset({b"out", b"it's, out"}))
-    found = list(subject.store.scan(subject.table, b"", None, None, unless))
+    exclude = RowExclusion(b"d", b"x", frozenset({b"out", b"it's, out"}))
+    found = list(subject.store.scan(subject.table, b"", None, None, exclude))
     assert [row.row for row in found] == [b"b", b"d", b"e", b"g", b"none"]
     assert found[0].cells == {beside["b"]: Cell(b"1", 5), at["b"]: Cell(b"in", 5)}
     assert found[2].cells == {beside["e"]: Cell(b"1", 5), at["e"]: Cell(b"in", 6)}
-    named = subject.store.scan(subject.table, b"b", b"f", [(b"d", b"x")], unless)
+    named = subject.store.scan(subject.table, b"b", b"f", [(b"d", b"x")], exclude)
     assert [row.cells for row in named] == [
         {at["b"]: Cell(b"in", 5)},
         {at["d"]: Cell(b"", 5)},
         {at["e"]: Cell(b"in", 6)},
     ]
-    nothing = Unless(b"d", b"x", frozenset())
+    nothing = RowExclusion(b"d", b"x", frozenset())
     rows = [row.row for row in subject.store.scan(subject.table, b"", None, None, nothing)]
     assert rows == [b"a", b"b", b"c", b"d", b"e", b"f", b"g", b"none"]
 
@@ -635,22 +635,22 @@ def test_a_scan_goes_on_behind_any_number_of_rows_that_it_leaves_out(subject: Su
     subject.store.write([Edit(subject.key(row, "x"), b"out", 10) for row in rows])
     kept = [rows[0], rows[700], rows[2598]]
     subject.store.write([Edit(subject.key(row, "x"), b"in", 11) for row in kept])
-    unless = Unless(b"d", b"x", frozenset({b"out"}))
-    found = subject.store.scan(subject.table, b"", None, None, unless)
+    exclude = RowExclusion(b"d", b"x", frozenset({b"out"}))
+    found = subject.store.scan(subject.table, b"", None, None, exclude)
     assert [row.row for row in found] == kept
-    found = subject.store.scan(subject.table, rows[1], rows[2598], [(b"d", b"x")], unless)
+    found = subject.store.scan(subject.table, rows[1], rows[2598], [(b"d", b"x")], exclude)
     assert [row.row for row in found] == [rows[700]]
 
 
 def test_what_rows_are_left_out_by_is_among_the_columns_and_families(subject: Subject) -> None:
     """HBase's filters see nothing of other columns, and would leave out nothing."""
-    unless = Unless(b"d", b"x", frozenset({b"out"}))
+    exclude = RowExclusion(b"d", b"x", frozenset({b"out"}))
     with pytest.raises(InvalidRequestError, match="lack the one"):
-        list(subject.store.scan(subject.table, columns=[(b"d", b"y")], unless=unless))
-    absent = Unless(b"nothing", b"x", frozenset({b"out"}))
+        list(subject.store.scan(subject.table, columns=[(b"d", b"y")], exclude=exclude))
+    absent = RowExclusion(b"nothing", b"x", frozenset({b"out"}))
     fill(subject, [b"a"])
     with pytest.raises(TableUnavailable, match=r"no such family.*'nothing'"):
-        list(subject.store.scan(subject.table, columns=[(b"nothing", b"x")], unless=absent))
+        list(subject.store.scan(subject.table, columns=[(b"nothing", b"x")], exclude=absent))
 
 
 def test_a_scan_is_lazy_and_goes_on_beside_writers(subject: Subject) -> None:
@@ -711,21 +711,21 @@ def test_a_reverse_scan_returns_the_rows_of_a_scan(subject: Subject) -> None:
         [Edit(x, b"old", 5), Edit(x, b"new", 6), Edit(y, b"out", 7), Edit(z, b"gone", 8)]
     )
     subject.store.write([Edit(z, None, 8), *(Edit(key, b"1", 9) for key in beside)])
-    unless = Unless(b"d", b"x", frozenset({b"out", b"old"}))
+    exclude = RowExclusion(b"d", b"x", frozenset({b"out", b"old"}))
     column = [(b"d", b"x")]
-    choices: list[tuple[Columns, Unless | None]] = [
+    choices: list[tuple[Columns, RowExclusion | None]] = [
         (None, None),
         (column, None),
         ([(b"d", b"x"), (b"e", b"y"), (b"d", b"none")], None),
-        (None, unless),
-        (column, unless),
+        (None, exclude),
+        (column, exclude),
     ]
     for columns, left_out in choices:
         there = list(subject.store.scan(subject.table, b"", None, columns, left_out))
         back = subject.store.scan(subject.table, b"", None, columns, left_out, reverse=True)
         assert list(back) == there[::-1]
     with pytest.raises(InvalidRequestError, match="lack the one"):
-        scan_back(subject, columns=[(b"d", b"y")], unless=unless)
+        scan_back(subject, columns=[(b"d", b"y")], exclude=exclude)
     with pytest.raises(TableUnavailable, match=r"no such table.*'nowhere'"):
         list(subject.store.scan(b"nowhere", reverse=True))
 
@@ -748,9 +748,9 @@ def test_a_reverse_scan_goes_on_over_any_number_of_rows(subject: Subject) -> Non
     subject.store.write([Edit(subject.key(row, "x"), b"out", 11) for row in rows])
     kept = [rows[0], rows[700], rows[2598]]
     subject.store.write([Edit(subject.key(row, "x"), b"in", 12) for row in kept])
-    unless = Unless(b"d", b"x", frozenset({b"out"}))
-    assert scan_back(subject, b"0", None, None, unless) == kept[::-1]
-    assert scan_back(subject, rows[1], rows[2598], [(b"d", b"x")], unless) == [rows[700]]
+    exclude = RowExclusion(b"d", b"x", frozenset({b"out"}))
+    assert scan_back(subject, b"0", None, None, exclude) == kept[::-1]
+    assert scan_back(subject, rows[1], rows[2598], [(b"d", b"x")], exclude) == [rows[700]]
 
 
 def test_a_reverse_scan_goes_from_region_to_region(subject: Subject) -> None:
@@ -928,9 +928,9 @@ def test_what_is_done_together_sees_itself_and_is_done_afterwards(subject: Subje
         subject.store.write([Edit(key, b"1", 10)])
         found.append(subject.store.read([key])[key])
         found.append(subject.store.check_and_put([put_if(key, b"1", (key, b"2"))]))
-        subject.store.together(lambda: subject.store.write([Edit(other, b"3", 10)]))
+        subject.store.atomically(lambda: subject.store.write([Edit(other, b"3", 10)]))
 
-    subject.store.together(work)
+    subject.store.atomically(work)
     assert found == [Cell(b"1", 10), [True]]
     client = subject.another_client()
     assert [cell and cell.value for cell in client.read([key, other]).values()] == [b"2", b"3"]
@@ -945,7 +945,7 @@ def test_what_is_done_together_is_one_transaction_where_the_store_says_so(
     subject: Subject,
 ) -> None:
     """A commit is one such function: half of it must not be seen, nor stay."""
-    assert "atomic_together" in subject.store.features
+    assert "atomic" in subject.store.features
     key, other = subject.key("r", "x"), subject.key("s", "x")
     client = subject.another_client()
     seen: list[list[Cell | None]] = []
@@ -962,7 +962,7 @@ def test_what_is_done_together_is_one_transaction_where_the_store_says_so(
         threads.append(reader)
 
     threads: list[threading.Thread] = []
-    subject.store.together(work)
+    subject.store.atomically(work)
     for reader in threads:
         reader.join()
     assert seen and all((cells[0] is None) == (cells[1] is None) for cells in seen)
@@ -977,11 +977,11 @@ def test_what_raises_together_is_undone_together(subject: Subject) -> None:
 
     def work() -> None:
         subject.store.write([Edit(key, b"1", 20)])
-        subject.store.together(lambda: subject.store.write([Edit(other, b"1", 20)]))
+        subject.store.atomically(lambda: subject.store.write([Edit(other, b"1", 20)]))
         raise KeyError("a lock")
 
     with pytest.raises(KeyError, match="a lock"):
-        subject.store.together(work)
+        subject.store.atomically(work)
     assert subject.get(key) == Cell(b"0", 10)
     assert subject.get(other) is None
     subject.store.write([Edit(other, b"2", 5)])  # the next call is one of its own
@@ -1006,7 +1006,7 @@ def test_nobody_else_writes_meanwhile(subject: Subject) -> None:
                     [Edit(key, b"%d" % (int(cell.value) + 1), cell.timestamp + 1)], durable=False
                 )
 
-            client.together(work)
+            client.atomically(work)
 
     other = subject.another_client()
     with running(lambda _: add(other)):

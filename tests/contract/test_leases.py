@@ -595,7 +595,7 @@ def test_a_waiter_that_died_is_in_the_way_for_seconds_only(
             raise Killed
 
     class Dead(LeaseService):
-        def _give_back(self) -> None:
+        def _sweep(self) -> None:
             """Nobody cleans up."""
 
     dying = Dead(one.connections.url, clock=Mortal())
@@ -632,10 +632,10 @@ def test_of_many_who_grab_at_once_one_gets_it(subject: Subject, pool: ThreadPool
     """The one thing that a lease is for."""
     services = [subject.another() for _ in range(4)]
     for _ in range(5):
-        together = threading.Barrier(8)
+        atomically = threading.Barrier(8)
 
-        def grab(service: LeaseService, together: threading.Barrier = together) -> bool:
-            together.wait(PATIENCE_MS / 1000)
+        def grab(service: LeaseService, atomically: threading.Barrier = atomically) -> bool:
+            atomically.wait(PATIENCE_MS / 1000)
             try:
                 service.grab_lease([exclusive("d/t")], LONG_S)
             except LeaseAlreadyExistsError:

@@ -11,32 +11,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
 from pathlib import Path as Folder
-from random import Random
 from typing import Any, Literal
 
 import psycopg
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import (
-    Column,
-    Connection,
-    Engine,
-    MetaData,
-    Table,
-    event,
-    insert,
-    make_url,
-    text,
-    update,
-)
+from sqlalchemy import Connection, Engine, event, insert, make_url, text, update
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
-from tests.integration.lease_worker import make_tables
 from tests.integration.postgresql import PostgreSQL
 from txn.clock import ManualClock, SystemClock
 from txn.errors import MaybeApplied, NotApplied, StoreClosedError, StoreError
@@ -44,14 +27,12 @@ from txn.leases import (
     LeaseAlreadyExistsError,
     LeaseNotFoundError,
     exclusive,
-    migrations,
     open_leases,
     path,
     shared,
 )
-from txn.leases.connections import Connections
 from txn.leases.service import LeaseService
-from txn.leases.tables import VERSION, VERSION_TABLE, leases, metadata, now
+from txn.leases.tables import leases, now
 
 LONG_S = 3_600
 WAIT_S = 300
@@ -108,18 +89,6 @@ def until_somebody_waits(connection: Connection) -> None:
     while connection.execute(waiting).first() is None:
         assert CLOCK.monotonic_ms() < due_ms
         CLOCK.sleep_ms(5)
-
-
-OLD_NAMES = {
-    "D": "d",
-    "T": "other_t",
-    "D/t": "d/t",
-    "D/T": "d/other_t",
-    "D/u/P=Mon/q=a%2FB": "d/u/p=Mon/q=a%2FB",
-    "P=Mon/q=a%2FB": "p=Mon/q=a%2FB",
-    "D/v": "d/v",
-}
-"""What an older version has written, by what this one writes."""
 
 
 def ids(service: LeaseService) -> list[int]:
@@ -298,100 +267,6 @@ def test_a_closed_service_says_so(database_url: str) -> None:
         service.list_lease()
 
 
-def test_the_migrations_make_what_the_code_expects(one: LeaseService) -> None:
-    """The tables are described twice: as they are, and as they came to be."""
-
-    def differences(connection: Any) -> list[Any]:
-        options = {"compare_type": True, "version_table": VERSION_TABLE}
-        context = MigrationContext.configure(connection, opts=options)
-        return [
-            each
-            for each in compare_metadata(context, metadata)
-            if not (each[0] == "remove_table" and each[1].name == "txn_lease_ids")
-        ]
-
-    assert one.connections.run(differences) == []
-    folder = Folder(migrations.__file__).parent
-    assert ScriptDirectory(str(folder)).get_current_head() == VERSION
-
-
-def test_leases_of_an_older_version_are_kept_under_names_in_lower_case(database_url: str) -> None:
-    """What it wrote as `Sales/Orders` would deny nobody, and could not be given back."""
-
-    def as_written_before(connection: Connection) -> None:
-        connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = 'v0001'"))
-        connection.execute(text("ALTER TABLE txn_leases DROP COLUMN claims"))
-        for column in ("db_name", "table_name", "object", "partition_name"):
-            old = text(f"UPDATE txn_leases SET {column} = :new WHERE {column} = :old")
-            for new, former in OLD_NAMES.items():
-                connection.execute(old, {"new": new, "old": former})
-
-    with open_leases(database_url) as service:
-        twice = service.grab_lease([shared("d/t"), exclusive("d/other_t")], LONG_S)
-        day = service.grab_lease([exclusive("d/u/p=Mon/q=a%2FB"), shared("d/v")], LONG_S)
-        before = {lease.lease_id: lease.end_utc for lease in service.list_lease()}
-        service.connections.run(as_written_before)
-    with open_leases(database_url) as service:
-        found = service.list_lease()
-        assert [(str(lease.request), lease.lease_id) for lease in found] == [
-            ("X d/t", twice),
-            ("X d/u/p=Mon/q=a%2FB", day),
-            ("S d/v", day),
-        ]
-        assert {lease.lease_id: lease.end_utc for lease in found} == before
-        with pytest.raises(LeaseAlreadyExistsError):
-            service.grab_lease([shared("d/u/p=Mon/q=a%2FB")], LONG_S)
-        assert service.extend_lease(twice, "D/T") >= before[twice]
-        assert service.drop_lease(day) == 2
-
-
-def test_leases_of_an_older_version_go_on(database_url: str) -> None:
-    """Nobody stops all jobs for an update. What was granted before it counts as it was found then;
-    a program of the older version that still runs writes no count, and its lease is as long as it
-    was."""
-    older = Connections(make_url(database_url), CLOCK, Random(1))
-    of_older = [each for each in leases.columns if each.name != "claims"]
-
-    def write(connection: Connection, number: int, objects: str) -> None:
-        at = connection.execute(now().select()).scalar_one()
-        known = {
-            "lease_id": number,
-            "user_name": "ann",
-            "db_name": "d",
-            "partition_name": "",
-            "start_utc": at,
-            "end_utc": at + timedelta(seconds=LONG_S),
-            "lease_type": "s",
-            "granted": True,
-            "duration_s": LONG_S,
-            "token": "",
-        }
-        of_each = [{**known, "object": f"d/{each}", "table_name": each} for each in objects]
-        table = Table("txn_leases", MetaData(), *(Column(c.name, c.type) for c in of_older))
-        connection.execute(insert(table), of_each)
-
-    make_tables(database_url, "v0002")
-    older.run(partial(write, number=101, objects="tu"))
-    with open_leases(database_url, place_s=LONG_S) as service:
-        older.run(partial(write, number=102, objects="vw"))
-        for number in (101, 102):
-            assert service.extend_lease(number, duration_s=2 * LONG_S) > service.now()
-        service.force_drop_lease(["d/t", "d/v"])
-        with pytest.raises(LeaseNotFoundError):
-            service.extend_lease(101)
-        service.extend_lease(102)
-    older.close()
-
-
-def test_the_tables_of_a_later_version_are_left_alone(database_url: str) -> None:
-    """An old client beside new ones would not see what they agreed upon."""
-    with open_leases(database_url) as service:
-        later = text(f"UPDATE {VERSION_TABLE} SET version_num = 'v9999'")
-        service.connections.run(lambda each: each.execute(later))
-    with pytest.raises(StoreError, match="another version"):
-        open_leases(database_url)
-
-
 def test_a_session_that_the_server_ended_is_replaced(postgresql: PostgreSQL) -> None:
     """Firewalls and administrators end sessions that are idle."""
     with open_leases(postgresql.new_database()) as service:
@@ -449,6 +324,7 @@ def test_a_turn_shows_what_was_decided_before_it(postgresql: PostgreSQL, level: 
                 "granted": True,
                 "duration_s": LONG_S,
                 "token": "",
+                "claims": 1,
             }
             connection.execute(insert(leases).values(row))
             return grabbing
@@ -534,7 +410,7 @@ def test_a_grab_waits_for_an_extension_that_is_under_way(postgresql: PostgreSQL)
 
 
 def test_databases_can_be_opened_for_the_first_time_side_by_side(tmp_path: Folder) -> None:
-    """Alembic keeps what it works on in a module, for all threads."""
+    """One of them creates the tables, and the others find them."""
     with ThreadPoolExecutor(8) as pool:
         urls = [f"sqlite:///{tmp_path}/{number}/leases" for number in range(4)] * 4
         for service in pool.map(open_leases, urls):

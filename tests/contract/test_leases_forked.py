@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from txn.errors import StoreError
-from txn.leases import exclusive, forking, open_leases
+from txn.leases import databases, exclusive, open_leases
 
 LONG_S = 3_600
 WITHIN_S = 120
@@ -154,7 +154,7 @@ def test_a_fork_within_a_transaction_cannot_use_the_leases(
     tmp_path: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is under way would look to it as if it were its own; the parent's is not disturbed."""
-    monkeypatch.setattr(forking, "FORK_PATIENCE_S", 0.1)
+    monkeypatch.setattr(databases, "FORK_WITHIN_S", 0.1)
     url = f"sqlite:///{tmp_path}/leases"
     begun, forked = threading.Event(), threading.Event()
     with open_leases(url) as leases, open_leases(url) as idle, ThreadPoolExecutor(1) as pool:

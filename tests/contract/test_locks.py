@@ -6,6 +6,7 @@ Two managers stand for two processes: they share nothing but what keeps the lock
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import uuid
@@ -315,6 +316,24 @@ def test_explicit_locks_survive_their_session(subject: Subject, two: LockManager
     assert two.release(path("d/t")) == 0  # another's
     assert subject.another("ending").release(path("d/t")) == 1
     assert two.locks() == []
+
+
+def test_a_fork_that_leaves_the_block_releases_nothing_that_its_parent_holds(
+    one: LockManager, two: LockManager
+) -> None:
+    """A program that forks within the block, and whose child returns or fails, relies on them."""
+    with one.hold([exclusive("d/t")]) as held:
+        child = os.fork()
+        if child == 0:
+            try:
+                held.__exit__()
+                held.release()
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        held.check()
+        assert not granted(two, shared("d/t"))
+    assert granted(two, exclusive("d/t"))
 
 
 def test_a_waiter_for_an_explicit_lock_ends_with_its_session(

@@ -26,7 +26,7 @@ from txn import (
 from txn.assertions import Assertion
 from txn.clock import ManualClock
 from txn.model import Cell, Edit
-from txn.protocol.attempt import ProtocolName
+from txn.protocol.statuses import ProtocolName
 from txn.stores import open_store
 
 pytestmark = pytest.mark.fast
@@ -46,7 +46,7 @@ class Database:
         self.clock = ManualClock()
         self.store = open_store("memory://", self.clock)
         self.engine = Engine(
-            self.store, table="data", clock=self.clock, chance=Random(1), protocol=protocol
+            self.store, table="data", clock=self.clock, rng=Random(1), protocol=protocol
         )
         self.engine.ensure_table("data", ["d", "e"])
 
@@ -87,33 +87,33 @@ def tell(result: Committed | TxnError) -> str:
     return "refused"
 
 
-def some_assertion(chance: Random) -> Assertion:
-    key, value = chance.choice(KEYS), b"%d" % chance.randrange(3)
+def some_assertion(rng: Random) -> Assertion:
+    key, value = rng.choice(KEYS), b"%d" % rng.randrange(3)
     kinds = (
         Exact(key, value),
         GreaterThan(key, value),
         Some(key),
         Version(key, None),
     )
-    chosen = chance.choice(kinds)
-    dated = Version(key, chance.choice((NOW, NOW, NOW + 1)))
-    return chance.choice((chosen, ~chosen, chosen | Some(chance.choice(KEYS)), dated))
+    chosen = rng.choice(kinds)
+    dated = Version(key, rng.choice((NOW, NOW, NOW + 1)))
+    return rng.choice((chosen, ~chosen, chosen | Some(rng.choice(KEYS)), dated))
 
 
-def some_request(chance: Random) -> Request:
-    keys = chance.sample(KEYS, chance.randint(1, 4))
+def some_request(rng: Random) -> Request:
+    keys = rng.sample(KEYS, rng.randint(1, 4))
     changes = tuple(
-        Delete(key) if chance.random() < 0.3 else Mutation(key, b"%d" % chance.randrange(3))
+        Delete(key) if rng.random() < 0.3 else Mutation(key, b"%d" % rng.randrange(3))
         for key in keys
     )
-    asserted = tuple(some_assertion(chance) for _ in range(chance.randrange(3)))
-    token = chance.choice(TOKENS)
+    asserted = tuple(some_assertion(rng) for _ in range(rng.randrange(3)))
+    token = rng.choice(TOKENS)
     return Request(changes, asserted, token.encode() if token else None)
 
 
-def some_batches(chance: Random) -> Iterator[list[Request]]:
+def some_batches(rng: Random) -> Iterator[list[Request]]:
     for _ in range(STEPS):
-        yield [some_request(chance) for _ in range(chance.choice((1, 1, 1, 3)))]
+        yield [some_request(rng) for _ in range(rng.choice((1, 1, 1, 3)))]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.blocks import list_python
-from txn.protocol.phases import Status
+from txn.protocol.statuses import Status
 from txn.stores import open_store
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from txn.assertions import And, Exact, GreaterThan, Not, Or, Some, Version
 from txn.model import Delete, Key, Mutation
-from txn.protocol.row import FORMAT, Buffer, Plan, encode_buffer, encode_plan
+from txn.protocol.codec import FORMAT, Buffer, Plan, encode_buffer, encode_plan
 from txn.request import Request
 
 FOLDER = Path(__file__).parent / f"format{FORMAT}"
@@ -63,7 +63,10 @@ PLANS = {
 
 def files() -> dict[str, bytes]:
     """Return the name and the content of each golden file, as the current code writes it."""
-    buffers = {f"{name}.buffer": encode_buffer(buffer) for name, buffer in BUFFERS.items()}
+    buffers = {
+        f"{name}.buffer": encode_buffer(buffer.request, buffer.lock_ttl_ms)
+        for name, buffer in BUFFERS.items()
+    }
     plans = {f"{name}.plan": encode_plan(plan) for name, plan in PLANS.items()}
     return buffers | plans
 

@@ -7,18 +7,9 @@ import pytest
 from tests.golden.generate import BUFFERS, FOLDER, PLANS, files
 from txn.errors import CorruptRowError
 from txn.model import Cell, Row
-from txn.protocol.phases import Status
-from txn.protocol.row import (
-    FAMILY,
-    RowState,
-    column,
-    decode_buffer,
-    decode_marker,
-    decode_plan,
-    decode_row,
-    encode_marker,
-    is_row_key,
-)
+from txn.protocol.codec import decode_buffer, decode_marker, decode_plan, encode_marker
+from txn.protocol.row import FAMILY, RowState, column, decode_row, is_row_key
+from txn.protocol.statuses import Status
 
 pytestmark = pytest.mark.fast
 FORMAT1 = FOLDER.parent / "format1"

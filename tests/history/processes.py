@@ -27,13 +27,13 @@ from tests.history.events import Ending, Transaction
 from tests.history.recording import Recorder, load, to_file
 from tests.history.workload import MODELS, Work, atomic, raw
 from txn import Engine, Key, Policy, connect
-from txn.protocol.attempt import ProtocolName
+from txn.protocol.statuses import ProtocolName
 
 ROOT = Path(__file__).parents[2]
 MODULE = "tests.history.processes"
 TABLE = "history"
 TRANSACTIONS = "history-txn"
-POLICY = Policy(lease_ms=400, deadline_ms=60_000, attempts=20)
+POLICY = Policy(lock_ttl_ms=400, deadline_ms=60_000, attempts=20)
 LOOKS = {"writer": atomic, "reader": raw}
 KEYS = 6
 EPOCH_NS = 500_000_000
@@ -93,7 +93,7 @@ def judge(plans: Iterable[Plan]) -> None:
 
 def run(plan: Plan) -> Result:
     """Let them work, kill some of them, mend what they left, and read all of it once more."""
-    chance = Random(plan.seed)
+    rng = Random(plan.seed)
     started_ns = time.monotonic_ns()
     with open_engine(plan.uris[0], plan.transactions, plan.protocol) as engine:
         if engine.context.store.describe(TABLE.encode()):  # perhaps of another database
@@ -102,8 +102,8 @@ def run(plan: Plan) -> Result:
         with _crew(plan) as crew:
             crew.wait_until_all_work()
             for number in range(plan.kills):
-                time.sleep(chance.uniform(0, 2 * plan.kill_each_s))
-                crew.replace(chance.randrange(plan.writers))
+                time.sleep(rng.uniform(0, 2 * plan.kill_each_s))
+                crew.replace(rng.randrange(plan.writers))
                 if number % FSCK_EACH == 0:
                     _mend(engine, FSCK_GRACE_MS)
             crew.wait_until_all_work()
@@ -206,19 +206,19 @@ def main() -> None:
     role, model, name, seed, folder, uri, transactions = sys.argv[1:]
     threading.Thread(target=end_with_input, daemon=True).start()
     recorder = Recorder(to_file(Path(folder) / f"{name}.jsonl"))
-    chance = Random(f"{seed}/{name}")
-    work = Work(MODELS[model], [], chance, recorder, name, LOOKS[role])
+    rng = Random(f"{seed}/{name}")
+    work = Work(MODELS[model], [], rng, recorder, name, LOOKS[role])
     with open_engine(uri, transactions) as engine:
         while True:
             work.keys = keys(time.monotonic_ns() // EPOCH_NS, int(seed))
             if role == "reader":
                 time.sleep(READER_REST_S)
                 work.look(engine)
-            elif chance.random() < 0.3:
-                chance.choice([work.look, work.scan])(engine)
+            elif rng.random() < 0.3:
+                rng.choice([work.look, work.scan])(engine)
             else:
-                write = chance.choice([work.write, work.block])
-                write(engine, chance.choice(["complete", "decided"]))
+                write = rng.choice([work.write, work.block])
+                write(engine, rng.choice(["complete", "decided"]))
 
 
 if __name__ == "__main__":

@@ -15,13 +15,12 @@ from random import Random
 
 from tests.history.anomalies import Anomaly
 from tests.history.recording import Line, Recorder, history
-from tests.history.workload import LISTS, MODELS, Commit, Look, Model, Work, atomic
+from tests.history.workload import LISTS, MODELS, Commit, Model, Observation, Work, atomic
 from tests.simulation.puppets import asks_for
 from tests.simulation.schedule import Schedule, Task, Trace
 from tests.simulation.world import key
 from txn import Engine, Key
-from txn.protocol.attempt import ProtocolName
-from txn.protocol.phases import Status
+from txn.protocol.statuses import ProtocolName, Status
 from txn.request import Ack
 from txn.testing.faulty import Call, Fault
 
@@ -39,7 +38,7 @@ class HistorySchedule(Schedule):
         self,
         seed: int,
         model: Model = LISTS,
-        look: Look = atomic,
+        look: Observation = atomic,
         trace: Trace | None = None,
         protocol: ProtocolName = "six-phase",
     ) -> None:
@@ -109,13 +108,13 @@ class Clerk:
 
     def look(self, engine: Engine) -> object:
         readers = self._readers
-        if readers.look_with is atomic and readers.chance.random() < 0.4:
+        if readers.look_with is atomic and readers.rng.random() < 0.4:
             return readers.scan(engine)
         return readers.look(engine)
 
     def transfer(self, engine: Engine, ack: Ack, once: str | None) -> None:
         work = self._work
-        (work.block if work.chance.random() < 0.4 else work.write)(engine, ack, once)
+        (work.block if work.rng.random() < 0.4 else work.write)(engine, ack, once)
 
     def transfer_by(self, commit: Commit, engine: Engine, once: str | None) -> None:
         self._work.write_by(commit, engine, once)
@@ -127,7 +126,7 @@ class Clerk:
 def found(
     seeds: Iterable[int],
     model: Model = LISTS,
-    look: Look = atomic,
+    look: Observation = atomic,
     protocol: ProtocolName = "six-phase",
 ) -> Iterator[tuple[int, Anomaly]]:
     """Run schedules; yield what is wrong with any of them, and the seed that shows it again."""

@@ -20,11 +20,11 @@ from tests.simulation.world import TABLE, TRANSACTIONS, World, key
 from txn import AbortedError, Cell, CommitOutcomeUnknown, Engine, Key, Mutation, Policy
 from txn.clock import Clock
 from txn.model import Edit
-from txn.protocol.attempt import ProtocolName
-from txn.protocol.rules import protocol_key
+from txn.protocol.protocols import protocol_key
+from txn.protocol.statuses import ProtocolName
 from txn.testing.faulty import Crash, Plan, faultless
 
-POLICY = Policy(attempts=1, lease_ms=1000, courtesy_ms=5)
+POLICY = Policy(attempts=1, lock_ttl_ms=1000, courtesy_ms=5)
 ITEM = "item"
 ITEMS = [key(f"{ITEM}-{name}") for name in "abc"]
 """All the keys that a story may put into its range."""

@@ -401,18 +401,18 @@ def test_each_group_of_transactions_is_told_once_and_as_its_worst() -> None:
     assert len(found) == 2
 
 
-def serial(count: int, clients: int, chance: Random) -> list[Transaction]:
+def serial(count: int, clients: int, rng: Random) -> list[Transaction]:
     """A good history: each takes effect at an instant, and others begin and end around it."""
     lists: dict[str, list[int]] = {}
     history = []
     for i in range(count):
-        keys = chance.sample([f"k{i * 20 // count}-{n}" for n in range(8)], 3)
+        keys = rng.sample([f"k{i * 20 // count}-{n}" for n in range(8)], 3)
         events: list[Read | Write] = [Read(key, tuple(lists.get(key, ()))) for key in keys]
-        for key in keys[: chance.randint(0, 2)]:
+        for key in keys[: rng.randint(0, 2)]:
             events.append(Write(key, i))
             lists.setdefault(key, []).append(i)
-        early, late = (chance.randint(0, 10 * clients) for _ in range(2))
-        ending = chance.choice([Ending.COMMITTED] * 9 + [Ending.UNKNOWN])
+        early, late = (rng.randint(0, 10 * clients) for _ in range(2))
+        ending = rng.choice([Ending.COMMITTED] * 9 + [Ending.UNKNOWN])
         history.append(t(f"t{i}", *events, at=(10 * i - early, 10 * i + late), ending=ending))
     return history
 

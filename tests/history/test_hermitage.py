@@ -17,8 +17,7 @@ from tests.simulation.puppets import Puppet, asks_for, reads_row
 from tests.simulation.world import key
 from txn import InvalidRequestError, Mutation
 from txn.model import Edit
-from txn.protocol.attempt import ProtocolName
-from txn.protocol.phases import Status
+from txn.protocol.statuses import ProtocolName, Status
 from txn.testing.faulty import NO_FAULT, Call, Fault, Reply
 
 pytestmark = [pytest.mark.fast, pytest.mark.usefixtures("rows_for_all")]

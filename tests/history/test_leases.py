@@ -100,11 +100,11 @@ def test_leases_deny_each_other_as_locks_do() -> None:
         mine = [each for each in in_order(some) if each.path in theirs]
         return not all(each.mode.allows(theirs[each.path]) for each in mine)
 
-    chance = Random(3)
+    rng = Random(3)
     objects = ["d/t", "d/u", "d/t/p=1", "d/t/p=2", "d/t/p=1/q=1", "d/t/p=1/q=2"]
     for _ in range(3_000):
         some, others = (
-            [chance.choice((shared, exclusive))(each) for each in chance.sample(objects, 2)]
+            [rng.choice((shared, exclusive))(each) for each in rng.sample(objects, 2)]
             for _ in range(2)
         )
         assert deny(some, others) == as_locks(some, others), (some, others)

@@ -14,7 +14,7 @@ from tests.history.events import Ending
 from tests.history.processes import Plan, judge
 from tests.history.recording import Recorder, load, to_file
 from tests.history.workload import MODELS
-from txn.protocol.attempt import ProtocolName
+from txn.protocol.statuses import ProtocolName
 
 KILLS = int(os.environ.get("TXN_HISTORY_KILLS", "5"))
 ROUNDS = 20  # as a rule the first one shows it, and on a busy machine it may take some

@@ -18,9 +18,10 @@ from tests.history.workload import COUNTERS, LISTS, MODELS, REGISTERS, raw
 from tests.simulation import variants
 from txn import OptimisticTransaction
 from txn.protocol import commit as commit_module
-from txn.reading import keys as keys_module
-from txn.reading import look as look_module
-from txn.reading import rows as rows_module
+from txn.protocol import prepare as prepare_module
+from txn.protocol import six_phase as six_phase_module
+from txn.reading import scans as scans_module
+from txn.reading import snapshot as snapshot_module
 
 HISTORIES = int(os.environ.get("TXN_HISTORIES", "1500"))
 GROUPS = 6
@@ -56,7 +57,7 @@ def test_raw_reads_are_fractured_and_late() -> None:
 
 
 def without_assertions(patch: Patch) -> None:
-    patch.setattr(commit_module, "holds", lambda assertion, cells: True)
+    patch.setattr(six_phase_module, "holds", lambda assertion, cells: True)
 
 
 VARIANTS: dict[str, tuple[Kind, Callable[[Patch], None]]] = {
@@ -71,7 +72,7 @@ VARIANTS: dict[str, tuple[Kind, Callable[[Patch], None]]] = {
     ),
     "locks come before the row": (
         Kind.G_SINGLE,
-        lambda patch: patch.setattr(commit_module, "prepare", variants.lock_first),
+        lambda patch: patch.setattr(six_phase_module, "prepare_six_phase", variants.lock_first),
     ),
     "unlock by a plain write": (
         Kind.LOST_UPDATE,
@@ -83,11 +84,11 @@ VARIANTS: dict[str, tuple[Kind, Callable[[Patch], None]]] = {
     ),
     "cells are read once": (
         Kind.G_SINGLE,
-        lambda patch: patch.setattr(keys_module, "_try", variants.look_once),
+        lambda patch: patch.setattr(snapshot_module, "_try", variants.look_once),
     ),
     "reads are taken for instants": (
         Kind.G_SINGLE,
-        lambda patch: patch.setattr(keys_module, "_try", keys_module._try_at_once),
+        lambda patch: patch.setattr(snapshot_module, "_try", snapshot_module._try_at_once),
     ),
     "unlock of whole rows": (
         Kind.INCOMPATIBLE_ORDER,
@@ -95,11 +96,11 @@ VARIANTS: dict[str, tuple[Kind, Callable[[Patch], None]]] = {
     ),
     "rows are scanned past their holders": (
         Kind.G_SINGLE,
-        lambda patch: patch.setattr(rows_module, "find_undecided", lambda _, holders: holders),
+        lambda patch: patch.setattr(scans_module, "find_undecided", lambda _, holders: holders),
     ),
     "ranges are not looked at again": (
         Kind.G2,
-        lambda patch: patch.setattr(commit_module, "find_phantom", lambda *_: None),
+        lambda patch: patch.setattr(prepare_module, "find_phantom", lambda *_: None),
     ),
 }
 
@@ -116,9 +117,9 @@ def test_a_missing_safeguard_shows_in_a_history(name: str, monkeypatch: Patch) -
 def test_readers_that_do_not_wait_show_in_a_history(monkeypatch: Patch) -> None:
     """Somebody adds to a range between a block's look and its decision, and somebody who only reads
     comes by: it takes three to see it, so here are many who read."""
-    for module in (keys_module, look_module, rows_module):
+    for module in (snapshot_module, scans_module):
         monkeypatch.setattr(module, "hides_values", lambda rules, holder, cells: False)
-    monkeypatch.setattr(keys_module, "_was_undecided", variants.was_undecided)
+    monkeypatch.setattr(snapshot_module, "_was_undecided", variants.was_undecided)
     kinds = {anomaly.kind for _, anomaly in islice(found_among_blocks(range(MANY), COUNTERS), 1)}
     assert kinds == {Kind.G2}
 

@@ -52,7 +52,7 @@ class Account:
     anomalies: list[Anomaly] = field(default_factory=list)
 
 
-Look = Callable[[Transaction], Iterator[View | Anomaly]]
+Observation = Callable[[Transaction], Iterator[View | Anomaly]]
 
 
 def account_of_lists(history: Sequence[Transaction]) -> Account:
@@ -89,7 +89,7 @@ def account_of_registers(history: Sequence[Transaction]) -> Account:
     return account
 
 
-def _account(history: Sequence[Transaction], look: Look) -> Account:
+def _account(history: Sequence[Transaction], look: Observation) -> Account:
     writers = {(w.key, w.value): t for t in history for w in t.writes()}
     assert len(writers) == sum(len(t.writes()) for t in history), "a version has two writers"
     happened, views, anomalies = _happened(history, writers, look)
@@ -102,7 +102,7 @@ def _account(history: Sequence[Transaction], look: Look) -> Account:
 
 
 def _happened(
-    history: Iterable[Transaction], writers: Mapping[Version, Transaction], look: Look
+    history: Iterable[Transaction], writers: Mapping[Version, Transaction], look: Observation
 ) -> tuple[set[Transaction], list[View], list[Anomaly]]:
     """Return what was committed, and of what is unknown, whatever these have seen, and so on."""
     happened = {t for t in history if t.ending is Ending.COMMITTED}

@@ -37,7 +37,7 @@ from txn.spans import Span, make_span
 
 Cells = Mapping[Key, Cell | None]
 Commit = Callable[[Request], Committed]
-Look = Callable[[Engine, Sequence[Key]], Cells]
+Observation = Callable[[Engine, Sequence[Key]], Cells]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +77,13 @@ def _count(cell: Cell | None) -> int:
 
 LISTS = Model(
     lambda cell: tuple(_bytes(cell).decode().split()),
-    lambda cell, name, chance: b"%b %b" % (_bytes(cell), name.encode()),
+    lambda cell, name, rng: b"%b %b" % (_bytes(cell), name.encode()),
     lambda t, key, cell, merged: t.append(key, (merged or b"").removeprefix(_bytes(cell))),
     check_lists,
 )
 REGISTERS = Model(
     lambda cell: cell.value.decode() if cell else None,
-    lambda cell, name, chance: None if chance.random() < 0.3 else name.encode(),
+    lambda cell, name, rng: None if rng.random() < 0.3 else name.encode(),
     _put,
     check_registers,
     blind=0.4,
@@ -91,7 +91,7 @@ REGISTERS = Model(
 # Each adds an amount of its own, so that no sum is reached twice.
 COUNTERS = Model(
     lambda cell: _count(cell) if cell else None,
-    lambda cell, name, chance: (_count(cell) + chance.getrandbits(48) + 1).to_bytes(8),
+    lambda cell, name, rng: (_count(cell) + rng.getrandbits(48) + 1).to_bytes(8),
     lambda t, key, cell, merged: t.increment(key, int.from_bytes(merged or b"") - _count(cell)),
     check_registers,
 )
@@ -114,10 +114,10 @@ class Work:
 
     model: Model
     keys: Sequence[Key]
-    chance: Random
+    rng: Random
     recorder: Recorder
     name: str
-    look_with: Look = atomic
+    look_with: Observation = atomic
     done: int = field(default=0)
 
     def look(self, engine: Engine, keys: Sequence[Key] | None = None) -> Cells | None:
@@ -134,7 +134,7 @@ class Work:
     def scan(self, engine: Engine) -> None:
         """Scan a range, row by row or as of one instant."""
         start, (wanted, inside) = self.recorder.now(), self._range()
-        snapshot = self.chance.random() < 0.5
+        snapshot = self.rng.random() < 0.5
         try:
             rows = list(engine.scan(*_bounds(wanted), snapshot=snapshot))
         except TxnError:
@@ -171,7 +171,7 @@ class Work:
         try:
             with engine.transaction(ack=ack, once=once) as t:
                 events, cells = self._met(t)
-                written = self._merged(name, cells) if self.chance.random() < 0.8 else {}
+                written = self._merged(name, cells) if self.rng.random() < 0.8 else {}
                 for key, merged in written.items():
                     self.model.put(t, key, cells.get(key), merged)
                 writes = [self.model.write(key, name, merged) for key, merged in written.items()]
@@ -196,7 +196,7 @@ class Work:
             self._end(name, result)
 
     def some(self, keys: Sequence[Key]) -> list[Key]:
-        return self.chance.sample(keys, self.chance.randint(1, min(3, len(keys))))
+        return self.rng.sample(keys, self.rng.randint(1, min(3, len(keys))))
 
     # ------------------------------------------------------------------------------- details
 
@@ -204,8 +204,8 @@ class Work:
         """Read and scan in a block; return the events, and all that it then knows."""
         events: list[Read] = []
         cells: dict[Key, Cell | None] = {}
-        for _ in range(self.chance.randint(1, 2)):
-            if self.chance.random() < 0.5:
+        for _ in range(self.rng.randint(1, 2)):
+            if self.rng.random() < 0.5:
                 keys = self.some(self.keys)
                 cells.update({key: _undated(value) for key, value in t.get_many(keys).items()})
                 events += [self._read(key, cells) for key in keys]
@@ -220,8 +220,8 @@ class Work:
 
     def _range(self) -> tuple[Span, list[Key]]:
         """Choose rows, all or from one to another, and return their range and its keys."""
-        first, last = sorted(self.chance.choices([key.row for key in self.keys], k=2))
-        if self.chance.random() < 0.5:
+        first, last = sorted(self.rng.choices([key.row for key in self.keys], k=2))
+        if self.rng.random() < 0.5:
             first, last = min(k.row for k in self.keys), max(k.row for k in self.keys)
         wanted = make_span(self.keys[0].table, first, last + b"\0")
         return wanted, [key for key in self.keys if key in wanted]
@@ -238,10 +238,10 @@ class Work:
     def _merged(self, name: str, cells: Cells) -> dict[Key, bytes | None]:
         """Choose what to write to: some of what was read, or of all keys where that can be."""
         keys = self.some(self.keys if self._is_blind() else list(cells))
-        return {key: self.model.merged(cells.get(key), name, self.chance) for key in keys}
+        return {key: self.model.merged(cells.get(key), name, self.rng) for key in keys}
 
     def _is_blind(self) -> bool:
-        return self.chance.random() < self.model.blind
+        return self.rng.random() < self.model.blind
 
     def _end(self, name: str, result: Committed | TxnError | None) -> None:
         if result is None or (isinstance(result, Committed) and not result.repeated):
@@ -262,7 +262,7 @@ class Work:
         return [read if known[key] else Missing(*read) for key, read in reads]
 
     def _as_seen(self, key: Key, cell: Cell | None) -> Assertion:
-        if self.chance.random() < 0.5:
+        if self.rng.random() < 0.5:
             return Version(key, cell.timestamp if cell else None)
         return Exact(key, cell.value) if cell else Not(Some(key))
 

@@ -15,7 +15,7 @@ from random import Random
 
 from tests.integration.workers import Log
 from txn import AbortedError, Engine, Key, Mutation, Policy, Version, connect
-from txn.protocol.attempt import ProtocolName
+from txn.protocol.statuses import ProtocolName
 
 TABLE = "bank"
 ACCOUNTS = [Key(f"account{number:02d}", "d", "balance", TABLE) for number in range(20)]
@@ -23,7 +23,7 @@ BALANCE = 1000
 PAUSE_S = 0.05
 """Else there are soon more transactions for fsck to look at than it can between two kills."""
 
-POLICY = Policy(lease_ms=400, deadline_ms=60_000, attempts=50)
+POLICY = Policy(lock_ttl_ms=400, deadline_ms=60_000, attempts=50)
 
 
 def receipt(name: str) -> Key:
@@ -41,11 +41,11 @@ def found_bank(uri: str, protocol: ProtocolName = "six-phase") -> None:
         engine.commit([Mutation(key, str(BALANCE)) for key in ACCOUNTS])
 
 
-def transfer(engine: Engine, chance: Random, name: str, ack: str) -> bool:
+def transfer(engine: Engine, rng: Random, name: str, ack: str) -> bool:
     """Move some money; return whether that was reported as committed."""
-    keys = chance.sample(ACCOUNTS, 2)
+    keys = rng.sample(ACCOUNTS, 2)
     cells = engine.read(keys)
-    amount = chance.randint(1, 10)
+    amount = rng.randint(1, 10)
     mutations, versions = [Mutation(receipt(name), str(amount))], []
     for key, by in zip(keys, (-amount, amount), strict=True):
         cell = cells[key]
@@ -60,11 +60,11 @@ def transfer(engine: Engine, chance: Random, name: str, ack: str) -> bool:
 
 
 def work(engine: Engine, seed: int, log: Log) -> None:
-    chance, number = Random(seed), 0
+    rng, number = Random(seed), 0
     while True:
         number += 1
         name = f"{os.getpid()}-{seed}-{number}"
-        if transfer(engine, chance, name, chance.choice(["complete", "decided"])):
+        if transfer(engine, rng, name, rng.choice(["complete", "decided"])):
             log.add(committed=name)
         time.sleep(PAUSE_S)
 

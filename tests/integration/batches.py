@@ -22,7 +22,7 @@ def account(number: int) -> Key:
     return Key(f"account{number:03}", "d", "x")
 
 
-def commit_together(engine: Engine, requests: Sequence[Request]) -> list[Committed | TxnError]:
+def commit_atomically(engine: Engine, requests: Sequence[Request]) -> list[Committed | TxnError]:
     return engine.commit_many(requests)
 
 
@@ -31,7 +31,7 @@ def submit_all(engine: Engine, requests: Sequence[Request]) -> list[Committed | 
     return [future.exception() or future.result() for future in futures]
 
 
-CLIENTS: tuple[HandIn, ...] = (commit_together, submit_all) * 2
+CLIENTS: tuple[HandIn, ...] = (commit_atomically, submit_all) * 2
 
 
 @contextmanager
@@ -44,10 +44,10 @@ def transferring(engine: Engine, table: str) -> Iterator[None]:
     stop, committed, failures = threading.Event(), [0] * len(CLIENTS), list[BaseException]()
 
     def work(client: int) -> None:
-        chance = Random(client)
+        rng = Random(client)
         try:
             while not stop.is_set():
-                committed[client] += transfer_many(engine, chance, CLIENTS[client])
+                committed[client] += transfer_many(engine, rng, CLIENTS[client])
         except BaseException as error:  # noqa: BLE001
             failures.append(error)
 
@@ -66,9 +66,9 @@ def transferring(engine: Engine, table: str) -> Iterator[None]:
     assert sum(int(cell.value) for cell in cells.values() if cell) == ACCOUNTS * BALANCE
 
 
-def transfer_many(engine: Engine, chance: Random, hand_in: HandIn) -> int:
+def transfer_many(engine: Engine, rng: Random, hand_in: HandIn) -> int:
     """Hand in transfers together; return how many were committed. Anything but a conflict fails."""
-    keys = [account(number) for number in chance.sample(range(ACCOUNTS), 2 * BATCH)]
+    keys = [account(number) for number in rng.sample(range(ACCOUNTS), 2 * BATCH)]
     cells = engine.read(keys)
     requests = []
     for payer, payee in zip(keys[::2], keys[1::2], strict=True):

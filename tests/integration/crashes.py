@@ -8,9 +8,8 @@ from contextlib import closing
 from txn import Engine, Key, Mutation, Some
 from txn.assertions import Assertion
 from txn.model import Check, Edit
-from txn.protocol.attempt import ProtocolName
-from txn.protocol.phases import Status
 from txn.protocol.row import column
+from txn.protocol.statuses import ProtocolName, Status
 from txn.stores import open_store
 from txn.stores.base import Store
 from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply

@@ -22,9 +22,7 @@ from random import Random
 from typing import NamedTuple
 
 import time_machine
-from alembic.command import upgrade
-from alembic.config import Config
-from sqlalchemy import Connection, Engine, event, make_url
+from sqlalchemy import Engine, event
 
 from tests.history.leases import Stay
 from tests.integration.workers import Log, told
@@ -35,12 +33,10 @@ from txn.leases import (
     LeaseNotFoundError,
     LockRequest,
     exclusive,
-    migrations,
     open_leases,
     path,
     shared,
 )
-from txn.leases.connections import Connections
 from txn.leases.service import LeaseService
 from txn.locks.requests import Mode
 
@@ -97,18 +93,18 @@ def until_over(log: Folder) -> Iterator[None]:
 
 def race(leases: LeaseService, log: LeaseLog, seed: int, turns: Iterable[object]) -> None:
     """Take random leases; a database that is away for long costs a turn."""
-    chance = Random(seed)
+    rng = Random(seed)
     for _ in turns:
         with suppress(StoreError):
-            one_turn(leases, log, chance)
+            one_turn(leases, log, rng)
 
 
-def one_turn(leases: LeaseService, log: LeaseLog, chance: Random) -> None:
+def one_turn(leases: LeaseService, log: LeaseLog, rng: Random) -> None:
     """Take some leases, hold them for a moment, and drop them or let them end by themselves."""
-    objects = chance.sample(OBJECTS, chance.randint(1, 3))
-    wanted = [exclusive(at) if chance.random() < 0.6 else shared(at) for at in objects]
-    is_left_to_end = chance.random() < 0.1
-    duration_s, wait_s = SHORT_S if is_left_to_end else LONG_S, chance.choice([0, WAIT_S])
+    objects = rng.sample(OBJECTS, rng.randint(1, 3))
+    wanted = [exclusive(at) if rng.random() < 0.6 else shared(at) for at in objects]
+    is_left_to_end = rng.random() < 0.1
+    duration_s, wait_s = SHORT_S if is_left_to_end else LONG_S, rng.choice([0, WAIT_S])
     asked = leases.now()
     try:
         lease_id = leases.grab_lease(wanted, duration_s, wait_s)
@@ -117,11 +113,11 @@ def one_turn(leases: LeaseService, log: LeaseLog, chance: Random) -> None:
     entered = leases.now()
     if ends := _ends(leases, lease_id, wanted):
         log.entered(Stay(lease_id, tuple(wanted), asked, entered, ends))
-    SystemClock().sleep_ms(chance.randint(0, 3))
+    SystemClock().sleep_ms(rng.randint(0, 3))
     if is_left_to_end:
         return
     try:
-        if chance.random() < 0.3:
+        if rng.random() < 0.3:
             log.extended(lease_id, leases.extend_lease(lease_id))
     except LeaseNotFoundError:
         return
@@ -133,20 +129,6 @@ def _ends(leases: LeaseService, lease_id: int, wanted: Iterable[LockRequest]) ->
     """When a lease ends, None if it has ended."""
     there = leases.list_lease([each.path for each in wanted])
     return min((each.end_utc for each in there if each.lease_id == lease_id), default=None)
-
-
-def make_tables(url: str, version: str) -> None:
-    """Make the tables as an older version of the program did."""
-    connections = Connections(make_url(url), SystemClock(), Random(1))
-
-    def work(connection: Connection) -> None:
-        connections.database.take_turn(connection, [])
-        config = Config(attributes={"connection": connection})
-        config.set_main_option("script_location", str(Folder(migrations.__file__).parent))
-        upgrade(config, version)
-
-    connections.run(work)
-    connections.close()
 
 
 class Death(NamedTuple):

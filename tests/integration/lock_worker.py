@@ -57,7 +57,7 @@ class StoppingClock(SystemClock):
 
 def is_writing(frame: FrameType | None) -> bool:
     """Whether this is asked for within a local transaction of the store."""
-    while frame is not None and frame.f_code.co_name != "together":
+    while frame is not None and frame.f_code.co_name != "atomically":
         frame = frame.f_back
     return frame is not None
 
@@ -70,11 +70,11 @@ def opened(uri: str, name: str, session_ms: int = SESSION_MS, **details: Any) ->
 
 def race(manager: LockManager, log: Log, seed: int, turns: int) -> int:
     """Take random requests; return how many were given up because the server was away."""
-    chance, clock = Random(seed), SystemClock()
+    rng, clock = Random(seed), SystemClock()
     failed = 0
     for turn in range(turns):
-        wanted = chance.sample(OBJECTS, chance.randint(1, 3))
-        mode = exclusive if chance.random() < 0.6 else shared
+        wanted = rng.sample(OBJECTS, rng.randint(1, 3))
+        mode = exclusive if rng.random() < 0.6 else shared
         try:
             held = manager.hold([mode(each) for each in wanted])
         except StoreError:
@@ -85,7 +85,7 @@ def race(manager: LockManager, log: Log, seed: int, turns: int) -> int:
         tokens = {str(at): token for at, token in held.tokens.items()}
         entered_ns = time.monotonic_ns()
         log.add(enter=name, at_ns=entered_ns, modes=modes, tokens=tokens, sure=_is_sure(held))
-        clock.sleep_ms(chance.randint(0, 3))
+        clock.sleep_ms(rng.randint(0, 3))
         left_ns = time.monotonic_ns()
         log.add(leave=name, at_ns=left_ns, sure=_is_sure(held))
         try:

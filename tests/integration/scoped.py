@@ -12,10 +12,10 @@ from contextlib import contextmanager
 
 from tests.integration.hbase import HBase
 from txn.clock import ManualClock, SystemClock
-from txn.model import Cell, Check, Edit, Family, Key, Row, Unless
-from txn.protocol.attempt import ProtocolName
+from txn.model import Cell, Check, Edit, Family, Key, Row, RowExclusion
+from txn.protocol.protocols import protocol_key
 from txn.protocol.row import FAMILY
-from txn.protocol.rules import protocol_key
+from txn.protocol.statuses import ProtocolName
 from txn.stores import open_store
 from txn.stores.base import Feature, Store
 
@@ -68,19 +68,19 @@ class ScopedStore:
         start: bytes = b"",
         stop: bytes | None = None,
         columns: Collection[tuple[bytes, bytes]] | None = None,
-        unless: Unless | None = None,
+        exclude: RowExclusion | None = None,
         *,
         reverse: bool = False,
     ) -> Iterator[Row]:
         end = self._prefix + stop if stop else self._prefix[:-1] + bytes([self._prefix[-1] + 1])
         for row in self._inner.scan(
-            table, self._prefix + start, end, columns, unless, reverse=reverse
+            table, self._prefix + start, end, columns, exclude, reverse=reverse
         ):
             cells = {self._here(key): cell for key, cell in row.cells.items()}
             yield Row(row.row.removeprefix(self._prefix), cells)
 
-    def together(self, work: Callable[[], None]) -> None:
-        self._inner.together(work)
+    def atomically(self, work: Callable[[], None]) -> None:
+        self._inner.atomically(work)
 
     def list_tables(self) -> list[bytes]:
         return self._inner.list_tables()

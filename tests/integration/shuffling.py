@@ -62,10 +62,10 @@ class Shuffler:
     not so for minutes after they were split or merged.
     """
 
-    def __init__(self, store: NativeStore, table: bytes, chance: Random) -> None:
+    def __init__(self, store: NativeStore, table: bytes, rng: Random) -> None:
         self._store = store
         self._table = table
-        self._chance = chance
+        self._rng = rng
         self._clock = SystemClock()
 
     def regions(self) -> list[Region]:
@@ -89,7 +89,7 @@ class Shuffler:
 
     def move(self) -> bool:
         """Move a region to another server; False where it stays, as where there is no other."""
-        region = self._chance.choice(self.regions())
+        region = self._rng.choice(self.regions())
         request = MESSAGES.MoveRegionRequest()
         request.region.type, request.region.value = BY_ENCODED_NAME, _encoded(region.name)
         if not self._change("MoveRegion", request, MESSAGES.MoveRegionResponse):

@@ -22,7 +22,7 @@ from recovery import check, repair, summary
 from tests.integration.bank import ACCOUNTS, BALANCE, TABLE, found_bank, open_bank, receipt
 from tests.integration.workers import told
 from txn import Engine
-from txn.protocol.attempt import ProtocolName
+from txn.protocol.statuses import ProtocolName
 
 ROOT = Path(__file__).parents[2]
 PROCESSES = 4
@@ -59,7 +59,7 @@ def clients(uri: str, log: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
 def test_the_bank_survives_its_clients(tmp_path: Path, protocol: ProtocolName) -> None:
     """Many SIGKILLs beside a running fsck: at every atomic read the sum holds, no
     reported commit is lost, and fsck ends clean."""
-    uri, log, chance = f"embedded://{tmp_path}/bank", tmp_path / "log", Random(7)
+    uri, log, rng = f"embedded://{tmp_path}/bank", tmp_path / "log", Random(7)
     found_bank(uri, protocol)
     log.touch()
     engine = open_bank(uri)
@@ -68,7 +68,7 @@ def test_the_bank_survives_its_clients(tmp_path: Path, protocol: ProtocolName) -
     with clients(uri, log) as running:
         while kills < KILLS and time.monotonic() < deadline:
             seen = log.stat().st_size
-            until = time.monotonic() + chance.uniform(0.02, 0.5)
+            until = time.monotonic() + rng.uniform(0.02, 0.5)
             while time.monotonic() < until or log.stat().st_size == seen:
                 assert total(engine) == BALANCE * len(ACCOUNTS)
                 reads += 1
@@ -76,7 +76,7 @@ def test_the_bank_survives_its_clients(tmp_path: Path, protocol: ProtocolName) -
             for finding in check(engine.context, grace_ms=FSCK_GRACE_MS):
                 repair(engine.context, finding)
                 repairs += 1
-            victim = chance.randrange(PROCESSES)
+            victim = rng.randrange(PROCESSES)
             os.kill(running[victim].pid, signal.SIGKILL)
             assert running[victim].wait() == -signal.SIGKILL  # it had not failed by itself
             kills += 1

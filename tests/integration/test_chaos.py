@@ -13,7 +13,7 @@ from tests.chaos.report import document
 from tests.chaos.run import Plan, run
 from txn.cluster.jars import JarError, fetch
 from txn.host.java import JavaNotFoundError, find_java_home
-from txn.protocol.attempt import ProtocolName
+from txn.protocol.statuses import ProtocolName
 
 SECONDS = 20
 LONGEST_S = 2400

@@ -18,7 +18,7 @@ from txn import Key, Mutation, StoreError, connect
 from txn.clock import SystemClock
 from txn.cluster.cluster import Cluster, start
 from txn.cluster.settings import Settings
-from txn.protocol.attempt import ProtocolName
+from txn.protocol.statuses import ProtocolName
 from txn.stores.hbase.native.store import NativeStore
 
 pytestmark = pytest.mark.slow
@@ -63,14 +63,14 @@ def test_regions_move_while_batches_are_under_way(cluster: Cluster, protocol: Pr
         table=name,
         transactions=f"{name}-txn",
         protocol=protocol,
-        buckets=4,
+        salt_buckets=4,
     ) as engine:
         store = engine.context.store
         assert isinstance(store, NativeStore)
-        chance = Random(1)
+        rng = Random(1)
         with transferring(engine, name):
             for table in (name, f"{name}-txn") * MOVES:
-                assert Shuffler(store, table.encode(), chance).move()
+                assert Shuffler(store, table.encode(), rng).move()
 
 
 def test_a_server_that_stood_still_is_not_believed(

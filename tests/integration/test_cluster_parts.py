@@ -121,15 +121,15 @@ def test_jar_that_the_repository_lacks_is_named(repository: Path, tmp_path: Path
 
 def test_ports_stay_from_start_to_start_unless_taken(tmp_path: Path) -> None:
     """The addresses of a cluster are written into other programs' settings."""
-    settings, chance = Settings(tmp_path), random.Random(1)
-    first = choose_ports(settings, {}, {}, chance)
+    settings, rng = Settings(tmp_path), random.Random(1)
+    first = choose_ports(settings, {}, {}, rng)
     assert len(set(first.values())) == len(first)
     with ExitStack() as stack:
         server = stack.enter_context(socket.create_server(("127.0.0.1", first["thrift1"])))
-        second = choose_ports(settings, {}, first, chance)
+        second = choose_ports(settings, {}, first, rng)
         assert {name for name in first if first[name] != second[name]} == {"thrift1"}
         with pytest.raises(SettingsError, match="the port is taken name='thrift1'"):
-            choose_ports(settings, {"thrift1": server.getsockname()[1]}, first, chance)
+            choose_ports(settings, {"thrift1": server.getsockname()[1]}, first, rng)
 
 
 def test_clusters_that_start_at_the_same_time_choose_different_ports(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from txn import Delete, Engine, Key, Mutation, connect
 from txn.client.parts import PartsClient
 from txn.clock import SystemClock
 from txn.model import Edit
-from txn.protocol.phases import Status
 from txn.protocol.row import column
+from txn.protocol.statuses import Status
 from txn.stores import open_store
 from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
 
@@ -254,7 +254,7 @@ def test_ls_lists_and_selects(uri: str, run: Run) -> None:
     assert lines(run("ls", "--json", "--older-than", "1h")) == []
     newest = run("ls", "--json", "--limit", "1")
     assert [row["transaction"] for row in lines(newest)] == [decided.decode()]
-    assert "1 older one not shown: --limit 0 shows all" in newest.stderr
+    assert "only the newest 1 transaction: --limit 0 shows all" in newest.stderr
     assert "--limit 0" in run("ls", "--limit", "1").stdout
     all_of_them = run("ls", "--limit", "0", "--json")
     found = [row["transaction"] for row in lines(all_of_them)]
@@ -283,10 +283,11 @@ def test_a_foreign_row_is_told_by_ls_show_and_fsck(uri: str, run: Run) -> None:
     store.write([Edit(Key(row, "t", at, "txn"), cell, 5) for row, (at, cell) in cells.items()])
     store.close()
     told = "3 foreign rows, see txn fsck; the first is mine"
-    for limit in ("0", "9"):
-        assert run("ls", "--limit", limit).stdout.splitlines()[-1] == told
-        last = lines(run("ls", "--limit", limit, "--json"))[-1]
+    for option in (("--limit", "0"), ("--count",)):
+        assert run("ls", *option).stdout.splitlines()[-1] == told
+        last = lines(run("ls", *option, "--json"))[-1]
         assert last == {"transaction": None, "state": "foreign", "rows": 3, "row": "mine"}
+    assert "foreign" not in run("ls").stdout  # it reads the newest transactions and nothing else
     shown = run("show", "mine")
     assert shown.returncode == 2 and "the row is foreign, a row of the trans" in shown.stderr
     assert "the database keeps it row=protocol" in run("show", "protocol").stderr
@@ -446,8 +447,9 @@ def test_ls_leaves_out_parts_unless_they_are_asked_for(uri: str, run: Run) -> No
         assert listed("--older-than", "1h", *limit) == []
     two = run("ls", "--limit", "2", "--json")
     assert [row["transaction"] for row in lines(two)] == [name, held.decode()]
-    assert "1 older one not" in two.stderr
-    assert "5 older ones not" in run("ls", "--limit", "2", "--json", "--parts").stderr
+    assert "only the newest 2 transactions" in two.stderr
+    assert "only the newest 2 transactions" in run("ls", "--limit", "2", "--json", "--parts").stderr
+    assert run("ls", "--limit", "4", "--json").stderr == ""
     (_, row, _, part, *_) = lines(run("ls", "--json", "--parts"))
     assert (row["parts"], row["part_of"], part["parts"], part["part_of"]) == ([3], None, None, name)
     text = run("ls").stdout

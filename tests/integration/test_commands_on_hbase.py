@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.hbase import HBase
 from txn import Engine, Key, Mutation
-from txn.protocol.phases import Status
+from txn.protocol.statuses import Status
 from txn.stores import open_store
 from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
 

@@ -25,7 +25,7 @@ from tests.integration.serving import Served, client, raw, rest, served
 from txn import Exact, Key, Mutation, Not, Some, connect
 from txn.emulator.thrift1 import service as thrift1
 from txn.emulator.thrift2 import service as thrift2
-from txn.service.messages import IDL, pack_assertions, pack_key, pack_mutation
+from txn.service.messages import IDL, encode_assertions, encode_key, encode_mutation
 
 FRAMES = 10_000
 A_CONNECTION = 10
@@ -92,10 +92,10 @@ def calls_of_thrift2(c: Any) -> None:
 
 
 def calls_of_transactional(c: Any) -> None:
-    assertions = pack_assertions([Not(Some(X)) | (Exact(X, "1") & Some(X))])
-    c.commit([pack_mutation(Mutation(X, "1"))], assertions, IDL.Options(once=b"o", ack=2))
-    c.commitMany([IDL.Request([pack_mutation(Mutation(X, "1"))], assertions)] * 3, None)
-    c.read([pack_key(X)] * 3, IDL.Options(token="t"))
+    assertions = encode_assertions([Not(Some(X)) | (Exact(X, "1") & Some(X))])
+    c.commit([encode_mutation(Mutation(X, "1"))], assertions, IDL.Options(once=b"o", ack=2))
+    c.commitMany([IDL.Request([encode_mutation(Mutation(X, "1"))], assertions)] * 3, None)
+    c.read([encode_key(X)] * 3, IDL.Options(token="t"))
     c.outcome(b"transaction.1", None)
     c.settle(b"request.1.1", 1000, None)
 
@@ -122,37 +122,37 @@ def recorded(name: str) -> list[list[bytes]]:
 NUMBERS = [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\x80\0\0\0", b"\0\x10\0\0", b"\0\0\0\0"]
 
 SPOIL: list[Callable[[bytes, int, Random], bytes]] = [
-    lambda data, at, chance: data[:at] + chance.randbytes(1) + data[at + 1 :],
-    lambda data, at, chance: data[:at] + chance.choice(NUMBERS) + data[at + 4 :],
-    lambda data, at, chance: data[:at] + data[at + chance.randint(1, 8) :],
-    lambda data, at, chance: data[:at] + data[at : at + chance.randint(1, 60)] + data[at:],
-    lambda data, at, chance: data[:at],
-    lambda data, at, chance: data[:at] + chance.randbytes(chance.randint(1, 30)) + data[at:],
+    lambda data, at, rng: data[:at] + rng.randbytes(1) + data[at + 1 :],
+    lambda data, at, rng: data[:at] + rng.choice(NUMBERS) + data[at + 4 :],
+    lambda data, at, rng: data[:at] + data[at + rng.randint(1, 8) :],
+    lambda data, at, rng: data[:at] + data[at : at + rng.randint(1, 60)] + data[at:],
+    lambda data, at, rng: data[:at],
+    lambda data, at, rng: data[:at] + rng.randbytes(rng.randint(1, 30)) + data[at:],
 ]
 
 
-def spoilt(frame: bytes, chance: Random) -> bytes:
+def spoilt(frame: bytes, rng: Random) -> bytes:
     """The frame with something wrong: bits, numbers, a piece lost or doubled; or chance alone."""
-    if chance.random() < 0.05:
-        return chance.randbytes(chance.randint(1, 200))
-    for _ in range(chance.randint(1, 4)):
-        frame = chance.choice(SPOIL)(frame, chance.randrange(len(frame) + 1), chance)
+    if rng.random() < 0.05:
+        return rng.randbytes(rng.randint(1, 200))
+    for _ in range(rng.randint(1, 4)):
+        frame = rng.choice(SPOIL)(frame, rng.randrange(len(frame) + 1), rng)
     return frame
 
 
 def attack(server: Served, seed: int, frames: int) -> int:
     """Send so many frames; return how many connections the server has answered or closed."""
-    chance = Random(seed)
+    rng = Random(seed)
     names = sorted(RECORDED)
     calls = {name: recorded(name) for name in names}
     ended = 0
     for _ in range(frames // A_CONNECTION):
-        name = chance.choice(names)
-        way = chance.choice(calls[name])
+        name = rng.choice(names)
+        way = rng.choice(calls[name])
         with raw(server.ports[name]) as connected, suppress(OSError):
             for _ in range(A_CONNECTION):
-                frame = chance.choice(way)
-                connected.sendall(frame if chance.random() < 0.3 else spoilt(frame, chance))
+                frame = rng.choice(way)
+                connected.sendall(frame if rng.random() < 0.3 else spoilt(frame, rng))
             connected.shutdown(socket.SHUT_WR)
             rest(connected)
         ended += 1

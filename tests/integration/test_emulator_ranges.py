@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from typing import Any, get_args
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -24,13 +25,13 @@ from txn.client.tasks import connect_async
 from txn.clock import ManualClock, SystemClock
 from txn.errors import NotApplied
 from txn.model import MAX_ROW, Row
-from txn.protocol.attempt import ProtocolName
+from txn.protocol.statuses import ProtocolName
 from txn.server.listening import listen
 from txn.server.ports import Server
 from txn.service import server as transactional
-from txn.service.messages import IDL
+from txn.service.messages import IDL, METHODS
 from txn.service.server import PAGE_ROWS, Transactional
-from txn.service.store import RemoteService
+from txn.service.store import RemoteService, parse_server
 from txn.stores.local import LocalStore
 from txn.tables.kv.memory import MemoryStore
 
@@ -141,7 +142,7 @@ def test_what_is_left_of_deleted_rows_does_not_hold_up_a_page() -> None:
     for change in (lambda k: Mutation(k, b"1"), Delete):
         hosted._engine.commit([change(each) for each in keys])
     page = hosted.scan(IDL.Span(b"data", b""), None)
-    assert (page.rows, page.more) == ([], True)
+    assert page.rows == []
     assert b"00" < page.following < b"19\0"
 
 
@@ -252,42 +253,37 @@ def test_any_client_commits_with_scanned_ranges() -> None:
         c.ensureTable(b"data", [b"d"])
         mutation = IDL.Mutation(IDL.Key(b"a1", b"d", b"v", b"data"), b"1")
         free = IDL.Span(b"data", b"a", b"b")
-        c.commitScanned([mutation], [], [free])
+        c.commit([mutation], [], IDL.Options(scanned=[free]))
         page = c.scan(free)
         assert [row.row for row in page.rows] == [b"a1"]
         other = IDL.Mutation(IDL.Key(b"a2", b"d", b"v", b"data"), b"1")
         with pytest.raises(IDL.AssertionFailed):
-            c.commitScanned([other], [], [free])
+            c.commit([other], [], IDL.Options(scanned=[free]))
         for bad in (
             IDL.Span(b"absent", b""),
             IDL.Span(b"data", b"", None, [IDL.Column(b"q", b"")]),
         ):
             with pytest.raises(IDL.Invalid):
-                c.commitScanned([other], [], [bad])
+                c.commit([other], [], IDL.Options(scanned=[bad]))
             with pytest.raises(IDL.Invalid):
                 c.scan(bad)
+        with pytest.raises(IDL.Invalid):
+            c.commitMany([IDL.Request([other])], IDL.Options(scanned=[free]))
         (found,) = c.view([], [free]).spans
         assert [each.cell.value for each in found] == [b"1"]
 
 
-def test_a_server_without_ranges_commits_nothing_that_has_scanned(
+def test_a_method_that_a_server_does_not_know_has_done_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It would not look at them: so it must not take the request for one without."""
-    inner = RemoteService.ask
-
-    def ask(self: RemoteService, method: str, arguments: Any, **given: Any) -> Any:
-        name = "notThereYet" if method == "commitScanned" else method
-        return inner(self, name, arguments, **given)
-
-    monkeypatch.setattr(RemoteService, "ask", ask)
-    with endpoint() as (uri, store), connect(uri, table="data") as engine:
-        engine.ensure_table("data", ["d"])
+    """Clients may be newer than their server."""
+    monkeypatch.setitem(METHODS, "notThereYet", METHODS["ensureTable"])
+    with endpoint() as (uri, _):
+        service = RemoteService(*parse_server(urlsplit(uri)), SystemClock())
         message = "the server is of another version and does not know this request"
-        with pytest.raises(NotApplied, match=message), engine.transaction() as t:
-            t.scan()
-            t.put(key("a"), b"1")
-        assert store.read([key("a")]) == {key("a"): None}
+        with pytest.raises(NotApplied, match=message):
+            service.call("notThereYet", b"data", [b"d"])
+        service.close()
 
 
 def test_recovery_learns_the_servers_transaction_table() -> None:

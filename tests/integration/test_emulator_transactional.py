@@ -53,22 +53,23 @@ from txn.clock import ManualClock, SystemClock
 from txn.emulator.serving import NAMES
 from txn.locks import LockDenied, Mode, Waiting, exclusive, open_manager, shared
 from txn.model import Check, Row
-from txn.protocol.attempt import ProtocolName
-from txn.protocol.row import Buffer, decode_marker, decode_row, encode_buffer, marker_key
+from txn.protocol.codec import decode_marker, encode_buffer
+from txn.protocol.row import decode_row, marker_key
+from txn.protocol.statuses import ProtocolName
 from txn.request import Ack
 from txn.server.listening import listen
 from txn.server.ports import Server
 from txn.service.messages import (
     IDL,
     REQUEST_LABEL,
-    pack_assertions,
-    pack_error,
-    pack_key,
-    pack_mutation,
-    pack_result,
-    unpack_assertions,
-    unpack_error,
-    unpack_result,
+    decode_assertions,
+    decode_error,
+    decode_result,
+    encode_assertions,
+    encode_error,
+    encode_key,
+    encode_mutation,
+    encode_result,
 )
 from txn.service.server import Transactional
 from txn.stores import open_store
@@ -217,14 +218,14 @@ def test_plain_thrift_is_enough() -> None:
         client(int(uri.rpartition(":")[2]), service=IDL.Transactional) as c,
     ):
         c.ensureTable(b"data", [b"d"])
-        done = c.commit([pack_mutation(Mutation(X, "1"))])
+        done = c.commit([encode_mutation(Mutation(X, "1"))])
         assert done.transaction.startswith(b"transaction.")
-        done = c.commit([pack_mutation(Mutation(X, "2"))], pack_assertions([Exact(X, "1")]))
+        done = c.commit([encode_mutation(Mutation(X, "2"))], encode_assertions([Exact(X, "1")]))
         assert c.outcome(done.transaction) == IDL.Outcome.COMMITTED
         with pytest.raises(IDL.AssertionFailed) as caught:
-            c.commit([pack_mutation(Mutation(X, "3"))], pack_assertions([Exact(X, "1")]))
+            c.commit([encode_mutation(Mutation(X, "3"))], encode_assertions([Exact(X, "1")]))
         assert caught.value.seen[0].cell.value == b"2"
-        (found,) = c.read([pack_key(X)])
+        (found,) = c.read([encode_key(X)])
         assert found.cell == IDL.Cell(b"2", done.timestamp)
 
 
@@ -234,11 +235,11 @@ def test_plain_thrift_is_enough() -> None:
         [IDL.Assertion(IDL.AssertionKind.NOT)],
         [IDL.Assertion(IDL.AssertionKind.AND, count=2)],
         [IDL.Assertion(IDL.AssertionKind.SOME)],
-        [IDL.Assertion(IDL.AssertionKind.EXACT, pack_key(X))],
-        [IDL.Assertion(99, pack_key(X))],
+        [IDL.Assertion(IDL.AssertionKind.EXACT, encode_key(X))],
+        [IDL.Assertion(99, encode_key(X))],
         [IDL.Assertion(IDL.AssertionKind.OR, count=-1)],
-        [IDL.Assertion(IDL.AssertionKind.SOME, pack_key(X))] + [IDL.Assertion(5)] * 200,
-        [IDL.Assertion(IDL.AssertionKind.SOME, pack_key(X))] + [IDL.Assertion(5)] * 100_000,
+        [IDL.Assertion(IDL.AssertionKind.SOME, encode_key(X))] + [IDL.Assertion(5)] * 200,
+        [IDL.Assertion(IDL.AssertionKind.SOME, encode_key(X))] + [IDL.Assertion(5)] * 100_000,
     ],
     ids=lambda nodes: f"{nodes[-1].kind}x{len(nodes)}",
 )
@@ -270,7 +271,7 @@ assertions = st.recursive(
 @given(st.lists(assertions, max_size=4))
 def test_every_assertion_survives_the_wire(given_ones: list[object]) -> None:
     """A tree that came out as another one would commit what must not be."""
-    assert unpack_assertions(pack_assertions(given_ones)) == given_ones  # type: ignore[arg-type]
+    assert decode_assertions(encode_assertions(given_ones)) == given_ones  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -290,12 +291,12 @@ def test_every_assertion_survives_the_wire(given_ones: list[object]) -> None:
 )
 def test_every_error_survives_the_wire(error: TxnError) -> None:
     """What to do next is in the type, and in these attributes."""
-    back = unpack_error(pack_error(error))
+    back = decode_error(encode_error(error))
     assert type(back) is type(error)
     assert str(back) == str(error)
     assert back.__dict__ == error.__dict__
     if not isinstance(error, InvalidRequestError):
-        assert str(unpack_result(pack_result(error))) == str(error)
+        assert str(decode_result(encode_result(error))) == str(error)
 
 
 # ---------------------------------------------------------------------------- lost answers
@@ -473,7 +474,7 @@ def test_a_commit_is_found_after_the_servers_clock_was_set(set_ms: int) -> None:
     clock = ManualClock()
     hosted = Transactional(LocalStore(MemoryStore(), clock), clock=clock)
     hosted.ensureTable(b"data", [b"d"], None)
-    hosted.commit([pack_mutation(Mutation(X, "1"))], [], IDL.Options(request=b"request.1.1"))
+    hosted.commit([encode_mutation(Mutation(X, "1"))], [], IDL.Options(request=b"request.1.1"))
     clock.set_wall_ms(clock.wall_ms() + set_ms)
     assert hosted.settle(b"request.1.1", 10, None).outcome == IDL.Outcome.COMMITTED
 
@@ -495,7 +496,7 @@ def test_a_search_for_a_request_is_given_up_in_time() -> None:
     hosted = Transactional(store, clock=clock)
     hosted.ensureTable(b"data", [b"d"], None)
     for number in range(5):
-        hosted.commit([pack_mutation(Mutation(X, str(number)))], [], None)
+        hosted.commit([encode_mutation(Mutation(X, str(number)))], [], None)
     store.rows = 0
     asked = hosted.settle(b"request.1.1", 0, IDL.Options(withinMs=3_000))
     assert asked.outcome == IDL.Outcome.UNKNOWN
@@ -594,12 +595,12 @@ def test_a_commit_whose_table_went_is_told_as_committed_and_not_sent_again() -> 
         assert not engine.commit([Mutation(X, "1"), Mutation(far, "1")]).complete
         assert len(list(store.scan(b"txn", *ROWS))) == 2
         admin.enable(b"other")
-        together = engine.commit_many(
+        atomically = engine.commit_many(
             [([Mutation(Y, "1"), Mutation(further, "1")], []), ([Mutation(Z, "1")], [])]
         )
-        complete = [isinstance(result, Committed) and result.complete for result in together]
+        complete = [isinstance(result, Committed) and result.complete for result in atomically]
         assert complete == [False, True]
-        assert all(isinstance(result, Committed) for result in together)
+        assert all(isinstance(result, Committed) for result in atomically)
         admin.enable(b"other")
         found = engine.read([X, Y, Z, far, further])
         assert {cell and cell.value for cell in found.values()} == {b"1"}
@@ -658,10 +659,10 @@ def test_a_name_tells_of_no_request_but_its_own() -> None:
     names = [b"", b"\xff", b"\xfe"]
     with endpoint() as (uri, _), plain(uri) as c:
         c.ensureTable(b"data", [b"d"], None)
-        c.commit([pack_mutation(Mutation(X, "1"))], None, None)
+        c.commit([encode_mutation(Mutation(X, "1"))], None, None)
         for name in names:
             assert c.settle(name, 0, None).committed is None
-            c.commit([pack_mutation(Mutation(X, "1"))], None, IDL.Options(request=name))
+            c.commit([encode_mutation(Mutation(X, "1"))], None, IDL.Options(request=name))
         found = {c.settle(name, 0, None).committed.transaction for name in names}
         assert len(found) == len(names)
 
@@ -810,7 +811,7 @@ def test_futures_of_a_server_that_is_gone_are_told_so() -> None:
 def locked_by_somebody(store: Store) -> bytes:
     """Let a transaction that lives for an hour hold X; return its row key."""
     holder = b"transaction.%013d.%032x" % (SystemClock().wall_ms(), 1)
-    buffer = encode_buffer(Buffer(Request((Mutation(X, b"0"),)), lease_ms=3_600_000))
+    buffer = encode_buffer(Request((Mutation(X, b"0"),)), 3_600_000)
     alive = [
         Check(Key(holder, "t", "status", "txn"), b"", ((Key(holder, "t", c, "txn"), v),))
         for c, v in (("buffer", buffer), ("status", b"0-WRITTEN"))

@@ -10,12 +10,9 @@ import pytest
 from tests.integration.hbase import HBase
 from txn import Key, Mutation, connect
 from txn.model import Check
-from txn.protocol.attempt import ProtocolName
-from txn.protocol.phases import Status
 from txn.protocol.row import column, status_key
-from txn.reading.changes import read_changes
-from txn.reading.decisions import Decided
-from txn.reading.feed import Bounds, ChangeFeed, Offset
+from txn.protocol.statuses import ProtocolName, Status
+from txn.reading.feed import Bounds, ChangeFeed, Decided, Offset, read_changes
 
 DELAY_MS = 50  # all clocks are one here
 COMMITS = 12
@@ -30,7 +27,7 @@ def test_each_transaction_is_told_once_and_by_the_time_of_its_decision(
     this time."""
     name = f"fed-{uuid.uuid4().hex[:8]}"
     with connect(
-        hbase.native, table=name, transactions=f"{name}-txn", protocol=protocol, buckets=4
+        hbase.native, table=name, transactions=f"{name}-txn", protocol=protocol, salt_buckets=4
     ) as engine:
         engine.ensure_table(name, ["d"])
         clock, context = engine.context.clock, engine.context

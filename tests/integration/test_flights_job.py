@@ -26,8 +26,9 @@ from txn.demo.data import tables_named, unpack
 from txn.demo.job import saying
 from txn.demo.processes import Job, JobError
 from txn.model import Check
-from txn.protocol.phases import Status
-from txn.protocol.row import Buffer, column, encode_buffer, new_row_key, status_key
+from txn.protocol.codec import encode_buffer
+from txn.protocol.row import column, new_row_key, status_key
+from txn.protocol.statuses import Status
 from txn.request import Outcome, Request
 
 SAYS_WITHIN_S = 60
@@ -73,7 +74,7 @@ def begin_transaction(uri: str) -> bytes:
         engine.ensure_table("another", ["d"])
         store, table = engine.context.store, engine.context.table
         row_key = new_row_key(engine.context.clock.wall_ms(), 1)
-        buffer = encode_buffer(Buffer(Request((Mutation(key, b"1"),)), lease_ms=3_600_000))
+        buffer = encode_buffer(Request((Mutation(key, b"1"),)), 3_600_000)
         status = status_key(table, row_key)
         puts = ((status, Status.WRITTEN.value), (column(table, row_key, b"buffer"), buffer))
         store.check_and_put([Check(status, b"", puts)])

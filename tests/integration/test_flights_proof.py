@@ -13,8 +13,8 @@ from txn.demo.job import read_flights
 from txn.demo.loading import WAYS, Load, token
 from txn.demo.reconcile import reconcile
 from txn.model import Check, Edit
-from txn.protocol.phases import Status
-from txn.protocol.row import column, part_key, status_key
+from txn.protocol.row import child_key, column, status_key
+from txn.protocol.statuses import Status
 from txn.spark import Counts
 
 TABLES = tables_named("flights")
@@ -76,7 +76,7 @@ def test_a_part_that_outlived_its_transaction_is_found(
     with connect(uri, transactions=TABLES.transactions) as engine:
         store, table = engine.context.store, engine.context.table
         whole = b"transaction.1700000000000." + b"0" * 32
-        for row_key, is_complete in ((whole, False), (part_key(whole, 0, 0), True)):
+        for row_key, is_complete in ((whole, False), (child_key(whole, 0, 0), True)):
             status = Status.COMPLETE if is_complete else Status.ABORTED
             store.write([Edit(status_key(table, row_key), status.value, DAMAGE_AT)])
     assert broken(spark, uri, flights) == {"parts of what was not committed": (0, 1)}

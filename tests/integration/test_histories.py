@@ -12,7 +12,7 @@ import pytest
 from tests.history.processes import Plan, judge
 from tests.history.workload import MODELS
 from tests.integration.hbase import HBase
-from txn.protocol.attempt import ProtocolName
+from txn.protocol.statuses import ProtocolName
 
 KILLS = int(os.environ.get("TXN_HISTORY_KILLS", "5"))
 ROUNDS = 20  # as a rule the first one shows it, and on a busy machine it may take some

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path as Folder
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -21,11 +22,9 @@ from txn.leases import exclusive, open_leases, opening, path, shared
 from txn.leases.service import LeaseService
 from txn.leases.statements import (
     DropLeases,
-    Dropped,
     ShowLeases,
-    ShownLeases,
+    Statement,
     parse_lease_statement,
-    run_lease_statement,
 )
 from txn.locks.hive.model import Column, Table, Tables
 from txn.locks.statements import ShowLocks
@@ -275,29 +274,23 @@ def test_anything_else_is_refused(sql: str) -> None:
         parse_lease_statement(sql, {"hive.current.database": "d"}, CATALOG)
 
 
+def run(leases: LeaseService, sql: str) -> list[Any]:
+    statements = parse_lease_statement(sql)
+    return [each.run(leases) for each in statements if isinstance(each, Statement)]
+
+
 def test_who_denies_a_partition_is_shown_with_it(leases: LeaseService) -> None:
     """Whoever has all of the table has its partitions, too."""
     leases.grab_lease([exclusive("d/t")], 3600)
     leases.grab_lease([shared("d/u")], 3600)
-    (of_part,) = (
-        run_lease_statement(each, leases)
-        for each in parse_lease_statement("SHOW LEASE d.t PARTITION (p=1)")
-    )
-    assert isinstance(of_part, ShownLeases)
-    assert [str(each.request) for each in of_part.leases] == ["X d/t"]
+    (of_part,) = run(leases, "SHOW LEASE d.t PARTITION (p=1)")
+    assert [str(each.request) for each in of_part] == ["X d/t"]
 
 
 def test_statements_are_about_an_object_and_what_lies_in_it(leases: LeaseService) -> None:
     """Whoever wants a table free wants its partitions free."""
     leases.grab_lease([exclusive("d/t/p=1"), shared("d/u"), shared("e/t")], 3600)
-    (of_table,) = (
-        run_lease_statement(each, leases) for each in parse_lease_statement("SHOW LEASE d.t")
-    )
-    assert isinstance(of_table, ShownLeases)
-    assert [str(each.path) for each in of_table.leases] == ["d/t/p=1"]
-    results = [
-        run_lease_statement(each, leases)
-        for each in parse_lease_statement("DROP FORCE LEASE d.t; DROP FORCE LEASE *")
-    ]
-    assert results == [Dropped(path("d/t"), 1), Dropped(None, 2)]
+    (of_table,) = run(leases, "SHOW LEASE d.t")
+    assert [str(each.path) for each in of_table] == ["d/t/p=1"]
+    assert run(leases, "DROP FORCE LEASE d.t; DROP FORCE LEASE *") == [1, 2]
     assert leases.list_lease() == []

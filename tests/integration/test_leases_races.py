@@ -27,7 +27,6 @@ from tests.integration.lease_worker import (
     Death,
     LeaseLog,
     history,
-    make_tables,
     over,
     race,
 )
@@ -181,16 +180,13 @@ def test_whoever_is_killed_at_any_step_leaves_a_lease_that_ends_or_none(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", [None, "v0001"])
 def test_whoever_is_killed_while_it_makes_the_tables_hinders_nobody(
-    version: str | None, new_url: NewUrl, start: Start
+    new_url: NewUrl, start: Start
 ) -> None:
-    """The first program on a new machine, or of a new version, may be the one that is killed."""
+    """The first program on a new machine may be the one that is killed."""
     worker = start("die")
     for step in count(1, STEP):
         url = new_url()
-        if version:
-            make_tables(url, version)
         is_dead = dies(worker, Death(url, "open", step, []))
         with open_leases(url) as leases:
             assert leases.grab_lease(exclusive("d/t"), LONG_S) == 1

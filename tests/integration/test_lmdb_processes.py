@@ -121,7 +121,7 @@ def values(store: Store, *keys: Key) -> list[bytes | None]:
 def test_a_writer_killed_at_any_moment_leaves_whole_calls(path: str, query: str) -> None:
     """A Spark worker dies by SIGKILL: no half call, no lost one, and nobody has to wait for it."""
     keys = [cell(f"row {number}", "x") for number in range(40)]
-    chance = random.Random(7)
+    rng = random.Random(7)
 
     def write(tell: Callable[[bytes], None]) -> None:
         with opened(path, query) as store:
@@ -134,7 +134,7 @@ def test_a_writer_killed_at_any_moment_leaves_whole_calls(path: str, query: str)
     told = 0
     for _ in range(40):
         child = Child(write)
-        heard = child.hear(10 * chance.randrange(1, 20)) + child.kill()
+        heard = child.hear(10 * rng.randrange(1, 20)) + child.kill()
         told = int(heard[-10 - len(heard) % 10 :][:10])
         with opened(path, query) as store:
             found = values(store, *keys)

@@ -59,8 +59,8 @@ def test_why_there_is_no_tls_is_told(server: ZooKeeper) -> None:
     """The driver goes on trying, leaves sockets open, and says that it took too long."""
     program = (
         "from txn.locks import open_manager\n"
-        "from txn.locks.zookeeper import keeper\n"
-        "keeper.CALL_WITHIN_S = 1\n"
+        "from txn.locks.zookeeper import client\n"
+        "client.CALL_WITHIN_S = 1\n"
         f"open_manager('zookeeper://localhost:{server.tls_port}/x?tls=on')\n"
     )
     done = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, check=False)

@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path as Folder
 from random import Random
-from socket import gethostname
 from typing import NamedTuple
 
 import pytest
@@ -37,11 +36,10 @@ from tests.integration.zookeeper import ZooKeeper, zookeeper  # noqa: F401  (a f
 from txn import Key, connect
 from txn.client.engine import Engine
 from txn.errors import AbortedError, CommitOutcomeUnknown, StoreError
-from txn.locks import LockDenied, LockLost, Waiting, exclusive, open_manager, path, shared
-from txn.locks.stored.queue import StoredManager
-from txn.locks.zookeeper.keeper import CALL_WITHIN_S
-from txn.locks.zookeeper.nodes import Note
-from txn.locks.zookeeper.queue import ZooKeeperManager
+from txn.locks import LockLost, LockManager, Waiting, exclusive, path, shared
+from txn.locks.opening import open_stored, open_zookeeper
+from txn.locks.zookeeper.client import CALL_WITHIN_S
+from txn.locks.zookeeper.queues import ZooKeeperQueues
 from txn.model import Delete
 from txn.policy import Policy
 from txn.stores import open_store
@@ -122,12 +120,12 @@ def test_eight_processes_of_two_threads_some_of_them_killed(
     uri: str, start: Start, tmp_path: Folder
 ) -> None:
     """A killed job must neither lose another one's locks nor keep its own."""
-    log, chance = tmp_path / "log", Random(7)
+    log, rng = tmp_path / "log", Random(7)
     log.touch()
     workers = [start("race", uri, log, seed, TURNS) for seed in range(PROCESSES)]
     wait_for_entries(log, 4 * PROCESSES)
     for worker in workers[:KILLED]:
-        time.sleep(chance.uniform(0.05, 0.3))
+        time.sleep(rng.uniform(0.05, 0.3))
         worker.kill()
         worker.wait()
     for worker in workers[KILLED:]:
@@ -207,7 +205,7 @@ def test_zookeeper_is_killed_and_started_again_under_load(start: Start, tmp_path
             assert json.loads(said) == {"failed": 0} or longest_s > CALL_WITHIN_S / 2
         found = stays(log)
         check(found)
-        manager = ZooKeeperManager(server.hosts, "/tests/outage")
+        manager = open_zookeeper(server.hosts, base="/tests/outage")
         assert manager.locks() == []
         manager.close()
     finally:
@@ -220,8 +218,8 @@ def test_a_lost_reply_is_found_again(zookeeper: ZooKeeper) -> None:  # noqa: F81
     with wire(zookeeper.port) as between:
         base = f"/tests/{uuid.uuid4().hex}"
         with (
-            ZooKeeperManager(zookeeper.hosts, base) as other,
-            ZooKeeperManager(f"127.0.0.1:{between.port}", base) as manager,
+            open_zookeeper(zookeeper.hosts, base=base) as other,
+            open_zookeeper(f"127.0.0.1:{between.port}", base=base) as manager,
         ):
             manager.hold([shared("d/t")]).release()
             between.lose = lambda answer: between.lost == 0 and b"write-" in answer
@@ -237,7 +235,7 @@ def test_a_request_that_is_lost_is_made_again(zookeeper: ZooKeeper) -> None:  # 
     """Whoever cannot know whether it has arrived looks, and finds nothing of its own."""
     with wire(zookeeper.port) as between:
         base = f"/tests/{uuid.uuid4().hex}"
-        with ZooKeeperManager(f"127.0.0.1:{between.port}", base) as manager:
+        with open_zookeeper(f"127.0.0.1:{between.port}", base=base) as manager:
             manager.hold([shared("d/t")]).release()
             between.lose_asked = lambda asked: between.lost == 0 and b"write-" in asked
             with manager.hold([exclusive("d/t")], waiting=Waiting(retries=0)) as held:
@@ -253,7 +251,7 @@ def test_who_is_cut_off_for_long_is_soon_there_again(zookeeper: ZooKeeper) -> No
     with wire(zookeeper.port) as between:
         hosts = f"127.0.0.1:{between.port}"
         base = f"/tests/{uuid.uuid4().hex}"
-        with ZooKeeperManager(hosts, base, session_ms=2 * SESSION_MS) as manager:
+        with open_zookeeper(hosts, base=base, session_ms=2 * SESSION_MS) as manager:
             between.lose_asked = lambda asked: True
             due = time.monotonic() + WITHIN_S
             while between.lost < 16:  # doubled so often, a tenth of a second is an hour
@@ -263,24 +261,31 @@ def test_who_is_cut_off_for_long_is_soon_there_again(zookeeper: ZooKeeper) -> No
             manager.hold([exclusive("d/t")], waiting=PATIENT).release()
 
 
+def client_of(manager: LockManager) -> KazooClient:
+    backend = manager._backend
+    assert isinstance(backend, ZooKeeperQueues)
+    return backend.client._client
+
+
 def test_no_folders_stay_behind(zookeeper: ZooKeeper) -> None:  # noqa: F811
     """Partitions come and go for years, and ZooKeeper keeps all of its nodes in memory."""
     base = f"/tests/{uuid.uuid4().hex}"
-    with ZooKeeperManager(zookeeper.hosts, base) as other:
-        with ZooKeeperManager(zookeeper.hosts, base) as manager:
+    with open_zookeeper(zookeeper.hosts, base=base) as other:
+        with open_zookeeper(zookeeper.hosts, base=base) as manager:
             manager.hold([exclusive("d/t/p=1")]).release()
             other.hold([exclusive("d/u")], explicit=True)
-        assert other._keeper.children(base) == ["d"]
-        assert [name for name in other._keeper.children(f"{base}/d") if "-" not in name] == ["u"]
+        client = client_of(other)
+        assert client.get_children(base) == ["d"]
+        assert [name for name in client.get_children(f"{base}/d") if "-" not in name] == ["u"]
         assert other.release(path("d/u")) == 1
-        assert other._keeper.children(base) == []
+        assert client.get_children(base) == []
 
 
 def test_the_lost_reply_to_a_release_is_no_error(zookeeper: ZooKeeper) -> None:  # noqa: F811
     """The locks are gone, and the job has done its work."""
     with wire(zookeeper.port) as between:
         base = f"/tests/{uuid.uuid4().hex}"
-        with ZooKeeperManager(f"127.0.0.1:{between.port}", base) as manager:
+        with open_zookeeper(f"127.0.0.1:{between.port}", base=base) as manager:
             held = manager.hold([exclusive("d/t")])
             manager.locks()
             between.lose = lambda answer: between.lost == 0
@@ -294,9 +299,9 @@ def test_a_holder_that_is_cut_off_is_told_before_others_get_its_lock(
 ) -> None:
     """It cannot be told by the server, which is what it is cut off from."""
     base = f"/tests/{uuid.uuid4().hex}"
-    with ZooKeeperManager(zookeeper.hosts, base) as other:
+    with open_zookeeper(zookeeper.hosts, base=base) as other:
         with wire(zookeeper.port) as between:
-            manager = ZooKeeperManager(f"127.0.0.1:{between.port}", base, session_ms=3_000)
+            manager = open_zookeeper(f"127.0.0.1:{between.port}", base=base, session_ms=3_000)
             held = manager.hold([exclusive("d/t")])
             assert not held.lost
         with other.hold([exclusive("d/t")], waiting=PATIENT):
@@ -308,9 +313,9 @@ def test_a_holder_that_is_cut_off_is_told_before_others_get_its_lock(
 
 def test_an_ended_session_tells_its_holder(zookeeper: ZooKeeper) -> None:  # noqa: F811
     """An operator may end a session; whoever had locks must stop, and may then begin again."""
-    with ZooKeeperManager(zookeeper.hosts, f"/tests/{uuid.uuid4().hex}") as manager:
+    with open_zookeeper(zookeeper.hosts, base=f"/tests/{uuid.uuid4().hex}") as manager:
         held = manager.hold([exclusive("d/t")])
-        client = manager._keeper._client
+        client = client_of(manager)
         thief = KazooClient(zookeeper.hosts, client_id=client.client_id)
         thief.start()
         thief.stop()
@@ -329,8 +334,8 @@ def test_a_number_that_has_run_over_is_refused(zookeeper: ZooKeeper) -> None:  #
     """The order of a line is lost with it: two could have the same object."""
     base, seed = f"/tests/{uuid.uuid4().hex}", 7
     ticket = f"{Random(seed).getrandbits(128):032x}"
-    with ZooKeeperManager(zookeeper.hosts, base, chance=Random(seed)) as manager:
-        client = manager._keeper._client
+    with open_zookeeper(zookeeper.hosts, base=base, rng=Random(seed)) as manager:
+        client = client_of(manager)
         client.create(f"{base}/d/write-{ticket}--2147483648", makepath=True)
         with pytest.raises(StoreError, match=rf"2\^31 .* folder='{base}/d'"):
             manager.hold([exclusive("d")])
@@ -341,13 +346,13 @@ def test_a_number_that_has_run_over_is_refused(zookeeper: ZooKeeper) -> None:  #
 def test_a_session_in_a_store_that_others_end_tells_its_holder() -> None:
     """Its row was deleted because it was silent, and its owner only now wakes."""
     with connect("memory://") as engine:
-        manager = StoredManager(engine, lease_ms=LEASE_MS)
+        manager = open_stored(engine, lease_ms=LEASE_MS)
         held = manager.hold([exclusive("d/t")])
-        (row,) = [row.row for row in engine.scan("locks", columns=[("s", "beat")])]
-        engine.commit([Delete(Key(row, "s", "beat", "locks"))])
+        (row,) = [row.row for row in engine.scan("locks", columns=[("s", "heartbeat")])]
+        engine.commit([Delete(Key(row, "s", "heartbeat", "locks"))])
         with pytest.raises(LockLost):
             held.check()
-        other = StoredManager(engine, lease_ms=LEASE_MS)
+        other = open_stored(engine, lease_ms=LEASE_MS)
         with other.hold([exclusive("d/t")], waiting=PATIENT):
             due = time.monotonic() + WITHIN_S
             while not held.lost:
@@ -361,25 +366,25 @@ def test_a_session_in_a_store_that_others_end_tells_its_holder() -> None:
 
 def test_a_store_that_loses_replies_leaves_no_lock_of_nobody() -> None:
     """A grant whose outcome is unknown to a request that failed would be held for ever."""
-    chance, is_broken, left = Random(5), False, 0
+    rng, is_broken, left = Random(5), False, 0
 
     def plan(call: Call) -> Fault:
         nonlocal left
-        if is_broken and chance.random() < 0.02:
+        if is_broken and rng.random() < 0.02:
             left = 30
         if left == 0:
             return Fault()
         left -= 1
-        applied = frozenset(i for i in range(len(call.items)) if chance.random() < 0.5)
+        applied = frozenset(i for i in range(len(call.items)) if rng.random() < 0.5)
         return Fault(applied=applied, reply=Reply.MAYBE_APPLIED)
 
     store = FaultyStore(open_store("memory://"), plan)
-    policy = Policy(lease_ms=100, store_patience_ms=20)
+    policy = Policy(lock_ttl_ms=100, store_patience_ms=20)
     waiting = Waiting(retries=1_000, pause_ms=5, deadline_ms=60_000, unlock_retries=0)
     failed = 0
     with (
         Engine(store, policy=policy) as engine,
-        StoredManager(engine, lease_ms=60_000, waiting=waiting) as manager,
+        open_stored(engine, lease_ms=60_000, waiting=waiting) as manager,
     ):
         is_broken = True
         for _ in range(40):
@@ -392,38 +397,3 @@ def test_a_store_that_loses_replies_leaves_no_lock_of_nobody() -> None:
             assert [lock.request for lock in manager.locks()] == list(held.requests)
         assert manager.locks() == []
     assert failed > 0
-
-
-def test_locks_of_an_older_version_deny_under_names_in_lower_case(
-    zookeeper: ZooKeeper,  # noqa: F811
-) -> None:
-    """It made nodes in `Sales/T`: nobody would look there, and UNLOCK could not give them back."""
-    base = f"/tests/{uuid.uuid4().hex}"
-    uri = f"zookeeper://{zookeeper.hosts}{base}"
-    implicit = Note("old", gethostname(), "", 0)
-    note = implicit._replace(explicit=True, token=7).encode()
-    ticket = "0" * 32
-    client = KazooClient(zookeeper.hosts)
-    client.start()
-    try:
-        for folder, kind in (("Sales", "read"), ("Sales/T", "read"), ("Sales/T/P=Mon", "write")):
-            client.create(f"{base}/{folder}/{kind}-{ticket}-", note, sequence=True, makepath=True)
-        left = f"{base}/Sales/T/read-{'1' * 32}-"  # ends with its session
-        left = client.create(left, implicit.encode(), sequence=True, ephemeral=True)
-        with open_manager(uri, name="new") as new, open_manager(uri, name="old") as old:
-            assert [str(lock.request) for lock in new.locks()] == [
-                "S sales",
-                "S sales/t",
-                "X sales/t/p=Mon",
-            ]
-            assert {lock.token for lock in new.locks()} == {7}
-            with pytest.raises(LockDenied):
-                new.hold([shared("SALES/t/p=Mon")], waiting=Waiting(retries=0))
-            assert old.release(path("sales/t/p=Mon")) == 1
-            with new.hold([exclusive("sales/t/p=Mon")]) as held:
-                assert held.tokens[path("sales/t/p=Mon")] > 7
-            assert old.locks() == []
-        assert client.get_children(f"{base}/Sales/T") == [left.rpartition("/")[2]]
-    finally:
-        client.stop()
-        client.close()

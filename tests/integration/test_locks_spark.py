@@ -22,8 +22,8 @@ from tests.integration.gate import Gate
 from txn import Delete, Engine, Key
 from txn.errors import InvalidRequestError
 from txn.locks import LockDenied, LockLost, LockManager, Mode, Waiting, shared
+from txn.locks.opening import open_stored
 from txn.locks.spark import SessionCatalog, locked, locked_sql, session_requests
-from txn.locks.stored.queue import StoredManager
 from txn.stores import open_store
 
 T = TypeVar("T")
@@ -70,8 +70,8 @@ def engine() -> Iterator[Engine]:
 
 
 @pytest.fixture
-def manager(engine: Engine) -> Iterator[StoredManager]:
-    with StoredManager(engine, lease_ms=LONG_MS) as manager:
+def manager(engine: Engine) -> Iterator[LockManager]:
+    with open_stored(engine, lease_ms=LONG_MS) as manager:
         yield manager
 
 
@@ -196,11 +196,11 @@ def test_a_job_whose_locks_are_lost_is_stopped(
 ) -> None:
     """It would go on to write over what the next holder is writing. Nobody opens the gate: the job
     ends because it is cancelled."""
-    with StoredManager(engine, lease_ms=LOST_MS) as manager:
+    with open_stored(engine, lease_ms=LOST_MS) as manager:
         job = begun(pool, spark, lambda: locked_sql(spark, manager, READ.format(table=table)))
         gate.wait_until_reached()
-        (session,) = [row.row for row in engine.scan("locks", columns=[("s", "beat")])]
-        engine.commit([Delete(Key(session, "s", "beat", "locks"))])
+        (session,) = [row.row for row in engine.scan("locks", columns=[("s", "heartbeat")])]
+        engine.commit([Delete(Key(session, "s", "heartbeat", "locks"))])
         with pytest.raises(LockLost):
             job.result(timeout=60)
     assert stored(spark, table) == OLD

@@ -19,8 +19,8 @@ from txn import Engine
 from txn.errors import InvalidRequestError
 from txn.locks.hive.functions import BUILT_IN
 from txn.locks.hive.sql import requests
+from txn.locks.opening import open_stored
 from txn.locks.spark import locked_sql, session_requests
-from txn.locks.stored.queue import StoredManager
 from txn.stores import open_store
 
 MADE = [
@@ -290,7 +290,7 @@ def test_each_session_has_variables_of_its_own(made: SparkSession) -> None:
 
 def test_a_statement_runs_on_what_is_locked(made: SparkSession) -> None:
     """Variables and values mean the same for the locks and for Spark."""
-    with Engine(open_store("memory://")) as engine, StoredManager(engine) as manager:
+    with Engine(open_store("memory://")) as engine, open_stored(engine) as manager:
         write = "INSERT OVERWRITE TABLE days PARTITION (ds='${day}') SELECT :v"
         locked_sql(made, manager, write, {"v": 7})
         read = "SELECT v, ds FROM IDENTIFIER(?) WHERE ds = ?"

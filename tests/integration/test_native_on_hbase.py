@@ -19,7 +19,7 @@ from txn import AsyncTransaction, Key, Mutation, connect, connect_async
 from txn.clock import SystemClock
 from txn.errors import StoreError
 from txn.model import Columns, Edit, Family, Row
-from txn.protocol.attempt import ProtocolName
+from txn.protocol.statuses import ProtocolName
 from txn.stores import open_store
 from txn.stores.hbase.native.store import NativeStore
 
@@ -38,7 +38,7 @@ def test_regions_split_and_merge_while_batches_are_under_way(
     asks for what was not done, and for nothing that was."""
     name = f"shuffled-{uuid.uuid4().hex[:8]}"
     with connect(
-        hbase.native, table=name, transactions=f"{name}-txn", protocol=protocol, buckets=4
+        hbase.native, table=name, transactions=f"{name}-txn", protocol=protocol, salt_buckets=4
     ) as engine:
         store = engine.context.store
         assert isinstance(store, NativeStore)

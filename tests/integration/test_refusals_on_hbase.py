@@ -14,7 +14,7 @@ from recovery import check
 from tests.integration.hbase import HBase
 from txn import Engine, Key, Mutation, TxnError, connect
 from txn.errors import AbortedError, TableUnavailable
-from txn.protocol.attempt import ProtocolName
+from txn.protocol.statuses import ProtocolName
 from txn.stores import open_store
 from txn.stores.gateway import Job
 from txn.stores.hbase.store import HBaseStore

@@ -16,17 +16,18 @@ from typing import Any, get_args
 from urllib.parse import urlsplit
 
 import pytest
+from thriftpy2.thrift import TApplicationException
 
 from recovery import Kind, Repaired, check, repair, summary
-from tests.integration.serving import PATIENCE_S, served
+from tests.integration.serving import PATIENCE_S, client, served
 from tests.integration.test_commands import crashed
 from txn import InvalidRequestError, Key, Mutation, Policy, connect
 from txn.clock import SystemClock
 from txn.errors import CorruptRowError, MaybeApplied, NotApplied, TxnError
+from txn.events import silent
 from txn.model import Edit, Family
-from txn.protocol.attempt import Context, ProtocolName
-from txn.protocol.phases import Status
-from txn.protocol.rules import SIX_PHASE
+from txn.protocol.context import Context
+from txn.protocol.statuses import SIX_PHASE, ProtocolName, Status
 from txn.server.listening import listen
 from txn.server.ports import Server
 from txn.service.messages import IDL
@@ -35,7 +36,6 @@ from txn.service.store import RemoteService, ServedStore, parse_server
 from txn.stores import open_store
 from txn.stores.local import LocalStore
 from txn.tables.kv.memory import MemoryStore
-from txn.watch import silent
 
 TOKEN = "open-sesame"
 PATIENT = Policy(store_patience_ms=PATIENCE_S * 1000, deadline_ms=PATIENCE_S * 1000)
@@ -113,12 +113,14 @@ def test_what_is_not_there_is_an_error_through_a_server_too(tmp_path: Path) -> N
 
 def test_a_checked_put_without_a_value_is_refused(txn_server: str) -> None:
     """Any Thrift client may send what ours does not."""
-    service = RemoteService(*parse_server(urlsplit(txn_server)), SystemClock())
     key = IDL.Key(b"x", b"d", b"v", b"data")
-    checks = [IDL.Check(key, b"", [IDL.Mutation(key)], [])]
-    with pytest.raises(InvalidRequestError, match="a put lacks its value"):
-        service.ask("storeCheck", IDL.Transactional.storeCheck_args(checks))
-    service.close()
+    checks = [IDL.Check(key, b"", [IDL.Put(key)], [])]
+    with (
+        client(urlsplit(txn_server).port or 0, service=IDL.Transactional) as c,
+        pytest.raises(TApplicationException) as e,
+    ):
+        c.storeCheck(checks)
+    assert "Required field 'value' was not present" in str(e.value)
 
 
 class Broken(LocalStore):
@@ -245,10 +247,10 @@ def test_a_page_of_a_scan_is_bounded(txn_server: str) -> None:
     asked: list[Any] = []
 
     class Listening(RemoteService):
-        def ask(self, method: str, arguments: Any, *, repeat: bool = False) -> Any:
-            answer = super().ask(method, arguments, repeat=repeat)
-            asked.append(len(answer.rows))
-            return answer
+        def call(self, name: str, *values: Any, **options: Any) -> Any:
+            rows, following = super().call(name, *values, **options)
+            asked.append(len(rows))
+            return rows, following
 
     service = Listening(*parse_server(urlsplit(txn_server)), SystemClock())
     rows = [row.row for row in ServedStore(service).scan(b"wide")]

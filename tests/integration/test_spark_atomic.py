@@ -13,18 +13,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from recovery import check, repair_all
-from tests.integration.spark_cluster import (
-    HOSTS,
-    JobFailedError,
-    run_application,
-    wait_until,
-)
+from tests.integration.spark_cluster import HOSTS, JobFailedError, run_application, wait_until
 from tests.integration.spark_jobs import SMALL_BATCHES, write_atomically
 from tests.integration.test_spark_writer_apart import SPECULATION
 from txn import Engine, Key, Mutation, connect
-from txn.protocol.attempt import ProtocolName
-from txn.protocol.phases import Status
-from txn.protocol.row import decode_row, is_row_key, whole_of
+from txn.protocol.row import decode_row, is_row_key, parent_of
+from txn.protocol.statuses import ProtocolName, Status
 
 ROWS = 400
 JOB = "tests.integration.spark_jobs:write_atomically"
@@ -47,8 +41,8 @@ def list_statuses(uri: str) -> tuple[list[Status | None], Counter[Status | None]
     """Return those of transactions, and of parts."""
     with connect(uri) as engine:
         rows = [decode_row(row) for row in engine.context.store.scan(b"txn") if is_row_key(row.row)]
-    wholes = [row.status for row in rows if whole_of(row.row_key) is None]
-    return wholes, Counter(row.status for row in rows if whole_of(row.row_key))
+    wholes = [row.status for row in rows if parent_of(row.row_key) is None]
+    return wholes, Counter(row.status for row in rows if parent_of(row.row_key))
 
 
 def count_rows(engine: Engine) -> int:

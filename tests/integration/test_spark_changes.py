@@ -19,10 +19,8 @@ from pyspark.sql.types import BinaryType, DataType, LongType, StructType
 from tests.simulation.puppets import asks_for
 from txn import Delete, Engine, Key, Mutation, connect
 from txn.errors import InvalidRequestError
-from txn.protocol.attempt import ProtocolName
-from txn.protocol.phases import Status
-from txn.reading.changes import ChangesLostError, read_changes
-from txn.reading.feed import Bounds, ChangeFeed, Offset
+from txn.protocol.statuses import ProtocolName, Status
+from txn.reading.feed import Bounds, ChangeFeed, ChangesLostError, Offset, read_changes
 from txn.spark import register
 from txn.spark.changes import (
     CHANGES,
@@ -142,14 +140,14 @@ def uri(tmp_path: Path) -> str:
     return f"embedded://{tmp_path}/store?sync=off"
 
 
-@pytest.mark.parametrize(("protocol", "buckets"), [("six-phase", 4), ("fenced", 1)])
+@pytest.mark.parametrize(("protocol", "salt_buckets"), [("six-phase", 4), ("fenced", 1)])
 def test_each_transaction_is_told_once(
-    spark: SparkSession, uri: str, tmp_path: Path, protocol: ProtocolName, buckets: int
+    spark: SparkSession, uri: str, tmp_path: Path, protocol: ProtocolName, salt_buckets: int
 ) -> None:
     """Over restarts, batch by batch; one that was held while offsets passed it is told when it has
     decided; and a batch whose end Spark forgot is told again as it was."""
     stream = Stream(spark, uri, tmp_path, max_transactions=4)
-    with engine_on(uri, protocol=protocol, buckets=buckets) as engine:
+    with engine_on(uri, protocol=protocol, salt_buckets=salt_buckets) as engine:
         done = [commit(engine, i % 3, f"first {i}") for i in range(5)]
         held = Held(uri, Key("held", "f", "v", "rows"))
         done += [commit(engine, i % 3, f"second {i}") for i in range(2)]

@@ -35,8 +35,7 @@ from tests.integration.crashes import TABLE, leave_crashes
 from txn import connect
 from txn.errors import InvalidRequestError
 from txn.model import Edit, Key, Mutation
-from txn.protocol.attempt import ProtocolName
-from txn.protocol.lock_cells import unit_lock
+from txn.protocol.statuses import ProtocolName
 from txn.spark import register
 
 AT_ONCE = {"grace_ms": 0, "scan": [TABLE]}
@@ -81,9 +80,9 @@ def test_executors_find_counts_that_went_back(tmp_path: Path) -> None:
         engine.ensure_table(TABLE, ["d"])
         for value in (b"1", b"2"):
             engine.commit([Mutation(first, value), Mutation(second, value)])
-        at = engine.context.store.read([unit_lock(first)])[unit_lock(first)]
+        at = engine.context.store.read([first.row_lock])[first.row_lock]
         assert at is not None
-        engine.context.store.write([Edit(unit_lock(first), b"1", at.timestamp)])
+        engine.context.store.write([Edit(first.row_lock, b"1", at.timestamp)])
     shares = plan_shares(Inspection(uri, "txn", Ages(0)), [TABLE], 2, cores=2)
     told = [each for each in look(Inspection(uri, "txn", Ages(0)), shares)]
     (found,) = (row for each in told for row in list_lines(each))

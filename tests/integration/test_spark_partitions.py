@@ -25,8 +25,9 @@ from txn import (
     Some,
     connect,
 )
-from txn.protocol.attempt import ProtocolName
-from txn.protocol.row import decode_marker, marker_key
+from txn.protocol.codec import decode_marker
+from txn.protocol.row import marker_key
+from txn.protocol.statuses import ProtocolName
 from txn.spark import PartitionError, Summary, commit_arrow, commit_partition, committing
 from txn.spark.workers import Access, open_worker
 

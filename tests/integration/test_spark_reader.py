@@ -18,9 +18,8 @@ from tests.integration.hbase import HBase
 from tests.unit.worlds import after_status
 from txn import Engine, Key, Mutation, connect
 from txn.model import Family
-from txn.protocol.attempt import ProtocolName
-from txn.protocol.lock_cells import holder_of
-from txn.protocol.phases import Status
+from txn.protocol.locks import holder_of
+from txn.protocol.statuses import ProtocolName, Status
 from txn.spark import register
 from txn.stores import open_store
 from txn.testing.faulty import Crash, Fault, FaultyStore, Reply

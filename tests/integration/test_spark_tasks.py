@@ -22,7 +22,7 @@ from txn.spark.workers import open_worker
 ROWS = 2_000
 PARTITIONS = 8
 # What a killed worker leaves undecided is waited for so long by the task's next attempt.
-POLICY = Policy(lease_ms=300)
+POLICY = Policy(lock_ttl_ms=300)
 
 
 @pytest.fixture

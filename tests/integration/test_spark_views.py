@@ -13,9 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.unit.worlds import after_status
 from txn import Delete, Engine, Exact, Key, Mutation, connect
 from txn.model import Edit
-from txn.protocol.attempt import ProtocolName
-from txn.protocol.phases import Status
 from txn.protocol.row import column, created_ms, status_key
+from txn.protocol.statuses import ProtocolName, Status
 from txn.spark import register
 from txn.stores import open_store
 from txn.testing.faulty import Crash, Fault, FaultyStore, Reply
@@ -52,7 +51,7 @@ def test_every_transaction_is_a_row(spark: SparkSession, uri: str) -> None:
     assert first.tables == ["one", "two"]
     assert (second.state, second.keys, second.mutations, second.assertions) == ("decided", 2, 2, 1)
     assert (second.once, second.reason, second.corrupt, second.whole) == (None,) * 4
-    assert second.lease_ms > 0
+    assert second.lock_ttl_ms > 0
     assert second.bytes > 50
     assert 0 <= second.age_ms < 600_000
     assert second.commit_timestamp > 0

@@ -94,7 +94,7 @@ def test_buckets_of_transactions_are_regions_from_the_start(
 ) -> None:
     """All transactions begin in one region otherwise, whatever their bucket."""
     table = fresh("buckets")
-    with connect(hbase.thrift2, transactions=table, buckets=4) as engine:
+    with connect(hbase.thrift2, transactions=table, salt_buckets=4) as engine:
         data = fresh("data")
         engine.ensure_table(data, ["d"])
         engine.commit([Mutation(Key("a", "d", "x", data), b"1")])
@@ -237,7 +237,7 @@ def test_a_transaction_makes_eleven_calls_here_too(hbase: HBase) -> None:
         engine.commit([Mutation(key, b"2") for key in keys])
         calls = counting.calls
         assert calls.pop("read", 0) + calls.pop("read_beside", 0) == 1
-        assert calls == {"check_and_put": 8, "write": 2, "together": 1}
+        assert calls == {"check_and_put": 8, "write": 2, "atomically": 1}
 
 
 def test_a_scan_takes_little_memory_whatever_rows_hold(store: HBaseStore) -> None:
@@ -271,13 +271,13 @@ def test_clients_of_both_gateways_share_accounts(hbase: HBase) -> None:
     with connect(hbase.thrift2, transactions=transactions) as engine:
         engine.ensure_table(table, ["d"])
         engine.commit([Mutation(key, str(BALANCE)) for key in keys])
-    policy = Policy(lease_ms=2_000, attempts=50)
+    policy = Policy(lock_ttl_ms=2_000, attempts=50)
     committed: dict[str, list[bool]] = {"thrift1": [], "thrift2": []}
     failures: list[BaseException] = []
     began = time.monotonic()
 
-    def transfer(engine: Engine, chance: Random) -> bool:
-        pair, amount = chance.sample(keys, 2), chance.randint(1, 9)
+    def transfer(engine: Engine, rng: Random) -> bool:
+        pair, amount = rng.sample(keys, 2), rng.randint(1, 9)
         try:
             cells = engine.read(keys)
             assert sum(int(cell.value) for cell in cells.values() if cell) == ACCOUNTS * BALANCE
@@ -295,9 +295,9 @@ def test_clients_of_both_gateways_share_accounts(hbase: HBase) -> None:
         try:
             uri = getattr(hbase, gateway)
             with connect(uri, transactions=transactions, policy=policy) as engine:
-                chance = Random(seed)
+                rng = Random(seed)
                 while not failures and wanted(committed.values(), time.monotonic() - began):
-                    committed[gateway].append(transfer(engine, chance))
+                    committed[gateway].append(transfer(engine, rng))
         except BaseException as error:  # noqa: BLE001
             failures.append(error)
 

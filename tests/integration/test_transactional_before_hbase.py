@@ -21,7 +21,7 @@ from tests.packages import fetch_package, library_path
 from txn import AssertionFailedError, ConflictError, Exact, Key, Mutation, connect
 from txn.cluster import jars
 from txn.host.java import cache_folder, find_java_home
-from txn.protocol.attempt import ProtocolName
+from txn.protocol.statuses import ProtocolName
 
 PACKAGE = "thrift-compiler"
 JARS = Path(__file__).with_name("java") / "jars.lock"

@@ -114,7 +114,7 @@ def crew(path: str) -> Iterator[Crew]:
         running.end()
 
 
-def kill_pairs(path: str, pairs: int, chance: Random) -> Killed:
+def kill_pairs(path: str, pairs: int, rng: Random) -> Killed:
     """Kill so many pairs of writers, and see to it that the others go on."""
     LmdbStore(path, sync=False).close()
     owners, longest_s = 0, 0.0
@@ -122,15 +122,15 @@ def kill_pairs(path: str, pairs: int, chance: Random) -> Killed:
     with crew(path) as running:
         running.wait()
         for _ in range(pairs):
-            time.sleep(chance.uniform(0, 0.001))
+            time.sleep(rng.uniform(0, 0.001))
             owner = _owner(file)
-            places = chance.sample(range(PROCESSES), 2)
+            places = rng.sample(range(PROCESSES), 2)
             if owner in running.pids:
                 owners += 1
                 place = running.pids.index(owner)
-                other = chance.choice([each for each in range(PROCESSES) if each != place])
-                places = chance.sample([place, other], 2)
-            running.kill(places, chance.choice([0.0, chance.uniform(0, MOST_APART_S)]))
+                other = rng.choice([each for each in range(PROCESSES) if each != place])
+                places = rng.sample([place, other], 2)
+            running.kill(places, rng.choice([0.0, rng.uniform(0, MOST_APART_S)]))
             longest_s = max(longest_s, running.wait())
     os.close(file)
     store = LmdbStore(path, sync=False)

@@ -124,7 +124,7 @@ LeaseService(url).close()  # it has loaded the driver
 """
 
 LOCKS = f"""
-import txn.locks.zookeeper.queue
+import txn.locks.zookeeper.queues
 {command("sql", "EXPLAIN LOCKS DROP TABLE sales.orders")}
 """
 
@@ -145,7 +145,7 @@ TRIALS = {
     ),
     "spark": Trial(SPARK, "import txn.spark", is_large=True),
     "zookeeper": Trial(
-        "import txn.locks.zookeeper.queue",
+        "import txn.locks.zookeeper.queues",
         refused(
             'from txn.locks import open_manager\nopen_manager("zookeeper://127.0.0.1:1/l")',
             "InvalidRequestError",

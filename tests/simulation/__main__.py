@@ -17,7 +17,7 @@ from typing import get_args
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tests.simulation.seeds import run, run_chunk
-from txn.protocol.attempt import ProtocolName
+from txn.protocol.statuses import ProtocolName
 
 CHUNK = 200
 

@@ -14,18 +14,9 @@ from typing import Literal
 from tests.simulation.parted import commit_in_parts
 from tests.simulation.shapes import BEFORE, PUTS, Shape, after
 from tests.simulation.world import World
-from txn import (
-    CommitOutcomeUnknown,
-    Committed,
-    Delete,
-    Engine,
-    Key,
-    Mutation,
-    Outcome,
-    TxnError,
-)
-from txn.protocol.phases import Status
-from txn.protocol.row import whole_of
+from txn import CommitOutcomeUnknown, Committed, Delete, Engine, Key, Mutation, Outcome, TxnError
+from txn.protocol.row import parent_of
+from txn.protocol.statuses import Status
 from txn.testing.faulty import NO_FAULT, Call, Crash, Fault, FaultyStore, Reply
 
 Stage = Literal["ended", "mended", "followed"]
@@ -70,7 +61,7 @@ def run(
     engine, store = world.client(plan)
     store.reads_early = lambda: reads_early
     if atomic:
-        store.features |= {"atomic_together"}
+        store.features |= {"atomic"}
     result: Committed | TxnError | None = None
     try:
         commit = partial(commit_in_parts, engine) if shape.in_parts else engine.commit
@@ -114,7 +105,7 @@ def verify(run: Run) -> bool:
     truth, and that its rows say so too. Return whether it happened."""
     shape, world, result = run.shape, run.world, run.result
     values = world.values(shape.keys)
-    wholes = [row for row in world.rows()[1:] if whole_of(row.row_key) is None]
+    wholes = [row for row in world.rows()[1:] if parent_of(row.row_key) is None]
     committed = [row for row in wholes if row.status is Status.COMPLETE]
     assert len(committed) <= 1
     assert values == (shape.after if committed else shape.before)
@@ -137,7 +128,7 @@ def follow(run: Run, *, atomic: bool = False) -> dict[Key, bytes | None]:
     ]
     engine, store = run.world.client()
     if atomic:
-        store.features |= {"atomic_together"}
+        store.features |= {"atomic"}
     engine.commit(mutations)
     values = run.world.values(expected)
     assert values == expected

@@ -20,11 +20,19 @@ from tests.simulation.scheduler import ActorClock, Network
 from tests.simulation.world import TRANSACTIONS
 from txn import Engine, Key, StoreError
 from txn.model import Check
-from txn.protocol.attempt import Context, ProtocolName
+from txn.protocol.context import Context
 from txn.protocol.row import is_row_key
-from txn.reading.changes import KeyChange, read_changes
-from txn.reading.decisions import Decided, find_decision
-from txn.reading.feed import Bounds, ChangeFeed, Offset, decode_offset
+from txn.protocol.statuses import ProtocolName
+from txn.reading.feed import (
+    Bounds,
+    ChangeFeed,
+    Decided,
+    KeyChange,
+    Offset,
+    decode_offset,
+    find_decision,
+    read_changes,
+)
 
 JUMPS_MS = 601  # by how much two clocks of a schedule may differ
 LATENESS_MS = 25_000  # as long as a client tries

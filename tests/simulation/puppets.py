@@ -13,9 +13,10 @@ from greenlet import getcurrent, greenlet
 from tests.simulation.world import POLICY, World
 from txn import Cell, Engine, Key, Policy
 from txn.clock import Clock
-from txn.model import LOCK_SUFFIX, Check, Edit, Row, Unless
-from txn.protocol.lock_cells import FREE, holder_of, unit_lock
-from txn.protocol.phases import Status
+from txn.model import LOCK_SUFFIX, Check, Edit, Row, RowExclusion
+from txn.protocol.locks import holder_of
+from txn.protocol.row import FREE
+from txn.protocol.statuses import Status
 from txn.stores.base import Store
 from txn.testing.faulty import NO_FAULT, Call, Fault, Plan, faultless
 
@@ -128,12 +129,12 @@ class RowByRow:
         start: bytes = b"",
         stop: bytes | None = None,
         columns: Collection[tuple[bytes, bytes]] | None = None,
-        unless: Unless | None = None,
+        exclude: RowExclusion | None = None,
         *,
         reverse: bool = False,
     ) -> Iterator[Row]:
         def find_next() -> Row | None:
-            rows = self._inner.scan(table, start, stop, columns, unless, reverse=reverse)
+            rows = self._inner.scan(table, start, stop, columns, exclude, reverse=reverse)
             return next(rows, None)
 
         while row := find_next():
@@ -164,7 +165,7 @@ def frees(call: Call) -> bool:
 
 def counts(key: Key) -> Match:
     """Match the call that asks for the fenced lock of the key's row and family."""
-    lock = unit_lock(key)
+    lock = key.row_lock
     return lambda call: any(
         c.key == lock and holder_of(lock, Cell(c.edits[0].value or b"", 0)) for c in checks(call)
     )

@@ -34,12 +34,13 @@ from txn import (
 from txn.client.parts import PartsClient
 from txn.errors import TableUnavailable
 from txn.model import Edit, Family
-from txn.protocol import attempt as attempt_module
-from txn.protocol.attempt import Context, ProtocolName, Transaction, advance
-from txn.protocol.phases import Status
-from txn.protocol.recover import Finish, finish_or_leave, roll_forward, tell_complete
+from txn.protocol import context as context_module
+from txn.protocol.context import Context
+from txn.protocol.protocols import protocol_key
+from txn.protocol.recovery import Finish, finish_or_leave, mark_complete, roll_forward
 from txn.protocol.row import FAMILY
-from txn.protocol.rules import protocol_key
+from txn.protocol.statuses import ProtocolName, Status
+from txn.protocol.transaction import Transaction, advance
 from txn.request import Ack
 from txn.stores.local import LocalStore
 from txn.tables.admin import Admin
@@ -70,7 +71,7 @@ class Weather:
     fault_rate: float
     crash_rate: float
     tick_ms: int
-    lease_ms: int
+    lock_ttl_ms: int
     one_cell: bool
     instant_reads: bool
     clocks_jump: bool
@@ -81,7 +82,7 @@ class Weather:
     @property
     def is_calm(self) -> bool:
         """Whether nothing fails and nobody is hurried, so that every client gets its way."""
-        hurries = self.fault_rate or self.fscks or self.lease_ms < 10_000
+        hurries = self.fault_rate or self.fscks or self.lock_ttl_ms < 10_000
         return not hurries and not self.tables_go
 
 
@@ -94,7 +95,7 @@ def weather(random: Random) -> Weather:
         fault_rate=random.choice((0.0, 0.01, 0.03, 0.1, 0.2)),
         crash_rate=random.choice((0.0, 0.1, 0.4)),
         tick_ms=random.choice((0, 1, 5, 30)),
-        lease_ms=random.choice((30, 300, 10_000)),
+        lock_ttl_ms=random.choice((30, 300, 10_000)),
         one_cell=random.random() < 0.2,
         instant_reads=random.random() < 0.2,
         clocks_jump=random.random() < 0.3,
@@ -131,13 +132,13 @@ class Schedule:
             self.random.randint(2, 4), self.random.randint(1, 3), self.random, self._step
         )
         self.policy = Policy(
-            lease_ms=self.weather.lease_ms,
+            lock_ttl_ms=self.weather.lock_ttl_ms,
             deadline_ms=20_000,
             courtesy_ms=5,
             store_patience_ms=self.random.choice((1, 10)),
             read_tries=self.random.choice((1, 10)),
         )
-        self.buckets = self.random.choice((1, 1, 3))
+        self.salt_buckets = self.random.choice((1, 1, 3))
         self.stores: list[FaultyStore] = []
         self._trace = trace
         self._busy = 0
@@ -157,7 +158,7 @@ class Schedule:
         self.scheduler.spawn("weather", self._nature)
         if self.weather.tables_go:
             self.scheduler.spawn("operator", self._disable)
-        with patch.object(attempt_module, "LOOKS_WITHIN_MS", RETENTION_MS // 4):
+        with patch.object(context_module, "READS_WITHIN_MS", RETENTION_MS // 4):
             self.scheduler.run()
         self._end(calm)
 
@@ -203,8 +204,8 @@ class Schedule:
                 self._spawn(name, partial(self._write_task, name, transaction, task, parts, times))
         try:
             while len(times) < len(tasks):
-                self.scheduler.sleep_ms(max(self.policy.lease_ms // 3, 1))
-                client.beat(transaction)
+                self.scheduler.sleep_ms(max(self.policy.lock_ttl_ms // 3, 1))
+                client.heartbeat(transaction)
             for failure in times.values():
                 if isinstance(failure, TxnError):
                     raise failure
@@ -338,7 +339,7 @@ class Schedule:
         if instant:
             store.features |= {"instant_reads"}
         if atomic:
-            store.features |= {"atomic_together"}
+            store.features |= {"atomic"}
         elif self._is_far:
             store.features |= {"remote_calls"}
         self.stores.append(store)
@@ -346,10 +347,10 @@ class Schedule:
             OneCell(store) if self.weather.one_cell else store,
             table=TABLE,
             transactions=TRANSACTIONS,
-            buckets=self.buckets,
+            salt_buckets=self.salt_buckets,
             policy=self.policy,
             clock=clock,
-            chance=self.random,
+            rng=self.random,
         )
         engine._backend._finisher = Background(self, name, engine.context)
         for known in (self.bank.accounts[0], key("log", table=LOGS)):
@@ -426,7 +427,7 @@ class Background:
     ) -> None:
         for t in transactions:
             t.status = reached
-        self._begin(tell_complete, transactions)
+        self._begin(mark_complete, transactions)
 
     def _begin(self, work: Finish, transactions: Sequence[Transaction]) -> None:
         self._running += 1
@@ -450,7 +451,7 @@ class Background:
 def draw_fault(random: Random, call: Call, crash_rate: float) -> Fault:
     """Draw what goes wrong with a call."""
     reply = Reply.CRASH if random.random() < crash_rate else Reply.MAYBE_APPLIED
-    if call.method == "together":
+    if call.method == "atomically":
         done = random.choice((None, frozenset[int]()))
         refused = done is not None and reply is not Reply.CRASH and random.random() < 0.5
         return Fault(applied=done, reply=Reply.NOT_APPLIED if refused else reply)

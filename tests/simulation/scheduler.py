@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from greenlet import getcurrent, greenlet
 
-from txn.model import Cell, Check, Edit, Family, Key, Row, Unless
+from txn.model import Cell, Check, Edit, Family, Key, Row, RowExclusion
 from txn.stores.base import Store
 from txn.testing.faulty import Crash
 
@@ -190,17 +190,17 @@ class Network:
         start: bytes = b"",
         stop: bytes | None = None,
         columns: Collection[tuple[bytes, bytes]] | None = None,
-        unless: Unless | None = None,
+        exclude: RowExclusion | None = None,
         *,
         reverse: bool = False,
     ) -> Iterator[Row]:
         self._pause()
-        rows = self._inner.scan(table, start, stop, columns, unless, reverse=reverse)
+        rows = self._inner.scan(table, start, stop, columns, exclude, reverse=reverse)
         if self._random.random() < 0.5:
             return rows
-        return self._row_by_row(table, [row.row for row in rows], columns, unless)
+        return self._row_by_row(table, [row.row for row in rows], columns, exclude)
 
-    def together(self, work: Callable[[], None]) -> None:
+    def atomically(self, work: Callable[[], None]) -> None:
         if not self._atomic or self._is_alone:
             work()
             return
@@ -208,7 +208,7 @@ class Network:
         began = self._scheduler.turns
         self._is_alone = True
         try:
-            self._inner.together(work)
+            self._inner.atomically(work)
         finally:
             self._is_alone = False
             assert self._scheduler.turns == began, "somebody waited in a local transaction"
@@ -229,12 +229,12 @@ class Network:
         table: bytes,
         rows: Iterable[bytes],
         columns: Collection[tuple[bytes, bytes]] | None,
-        unless: Unless | None,
+        exclude: RowExclusion | None,
     ) -> Iterator[Row]:
         for row in rows:
             if self._random.random() < 0.5:
                 self._pause()
-            yield from self._inner.scan(table, row, row + b"\0", columns, unless)
+            yield from self._inner.scan(table, row, row + b"\0", columns, exclude)
 
     def _pieces(self, items: Sequence[T]) -> Iterator[list[T]]:
         """Yield the items in pieces, each of which has its turn."""

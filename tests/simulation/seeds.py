@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tests.history.simulated import run_history
 from tests.simulation.schedule import Schedule, Trace, replay_line
-from txn.protocol.attempt import ProtocolName
+from txn.protocol.statuses import ProtocolName
 
 HISTORY_EACH = 10
 

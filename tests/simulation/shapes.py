@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from tests.simulation.world import key
 from txn import Delete, Exact, GreaterThan, Key, Mutation, Not, Or, Some
 from txn.assertions import Assertion
-from txn.protocol.attempt import ProtocolName
+from txn.protocol.statuses import ProtocolName
 
 A, B = key("row-1", "a"), key("row-1", "b")
 C, E = key("row-2", "c"), key("row-3", "e")

@@ -10,9 +10,7 @@ from tests.simulation.breaking import CHANGING, NONE, deliver_all, faults
 from tests.simulation.world import World, key
 from txn import CommitOutcomeUnknown, Committed, Exact, Mutation, StoreError
 from txn.errors import AssertionFailedError
-from txn.protocol.attempt import ProtocolName
-from txn.protocol.phases import Status
-from txn.protocol.rules import PROTOCOLS
+from txn.protocol.statuses import PROTOCOLS, ProtocolName, Status
 from txn.testing.faulty import Call, Crash, Fault, Reply
 
 pytestmark = pytest.mark.usefixtures("rows_for_all")

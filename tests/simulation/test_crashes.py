@@ -83,7 +83,7 @@ def test_the_same_where_the_look_under_the_locks_comes_first(shape: Shape) -> No
 def test_the_same_where_it_is_one_local_transaction(shape: Shape) -> None:
     """All of it is there, or nothing, and its client is told which, or that it is not known."""
     calls = run(shape, atomic=True).calls
-    assert [call.method for call in calls] == ["together"]
+    assert [call.method for call in calls] == ["atomically"]
     for first in faults_together(calls[0]):
         broken = run(shape, {1: first}, atomic=True)
         assert not broken.world.leftovers()  # fsck has nothing to do

@@ -11,10 +11,9 @@ import pytest
 from tests.simulation import feeding
 from tests.simulation.feeding import run_feeds
 from txn.model import Row
-from txn.protocol.attempt import ProtocolName
 from txn.protocol.row import created_ms
-from txn.protocol.rules import PROTOCOLS
-from txn.reading import decisions, feed
+from txn.protocol.statuses import PROTOCOLS, ProtocolName
+from txn.reading import feed
 from txn.reading.feed import Bounds, Offset, Survey
 
 SCHEDULES = 150
@@ -48,7 +47,7 @@ def scan_from_now_on(patch: Patch) -> None:
 
 def order_by_row_keys(patch: Patch) -> None:
     def find(row: Row) -> int | None:
-        at_ms = decisions.find_decision(row)
+        at_ms = feed.find_decision(row)
         return created_ms(row.row) if at_ms else at_ms
 
     patch.setattr(feed, "find_decision", find)

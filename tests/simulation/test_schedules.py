@@ -18,9 +18,8 @@ import pytest
 from tests.simulation.__main__ import main
 from tests.simulation.schedule import Schedule, replay_line, run_many
 from tests.simulation.seeds import run_chunk
-from txn.protocol import commit as commit_module
-from txn.protocol.attempt import ProtocolName
-from txn.protocol.rules import PROTOCOLS
+from txn.protocol import six_phase as six_phase_module
+from txn.protocol.statuses import PROTOCOLS, ProtocolName
 
 SCHEDULES = int(os.environ.get("TXN_SCHEDULES", "4500"))
 GROUPS = 12
@@ -64,7 +63,7 @@ def test_a_failure_says_how_to_run_it_again(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_one_schedule_in_ten_makes_a_history(monkeypatch: pytest.MonkeyPatch) -> None:
     """`make sim` looks for an order of transactions too, and says how to see a failure again."""
-    monkeypatch.setattr(commit_module, "holds", lambda assertion, cells: True)
+    monkeypatch.setattr(six_phase_module, "holds", lambda assertion, cells: True)
     failures = [told for seed in range(0, 2000, 10) if (told := run_chunk(range(seed, seed + 1)))]
     assert "lost update: " in "".join(failures)
     assert re.search(r"--schedules 1 --seed \d*0 --trace", failures[0])

@@ -15,26 +15,22 @@ from tests.simulation.variants import (
     decide_as_any_other_call,
     hold_reading_first,
     lock_first,
+    patch_steps,
     step_plainly,
 )
 from tests.simulation.world import POLICY, TRANSACTIONS, World, key
-from txn import (
-    AbortedError,
-    CommitOutcomeUnknown,
-    Committed,
-    Exact,
-    Mutation,
-    NotApplied,
-)
+from txn import AbortedError, CommitOutcomeUnknown, Committed, Exact, Mutation, NotApplied
 from txn.clock import ManualClock
 from txn.model import Check
-from txn.protocol import attempt as attempt_module
 from txn.protocol import commit as commit_module
-from txn.protocol import recover as recover_module
-from txn.protocol import rules
-from txn.protocol.attempt import Context, Transaction
-from txn.protocol.phases import Status
+from txn.protocol import prepare as prepare_module
+from txn.protocol import recovery as recovery_module
+from txn.protocol import six_phase as six_phase_module
+from txn.protocol import transaction as transaction_module
+from txn.protocol.context import Context
 from txn.protocol.row import column, status_key
+from txn.protocol.statuses import Status
+from txn.protocol.transaction import Transaction
 from txn.testing.faulty import NO_FAULT, Call, Crash, Fault, Reply
 
 X, Y = key("x"), key("y")
@@ -77,13 +73,12 @@ def test_every_change_of_status_compares(rule: bool, monkeypatch: Patch) -> None
     1-LOCKED and be hidden; T2 takes the released lock, and the owner decides all the same."""
     world = world_with(b"0")
     if not rule:
-        for module in (commit_module, recover_module):
-            monkeypatch.setattr(module, "advance", step_plainly)
+        patch_steps(monkeypatch, step_plainly, recovery_module)
     owner = Puppet(world, lambda engine: engine.commit_many([ADD])[0], clock=Ahead())
     owner.until(asks_for(Status.ASSERTED))
     aborter = world.engine().context
-    t = attempt_module.load_transaction(world.engine().context, world.rows()[-1])
-    recover_module.roll_back(aborter, [t], lambda _: "taken for dead")
+    t = transaction_module.load_transaction(world.engine().context, world.rows()[-1])
+    recovery_module.roll_back(aborter, [t], lambda _: "taken for dead")
     assert isinstance(world.engine().commit_many([ADD])[0], Committed)
     assert isinstance(owner.finish(), AbortedError if rule else Committed)
 
@@ -93,10 +88,9 @@ def test_a_row_that_was_deleted_stays_deleted(rule: bool, monkeypatch: Patch) ->
     """The owner is paused, aborted, and its row is deleted. It wakes. A plain 1-LOCKED on the
     absent row would let it decide without a buffer, which nobody can finish."""
     world = world_with(b"0")
-    monkeypatch.setattr(commit_module, "assert_under_locks", hold_reading_first)
+    monkeypatch.setattr(six_phase_module, "assert_under_locks", hold_reading_first)
     if not rule:
-        for module in (commit_module, recover_module):
-            monkeypatch.setattr(module, "advance", step_plainly)
+        patch_steps(monkeypatch, step_plainly, recovery_module)
     owner = Puppet(
         world,
         lambda engine: engine.commit_many([ADD])[0],
@@ -106,8 +100,7 @@ def test_a_row_that_was_deleted_stays_deleted(rule: bool, monkeypatch: Patch) ->
     owner.until(asks_for(Status.LOCKED))
     row_key = world.rows()[-1].row_key
     with monkeypatch.context() as patch:
-        for module in (commit_module, recover_module):
-            patch.setattr(module, "advance", attempt_module.advance)
+        patch_steps(patch, transaction_module.advance, recovery_module)
         world.mend()
         world.collect()
     if rule:
@@ -132,13 +125,11 @@ def test_a_paused_helper_does_not_bring_a_row_back(rule: bool, monkeypatch: Patc
         stopped.commit(*ADD)
     row_key = world.rows()[-1].row_key
     if not rule:
-        for module in (commit_module, recover_module):
-            monkeypatch.setattr(module, "advance", step_plainly)
+        patch_steps(monkeypatch, step_plainly, recovery_module)
     helper = Puppet(world, lambda engine: world.mend(engine.context), clock=Ahead())
     helper.until(asks_for(Status.CLEANING))
     with monkeypatch.context() as patch:
-        for module in (commit_module, recover_module):
-            patch.setattr(module, "advance", attempt_module.advance)
+        patch_steps(patch, transaction_module.advance, recovery_module)
         world.mend()
         world.collect()
     helper.step()
@@ -151,7 +142,7 @@ def test_a_row_that_may_have_been_deleted_is_not_used(rule: bool, monkeypatch: P
     helpers, of whom one is stopped before it frees the locks, and fsck deletes it. The owner sends
     the row again, locks and reads; the helper wakes, and frees the lock for T2."""
     if not rule:
-        monkeypatch.setattr(commit_module, "WRITTEN_WITHIN_MS", 10 * DAY_MS)
+        monkeypatch.setattr(prepare_module, "WRITTEN_WITHIN_MS", 10 * DAY_MS)
     world = world_with(b"0")
     owner = Puppet(
         world,
@@ -176,7 +167,7 @@ def test_nothing_is_locked_before_the_row_is_there(rule: bool, monkeypatch: Patc
     """T1 locks before it writes its row. T2 meets the lock, finds no row, and is about to free it;
     T1's row appears, and T1 looks and decides. Both replace the same value."""
     if not rule:
-        monkeypatch.setattr(commit_module, "prepare", lock_first)
+        monkeypatch.setattr(six_phase_module, "prepare_six_phase", lock_first)
     world = world_with(b"0")
     first = Puppet(world, lambda engine: engine.commit_many([ADD])[0])
     first.until(asks_for(Status.WRITTEN))
@@ -225,7 +216,7 @@ def test_the_plan_comes_with_the_decision(rule: bool, monkeypatch: Patch) -> Non
     """The owner dies right after its decision. Without the plan nobody knows at which timestamp to
     put the values, nor whether they were put already."""
     if not rule:
-        for module in (commit_module, recover_module):
+        for module in (commit_module, recovery_module):
             monkeypatch.setattr(module, "column", nowhere)
     world = world_with(b"0")
     client, _ = world.client(when(asks_for(Status.ASSERTED), Fault(reply=Reply.CRASH)))
@@ -249,8 +240,8 @@ def test_the_status_is_the_last_cell_of_its_row(rule: bool, monkeypatch: Patch) 
     """Where a checked write carries one cell, the owner may die between two of them: a decision
     that comes before its plan is one that nobody can finish."""
     if not rule:
-        make_step = decision_first(rules.SixPhaseRules.make_step)
-        monkeypatch.setattr(rules.SixPhaseRules, "make_step", make_step)
+        make_step = decision_first(transaction_module.make_step)
+        monkeypatch.setattr(transaction_module, "make_step", make_step)
     world = World(one_cell=True)
     world.engine().commit([Mutation(X, b"0")])
     plan_or_decision = plans(
@@ -271,9 +262,9 @@ def test_the_status_is_the_last_cell_of_its_row(rule: bool, monkeypatch: Patch) 
 
 def decision_first(in_order: Callable[..., Check]) -> Callable[..., Check]:
     def check(
-        self: object, context: Context, t: Transaction, new: Status, cells: attempt_module.Cells
+        context: Context, t: Transaction, new: Status, cells: transaction_module.Cells
     ) -> Check:
-        found = in_order(self, context, t, new, cells)
+        found = in_order(context, t, new, cells)
         return found._replace(puts=found.puts[::-1]) if new is Status.ASSERTED else found
 
     return check

@@ -42,23 +42,23 @@ from txn import (
 from txn.clock import ManualClock
 from txn.model import Edit
 from txn.protocol import commit as commit_module
-from txn.protocol import fenced, resolve
-from txn.protocol.lock_cells import holder_of, unit_lock
-from txn.protocol.phases import Status
+from txn.protocol import fenced, recovery
+from txn.protocol import prepare as prepare_module
+from txn.protocol.locks import holder_of
 from txn.protocol.row import RowState, TransactionRow, status_key
-from txn.reading import keys as keys_module
-from txn.reading import look as look_module
+from txn.protocol.statuses import Status
+from txn.reading import snapshot as snapshot_module
 from txn.testing.faulty import Crash, Fault, Reply
 
 pytestmark = pytest.mark.usefixtures("rows_for_all")
 
 X, Y, Z = key("x"), key("y"), key("z")
-LOCK = unit_lock(X)
+LOCK = X.row_lock
 DAY_MS = 24 * 3_600_000
 LONG_MS = 10 * DAY_MS
 ADD = [Mutation(X, b"1")], [Exact(X, b"0")]
 NONE: frozenset[int] = frozenset()
-PATIENT = Policy(deadline_ms=LONG_MS, lease_ms=LONG_MS)
+PATIENT = Policy(deadline_ms=LONG_MS, lock_ttl_ms=LONG_MS)
 with_and_without = pytest.mark.parametrize("rule", [True, False], ids=["with", "without"])
 Patch = pytest.MonkeyPatch
 
@@ -227,7 +227,7 @@ def test_an_owner_that_was_paused_compares(rule: bool, monkeypatch: Patch) -> No
 
     def pause(*args: Any) -> None:
         monkeypatch.setattr(commit_module, "finish_or_leave", finish)
-        world.clock.advance(2 * commit_module.WRITTEN_WITHIN_MS)
+        world.clock.advance(2 * fenced.WRITTEN_WITHIN_MS)
         delete_past(world)
         finish(*args)
 
@@ -341,7 +341,7 @@ def test_a_row_that_may_have_been_deleted_is_not_used(rule: str, monkeypatch: Pa
     the row again, locks and decides; the helper wakes, and hides the decision. The markers of the
     deletion hide what the owner sends, for as long as they are kept."""
     if rule in ("markers alone", "without"):
-        monkeypatch.setattr(commit_module, "WRITTEN_WITHIN_MS", LONG_MS)
+        monkeypatch.setattr(prepare_module, "WRITTEN_WITHIN_MS", LONG_MS)
     world = world_with()
     owner = Puppet(
         world,
@@ -398,7 +398,7 @@ def test_an_undecided_holder_is_aborted_before_its_lock_is_freed(
     first = Puppet(world, add)
     first.until(asks_for(Status.ASSERTED))
     if rule:
-        monkeypatch.setattr(resolve.Resolver, "_is_abandoned", lambda *args: True)
+        monkeypatch.setattr(recovery.Resolver, "_is_abandoned", lambda *args: True)
     else:
         variants_fenced.free_the_undecided(monkeypatch)
     second = add(world.engine())
@@ -421,7 +421,7 @@ def test_a_lock_is_freed_as_it_was_read(rule: bool, monkeypatch: Patch) -> None:
     row_key = holder_of(LOCK, met)
 
     def free(engine: Engine) -> bool:
-        resolve.free_for_holder(engine.context, row_key, {LOCK: met})
+        recovery.free_for_holder(engine.context, row_key, {LOCK: met})
         return True
 
     second = Puppet(world, free)
@@ -443,10 +443,10 @@ def test_a_lock_is_read_before_the_row_of_its_holder(rule: bool, monkeypatch: Pa
     writing = first.until(asks_for(Status.WRITTEN))
     assert writing is not None and isinstance(writing.items[0], Edit)
     row_key = writing.items[0].key.row
-    before = resolve.read_rows(world.engine().context, [row_key])
+    before = recovery.read_rows(world.engine().context, [row_key])
     first.until(asks_for(Status.ASSERTED))
     if not rule:
-        monkeypatch.setattr(resolve, "read_rows", lambda context, holders: before)
+        monkeypatch.setattr(recovery, "read_rows", lambda context, holders: before)
     (second,) = world.client(policy=replace(POLICY, attempts=1))[0].commit_many([ADD])
     assert both_committed(second, first.finish()) is not rule
 
@@ -457,8 +457,8 @@ def test_those_who_wait_take_locks_in_order(rule: bool, monkeypatch: Patch) -> N
     order of the request, each would hold what the other waits for until the deadline."""
     if not rule:
         variants_fenced.wait_in_any_order(monkeypatch)
-    lock = fenced.lock_units
-    monkeypatch.setattr(fenced, "lock_units", lambda *args: lock(*args[:3], True))
+    lock = fenced.take_row_locks
+    monkeypatch.setattr(fenced, "take_row_locks", lambda *args: lock(*args[:3], True))
     world = world_with()
 
     def commit(*wanted: Key) -> Puppet[object]:
@@ -553,7 +553,7 @@ def test_one_look_is_enough_only_where_nobody_has_decided(rule: bool, monkeypatc
     """T1 was told committed, and has not put its value yet. One look at its row finds the old one,
     and a lock whose holder knows better."""
     if not rule:
-        monkeypatch.setattr(keys_module, "_was_undecided", lambda *args: True)
+        monkeypatch.setattr(snapshot_module, "_was_undecided", lambda *args: True)
     world = world_with()
     stopped, _ = world.client(when(finishes(X), Fault(NONE, Reply.CRASH)))
     with pytest.raises(Crash):
@@ -566,7 +566,7 @@ def test_holders_are_looked_at_twice(rule: bool, monkeypatch: Patch) -> None:
     """Two keys, two holders. The first decides after the reader has looked at it, then the second
     decides, then the reader looks at that one: it would have the later commit alone."""
     if not rule:
-        monkeypatch.setattr(look_module, "has_crossed", lambda before, after: False)
+        monkeypatch.setattr(snapshot_module, "has_crossed", lambda before, after: False)
     world = world_with(None)
     put_both(world.engine(), b"0")
     writers = {
@@ -575,7 +575,7 @@ def test_holders_are_looked_at_twice(rule: bool, monkeypatch: Patch) -> None:
     }
     for writer in writers.values():
         writer.until(asks_for(Status.ASSERTED))
-    locks = {k: unit_lock(k) for k in (X, Y)}
+    locks = {k: k.row_lock for k in (X, Y)}
     cells = world.memory.read(list(locks.values()))
     holders = {k: holder_of(lock, cells[lock]) for k, lock in locks.items()}
     earlier, later = sorted((X, Y), key=lambda k: holders[k])  # as the reader looks at their rows

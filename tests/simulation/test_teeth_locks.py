@@ -16,22 +16,15 @@ from tests.simulation.variants import (
     unlock_whole_rows,
 )
 from tests.simulation.world import POLICY, World, key
-from txn import (
-    AbortedError,
-    Cell,
-    Committed,
-    DeadlineError,
-    Exact,
-    Key,
-    Mutation,
-    Policy,
-)
+from txn import AbortedError, Cell, Committed, DeadlineError, Exact, Key, Mutation, Policy
 from txn.clock import ManualClock
 from txn.model import Edit
-from txn.protocol import beats, resolve
-from txn.protocol import commit as commit_module
-from txn.protocol.attempt import Context, Transaction, begin_attempt, take_locks
-from txn.protocol.phases import Status
+from txn.protocol import recovery, transaction
+from txn.protocol import six_phase as six_phase_module
+from txn.protocol.context import Context
+from txn.protocol.locks import take_locks
+from txn.protocol.statuses import Status
+from txn.protocol.transaction import Transaction, begin_commit
 from txn.request import bind_request
 from txn.tables import tables
 from txn.testing.faulty import Call, Fault
@@ -55,7 +48,7 @@ def unlocks(call: Call) -> bool:
 def two_can_hold(world: World, wanted: Key) -> bool:
     """Whether two transactions, one after the other, both get the lock of a key."""
     context = world.engine().context
-    both = [begin_attempt(context, bind_request([Mutation(wanted, b"1")]), 1000) for _ in range(2)]
+    both = [begin_commit(context, bind_request([Mutation(wanted, b"1")]), 1000) for _ in range(2)]
     assert take_locks(context, [(both[0], wanted)]) == []
     return take_locks(context, [(both[1], wanted)]) == []
 
@@ -73,10 +66,10 @@ def test_a_lock_is_freed_by_compare_and_set(rule: bool, monkeypatch: Patch) -> N
     client.commit([Mutation(X, b"1")])
     assert len(store.in_flight) == 1
     context = world.engine().context
-    second = begin_attempt(context, bind_request([Mutation(X, b"2")]), 1000)
+    second = begin_commit(context, bind_request([Mutation(X, b"2")]), 1000)
     assert take_locks(context, [(second, X)]) == []
     store.deliver()
-    third = begin_attempt(context, bind_request([Mutation(X, b"3")]), 1000)
+    third = begin_commit(context, bind_request([Mutation(X, b"3")]), 1000)
     assert (take_locks(context, [(third, X)]) == []) is not rule
 
 
@@ -97,7 +90,7 @@ def test_a_lock_that_is_not_there_under_the_lock_aborts(rule: bool, monkeypatch:
     the locks finds it out. Without that check, two transactions replace the same value."""
     set_unlock(monkeypatch, unlock_by_marker)
     if not rule:
-        verdict = commit_module._judge
+        verdict = six_phase_module._judge
 
         def trust(
             context: Context, t: Transaction, cells: dict[Key, Cell | None], tags: dict[Key, Key]
@@ -105,7 +98,7 @@ def test_a_lock_that_is_not_there_under_the_lock_aborts(rule: bool, monkeypatch:
             mine = {lock: Cell(t.row_key, 1) for lock in t.locks.values()}
             return verdict(context, t, {**cells, **mine}, tags)
 
-        monkeypatch.setattr(commit_module, "_judge", trust)
+        monkeypatch.setattr(six_phase_module, "_judge", trust)
     world = World()
     world.engine().commit([Mutation(X, b"0")])
     once = Policy(attempts=1)
@@ -131,10 +124,10 @@ def test_each_lock_of_a_row_is_freed_on_its_own_condition(rule: bool, monkeypatc
     )
     client.commit([Mutation(x1, b"1"), Mutation(x2, b"1")])
     context = world.engine().context
-    second = begin_attempt(context, bind_request([Mutation(x2, b"2")]), 1000)
+    second = begin_commit(context, bind_request([Mutation(x2, b"2")]), 1000)
     assert take_locks(context, [(second, x2)]) == []
     deliver_all(store)
-    third = begin_attempt(context, bind_request([Mutation(x2, b"3")]), 1000)
+    third = begin_commit(context, bind_request([Mutation(x2, b"3")]), 1000)
     assert (take_locks(context, [(third, x2)]) == []) is not rule
 
 
@@ -148,10 +141,10 @@ def test_no_two_attempts_share_a_row_key(rule: bool) -> None:
         doomed.commit([Mutation(X, b"1")], [Exact(X, b"other")])
     world.collect()
     again = world.client(seed=78 if rule else 77)[0].context
-    second = begin_attempt(again, bind_request([Mutation(X, b"2")]), 1000)
+    second = begin_commit(again, bind_request([Mutation(X, b"2")]), 1000)
     assert take_locks(again, [(second, X)]) == []
     deliver_all(store)
-    third = begin_attempt(world.engine().context, bind_request([Mutation(X, b"3")]), 1000)
+    third = begin_commit(world.engine().context, bind_request([Mutation(X, b"3")]), 1000)
     assert (take_locks(again, [(third, X)]) == []) is not rule
 
 
@@ -185,9 +178,9 @@ def test_a_lock_is_never_older_than_the_unlock_before_it(rule: bool, monkeypatch
 def test_those_who_wait_take_locks_in_key_order(rule: bool, monkeypatch: Patch) -> None:
     """Two that want the same keys, named in opposite order, take turns. Were the locks taken in
     the order of the request, each would hold what the other waits for until the deadline."""
-    monkeypatch.setattr(commit_module, "lock_at_once", commit_module.lock_in_order)
+    monkeypatch.setattr(six_phase_module, "lock_at_once", six_phase_module.lock_in_order)
     if not rule:
-        monkeypatch.setattr(commit_module, "sorted", list, raising=False)
+        monkeypatch.setattr(six_phase_module, "sorted", list, raising=False)
     world = World()
 
     def commit(*wanted: Key) -> Puppet[object]:
@@ -205,28 +198,28 @@ def test_a_waiting_owner_beats_and_is_let_live(rule: str, monkeypatch: Patch) ->
     """T1 holds `a` and waits for a slow holder of `x`; T2 waits for `a`. Without T1's beats, or
     without regard to them, T2 takes it for dead after a lease, and so again with the next one."""
     if rule == "owner is silent":
-        monkeypatch.setattr(commit_module, "beat", lambda context, batch: None)
-        monkeypatch.setattr(beats, "beat", lambda context, batch: None)
+        monkeypatch.setattr(six_phase_module, "beat", lambda context, batch: None)
+        monkeypatch.setattr(transaction, "beat", lambda context, batch: None)
     if rule == "observer is deaf":
-        read_rows = resolve.read_rows
+        read_rows = recovery.read_rows
         monkeypatch.setattr(
-            resolve,
+            recovery,
             "read_rows",
             lambda context, holders: {
                 holder: replace(row, beat=0) for holder, row in read_rows(context, holders).items()
             },
         )
-    monkeypatch.setattr(commit_module, "lock_at_once", commit_module.lock_in_order)
+    monkeypatch.setattr(six_phase_module, "lock_at_once", six_phase_module.lock_in_order)
     world = World()
     slow = Puppet(
-        world, lambda engine: engine.commit([Mutation(X, b"0")]), policy=Policy(lease_ms=60_000)
+        world, lambda engine: engine.commit([Mutation(X, b"0")]), policy=Policy(lock_ttl_ms=60_000)
     )
     slow.until(asks_for(Status.LOCKED))
     waiting = Puppet(world, lambda engine: engine.commit([Mutation(A, b"1"), Mutation(X, b"1")]))
     waiting.until(sleeps)
     next_in_line = Puppet(world, lambda engine: engine.commit([Mutation(A, b"2")]))
     began_ms = world.clock.monotonic_ms()
-    while world.clock.monotonic_ms() < began_ms + 5 * POLICY.lease_ms:
+    while world.clock.monotonic_ms() < began_ms + 5 * POLICY.lock_ttl_ms:
         waiting.step()
         next_in_line.step()
     aborted = [row for row in world.rows() if row.status is Status.ABORTED]

@@ -12,11 +12,10 @@ from tests.simulation.variants_parts import PARTS_RULES
 from tests.simulation.world import World, key
 from txn import AbortedError, Committed, ConflictError, Engine, Mutation
 from txn.client.parts import PartsClient
-from txn.protocol.attempt import ProtocolName, load_transaction
-from txn.protocol.phases import Status
-from txn.protocol.recover import follow_decision
-from txn.protocol.row import part_key
-from txn.protocol.row_cells import read_rows
+from txn.protocol.recovery import follow_decision
+from txn.protocol.row import child_key, read_rows
+from txn.protocol.statuses import ProtocolName, Status
+from txn.protocol.transaction import load_transaction
 from txn.testing.faulty import Call, Crash, Fault, Reply
 
 X, Y, Z = key("x"), key("y"), key("z")
@@ -126,7 +125,7 @@ def test_a_plan_is_put_on_the_condition_that_the_part_has_not_followed(
     # The timestamp is above both parts': those of the first alone would be another one.
     with pytest.raises(Crash):
         client.commit(transaction, [1, 1], world.clock.wall_ms() + 50)
-    context, part = world.engine().context, part_key(transaction, 0, 0)
+    context, part = world.engine().context, child_key(transaction, 0, 0)
     row = read_rows(context, [part])[part]
     follow_decision(context, [load_transaction(context, row)])
     with pytest.raises(AbortedError, match="over") if rule else nullcontext():

@@ -7,24 +7,18 @@ import pytest
 from tests.simulation.puppets import Match, Puppet, asks_for, reads_row
 from tests.simulation.variants import forget_what_is_left, look_before_the_step
 from tests.simulation.world import World, key
-from txn import (
-    ConflictError,
-    Delete,
-    Engine,
-    Key,
-    Mutation,
-    Policy,
-)
-from txn.protocol import commit as commit_module
+from txn import ConflictError, Delete, Engine, Key, Mutation, Policy
+from txn.protocol import prepare as prepare_module
 from txn.protocol import ranges
-from txn.protocol.phases import Status
-from txn.reading import look as look_module
+from txn.protocol import six_phase as six_phase_module
+from txn.protocol.statuses import Status
+from txn.reading import snapshot as snapshot_module
 
 ITEM = "item"
 A, B = key("item-a"), key("item-b")
 X, Y = key("x"), key("y")
 with_and_without = pytest.mark.parametrize("rule", [True, False], ids=["with", "without"])
-ONE_ATTEMPT = Policy(attempts=1, lease_ms=1000, courtesy_ms=5)
+ONE_ATTEMPT = Policy(attempts=1, lock_ttl_ms=1000, courtesy_ms=5)
 
 
 class Block(Puppet[bool]):
@@ -56,7 +50,7 @@ def seen(engine: Engine, *keys: Key) -> list[bool]:
 def test_ranges_are_looked_at_under_the_locks(rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two blocks find a range empty, and each adds to it: one of them must not."""
     if not rule:
-        monkeypatch.setattr(commit_module, "find_phantom", lambda *_: None)
+        monkeypatch.setattr(prepare_module, "find_phantom", lambda *_: None)
     world = World()
     one, two = Block(world, A), Block(world, B)
     one.until(asks_for(Status.ASSERTED))
@@ -84,7 +78,7 @@ def test_readers_wait_for_who_has_looked_at_ranges(
 ) -> None:
     """A block has looked, and is about to decide."""
     if not rule:
-        monkeypatch.setattr(look_module, "hides_values", lambda rules, holder, cells: False)
+        monkeypatch.setattr(snapshot_module, "hides_values", lambda rules, holder, cells: False)
     assert (between(World(), asks_for(Status.ASSERTED)) != IN_NO_ORDER) is rule
 
 
@@ -94,7 +88,7 @@ def test_ranges_are_looked_at_once_the_row_says_so(
 ) -> None:
     """Readers need not wait for a block whose row is at 0-WRITTEN: it has not looked yet."""
     if not rule:
-        monkeypatch.setattr(commit_module, "prepare", look_before_the_step)
+        monkeypatch.setattr(six_phase_module, "prepare_six_phase", look_before_the_step)
     found = between(World(), asks_for(Status.LOCKED))
     assert (found != IN_NO_ORDER) is rule
 

@@ -7,16 +7,10 @@ import pytest
 from tests.simulation.puppets import Puppet, asks_for, reads_row, when
 from tests.simulation.variants import look_once, trust_all_decided
 from tests.simulation.world import World, key
-from txn import (
-    Cell,
-    Engine,
-    Key,
-    Mutation,
-)
-from txn.protocol import looks
-from txn.protocol.phases import Status
-from txn.reading import keys as keys_module
-from txn.reading import look as look_module
+from txn import Cell, Engine, Key, Mutation
+from txn.protocol.statuses import Status
+from txn.reading import snapshot
+from txn.reading import snapshot as snapshot_module
 from txn.testing.faulty import Crash, Fault, Reply
 
 X, Y = key("x"), key("y")
@@ -40,7 +34,7 @@ def test_the_buffer_speaks_only_for_a_holder_at_2_asserted(
     trusts the buffer of any decided holder reads what T2 has replaced."""
 
     if not rule:
-        monkeypatch.setattr(keys_module, "value_of", trust_all_decided)
+        monkeypatch.setattr(snapshot_module, "value_of", trust_all_decided)
     world = World()
     ghost = when(lambda call: call.number == 2, Fault(late=frozenset({0})))
     stop = when(asks_for(Status.COMPLETE), Fault(frozenset(), Reply.CRASH))
@@ -59,7 +53,7 @@ def test_cells_are_read_twice(rule: bool, monkeypatch: pytest.MonkeyPatch) -> No
     sees half of it."""
 
     if not rule:
-        monkeypatch.setattr(keys_module, "_try", look_once)
+        monkeypatch.setattr(snapshot_module, "_try", look_once)
     world = World()
     put_both(world.engine(), b"0")
     reader = Puppet(world, lambda engine: engine.read([X, Y]), by_row=True)
@@ -73,7 +67,7 @@ def test_the_tags_are_looked_at(rule: bool, monkeypatch: pytest.MonkeyPatch) -> 
     """A transaction commits both keys between the reads of their values, and lets its locks go
     before they are looked at. Only the tag of the value read first tells of it."""
     if not rule:
-        monkeypatch.setattr(looks, "_is_last", lambda value, tag: True)
+        monkeypatch.setattr(snapshot, "_is_last", lambda value, tag: True)
     world = World()
     put_both(world.engine(), b"0")
     reader = Puppet(world, lambda engine: engine.read([X, Y]), by_row=True)
@@ -87,7 +81,7 @@ def test_holders_are_looked_at_twice(rule: bool, monkeypatch: pytest.MonkeyPatch
     """Two keys, two holders. The first decides after the reader has looked at it, then the second
     decides, then the reader looks at that one: it would have the later commit alone."""
     if not rule:
-        monkeypatch.setattr(look_module, "has_crossed", lambda before, after: False)
+        monkeypatch.setattr(snapshot_module, "has_crossed", lambda before, after: False)
     world = World()
     put_both(world.engine(), b"0")
     writers = {

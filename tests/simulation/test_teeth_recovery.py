@@ -11,24 +11,16 @@ from recovery import check, fsck, repair
 from tests.simulation.puppets import Puppet, asks_for, sleeps, when
 from tests.simulation.variants import leave_values_out, marker_not_asserted, tell_what_fails
 from tests.simulation.world import LOGS, TRANSACTIONS, D, World, key
-from txn import (
-    AbortedError,
-    Cell,
-    Committed,
-    Exact,
-    Mutation,
-    Outcome,
-    Policy,
-)
+from txn import AbortedError, Cell, Committed, Exact, Mutation, Outcome, Policy
 from txn.client import local as local_module
 from txn.errors import NotApplied
 from txn.model import Edit, Family
-from txn.protocol import attempt as attempt_module
 from txn.protocol import commit as commit_module
-from txn.protocol import resolve
+from txn.protocol import recovery
 from txn.protocol import row as row_module
-from txn.protocol.phases import FINISHED, Status
+from txn.protocol import transaction as transaction_module
 from txn.protocol.row import TransactionRow, column, created_ms
+from txn.protocol.statuses import FINISHED, Status
 from txn.tables.admin import Admin
 from txn.testing.faulty import Crash, Fault, Reply
 
@@ -54,7 +46,7 @@ def test_retention_counts_from_the_end_of_a_transaction(rule: bool, monkeypatch:
                 fsck.Kind.EXPIRED,
                 row.row_key,
                 None,
-                {"status": str(row.status), "since": row.status_at, "beat": row.beat},
+                {"status": str(row.status), "since": row.status_at, "beat": row.heartbeat},
             )
             is_old = created_ms(row.row_key) <= now_ms - fsck.RETENTION_MS
             return old if row.status in FINISHED and is_old else judge(row, now_ms, *ages)
@@ -169,7 +161,7 @@ def test_any_sign_of_a_decision_counts(
 def test_an_undecided_holder_is_left_alone_for_its_lease(rule: bool, monkeypatch: Patch) -> None:
     """Two clients that want one key would abort each other for ever if neither waited."""
     if not rule:
-        monkeypatch.setattr(resolve.Resolver, "_is_abandoned", lambda *args: True)
+        monkeypatch.setattr(recovery.Resolver, "_is_abandoned", lambda *args: True)
     world = World()
     clients = [
         Puppet(world, lambda engine: engine.commit_many([([Mutation(X, b"1")], [])])[0])
@@ -196,7 +188,7 @@ def test_a_decided_holder_is_rolled_forward_and_not_back(rule: bool) -> None:
         world.mend()
     else:
         locks = {lock: Cell(row.row_key, 0) for lock in (X.lock, Y.lock)}
-        resolve.free_for_holder(world.engine().context, row.row_key, locks)
+        recovery.free_for_holder(world.engine().context, row.row_key, locks)
     assert world.values([X, Y]) == {X: b"1", Y: b"1" if rule else b"0"}
 
 
@@ -208,7 +200,7 @@ def test_a_token_commits_once(rule: bool, monkeypatch: Patch) -> None:
     """A task dies after its commit and is run again. Were the marker not asserted, it would pay
     twice."""
     if not rule:
-        monkeypatch.setattr(attempt_module, "add_marker", marker_not_asserted)
+        monkeypatch.setattr(transaction_module, "add_marker", marker_not_asserted)
     world = World()
     world.engine().commit([Mutation(X, b"0")])
     dying, _ = world.client(when(asks_for(Status.COMPLETE), Fault(reply=Reply.CRASH)))

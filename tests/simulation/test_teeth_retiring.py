@@ -11,18 +11,12 @@ from recovery import check, repair_all
 from tests.simulation.puppets import Puppet, asks_for, checks, reads_row
 from tests.simulation.variants import delete_plainly, mark_at_the_lock
 from tests.simulation.world import POLICY, TABLE, World, key
-from txn import (
-    ConflictError,
-    Delete,
-    Engine,
-    Mutation,
-    TxnError,
-)
+from txn import ConflictError, Delete, Engine, Mutation, TxnError
 from txn.assertions import Version
 from txn.model import KEEP_DELETES_MS, Edit
 from txn.protocol import retire
-from txn.protocol.phases import Status
-from txn.reading import keys as keys_module
+from txn.protocol.statuses import Status
+from txn.reading import snapshot as snapshot_module
 from txn.testing.faulty import Call
 
 X, Y = key("x"), key("y")
@@ -123,7 +117,7 @@ def test_only_keys_older_than_the_retention_are_retired(rule: bool) -> None:
 def test_the_looks_of_a_read_lie_close_together(rule: bool, monkeypatch: Patch) -> None:
     """The same, with the retention kept: the reader is stopped for longer than that."""
     if not rule:
-        monkeypatch.setattr(keys_module, "are_apart", lambda context, first_ms: False)
+        monkeypatch.setattr(snapshot_module, "are_apart", lambda context, first_ms: False)
     world = World()
     world.engine().commit([Mutation(X, b"0"), Mutation(Y, b"0")])
     reader = Puppet(world, lambda engine: engine.read([X, Y]), by_row=True)

@@ -18,10 +18,11 @@ from tests.simulation.puppets import asks_for
 from tests.simulation.schedule import run_many
 from tests.simulation.shapes import BY_NAME
 from tests.simulation.variants_parts import PARTS_RULES
-from txn.protocol import attempt as attempt_module
 from txn.protocol import commit as commit_module
-from txn.protocol.phases import Status
-from txn.reading import keys as keys_module
+from txn.protocol import six_phase as six_phase_module
+from txn.protocol import transaction as transaction_module
+from txn.protocol.statuses import Status
+from txn.reading import snapshot as snapshot_module
 from txn.testing.faulty import Fault
 
 Patch = pytest.MonkeyPatch
@@ -35,20 +36,18 @@ VARIANTS: dict[str, Callable[[Patch], None]] = {
     "a lost decision is a failure": lambda patch: patch.setattr(
         commit_module, "decide", variants.decide_as_any_other_call
     ),
-    "statuses are put plainly": lambda patch: patch.setattr(
-        commit_module, "advance", variants.step_plainly
-    ),
+    "statuses are put plainly": lambda patch: variants.patch_steps(patch, variants.step_plainly),
     "locks come before the row": lambda patch: patch.setattr(
-        commit_module, "prepare", variants.lock_first
+        six_phase_module, "prepare_six_phase", variants.lock_first
     ),
     "unlock by a plain write": lambda patch: variants.set_unlock(patch, variants.unlock_by_write),
     "unlock by a delete marker": lambda patch: variants.set_unlock(
         patch, variants.unlock_by_marker
     ),
     "unlock of whole rows": lambda patch: variants.set_unlock(patch, variants.unlock_whole_rows),
-    "cells are read once": lambda patch: patch.setattr(keys_module, "_try", variants.look_once),
+    "cells are read once": lambda patch: patch.setattr(snapshot_module, "_try", variants.look_once),
     "buffers of all decided holders are trusted": lambda patch: patch.setattr(
-        keys_module, "value_of", variants.trust_all_decided
+        snapshot_module, "value_of", variants.trust_all_decided
     ),
     "tags are not looked at": variants.without_tags,
     "values whose table is gone are left out": variants.leave_values_out,
@@ -56,7 +55,7 @@ VARIANTS: dict[str, Callable[[Patch], None]] = {
         commit_module, "finish_or_leave", variants.tell_what_fails
     ),
     "no marker for a token": lambda patch: patch.setattr(
-        attempt_module, "add_marker", variants.marker_not_asserted
+        transaction_module, "add_marker", variants.marker_not_asserted
     ),
 }
 
@@ -83,7 +82,7 @@ FENCED: dict[str, Callable[[Patch], None]] = {
     "what was read again is not evaluated": variants_fenced.judge_never_again,
     "locks are looked at once": variants_fenced.look_at_locks_once,
     "holders that have decided are not looked at": lambda patch: patch.setattr(
-        keys_module, "_was_undecided", lambda *args: True
+        snapshot_module, "_was_undecided", lambda *args: True
     ),
     "no marker for a token": VARIANTS["no marker for a token"],
 }

@@ -13,17 +13,12 @@ from tests.simulation.breaking import deliver_all
 from tests.simulation.puppets import Puppet, asks_for, when
 from tests.simulation.variants import without, without_tags
 from tests.simulation.world import POLICY, TABLE, World, key
-from txn import (
-    AbortedError,
-    Cell,
-    Delete,
-    Key,
-    Mutation,
-)
+from txn import AbortedError, Cell, Delete, Key, Mutation
 from txn.model import Edit
-from txn.protocol import recover as recover_module
-from txn.protocol.attempt import Context, Transaction
-from txn.protocol.phases import Status
+from txn.protocol import six_phase as six_phase_module
+from txn.protocol.context import Context
+from txn.protocol.statuses import Status
+from txn.protocol.transaction import Transaction
 from txn.testing.faulty import Crash, Fault, Reply
 
 X = key("x")
@@ -47,12 +42,12 @@ def test_rolling_forward_begins_at_the_phase_seen(rule: bool, monkeypatch: Patch
     the marker. If fsck began T1 again from the start, the deleted value would come back."""
     if not rule:
         put, clean, unlock = (
-            recover_module.put_values,
-            recover_module.clean_tags,
-            recover_module.free_own_locks,
+            six_phase_module.put_values,
+            six_phase_module.clean_tags,
+            six_phase_module.release_key_locks,
         )
         monkeypatch.setattr(
-            recover_module,
+            six_phase_module,
             "FORWARD",
             (
                 (Status.ASSERTED, put, Status.PUT),

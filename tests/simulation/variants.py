@@ -6,47 +6,54 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from txn import (
-    Cell,
-    ConflictError,
-    Key,
-    Mutation,
-)
+from txn import Cell, ConflictError, Key, Mutation
 from txn.errors import TableUnavailable
 from txn.model import Check, Edit
-from txn.protocol import attempt as attempt_module
 from txn.protocol import commit as commit_module
+from txn.protocol import context as context_module
+from txn.protocol import prepare as prepare_module
 from txn.protocol import ranges
-from txn.protocol import recover as recover_module
-from txn.protocol.attempt import Context, Transaction
-from txn.protocol.lock_cells import FREE
-from txn.protocol.phases import COMMITTED, Status
+from txn.protocol import recovery as recovery_module
+from txn.protocol import six_phase as six_phase_module
+from txn.protocol import transaction as transaction_module
+from txn.protocol.codec import Plan, encode_plan
+from txn.protocol.context import Context
+from txn.protocol.locks import Contention
 from txn.protocol.retire import Guarded
-from txn.protocol.row import Plan, column, encode_plan, status_key
-from txn.protocol.row_cells import read_rows
-from txn.reading import keys as keys_module
-from txn.reading import look as look_module
+from txn.protocol.row import FREE, column, read_rows, status_key
+from txn.protocol.statuses import COMMITTED, Status
+from txn.protocol.transaction import Transaction
+from txn.reading import snapshot as snapshot_module
 from txn.request import Request
 
 Cells = dict[Key, Cell | None]
+
+
+def patch_steps(
+    monkeypatch: pytest.MonkeyPatch, step: Callable[..., object], *more: ModuleType
+) -> None:
+    """Let the owner of a transaction, and others, step its row in another way."""
+    for module in (prepare_module, six_phase_module, commit_module, *more):
+        monkeypatch.setattr(module, "advance", step)
 
 
 def step_plainly(
     context: Context,
     transactions: Sequence[Transaction],
     new: Status,
-    cells: Callable[[Transaction], attempt_module.Cells] = lambda t: [],
+    cells: Callable[[Transaction], transaction_module.Cells] = lambda t: [],
     *,
     durable: bool = False,
     unsent: Context | None = None,
 ) -> None:
     """Step statuses by plain puts at the client's time; only the decision compares."""
     if new is Status.ASSERTED:
-        attempt_module.advance(context, transactions, new, cells, durable=durable)
+        transaction_module.advance(context, transactions, new, cells, durable=durable)
         return
     now_ms = context.clock.wall_ms()
     for t in transactions:
@@ -60,39 +67,39 @@ def hold_reading_first(context: Context, transactions: Sequence[Transaction]) ->
     """The look under the locks, before the change to 1-LOCKED, which the protocol allows."""
     tags = {k: k.tag for t in transactions for k in t.keys}
     cells = context.store.read([c for k in tags for c in (k, k.lock, k.tag)])
-    commit_module.advance(context, transactions, Status.LOCKED)
-    live = commit_module.fail_aborted(transactions, Status.LOCKED)
+    transaction_module.advance(context, transactions, Status.LOCKED)
+    live = transaction_module.fail_aborted(transactions, Status.LOCKED)
     for t in live:
         t.seen = {k: cells[k] for k in t.keys}
-        t.plan, t.failure = commit_module._judge(context, t, cells, tags)
+        t.plan, t.failure = six_phase_module._judge(context, t, cells, tags)
     return [t for t in live if t.failure is None]
 
 
 def lock_first(
     context: Context,
     transactions: Sequence[Transaction],
-    contention: commit_module.Contention,
+    contention: Contention,
     patient: bool,
 ) -> list[Transaction]:
     live = choose_lock(patient)(context, transactions, contention)
-    live = commit_module.write_rows(context, live)
-    return commit_module.assert_under_locks(context, live)
+    live = prepare_module.write_rows(context, live)
+    return six_phase_module.assert_under_locks(context, live)
 
 
 def look_before_the_step(
     context: Context,
     transactions: Sequence[Transaction],
-    contention: commit_module.Contention,
+    contention: Contention,
     patient: bool,
 ) -> list[Transaction]:
-    live = commit_module.write_rows(context, transactions)
+    live = prepare_module.write_rows(context, transactions)
     live = choose_lock(patient)(context, live, contention)
-    live = commit_module.look_at_ranges(context, live, contention)
-    return commit_module.assert_under_locks(context, live)
+    live = prepare_module.validate_ranges(context, live, contention)
+    return six_phase_module.assert_under_locks(context, live)
 
 
 def choose_lock(patient: bool) -> Callable[..., list[Transaction]]:
-    return commit_module.lock_in_order if patient else commit_module.lock_at_once
+    return six_phase_module.lock_in_order if patient else six_phase_module.lock_at_once
 
 
 def forget_what_is_left(digest: ranges.Digest, cells: Mapping[Key, Cell]) -> None:
@@ -103,8 +110,8 @@ def believe(
     context: Context, transactions: Sequence[Transaction], unsent: Context | None = None
 ) -> list[Transaction]:
     for t in transactions:
-        decision = context.rules.make_step(context, t, Status.ASSERTED, plan_of(context, t))
-        (decided,) = attempt_module.call_store(
+        decision = transaction_module.make_step(context, t, Status.ASSERTED, plan_of(context, t))
+        (decided,) = context_module.call_store(
             context, partial(context.store.check_and_put, [decision])
         )
         if decided:
@@ -114,7 +121,7 @@ def believe(
     return [t for t in transactions if t.failure is None]
 
 
-def plan_of(context: Context, t: Transaction) -> attempt_module.Cells:
+def plan_of(context: Context, t: Transaction) -> transaction_module.Cells:
     return [(column(context.table, t.row_key, b"plan"), encode_plan(t.decided))]
 
 
@@ -122,13 +129,15 @@ def decide_as_any_other_call(
     context: Context, transactions: Sequence[Transaction], unsent: Context | None = None
 ) -> list[Transaction]:
     """A StoreError then says, as it does for all calls before it, that nothing will happen."""
-    attempt_module.advance(context, transactions, Status.ASSERTED, lambda t: plan_of(context, t))
+    transaction_module.advance(
+        context, transactions, Status.ASSERTED, lambda t: plan_of(context, t)
+    )
     return list(transactions)
 
 
 def put_what_can_be_put(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
     """Leave out the values whose table is gone."""
-    put = recover_module.put_values
+    put = six_phase_module.put_values
     with suppress(TableUnavailable):
         return put(context, transactions)
     for t in transactions:
@@ -145,7 +154,7 @@ def clean_what_can_be_cleaned(
     for t in transactions:
         for mutation in t.request.mutations:
             with suppress(TableUnavailable):
-                recover_module.clean_tags(context, [replace(t, request=Request((mutation,)))])
+                six_phase_module.clean_tags(context, [replace(t, request=Request((mutation,)))])
     return list(transactions)
 
 
@@ -154,13 +163,13 @@ def leave_values_out(monkeypatch: pytest.MonkeyPatch) -> None:
     forward = (
         (Status.ASSERTED, put_what_can_be_put, Status.PUT),
         (Status.PUT, clean_what_can_be_cleaned, Status.CLEANING),
-        recover_module.FORWARD[-1],
+        six_phase_module.FORWARD[-1],
     )
-    monkeypatch.setattr(recover_module, "FORWARD", forward)
+    monkeypatch.setattr(six_phase_module, "FORWARD", forward)
 
 
 def tell_what_fails(
-    context: Context, name: str, work: recover_module.Finish, transactions: Sequence[Transaction]
+    context: Context, name: str, work: recovery_module.Finish, transactions: Sequence[Transaction]
 ) -> None:
     """Let an error after the decision be told as any before it."""
     if transactions:
@@ -193,14 +202,14 @@ def unlock_whole_rows(context: Context, transactions: Sequence[Transaction]) -> 
         context.store.check_and_put(merged)
 
 
-def set_unlock(monkeypatch: pytest.MonkeyPatch, work: recover_module.Finish) -> None:
+def set_unlock(monkeypatch: pytest.MonkeyPatch, work: recovery_module.Finish) -> None:
     """Use another way to unlock, in committing and in aborting."""
-    *others, (status, _, reached) = recover_module.FORWARD
-    monkeypatch.setattr(recover_module, "FORWARD", (*others, (status, work, reached)))
-    monkeypatch.setattr(recover_module, "free_own_locks", work)
+    *others, (status, _, reached) = six_phase_module.FORWARD
+    monkeypatch.setattr(six_phase_module, "FORWARD", (*others, (status, work, reached)))
+    monkeypatch.setattr(six_phase_module, "release_key_locks", work)
 
 
-def trust_all_decided(key: Key, look: look_module.Look) -> Cell | None:
+def trust_all_decided(key: Key, look: snapshot_module.Observation) -> Cell | None:
     lock = look.cells[key.lock]
     holder = look.rows.get(lock.value) if lock else None
     if holder and holder.status in COMMITTED and holder.buffer and holder.plan:
@@ -214,21 +223,21 @@ def look_once(context: Context, keys: list[Key]) -> Cells:
     first = context.store.read([cell for key in keys for cell in (key, key.lock, key.tag)])
     holders = {cell.value for key in keys if (cell := first[key.lock]) and cell.value}
     rows = read_rows(context, holders) if holders else {}
-    look = look_module.Look(context.rules, first, rows)
-    return {key: look_module.value_of(key, look) for key in keys}
+    look = snapshot_module.Observation(context.rules, first, rows)
+    return {key: snapshot_module.value_of(key, look) for key in keys}
 
 
 def was_undecided(context: Context, holder: bytes, cells: Cells) -> bool:
     """Read past who may have looked at ranges."""
     status = cells[status_key(context.table, holder)]
-    return status is not None and status.value in keys_module.UNDECIDED
+    return status is not None and status.value in snapshot_module.UNDECIDED
 
 
 def without(
     monkeypatch: pytest.MonkeyPatch, forget: Callable[[Transaction, Cells], dict[Key, None]]
 ) -> None:
     """Let the commit timestamp be computed without some of the cells that were read."""
-    verdict = commit_module._judge
+    verdict = six_phase_module._judge
 
     def partial_verdict(context: Context, t: Transaction, cells: Cells, tags: Any) -> Any:
         plan, failure = verdict(context, t, cells, tags)
@@ -238,7 +247,7 @@ def without(
             plan = replace(plan, timestamp=newest + 1)
         return plan, failure
 
-    monkeypatch.setattr(commit_module, "_judge", partial_verdict)
+    monkeypatch.setattr(six_phase_module, "_judge", partial_verdict)
 
 
 def without_tags(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
 import pytest
 
 from txn import Cell, Key, OptimisticTransaction
 from txn.model import Check, Edit
-from txn.protocol import attempt as attempt_module
-from txn.protocol import fenced, looks, units
-from txn.protocol.attempt import Attempt, Context, Transaction
-from txn.protocol.fenced import FencedRules
-from txn.protocol.lock_cells import FREE, FencedLock, read_lock, unit_lock
-from txn.protocol.phases import Status
-from txn.protocol.row import TransactionRow
-from txn.protocol.waiting import Contention, make_assertion_error
+from txn.protocol import fenced, recovery
+from txn.protocol import locks as locks_module
+from txn.protocol import prepare as prepare_module
+from txn.protocol import transaction as transaction_module
+from txn.protocol.context import Context
+from txn.protocol.locks import Contention, FencedLock, make_assertion_error, read_lock
+from txn.protocol.row import FREE, TransactionRow
+from txn.protocol.statuses import FENCED, PROTOCOLS, Status
+from txn.protocol.transaction import PendingCommit, Transaction
+from txn.reading import snapshot
 
 Patch = pytest.MonkeyPatch
 
@@ -28,25 +31,24 @@ def count_nothing(patch: Patch) -> None:
 def count_back_in_aborts(patch: Patch, above: int = 0) -> None:
     """Let an abort put back the free value that its transaction had found."""
 
-    def make_free(rules: FencedRules, lock: Key, cell: Cell) -> Check:
+    def make_release(lock: Key, cell: Cell) -> Check:
         found = read_lock(lock, cell)
         free = FencedLock(found.taken - 1, FREE, found.names)
         return Check(lock, cell.value, edits=(Edit(lock, free.value, cell.timestamp + above),))
 
-    patch.setattr(FencedRules, "make_free", make_free)
+    patch.setattr(locks_module, "make_release", make_release)
 
 
-def choose_the_time(patch: Patch, choose: Callable[[Context, Attempt], int]) -> None:
+def choose_the_time(patch: Patch, choose: Callable[[Context, PendingCommit], int]) -> None:
     """Let a commit timestamp be chosen in another way."""
 
-    def raise_timestamp(context: Context, t: Attempt) -> None:
+    def raise_timestamp(context: Context, t: PendingCommit) -> None:
         t.timestamp = max(t.timestamp, choose(context, t))
 
-    for module in (fenced, units):
-        patch.setattr(module, "raise_timestamp", raise_timestamp)
+    patch.setattr(fenced, "raise_timestamp", raise_timestamp)
 
 
-def time_of_values(context: Context, t: Attempt) -> int:
+def time_of_values(context: Context, t: PendingCommit) -> int:
     """Return what lies above the clock and the values, whatever the locks say."""
     newest = max((cell.timestamp for cell in t.seen.values() if cell), default=0)
     return max(context.clock.wall_ms(), newest + 1)
@@ -62,69 +64,69 @@ def finish_late_without_looking(patch: Patch) -> None:
     patch.setattr(
         fenced,
         "_is_sure",
-        lambda context, t: isinstance(t, Attempt) and t.decided_ms is not None,
+        lambda context, t: isinstance(t, PendingCommit) and t.decided_ms is not None,
     )
 
 
 def trust_what_is_read(patch: Patch) -> None:
     """Let an owner that has learned of its decision by reading do so too."""
-    patch.setattr(fenced, "_is_sure", lambda context, t: isinstance(t, Attempt))
+    patch.setattr(fenced, "_is_sure", lambda context, t: isinstance(t, PendingCommit))
 
 
 def unlock_before_values(patch: Patch) -> None:
     """Free the locks of a decided transaction, then put its values."""
 
-    def finish_units(context: Context, transactions: Sequence[Transaction]) -> None:
+    def put_and_release(context: Context, transactions: Sequence[Transaction]) -> None:
         for t in transactions:
             at = t.decided.timestamp
-            for lock, held in zip(t.units, t.decided.locks, strict=True):
+            for lock, held in zip(t.lock_cells, t.decided.locks, strict=True):
                 free = read_lock(lock, Cell(held, at)).give_back()
                 context.store.write([Edit(lock, free.value, at + 1)])
-            for _, own in units.list_edits(t, at):
+            for _, own in fenced.list_edits(t, at):
                 context.store.write(own)
 
-    patch.setattr(fenced, "finish_units", finish_units)
+    patch.setattr(fenced, "put_and_release", put_and_release)
 
 
 def complete_first(patch: Patch) -> None:
     """Tell that a transaction is complete, then complete it."""
-    finish = fenced.finish_units
+    finish = fenced.put_and_release
 
     def tell_and_finish(context: Context, transactions: Sequence[Transaction]) -> None:
-        attempt_module.advance(context, transactions, Status.COMPLETE)
+        transaction_module.advance(context, transactions, Status.COMPLETE)
         finish(context, transactions)
         for t in transactions:
             t.status = Status.ASSERTED
 
-    patch.setattr(fenced, "finish_units", tell_and_finish)
+    patch.setattr(fenced, "put_and_release", tell_and_finish)
 
 
 def lock_before_the_row(patch: Patch) -> None:
     """Ask for the locks, then write the row."""
 
     def prepare(
-        rules: FencedRules,
         context: Context,
-        transactions: Sequence[Attempt],
+        transactions: Sequence[PendingCommit],
         contention: Contention,
         patient: bool,
-    ) -> list[Attempt]:
-        live = fenced.read_units(context, transactions, contention, patient)
-        live = fenced.lock_units(context, live, contention, patient)
-        return fenced.plan_units(context, fenced.write_rows(context, live))
+    ) -> list[PendingCommit]:
+        live = fenced.read_and_evaluate(context, transactions, contention, patient)
+        live = fenced.take_row_locks(context, live, contention, patient)
+        return fenced.plan_commits(context, prepare_module.write_rows(context, live))
 
-    patch.setattr(FencedRules, "prepare", prepare)
+    patch.setattr(fenced, "prepare_fenced", prepare)
 
 
 def decide_plainly(patch: Patch) -> None:
     """Put the decision, without comparing."""
-    patch.setattr(FencedRules, "plain", FencedRules.plain | {Status.ASSERTED})
+    unconditional = FENCED.unconditional | {Status.ASSERTED}
+    patch.setitem(PROTOCOLS, "fenced", replace(FENCED, unconditional=unconditional))
 
 
 def believe_in_every_lock(patch: Patch) -> None:
     """Ask for locks, and go on whatever is answered."""
 
-    def ask(context: Context, wanted: Sequence[units.Unit]) -> list[units.Unit]:
+    def ask(context: Context, wanted: Sequence[fenced.LockOf]) -> list[fenced.LockOf]:
         checks = []
         for t, lock in wanted:
             t.held.add(lock)
@@ -139,43 +141,43 @@ def believe_in_every_lock(patch: Patch) -> None:
 
 def put_at_the_servers_time(patch: Patch) -> None:
     """Let statuses that are put, not compared, have the server's time."""
-    make_step = FencedRules.make_step
+    make_step = transaction_module.make_step
 
     def at_any_time(
-        rules: FencedRules,
         context: Context,
         t: Transaction,
         new: Status,
-        cells: attempt_module.Cells,
+        cells: transaction_module.Cells,
     ) -> Check:
-        step = make_step(rules, context, t, new, cells)
-        if new not in rules.plain:
+        step = make_step(context, t, new, cells)
+        if new not in context.rules.unconditional:
             return step
         return step._replace(edits=tuple(edit._replace(timestamp=None) for edit in step.edits))
 
-    patch.setattr(FencedRules, "make_step", at_any_time)
+    for module in (transaction_module, recovery):
+        patch.setattr(module, "make_step", at_any_time)
 
 
 def look_at_locks_once(patch: Patch) -> None:
     """Take what a reader has found first, whatever has happened since."""
 
-    def look(rules: FencedRules, context: Context, keys: Sequence[Key]) -> tuple[looks.Found, bool]:
-        locks = list(dict.fromkeys(map(unit_lock, keys)))
+    def look(context: Context, keys: Sequence[Key]) -> tuple[dict[Key, Cell | None], bool]:
+        locks = list(dict.fromkeys(key.row_lock for key in keys))
         return context.store.read([*keys, *locks]), True
 
-    patch.setattr(FencedRules, "look", look)
+    patch.setattr(snapshot, "read_by_counts", look)
 
 
 def fail_at_the_first_look(patch: Patch) -> None:
     """Fail on an assertion of several rows as they were found, each at its own instant."""
 
-    def confirm(context: Context, doubtful: Sequence[Attempt]) -> None:
+    def confirm(context: Context, doubtful: Sequence[PendingCommit]) -> None:
         for t in doubtful:
-            lost = units.find_false(t)
+            lost = fenced.find_failed(t)
             assert lost is not None
             t.failure = make_assertion_error(t, lost)
 
-    patch.setattr(units, "_confirm", confirm)
+    patch.setattr(fenced, "_confirm", confirm)
 
 
 def free_the_undecided(patch: Patch) -> None:
@@ -185,14 +187,14 @@ def free_the_undecided(patch: Patch) -> None:
 
 def free_what_is_there(patch: Patch) -> None:
     """Free a lock as it is by now, whoever has it."""
-    free_locks = attempt_module.free_locks
+    release_locks = locks_module.release_locks
 
     def free_now(context: Context, locks: dict[Key, Cell]) -> bool:
         cells = context.store.read(list(locks))
-        return free_locks(context, {lock: cell for lock, cell in cells.items() if cell})
+        return release_locks(context, {lock: cell for lock, cell in cells.items() if cell})
 
-    for module in ("resolve", "fenced"):
-        patch.setattr(f"txn.protocol.{module}.free_locks", free_now)
+    for module in ("recovery", "fenced"):
+        patch.setattr(f"txn.protocol.{module}.release_locks", free_now)
 
 
 def judge_never_again(patch: Patch) -> None:

@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 
 from txn.model import Edit
-from txn.protocol import parts as parts_module
-from txn.protocol import recover as recover_module
+from txn.protocol import children as children_module
+from txn.protocol import recovery as recovery_module
 from txn.protocol import row as row_module
-from txn.protocol import row_cells as row_cells_module
-from txn.protocol.attempt import Attempt, Context, advance
-from txn.protocol.phases import Status
-from txn.reading import keys as keys_module
+from txn.protocol.context import Context
+from txn.protocol.statuses import Status
+from txn.protocol.transaction import PendingCommit, advance
+from txn.reading import snapshot as snapshot_module
 
 Patch = pytest.MonkeyPatch
 
 
 def _put_plan_plainly(
-    context: Context, transactions: Sequence[Attempt], new: Status, cells: Any
-) -> Sequence[Attempt]:
+    context: Context, transactions: Sequence[PendingCommit], new: Status, cells: Any
+) -> Sequence[PendingCommit]:
     """Put what was to be put with a status, where that is the same, without a condition."""
     for t in transactions:
         if t.status is not new:
@@ -31,27 +31,27 @@ def _put_plan_plainly(
 
 
 def _ask_no_transaction(context: Context, holder: bytes, cells: Any) -> bool:
-    status, _ = (cells[sign] for sign in keys_module._signs(context, [holder])[:2])
-    return status is not None and status.value in keys_module.UNDECIDED
+    status, _ = (cells[sign] for sign in snapshot_module._signs(context, [holder])[:2])
+    return status is not None and status.value in snapshot_module.UNDECIDED
 
 
 PARTS_RULES: dict[str, Callable[[Patch], None]] = {
     "a part aborts alone": lambda patch: patch.setattr(
-        recover_module, "_abort_wholes", lambda context, parts, reason: {t.row_key for t in parts}
+        recovery_module, "_abort_parents", lambda context, parts, reason: {t.row_key for t in parts}
     ),
     "all parts are counted": lambda patch: patch.setattr(
         row_module, "_is_counted", lambda part, whole: True
     ),
     "parts are not finished first": lambda patch: patch.setattr(
-        recover_module, "finish_parts", lambda context, transactions: None
+        recovery_module, "finish_children", lambda context, transactions: None
     ),
     "a plan is put plainly": lambda patch: patch.setattr(
-        parts_module, "advance", _put_plan_plainly
+        children_module, "advance", _put_plan_plainly
     ),
     "a part is undecided while it says so": lambda patch: patch.setattr(
-        keys_module, "_was_undecided", _ask_no_transaction
+        snapshot_module, "_was_undecided", _ask_no_transaction
     ),
     "a part is read once": lambda patch: patch.setattr(
-        row_cells_module, "_is_early", lambda context, row_key, found: False
+        row_module, "_is_early", lambda context, row_key, found: False
     ),
 }

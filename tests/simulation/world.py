@@ -13,11 +13,11 @@ from recovery import Finding, Kind, check, repair
 from txn import Engine, Key, Policy
 from txn.clock import Clock, ManualClock
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Check, Edit, Family
-from txn.protocol.attempt import Context, ProtocolName
-from txn.protocol.lock_cells import holder_of
-from txn.protocol.phases import FINISHED
+from txn.protocol.context import Context
+from txn.protocol.locks import holder_of
+from txn.protocol.protocols import protocol_key
 from txn.protocol.row import FAMILY, TransactionRow, decode_row, is_row_key
-from txn.protocol.rules import protocol_key
+from txn.protocol.statuses import FINISHED, ProtocolName
 from txn.stores.base import Store
 from txn.stores.local import LocalStore
 from txn.tables.kv.memory import MemoryStore
@@ -28,7 +28,7 @@ LOGS = b"logs"
 TRANSACTIONS = b"txn"
 D = b"d"
 STATUS = (FAMILY, b"status")
-POLICY = Policy(lease_ms=1000, deadline_ms=20_000, courtesy_ms=5, store_patience_ms=10)
+POLICY = Policy(lock_ttl_ms=1000, deadline_ms=20_000, courtesy_ms=5, store_patience_ms=10)
 MOST_ROUNDS = 4
 
 
@@ -79,7 +79,7 @@ class World:
             transactions=TRANSACTIONS,
             policy=policy,
             clock=clock or self.clock,
-            chance=Random(seed or self._clients),
+            rng=Random(seed or self._clients),
         )
         engine._backend._families.of(key("any"))  # else it would ask for it within the first commit
         faulty.calls, faulty.plan = 0, plan

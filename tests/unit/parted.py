@@ -9,9 +9,8 @@ from tests.unit.worlds import POLICY
 from txn import Engine, Key
 from txn.client.parts import PartsClient
 from txn.clock import ManualClock
-from txn.protocol.attempt import ProtocolName
-from txn.protocol.row import TransactionRow
-from txn.protocol.row_cells import read_rows
+from txn.protocol.row import TransactionRow, read_rows
+from txn.protocol.statuses import ProtocolName
 from txn.stores.local import LocalStore
 from txn.tables.kv.memory import MemoryStore
 
@@ -20,12 +19,12 @@ WAIT_MS = 50
 
 
 @contextmanager
-def open_rows(protocol: ProtocolName, buckets: int = 1) -> Iterator[Engine]:
+def open_rows(protocol: ProtocolName, salt_buckets: int = 1) -> Iterator[Engine]:
     """Open an engine on a new store that has a table of rows."""
     clock = ManualClock()
     store = LocalStore(MemoryStore(), clock)
     named = {"table": "rows", "policy": POLICY, "clock": clock, "protocol": protocol}
-    with Engine(store, buckets=buckets, **named) as engine:
+    with Engine(store, salt_buckets=salt_buckets, **named) as engine:
         engine.ensure_table("rows", ["d"])
         yield engine
 

@@ -25,7 +25,7 @@ from txn import (
 )
 from txn.clock import ManualClock
 from txn.model import Check, Edit, Family
-from txn.protocol.lock_cells import NAMED, FencedLock, read_lock, unit_lock
+from txn.protocol.locks import NAMED, FencedLock, read_lock
 from txn.protocol.row import strip_database
 from txn.stores import open_store
 from txn.testing.faulty import NO_FAULT, Call, Crash, Fault, FaultyStore, Reply
@@ -33,7 +33,7 @@ from txn.testing.faulty import NO_FAULT, Call, Crash, Fault, FaultyStore, Reply
 TABLE = b"data"
 X, Y = Key("x", "d", "a", TABLE), Key("x", "d", "b", TABLE)
 FAR = Key("y", "d", "a", TABLE)
-LOCK = unit_lock(X)
+LOCK = X.row_lock
 POLICY = Policy(attempts=3, deadline_ms=5_000, store_patience_ms=10)
 NOTHING = frozenset[int]()
 
@@ -56,7 +56,7 @@ class World:
             table=TABLE,
             policy=POLICY,
             clock=self.clock,
-            chance=Random(seed),
+            rng=Random(seed),
             protocol="fenced",
         )
 

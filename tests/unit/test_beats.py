@@ -11,12 +11,13 @@ import pytest
 from tests.unit.worlds import POLICY, TABLE, World, X
 from txn.errors import AbortedError, ConflictError, DeadlineError
 from txn.model import Check, Edit, Key, Mutation, Row
-from txn.protocol import beats
-from txn.protocol import commit as commit_module
-from txn.protocol.commit import lock_in_order
-from txn.protocol.phases import Status
-from txn.protocol.resolve import Resolver
+from txn.protocol import prepare as prepare_module
+from txn.protocol import six_phase as six_phase_module
+from txn.protocol import transaction
+from txn.protocol.recovery import Resolver
 from txn.protocol.row import column, status_key
+from txn.protocol.six_phase import lock_in_order
+from txn.protocol.statuses import Status
 from txn.request import Committed, Outcome
 from txn.testing.faulty import Call, Fault, FaultyStore
 
@@ -37,7 +38,7 @@ def watched(
 
     def look() -> None:
         rows = [row for row in world.rows() if row.status and row.status.is_undecided]
-        resolver.settle({row.row_key: [] for row in rows})
+        resolver.resolve({row.row_key: [] for row in rows})
 
     def plan(call: Call) -> Fault:
         look()
@@ -52,10 +53,10 @@ def watched(
 @pytest.fixture(autouse=True)
 def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lease of 1 s is to a portion of 50 what 10 s are to the real one."""
-    monkeypatch.setattr(beats.split_portions, "__defaults__", (50,))
-    monkeypatch.setattr(commit_module, "CELLS_AT_ONCE", 150)
-    monkeypatch.setattr(commit_module, "SETTLED_AT_ONCE", 5)
-    monkeypatch.setattr("txn.client.gather.PORTION", 50)
+    monkeypatch.setattr(transaction.split_portions, "__defaults__", (50,))
+    monkeypatch.setattr(six_phase_module, "CELLS_AT_ONCE", 150)
+    monkeypatch.setattr(prepare_module, "RESOLVED_AT_ONCE", 5)
+    monkeypatch.setattr("txn.client.group_commit.PORTION", 50)
 
 
 def test_an_owner_lives_through_an_attempt_of_many_leases() -> None:
@@ -65,12 +66,12 @@ def test_an_owner_lives_through_an_attempt_of_many_leases() -> None:
     watched(world)
     began = world.clock.monotonic_ms()
     assert world.engine.commit([Mutation(key, b"1") for key in keys(400)]).complete
-    assert world.clock.monotonic_ms() - began > 3 * POLICY.lease_ms
+    assert world.clock.monotonic_ms() - began > 3 * POLICY.lock_ttl_ms
 
 
 def test_an_owner_lives_that_takes_many_locks_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of them is free, so that it never waits: work is as long as waiting."""
-    monkeypatch.setattr("txn.protocol.commit.lock_at_once", lock_in_order)
+    monkeypatch.setattr("txn.protocol.six_phase.lock_at_once", lock_in_order)
     world = World(PATIENT)
     watched(world, item_ms=5)
     assert world.engine.commit([Mutation(key, b"1") for key in keys(220)]).complete
@@ -148,10 +149,10 @@ def test_an_owner_that_was_aborted_at_its_work_leaves() -> None:
     assert {world.holder(key) for key in keys(2_000)} == {b""}
 
 
-@pytest.mark.parametrize("lock", [commit_module.lock_at_once, lock_in_order])
+@pytest.mark.parametrize("lock", [six_phase_module.lock_at_once, lock_in_order])
 def test_work_ends_at_the_deadline(lock: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has half a second does not wait for thousands of locks to be told that it is over."""
-    monkeypatch.setattr("txn.protocol.commit.lock_at_once", lock)
+    monkeypatch.setattr("txn.protocol.six_phase.lock_at_once", lock)
     world = World(PATIENT)
     world.faults.plan = lambda call: world.clock.advance(len(call.items)) or Fault()
     with pytest.raises(DeadlineError, match="deadline passed before the decision"):
@@ -165,8 +166,8 @@ def test_who_is_quick_does_not_beat() -> None:
     world = World(PATIENT)
     watched(world, 0)
     row_key = world.engine.commit([Mutation(key, b"1") for key in keys(400)]).transaction
-    beat = column(b"txn", row_key, b"beat")
-    assert world.store.read([beat])[beat] is None
+    heartbeat = column(b"txn", row_key, b"beat")
+    assert world.store.read([heartbeat])[heartbeat] is None
 
 
 @pytest.mark.parametrize("deadline_ms", [5_000, 500])
@@ -196,10 +197,10 @@ def test_a_beat_that_finds_the_row_gone_fails_its_transaction() -> None:
     """Not those beside it."""
     world = World(PATIENT)
     first, second = world.begun(Mutation(X, b"1")), world.begun(Mutation(keys(1)[0], b"1"))
-    commit_module.write_rows(world.engine.context, [first, second])
+    prepare_module.write_rows(world.engine.context, [first, second])
     status = status_key(b"txn", first.row_key)
     world.store.write([Edit(status, None, world.clock.wall_ms() + 1)])
-    world.clock.advance(POLICY.lease_ms)
-    beats.beat(world.engine.context, [first, second])
+    world.clock.advance(POLICY.lock_ttl_ms)
+    transaction.heartbeat(world.engine.context, [first, second])
     assert isinstance(first.failure, AbortedError)
     assert second.failure is None

@@ -184,7 +184,7 @@ def test_copies_of_a_finished_row_are_rows_of_which_fsck_has_nothing_to_say(prot
     with open_engine("memory://", case) as engine:
         template = finished.read_template(engine, case.tables.name)
         context = engine.context
-        for edits in finished.copies(template, 5, Random(1), buckets=1):
+        for edits in finished.copies(template, 5, Random(1), salt_buckets=1):
             context.store.write(edits)
         assert summary(context).transactions == {"5-COMPLETE": 6}
         assert summary(context).is_quiet
@@ -202,7 +202,7 @@ def test_calls_of_the_costs_do_what_they_say(monkeypatch: pytest.MonkeyPatch) ->
         store.write([Edit(key, costs.VALUE, None) for key in costs.row_keys(number)])
     for call in calls.values():
         call(3, Random(1))
-    measured = costs.measure(lambda chance: calls["get"](3, chance), 1, 0.01, {})
+    measured = costs.measure(lambda rng: calls["get"](3, rng), 1, 0.01, {})
     assert measured["per_second"] > 0
     assert measured["ms"] > 0
 

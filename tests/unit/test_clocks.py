@@ -25,10 +25,10 @@ from txn.clock import Clock, SystemClock, poll
 from txn.errors import AbortedError, ConflictError, InvalidRequestError, NotApplied, StoreError
 from txn.model import Cell, Delete, Edit, Family, Mutation
 from txn.protocol import clocks
-from txn.protocol.attempt import ProtocolName
 from txn.protocol.clocks import accept_clock, check_clock, decode_note, find_step, measure_skew
-from txn.protocol.commit import make_conflict
+from txn.protocol.prepare import make_conflict
 from txn.protocol.row import column
+from txn.protocol.statuses import ProtocolName
 from txn.stores import open_store
 from txn.testing.faulty import Call, Fault, FaultyStore, Reply
 from txn.text import escape
@@ -75,9 +75,7 @@ class Servers(World):
         super().__init__(protocol=protocol)
         self.own = Offset(self.clock, offset_ms)
         self.faulty = self.remote()
-        self.other = Engine(
-            self.faulty, table=TABLE, policy=POLICY, clock=self.own, chance=Random(7)
-        )
+        self.other = Engine(self.faulty, table=TABLE, policy=POLICY, clock=self.own, rng=Random(7))
         self.other.check_request(([Mutation(X, b"0")], []))
         self.faulty.calls = 0
 
@@ -327,7 +325,7 @@ class Embedded:
             table=TABLE,
             policy=POLICY,
             clock=self.machine,
-            chance=Random(3),
+            rng=Random(3),
             protocol=self.protocol,
         )
 
@@ -621,11 +619,13 @@ def test_the_doctor_names_cells_from_the_future() -> None:
     assert "until 2023-11-15" in told[0].seen and "fsck --scan data" in told[0].mend
 
 
-@pytest.mark.parametrize("buckets", [1, 4])
+@pytest.mark.parametrize("salt_buckets", [1, 4])
 @pytest.mark.parametrize("tables", [[], [b"txn"]])
-def test_the_doctor_names_transactions_from_the_future(tables: list[bytes], buckets: int) -> None:
+def test_the_doctor_names_transactions_from_the_future(
+    tables: list[bytes], salt_buckets: int
+) -> None:
     """The clock of their client was ahead. The transaction table is examined once."""
-    world = World(buckets=buckets)
+    world = World(salt_buckets=salt_buckets)
     world.clock.advance(HOUR_MS)
     done = world.engine.commit([Mutation(X, b"1")])
     world.clock.set_wall_ms(world.clock.wall_ms() - HOUR_MS)

@@ -13,9 +13,10 @@ from tests.unit.test_assertions import trees
 from txn.assertions import Assertion
 from txn.errors import CorruptRowError, InvalidRequestError
 from txn.model import Cell, Delete, Key, Mutation, Row
+from txn.protocol import codec as codec_module
 from txn.protocol import row as row_module
-from txn.protocol.phases import Status
-from txn.protocol.row import Buffer, Plan, decode_buffer, decode_plan, encode_buffer, encode_plan
+from txn.protocol.codec import Buffer, Plan, decode_buffer, decode_plan, encode_buffer, encode_plan
+from txn.protocol.statuses import Status
 from txn.request import Request
 
 part = st.binary(min_size=1, max_size=20)
@@ -39,7 +40,7 @@ ROW_KEY = row_module.new_row_key(1_700_000_000_000, 7)
 @given(buffers)
 def test_a_buffer_survives_its_bytes(buffer: Buffer) -> None:
     """Recovery has nothing but these bytes to finish a commit from."""
-    assert decode_buffer(encode_buffer(buffer)) == buffer
+    assert decode_buffer(encode_buffer(buffer.request, buffer.lock_ttl_ms)) == buffer
 
 
 @given(st.integers(1, 2**62), st.lists(st.integers(0, 2**62), max_size=5).map(tuple))
@@ -58,7 +59,7 @@ def test_a_plan_of_timestamps_that_are_none_does_not_decode(plan: Plan) -> None:
 @given(buffers, st.data())
 def test_one_flipped_bit_is_noticed(buffer: Buffer, data: st.DataObject) -> None:
     """A damaged buffer must be reported, not rolled forward."""
-    encoded = bytearray(encode_buffer(buffer))
+    encoded = bytearray(encode_buffer(buffer.request, buffer.lock_ttl_ms))
     place = data.draw(st.integers(0, len(encoded) - 1))
     encoded[place] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(CorruptRowError):
@@ -73,7 +74,7 @@ def test_bytes_cut_short_are_noticed(length: int) -> None:
 
 
 def framed(body: object) -> bytes:
-    return row_module._frame(body)  # type: ignore[arg-type]
+    return codec_module._frame(body)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,7 @@ def test_a_buffer_larger_than_a_cell_is_refused() -> None:
     """Each value may fit its cell while all of them together do not fit the buffer's."""
     values = [Mutation(Key("a", "d", f"x{i}", "t"), b"v" * 6_000_000) for i in range(2)]
     with pytest.raises(InvalidRequestError, match=r"too large for one cell.*limit=10485504"):
-        encode_buffer(Buffer(Request(tuple(values)), 1))
+        encode_buffer(Request(tuple(values)), 1)
 
 
 def test_row_keys_tell_their_time() -> None:
@@ -154,7 +155,7 @@ def test_a_row_is_decoded_as_a_whole() -> None:
     buffer, plan = Buffer(Request((Delete(Key("a", "d", "x", "t")),)), 9), Plan(5, (3,))
     cells = row_of(
         status=(b"2-ASSERTED", 7),
-        buffer=(encode_buffer(buffer), 3),
+        buffer=(encode_buffer(buffer.request, buffer.lock_ttl_ms), 3),
         plan=(encode_plan(plan), 7),
         reason=(b"because", 8),
         beat=(b"", 9),
@@ -162,7 +163,7 @@ def test_a_row_is_decoded_as_a_whole() -> None:
     cells.cells[row_module.column(b"txn", ROW_KEY, b"at.0-WRITTEN")] = Cell(b"", 3)
     row = row_module.decode_row(cells)
     assert (row.status, row.status_at, row.buffer, row.plan) == (Status.ASSERTED, 7, buffer, plan)
-    assert (row.reason, row.beat, row.newest, row.corrupt) == ("because", 9, 9, None)
+    assert (row.reason, row.heartbeat, row.newest, row.corrupt) == ("because", 9, 9, None)
     assert row.began == {Status.WRITTEN: 3}
 
 
@@ -185,5 +186,5 @@ def test_a_damaged_row_says_what_is_damaged() -> None:
 @given(trees)
 def test_assertions_are_plain_msgpack(tree: Assertion) -> None:
     """Another language can read the rows with nothing but a msgpack library."""
-    encoded = encode_buffer(Buffer(Request((), (tree,)), 1))
+    encoded = encode_buffer(Request((), (tree,)), 1)
     assert msgpack.unpackb(encoded[5:])[1]

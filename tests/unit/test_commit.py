@@ -8,17 +8,13 @@ import pytest
 
 from tests.unit.worlds import POLICY, TABLE, TAKEN, World, X, Y, Z
 from txn.assertions import Exact, Not, Some, Version
-from txn.errors import (
-    AbortedError,
-    AssertionFailedError,
-    InvalidRequestError,
-)
+from txn.errors import AbortedError, AssertionFailedError, InvalidRequestError
+from txn.events import Phase
 from txn.model import Cell, Delete, Edit, Family, Key, Mutation
 from txn.protocol.clocks import FUTURE_MS
-from txn.protocol.phases import Status
 from txn.protocol.row import FAMILY
+from txn.protocol.statuses import Status
 from txn.request import Committed
-from txn.watch import Phase
 
 
 def test_all_cells_get_one_timestamp_and_nothing_stays_locked() -> None:

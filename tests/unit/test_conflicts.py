@@ -8,22 +8,18 @@ import pytest
 
 from tests.unit.worlds import POLICY, World, X, Y, after_status, ghost, step_past_put, stopped_at
 from txn.assertions import Exact
-from txn.errors import (
-    CorruptRowError,
-    DeadlineError,
-)
+from txn.errors import CorruptRowError, DeadlineError
+from txn.events import Conflict, Helped
 from txn.model import Check, Edit, Mutation
-from txn.protocol.attempt import load_transaction
-from txn.protocol.commit import lock_at_once, lock_in_order, write_rows
-from txn.protocol.phases import Status
-from txn.protocol.recover import roll_forward
-from txn.protocol.resolve import Resolver
-from txn.protocol.row import column, status_key
-from txn.protocol.row_cells import read_rows
-from txn.protocol.waiting import Contention
+from txn.protocol.locks import Contention
+from txn.protocol.prepare import write_rows
+from txn.protocol.recovery import Resolver, roll_forward
+from txn.protocol.row import column, read_rows, status_key
+from txn.protocol.six_phase import lock_at_once, lock_in_order
+from txn.protocol.statuses import Status
+from txn.protocol.transaction import load_transaction
 from txn.request import Outcome
 from txn.testing.faulty import Call, Crash, Fault, Reply
-from txn.watch import Conflict, Helped
 
 
 @pytest.mark.parametrize("applied", [None, frozenset()], ids=["1-LOCKED", "0-WRITTEN"])
@@ -35,7 +31,7 @@ def test_an_undecided_holder_is_aborted_after_its_lease(applied: frozenset[int] 
         world.engine.commit([Mutation(X, b"2")])
     began = world.clock.monotonic_ms()
     world.client(seed=2).commit([Mutation(X, b"3")])
-    assert world.clock.monotonic_ms() - began >= POLICY.lease_ms
+    assert world.clock.monotonic_ms() - began >= POLICY.lock_ttl_ms
     assert world.value(X) == b"3"
     assert set(world.statuses()) == {Status.ABORTED, Status.COMPLETE}
 
@@ -61,7 +57,7 @@ def test_an_aborting_holder_is_released_after_a_moment() -> None:
         world.engine.commit([Mutation(X, b"2")], [Exact(X, b"0")])
     began = world.clock.monotonic_ms()
     world.client(seed=2).commit([Mutation(X, b"3")])
-    assert POLICY.courtesy_ms <= world.clock.monotonic_ms() - began < POLICY.lease_ms
+    assert POLICY.courtesy_ms <= world.clock.monotonic_ms() - began < POLICY.lock_ttl_ms
 
 
 @pytest.mark.parametrize("status", [None, Status.COMPLETE])
@@ -119,10 +115,10 @@ def test_waiting_ends_at_the_deadline() -> None:
     """A holder that beats for ever must not keep others for ever."""
     world = World()
     holder = stopped_at(world, Status.LOCKED)
-    beat = column(b"txn", holder, b"beat")
+    heartbeat = column(b"txn", holder, b"beat")
 
     def keep_alive(call: Call) -> Fault:
-        world.store.write([Edit(beat, b"", world.clock.wall_ms())])
+        world.store.write([Edit(heartbeat, b"", world.clock.wall_ms())])
         return Fault()
 
     other = world.client(world.faults, seed=2)
@@ -141,8 +137,8 @@ def test_whoever_waits_beats() -> None:
     stopped_at(world, Status.LOCKED, key=Y)
     waiting = world.client(seed=2)
     waiting.commit([Mutation(X, b"3"), Mutation(Y, b"3")])
-    beats = [row.beat for row in world.rows() if row.status is Status.COMPLETE]
-    assert max(beats) > 0
+    heartbeats = [row.heartbeat for row in world.rows() if row.status is Status.COMPLETE]
+    assert max(heartbeats) > 0
 
 
 def test_a_waiting_owner_that_was_aborted_leaves_and_tries_again() -> None:
@@ -183,7 +179,7 @@ def test_a_lock_that_goes_between_request_and_look_is_asked_for_again(
         return Fault()
 
     world.faults.plan = let_go
-    assert lock(context, [t], Contention(context, Resolver(context).settle)) == [t]
+    assert lock(context, [t], Contention(context, Resolver(context).resolve)) == [t]
     assert world.holder(X) == t.row_key
 
 
@@ -227,11 +223,11 @@ def test_a_helper_that_is_overtaken_cleans_up_what_it_put() -> None:
     """Its put brings the tags back after somebody else has finished the transaction."""
     world = World()
     holder = stopped_at(world, Status.ASSERTED)
-    overtaken: list[Call] = []
+    is_outdated: list[Call] = []
 
     def finish_first(call: Call) -> Fault:
-        if call.method == "write" and not overtaken:
-            overtaken.append(call)
+        if call.method == "write" and not is_outdated:
+            is_outdated.append(call)
             other = world.client(seed=3).context
             roll_forward(other, [load_transaction(other, read_rows(other, [holder])[holder])])
         return Fault()
@@ -239,7 +235,7 @@ def test_a_helper_that_is_overtaken_cleans_up_what_it_put() -> None:
     helper = world.client(world.faults, seed=2).context
     world.faults.plan = finish_first
     roll_forward(helper, [load_transaction(helper, read_rows(helper, [holder])[holder])])
-    assert overtaken
+    assert is_outdated
     assert world.value(X.tag) == b""
     assert world.holder(X) == b""
 

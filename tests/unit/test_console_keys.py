@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 
 from recovery.bounds import LookLimits, Stop
-from recovery.console.keys import MOST_VALUES, list_table_keys, look_at_key
+from recovery.console.keys import MOST_VALUES, list_table_keys, read_key_details
 from recovery.inspect import VERSIONS
-from tests.unit.test_console_browsing import Weighing
+from tests.unit.test_search import Weighing
 from tests.unit.worlds import TABLE, World, X, Y, Z, after_status
 from txn.assertions import Some
 from txn.model import Cell, Delete, Edit, Family, Key, Mutation
-from txn.protocol.attempt import ProtocolName
-from txn.protocol.lock_cells import read_lock
-from txn.protocol.phases import Status
+from txn.protocol.locks import read_lock
+from txn.protocol.statuses import ProtocolName, Status
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import Crash, Fault, Reply
 
@@ -40,7 +39,7 @@ def test_a_key_is_shown_with_who_wrote_it(protocol: ProtocolName) -> None:
     first = world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     world.clock.advance(5)
     second = world.engine.commit([Mutation(Z, b"1"), Mutation(Y, b"2")], [Some(X)])
-    found = look_at_key(world.engine.context, X)
+    found = read_key_details(world.engine.context, X)
     assert found.is_there
     assert found.value == Cell(b"1", first.timestamp)
     assert (found.holder, found.holder_row) == (b"", None)
@@ -56,7 +55,7 @@ def test_a_key_is_shown_with_who_wrote_it(protocol: ProtocolName) -> None:
         assert found.count is None
         assert found.tag is not None
         assert found.tag.timestamp == first.timestamp
-    few = look_at_key(world.engine.context, X, count=1)
+    few = read_key_details(world.engine.context, X, count=1)
     assert [row.row_key for row in few.transactions.rows] == [second.transaction]
 
 
@@ -67,14 +66,14 @@ def test_a_key_is_shown_with_the_versions_before_it(protocol: ProtocolName) -> N
     for value in (b"0", b"1", b"2", b"3"):
         world.clock.advance(5)
         world.engine.commit([Mutation(X, value), Mutation(Y, value)])
-    found = look_at_key(world.engine.context, X)
+    found = read_key_details(world.engine.context, X)
     assert [cell.value for cell in found.earlier] == [b"2", b"1"]
     assert found.are_all
     assert [row.plan and row.plan.timestamp for row in found.transactions.rows][1:3] == [
         cell.timestamp for cell in found.earlier
     ]
     world.engine.commit([Delete(X), Delete(Y)])
-    assert look_at_key(world.engine.context, X).earlier == []
+    assert read_key_details(world.engine.context, X).earlier == []
 
 
 @pytest.mark.parametrize(
@@ -91,7 +90,7 @@ def test_of_the_versions_before_some_are_read_and_it_is_told(
         world.store.write([Edit(key, b"x" * size, 100 + number)])
     store = Weighing(world.store)
     context = replace(world.engine.context, store=store)
-    found = look_at_key(context, key, LookLimits(bytes_=50_000))
+    found = read_key_details(context, key, LookLimits(bytes_=50_000))
     assert [cell.timestamp for cell in found.earlier] == [98 + kept - at for at in range(shown)]
     assert found.are_all is (kept < VERSIONS)
     assert store.largest <= 50_000
@@ -104,7 +103,7 @@ def test_a_held_key_is_shown_with_its_holder(protocol: ProtocolName, status: Sta
     world = World(protocol=protocol)
     world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     row_key = left_by(world, status)
-    found = look_at_key(world.engine.context, X)
+    found = read_key_details(world.engine.context, X)
     if status is Status.COMPLETE:
         assert (found.holder, found.holder_row) == (b"", None)
         assert found.value is not None
@@ -121,14 +120,14 @@ def test_a_value_that_was_put_past_the_protocol_is_not_ours(protocol: ProtocolNa
     """Where no transaction has left a mark nobody can tell."""
     world = World(protocol=protocol)
     world.put(Z, b"1")
-    assert look_at_key(world.engine.context, Z).is_ours is None
+    assert read_key_details(world.engine.context, Z).is_ours is None
     world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     world.clock.advance(60_000)
     world.put(X, b"past")
-    found = look_at_key(world.engine.context, X)
+    found = read_key_details(world.engine.context, X)
     assert found.value is not None
     assert (found.value.value, found.is_ours) == (b"past", False)
-    assert look_at_key(world.engine.context, Y).is_ours is True
+    assert read_key_details(world.engine.context, Y).is_ours is True
 
 
 @both
@@ -138,7 +137,7 @@ def test_a_deleted_key_is_ours(protocol: ProtocolName) -> None:
     world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     world.clock.advance(5)
     world.engine.commit([Delete(X), Delete(Y)])
-    found = look_at_key(world.engine.context, X)
+    found = read_key_details(world.engine.context, X)
     assert (found.value, found.is_ours) == (None, True)
 
 
@@ -148,14 +147,14 @@ def test_a_lock_that_says_nothing_is_shown_as_it_is(protocol: ProtocolName) -> N
     world = World(protocol=protocol)
     lock = world.engine.context.rules.lock_of(X)
     world.store.write([Edit(lock, b"zebra crossing", 5)])
-    found = look_at_key(world.engine.context, X)
+    found = read_key_details(world.engine.context, X)
     assert (found.holder, found.holder_row, found.count) == (b"zebra crossing", None, None)
 
 
 def test_a_key_of_a_table_that_is_not_there_is_said_to_be_so() -> None:
     """What names it may still be found."""
     world = World()
-    found = look_at_key(world.engine.context, Key("x", "d", "x", "gone"))
+    found = read_key_details(world.engine.context, Key("x", "d", "x", "gone"))
     assert not found.is_there
     assert (found.value, found.is_ours, found.transactions.rows) == (None, None, [])
 
@@ -180,7 +179,7 @@ def test_a_table_is_listed_in_pages(protocol: ProtocolName) -> None:
     row_key = left_by(world, Status.ASSERTED)
     holders = {each.key: each.holder for each in list_table_keys(context, TABLE, b"r11").keys}
     assert holders == {keys[-2]: b"", keys[-1]: b""}
-    held = look_at_key(context, X).holder
+    held = read_key_details(context, X).holder
     assert held == row_key
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from recovery.console.pages.overview import describe_owner
+from recovery.console.charts import draw_bars
+from recovery.console.overview import describe_owner
+from recovery.console.rendering import ENVIRONMENT, name_number
+from recovery.console.statistics import Hour, Minute
 from tests.unit.worlds import World, stopped_at
-from txn.protocol.phases import Status
+from txn.protocol.statuses import Status
 
 
 @pytest.mark.parametrize(
@@ -18,7 +21,40 @@ def test_an_owner_is_late_once_its_lease_has_expired(beyond_ms: int, words: str)
     stopped_at(world, Status.LOCKED)
     row = world.rows()[-1]
     assert row.buffer is not None
-    since_ms, lease_ms = max(row.since, row.beat), row.buffer.lease_ms
-    found = describe_owner(row, since_ms + lease_ms + beyond_ms)
-    assert found == (row, lease_ms + beyond_ms, 1, words)
+    since_ms, lock_ttl_ms = max(row.since, row.heartbeat), row.buffer.lock_ttl_ms
+    found = describe_owner(row, since_ms + lock_ttl_ms + beyond_ms)
+    assert found == (row, lock_ttl_ms + beyond_ms, 1, words)
     assert describe_owner(row, since_ms - 1).silent_ms == 0
+
+
+@pytest.mark.parametrize(
+    ("number", "text", "sampled"),
+    [
+        (0, "0", "0 in the sample"),
+        (7, "7", "about 7, sampled"),
+        (0.0333, "0.0", "about 0.033, sampled"),
+        (12.34, "12.3", "about 12, sampled"),
+        (68_731, "68,731", "about 69,000, sampled"),
+        (1_000_000, "1,000,000", "about 1,000,000, sampled"),
+    ],
+)
+def test_an_estimated_number_says_so(number: float, text: str, sampled: str) -> None:
+    """And has no more digits than a sample of 200 rows tells."""
+    assert name_number(number) == text
+    assert name_number(number, is_sampled=True) == sampled
+    assert f"{name_number(number, is_sampled=True, short=True)}" in sampled
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_sample_never_says_none(is_whole: bool) -> None:
+    """What a sample does not have may be in the rest."""
+    minute = Minute(0, 200, is_whole, 70_000, 70_000, 0, 0, 0, {}, {})
+    hour = Hour(60_000, (minute,), 0)
+    facts = {
+        **{"trouble": None, "unfinished": None, "oldest": [], "servers": None, "waiting": []},
+        **{"hour": hour, "is_sampled": hour.is_sampled, "last": minute, "minutes": [minute]},
+        **{"funnel": [], "bars": draw_bars([], ()), "began": 0, "shown": 10, "now": 0},
+    }
+    page = ENVIRONMENT.get_template("overview_part.html").render(facts)
+    assert ("about 1,200, sampled" in page) is not is_whole
+    assert ("None" in page) is is_whole

@@ -10,9 +10,8 @@ from tests.unit.worlds import TABLE, World, X, Y, stopped_at
 from txn.client.parts import PartsClient
 from txn.errors import InvalidRequestError
 from txn.model import Delete, Edit, Key, Mutation
-from txn.protocol.attempt import ProtocolName
-from txn.protocol.phases import Status
-from txn.protocol.rules import protocol_key
+from txn.protocol.protocols import protocol_key
+from txn.protocol.statuses import ProtocolName, Status
 from txn.testing.counting import CountingStore
 
 pytestmark = [pytest.mark.fast, pytest.mark.usefixtures("rows_for_all")]

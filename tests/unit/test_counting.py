@@ -44,10 +44,10 @@ def test_what_is_counted_is_what_runs_below() -> None:
     store = CountingStore(below)
     store.ensure_table(TABLE, {b"d": Family()})
     store.read([X], [Y])
-    store.together(lambda: store.write([Edit(X, b"1", 5)]))
+    store.atomically(lambda: store.write([Edit(X, b"1", 5)]))
     store.compact(TABLE, 1)
     store.read([X], beside=lambda: store.write([Edit(X, b"1", 5)]))
-    methods = ["ensure_table", "read", "together", "write", "compact", "read"]
+    methods = ["ensure_table", "read", "atomically", "write", "compact", "read"]
     assert [call.method for call in store.trace] == [*methods, "write"]
     assert below.trace == store.trace
 
@@ -62,7 +62,7 @@ def test_the_engine_s_calls_are_those_of_the_store_below() -> None:
     engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     engine.read([X, Y])
     assert [row.row for row in engine.scan(TABLE)] == [b"x", b"y"]
-    assert {"together", "read", "check_and_put", "scan"} <= set(store.calls)
+    assert {"atomically", "read", "check_and_put", "scan"} <= set(store.calls)
     assert below.trace == store.trace
 
 

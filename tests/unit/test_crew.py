@@ -98,9 +98,8 @@ def test_a_child_has_a_crew_of_its_own() -> None:
     """Threads do not go into it, and the lock may be held by one that is not there."""
     with a_busy_crew() as (crew, go):
         told, parents = threading.Event(), crew._pool
-        crew.after_fork(in_child=False)
-        assert crew._pool is parents is not None
-        crew.after_fork(in_child=True)
+        assert parents is not None
+        crew._start()  # as in a child of a fork
         assert crew.hand_over(told.set) and told.wait(PATIENCE_S)
         go.set()
         parents.shutdown()

@@ -21,16 +21,15 @@ from txn.client.parts import PartsClient
 from txn.errors import CorruptRowError, TxnError
 from txn.model import Edit, Key, Mutation
 from txn.policy import Policy
-from txn.protocol.attempt import ProtocolName, load_transaction
-from txn.protocol.phases import Status
-from txn.protocol.recover import roll_forward
-from txn.protocol.row import is_row_key, part_key
-from txn.protocol.row_cells import read_rows
+from txn.protocol.recovery import roll_forward
+from txn.protocol.row import child_key, is_row_key, read_rows
+from txn.protocol.statuses import ProtocolName, Status
+from txn.protocol.transaction import load_transaction
 from txn.request import Outcome
 from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply, at
 
 pytestmark = pytest.mark.fast
-POLICY = Policy(attempts=2, deadline_ms=300, lease_ms=100, courtesy_ms=20, store_patience_ms=10)
+POLICY = Policy(attempts=2, deadline_ms=300, lock_ttl_ms=100, courtesy_ms=20, store_patience_ms=10)
 CALLS = {"six-phase": 10, "fenced": 6}
 STOPS = [(name, number) for name, calls in CALLS.items() for number in range(1, calls)]
 both = pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
@@ -160,7 +159,7 @@ def stop_parts(protocol: ProtocolName, finished: int) -> tuple[World, tuple[byte
     whole = client.begin()
     newest = [client.write(whole, n, 0, [Mutation(k, b"new")]) for n, k in enumerate((X, Y))]
     client.commit(whole, [1, 1], max(newest), ack="decided")
-    parts = part_key(whole, 0, 0), part_key(whole, 1, 0)
+    parts = child_key(whole, 0, 0), child_key(whole, 1, 0)
     context = world.engine.context
     for part in parts[:finished]:
         roll_forward(context, [load_transaction(context, read_rows(context, [part])[part])])

@@ -19,9 +19,9 @@ from txn.client.engine import Engine
 from txn.clock import ManualClock
 from txn.errors import AbortedError, InvalidRequestError, TxnError
 from txn.model import Family, Key, Mutation
-from txn.protocol.attempt import ClockTrust, ProtocolName
-from txn.protocol.phases import Status
-from txn.protocol.row import name_database, part_key, strip_database, whole_of
+from txn.protocol.context import ClockTrust
+from txn.protocol.row import child_key, name_database, parent_of, strip_database
+from txn.protocol.statuses import ProtocolName, Status
 from txn.spans import Span
 from txn.stores.base import Store, TableAssigner
 from txn.testing.faulty import FaultyStore
@@ -47,7 +47,7 @@ def open_other(world: World, protocol: ProtocolName | None = None) -> Engine:
         transactions="t2",
         policy=POLICY,
         clock=world.clock,
-        chance=Random(9),
+        rng=Random(9),
         protocol=protocol or world.protocol,
     )
 
@@ -172,7 +172,7 @@ def test_a_lock_without_a_database_would_be_freed(
 ) -> None:
     """The tooth of the rule: without the name, a decided commit is overwritten before it is put."""
     if not rule:
-        monkeypatch.setattr("txn.protocol.row_cells.name_database", lambda row_key: None)
+        monkeypatch.setattr("txn.protocol.row.name_database", lambda row_key: None)
     stopped_at(world, Status.ASSERTED)
     other = open_other(world)
     try:
@@ -230,9 +230,9 @@ def test_a_row_key_names_its_database() -> None:
     row_key = world.engine.commit([Mutation(X, "1"), Mutation(Y, "1")]).transaction
     assert name_database(row_key) == b"txn"
     assert name_database(strip_database(row_key)) is None
-    part = part_key(row_key, 3, 4)
-    assert (whole_of(part), name_database(part)) == (row_key, b"txn")
-    assert strip_database(part) == part_key(strip_database(row_key), 3, 4)
+    part = child_key(row_key, 3, 4)
+    assert (parent_of(part), name_database(part)) == (row_key, b"txn")
+    assert strip_database(part) == child_key(strip_database(row_key), 3, 4)
     assert Span(b"txn", row_key, part)
 
 

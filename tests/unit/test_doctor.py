@@ -12,9 +12,9 @@ from recovery.doctor import LEFT_MS, Diagnosis, Verdict, examine
 from tests.unit.worlds import TABLE, World, X, Y
 from txn.errors import NotApplied
 from txn.model import Cell, Check, Edit, Family, Key, Mutation
-from txn.protocol.attempt import ProtocolName
+from txn.protocol.protocols import protocol_key
 from txn.protocol.row import DOCTOR_ROW
-from txn.protocol.rules import protocol_key
+from txn.protocol.statuses import ProtocolName
 from txn.stores.base import Store
 from txn.testing.counting import CountingStore
 
@@ -129,7 +129,7 @@ def test_it_leaves_no_cell_where_calls_cannot_be_undone(monkeypatch: pytest.Monk
     world = World()
     before = list(world.store.scan(b"txn"))
     apart = CountingStore(world.store)
-    monkeypatch.setattr(apart, "together", lambda work: work())
+    monkeypatch.setattr(apart, "atomically", lambda work: work())
     examined(apart, world)
     assert apart.calls["check_and_put"] == 2
     assert list(world.store.scan(b"txn")) == before

@@ -14,13 +14,14 @@ from tests.unit.worlds import POLICY, TABLE, World, X, Y, after_status, stopped_
 from txn.assertions import Some
 from txn.client.connect import connect
 from txn.client.engine import Engine
-from txn.client.local import Order, Wanted
+from txn.client.local import Order
 from txn.clock import poll
 from txn.errors import AssertionFailedError, InvalidRequestError
 from txn.model import Cell, Edit, Key, Mutation
 from txn.policy import Policy
-from txn.protocol.phases import Status
 from txn.protocol.row import column, is_row_key
+from txn.protocol.statuses import Status
+from txn.protocol.transaction import PendingCommit
 from txn.request import Outcome
 from txn.stores import open_store
 from txn.testing.faulty import Crash, Fault, Reply
@@ -129,11 +130,8 @@ def test_those_of_a_call_that_share_a_lock_go_in_the_order_given() -> None:
     """They must not be in each other's way, nor wait for what is not in theirs."""
     world = World()
 
-    def wanted(*names: str) -> Wanted:
-        attempt = world.begun(*(Mutation(Key(name, "d", "x", TABLE), b"1") for name in names))
-        return Wanted(
-            attempt.request, "complete", None, list(attempt.units), attempt=attempt, begun_ms=0
-        )
+    def wanted(*names: str) -> PendingCommit:
+        return world.begun(*(Mutation(Key(name, "d", "x", TABLE), b"1") for name in names))
 
     first, second, third, fourth, fifth = every = [
         wanted("a", "b"),
@@ -157,7 +155,7 @@ def test_those_of_a_call_that_share_a_lock_go_in_the_order_given() -> None:
 
 def test_rows_are_spread_over_buckets() -> None:
     """One region must not take every transaction's writes."""
-    engine = connect("memory://", table="data", buckets=10)
+    engine = connect("memory://", table="data", salt_buckets=10)
     engine.ensure_table("data", ["d"])
     keys = [Key(f"r{number}", "d", "x") for number in range(50)]
     engine.commit_many([([Mutation(key, b"1")], []) for key in keys])
@@ -171,15 +169,15 @@ def test_an_engine_that_cannot_be_opened_leaves_no_store_open(tmp_path: Path) ->
     """A service that tries again would run out of connections."""
     path = tmp_path / "store"
     with pytest.raises(InvalidRequestError):
-        connect(f"embedded://{path}", buckets=0)
+        connect(f"embedded://{path}", salt_buckets=0)
     connect(f"embedded://{path}?sync=off").close()  # refused while it is open with another sync
 
 
-@pytest.mark.parametrize("buckets", [0, 101])
-def test_impossible_buckets_are_refused(buckets: int) -> None:
+@pytest.mark.parametrize("salt_buckets", [0, 101])
+def test_impossible_buckets_are_refused(salt_buckets: int) -> None:
     """Their prefix has two digits."""
     with pytest.raises(InvalidRequestError, match="buckets must be 1 to 100"):
-        connect("memory://", buckets=buckets)
+        connect("memory://", salt_buckets=salt_buckets)
 
 
 def test_impossible_policies_are_refused() -> None:
@@ -261,17 +259,17 @@ def test_a_crash_before_the_first_status_leaves_nothing() -> None:
 
 def test_sightings_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that lives for months meets many holders."""
-    monkeypatch.setattr("txn.protocol.resolve.REMEMBERED", 1)
+    monkeypatch.setattr("txn.protocol.recovery.REMEMBERED", 1)
     world = World()
     first = stopped_at(world, Status.LOCKED, key=X)
     second = stopped_at(world, Status.LOCKED, key=Y)
     resolver = world.engine._backend._resolver
     of_first, of_second = {first: {X.lock: Cell(first, 1)}}, {second: {Y.lock: Cell(second, 1)}}
-    assert resolver.settle(of_first) == set()
-    assert resolver.settle(of_second) == set()
-    world.clock.advance(POLICY.lease_ms)
-    assert resolver.settle(of_second) == {second}
-    assert resolver.settle(of_first) == set()  # seen anew
+    assert resolver.resolve(of_first) == set()
+    assert resolver.resolve(of_second) == set()
+    world.clock.advance(POLICY.lock_ttl_ms)
+    assert resolver.resolve(of_second) == {second}
+    assert resolver.resolve(of_first) == set()  # seen anew
 
 
 def test_a_roll_forward_that_outgrows_the_store_starts_again(tmp_path: Path) -> None:

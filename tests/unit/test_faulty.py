@@ -84,7 +84,7 @@ def test_a_crashed_client_makes_no_further_call() -> None:
 def test_nothing_in_the_library_catches_a_crash() -> None:
     """Code that did would tidy up after its own death, which nobody can."""
     store = store_of()
-    engine = Engine(store, clock=ManualClock(), chance=Random(1))
+    engine = Engine(store, clock=ManualClock(), rng=Random(1))
     store.plan = lambda call: Fault(reply=Reply.CRASH) if call.method == "write" else Fault()
     with pytest.raises(Crash):
         engine.commit([Mutation(X, b"1")])
@@ -204,7 +204,7 @@ def test_by_default_one_call_is_made_after_the_other() -> None:
     """So that whatever may come between two of them is tried."""
     store = store_of(at({2: Fault(applied=NONE, reply=Reply.NOT_APPLIED)}))
     with pytest.raises(NotApplied):
-        store.together(lambda: (store.write(WRITES[:1]), store.write(WRITES[1:])))  # type: ignore[arg-type, func-returns-value]
+        store.atomically(lambda: (store.write(WRITES[:1]), store.write(WRITES[1:])))  # type: ignore[arg-type, func-returns-value]
     assert there(store) == "x"
 
 
@@ -223,15 +223,15 @@ def test_where_it_is_one_transaction_it_is_one_call_with_one_fault(
 ) -> None:
     """All of it took effect or nothing, and what is told of that may be too little."""
     store = store_of(at({1: fault}))
-    store.features |= {"atomic_together"}
+    store.features |= {"atomic"}
     done: list[str] = []
 
     def work() -> None:
         store.write(WRITES[:1])
-        store.together(lambda: store.write(WRITES[1:]))
+        store.atomically(lambda: store.write(WRITES[1:]))
         done.append("all")
 
     with pytest.raises((StoreError, Crash)):
-        store.together(work)
+        store.atomically(work)
     assert (store.calls, done) == (1, ["all"])
     assert there(store) == expected

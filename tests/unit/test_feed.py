@@ -20,14 +20,21 @@ from txn import Delete, Engine, Key, Mutation, Some, connect
 from txn.client.parts import PartsClient
 from txn.errors import AssertionFailedError, CorruptRowError, InvalidRequestError
 from txn.model import Edit, Family
-from txn.protocol.attempt import ProtocolName
-from txn.protocol.phases import Status
 from txn.protocol.row import column
-from txn.protocol.rules import PROTOCOLS
-from txn.reading import changes, feed
-from txn.reading.changes import ChangesLostError, KeyChange, read_changes
-from txn.reading.decisions import Decided, find_decision, list_decisions
-from txn.reading.feed import Bounds, ChangeFeed, Offset, decode_offset
+from txn.protocol.statuses import PROTOCOLS, ProtocolName, Status
+from txn.reading import feed
+from txn.reading.feed import (
+    Bounds,
+    ChangeFeed,
+    ChangesLostError,
+    Decided,
+    KeyChange,
+    Offset,
+    decode_offset,
+    find_decision,
+    list_decisions,
+    read_changes,
+)
 from txn.testing.faulty import Call, Fault, FaultyStore
 
 BOUNDS = Bounds(delay_ms=5, lateness_ms=50_000)
@@ -162,12 +169,12 @@ def test_tokens_are_not_told_and_tables_can_be_chosen() -> None:
     assert [change.key for change in read_all(world, start, tables={b"other"})] == [elsewhere]
 
 
-@pytest.mark.parametrize("buckets", [1, 100])
+@pytest.mark.parametrize("salt_buckets", [1, 100])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_transaction_in_parts_is_told_as_one(protocol: ProtocolName, buckets: int) -> None:
+def test_a_transaction_in_parts_is_told_as_one(protocol: ProtocolName, salt_buckets: int) -> None:
     """By the row that decides for its parts, with what they have written: at its time, under its
     name and at its commit timestamp. While it is open nothing of it is told."""
-    world = World(protocol=protocol, buckets=buckets)
+    world = World(protocol=protocol, salt_buckets=salt_buckets)
     start = begin(world)
     client = PartsClient(world.client(seed=9))
     whole = client.begin(once="token", labels={"job": "a"})
@@ -198,14 +205,14 @@ def test_parts_are_no_larger_than_wanted() -> None:
     """But for those of one millisecond, which nothing tells apart; and one scan serves many."""
     world = World()
     start, rows = begin(world), [commit(world, Mutation(X, b"%d" % i)) for i in range(1, 6)]
-    together = [world.engine.commit([Mutation(key, b"1")]).transaction for key in (X, Y, Z)]
+    atomically = [world.engine.commit([Mutation(key, b"1")]).transaction for key in (X, Y, Z)]
     world.clock.advance(10)
     reader, parts = feed_of(world), []
     scans = count_scans(reader)
     while (end := reader.find_end(start, most=2)) is not start:
         parts.append([each.row_key for each in reader.list_part(start, end)])
         start = end
-    assert parts == [rows[:2], rows[2:4], rows[4:], sorted(together)]
+    assert parts == [rows[:2], rows[2:4], rows[4:], sorted(atomically)]
     assert len(scans) == 2, "one for all parts, one to see that there is no more"
 
 
@@ -261,16 +268,16 @@ def test_a_reader_whose_clock_went_back_waits() -> None:
     assert reader.find_end(start, by_ms=start.until_ms - 1) is start
 
 
-@pytest.mark.parametrize("buckets", [1, 4, 100])
-def test_every_bucket_is_looked_at(buckets: int) -> None:
+@pytest.mark.parametrize("salt_buckets", [1, 4, 100])
+def test_every_bucket_is_looked_at(salt_buckets: int) -> None:
     """Clients may spread their rows over any number of them, and each its own."""
     world = World()
     engine = Engine(
         FaultyStore(world.store),
         table=TABLE,
-        buckets=buckets,
+        salt_buckets=salt_buckets,
         clock=world.clock,
-        chance=Random(1),
+        rng=Random(1),
     )
     world.put(column(b"txn", b"12345", b"status"), b"no row of a transaction")
     start = begin(world)
@@ -305,7 +312,7 @@ def test_through_a_gateway_of_one_cell_the_last_status_tells() -> None:
     complete."""
     world = World()
     faults = FaultyStore(world.store)
-    engine = Engine(OneCell(faults), table=TABLE, clock=world.clock, chance=Random(7))
+    engine = Engine(OneCell(faults), table=TABLE, clock=world.clock, rng=Random(7))
     start = begin(world)
     done = engine.commit([Mutation(X, b"1")]).transaction
     world.clock.advance(10)
@@ -393,7 +400,7 @@ def test_changes_of_one_millisecond_are_told_in_the_order_of_commits() -> None:
     world.clock.advance(10)
     assert [change.value for change in read_all(world, start)] == [b"%d" % i for i in range(1, 30)]
     part = [Decided(number // 3, b"%d" % number) for number in range(10)]
-    assert [len(some) for some in changes.split_part(part, 2)] == [3, 3, 3, 1]
+    assert [len(some) for some in feed.split_part(part, 2)] == [3, 3, 3, 1]
 
 
 @pytest.mark.parametrize("waits", [True, False])
@@ -417,7 +424,7 @@ def test_a_local_transaction_that_has_begun_is_waited_for(
             assert may_end.wait(10)
 
         with ThreadPoolExecutor(2) as pool:
-            writing = pool.submit(engine.context.store.together, work)
+            writing = pool.submit(engine.context.store.atomically, work)
             assert is_inside.wait(10)
             engine.context.clock.sleep_ms(20)
             planning = pool.submit(reader.find_end, start)

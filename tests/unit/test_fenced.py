@@ -11,7 +11,7 @@ import pytest
 from tests.unit.worlds import POLICY, TABLE, World, X, Y, Z
 from txn import Engine, Outcome
 from txn.assertions import Exact, Not, Or, Some, Version
-from txn.client.turns import Turn
+from txn.client.hot_keys import Ticket
 from txn.clock import ManualClock, poll
 from txn.errors import (
     AbortedError,
@@ -23,13 +23,15 @@ from txn.errors import (
 )
 from txn.model import Cell, Check, Delete, Edit, Family, Key, Mutation
 from txn.policy import Policy
-from txn.protocol import fenced, resolve
-from txn.protocol.attempt import begin_attempt, load_transaction
+from txn.protocol import fenced, recovery
 from txn.protocol.clocks import FUTURE_MS
-from txn.protocol.lock_cells import FREE, holder_of, read_lock, unit_lock
-from txn.protocol.phases import Status
-from txn.protocol.recover import roll_forward
-from txn.protocol.row import column, encode_plan
+from txn.protocol.codec import encode_plan
+from txn.protocol.commit import prepare
+from txn.protocol.locks import holder_of, read_lock
+from txn.protocol.recovery import roll_forward
+from txn.protocol.row import FREE, column, last_timestamp
+from txn.protocol.statuses import Status
+from txn.protocol.transaction import begin_commit, load_transaction
 from txn.request import Committed, bind_request
 from txn.stores import open_store
 from txn.tables.admin import Admin
@@ -39,7 +41,7 @@ from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
 pytestmark = pytest.mark.usefixtures("rows_for_all")
 
 Match = Callable[[Call], bool]
-LOCK = unit_lock(X)
+LOCK = X.row_lock
 LOGS = b"logs"
 FAR = Key("zz", "d", "x", LOGS)
 CRASH = Fault(reply=Reply.CRASH)
@@ -102,7 +104,7 @@ def dies(world: World, match: Match, *mutations: Mutation | Delete, lost: bool =
 
 
 def holder(world: World, key: Key = X) -> bytes:
-    return holder_of(unit_lock(key), world.cell(unit_lock(key)))
+    return holder_of(key.row_lock, world.cell(key.row_lock))
 
 
 def commit(engine: Engine, *args: object) -> object:
@@ -116,7 +118,7 @@ def commit(engine: Engine, *args: object) -> object:
 def counted(requests: int) -> CountingStore:
     store = CountingStore(FaultyStore(open_store("memory://", ManualClock())))
     store.ensure_table(TABLE, {b"d": Family()})
-    engine = Engine(store, clock=ManualClock(), chance=Random(1), protocol="fenced")
+    engine = Engine(store, clock=ManualClock(), rng=Random(1), protocol="fenced")
     rows = [Key(f"row-{i}", "d", "x", TABLE) for i in range(2 * requests)]
     for row in rows:
         engine.commit([Mutation(row, b"0")])
@@ -204,7 +206,7 @@ def test_a_write_that_loses_a_race_keeps_its_other_locks() -> None:
     world = fenced_world(IMPATIENT)
     before(world, locks, lambda: other(world, Mutation(X, b"1")))
     world.engine.commit([Mutation(X, b"2"), Mutation(Y, b"2")])
-    assert [world.value(unit_lock(key)) for key in (X, Y)] == [b"3", b"2"]
+    assert [world.value(key.row_lock) for key in (X, Y)] == [b"3", b"2"]
 
 
 def test_a_write_that_loses_every_race_is_a_conflict() -> None:
@@ -232,7 +234,7 @@ def test_a_commit_lies_above_what_it_reads_again() -> None:
 
     def come_between() -> None:
         clock = ManualClock(world.clock.wall_ms() + 5000)
-        Engine(world.store, table=TABLE, clock=clock, chance=Random(9)).commit([Mutation(X, b"1")])
+        Engine(world.store, table=TABLE, clock=clock, rng=Random(9)).commit([Mutation(X, b"1")])
 
     before(world, locks, come_between)
     assert world.engine.commit([Mutation(X, b"2")]).timestamp > world.clock.wall_ms() + 5000
@@ -257,7 +259,7 @@ def test_a_living_holder_is_waited_for_with_nothing_written() -> None:
     alone: list[int] = []
     before(world, lambda call: holder(world) == row_key, lambda: alone.append(len(world.rows())), 9)
     world.engine.commit([Mutation(X, b"3")])
-    assert world.clock.monotonic_ms() >= began_ms + POLICY.lease_ms
+    assert world.clock.monotonic_ms() >= began_ms + POLICY.lock_ttl_ms
     assert set(alone[:3]) == {2}
     assert world.value(X) == b"3"
 
@@ -277,12 +279,12 @@ def test_a_living_holder_keeps_nobody_else_of_a_batch_waiting() -> None:
     results = world.engine.commit_many(requests)
     assert all(isinstance(result, Committed) for result in results)
     assert waited_ms[0] < POLICY.courtesy_ms
-    assert waited_ms[1] >= POLICY.lease_ms
+    assert waited_ms[1] >= POLICY.lock_ttl_ms
 
 
 def test_a_holder_that_never_lets_go_is_waited_for_until_the_deadline() -> None:
     """Its lease is longer than the caller's patience."""
-    world = fenced_world(replace(POLICY, lease_ms=60_000))
+    world = fenced_world(replace(POLICY, lock_ttl_ms=60_000))
     dies(world, asks_for(Status.ASSERTED), lost=True)
     with pytest.raises(DeadlineError):
         world.engine.commit([Mutation(X, b"3")])
@@ -296,7 +298,7 @@ def test_a_holder_that_came_first_is_met_at_the_lock(patient: bool) -> None:
     t = world.begun(Mutation(X, b"3"))
     contention = world.engine._backend._contention  # type: ignore[attr-defined]
     before(world, locks, lambda: dies(world, asks_for(Status.ASSERTED), lost=True))
-    live = world.engine.context.rules.prepare(world.engine.context, [t], contention, patient)
+    live = prepare(world.engine.context, [t], contention, patient)
     if patient:
         assert live == [t]
         assert holder(world) == t.row_key
@@ -310,12 +312,12 @@ def test_a_holder_that_has_decided_is_finished_at_the_lock(
     patient: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lock is had above what it has left."""
-    monkeypatch.setattr(resolve.Resolver, "_is_abandoned", lambda *args: True)
+    monkeypatch.setattr(recovery.Resolver, "_is_abandoned", lambda *args: True)
     world = fenced_world()
     t = world.begun(Mutation(X, b"3"))
     contention = world.engine._backend._contention  # type: ignore[attr-defined]
     before(world, locks, lambda: dies(world, asks_for(Status.ASSERTED)))
-    live = world.engine.context.rules.prepare(world.engine.context, [t], contention, patient)
+    live = prepare(world.engine.context, [t], contention, patient)
     assert live == [t]
     assert (world.value(X), holder(world)) == (b"2", t.row_key)
 
@@ -331,7 +333,7 @@ def test_who_waits_in_order_is_late_at_its_deadline() -> None:
         world.clock.advance(POLICY.deadline_ms // 2)
 
     before(world, locks, race, times=9)
-    assert world.engine.context.rules.prepare(world.engine.context, [t], contention, True) == []
+    assert prepare(world.engine.context, [t], contention, True) == []
     assert isinstance(t.failure, DeadlineError)
 
 
@@ -361,7 +363,7 @@ def test_a_holder_that_died_at_6_is_released() -> None:
     """Whoever comes next frees what is left."""
     world = fenced_world()
     row_key = dies(world, asks_for(Status.ASSERTED), lost=True)
-    world.clock.advance(2 * POLICY.lease_ms)
+    world.clock.advance(2 * POLICY.lock_ttl_ms)
     store = FaultyStore(
         world.store, lambda call: CRASH if asks_for(Status.ABORTING)(call) else Fault()
     )
@@ -378,12 +380,14 @@ def test_a_holder_without_a_row_is_none() -> None:
     world = fenced_world()
     row_key = dies(world, asks_for(Status.ASSERTED), lost=True)
     (row,) = (row for row in world.store.scan(b"txn") if row.row == row_key)
-    gone = world.engine.context.rules.gone_until
-    world.store.write([Edit(key, None, gone(key, cell)) for key, cell in row.cells.items()])
+    rules = world.engine.context.rules
+    world.store.write(
+        [Edit(key, None, last_timestamp(rules, key, cell)) for key, cell in row.cells.items()]
+    )
     began_ms = world.clock.monotonic_ms()
     other(world, Mutation(X, b"3"))
     assert world.value(X) == b"3"
-    assert world.clock.monotonic_ms() - began_ms < POLICY.lease_ms
+    assert world.clock.monotonic_ms() - began_ms < POLICY.lock_ttl_ms
 
 
 def test_a_finished_transaction_is_not_put_again_by_a_helper_that_comes_late() -> None:
@@ -426,7 +430,7 @@ def test_a_lost_reply_is_settled_within_the_attempt(
     world.faults.plan = lambda call: lost if call.number == number else Fault()
     world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")], [Exact(X, b"0"), Exact(Y, b"0")])
     assert [world.value(key) for key in (X, Y)] == [b"1", b"1"]
-    assert [world.value(unit_lock(key)) for key in (X, Y)] == [b"2", b"2"]
+    assert [world.value(key.row_lock) for key in (X, Y)] == [b"2", b"2"]
     assert world.statuses() == [Status.COMPLETE] * 2
 
 
@@ -470,7 +474,7 @@ def test_a_deadline_that_is_over_at_the_plan_aborts() -> None:
     world = fenced_world()
     t = world.begun(Mutation(X, b"1"))
     world.clock.advance(POLICY.deadline_ms)
-    assert fenced.plan_units(world.engine.context, [t]) == []
+    assert fenced.plan_commits(world.engine.context, [t]) == []
     assert isinstance(t.failure, DeadlineError)
 
 
@@ -589,7 +593,7 @@ def test_a_table_that_goes_at_the_locks_leaves_what_was_read_again_evaluated() -
     admin = gone(world)
     context, contention = world.engine.context, world.engine._backend._contention  # type: ignore[attr-defined]
     first, second = (
-        begin_attempt(context, bind_request(*request), POLICY.deadline_ms)
+        begin_commit(context, bind_request(*request), POLICY.deadline_ms)
         for request in (([Mutation(X, b"1")], [Exact(X, b"0")]), ([Mutation(FAR, b"1")], []))
     )
 
@@ -598,7 +602,7 @@ def test_a_table_that_goes_at_the_locks_leaves_what_was_read_again_evaluated() -
         admin.disable(LOGS)
 
     before(world, locks, race)
-    assert context.rules.prepare(context, [first, second], contention, True) == []
+    assert prepare(context, [first, second], contention, True) == []
     assert isinstance(first.failure, AssertionFailedError)
     assert isinstance(second.failure.__cause__ if second.failure else None, TableUnavailable)
 
@@ -613,7 +617,7 @@ def test_a_table_that_goes_at_the_locks_leaves_commits_above_what_was_read_again
     def race() -> None:
         for _ in range(5):
             other(world, Mutation(X, b"5"))
-        ghost = Edit(unit_lock(FAR), b"7@" + done, world.clock.wall_ms() + 9)
+        ghost = Edit(FAR.row_lock, b"7@" + done, world.clock.wall_ms() + 9)
         world.store.write([ghost])
 
     def plan(call: Call) -> Fault:
@@ -680,11 +684,11 @@ def test_a_lock_that_others_take_while_its_holder_is_settled_is_not_asked_for() 
 
 def test_who_waits_in_order_for_one_that_never_lets_go_is_late() -> None:
     """The deadline may be over while it waits."""
-    world = fenced_world(replace(POLICY, lease_ms=60_000))
+    world = fenced_world(replace(POLICY, lock_ttl_ms=60_000))
     t = world.begun(Mutation(X, b"3"))
     contention = world.engine._backend._contention  # type: ignore[attr-defined]
     before(world, locks, lambda: dies(world, asks_for(Status.ASSERTED), lost=True))
-    assert world.engine.context.rules.prepare(world.engine.context, [t], contention, True) == []
+    assert prepare(world.engine.context, [t], contention, True) == []
     assert isinstance(t.failure, DeadlineError)
     assert t.failure.facts["holder"] == holder(world)
 
@@ -735,7 +739,7 @@ def test_a_block_waits_for_keys_in_demand_before_it_reads_them(is_known: bool) -
         return Fault()
 
     world.faults.plan = let_go
-    found = world.engine._backend.look([X], Turn())
+    found = world.engine._backend.look([X], Ticket())
     assert (LOCK in found) is is_known
     cell = found[X]
     assert cell is not None and cell.value == b"9"

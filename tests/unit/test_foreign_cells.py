@@ -12,12 +12,11 @@ from tests.unit.worlds import POLICY, TABLE, World, X, Y, stopped_at
 from txn.client.parts import PartsClient
 from txn.errors import AbortedError, ConflictError, CorruptRowError, TxnError
 from txn.model import Edit, Key, Mutation
-from txn.protocol.attempt import ProtocolName, load_transaction
-from txn.protocol.lock_cells import unit_lock
-from txn.protocol.phases import Status
-from txn.protocol.recover import roll_forward
-from txn.protocol.row import encode_plan, marker_key
-from txn.protocol.row_cells import read_rows
+from txn.protocol.codec import encode_plan
+from txn.protocol.recovery import roll_forward
+from txn.protocol.row import marker_key, read_rows
+from txn.protocol.statuses import ProtocolName, Status
+from txn.protocol.transaction import load_transaction
 from txn.testing.faulty import Call, Fault, FaultyStore
 
 pytestmark = pytest.mark.fast
@@ -114,7 +113,7 @@ def decided(value: bytes | None) -> tuple[World, bytes]:
     world = World(protocol="fenced")
     world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     row_key = stopped_at(world, Status.ASSERTED)
-    put(world, unit_lock(X), value)
+    put(world, X.row_lock, value)
     return world, row_key
 
 
@@ -134,7 +133,7 @@ def test_a_decision_is_not_finished_by_a_lock_that_went_back(value: bytes) -> No
     found = list(check(world.engine.context, grace_ms=0, scan=[TABLE]))
     results = [repair(world.engine.context, each) for each in found if each.kind is Kind.DECIDED]
     assert [type(each) for each in results] == [LeftAlone]
-    assert world.value(unit_lock(X)) == value
+    assert world.value(X.row_lock) == value
 
 
 @pytest.mark.usefixtures("rows_for_all")
@@ -142,7 +141,7 @@ def test_a_decision_is_finished_where_its_lock_is_gone() -> None:
     """As in a table that was made again: nobody has taken it since, and it counts on from there."""
     world, row_key = decided(None)
     finish(world, row_key)
-    assert (world.value(X), world.value(unit_lock(X))) == (b"2", b"2")
+    assert (world.value(X), world.value(X.row_lock)) == (b"2", b"2")
     assert world.engine.commit([Mutation(X, b"3")]).complete
 
 
@@ -151,7 +150,7 @@ def test_a_no_to_a_lock_that_has_not_changed_is_asked_again() -> None:
     """It comes from a server that is behind: nobody else has finished it."""
     world = World(protocol="fenced")
     row_key = stopped_at(world, Status.ASSERTED)
-    lock = unit_lock(X)
+    lock = X.row_lock
     held = world.cell(lock)
     assert held is not None
     met: list[Call] = []
@@ -191,8 +190,8 @@ def test_fsck_tells_of_counts_that_went_back(value: bytes | None) -> None:
     for number in (b"1", b"2"):
         world.engine.commit([Mutation(X, number), Mutation(Y, number)])
     assert list(check(world.engine.context, grace_ms=0, scan=[TABLE])) == []
-    put(world, unit_lock(X), value)
+    put(world, X.row_lock, value)
     (finding,) = check(world.engine.context, grace_ms=0, scan=[TABLE])
-    assert (finding.kind, finding.key) == (Kind.FOREIGN_CELL, unit_lock(X))
+    assert (finding.kind, finding.key) == (Kind.FOREIGN_CELL, X.row_lock)
     assert finding.facts["taken"] == 2
     assert isinstance(repair(world.engine.context, finding), LeftAlone)

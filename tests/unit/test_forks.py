@@ -7,7 +7,8 @@ import os
 
 import pytest
 
-from txn.host.forks import Forked
+from txn.host import forks
+from txn.host.forks import Forked, start_in_each_process
 
 pytestmark = pytest.mark.fast
 
@@ -24,6 +25,17 @@ class Noting(Forked):
 
     def after_fork(self, in_child: bool) -> None:
         self._told.append("in the child" if in_child else "in the parent")
+
+
+class Starting:
+    """Something that notes each start."""
+
+    def __init__(self, told: list[str]) -> None:
+        self._told = told
+        start_in_each_process(self._start)
+
+    def _start(self) -> None:
+        self._told.append("start")
 
 
 def fork(told: list[str], wanted: list[str]) -> bool:
@@ -51,3 +63,25 @@ def test_what_is_gone_is_not_told() -> None:
     gc.collect()
     assert fork(told, [])
     assert told == []
+
+
+def test_a_start_is_made_again_in_each_child() -> None:
+    """In the child alone; a child of a child has one more."""
+    told: list[str] = []
+    starting = Starting(told)
+    assert fork(told, ["start", "start"])
+    assert told == ["start"]
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if fork(told, ["start"] * 3) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert starting
+
+
+def test_what_starts_lives_no_longer_for_it() -> None:
+    """Nor is anything of it left behind."""
+    told: list[str] = []
+    Starting(told)
+    gc.collect()
+    assert fork(told, ["start"])
+    assert not any(isinstance(owner, Starting) for owner in forks._STARTS)

@@ -12,8 +12,8 @@ from recovery import Finding, Kind, LeftAlone, Repaired, Young, check, repair, r
 from tests.unit.worlds import TABLE, World, X, Y, after_status, stopped_at
 from txn.assertions import Assertion
 from txn.model import Check, Edit, Key, Mutation, Row
-from txn.protocol.phases import Status
 from txn.protocol.row import column, is_row_key
+from txn.protocol.statuses import Status
 from txn.request import Outcome
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import Crash, Fault, Reply
@@ -120,7 +120,7 @@ def test_a_row_that_is_not_ours_is_counted_named_and_left_alone() -> None:
     theirs = [Key(row, "t", "x", b"txn") for row in ("apple", "transaction.1", "zebra")]
     world.store.write([Edit(key, b"1", 5) for key in (*ours, *theirs)])
     findings = found(world, scan=[TABLE])
-    assert [(f.kind, f.key) for f in findings] == [(Kind.FOREIGN_ROW, key) for key in theirs]
+    assert [(f.kind, f.key) for f in findings] == [(Kind.FOREIGN_ROW, key) for key in theirs[::-1]]
     assert findings[0].facts == {"cells": 1, "newest": 5}
     results = [repair(world.engine.context, finding) for finding in findings]
     assert results == [LeftAlone(Kind.FOREIGN_ROW.remedy)] * 3
@@ -144,8 +144,8 @@ def test_a_beat_from_the_future_counts_for_nothing() -> None:
     world = World()
     row_key = left_at(world, Status.WRITTEN)
     year_ms = 365 * 24 * HOUR_MS
-    beat = column(b"txn", row_key, b"beat")
-    world.store.write([Edit(beat, b"", world.clock.wall_ms() + year_ms)])
+    heartbeat = column(b"txn", row_key, b"beat")
+    world.store.write([Edit(heartbeat, b"", world.clock.wall_ms() + year_ms)])
     world.clock.advance(60_000)
     assert [finding.kind for finding in found(world)] == [Kind.UNDECIDED, Kind.FUTURE_CELL]
 
@@ -191,7 +191,7 @@ def test_deleting_a_row_leaves_no_cell_of_it() -> None:
 
 def test_deleting_rows_of_several_buckets_reads_none_that_stay() -> None:
     """The old rows of each bucket stand before its young ones, which may be a million."""
-    world = World(buckets=2)
+    world = World(salt_buckets=2)
     for _ in range(2):
         for seed in range(20):
             world.client(seed=seed).commit([Mutation(X, b"1"), Mutation(Y, b"1")])

@@ -16,9 +16,8 @@ from tests.unit.worlds import TABLE, World, X, Y, Z
 from txn.assertions import Some
 from txn.errors import ConflictError, NotApplied, StoreError
 from txn.model import Check, Edit, Mutation
-from txn.protocol.attempt import ProtocolName
-from txn.protocol.phases import Status
 from txn.protocol.row import column
+from txn.protocol.statuses import ProtocolName, Status
 from txn.request import Outcome
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply, at
@@ -49,9 +48,10 @@ def test_a_clean_store_costs_a_few_scans_a_table() -> None:
     counting = CountingStore(world.store)
     context = replace(world.engine.context, store=counting)
     assert list(check(context, scan=[TABLE])) == []
-    # Whether it is there; up to the first young transaction, the young ones in three stretches of
-    # the next hour, and what is behind them; markers, the data table.
-    assert counting.calls == {"describe": 1, "scan": 7}
+    # Whether it is there; which salt buckets there are; what is behind the young transactions, the
+    # newest of them, those of its last minutes, whether there are older ones, and what is before
+    # them; markers, the data table.
+    assert counting.calls == {"describe": 1, "scan": 8}
 
 
 def test_progress_hears_of_each_row() -> None:

@@ -23,9 +23,9 @@ from tests.unit.worlds import TABLE, World, X, Y, Z, after_status, ghost, stoppe
 from txn.assertions import Some, Version
 from txn.errors import InvalidRequestError
 from txn.model import Check, Delete, Edit, Key, Mutation
-from txn.protocol.phases import Status
 from txn.protocol.retire import can_retire
 from txn.protocol.row import column, marker_key
+from txn.protocol.statuses import Status
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
 
@@ -154,7 +154,7 @@ def test_holders_are_read_in_batches() -> None:
     context = replace(world.engine.context, store=counting)
     findings = list(check(context, grace_ms=0, scan=[TABLE]))
     assert len(findings) == count
-    assert counting.calls == {"describe": 1, "scan": 3, "read": 4}
+    assert counting.calls == {"describe": 1, "scan": 6, "read": 4}
 
 
 def test_the_markers_of_once_are_scanned_with_any_table() -> None:
@@ -315,7 +315,7 @@ def test_a_third_version_under_a_commit_in_flight_is_reported() -> None:
 
 def test_what_changes_between_the_looks_is_no_finding() -> None:
     """A commit may happen whole between the scan of a key and the look at its holder."""
-    for number in range(1, 14):
+    for number in range(1, 20):
         world = World()
         late_put(world)  # so that there is something to look at again
         stopped_at(world, Status.PUT, Y)

@@ -23,15 +23,14 @@ from recovery.scan import whole_row
 from tests.unit.worlds import TABLE, World, X, Y, Z, stopped_at
 from txn.errors import InvalidRequestError
 from txn.model import Delete, Edit, Key, Mutation
-from txn.protocol.lock_cells import unit_lock
-from txn.protocol.phases import Status
 from txn.protocol.row import column, marker_key
+from txn.protocol.statuses import Status
 from txn.testing.faulty import Call, Fault
 
 pytestmark = [pytest.mark.fast, pytest.mark.usefixtures("rows_for_all")]
 
 DAY_MS = 24 * 3_600_000
-LOCK = unit_lock(X)
+LOCK = X.row_lock
 MARKER = marker_key(b"txn", b"token")
 STRANGER = b"transaction.1700000000000." + b"f" * 32
 
@@ -235,10 +234,10 @@ def test_a_marker_goes_when_its_promise_has_run_out_and_its_lock_counts_it() -> 
     again, for what is late."""
     world = fenced()
     promised(world)
-    assert world.value(unit_lock(MARKER)) == b"1"
+    assert world.value(MARKER.row_lock) == b"1"
     finding = expired(world)
     assert repair(world.engine.context, finding) == Repaired("deleted")
-    assert (world.cell(MARKER), world.value(unit_lock(MARKER))) == (None, b"2")
+    assert (world.cell(MARKER), world.value(MARKER.row_lock)) == (None, b"2")
     assert isinstance(repair(world.engine.context, finding), NothingToDo)
     assert not world.engine.commit([Mutation(X, b"2")], once="token").repeated
     assert world.engine.commit([Mutation(X, b"3")], once="token").repeated
@@ -271,7 +270,7 @@ def test_a_marker_that_is_asked_for_meanwhile_stays() -> None:
     world = fenced()
     promised(world)
     finding = expired(world)
-    lock = unit_lock(MARKER)
+    lock = MARKER.row_lock
     cell = world.cell(lock)
     assert cell is not None
     world.store.write([Edit(lock, b"2@" + STRANGER, cell.timestamp + 1)])
@@ -287,7 +286,7 @@ def test_a_marker_of_the_six_phase_protocol_goes_as_well() -> None:
     done = world.clock.wall_ms()
     world.store.write([Edit(MARKER, STRANGER + b" 1000", done)])
     assert repair(world.engine.context, expired(world)) == Repaired("deleted")
-    assert world.value(unit_lock(MARKER)) == b"1"
+    assert world.value(MARKER.row_lock) == b"1"
 
 
 def test_a_token_is_purged_by_hand() -> None:

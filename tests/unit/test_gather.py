@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from logging import ERROR
 from random import Random
@@ -31,18 +32,32 @@ from txn import (
     TxnError,
     Version,
 )
-from txn.client.gather import Gatherer, InLine
-from txn.client.local import LocalBackend, Wanted
+from txn.client.group_commit import GroupCommit, Item
+from txn.client.local import LocalBackend
 from txn.clock import ManualClock, SystemClock
 from txn.errors import StoreClosedError, StoreError
-from txn.protocol.phases import Status
+from txn.events import BatchStarted, Event, Phase, Queued
+from txn.protocol.statuses import Status
+from txn.protocol.transaction import PendingCommit
+from txn.request import Ack
 from txn.service.client import connect_server
 from txn.testing.faulty import Call, Fault
-from txn.watch import Event, Gathered, Phase, Queued
 
 pytestmark = pytest.mark.fast
 
 PATIENCE_S = 60
+
+
+@dataclass(slots=True, eq=False)
+class Plain:
+    """The least that a group is made of."""
+
+    request: Request
+    ack: Ack
+    due_ms: int | None
+    lock_cells: Collection[Key] = ()
+    weight: int = 0
+    future: Future[Committed] | None = None
 
 
 def backend_of(engine: Engine) -> LocalBackend:
@@ -72,12 +87,12 @@ class Gate:
     """Keeps the first batches of an engine under way until it is opened."""
 
     def __init__(self, engine: Engine) -> None:
-        self.gatherer: Gatherer[Wanted] = backend_of(engine)._gatherer
-        self.batches: list[list[Wanted]] = []
+        self.group_commit: GroupCommit[PendingCommit] = backend_of(engine)._group_commit
+        self.batches: list[list[PendingCommit]] = []
         self.came, self.go = threading.Semaphore(0), threading.Event()
-        self._run, self.gatherer._run = self.gatherer._run, self.run
+        self._run, self.group_commit._run = self.group_commit._run, self.run
 
-    def run(self, batch: Sequence[Wanted]) -> None:
+    def run(self, batch: Sequence[PendingCommit]) -> None:
         self.batches.append(list(batch))
         self.came.release()
         assert self.go.wait(PATIENCE_S)
@@ -88,7 +103,7 @@ class Gate:
         return [len(batch) for batch in self.batches]
 
     def in_line(self) -> int:
-        return sum(len(place.waiting) for place in self.gatherer._line)
+        return sum(len(place.waiting) for place in self.group_commit._line)
 
 
 @contextmanager
@@ -142,7 +157,7 @@ def test_who_watches_is_told_of_each_that_comes_and_goes() -> None:
         gate.go.set()
         assert all(isinstance(each.result(PATIENCE_S), Committed) for each in [*done, futures[1]])
     assert sum(queue_changes(world)) == 0
-    assert [e.transactions for e in world.events if isinstance(e, Gathered)] == gate.sizes
+    assert [e.transactions for e in world.events if isinstance(e, BatchStarted)] == gate.sizes
 
 
 def queue_changes(world: World) -> list[int]:
@@ -200,7 +215,7 @@ def test_what_shares_a_lock_goes_in_different_batches_in_the_order_of_coming() -
 def test_what_needs_a_lock_of_a_batch_under_way_waits_in_line() -> None:
     """It would find it held by its own engine. What comes behind it does not overtake it."""
     world = World()
-    backend_of(world.engine)._gatherer._lanes = 2
+    backend_of(world.engine)._group_commit._concurrent_batches = 2
     with a_batch_under_way(world.engine, Request((Mutation(X, b"1"),))) as (gate, _):
         both = world.engine.submit(([Mutation(X, b"2"), Mutation(Y, b"2")], []))
         second = world.engine.submit(([Mutation(Y, b"3")], []))
@@ -224,15 +239,15 @@ def test_both_acks_are_kept_in_a_line_of_both() -> None:
         gate.go.set()
         first, _, third, _ = (each.result(PATIENCE_S) for each in acks)
         assert first.complete and third.complete  # and so may the others be, by now
-    together = [[w.ack for w in batch] for batch in gate.batches[1:]]
-    assert together == [["complete"] * 2, ["decided"] * 2]
+    atomically = [[w.ack for w in batch] for batch in gate.batches[1:]]
+    assert atomically == [["complete"] * 2, ["decided"] * 2]
     world.engine.flush()
     assert {status for status in world.statuses()} == {Status.COMPLETE}
 
 
 def test_a_batch_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """The row that is written first waits for all the others."""
-    monkeypatch.setattr("txn.client.gather.MOST", 3)
+    monkeypatch.setattr("txn.client.group_commit.MOST", 3)
     world = World()
     with a_batch_under_way(world.engine) as (gate, pool):
         many = pool.submit(world.engine.commit_many, [put(f"r{i}") for i in range(7)])
@@ -244,7 +259,7 @@ def test_a_batch_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_batch_has_no_more_keys_than_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless it is of one transaction."""
-    monkeypatch.setattr("txn.client.gather.PORTION", 3)
+    monkeypatch.setattr("txn.client.group_commit.PORTION", 3)
     world = World()
     large = Request(tuple(Mutation(key(f"large{i}"), b"1") for i in range(5)))
     small = [
@@ -253,12 +268,12 @@ def test_a_batch_has_no_more_keys_than_a_call(monkeypatch: pytest.MonkeyPatch) -
     gate = Gate(world.engine)
     gate.go.set()
     world.engine.commit_many([*small, large, put("one")])
-    assert [[len(w.units) for w in batch] for batch in gate.batches] == [[2, 1], [2], [5]]
+    assert [[len(w.lock_cells) for w in batch] for batch in gate.batches] == [[2, 1], [2], [5]]
 
 
 def test_a_batch_has_no_more_bytes_than_a_server_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each alone would be taken; one that is larger by itself still goes."""
-    monkeypatch.setattr("txn.client.gather.MOST_BYTES", 1_000)
+    monkeypatch.setattr("txn.client.group_commit.MOST_BYTES", 1_000)
     world = World()
     gate = Gate(world.engine)
     gate.go.set()
@@ -271,17 +286,17 @@ def test_a_batch_has_no_more_bytes_than_a_server_takes(monkeypatch: pytest.Monke
 
 def test_who_has_nothing_in_line_begins_no_batch_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own commit may be done with long before that one is."""
-    monkeypatch.setattr("txn.client.gather.OVERDUE_MS", 50)
+    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
     world, leaders = World(), list[str]()
     mine = ThreadPoolExecutor(1, thread_name_prefix="mine")
     with a_batch_under_way(world.engine) as (gate, pool), mine:
-        run = gate.gatherer._run
+        run = gate.group_commit._run
 
-        def noted(batch: Sequence[Wanted]) -> None:
+        def noted(batch: Sequence[PendingCommit]) -> None:
             leaders.append(threading.current_thread().name)
             run(batch)
 
-        gate.gatherer._run = noted
+        gate.group_commit._run = noted
         pair = [pool.submit(commit, world.engine, put(name)) for name in ("second", "third")]
         until(lambda: gate.in_line() == 2)
         world.clock.advance(50)
@@ -324,7 +339,7 @@ def test_who_lingers_goes_as_soon_as_somebody_has_to_lead() -> None:
 
 def test_a_batch_that_takes_long_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be at a region that is moving; others want what is elsewhere."""
-    monkeypatch.setattr("txn.client.gather.OVERDUE_MS", 50)
+    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
     world = World()
     with a_batch_under_way(world.engine) as (gate, pool):
         world.clock.advance(50)
@@ -337,7 +352,7 @@ def test_a_batch_that_takes_long_keeps_nobody_waiting(monkeypatch: pytest.Monkey
 
 def test_what_is_late_in_line_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where what it needs is held by a batch that does not end."""
-    monkeypatch.setattr("txn.client.gather.OVERDUE_MS", 50)
+    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
     world = World()
     with a_batch_under_way(world.engine, put("same")) as (gate, pool):
         late = pool.submit(world.engine.commit, put("same").mutations, deadline_ms=70)
@@ -365,7 +380,7 @@ def a_future_under_way(engine: Engine, request: Request) -> Iterator[Gate]:
 
 def test_a_batch_that_takes_long_keeps_no_futures_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """No thread waits that would look again, and the one that leads is stuck."""
-    monkeypatch.setattr("txn.client.gather.OVERDUE_MS", 50)
+    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
     world = World()
     with a_future_under_way(world.engine, put("first")) as gate:
         for number in range(2, 5):
@@ -376,21 +391,21 @@ def test_a_batch_that_takes_long_keeps_no_futures_waiting(monkeypatch: pytest.Mo
             assert gate.sizes == [1] * number and not other.done()
     world.engine.flush()
     assert other.result().complete
-    until(lambda: not gate.gatherer._is_watched)
+    until(lambda: not gate.group_commit._is_watched)
 
 
 def test_where_every_thread_is_stuck_futures_go_on_as_one_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """There is an end to threads; none is left called for ever."""
-    monkeypatch.setattr("txn.client.gather.OVERDUE_MS", 50)
-    monkeypatch.setattr("txn.client.gather.SPARE", 0)
+    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
+    monkeypatch.setattr("txn.client.group_commit.SPARE", 0)
     world = World()
     with a_future_under_way(world.engine, put("first")) as gate:
         others = [world.engine.submit(put(f"r{i}")) for i in range(3)]
-        until(lambda: gate.gatherer._is_watched)
+        until(lambda: gate.group_commit._is_watched)
         world.clock.advance(50)
-        until(lambda: gate.gatherer._is_called)
+        until(lambda: gate.group_commit._is_called)
         gate.go.set()
         assert all(each.result(PATIENCE_S).complete for each in others)
     assert gate.sizes == [1, 3]
@@ -400,16 +415,16 @@ def test_where_every_thread_is_stuck_a_late_future_is_told_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its time does not depend on that of others, which may have more."""
-    monkeypatch.setattr("txn.client.gather.OVERDUE_MS", 50)
-    monkeypatch.setattr("txn.client.gather.SPARE", 0)
+    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
+    monkeypatch.setattr("txn.client.group_commit.SPARE", 0)
     world = World()
     with a_future_under_way(world.engine, put("first")) as gate:
         patient = world.engine.submit(put("patient"))
         late, *cancelled = [world.engine.submit(put(f"r{i}"), deadline_ms=70) for i in range(2)]
         assert all(each.cancel() for each in cancelled)
-        until(lambda: gate.gatherer._is_watched)
+        until(lambda: gate.group_commit._is_watched)
         world.clock.advance(70)
-        until(lambda: gate.gatherer._is_called)
+        until(lambda: gate.group_commit._is_called)
         assert gate.came.acquire(timeout=PATIENCE_S)  # though no thread is free to lead
         assert gate.sizes == [1, 1] and not patient.done()
         gate.go.set()
@@ -418,17 +433,17 @@ def test_where_every_thread_is_stuck_a_late_future_is_told_so(
         assert patient.result(PATIENCE_S).complete
 
 
-@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("concurrent_batches", [1, 2])
 def test_a_future_that_is_late_in_line_is_told_so(
-    lanes: int, monkeypatch: pytest.MonkeyPatch
+    concurrent_batches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where a batch could begin, but what the future needs is held by one that is stuck."""
-    monkeypatch.setattr("txn.client.gather.OVERDUE_MS", 50)
+    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
     world = World()
-    backend_of(world.engine)._gatherer._lanes = lanes
+    backend_of(world.engine)._group_commit._concurrent_batches = concurrent_batches
     with a_future_under_way(world.engine, put("same")) as gate:
         late = world.engine.submit(put("same"), deadline_ms=70)
-        until(lambda: gate.gatherer._is_watched)
+        until(lambda: gate.group_commit._is_watched)
         assert gate.in_line() == 1
         world.clock.advance(70)
         assert gate.came.acquire(timeout=PATIENCE_S)
@@ -456,7 +471,7 @@ def test_a_row_key_is_of_about_the_time_of_its_row() -> None:
 
 def test_who_waits_for_a_lock_holds_nobody_else() -> None:
     """Batches are of strangers: one must not pay for another's conflicts."""
-    world = World(policy=Policy(lease_ms=3_600_000, deadline_ms=5_000))
+    world = World(policy=Policy(lock_ttl_ms=3_600_000, deadline_ms=5_000))
     stopped_at(world, Status.LOCKED, X)
     results = world.engine.commit_many([Request((Mutation(X, b"2"),)), put("a"), put("b")])
     assert [type(each) for each in results] == [DeadlineError, Committed, Committed]
@@ -487,14 +502,14 @@ def test_those_of_a_call_in_conflict_go_again_without_the_others() -> None:
 
 def test_a_key_in_demand_that_is_held_is_left_before_anything_is_written() -> None:
     """An attempt that will fail costs its neighbours in the batch their time."""
-    world = World(policy=Policy(lease_ms=1_000, deadline_ms=60_000))
+    world = World(policy=Policy(lock_ttl_ms=1_000, deadline_ms=60_000))
     stopped_at(world, Status.LOCKED, X)
     backend_of(world.engine)._contention.note_hot([X.lock])
     gate = Gate(world.engine)
     gate.go.set()
     run, rows = gate._run, list[int]()
 
-    def count_rows(batch: Sequence[Wanted]) -> None:
+    def count_rows(batch: Sequence[PendingCommit]) -> None:
         run(batch)
         rows.append(len(world.rows()))
 
@@ -530,7 +545,7 @@ def test_what_was_overtaken_in_line_fails_without_a_call(monkeypatch: pytest.Mon
     with pytest.raises(AssertionFailedError):
         world.engine.commit([Mutation(Z, b"1")], [Version(X, done.timestamp)], once="token")
     assert calls, "it may be its own first commit that came between"
-    monkeypatch.setattr("txn.protocol.waiting.REMEMBERED", 1)
+    monkeypatch.setattr("txn.protocol.locks.REMEMBERED", 1)
     contention.note_hot([Z.lock])
     world.engine.commit([Mutation(Z, b"1")])
     assert contention._written.keys() == {Z}
@@ -565,7 +580,7 @@ def test_what_is_invalid_is_told_before_it_is_in_line(given: object) -> None:
     world = World()
     with pytest.raises(InvalidRequestError):
         world.engine.submit(given)  # type: ignore[arg-type]
-    assert not backend_of(world.engine)._gatherer._line
+    assert not backend_of(world.engine)._group_commit._line
 
 
 def test_what_a_server_refuses_is_told_by_futures_alone(caplog: pytest.LogCaptureFixture) -> None:
@@ -576,7 +591,7 @@ def test_what_a_server_refuses_is_told_by_futures_alone(caplog: pytest.LogCaptur
             future = backend.submit(put("a"), "complete", None)
             assert isinstance(future.exception(PATIENCE_S), StoreError)
             if not number:
-                backend._gatherer._crew.hand_over = lambda work: False  # type: ignore[method-assign]
+                backend._group_commit._crew.hand_over = lambda work: False  # type: ignore[method-assign]
         backend.close()
     assert not caplog.records
 
@@ -638,10 +653,10 @@ def test_what_is_behind_cancelled_futures_goes_on(leader: str, cancelled: int) -
 def test_a_cancelled_future_keeps_nobody_back_from_a_lock_that_is_free() -> None:
     """Even while another one that it needed is held by a batch that takes long."""
     world = World()
-    backend_of(world.engine)._gatherer._lanes = 2
+    backend_of(world.engine)._group_commit._concurrent_batches = 2
     with a_batch_under_way(world.engine, Request((Mutation(X, b"1"),))) as (gate, _):
         both = world.engine.submit(([Mutation(X, b"2"), Mutation(Y, b"2")], []))
-        until(lambda: not gate.gatherer._is_called)
+        until(lambda: not gate.group_commit._is_called)
         assert both.cancel()
         world.engine.submit(([Mutation(Y, b"3")], []))
         assert gate.came.acquire(timeout=PATIENCE_S)
@@ -652,14 +667,14 @@ def test_a_cancelled_future_keeps_nobody_back_from_a_lock_that_is_free() -> None
 
 def test_a_place_is_done_with_when_the_last_of_its_items_is_dropped() -> None:
     """Its thread would wait for ever: a cancelled item is in no batch that ends."""
-    gatherer: Gatherer[InLine] = Gatherer(
-        lambda batch: None, lambda w: None, ManualClock(), lanes=1, linger_ms=1
+    group_commit: GroupCommit[Item] = GroupCommit(
+        lambda batch: None, lambda w: None, ManualClock(), concurrent_batches=1, linger_ms=1
     )
-    items = [InLine(put("a"), "complete", None, future=Future()) for _ in range(2)]
+    items = [Plain(put("a"), "complete", None, future=Future()) for _ in range(2)]
     assert items[0].future is not None and items[0].future.cancel()
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(gatherer.commit, items).result(PATIENCE_S)
-    assert not gatherer._line
+        pool.submit(group_commit.commit, items).result(PATIENCE_S)
+    assert not group_commit._line
 
 
 def test_flush_waits_for_futures_and_close_for_all() -> None:
@@ -678,12 +693,12 @@ def test_flush_waits_for_futures_and_close_for_all() -> None:
 
 def test_close_waits_for_no_look_at_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is to be seen there any more, but what was cancelled."""
-    monkeypatch.setattr("txn.client.gather.OVERDUE_MS", 3_600_000)
+    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 3_600_000)
     world = World()
     with a_batch_under_way(world.engine) as (gate, _):
         assert world.engine.submit(put("a")).cancel()
-        assert gate.gatherer._is_watched
-        gate.gatherer.close()
+        assert gate.group_commit._is_watched
+        gate.group_commit.close()
         assert gate.in_line() == 1
 
 
@@ -709,7 +724,7 @@ def test_who_leads_takes_futures_along_for_which_there_is_no_thread(
 
     world = World()
     with a_batch_under_way(world.engine) as (gate, _):
-        monkeypatch.setattr(gate.gatherer._crew, "hand_over", refuse)
+        monkeypatch.setattr(gate.group_commit._crew, "hand_over", refuse)
         same = [world.engine.submit(put("first", str(i))) for i in range(2)]
         gate.go.set()
         assert all(each.result(PATIENCE_S).complete for each in same)
@@ -723,11 +738,11 @@ def test_futures_for_which_there_is_no_thread_do_not_wait_for_a_leader_that_fail
     world = World()
     gate = Gate(world.engine)
 
-    def broken(batch: Sequence[Wanted]) -> None:
+    def broken(batch: Sequence[PendingCommit]) -> None:
         raise ZeroDivisionError(len(gate.batches))
 
     gate._run = broken
-    monkeypatch.setattr(gate.gatherer._crew, "hand_over", refuse)
+    monkeypatch.setattr(gate.group_commit._crew, "hand_over", refuse)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(commit, world.engine, put("first"))
         assert gate.came.acquire(timeout=PATIENCE_S)
@@ -742,13 +757,13 @@ def test_futures_for_which_there_is_no_thread_do_not_wait_for_a_leader_that_fail
 def test_flush_leads_futures_for_which_there_is_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever submitted them was interrupted before it did."""
     engine = World().engine
-    gatherer = backend_of(engine)._gatherer
-    monkeypatch.setattr(gatherer._crew, "hand_over", refuse)
-    monkeypatch.setattr(gatherer, "_lead_all", lambda: None)
+    group_commit = backend_of(engine)._group_commit
+    monkeypatch.setattr(group_commit._crew, "hand_over", refuse)
+    monkeypatch.setattr(group_commit, "_lead_all", lambda: None)
     future = engine.submit(put("a"))
     monkeypatch.undo()
     assert not future.done()
-    monkeypatch.setattr(gatherer._crew, "hand_over", refuse)
+    monkeypatch.setattr(group_commit._crew, "hand_over", refuse)
     engine.flush()
     assert future.result(0).complete
 
@@ -765,18 +780,18 @@ def test_who_is_killed_as_it_leads_futures_of_others_leaves_the_line_to_the_next
 ) -> None:
     """Theirs are told of it, and those behind them go on."""
     engine = World().engine
-    gatherer = backend_of(engine)._gatherer
-    run = gatherer._run
+    group_commit = backend_of(engine)._group_commit
+    run = group_commit._run
 
-    def kill(batch: Sequence[Wanted]) -> None:
-        gatherer._run = run
+    def kill(batch: Sequence[PendingCommit]) -> None:
+        group_commit._run = run
         raise Killed
 
-    gatherer._run = kill
-    monkeypatch.setattr(gatherer._crew, "hand_over", refuse)
+    group_commit._run = kill
+    monkeypatch.setattr(group_commit._crew, "hand_over", refuse)
     with pytest.raises(Killed):
         engine.submit(put("a"))
-    assert not gatherer._line and not gatherer._under_way
+    assert not group_commit._line and not group_commit._under_way
     assert engine.submit(put("a")).result(PATIENCE_S).complete
 
 
@@ -798,7 +813,7 @@ def test_a_leader_that_is_killed_leaves_nobody_waiting() -> None:
         future = world.engine.submit(put("c"))
         run = gate._run
 
-        def run_faulty(batch: Sequence[Wanted]) -> None:
+        def run_faulty(batch: Sequence[PendingCommit]) -> None:
             if len(batch) > 1:
                 world.faults.plan = plan
             run(batch)
@@ -829,9 +844,9 @@ def test_another_threads_kill_is_not_told_to_those_who_wait() -> None:
 
         run = gate._run
 
-        def run_broken(batch: Sequence[Wanted]) -> None:
+        def run_broken(batch: Sequence[PendingCommit]) -> None:
             if len(batch) == 3:
-                backend_of(world.engine)._contention.stand_aside = broken  # type: ignore[method-assign, assignment]
+                backend_of(world.engine)._contention.fail_blocked = broken  # type: ignore[method-assign, assignment]
             run(batch)
 
         gate._run = run_broken
@@ -848,7 +863,7 @@ def test_another_threads_kill_is_not_told_to_those_who_wait() -> None:
 def test_a_thread_that_is_killed_as_it_waits_leaves_the_line() -> None:
     """What it asked for is not done any more, and who was behind it goes on."""
     world = World()
-    gatherer = backend_of(world.engine)._gatherer
+    group_commit = backend_of(world.engine)._group_commit
     world.engine.commit([Mutation(X, b"0")])
 
     class Interrupted(threading.Event):
@@ -857,7 +872,7 @@ def test_a_thread_that_is_killed_as_it_waits_leaves_the_line() -> None:
 
     with a_batch_under_way(world.engine) as (gate, pool):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("txn.client.gather.Event", Interrupted)
+            patch.setattr("txn.client.group_commit.Event", Interrupted)
             with pytest.raises(Killed):
                 world.engine.commit([Mutation(X, b"1")])
         assert gate.in_line() == 0
@@ -865,7 +880,7 @@ def test_a_thread_that_is_killed_as_it_waits_leaves_the_line() -> None:
         until(lambda: gate.in_line() == 1)
         gate.go.set()
         assert after.result(PATIENCE_S).complete
-    assert world.value(X) == b"0" and not gatherer._under_way
+    assert world.value(X) == b"0" and not group_commit._under_way
     assert sum(queue_changes(world)) == 0
 
 
@@ -873,10 +888,10 @@ def test_a_leader_that_is_killed_before_it_begins_leaves_its_batch_to_the_others
     """Nothing was sent: each goes on by itself."""
     world = World()
     gate = Gate(world.engine)
-    lead = gate.gatherer._lead
+    lead = gate.group_commit._lead
 
     def lead_killed(batch: object) -> None:
-        gate.gatherer._lead = lead  # type: ignore[method-assign]
+        gate.group_commit._lead = lead  # type: ignore[method-assign]
         raise Killed
 
     with ThreadPoolExecutor(2) as pool:
@@ -885,7 +900,7 @@ def test_a_leader_that_is_killed_before_it_begins_leaves_its_batch_to_the_others
         second = pool.submit(commit, world.engine, put("second"))
         until(lambda: gate.in_line() == 1)
         future = world.engine.submit(put("third"))
-        gate.gatherer._lead = lead_killed  # type: ignore[method-assign]
+        gate.group_commit._lead = lead_killed  # type: ignore[method-assign]
         gate.go.set()
         assert first.result(PATIENCE_S).complete
         with pytest.raises(Killed):
@@ -898,17 +913,17 @@ def test_an_error_of_ours_is_the_leaders_and_the_line_goes_on() -> None:
     """Nobody may wait for a leader that has gone."""
     world = World()
     contention = backend_of(world.engine)._contention
-    stand_aside = contention.stand_aside
+    fail_blocked = contention.fail_blocked
 
     def broken(some: object) -> list[object]:
         raise ZeroDivisionError
 
-    contention.stand_aside = broken  # type: ignore[method-assign, assignment]
+    contention.fail_blocked = broken  # type: ignore[method-assign, assignment]
     with pytest.raises(ZeroDivisionError):
         world.engine.commit([Mutation(X, b"1")])
     with pytest.raises(CommitOutcomeUnknown):
         world.engine.submit(put("a")).result(PATIENCE_S)
-    contention.stand_aside = stand_aside  # type: ignore[method-assign]
+    contention.fail_blocked = fail_blocked  # type: ignore[method-assign]
     assert commit(world.engine, put("b")).complete
 
 
@@ -917,13 +932,13 @@ def test_a_watch_may_commit() -> None:
     world = World()
     told: list[Event] = []
 
-    def watch(event: Event) -> None:
+    def on_event(event: Event) -> None:
         if isinstance(event, Phase) and not told:
             told.append(event)
             engine.commit([Mutation(Y, b"1")])
 
     engine = Engine(
-        world.store, table=TABLE, clock=world.clock, chance=Random(3), watch=watch, policy=POLICY
+        world.store, table=TABLE, clock=world.clock, rng=Random(3), on_event=on_event, policy=POLICY
     )
     engine.commit([Mutation(X, b"1")])
     assert told and (world.value(X), world.value(Y)) == (b"1", b"1")
@@ -933,16 +948,16 @@ def test_a_watch_in_a_thread_of_the_engine_may_wait_for_a_future(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its own batch is overdue then, and another thread leads the future's."""
-    monkeypatch.setattr("txn.client.gather.OVERDUE_MS", 50)
+    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
     world = World()
     told: list[Event] = []
 
-    def watch(event: Event) -> None:
+    def on_event(event: Event) -> None:
         if isinstance(event, Phase) and not told:
             told.append(event)
             assert engine.submit(put("inner")).result(PATIENCE_S).complete
 
-    engine = Engine(world.store, table=TABLE, watch=watch, policy=POLICY)
+    engine = Engine(world.store, table=TABLE, on_event=on_event, policy=POLICY)
     assert engine.submit(put("outer")).result(PATIENCE_S).complete
     assert told and world.value(key("inner")) == b"1"
     engine.close()
@@ -992,16 +1007,16 @@ def test_a_child_of_a_leader_ends_its_batch_by_itself() -> None:
     """A watch may fork; what is under way is its parent's, whose rows the child must not end."""
     seen: list[int] = []
 
-    def run(batch: Sequence[InLine]) -> None:
+    def run(batch: Sequence[Plain]) -> None:
         seen.append(os.fork())
 
-    def tell(w: InLine) -> None:
+    def tell(w: Plain) -> None:
         pass
 
-    gatherer: Gatherer[InLine] = Gatherer(run, tell, ManualClock(), 1, 0)
-    gatherer.commit([InLine(put("a"), "complete", None)])
+    group_commit: GroupCommit[Plain] = GroupCommit(run, tell, ManualClock(), 1, 0)
+    group_commit.commit([Plain(put("a"), "complete", None)])
     if not seen[0]:
-        os._exit(0 if not gatherer._under_way else 1)
+        os._exit(0 if not group_commit._under_way else 1)
     assert os.waitpid(seen[0], 0)[1] == 0
 
 
@@ -1009,15 +1024,15 @@ def test_a_child_of_a_leader_ends_its_batch_by_itself() -> None:
 def test_a_leader_goes_on_as_the_child_that_it_has_become(linger_ms: int) -> None:
     """Alone, or out of the line: what it led is forgotten by then."""
 
-    def run(batch: Sequence[InLine]) -> None:
-        gatherer.after_fork(in_child=False)
-        assert len(gatherer._under_way) == 1
-        gatherer.after_fork(in_child=True)
+    def run(batch: Sequence[Plain]) -> None:
+        group_commit.after_fork(in_child=False)
+        assert len(group_commit._under_way) == 1
+        group_commit.after_fork(in_child=True)
 
-    gatherer: Gatherer[InLine] = Gatherer(run, lambda w: None, SystemClock(), 1, linger_ms)
+    group_commit: GroupCommit[Plain] = GroupCommit(run, lambda w: None, SystemClock(), 1, linger_ms)
     for _ in range(2):
-        gatherer.commit([InLine(put("a"), "complete", None)])
-        assert not gatherer._under_way and not gatherer._line
+        group_commit.commit([Plain(put("a"), "complete", None)])
+        assert not group_commit._under_way and not group_commit._line
 
 
 # ---------------------------------------------------------------------------------- all at once
@@ -1036,9 +1051,9 @@ def test_threads_and_futures_at_few_keys_lose_nothing(protocol: str) -> None:
     keys = [key(f"k{i}") for i in range(5)]
 
     def count(seed: int) -> int:
-        chance, told = Random(seed), 0
+        rng, told = Random(seed), 0
         for _ in range(10):
-            some = chance.sample(keys, 2)
+            some = rng.sample(keys, 2)
             cells = world.engine.read(some)
             given = (
                 [Mutation(k, b"%d" % (int(cells[k].value if cells[k] else 0) + 1)) for k in some],  # type: ignore[union-attr]

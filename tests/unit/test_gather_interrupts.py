@@ -18,17 +18,18 @@ import pytest
 from tests.unit.test_gather import PATIENCE_S, Gate, backend_of, commit, put, refuse, until
 from tests.unit.worlds import World
 from txn import CommitOutcomeUnknown, Committed, Request, Version
-from txn.client import gather, local
+from txn.client import group_commit as client_group_commit
+from txn.client import local
 from txn.host import crew
 from txn.tables.kv import group_commit
 
 pytestmark = pytest.mark.fast
 
 BOOKKEEPING = {
-    gather.__file__: None,
+    client_group_commit.__file__: None,
     crew.__file__: None,
     group_commit.__file__: None,
-    local.__file__: {"_commit_together", "_tell", "_tell_alone"},
+    local.__file__: {"_commit_batch", "_settle", "_settle_alone"},
 }
 AT_ONCE = 20
 """How many lines are tried in a test: they are tried in parallel."""
@@ -81,14 +82,14 @@ def interrupt_leader(at: int, *, has_crew: bool = True) -> str | None:
     and that the line goes on. Return which line it was; None: it came to the end before."""
     world = World()
     engine = world.engine
-    gatherer = backend_of(engine)._gatherer
+    group_commit = backend_of(engine)._group_commit
     gate, interrupt = Gate(engine), Interrupt(at)
     others: list[Future[Committed]] = []
     with ThreadPoolExecutor(4) as pool:
         first = pool.submit(commit, engine, put("first"))
         assert gate.came.acquire(timeout=PATIENCE_S)
         if not has_crew:
-            gatherer._crew.hand_over = refuse  # type: ignore[method-assign, assignment]
+            group_commit._crew.hand_over = refuse  # type: ignore[method-assign, assignment]
 
         def lead() -> None:
             with interrupt:
@@ -107,7 +108,7 @@ def interrupt_leader(at: int, *, has_crew: bool = True) -> str | None:
         first.result(PATIENCE_S)
     assert engine.commit(put("leader").mutations).complete
     assert engine.submit(put("one")).result(PATIENCE_S).complete
-    assert not gatherer._line and not gatherer._under_way, interrupt.place
+    assert not group_commit._line and not group_commit._under_way, interrupt.place
     engine.close()
     return interrupt.place
 
@@ -131,13 +132,13 @@ def try_all(interrupt: Callable[[int], str | None]) -> None:
 def interrupt_alone(at: int) -> str | None:
     """The same of a thread that commits at once, and of others that come meanwhile."""
     engine = World().engine
-    gatherer = backend_of(engine)._gatherer
+    group_commit = backend_of(engine)._group_commit
     interrupt = Interrupt(at)
     with interrupt:
         commit(engine, put("x"))
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(commit, engine, put("x")).result(PATIENCE_S).complete
-    assert not gatherer._line and not gatherer._under_way, interrupt.place
+    assert not group_commit._line and not group_commit._under_way, interrupt.place
     engine.close()
     return interrupt.place
 
@@ -150,14 +151,14 @@ def test_a_thread_that_is_interrupted_alone_keeps_no_key_from_others() -> None:
 def interrupt_submit(at: int) -> str | None:
     """The same of a thread that submits, and of the end of its engine."""
     engine = World().engine
-    gatherer = backend_of(engine)._gatherer
+    group_commit = backend_of(engine)._group_commit
     interrupt = Interrupt(at)
     with interrupt:
         engine.submit(put("x")).result(PATIENCE_S)
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(commit, engine, put("x")).result(PATIENCE_S).complete
         pool.submit(engine.close).result(PATIENCE_S)
-    assert not gatherer._line and not gatherer._under_way, interrupt.place
+    assert not group_commit._line and not group_commit._under_way, interrupt.place
     return interrupt.place
 
 

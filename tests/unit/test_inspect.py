@@ -10,15 +10,13 @@ from recovery import Kind, check, repair
 from recovery.bounds import MOST_AT_ONCE, LookLimits
 from recovery.documents import explanation_document, row_document
 from recovery.inspect import VERSIONS, AssertionVerdict, Explanation, Unseen, explain
-from tests.unit.test_console_browsing import Weighing
+from tests.unit.test_search import Weighing
 from tests.unit.worlds import TABLE, TAKEN, World, X, Y, Z, after_status, stopped_at
 from txn.assertions import And, Assertion, Exact, Some
 from txn.errors import AssertionFailedError
 from txn.model import Cell, Delete, Edit, Family, Key, Mutation
-from txn.protocol.attempt import ProtocolName
-from txn.protocol.phases import Status
-from txn.protocol.row import RowState, column
-from txn.protocol.row_cells import read_rows
+from txn.protocol.row import RowState, column, read_rows
+from txn.protocol.statuses import ProtocolName, Status
 from txn.stores import open_store
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import Crash, Fault, FaultyStore, Reply

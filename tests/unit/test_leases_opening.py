@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import make_url
 
 from txn.errors import InvalidRequestError
-from txn.leases import LeaseAlreadyExistsError, exclusive, migrations, open_leases, opening
+from txn.leases import LeaseAlreadyExistsError, exclusive, open_leases, opening
 from txn.leases.databases import hide_password
 from txn.leases.opening import default_url
 
@@ -79,12 +79,3 @@ def test_a_password_is_not_shown() -> None:
     """Errors go to logs."""
     for url in ("ann:secret@host/name", "host/name?user=ann&password=secret&sslpassword=secret"):
         assert "secret" not in hide_password(make_url(f"postgresql+psycopg://{url}"))
-
-
-def test_the_migrations_are_packaged() -> None:
-    """Without them an installed program could not make its tables."""
-    folder = Path(migrations.__file__).parent
-    versions = list(folder.rglob("v*.py"))
-    assert versions
-    for each in [folder, *(version.parent for version in versions)]:
-        assert (each / "__init__.py").exists()  # only packages are packaged

@@ -65,7 +65,7 @@ def test_what_is_done_together_is_one_transaction(store: LmdbStore) -> None:
         raise InvalidRequestError("half way")
 
     with pytest.raises(InvalidRequestError, match="half way"):
-        store.together(work)
+        store.atomically(work)
     assert get(store, b"j") is None
     put(store, b"j", b"2")  # the thread is on its own again
     assert get(store, b"j") == b"2"
@@ -80,7 +80,7 @@ def test_what_is_done_together_starts_again_in_a_larger_map(store: LmdbStore) ->
         for number in range(3):
             put(store, b"%d" % number, bytes(FIRST_MAP_SIZE))
 
-    store.together(work)
+    store.atomically(work)
     assert len(tries) > 1
     assert [len(get(store, b"%d" % number) or b"") for number in range(3)] == [FIRST_MAP_SIZE] * 3
 
@@ -322,7 +322,7 @@ def test_the_first_key_of_a_range_is_the_one_that_a_walk_begins_with(store: Lmdb
 
     store.read(compare)
     store.write(compare)
-    store.together(lambda: store.read(compare))
+    store.atomically(lambda: store.read(compare))
 
 
 def test_a_store_gives_its_memory_back_unless_it_is_being_read(store: LmdbStore) -> None:

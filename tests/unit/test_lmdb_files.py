@@ -336,7 +336,7 @@ def test_a_store_opened_to_be_read_changes_nothing(path: Path) -> None:
     with pytest.raises(ReadOnlyError, match=f"nothing was written path='{path}'"):
         put(store)
     with pytest.raises(ReadOnlyError):
-        store.together(lambda: None)
+        store.atomically(lambda: None)
     store.unmap()
     assert get(store) == bytes(3000)
     store.close()

@@ -7,10 +7,10 @@ import pytest
 from tests.unit.worlds import X
 from txn.errors import CorruptRowError
 from txn.model import Cell, Key
-from txn.protocol.lock_cells import FREE, NAMED, FencedLock, holder_of, read_lock, unit_lock
-from txn.protocol.row import is_row_key, new_row_key
+from txn.protocol.locks import NAMED, FencedLock, holder_of, read_lock
+from txn.protocol.row import FREE, is_row_key, new_row_key
 
-LOCK = unit_lock(X)
+LOCK = X.row_lock
 NAME = new_row_key(1, 1)
 
 
@@ -20,9 +20,9 @@ def says(value: bytes) -> Cell:
 
 def test_one_lock_serves_a_row_and_family() -> None:
     """Two columns are in each other's way, two families and two rows are not."""
-    assert unit_lock(X) == unit_lock(X._replace(column=b"other"))
-    assert unit_lock(X) != unit_lock(X._replace(family=b"e"))
-    assert unit_lock(X) != unit_lock(X._replace(row=b"other"))
+    assert X.row_lock == X._replace(column=b"other").row_lock
+    assert X.row_lock != X._replace(family=b"e").row_lock
+    assert X.row_lock != X._replace(row=b"other").row_lock
     assert isinstance(LOCK, Key)
 
 
@@ -37,7 +37,7 @@ def test_what_is_written_is_read() -> None:
 
 def test_names_move_up_with_each_acquisition() -> None:
     """Else a transaction without a row would take somebody else's place for its own."""
-    lock = FencedLock().pass_by(b"transaction.1.aaaaaaaa").take(b"T")
+    lock = FencedLock().commit_single(b"transaction.1.aaaaaaaa").take(b"T")
     assert lock == FencedLock(2, b"T", (b"aaaaaaaa",))
     assert lock.give_back() == FencedLock(2, FREE, (b"-", b"aaaaaaaa"))
     assert FencedLock(1, b"T").give_back().value == b"1"

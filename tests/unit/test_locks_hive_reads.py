@@ -54,8 +54,8 @@ SUBQUERIES = ["EXISTS ({})", "NOT EXISTS ({})", "{alias}.v IN (SELECT v FROM ({}
 class Queries:
     """Random queries, some of them with queries within queries, and some with all kinds of join."""
 
-    def __init__(self, chance: Random) -> None:
-        self._chance = chance
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
         self._joins = JOINS
 
     def next(self) -> str:
@@ -71,49 +71,49 @@ class Queries:
             text = f"{text} UNION ALL {self._select(depth - 1)}"
         if depth and self._is(4):
             # In SQLite an expression that reads its own name is a circle; so none does.
-            hidden, seen = self._chance.sample(["t1", "t2"], 2)
+            hidden, seen = self._rng.sample(["t1", "t2"], 2)
             inner = f"SELECT * FROM {seen} AS y WHERE {self._condition(['y'], 0)}"
             text = f"WITH {hidden} AS ({inner}) {text}"
         return text
 
     def _select(self, depth: int) -> str:
-        aliases = self._chance.sample("abd", self._chance.choice([1, 1, 2, 2, 3]))
+        aliases = self._rng.sample("abd", self._rng.choice([1, 1, 2, 2, 3]))
         text = self._source(aliases[0], depth)
         for count, alias in enumerate(aliases[1:], 2):
-            join = self._chance.choice(self._joins)
+            join = self._rng.choice(self._joins)
             text += f" {join} {self._source(alias, depth)}"
             if join != "CROSS JOIN":
                 text += f" ON {self._condition(aliases[:count], 0)}"
         if not self._is(3):
             text += f" WHERE {self._condition(aliases, depth)}"
-        first = self._chance.choice(aliases)
+        first = self._rng.choice(aliases)
         return f"SELECT {first}.v AS v, {first}.p AS p, {first}.q AS q FROM {text}"
 
     def _source(self, alias: str, depth: int) -> str:
         if depth and self._is(4):
             return f"({self._query(depth - 1)}) AS {alias}"
-        return f"{self._chance.choice(['t1', 't2'])} AS {alias}"
+        return f"{self._rng.choice(['t1', 't2'])} AS {alias}"
 
     def _condition(self, aliases: list[str], depth: int) -> str:
-        parts = [self._atom(aliases) for _ in range(self._chance.randint(1, 3))]
+        parts = [self._atom(aliases) for _ in range(self._rng.randint(1, 3))]
         if depth and self._is(4):
-            form, alias = self._chance.choice(SUBQUERIES), self._chance.choice(aliases)
+            form, alias = self._rng.choice(SUBQUERIES), self._rng.choice(aliases)
             parts.append(form.format(self._query(depth - 1), alias=alias))
         joint = (" OR " if self._is(6) else " AND ").join(parts)
         return f"({joint})" if self._is(2) else joint
 
     def _atom(self, aliases: list[str]) -> str:
         column, other = (
-            f"{self._chance.choice(aliases)}.{self._chance.choice('pppqv')}" for _ in range(2)
+            f"{self._rng.choice(aliases)}.{self._rng.choice('pppqv')}" for _ in range(2)
         )
         if len(aliases) == 1 and self._is(2):
             column = column.partition(".")[2]
-        value, second = (self._chance.choice(NUMBERS) for _ in range(2))
-        form = self._chance.choice(ATOMS)
+        value, second = (self._rng.choice(NUMBERS) for _ in range(2))
+        form = self._rng.choice(ATOMS)
         return form.format(column=column, other=other, value=value, second=second)
 
     def _is(self, one_in: int) -> bool:
-        return self._chance.randrange(one_in) == 0
+        return self._rng.randrange(one_in) == 0
 
 
 def answer(sql: str, changed: Collection[tuple[str, tuple[int, ...]]], rows: int) -> list[str]:
@@ -155,14 +155,14 @@ def partition(table: str, values: tuple[int, ...]) -> Path:
 )
 def test_an_answer_depends_on_nothing_that_is_not_locked(seed: int, wanted: int) -> None:
     """Else two jobs would trample each other under locks that both believe in."""
-    chance = Random(seed)
-    queries = Queries(chance)
+    rng = Random(seed)
+    queries = Queries(rng)
     tried = 0
     while tried < wanted:
         sql = queries.next()
         if not (free := free_partitions(sql)):
             continue
-        assert answer(sql, free, chance.randint(0, 2)) == answer(sql, (), 0), sql
+        assert answer(sql, free, rng.randint(0, 2)) == answer(sql, (), 0), sql
         tried += 1
 
 

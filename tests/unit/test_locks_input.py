@@ -14,6 +14,7 @@ from txn import Engine
 from txn.errors import InvalidRequestError
 from txn.locks import (
     LockDenied,
+    LockManager,
     LockRequest,
     Mode,
     Path,
@@ -27,7 +28,7 @@ from txn.locks import (
 )
 from txn.locks.hive import sql as hive
 from txn.locks.hive.model import Column, Table, Tables
-from txn.locks.stored.queue import StoredManager
+from txn.locks.opening import open_stored
 from txn.stores import open_store
 
 
@@ -37,8 +38,8 @@ def given(value: object) -> Any:
 
 
 @pytest.fixture
-def manager() -> Iterator[StoredManager]:
-    with Engine(open_store("memory://")) as engine, StoredManager(engine, name="me") as manager:
+def manager() -> Iterator[LockManager]:
+    with Engine(open_store("memory://")) as engine, open_stored(engine, name="me") as manager:
         yield manager
 
 
@@ -116,7 +117,7 @@ def test_what_is_of_no_use_is_refused_and_named(call: Callable[[], object], name
     ],
 )
 def test_a_manager_refuses_what_it_cannot_do(
-    manager: StoredManager, call: Callable[[Any], object], named: str
+    manager: LockManager, call: Callable[[Any], object], named: str
 ) -> None:
     """Nothing may be held then, nor stand in a line."""
     with pytest.raises(InvalidRequestError, match=named):
@@ -124,7 +125,7 @@ def test_a_manager_refuses_what_it_cannot_do(
     assert manager.locks() == []
 
 
-def test_one_request_and_paths_as_text_are_taken_as_they_are_meant(manager: StoredManager) -> None:
+def test_one_request_and_paths_as_text_are_taken_as_they_are_meant(manager: LockManager) -> None:
     """As leases take them: there is one thing only that they can mean."""
     with manager.hold(shared("D/t")):
         assert [str(lock.request) for lock in manager.locks("d/T")] == ["S d/t"]
@@ -133,7 +134,7 @@ def test_one_request_and_paths_as_text_are_taken_as_they_are_meant(manager: Stor
     assert manager.locks() == []
 
 
-def test_no_time_at_all_is_time_for_one_try(manager: StoredManager) -> None:
+def test_no_time_at_all_is_time_for_one_try(manager: LockManager) -> None:
     """`--wait 0s` asks for an answer now, not for none."""
     now = Waiting(deadline_ms=0)
     with manager.hold([exclusive("d/t")], waiting=now), pytest.raises(LockDenied):

@@ -1,4 +1,4 @@
-"""Paths, modes, the order of requests, patience, Hive's settings, and the names of lock nodes."""
+"""Paths, modes, the order of requests, schedule, Hive's settings, and the names of lock nodes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from txn.clock import ManualClock
 from txn.errors import InvalidRequestError
 from txn.locks import Mode, Path, Waiting, exclusive, from_hive, open_manager, path, shared
-from txn.locks.line import first_denied
-from txn.locks.patience import Patience
+from txn.locks.queue import RetrySchedule, find_denial
 from txn.locks.requests import LockRequest, in_order
-from txn.locks.zookeeper.nodes import Folders, Node, folder_name, parse_node, part_of
+from txn.locks.zookeeper.queues import Folders, Node, folder_name, parse_node, part_of
 
 PARTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20).filter(
     lambda part: part not in {".", ".."}
@@ -89,18 +88,18 @@ def pauses(
     clock: ManualClock,
     *,
     woken: bool = False,
-    first_look_ms: int | None = None,
+    first_poll_ms: int | None = None,
     moves: int = 0,
 ) -> list[int]:
-    patience = Patience(waiting, clock, Random(1), first_look_ms)
+    schedule = RetrySchedule(waiting, clock, Random(1), first_poll_ms)
     found = []
-    while (pause_ms := patience.next_pause_ms()) is not None:
+    while (pause_ms := schedule.next_pause_ms()) is not None:
         found.append(pause_ms)
         if len(found) <= moves:
-            patience.note_move()
+            schedule.note_move()
         clock.advance(1 if woken else pause_ms)
         if woken:
-            patience.note_wake()
+            schedule.note_wake()
     return found
 
 
@@ -128,7 +127,7 @@ def test_a_pause_that_was_cut_short_is_no_retry() -> None:
 def test_whoever_is_not_told_looks_soon_and_then_less_often() -> None:
     """A lock that is held for a moment should not cost a second, nor one for an hour many looks."""
     waiting = Waiting(retries=3, pause_ms=1_000)
-    found = pauses(waiting, ManualClock(), first_look_ms=5)
+    found = pauses(waiting, ManualClock(), first_poll_ms=5)
     most_ms = (5, 10, 20, 40, 80)
     assert all(most / 2 <= pause_ms <= most for most, pause_ms in zip(most_ms, found, strict=False))
     assert len(found) < 15
@@ -138,14 +137,14 @@ def test_whoever_is_not_told_looks_soon_and_then_less_often() -> None:
 
 def test_looks_take_no_more_time_than_the_retries_that_they_divide() -> None:
     """Retries bound the wait, however often the line moves meanwhile."""
-    found = pauses(Waiting(retries=3, pause_ms=1_000), ManualClock(), first_look_ms=5, moves=10_000)
+    found = pauses(Waiting(retries=3, pause_ms=1_000), ManualClock(), first_poll_ms=5, moves=10_000)
     assert all(pause_ms <= 5 for pause_ms in found)
     assert 2_900 <= sum(found) <= 3_100
 
 
 def test_who_does_not_retry_does_not_look_again() -> None:
     """`retries=0` asks for an answer now."""
-    assert pauses(Waiting(retries=0), ManualClock(), first_look_ms=5) == []
+    assert pauses(Waiting(retries=0), ManualClock(), first_poll_ms=5) == []
 
 
 def test_settings_of_hive_are_understood() -> None:
@@ -227,13 +226,13 @@ def test_those_before_deny_and_those_behind_do_not() -> None:
     at = path("d")
     line = [Node(i, mode, f"{i}", f"{i}") for i, mode in enumerate([Mode.SHARED] * 2)]
     line += [Node(2, Mode.EXCLUSIVE, "2", "2"), Node(3, Mode.SHARED, "3", "3")]
-    assert first_denied({at: line}, "1", [shared(at)]) is None
-    for_writer = first_denied({at: line}, "2", [exclusive(at)])
+    assert find_denial({at: line}, "1", [shared(at)]) is None
+    for_writer = find_denial({at: line}, "2", [exclusive(at)])
     assert for_writer is not None
-    assert for_writer.before == tuple(line[:2])
-    for_reader = first_denied({at: line}, "3", [shared(at)])
+    assert for_writer.blockers == tuple(line[:2])
+    for_reader = find_denial({at: line}, "3", [shared(at)])
     assert for_reader is not None
-    assert for_reader.before == (line[2],)
+    assert for_reader.blockers == (line[2],)
 
 
 def test_a_uri_without_a_server_is_refused() -> None:

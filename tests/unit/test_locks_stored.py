@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from random import Random
-from socket import gethostname
 
 import pytest
 
@@ -12,18 +11,17 @@ from txn import Key, Mutation
 from txn.client.engine import Engine
 from txn.clock import ManualClock
 from txn.errors import AbortedError, CommitOutcomeUnknown, DeadlineError, StoreError
-from txn.locks import LockDenied, Mode, Waiting, exclusive, path, shared
-from txn.locks.stored.lines import Entry, LineState, encode_line
-from txn.locks.stored.queue import StoredManager
-from txn.model import Check, Delete
+from txn.locks import LockDenied, LockManager, Waiting, exclusive, path
+from txn.locks.opening import open_stored
+from txn.model import Check
 from txn.policy import Policy
-from txn.protocol.phases import Status
+from txn.protocol.statuses import Status
 from txn.stores import open_store
 from txn.stores.base import Store
 from txn.testing.faulty import Call, Fault, FaultyStore, Reply
 
 LEASE_MS = 1_000_000
-POLICY = Policy(store_patience_ms=50, lease_ms=100)
+POLICY = Policy(store_patience_ms=50, lock_ttl_ms=100)
 
 
 @pytest.fixture
@@ -33,50 +31,11 @@ def store() -> Store:
 
 def manager_on(
     store: Store, clock: ManualClock, name: str, lease_ms: int = LEASE_MS
-) -> StoredManager:
+) -> LockManager:
     engine = Engine(store, policy=POLICY, clock=clock)
-    return StoredManager(
-        engine, name=name, lease_ms=lease_ms, clock=clock, chance=Random(name), owns_engine=True
+    return open_stored(
+        engine, name=name, lease_ms=lease_ms, clock=clock, rng=Random(name), owns_engine=True
     )
-
-
-def entry(ticket: str, mode: Mode, owner: str, *, token: int = 0) -> Entry:
-    return Entry(ticket, mode, None, owner, gethostname(), "", 0, bool(token), token)
-
-
-def test_locks_of_an_older_version_deny_under_names_in_lower_case(store: Store) -> None:
-    """It wrote `Sales/T`: nobody would look there, and UNLOCK could not give it back."""
-    clock = ManualClock()
-    manager = manager_on(store, clock, "one")
-    manager.hold([exclusive("sales/t/p=Mon")], explicit=True)
-    engine = Engine(store, clock=clock)
-    for row, line in {
-        "sales": (entry("a", Mode.SHARED, "two", token=9),),
-        "Sales/T": (entry("a", Mode.EXCLUSIVE, "two", token=7), entry("w", Mode.SHARED, "x")),
-        "sales/t/p=Mon": (entry("w", Mode.SHARED, "x"), entry("b", Mode.SHARED, "x", token=1)),
-        "sales/t/P=Mon": (entry("b", Mode.EXCLUSIVE, "x", token=8),),
-    }.items():
-        key = Key(row, "o", "line", "locks")
-        engine.commit([Mutation(key, encode_line(LineState(max(e.token for e in line), line)))])
-    engine.commit([Delete(Key("/", "s", "lower", "locks"))])  # as nobody had done it
-    two = manager_on(store, clock, "two")
-    assert [(str(lock.request), lock.granted) for lock in two.locks()] == [
-        ("S sales", True),
-        ("S sales/t", True),  # granted to one before; what was granted stays
-        ("X sales/t", True),
-        ("S sales/t", False),
-        ("X sales/t/p=Mon", True),
-        ("S sales/t/p=Mon", False),
-    ]
-    with pytest.raises(LockDenied):
-        manager.hold([shared("sales/t")], waiting=Waiting(retries=0))
-    assert two.release(path("sales/t")) == 1
-    rows = [row.row for row in engine.scan("locks", columns=[("o", "line")])]
-    assert rows == [b"sales", b"sales/t", b"sales/t/p=Mon"]
-    one = manager.hold([exclusive("sales/other")])
-    assert one.tokens[path("sales")] == 10
-    manager.close()
-    two.close()
 
 
 def changes_to(status: Status, call: Call) -> bool:
@@ -144,7 +103,7 @@ class Undone:
         self.intruder.close()
 
     def _undo(self, call: Call) -> Fault:
-        line = Key("d", "o", "line", "locks")
+        line = Key("d", "o", "queue", "locks")
         cell = self.intruder.read([line])[line]
         if changes_to(Status.WRITTEN, call) and cell is not None:
             self.tries += 1

@@ -12,9 +12,9 @@ import pytest
 
 from tests.unit.worlds import World, X, Y, after_status, stopped_at
 from txn import AssertionFailedError, Exact, Mutation
-from txn.protocol.phases import Status
+from txn.events import Event, Helped
+from txn.protocol.statuses import Status
 from txn.testing.faulty import Fault, Reply
-from txn.watch import Event, Helped
 
 ROOT = Path(__file__).parents[2]
 SECRET = "nobody's business"
@@ -52,7 +52,7 @@ def test_no_line_has_a_value_of_a_cell(caplog: pytest.LogCaptureFixture) -> None
         if isinstance(event, Helped):
             raise ZeroDivisionError
 
-    world.watch = stumble  # type: ignore[method-assign]
+    world.on_event = stumble  # type: ignore[method-assign]
     client = world.client(seed=9)
     client.commit([Mutation(Y, SECRET + "5")])
     levels = {record.levelno for record in caplog.records}
@@ -83,6 +83,6 @@ def test_the_library_sets_up_no_handler() -> None:
         "recovery/commands/console.py: basicConfig",
         "recovery/commands/serve.py: basicConfig",
         "txn/__init__.py: NullHandler()",
-        "txn/locks/zookeeper/keeper.py: NullHandler()",
+        "txn/locks/zookeeper/client.py: NullHandler()",
         "txn/stores/hbase/native/registry.py: NullHandler()",
     }

@@ -18,15 +18,15 @@ from txn.errors import (
     NotApplied,
     StoreError,
 )
+from txn.events import Phase
 from txn.model import Cell, Check, Edit, Key, Mutation
-from txn.protocol.attempt import load_transaction
+from txn.protocol.codec import Plan, encode_plan
 from txn.protocol.commit import WRITTEN_WITHIN_MS
-from txn.protocol.phases import Status
-from txn.protocol.row import Plan, column, encode_plan, status_key
-from txn.protocol.row_cells import read_rows
+from txn.protocol.row import column, read_rows, status_key
+from txn.protocol.statuses import Status
+from txn.protocol.transaction import load_transaction
 from txn.request import Outcome
 from txn.testing.faulty import Call, Crash, Fault, Reply
-from txn.watch import Phase
 
 
 def every_write(fault: Fault) -> World:
@@ -117,12 +117,12 @@ def test_a_decision_that_was_certainly_not_sent_is_not_taken(lost_before: bool) 
     with pytest.raises(CommitOutcomeUnknown if lost_before else NotApplied):
         world.engine.commit([Mutation(X, b"1")])
     assert world.statuses() == [Status.LOCKED]
-    world.clock.advance(POLICY.lease_ms)
+    world.clock.advance(POLICY.lock_ttl_ms)
     other = world.client(seed=2)
     for _ in range(3):
         with suppress(ConflictError):
             other.commit([Mutation(X, b"2")])
-        world.clock.advance(POLICY.lease_ms)
+        world.clock.advance(POLICY.lock_ttl_ms)
     assert world.value(X) == b"2"
 
 

@@ -12,12 +12,12 @@ from txn import InvalidRequestError, MaybeApplied, Mutation, NotApplied, TxnErro
 from txn.client.engine import Engine
 from txn.client.measured import MeasuredStore
 from txn.clock import ManualClock
+from txn.events import Event, StoreCall, silent
 from txn.model import Check, Edit, Family
 from txn.spark.workers import EventCounter
 from txn.stores import open_store
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import Fault, FaultyStore, Reply
-from txn.watch import Event, StoreCall, silent
 
 
 def told(events: list[Event]) -> list[tuple[str, str, int]]:
@@ -87,7 +87,7 @@ class Breaking(CountingStore):
         super().__init__(open_store("memory://", ManualClock()))
         self._error = error
         if not atomic:
-            self.features -= {"atomic_together"}
+            self.features -= {"atomic"}
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         super().write(edits, durable=durable, by_row=by_row)
@@ -120,7 +120,7 @@ def test_only_what_certainly_had_no_effect_is_told_so(
     def write() -> None:
         store.write([Edit(X, b"1", 5)])
 
-    for call in (write, lambda: store.together(write)):
+    for call in (write, lambda: store.atomically(write)):
         with pytest.raises(error):
             call()
     assert [outcome for _, outcome, _ in told(events)] == outcomes
@@ -148,16 +148,16 @@ def test_what_is_done_together_is_told_when_it_is_over() -> None:
     seen: list[int] = []
 
     def work() -> None:
-        store.together(lambda: store.write([Edit(X, b"1", 5)]))
+        store.atomically(lambda: store.write([Edit(X, b"1", 5)]))
         seen.append(len(events))
 
-    store.together(work)
+    store.atomically(work)
     assert seen == [0]
-    assert told(events) == [("write", "done", 1), ("together", "done", 1)]
+    assert told(events) == [("write", "done", 1), ("atomically", "done", 1)]
     events.clear()
     with pytest.raises(ZeroDivisionError):
-        store.together(lambda: seen.append(1 // 0))
-    assert told(events) == [("together", "refused", 1)]
+        store.atomically(lambda: seen.append(1 // 0))
+    assert told(events) == [("atomically", "refused", 1)]
     store.write([Edit(X, b"1", 5)])
     assert told(events)[1:] == [("write", "done", 1)]
 
@@ -173,11 +173,11 @@ def test_an_engine_measures_what_is_watched_and_nothing_else() -> None:
     calls = Counter(name for name, _, _ in told(world.events))
     assert calls["check_and_put"] > 1
     # One `together` within another just runs, and is no call of its own.
-    assert {**calls, "together": 2} == below.calls
-    world.watch = silent  # type: ignore[method-assign]
+    assert {**calls, "atomically": 2} == below.calls
+    world.on_event = silent  # type: ignore[method-assign]
     plain = world.client(below, seed=4)  # type: ignore[arg-type]
     assert plain.context.store is below
-    counting = Engine(below, watch=EventCounter(), clock=world.clock)
+    counting = Engine(below, on_event=EventCounter(), clock=world.clock)
     assert counting.context.store is below
 
 

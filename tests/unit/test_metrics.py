@@ -16,11 +16,7 @@ from prometheus_client import CollectorRegistry
 from tests.unit.worlds import World, X, Y, Z, after_status, stopped_at
 from txn import AssertionFailedError, DeadlineError, Exact, Key, Mutation
 from txn.client.engine import Engine
-from txn.metrics import MOST_TABLES, OTHER, Metrics, make_metrics_app, render_metrics
-from txn.protocol.phases import Status
-from txn.stores import open_store
-from txn.testing.faulty import Fault, Reply
-from txn.watch import (
+from txn.events import (
     Action,
     CallName,
     CallOutcome,
@@ -35,6 +31,10 @@ from txn.watch import (
     Retried,
     StoreCall,
 )
+from txn.metrics import MOST_TABLES, OTHER, Metrics, make_metrics_app, render_metrics
+from txn.protocol.statuses import Status
+from txn.stores import open_store
+from txn.testing.faulty import Fault, Reply
 
 DOCS = Path(__file__).parents[2] / "docs"
 ENDINGS = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_count", "_sum")}
@@ -137,12 +137,12 @@ def test_what_is_left_to_others_is_counted(last: str, assertions: list[Exact], p
     registry = CollectorRegistry()
     metrics, world = Metrics(registry), World()
 
-    def watch(event: Event) -> None:
+    def on_event(event: Event) -> None:
         metrics(event)
         if isinstance(event, Phase) and event.name == last and event.outcome != "started":
             world.faults.plan = lambda call: Fault(frozenset(), Reply.NOT_APPLIED)
 
-    world.watch = watch  # type: ignore[method-assign]
+    world.on_event = on_event  # type: ignore[method-assign]
     engine = world.client(world.faults, seed=2)
     with suppress(AssertionFailedError):
         assert not engine.commit([Mutation(X, b"1")], assertions).complete
@@ -219,7 +219,7 @@ def test_a_child_of_a_fork_has_empty_queues_and_its_parent_keeps_its_own() -> No
 def test_phases_are_measured_below_a_millisecond() -> None:
     """In whole milliseconds most of them would take no time at all."""
     events: list[Event] = []
-    with Engine(open_store("memory://"), table="t", watch=events.append) as engine:
+    with Engine(open_store("memory://"), table="t", on_event=events.append) as engine:
         engine.ensure_table("t", ["d"])
         engine.commit([Mutation(Key("x", "d", "c"), "1")])
     times = [event.elapsed_ms for event in events if isinstance(event, Phase)]

@@ -10,7 +10,8 @@ from recovery import Kind, LeftAlone, NothingToDo, Repaired, Result, check, purg
 from tests.unit.worlds import World, X, Y
 from txn import Committed, Engine, InvalidRequestError, Mutation, Request
 from txn.model import Cell, Check, Edit
-from txn.protocol.row import Marker, decode_marker, encode_marker, marker_key
+from txn.protocol.codec import Marker, decode_marker, encode_marker
+from txn.protocol.row import marker_key
 from txn.request import MAX_RETENTION_MS
 from txn.testing.faulty import Call, Fault
 

@@ -22,7 +22,7 @@ from txn.errors import (
 )
 from txn.model import Check, Delete, Edit, Key, Mutation
 from txn.policy import Policy
-from txn.protocol.phases import Status
+from txn.protocol.statuses import Status
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
 
@@ -345,7 +345,7 @@ def test_a_lock_in_a_scanned_range_is_waited_for() -> None:
         assert len(t.scan()) == 1
         t.put(Z, b"1")
     assert (caught.value.key, caught.value.holder) == (Y, holder)
-    world.clock.advance(world.policy.lease_ms)
+    world.clock.advance(world.policy.lock_ttl_ms)
     with engine.transaction() as t:
         assert len(t.scan()) == 1
         t.put(Z, b"1")
@@ -578,7 +578,7 @@ def test_an_attempt_that_outlasts_the_deadline_is_the_last() -> None:
 
 def test_the_deadline_of_a_run_bounds_its_commit() -> None:
     """Also while it waits for somebody else's lock."""
-    world = World(Policy(lease_ms=60_000, attempts=4, store_patience_ms=10))
+    world = World(Policy(lock_ttl_ms=60_000, attempts=4, store_patience_ms=10))
     stopped_at(world, Status.LOCKED)
     began = world.clock.monotonic_ms()
     with pytest.raises(DeadlineError, match="waiting for a lock"):
@@ -610,7 +610,7 @@ def test_a_run_with_a_spent_budget_does_not_begin(deadline_ms: int) -> None:
 
 def test_what_the_function_takes_is_not_left_for_its_commit() -> None:
     """The bound is for all of it together."""
-    world = World(Policy(lease_ms=60_000, attempts=4, store_patience_ms=10))
+    world = World(Policy(lock_ttl_ms=60_000, attempts=4, store_patience_ms=10))
     stopped_at(world, Status.LOCKED)
     began = world.clock.monotonic_ms()
 

@@ -33,26 +33,21 @@ from txn import (
 )
 from txn.client.parts import PartsClient
 from txn.errors import StoreClosedError
+from txn.events import Event, WorkFailed
 from txn.model import Edit
-from txn.protocol.attempt import ProtocolName
-from txn.protocol.phases import Status
+from txn.protocol.codec import OPEN, Buffer, Plan, decode_child_counts, encode_child_counts
 from txn.protocol.row import (
-    OPEN,
-    Buffer,
-    Plan,
     RowState,
     TransactionRow,
+    child_key,
     column,
-    decode_parts,
-    encode_parts,
     follow,
     is_row_key,
-    part_key,
+    parent_of,
     status_key,
-    whole_of,
 )
+from txn.protocol.statuses import ProtocolName, Status
 from txn.testing.faulty import NO_FAULT, Call, Fault
-from txn.watch import Event, WorkFailed
 
 pytestmark = pytest.mark.fast
 W = Key("x", "d", "w", "rows")
@@ -94,16 +89,16 @@ def test_a_transaction_and_its_parts_are_in_a_bucket_of_the_engine(
 ) -> None:
     """Its row is spread as any other, and the rows of its parts follow right behind it."""
     begun = [client.begin() for _ in range(50)]
-    buckets = engine.context.buckets
-    if buckets == 1:
+    salt_buckets = engine.context.salt_buckets
+    if salt_buckets == 1:
         assert all(each.startswith(b"transaction.") for each in begun)
     else:
         assert len({each[:3] for each in begun}) > 10
     for number, each in enumerate(begun):
-        assert is_row_key(each) and whole_of(part_key(each, 0, number)) == each
+        assert is_row_key(each) and parent_of(child_key(each, 0, number)) == each
         client.write(each, 0, 0, [Mutation(Key(f"{number}", "d", "v", "rows"), "1")])
     rows = [row.row for row in engine.context.store.scan(b"txn") if is_row_key(row.row)]
-    assert rows == [row for each in sorted(begun) for row in (each, part_key(each, 0, 0))]
+    assert rows == [row for each in sorted(begun) for row in (each, child_key(each, 0, 0))]
     for each in begun:
         client.commit(each, [1], 0, ack="decided")
     findings = list(check(engine.context, grace_ms=0))
@@ -208,7 +203,7 @@ def test_what_was_decided_is_not_aborted(engine: Engine, client: PartsClient) ->
     assert not client.abort(transaction, "too late")
     assert values(engine, X) == [b"1"]
     engine.commit([Mutation(X, "2")], [Exact(X, "1")])  # who meets the part finishes it
-    assert row_of(engine, part_key(transaction, 0, 0)).status is Status.COMPLETE
+    assert row_of(engine, child_key(transaction, 0, 0)).status is Status.COMPLETE
     assert row_of(engine, transaction).status is Status.ASSERTED
     for finding in check(engine.context, grace_ms=0):
         repair(engine.context, finding)
@@ -223,25 +218,25 @@ def test_a_lease_that_ran_out_aborts_all_parts(engine: Engine, client: PartsClie
     client.write(transaction, 0, 1, [Mutation(Y, "1")])
     engine.commit([Mutation(X, "other")])
     assert row_of(engine, transaction).status is Status.ABORTED
-    assert row_of(engine, part_key(transaction, 0, 1)).state is RowState.ABORTING
+    assert row_of(engine, child_key(transaction, 0, 1)).state is RowState.ABORTING
     engine.commit([Mutation(Y, "other")])
-    assert row_of(engine, part_key(transaction, 0, 1)).status is Status.ABORTED
+    assert row_of(engine, child_key(transaction, 0, 1)).status is Status.ABORTED
 
 
 def test_beats_keep_it_alive(engine: Engine, client: PartsClient) -> None:
     """Of whichever task: they are in the row of the whole."""
     transaction = client.begin()
     client.write(transaction, 0, 0, [Mutation(X, "1")])
-    before = row_of(engine, transaction).beat
-    client.beat(transaction)
-    assert row_of(engine, transaction).beat > before
-    lease = replace(engine.context.policy, lease_ms=30)
+    before = row_of(engine, transaction).heartbeat
+    client.heartbeat(transaction)
+    assert row_of(engine, transaction).heartbeat > before
+    lease = replace(engine.context.policy, lock_ttl_ms=30)
     quick = PartsClient(engine)
     quick._context = replace(engine.context, policy=lease)
-    with quick.beating(transaction):
-        seen = row_of(engine, transaction).beat
+    with quick.sending_heartbeats(transaction):
+        seen = row_of(engine, transaction).heartbeat
         engine.context.clock.sleep_ms(5)
-        while row_of(engine, transaction).beat == seen:
+        while row_of(engine, transaction).heartbeat == seen:
             pass
     client.commit(transaction, [1], 0)
 
@@ -254,20 +249,20 @@ def test_beating_goes_on_after_any_error(
     transaction = client.begin()
     fails = iter([error] * 3)
     told: list[Event] = []
-    beat = client.beat
+    heartbeat = client.heartbeat
 
     def fail(transaction: bytes) -> None:
         if (failure := next(fails, None)) is not None:
             raise failure
-        beat(transaction)
+        heartbeat(transaction)
 
-    quick = replace(POLICY, lease_ms=30)
-    client._context = replace(engine.context, policy=quick, watch=told.append)
-    client.beat = fail  # type: ignore[method-assign]
-    before = row_of(engine, transaction).beat
-    with client.beating(transaction):
+    quick = replace(POLICY, lock_ttl_ms=30)
+    client._context = replace(engine.context, policy=quick, on_event=told.append)
+    client.heartbeat = fail  # type: ignore[method-assign]
+    before = row_of(engine, transaction).heartbeat
+    with client.sending_heartbeats(transaction):
         engine.context.clock.sleep_ms(5)
-        while row_of(engine, transaction).beat == before:
+        while row_of(engine, transaction).heartbeat == before:
             pass
     assert told.count(WorkFailed("show life")) == 3
 
@@ -280,9 +275,9 @@ def test_beating_ends_with_a_closed_store(client: PartsClient) -> None:
         came.set()
         raise StoreClosedError("closed")
 
-    client._context = replace(client._context, policy=replace(POLICY, lease_ms=3))
-    client.beat = fail  # type: ignore[method-assign]
-    with client.beating(client.begin()):
+    client._context = replace(client._context, policy=replace(POLICY, lock_ttl_ms=3))
+    client.heartbeat = fail  # type: ignore[method-assign]
+    with client.sending_heartbeats(client.begin()):
         assert came.wait(5)
         for each in threading.enumerate():
             if each.name == "txn-beat":
@@ -306,11 +301,11 @@ def test_a_part_that_does_not_decode_keeps_its_transaction(
     newest = client.write(transaction, 0, 0, [Mutation(X, "1")])
     newest = max(newest, client.write(transaction, 0, 1, [Mutation(Y, "1")]))
     client.commit(transaction, [2], newest, ack="decided")
-    store, bad = engine.context.store, column(b"txn", part_key(transaction, 0, 1), b"buffer")
+    store, bad = engine.context.store, column(b"txn", child_key(transaction, 0, 1), b"buffer")
     cell = store.read([bad])[bad]
     assert cell is not None
     store.write([Edit(bad, b"junk", cell.timestamp + 1)])
-    assert row_of(engine, part_key(transaction, 0, 1)).state is RowState.UNREADABLE
+    assert row_of(engine, child_key(transaction, 0, 1)).state is RowState.UNREADABLE
     with pytest.raises(CorruptRowError):
         engine.read([Y])
     found = {f.transaction: f for f in check(engine.context, grace_ms=0)}
@@ -328,7 +323,7 @@ def test_parts_that_were_not_counted_are_released(engine: Engine, client: PartsC
     client.write(transaction, 3, 0, [Mutation(Y, "1")])
     client.commit(transaction, [1], 0)
     assert values(engine, X, Y) == [b"1", None]
-    assert row_of(engine, part_key(transaction, 3, 0)).status is Status.ABORTED
+    assert row_of(engine, child_key(transaction, 3, 0)).status is Status.ABORTED
 
 
 def test_rows_of_parts_stay_while_their_transaction_is_under_way(
@@ -340,7 +335,7 @@ def test_rows_of_parts_stay_while_their_transaction_is_under_way(
     client.commit(transaction, [1], 0, ack="decided")
     engine.commit([Mutation(X, "2")])
     found = list(check(engine.context, grace_ms=10**9, retention_ms=0))
-    assert part_key(transaction, 0, 0) not in {finding.transaction for finding in found}
+    assert child_key(transaction, 0, 0) not in {finding.transaction for finding in found}
 
 
 WHOLE = b"transaction.1700000000000." + b"0" * 32
@@ -348,7 +343,7 @@ WHOLE = b"transaction.1700000000000." + b"0" * 32
 
 def test_a_part_is_what_its_transaction_says() -> None:
     """The table of docs/protocol.md."""
-    part = TransactionRow(part_key(WHOLE, 1, 2), Status.PART, follows=True)
+    part = TransactionRow(child_key(WHOLE, 1, 2), Status.PART, follows=True)
     whole = TransactionRow(WHOLE, Status.WRITTEN, parts=())
     assert follow(part, TransactionRow(WHOLE)).status is Status.ABORTING
     assert follow(part, whole).status is Status.WRITTEN  # without its buffer it may still decide
@@ -371,19 +366,19 @@ def test_a_part_is_what_its_transaction_says() -> None:
 
 def test_names_of_parts_tell_whose_they_are() -> None:
     """From a lock alone: nothing else names the transaction."""
-    assert whole_of(part_key(WHOLE, 0, 99_999)) == WHOLE
-    assert whole_of(b"07." + part_key(WHOLE, 1, 1)) == b"07." + WHOLE
-    assert whole_of(WHOLE) is None and whole_of(WHOLE + b".part-1-1") is None
+    assert parent_of(child_key(WHOLE, 0, 99_999)) == WHOLE
+    assert parent_of(b"07." + child_key(WHOLE, 1, 1)) == b"07." + WHOLE
+    assert parent_of(WHOLE) is None and parent_of(WHOLE + b".part-1-1") is None
 
 
 def test_counts_of_parts_are_text() -> None:
     """Whoever looks at the row reads them."""
-    assert encode_parts([3, 0, 12]) == b"3 0 12"
-    assert decode_parts(b"3 0 12") == (3, 0, 12)
-    assert encode_parts([]) == OPEN and decode_parts(OPEN) == ()
+    assert encode_child_counts([3, 0, 12]) == b"3 0 12"
+    assert decode_child_counts(b"3 0 12") == (3, 0, 12)
+    assert encode_child_counts([]) == OPEN and decode_child_counts(OPEN) == ()
     for wrong in (b"", b"1,2", b"-1"):
         with pytest.raises(CorruptRowError):
-            decode_parts(wrong)
+            decode_child_counts(wrong)
 
 
 def test_a_store_that_writes_one_cell_at_a_time_is_refused() -> None:
@@ -412,7 +407,7 @@ def test_a_part_that_cannot_follow_keeps_its_transaction() -> None:
 
     def meddle(call: Call) -> Fault:
         for check_of in checks(call):
-            if whole_of(check_of.key.row) and check_of.expected == Status.PART.value and decided:
+            if parent_of(check_of.key.row) and check_of.expected == Status.PART.value and decided:
                 status = status_key(b"txn", check_of.key.row)
                 world.memory.write([Edit(status, b"9-NEW", world.clock.wall_ms() + 50)])
                 meddled.append(call)
@@ -433,7 +428,7 @@ def test_an_unknown_status_is_told(engine: Engine, client: PartsClient) -> None:
     """A newer version was here: nothing is done in its name."""
     transaction = client.begin()
     client.write(transaction, 0, 0, [Mutation(X, "1")])
-    part = status_key(b"txn", part_key(transaction, 0, 0))
+    part = status_key(b"txn", child_key(transaction, 0, 0))
     engine.context.store.write([Edit(part, b"9-NEW", engine.context.clock.wall_ms() + 50)])
     with pytest.raises(CorruptRowError):
         client.write(transaction, 0, 0, [Mutation(X, "1")])
@@ -443,7 +438,7 @@ def test_a_part_is_explained_as_its_transaction_has_it(engine: Engine, client: P
     """Its own row says that it can go either way, long after it was decided."""
     transaction = client.begin()
     newest = client.write(transaction, 0, 0, [Mutation(X, "1")])
-    part = part_key(transaction, 0, 0)
+    part = child_key(transaction, 0, 0)
     before = explain(engine.context, part)
     assert before is not None and before.state is RowState.UNDECIDED
     done = client.commit(transaction, [1], newest, ack="decided")
@@ -470,7 +465,7 @@ def test_a_transaction_is_explained_with_how_many_parts_it_has(
     client.write(transaction, 1, 0, [Mutation(X, "1")])
     client.write(transaction, 1, 1, [Mutation(Y, "1")])
     client.begin()
-    first = part_key(transaction, 1, 0)
+    first = child_key(transaction, 1, 0)
     assert look() == ((), 2, first)
     client.commit(transaction, [0, 2], 0)
     assert look() == ((0, 2), 2, first)

@@ -27,9 +27,8 @@ from txn import (
 from txn.client.parts import PartsClient
 from txn.clock import ManualClock
 from txn.model import Edit
-from txn.protocol.attempt import ProtocolName
-from txn.protocol.phases import Status
-from txn.protocol.row import RowState, column, part_key
+from txn.protocol.row import RowState, child_key, column
+from txn.protocol.statuses import ProtocolName, Status
 from txn.testing.faulty import NO_FAULT, Call, Fault, Reply
 
 pytestmark = pytest.mark.fast
@@ -73,7 +72,7 @@ def test_a_failed_commit_leaves_no_lock_whoever_aborted_it(
     engine.commit([Mutation(X, "other")])  # waits for the lease
     with pytest.raises(ConflictError):
         client.commit(transaction, [2], newest)
-    assert row_of(engine, part_key(transaction, 0, 1)).status is Status.ABORTED
+    assert row_of(engine, child_key(transaction, 0, 1)).status is Status.ABORTED
     assert not list(check(engine.context, grace_ms=0, scan=[b"rows"]))
 
 
@@ -82,7 +81,7 @@ def test_a_part_is_not_purged_while_its_transaction_may_commit(
 ) -> None:
     """The owner would decide with it, and without it: half of the whole."""
     transaction, newest = write_two(client)
-    seen = whole_row(engine.context, part_key(transaction, 0, 1))
+    seen = whole_row(engine.context, child_key(transaction, 0, 1))
     assert seen is not None
     assert isinstance(purge_row(engine.context, seen, unfinished=True), LeftAlone)
     client.commit(transaction, [2], newest)
@@ -93,7 +92,7 @@ def test_a_part_of_what_is_decided_is_not_purged(engine: Engine, client: PartsCl
     """It is committed, though its row says 0-PART."""
     transaction, newest = write_two(client)
     client.commit(transaction, [2], newest, ack="decided")
-    seen = whole_row(engine.context, part_key(transaction, 0, 1))
+    seen = whole_row(engine.context, child_key(transaction, 0, 1))
     assert seen is not None
     assert isinstance(purge_row(engine.context, seen), LeftAlone)
     assert isinstance(purge_row(engine.context, seen, unfinished=True), LeftAlone)
@@ -106,7 +105,7 @@ def test_a_part_that_came_late_may_be_purged(engine: Engine, client: PartsClient
     whole = whole_row(engine.context, transaction)
     assert whole is not None
     assert isinstance(purge_row(engine.context, whole, unfinished=True), Repaired)
-    seen = whole_row(engine.context, part_key(transaction, 0, 1))
+    seen = whole_row(engine.context, child_key(transaction, 0, 1))
     assert seen is not None
     assert isinstance(purge_row(engine.context, seen, unfinished=True), Repaired)
 
@@ -121,7 +120,7 @@ def test_counts_that_do_not_decode_keep_all_parts(engine: Engine, client: PartsC
     assert cell is not None
     store.write([Edit(parts, b"{2}", cell.timestamp + 1)])
     assert row_of(engine, transaction).state is RowState.UNREADABLE
-    assert row_of(engine, part_key(transaction, 0, 0)).state is RowState.UNREADABLE
+    assert row_of(engine, child_key(transaction, 0, 0)).state is RowState.UNREADABLE
     for finding in list(check(engine.context, grace_ms=0)):
         assert isinstance(repair(engine.context, finding), LeftAlone)
     store.write([Edit(parts, b"2", cell.timestamp + 2)])
@@ -151,13 +150,13 @@ def test_one_part_that_does_not_decode_keeps_nobody_else(
     """fsck goes on to what comes after it."""
     transaction, newest = write_two(client)
     client.commit(transaction, [2], newest, ack="decided")
-    store, bad = engine.context.store, column(b"txn", part_key(transaction, 0, 0), b"buffer")
+    store, bad = engine.context.store, column(b"txn", child_key(transaction, 0, 0), b"buffer")
     cell = store.read([bad])[bad]
     assert cell is not None
     store.write([Edit(bad, b"junk", cell.timestamp + 1)])
     results = [repair(engine.context, found) for found in check(engine.context, grace_ms=0)]
     assert {type(result) for result in results} == {LeftAlone, Repaired}
-    assert row_of(engine, part_key(transaction, 0, 1)).status is Status.COMPLETE
+    assert row_of(engine, child_key(transaction, 0, 1)).status is Status.COMPLETE
     assert row_of(engine, transaction).status is Status.ASSERTED
 
 
@@ -168,11 +167,11 @@ def test_a_slow_clock_beats_beside_a_fast_one(engine: Engine, client: PartsClien
     assert isinstance(clock, ManualClock)
     fast = ManualClock(clock.wall_ms() + 50_000)
     ahead = Engine(engine.context.store, table="rows", policy=POLICY, clock=fast)
-    PartsClient(ahead).beat(transaction)
-    seen = row_of(engine, transaction).beat
+    PartsClient(ahead).heartbeat(transaction)
+    seen = row_of(engine, transaction).heartbeat
     clock.sleep_ms(10)
-    client.beat(transaction)
-    assert row_of(engine, transaction).beat > seen
+    client.heartbeat(transaction)
+    assert row_of(engine, transaction).heartbeat > seen
 
 
 def test_a_marker_that_is_held_for_a_moment_does_not_lose_the_whole(
@@ -267,11 +266,11 @@ def test_a_marker_that_is_held_for_long_is_waited_for_until_the_deadline(
     """Not for ever: the job has to be told."""
 
     def refuse(*args: Any) -> list[Any]:
-        args[2][0].failure = ConflictError("key is locked")
+        args[1][0].failure = ConflictError("key is locked")
         return []
 
     transaction, newest = write_two(client)
-    monkeypatch.setattr(type(engine.context.rules), "prepare", refuse)
+    monkeypatch.setattr("txn.protocol.children.prepare", refuse)
     began_ms = engine.context.clock.monotonic_ms()
     with pytest.raises(ConflictError, match="key is locked"):
         client.commit(transaction, [2], newest)

@@ -17,7 +17,7 @@ from txn import clock as clock_module
 from txn.clock import SystemClock, call_until, limit_due
 from txn.errors import StoreError
 from txn.model import Check, Edit, Key
-from txn.protocol.attempt import call_store
+from txn.protocol.context import call_store
 from txn.stores import open_store
 from txn.stores.base import Store
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from txn.protocol.attempt import Transaction
-from txn.protocol.phases import (
+from txn.protocol.six_phase import FORWARD
+from txn.protocol.statuses import (
     COMMITTED,
     FINISHED,
     FIRST,
@@ -15,7 +15,7 @@ from txn.protocol.phases import (
     Status,
     check_step,
 )
-from txn.protocol.recover import FORWARD
+from txn.protocol.transaction import Transaction
 from txn.request import Request
 
 

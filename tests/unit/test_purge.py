@@ -8,8 +8,8 @@ from recovery import LeftAlone, NothingToDo, Repaired, check, purge_row, repair,
 from recovery.scan import whole_row
 from tests.unit.worlds import TABLE, World, X, stopped_at
 from txn.model import Edit, Mutation, Row
-from txn.protocol.phases import Status
 from txn.protocol.row import column
+from txn.protocol.statuses import Status
 from txn.request import Outcome
 
 
@@ -62,7 +62,7 @@ def test_a_row_that_moved_on_stays() -> None:
     world = World()
     row_key = stopped_at(world, Status.ASSERTED)
     seen = row_of(world, row_key)
-    world.clock.advance(world.policy.lease_ms)
+    world.clock.advance(world.policy.lock_ttl_ms)
     world.client(seed=3).commit([Mutation(X, b"3")])
     assert isinstance(purge_row(world.engine.context, seen, unfinished=True), NothingToDo)
     assert world.engine.outcome(row_key) is Outcome.COMMITTED

@@ -15,8 +15,8 @@ from recovery.commands import main
 from tests.unit.worlds import World, X, stopped_at
 from txn.clock import SystemClock
 from txn.model import Edit
-from txn.protocol.phases import Status
 from txn.protocol.row import column
+from txn.protocol.statuses import Status
 from txn.stores import open_store
 
 

@@ -9,8 +9,8 @@ import pytest
 from tests.unit.worlds import TABLE, World, X, Y, Z, after_status
 from txn import AbortedError, ConflictError, DeadlineError, Engine
 from txn.model import KEEP_DELETES_MS, Delete, Edit, Key, Mutation
-from txn.protocol.phases import Status
 from txn.protocol.row import column
+from txn.protocol.statuses import Status
 from txn.testing.faulty import Call, Crash, Fault, Reply
 
 ITEM = Key("item", "d", "x", TABLE)
@@ -54,7 +54,7 @@ def test_who_reads_what_it_replaces_waits_for_its_decision(name: str) -> None:
     """It may have looked at its ranges, and what came into them since may have been read."""
     world = World()
     stopped_block(world)
-    assert waited_ms(world, READS[name]) >= world.policy.lease_ms
+    assert waited_ms(world, READS[name]) >= world.policy.lock_ttl_ms
     assert world.value(Y) == b"1"
     assert waited_ms(world, READS[name]) == 0
 
@@ -63,7 +63,7 @@ def test_who_reads_at_one_instant_waits_as_well() -> None:
     """That instant may be later than the look."""
     world = World()
     stopped_block(world)
-    assert waited_ms(world, lambda _: at_once(world).read([Y])) >= world.policy.lease_ms
+    assert waited_ms(world, lambda _: at_once(world).read([Y])) >= world.policy.lock_ttl_ms
 
 
 @pytest.mark.parametrize("status", [Status.WRITTEN, Status.LOCKED, Status.ASSERTED, Status.PUT])
@@ -82,7 +82,7 @@ def test_a_buffer_that_does_not_decode_is_waited_for() -> None:
     row_key = stopped_block(world)
     buffer = column(b"txn", row_key, b"buffer")
     world.store.write([Edit(buffer, b"?", world.clock.wall_ms() + 1)])
-    assert waited_ms(world, READS["read"]) >= world.policy.lease_ms
+    assert waited_ms(world, READS["read"]) >= world.policy.lock_ttl_ms
 
 
 def block_beside(world: World, work: Callable[[Engine], object]) -> None:

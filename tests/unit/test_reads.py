@@ -9,10 +9,11 @@ from tests.unit.worlds import World, X, Y, Z, after_status, ghost, stopped_at
 from txn.assertions import Exact, Version
 from txn.errors import CorruptRowError, DeadlineError, NotApplied
 from txn.model import KEEP_DELETES_MS, Check, Delete, Edit, Family, Key, Mutation
-from txn.protocol.attempt import advance, load_transaction
-from txn.protocol.phases import Status
+from txn.protocol.codec import Plan, encode_plan
 from txn.protocol.retire import retire
-from txn.protocol.row import Plan, column, encode_plan
+from txn.protocol.row import column
+from txn.protocol.statuses import Status
+from txn.protocol.transaction import advance, load_transaction
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
 

@@ -13,14 +13,14 @@ from txn import AbortedError, CommitOutcomeUnknown, Committed, Key, Mutation, No
 from txn.errors import TableUnavailable
 from txn.model import Check, Edit, Family
 from txn.policy import Policy
-from txn.protocol.attempt import ProtocolName
+from txn.protocol.statuses import ProtocolName
 from txn.stores.hbase.places import is_final
 from txn.testing.faulty import Call, Fault, Reply
 
 pytestmark = pytest.mark.fast
 CLOSED = b"closed"
 Z = Key("z", "d", "x", CLOSED)
-PATIENT = Policy(**{name: getattr(POLICY, name) for name in ("attempts", "lease_ms")})
+PATIENT = Policy(**{name: getattr(POLICY, name) for name in ("attempts", "lock_ttl_ms")})
 
 
 class Refusing(World):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Callable
 
 import pytest
 
@@ -20,11 +19,12 @@ from txn.errors import (
     StoreClosedError,
     TxnError,
 )
+from txn.events import Event, WorkFailed
 from txn.leases.holding import HeldLease
-from txn.locks import exclusive
+from txn.locks import LockManager, exclusive
+from txn.locks.stored import StoredQueues
 from txn.repeating import repeat
 from txn.stores import open_store
-from txn.watch import Event, WorkFailed
 
 pytestmark = pytest.mark.fast
 
@@ -124,75 +124,70 @@ def until(is_so: Callable[[], bool]) -> None:
     raise AssertionError("it has not come")
 
 
-class Leases:
-    """A database of leases that fails at first in ways that nobody has foreseen."""
-
-    def __init__(self, fails: Iterator[Exception]) -> None:
-        self.fails = fails
-        self.extended = 0
-
-    def list_lease(self, objects: object) -> list[object]:
-        return []
-
-    def extend_lease(self, lease_id: int, *, duration_s: float | None) -> datetime:
-        if (failure := next(self.fails, None)) is not None:
-            raise failure
-        self.extended += 1
-        return datetime.now(UTC)
-
-    def drop_lease(self, lease_id: int) -> int:
-        return 1
-
-
 def test_a_lease_goes_on_being_extended_after_any_error() -> None:
     """One that no driver should raise ended the thread, and the lease with it."""
-    leases = Leases(iter([ZeroDivisionError("odd"), CorruptRowError("odd")]))
+    fails = iter([ZeroDivisionError("odd"), CorruptRowError("odd")])
+    extended: list[bool] = []
+
+    def extend() -> None:
+        if (failure := next(fails, None)) is not None:
+            raise failure
+        extended.append(True)
+
     clock = SystemClock()
     held = HeldLease(
-        leases,  # type: ignore[arg-type]
         7,
         (exclusive("d"),),
         duration_s=0.1,
         began_ms=clock.monotonic_ms() + 10_000,
         clock=clock,
+        extend=extend,
+        are_there=lambda: True,
+        drop=lambda: None,
     )
-    until(lambda: leases.extended >= 1)  # a second one would have to come within 0.1 s
+    until(lambda: bool(extended))  # a second one would have to come within 0.1 s
     held.release()
+
+
+def queues_of(manager: LockManager) -> StoredQueues:
+    assert isinstance(manager._backend, StoredQueues)
+    return manager._backend
 
 
 def test_a_row_that_is_no_line_of_locks_ends_no_session() -> None:
     """What is owed is given back between two beats; the row of another object may be odd."""
     store, clock = open_store("memory://"), ManualClock()
-    manager = manager_on(store, clock, "one", lease_ms=30)
+    manager = manager_on(store, clock, "one", lock_ttl_ms=30)
     engine = Engine(store, clock=clock)
-    bad = Key("bad", "o", "line", "locks")
+    bad = Key("bad", "o", "queue", "locks")
     engine.commit([Mutation(bad, b"junk")])
-    with pytest.raises(CorruptRowError, match="not a line of locks"):
+    with pytest.raises(CorruptRowError, match="not a queue of locks"):
         manager.hold([exclusive("bad")])
     assert manager._owed
-    session = manager._sessions.alive()
-    seen = session._beats
-    until(lambda: session._beats >= seen + 3)
+    session = queues_of(manager).sessions.open(lambda: None)
+    seen = session._count
+    until(lambda: session._count >= seen + 3)
     with manager.hold([exclusive("good")]):
-        assert not session.lost
+        assert not session.heartbeat.lost
     manager.close()
 
 
 def test_a_session_goes_on_after_any_error(caplog: pytest.LogCaptureFixture) -> None:
     """Whatever a commit raises, the next beat may be in time."""
     store, clock = open_store("memory://"), ManualClock()
-    manager = manager_on(store, clock, "one", lease_ms=30)
-    session = manager._sessions.alive()
-    commit, fails = manager._engine.commit, iter([ZeroDivisionError("odd"), CorruptRowError("odd")])
+    manager = manager_on(store, clock, "one", lock_ttl_ms=30)
+    engine = queues_of(manager).engine
+    session = queues_of(manager).sessions.open(lambda: None)
+    commit, fails = engine.commit, iter([ZeroDivisionError("odd"), CorruptRowError("odd")])
 
     def fail(*arguments: object, **more: object) -> object:
         if (failure := next(fails, None)) is not None:
             raise failure
         return commit(*arguments, **more)  # type: ignore[arg-type]
 
-    manager._engine.commit = fail  # type: ignore[method-assign, assignment]
-    beaten_ms = clock.monotonic_ms() + 5
+    engine.commit = fail  # type: ignore[method-assign, assignment]
+    before_ms = session.heartbeat._sure_until_ms
     clock.advance(5)
-    until(lambda: session._beaten_ms >= beaten_ms)
-    assert not session.lost and caplog.text.count("work=show life") == 2
+    until(lambda: session.heartbeat._sure_until_ms >= before_ms + 5)
+    assert not session.heartbeat.lost and caplog.text.count("work=show life") == 2
     manager.close()

@@ -17,8 +17,8 @@ from txn import Engine, Exact, Key, Mutation
 from txn.clock import ManualClock
 from txn.errors import AssertionFailedError
 from txn.model import Check, Family
-from txn.protocol.phases import Status
 from txn.protocol.row import new_row_key, status_key
+from txn.protocol.statuses import Status
 from txn.stores import open_store
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import Crash, Fault, FaultyStore, Reply, at
@@ -41,7 +41,7 @@ def counting() -> CountingStore:
 @pytest.fixture
 def engine(counting: CountingStore) -> Engine:
     """An engine that knows its table already, and has not been counted yet."""
-    engine = Engine(counting, clock=ManualClock(), chance=Random(1))
+    engine = Engine(counting, clock=ManualClock(), rng=Random(1))
     engine.read([key(0)])
     counting.reset()
     return engine
@@ -73,12 +73,12 @@ def test_a_batch_makes_eleven_calls(
     ]
     engine.commit_many(requests)
     keys = transactions * keys_of_each
-    assert counting.calls == {**CALLS, "together": 1}
+    assert counting.calls == {**CALLS, "atomically": 1}
     assert counting.items == {
         "check_and_put": 6 * transactions + 2 * keys,
         "read": 3 * keys,
         "write": 2 * keys + keys,
-        "together": 0,
+        "atomically": 0,
     }
 
 
@@ -87,13 +87,13 @@ def test_a_large_transaction_asks_for_its_locks_and_cells_in_portions(
 ) -> None:
     """A call of thousands is silent for too long; see `txn.protocol.beats`."""
     engine.commit([Mutation(key(k), b"1") for k in range(501)])
-    assert counting.calls == {"check_and_put": 9, "read": 2, "write": 2, "together": 1}
+    assert counting.calls == {"check_and_put": 9, "read": 2, "write": 2, "atomically": 1}
 
 
 def test_a_large_batch_goes_in_portions(engine: Engine, counting: CountingStore) -> None:
     """Each of which is a batch of its own."""
     engine.commit_many([([Mutation(key(k), b"1")], []) for k in range(501)])
-    assert counting.calls == {"check_and_put": 16, "read": 2, "write": 4, "together": 2}
+    assert counting.calls == {"check_and_put": 16, "read": 2, "write": 4, "atomically": 2}
 
 
 def test_keys_that_are_only_asserted_cost_a_lock_and_no_write(
@@ -103,8 +103,13 @@ def test_keys_that_are_only_asserted_cost_a_lock_and_no_write(
     engine.commit([Mutation(key(1), b"1")])
     counting.reset()
     engine.commit([Mutation(key(2), b"1")], [Exact(key(1), b"1")])
-    assert counting.calls == {**CALLS, "together": 1}
-    assert counting.items == {"check_and_put": 6 + 2 * 2, "read": 3 * 2, "write": 3, "together": 0}
+    assert counting.calls == {**CALLS, "atomically": 1}
+    assert counting.items == {
+        "check_and_put": 6 + 2 * 2,
+        "read": 3 * 2,
+        "write": 3,
+        "atomically": 0,
+    }
 
 
 def test_the_decision_is_the_fifth_call(engine: Engine, counting: CountingStore) -> None:
@@ -125,7 +130,7 @@ def test_a_false_assertion_costs_seven_calls(engine: Engine, counting: CountingS
         engine.commit([Mutation(key(1), b"1")], [Exact(key(2), b"1")])
     assert statuses(counting) == [b"0-WRITTEN", b"1-LOCKED", b"6-ABORTING", b"7-ABORTED"]
     assert counting.calls == Counter(check_and_put=6, read=1)
-    assert all(call.items for call in counting.trace if call.method != "together")
+    assert all(call.items for call in counting.trace if call.method != "atomically")
 
 
 def test_no_call_is_empty_when_all_locks_are_refused(
@@ -138,7 +143,7 @@ def test_no_call_is_empty_when_all_locks_are_refused(
     counting.reset()
     engine.commit([Mutation(key(1), b"1")])
     assert b"7-ABORTED" in statuses(counting)
-    assert all(call.items for call in counting.trace if call.method != "together")
+    assert all(call.items for call in counting.trace if call.method != "atomically")
 
 
 def test_a_read_of_one_free_row_is_one_get(engine: Engine, counting: CountingStore) -> None:

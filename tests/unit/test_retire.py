@@ -10,7 +10,7 @@ from tests.unit.worlds import World, X, Y, Z
 from txn.assertions import Version
 from txn.errors import ConflictError
 from txn.model import Cell, Check, Delete, Edit, Key, Mutation
-from txn.protocol.retire import can_retire, look_at_keys, retire
+from txn.protocol.retire import can_retire, read_guarded, retire
 from txn.testing.faulty import Call, Crash, Fault, Reply
 
 DAY_MS = 24 * 3_600_000
@@ -179,7 +179,7 @@ def test_lost_answers_and_late_duplicates_do_no_harm(call: int) -> None:
         world.faults.deliver()
     world.client(seed=8).commit([Mutation(X, b"3")])
     assert world.value(X) == b"3"
-    assert look_at_keys(world.engine.context, [X])[X].holder == b""
+    assert read_guarded(world.engine.context, [X])[X].holder == b""
 
 
 def test_a_store_that_cannot_delete_on_a_condition_is_known_before() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from txn.clock import ManualClock
 from txn.errors import InvalidRequestError
-from txn.model import MAX_CELL, Cell, Check, Edit, Key, Unless
+from txn.model import MAX_CELL, Cell, Check, Edit, Key, RowExclusion
 from txn.tables.admin import Admin
 from txn.tables.changes import MAX_COLUMN
 from txn.tables.kv.lmdb import LmdbStore
@@ -185,7 +185,7 @@ def test_a_cell_with_a_ttl_of_its_own_is_gone_after_it_for_everybody(world: Worl
     for columns in (None, {(b"d", b"x"), (b"d", b"n"), (b"e", b"x")}, {(b"d", b"x"), (b"d", b"n")}):
         [row] = world.tables.scan(T, columns=columns)
         assert [key.column for key in row.cells] == [b"n"]
-    [row] = world.tables.scan(T, unless=Unless(b"d", b"x", frozenset([b"1"])))
+    [row] = world.tables.scan(T, exclude=RowExclusion(b"d", b"x", frozenset([b"1"])))
     assert [key.column for key in row.cells] == [b"n"]
     [result] = world.rows.scan(T, Range(), ALL, limit_rows=9).results
     assert [version.column for version in result.versions] == [b"n"]

@@ -9,11 +9,9 @@ from txn import Engine, InvalidRequestError
 from txn.clock import ManualClock
 from txn.errors import CorruptRowError
 from txn.model import Edit, Key, Mutation
-from txn.protocol.attempt import ProtocolName
-from txn.protocol.lock_cells import unit_lock
-from txn.protocol.phases import Status
+from txn.protocol.protocols import find_rules, protocol_key
 from txn.protocol.row import RowState, column, marker_key
-from txn.protocol.rules import FENCED, PROTOCOLS, SIX_PHASE, find_rules, protocol_key
+from txn.protocol.statuses import FENCED, PROTOCOLS, SIX_PHASE, ProtocolName, Status
 from txn.stores import open_store
 from txn.testing.faulty import Call, Fault, FaultyStore, Reply
 
@@ -160,7 +158,7 @@ def test_each_protocol_names_its_locks() -> None:
     """A lock of each key, or one of a row and family."""
     assert SIX_PHASE.guards_of(X) == (X.lock, X.tag)
     assert (SIX_PHASE.lock_of(X), SIX_PHASE.locks_rows) == (X.lock, False)
-    assert FENCED.guards_of(X) == (FENCED.lock_of(X),) == (unit_lock(X),)
+    assert FENCED.guards_of(X) == (FENCED.lock_of(X),) == (X.row_lock,)
     assert FENCED.locks_rows
 
 

@@ -37,9 +37,9 @@ from txn.model import (
     Row,
     cell_bytes,
 )
-from txn.protocol.phases import Status
 from txn.protocol.row import column
-from txn.reading import rows as rows_module
+from txn.protocol.statuses import Status
+from txn.reading import scans as scans_module
 from txn.spans import Span, make_span
 from txn.stores.base import Store
 from txn.testing.counting import CountingStore
@@ -444,7 +444,7 @@ def test_what_was_decided_is_read_once_for_many_pages() -> None:
 
 def test_what_is_kept_of_the_decided_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were needed longest ago are forgotten, and read again."""
-    monkeypatch.setattr("txn.reading.holders.MOST_KEPT", 300)
+    monkeypatch.setattr("txn.reading.scans.MOST_KEPT", 300)
     world = World()
     first = stop_with_many(world, 150)
     others = [stop_with_many(world, 140, prefix) for prefix in ("1", "2")]
@@ -500,7 +500,7 @@ def test_a_range_that_never_stands_still_is_a_conflict() -> None:
 
 def test_a_snapshot_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is held in memory, twice; the error says how many rows may be."""
-    monkeypatch.setattr(rows_module, "SNAPSHOT_ROWS", 3)
+    monkeypatch.setattr(scans_module, "SNAPSHOT_ROWS", 3)
     world = World()
     filled(world, "a", "b", "c")
     assert len(list(world.engine.scan(snapshot=True))) == 3
@@ -532,7 +532,7 @@ def deleted_keys(world: World, count: int) -> None:
 def test_deleted_keys_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue in a table leaves them for as long as fsck keeps them; a snapshot and a block are
     limited by what they find."""
-    monkeypatch.setattr(rows_module, "SNAPSHOT_ROWS", 3)
+    monkeypatch.setattr(scans_module, "SNAPSHOT_ROWS", 3)
     world = World()
     deleted_keys(world, 10)
     filled(world, "a", "b", "c")
@@ -546,7 +546,7 @@ def test_deleted_keys_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_held_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its value may be decided and not yet put."""
-    monkeypatch.setattr(rows_module, "SNAPSHOT_ROWS", 1)
+    monkeypatch.setattr(scans_module, "SNAPSHOT_ROWS", 1)
     world = World()
     filled(world, "a")
     stopped_at(world, Status.LOCKED)

@@ -9,10 +9,10 @@ import pytest
 from tests.unit.test_tables_gone import NEAR, Tables
 from tests.unit.worlds import World, X, Y
 from txn import Mutation
-from txn.client.families import Families
+from txn.client.schema import Families
 from txn.errors import ConflictError, DeadlineError
 from txn.model import Family
-from txn.protocol import waiting
+from txn.protocol import locks
 
 pytestmark = pytest.mark.fast
 
@@ -40,7 +40,7 @@ def test_what_was_written_is_forgotten_for_later_looks_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A thread that has seen that a version is overtaken looks the cell up again."""
-    monkeypatch.setattr(waiting, "REMEMBERED", 1)
+    monkeypatch.setattr(locks, "REMEMBERED", 1)
     contention = World().engine._backend._contention
     contention._note_written([Mutation(X, b"1")], 7)
     seen = contention._written

@@ -178,10 +178,10 @@ def test_ranges_are_cut_at_splits_and_joined_again() -> None:
 
 def test_parts_of_a_table_are_about_equal() -> None:
     """A job takes as long as its longest task."""
-    store, chance = open_store(f"memory://{uuid.uuid4().hex}"), Random(7)
+    store, rng = open_store(f"memory://{uuid.uuid4().hex}"), Random(7)
     store.ensure_table(b"t", {b"f": Family()})
     keys = [b"user-%06d" % number for number in range(2_000)]
-    keys += [chance.randbytes(8) for _ in range(2_000)]
+    keys += [rng.randbytes(8) for _ in range(2_000)]
     store.write([Edit(Key(key, "f", "c", "t"), b"1", 1) for key in keys])
     parts = divide_ranges(store, b"t", ALL, 8)
     sizes = [sum(1 for low, high in part for _ in store.scan(b"t", low, high)) for part in parts]

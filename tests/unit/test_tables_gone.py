@@ -22,13 +22,13 @@ from txn.errors import (
     StoreClosedError,
     TableUnavailable,
 )
+from txn.events import Event, Phase
 from txn.model import Check, Family, Key, Mutation
-from txn.protocol import resolve
-from txn.protocol.phases import Status
+from txn.protocol import recovery
+from txn.protocol.statuses import Status
 from txn.request import Committed, Outcome, bind_request
 from txn.tables.admin import Admin
 from txn.testing.faulty import Call, Crash, Fault, Reply
-from txn.watch import Event, Phase
 
 OTHER = b"other"
 FAR, NEAR = Key("far", "d", "x", OTHER), X
@@ -44,8 +44,8 @@ class Tables(World):
         self.store.ensure_table(OTHER, {b"d": Family()})
         self.admin = Admin(self.store._ordered, self.clock)  # type: ignore[attr-defined]
 
-    def watch(self, event: Event) -> None:
-        super().watch(event)
+    def on_event(self, event: Event) -> None:
+        super().on_event(event)
         if isinstance(event, Phase) and event.outcome == "done" and event.name in self.when:
             self.when.pop(event.name)()
 
@@ -177,7 +177,7 @@ def test_what_was_undone_together_is_not_told_as_complete() -> None:
         work()
         raise MaybeApplied("the disk is full")
 
-    world.faults.together = undone  # type: ignore[method-assign]
+    world.faults.atomically = undone  # type: ignore[method-assign]
     assert not world.engine.commit(BOTH).complete
 
 
@@ -240,7 +240,7 @@ def test_of_many_holders_that_stay_the_last_are_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A client that lives for months may meet any number."""
-    monkeypatch.setattr(resolve, "REMEMBERED", 1)
+    monkeypatch.setattr(recovery, "REMEMBERED", 1)
     world = Tables()
     for key in (X, Y):
         world.when["decide"] = world.disable
@@ -449,11 +449,11 @@ def test_those_who_commit_together_are_told_each_its_own() -> None:
     backend = world.engine._backend
     assert isinstance(backend, LocalBackend)
     first, second = (
-        backend._want(bind_request(m, table=TABLE), "complete", None)
+        backend._begin(bind_request(m, table=TABLE), "complete", None)
         for m in (BOTH, [Mutation(Y, b"1")])
     )
-    backend._gatherer.commit([first, second])
-    results = [backend._result(each.attempt) for each in (first, second)]
+    backend._group_commit.commit([first, second])
+    results = [backend._result(each) for each in (first, second)]
     assert [isinstance(result, Committed) for result in results] == [True, True]
     assert len(world.rows()) == 2
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -18,16 +19,18 @@ from txn import (
     ConflictError,
     DeadlineError,
     Delete,
+    Engine,
     Exact,
     InvalidRequestError,
     Key,
     Mutation,
+    OptimisticTransaction,
     Outcome,
     Some,
     connect_async,
 )
 from txn.model import Family
-from txn.protocol.phases import Status
+from txn.protocol.statuses import Status
 from txn.stores.local import LocalStore
 
 pytestmark = pytest.mark.fast
@@ -107,6 +110,64 @@ def test_every_way_of_an_engine_is_there() -> None:
                 await db.commit([Mutation(a, "1")], deadline_ms=0)
 
     asyncio.run(main())
+
+
+SYNCHRONOUS = {
+    *("backend", "context", "pace"),  # what an engine consists of
+    *("begin_block", "check_request", "over", "submit"),  # what awaited commits and blocks use
+}
+"""What an AsyncEngine offers by its attribute `engine` alone."""
+
+
+def list_parameters(owner: type, name: str) -> list[tuple[object, ...]]:
+    """Return the parameters of a method, without the types of functions that are handed in."""
+    return [
+        (each.name, each.kind, each.default, str(each.annotation))
+        for each in inspect.signature(getattr(owner, name)).parameters.values()
+        if each.name != "function"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("blocking", "awaited", "left_out"),
+    [(Engine, AsyncEngine, SYNCHRONOUS), (OptimisticTransaction, AsyncTransaction, set())],
+)
+def test_what_is_awaited_has_every_method_and_parameter_of_what_blocks(
+    blocking: type, awaited: type, left_out: set[str]
+) -> None:
+    """A method or a parameter that only one of the two has is a mistake."""
+    names = {name for name in vars(blocking) if not name.startswith("_")} - left_out
+    assert names <= vars(awaited).keys()
+    for name in names:
+        if callable(getattr(blocking, name)):
+            assert list_parameters(awaited, name) == list_parameters(blocking, name), name
+            assert getattr(awaited, name).__doc__, name
+
+
+def test_a_deadline_counts_from_the_call() -> None:
+    """However long a call waits for a thread."""
+    world = World()
+    go = threading.Event()
+
+    async def work(db: AsyncEngine) -> None:
+        async with AsyncEngine(db.engine, threads=1) as narrow:
+            blocked = asyncio.create_task(narrow._threads.call(go.wait, PATIENCE_S))
+            read = asyncio.create_task(narrow.read([X], deadline_ms=50))
+            request = ([Mutation(X, b"1")], [])
+            commits = asyncio.create_task(narrow.commit_many([request] * 2, deadline_ms=[50, None]))
+            refused = asyncio.create_task(narrow.read([X], deadline_ms="soon"))  # type: ignore[arg-type]
+            await asyncio.sleep(0.01)
+            world.clock.advance(50)
+            go.set()
+            assert await blocked
+            with pytest.raises(DeadlineError):
+                await read
+            late, timely = await commits
+            assert isinstance(late, DeadlineError) and isinstance(timely, Committed)
+            with pytest.raises(InvalidRequestError, match="deadline_ms"):
+                await refused
+
+    in_tasks(world, work)
 
 
 def test_a_scan_goes_on_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,7 +317,7 @@ def test_tasks_that_wait_for_a_lock_hold_no_other() -> None:
 
 def test_tasks_wait_no_longer_for_a_batch_that_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be at a server that does not answer; no thread waits that would look again."""
-    monkeypatch.setattr("txn.client.gather.OVERDUE_MS", 50)
+    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
     world = World()
     gate = Gate(world.engine)
 

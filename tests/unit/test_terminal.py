@@ -19,7 +19,7 @@ from tests.integration.test_commands import crashed
 from txn import AbortedError, Key, Mutation, Some, connect
 from txn.client.parts import PartsClient
 from txn.model import Edit, Family
-from txn.protocol.phases import Status
+from txn.protocol.statuses import Status
 from txn.stores import open_store
 
 pytestmark = pytest.mark.fast

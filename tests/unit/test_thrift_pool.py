@@ -26,7 +26,7 @@ from txn.errors import (
     TableUnavailable,
     TxnError,
 )
-from txn.model import Check, Edit, Key, Unless
+from txn.model import Check, Edit, Key, RowExclusion
 from txn.stores import gateway as gateway_module
 from txn.stores import open_store
 from txn.stores.base import Store
@@ -373,8 +373,8 @@ def test_a_scan_that_leaves_out_too_much_to_come_in_time_goes_on_without(
             go_on.wait(60)
 
     gateway.before = before
-    unless = Unless(b"d", b"x", frozenset({b"out"}))
-    assert list(store.scan(b"t", unless=unless)) == []
+    exclude = RowExclusion(b"d", b"x", frozenset({b"out"}))
+    assert list(store.scan(b"t", exclude=exclude)) == []
     go_on.set()
     assert gateway.names.count("getScannerResults") == 2
     store.close()

@@ -36,12 +36,14 @@ from txn import (
 )
 from txn.clock import Clock, ManualClock
 from txn.errors import StoreClosedError, TableUnavailable
+from txn.events import Event, Phase, StoreCall
 from txn.model import Edit, Family
 from txn.protocol import commit as commit_module
-from txn.protocol import together as together_module
-from txn.protocol.attempt import WRITTEN_WITHIN_MS, Context
-from txn.protocol.phases import Status
+from txn.protocol import six_phase as six_phase_module
+from txn.protocol.context import Context
 from txn.protocol.row import status_key
+from txn.protocol.statuses import Status
+from txn.protocol.transaction import WRITTEN_WITHIN_MS
 from txn.stores import open_store
 from txn.stores.base import Store
 from txn.tables.kv import lmdb as lmdb_module
@@ -49,15 +51,14 @@ from txn.tables.kv.lmdb import FIRST_MAP_SIZE, LmdbStore
 from txn.tables.kv.ordered import Reader
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import NO_FAULT, Call, Crash, Fault, Reply
-from txn.watch import Event, Phase, StoreCall
 
 NONE: frozenset[int] = frozenset()
 Work = Callable[[Engine], object]
 
 
-def together(world: World) -> World:
+def atomically(world: World) -> World:
     """Let the world's client commit in one local transaction."""
-    world.faults.features |= {"atomic_together"}
+    world.faults.features |= {"atomic"}
     return world
 
 
@@ -77,7 +78,7 @@ def methods(world: World, work: Callable[[], object]) -> list[str]:
 def left(world: World, status: Status, key: Key = X) -> bytes:
     """Let a client that goes step by step die at a status; return its row key."""
     features = world.faults.features
-    world.faults.features = features - {"atomic_together"}
+    world.faults.features = features - {"atomic"}
     holder = stopped_at(world, status, key)
     world.faults.features = features
     return holder
@@ -87,7 +88,7 @@ def ends_so(world: World, fault: Fault) -> None:
     """Let what the world's client does together next end with the fault, once."""
     faults = [fault]
     world.faults.plan = lambda call: (
-        faults.pop() if faults and call.method == "together" else NO_FAULT
+        faults.pop() if faults and call.method == "atomically" else NO_FAULT
     )
 
 
@@ -140,7 +141,7 @@ WORKS: dict[str, Work] = {
 def test_both_brackets_leave_the_same_rows(name: str) -> None:
     """Values, locks, tags, and of each status when it was reached: byte for byte."""
     found = []
-    for world in (World(), together(World())):
+    for world in (World(), atomically(World())):
         world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
         world.clock.advance(5)
         WORKS[name](world.engine)
@@ -151,16 +152,16 @@ def test_both_brackets_leave_the_same_rows(name: str) -> None:
 
 def test_it_is_one_call_that_others_see_at_once() -> None:
     """Nothing of it can be met half done."""
-    world = together(World())
+    world = atomically(World())
     done = methods(world, lambda: world.engine.commit([Mutation(X, b"1")]))
-    assert done == ["describe", "together"]  # the first asks for the family, once
-    assert methods(world, lambda: world.engine.commit([Mutation(Y, b"1")])) == ["together"]
-    assert methods(world, lambda: WORKS["batch"](world.engine)) == ["together"]
+    assert done == ["describe", "atomically"]  # the first asks for the family, once
+    assert methods(world, lambda: world.engine.commit([Mutation(Y, b"1")])) == ["atomically"]
+    assert methods(world, lambda: WORKS["batch"](world.engine)) == ["atomically"]
 
 
 def test_a_commit_until_decided_is_complete_then() -> None:
     """There is nothing left for a thread to do."""
-    world = together(World())
+    world = atomically(World())
     assert world.engine.commit([Mutation(X, b"1")], ack="decided").complete
 
 
@@ -190,11 +191,11 @@ def test_the_decision_makes_it_durable_and_an_abort_does_not() -> None:
 
 def test_a_lock_that_is_met_undoes_it_and_the_steps_follow_one_by_one() -> None:
     """Whoever waits for another's lease in a local transaction would keep all writers out."""
-    world = together(World())
+    world = atomically(World())
     holder = left(world, Status.LOCKED)
     calls = methods(world, lambda: world.engine.commit([Mutation(X, b"3"), Mutation(Y, b"3")]))
-    assert calls[1:3] == ["together", "check_and_put"]  # the first asks for the family
-    assert world.clock.monotonic_ms() >= POLICY.lease_ms
+    assert calls[1:3] == ["atomically", "check_and_put"]  # the first asks for the family
+    assert world.clock.monotonic_ms() >= POLICY.lock_ttl_ms
     assert (world.value(X), world.value(Y)) == (b"3", b"3")
     assert world.engine.outcome(holder).value == "aborted"
     assert not world.holder(X)
@@ -202,7 +203,7 @@ def test_a_lock_that_is_met_undoes_it_and_the_steps_follow_one_by_one() -> None:
 
 def test_a_lock_in_a_scanned_range_is_met_as_well() -> None:
     """Its holder is settled one step after the other."""
-    world = together(World())
+    world = atomically(World())
     with pytest.raises(ConflictError, match="scanned range"), world.engine.transaction() as t:
         assert not list(t.scan(stop="y"))
         left(world, Status.LOCKED)
@@ -213,7 +214,7 @@ def test_a_lock_in_a_scanned_range_is_met_as_well() -> None:
 
 def test_what_is_hopeless_is_told_without_waiting() -> None:
     """An assertion on a version that was overtaken fails whoever has the lock."""
-    world = together(World())
+    world = atomically(World())
     first = world.engine.commit([Mutation(X, b"1")])
     world.engine.commit([Mutation(X, b"2")])
     left(world, Status.LOCKED, X)
@@ -225,19 +226,19 @@ def test_what_is_hopeless_is_told_without_waiting() -> None:
 
 def test_a_clock_is_not_waited_for_in_it() -> None:
     """A cell that is ahead of the clock is let be caught up with, outside."""
-    world = together(World())
+    world = atomically(World())
     world.store.write(
         [Edit(X, b"1", world.clock.wall_ms() + POLICY.skew_ms // 2 + 10)],
     )
     calls = methods(world, lambda: world.engine.commit([Mutation(X, b"2")]))
-    assert calls[1:3] == ["together", "check_and_put"]
+    assert calls[1:3] == ["atomically", "check_and_put"]
     assert world.clock.monotonic_ms() >= 2
 
 
 @pytest.mark.parametrize("rule", [True, False], ids=["with", "without"])
 def test_nobody_waits_in_a_local_transaction(rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """By construction, whatever a phase may wait for. Else all writers would wait with it."""
-    world = together(World())
+    world = atomically(World())
     world.engine.commit([Mutation(X, b"1")])
     kept_out: list[bool] = []
 
@@ -249,10 +250,10 @@ def test_nobody_waits_in_a_local_transaction(rule: bool, monkeypatch: pytest.Mon
         kept_out.append(other.is_alive())
         return inner(context, transactions)
 
-    inner = commit_module.assert_under_locks
-    monkeypatch.setattr(commit_module, "assert_under_locks", assert_slowly)
+    inner = six_phase_module.assert_under_locks
+    monkeypatch.setattr(six_phase_module, "assert_under_locks", assert_slowly)
     if not rule:
-        monkeypatch.setattr(together_module, "_Unwaiting", lambda clock: clock)
+        monkeypatch.setattr(commit_module, "_Unwaiting", lambda clock: clock)
     assert world.engine.commit([Mutation(Y, b"1")]).complete
     assert kept_out == [not rule]
     assert len(world.rows()) == 2
@@ -265,9 +266,9 @@ def test_nothing_foreign_runs_in_it() -> None:
     world.engine.commit([Mutation(X, b"1")])
     expected = Counter(type(event) for event in world.events)
     world.events[:] = []
-    together(world)
+    atomically(world)
     seen: list[tuple[type[Event], bool]] = []
-    world.watch = lambda event: seen.append((type(event), world.faults._is_inside))  # type: ignore[method-assign]
+    world.on_event = lambda event: seen.append((type(event), world.faults._is_inside))  # type: ignore[method-assign]
     world.client(world.faults, seed=7).commit([Mutation(Y, b"1")])
     told = Counter(kind for kind, _ in seen)
     assert not any(is_inside for _, is_inside in seen)
@@ -288,7 +289,7 @@ def test_nothing_foreign_runs_in_it() -> None:
 
 def test_a_lost_end_is_found_out() -> None:
     """Its rows tell whether it took effect: all of them are there, or none."""
-    world = together(World())
+    world = atomically(World())
     world.engine.commit([Mutation(X, b"1")])
     for applied, complete in ((None, True), (NONE, False)):
         lost = Fault(applied=applied, reply=Reply.MAYBE_APPLIED)
@@ -306,7 +307,7 @@ def test_a_lost_end_is_found_out() -> None:
 
 def test_a_lost_end_that_cannot_be_found_out_is_unknown() -> None:
     """Then nobody is told that it failed."""
-    world = together(World())
+    world = atomically(World())
     world.engine.commit([Mutation(X, b"1")])
     lost = Fault(reply=Reply.MAYBE_APPLIED)
     world.faults.plan = lambda call: lost
@@ -320,11 +321,11 @@ def test_a_lost_end_that_cannot_be_found_out_is_unknown() -> None:
 
 def test_a_row_that_is_absent_after_a_long_time_tells_nothing() -> None:
     """It may have been committed, finished and collected."""
-    world = together(World())
+    world = atomically(World())
     world.engine.commit([Mutation(X, b"1")])
 
     def plan(call: Call) -> Fault:
-        if call.method == "together":
+        if call.method == "atomically":
             return Fault(applied=NONE, reply=Reply.MAYBE_APPLIED)
         world.clock.advance(WRITTEN_WITHIN_MS)
         return NO_FAULT
@@ -336,12 +337,12 @@ def test_a_row_that_is_absent_after_a_long_time_tells_nothing() -> None:
 
 def test_a_status_that_nobody_knows_is_an_unknown_outcome() -> None:
     """Of a newer version, for instance."""
-    world = together(World())
+    world = atomically(World())
     world.engine.commit([Mutation(X, b"1")])
     world.clock.advance(1)
 
     def plan(call: Call) -> Fault:
-        if call.method == "together":
+        if call.method == "atomically":
             return Fault(reply=Reply.MAYBE_APPLIED)
         if call.method == "write":
             row = max(row.row_key for row in world.rows())
@@ -356,7 +357,7 @@ def test_a_status_that_nobody_knows_is_an_unknown_outcome() -> None:
 
 def test_a_store_that_refuses_for_a_time_is_asked_again() -> None:
     """As any call of a store is; and nothing was done where it goes on refusing."""
-    world = together(World())
+    world = atomically(World())
     world.engine.commit([Mutation(X, b"1")])
     refusal = Fault(applied=NONE, reply=Reply.NOT_APPLIED)
     ends_so(world, refusal)
@@ -371,7 +372,7 @@ def test_a_store_that_refuses_for_a_time_is_asked_again() -> None:
 def test_who_dies_in_it_has_done_nothing() -> None:
     """Or everything, where it was after the end."""
     for applied, expected in ((NONE, b"1"), (None, b"2")):
-        world = together(World())
+        world = atomically(World())
         world.engine.commit([Mutation(X, b"1")])
         crash = Fault(applied=applied, reply=Reply.CRASH)
         ends_so(world, crash)
@@ -385,7 +386,7 @@ def test_a_mistake_of_ours_in_it_is_raised_and_nothing_was_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also after the decision, which was not sent by then."""
-    world = together(World())
+    world = atomically(World())
 
     def fail(context: Context, transactions: Sequence[Any]) -> None:
         raise KeyError("a mistake of ours")
@@ -403,7 +404,7 @@ def test_a_mistake_of_ours_in_it_is_raised_and_nothing_was_done(
 def test_where_a_table_is_gone_the_others_go_on() -> None:
     """Those that need it abort; it was there when the requests were checked."""
     world = Tables()
-    together(world)
+    atomically(world)
     world.engine.commit(BOTH)
     world.disable()
     results = world.engine.commit_many([(BOTH, []), ([Mutation(Z, b"2")], [])])
@@ -416,7 +417,7 @@ def test_where_a_table_is_gone_the_others_go_on() -> None:
 def test_without_the_transaction_table_nothing_is_done() -> None:
     """The store's error is the caller's."""
     world = Tables()
-    together(world)
+    atomically(world)
     world.engine.commit(BOTH)
     world.admin.disable(b"txn")
     with pytest.raises(NotApplied, match="nothing was committed") as caught:
@@ -437,7 +438,7 @@ def opened(path: str, query: str = "?sync=off", clock: Clock | None = None) -> E
     store: Store = open_store(f"embedded://{path}{query}", clock)
     store.ensure_table(TABLE, {b"d": Family()})
     policy = Policy(store_patience_ms=10)
-    return Engine(store, table=TABLE, policy=policy, chance=Random(1))
+    return Engine(store, table=TABLE, policy=policy, rng=Random(1))
 
 
 def values(engine: Engine) -> list[bytes | None]:
@@ -622,13 +623,13 @@ def test_an_error_in_a_local_transaction_undoes_all_of_it(
                 store.read(lambda reader: list(reader.keys(b"", b"9")))
 
     if rule:
-        store.together(work)
+        store.atomically(work)
         assert len(tries) > 1
         sizes = [len(ordered_get(store, b"%d" % number) or b"") for number in range(3)]
         assert sizes == [FIRST_MAP_SIZE] * 3
     else:
         with pytest.raises(lmdb.BadTxnError):
-            store.together(work)
+            store.atomically(work)
     store.close()
 
 
@@ -648,7 +649,7 @@ def test_what_is_gathered_is_seen_by_every_way_of_reading(path: str) -> None:
         store.write(lambda writer: (writer.delete(b"a"), writer.put(b"c", b"2")))
         store.read(look)
 
-    store.together(work)
+    store.atomically(work)
     assert seen == [
         [(b"a", b"0"), (b"b", b"1")],
         ([b"a", b"b"], b"b", b"0"),
@@ -663,12 +664,12 @@ def test_what_is_done_together_within_it_is_a_part_of_it(path: str) -> None:
     store = LmdbStore(path, sync=False)
 
     def work() -> None:
-        store.together(lambda: ordered_put(store, b"a", b"1"))
+        store.atomically(lambda: ordered_put(store, b"a", b"1"))
         ordered_put(store, b"b", b"1")
         raise KeyError("undone")
 
     with pytest.raises(KeyError):
-        store.together(work)
+        store.atomically(work)
     assert (ordered_get(store, b"a"), ordered_get(store, b"b")) == (None, None)
     store.close()
 
@@ -692,6 +693,6 @@ def test_it_is_durable_if_one_of_its_calls_is(
         ordered_put(store, b"a", b"1", durable=durable)
         ordered_put(store, b"b", b"1", durable=False)
 
-    store.together(work)
+    store.atomically(work)
     assert len(steps) == 1 + durable
     store.close()

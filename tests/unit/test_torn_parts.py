@@ -12,10 +12,10 @@ from tests.simulation.variants_parts import PARTS_RULES
 from tests.simulation.world import World, key
 from txn import AbortedError, Cell, CorruptRowError, Engine, Exact, Key, Mutation
 from txn.client.parts import PartsClient
-from txn.protocol.attempt import ProtocolName, load_transaction
-from txn.protocol.recover import roll_forward
-from txn.protocol.row import part_key
-from txn.protocol.row_cells import read_rows
+from txn.protocol.recovery import roll_forward
+from txn.protocol.row import child_key, read_rows
+from txn.protocol.statuses import ProtocolName
+from txn.protocol.transaction import load_transaction
 from txn.testing.faulty import Call
 
 X, Y, Z = key("x"), key("y"), key("z")
@@ -60,7 +60,7 @@ def test_a_part_that_was_read_before_its_plan_is_not_taken_for_broken(
     world = world_with_values(protocol)
     client = PartsClient(world.engine())
     transaction = client.begin()
-    part = part_key(transaction, 0, 0)
+    part = child_key(transaction, 0, 0)
     task = Puppet(
         world, lambda engine: PartsClient(engine).write(transaction, 0, 0, [Mutation(X, b"1")])
     )
@@ -92,14 +92,14 @@ def test_a_part_that_was_read_before_it_followed_is_not_taken_for_aborted(
     world.clock.sleep_ms(10)
     first = client.begin()
     assert first > later
-    part = part_key(first, 0, 0)
+    part = child_key(first, 0, 0)
     times = [client.write(first, 0, n, [Mutation(k, b"1")]) for n, k in enumerate((X, Z))]
 
     reader = Puppet(world, lambda engine: engine.read([X, Y]), backwards=True)
     assert reader.until(reads(first))
-    assert reader.until(reads(part_key(later, 0, 0)))  # the first one was seen undecided
+    assert reader.until(reads(child_key(later, 0, 0)))  # the first one was seen undecided
     client.commit(first, [2], max(times), ack="decided")
-    finish(engine, part_key(first, 0, 1))
+    finish(engine, child_key(first, 0, 1))
     newest = max(newest, client.write(later, 0, 1, [], [Exact(Z, b"1")]))
     client.commit(later, [2], newest, ack="decided")
     assert reader.until(reads(part))  # of the second look

@@ -39,19 +39,12 @@ from txn import (
 )
 from txn.client.parts import PartsClient
 from txn.errors import StoreClosedError
-from txn.protocol.attempt import ProtocolName
-from txn.protocol.phases import Status
+from txn.events import Conflict, Ended, Event, Helped, Phase, name_outcome
+from txn.protocol.statuses import ProtocolName, Status
 from txn.request import Committed, bind_request
 from txn.testing.faulty import Fault, Reply
 from txn.text import explain_failure
-from txn.tracing import (
-    begin_traces,
-    capture_trace,
-    continue_trace,
-    continue_traces,
-    flush_traces,
-)
-from txn.watch import Conflict, Ended, Event, Helped, Phase, name_outcome
+from txn.tracing import begin_traces, capture_trace, continue_trace, continue_traces, flush_traces
 
 SECRET = b"nobody's business"
 ROW = b"transaction.1700000000000." + b"0" * 32
@@ -75,7 +68,7 @@ def told(span: ReadableSpan) -> str:
 def blamed() -> ConflictError:
     """What is raised where the holder of a lock cannot be ended."""
     error = ConflictError("held", key=X)
-    error.blame(CorruptRowError("odd", value=SECRET))
+    error.add_cause(CorruptRowError("odd", value=SECRET))
     return error
 
 
@@ -143,7 +136,7 @@ def test_what_others_wrote_into_a_lock_is_told_to_nobody(
         if isinstance(event, Conflict | Helped):
             raise ZeroDivisionError
 
-    world.watch = stumble  # type: ignore[method-assign]
+    world.on_event = stumble  # type: ignore[method-assign]
     world.client(seed=7).commit_many([([Mutation(X, b"1")], [])])
     assert "the watch failed at an event: Conflict" in caplog.text
     (span,) = spans.commits()
@@ -155,7 +148,7 @@ def test_a_transaction_in_parts_has_one_span(spans: Spans) -> None:
     """Of its commit: the tasks that wrote its parts are the program's own."""
     events: list[Event] = []
     with parted.open_rows("six-phase") as engine:
-        client = PartsClient(Engine(engine.context.store, table="rows", watch=events.append))
+        client = PartsClient(Engine(engine.context.store, table="rows", on_event=events.append))
         begun = [client.begin(once=once) for once in (b"token", b"token", None)]
         times = [client.write(begun[0], 0, 0, [Mutation(parted.X, SECRET)])]
         spans.clear()
@@ -239,7 +232,7 @@ def test_futures_have_the_span_of_who_asked_for_them(spans: Spans) -> None:
             came.set()
             assert go.wait(60)
 
-    world.watch = hold  # type: ignore[method-assign]
+    world.on_event = hold  # type: ignore[method-assign]
     engine = world.client(seed=7)
     first = engine.submit(([Mutation(Key("first", "d", "x", TABLE), b"1")], []))
     assert came.wait(60)
@@ -301,7 +294,7 @@ def test_a_future_that_is_refused_or_cancelled_ends_its_span(spans: Spans) -> No
             came.set()
             assert go.wait(60)
 
-    world.watch = hold  # type: ignore[method-assign]
+    world.on_event = hold  # type: ignore[method-assign]
     engine = world.client(seed=7)
     first = threading.Thread(target=engine.commit, args=([Mutation(X, b"1")],))
     first.start()

@@ -11,33 +11,33 @@ import pytest
 
 from tests.unit.worlds import World, X, Y
 from txn import Engine
-from txn.client import turns
+from txn.client import hot_keys
 from txn.client.block import OptimisticTransaction
-from txn.client.turns import Lines, Turn
+from txn.client.hot_keys import HotKeyQueues, Ticket
 from txn.clock import poll
-from txn.protocol.attempt import ProtocolName
+from txn.protocol.statuses import ProtocolName
 
 SHORT_S = 0.05
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "LONGEST_S", SHORT_S)
+    monkeypatch.setattr(hot_keys, "LONGEST_S", SHORT_S)
 
 
-def in_line(lines: Lines, count: int) -> Callable[[], bool]:
+def in_line(lines: HotKeyQueues, count: int) -> Callable[[], bool]:
     return lambda: len(lines._lines.get(X, ())) == count
 
 
-def had(lines: Lines, *keys: object) -> Turn:
-    turn = Turn()
-    assert lines.wait(turn, keys) == []  # type: ignore[arg-type]
-    return turn
+def had(lines: HotKeyQueues, *keys: object) -> Ticket:
+    ticket = Ticket()
+    assert lines.wait(ticket, keys) == []  # type: ignore[arg-type]
+    return ticket
 
 
-def lines_of(engine: Engine) -> Lines:
+def lines_of(engine: Engine) -> HotKeyQueues:
     lines = engine._backend._lines  # type: ignore[attr-defined]
-    assert isinstance(lines, Lines)
+    assert isinstance(lines, HotKeyQueues)
     return lines
 
 
@@ -49,14 +49,14 @@ def make_hot(world: World) -> None:
 
 def test_turns_are_had_in_the_order_of_coming() -> None:
     """Else one of a crowd may wait for as long as others come."""
-    lines, order = Lines(), []
+    lines, order = HotKeyQueues(), []
     first = had(lines, X)
 
     def take(number: int) -> None:
-        turn = Turn()
-        assert lines.wait(turn, [X]) == [X]
+        ticket = Ticket()
+        assert lines.wait(ticket, [X]) == [X]
         order.append(number)
-        turn.end()
+        ticket.end()
 
     with ThreadPoolExecutor(8) as pool:
         for number in range(8):
@@ -71,21 +71,21 @@ def test_turns_are_had_in_the_order_of_coming() -> None:
 @pytest.mark.usefixtures("impatient")
 def test_who_keeps_a_turn_for_long_loses_it() -> None:
     """A block may be left open for hours; others must not wait for it each time."""
-    lines, turn = Lines(), Turn()
+    lines, ticket = HotKeyQueues(), Ticket()
     slow = had(lines, X)
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(lines.wait, turn, [X]).result() == [X]
+        assert pool.submit(lines.wait, ticket, [X]).result() == [X]
     slow.end()
-    assert [place.turn for place in lines._lines[X]] == [turn]
-    turn.end()
+    assert [place.ticket for place in lines._lines[X]] == [ticket]
+    ticket.end()
     assert lines._lines == {}
 
 
 @pytest.mark.usefixtures("impatient")
 def test_who_waits_for_long_goes_on_without() -> None:
     """A line may be so long that its turn would come too late."""
-    lines, late = Lines(), Turn()
-    first, second = had(lines, X), Turn()
+    lines, late = HotKeyQueues(), Ticket()
+    first, second = had(lines, X), Ticket()
     with ThreadPoolExecutor(2) as pool:
         got = pool.submit(lines.wait, second, [X])
         assert poll(in_line(lines, 2), within_ms=5_000)
@@ -103,7 +103,7 @@ def test_who_waits_for_long_goes_on_without() -> None:
 
 def test_a_thread_does_not_wait_for_itself() -> None:
     """It may have two blocks open, or be the one in which a simulation runs."""
-    lines = Lines()
+    lines = HotKeyQueues()
     mine = had(lines, X)
     other = had(lines, X)
     assert other.locks == set()
@@ -114,16 +114,16 @@ def test_a_thread_does_not_wait_for_itself() -> None:
 
 def test_nobody_waits_in_a_circle() -> None:
     """Who has the turn at a greater key goes on without the lesser one's."""
-    lines, turn = Lines(), Turn()
+    lines, ticket = HotKeyQueues(), Ticket()
     lesser = had(lines, X)
 
     def take_both() -> list[list[object]]:
-        return [list(lines.wait(turn, [key])) for key in (Y, X)]
+        return [list(lines.wait(ticket, [key])) for key in (Y, X)]
 
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(take_both).result() == [[], []]
-    assert turn.locks == {Y}
-    turn.end()
+    assert ticket.locks == {Y}
+    ticket.end()
     lesser.end()
 
 
@@ -175,16 +175,16 @@ def test_threads_of_one_engine_wait_and_do_not_conflict(protocol: ProtocolName) 
 
 def test_a_child_waits_for_no_thread_of_its_parent() -> None:
     """It has none of them, and one may be changing the lines while it is forked."""
-    lines, turn = Lines(), Turn()
+    lines, ticket = HotKeyQueues(), Ticket()
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(lines.wait, turn, [X]).result() == []
+        assert pool.submit(lines.wait, ticket, [X]).result() == []
         with lines._lock:
             child = os.fork()
         if child == 0:
             had(lines, X).end()
-            turn.end()
+            ticket.end()
             os._exit(int(lines._lines != {}))
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert [place.turn for place in lines._lines[X]] == [turn]
+    assert [place.ticket for place in lines._lines[X]] == [ticket]
     lines.after_fork(in_child=True)
     assert lines._lines == {}

@@ -10,8 +10,8 @@ from recovery import LeftAlone, check, repair
 from tests.unit.worlds import World, X, Y, stopped_at
 from txn.errors import CommitOutcomeUnknown, ConflictError, CorruptRowError, DeadlineError
 from txn.model import Check, Edit, Mutation
-from txn.protocol.phases import Status
 from txn.protocol.row import status_key
+from txn.protocol.statuses import Status
 from txn.request import Committed
 from txn.testing.faulty import Call, Fault
 

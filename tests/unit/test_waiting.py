@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 
 from tests.unit.worlds import POLICY, TABLE, World, X, Y, stopped_at
-from txn.assertions import Exact, Version, overtaken
+from txn.assertions import Exact, Version, is_outdated
 from txn.client.engine import Engine
 from txn.errors import (
     AssertionFailedError,
@@ -22,11 +22,13 @@ from txn.errors import (
     StoreError,
 )
 from txn.model import Cell, Check, Key, Mutation
-from txn.protocol import waiting
-from txn.protocol.attempt import ProtocolName, begin_attempt, call_store
-from txn.protocol.commit import lock_at_once, write_rows
-from txn.protocol.phases import Status
-from txn.protocol.waiting import Contention
+from txn.protocol import locks
+from txn.protocol.context import call_store
+from txn.protocol.locks import Contention
+from txn.protocol.prepare import write_rows
+from txn.protocol.six_phase import lock_at_once
+from txn.protocol.statuses import ProtocolName, Status
+from txn.protocol.transaction import begin_commit
 from txn.request import bind_request
 from txn.stores import open_store
 from txn.testing.faulty import Call, Fault, Reply
@@ -72,7 +74,7 @@ def test_only_a_greater_version_can_never_hold_again(
     assertion: Exact | Version, cell: Cell | None, expected: bool
 ) -> None:
     """What is judged without the lock has to stay true whatever happens meanwhile."""
-    assert overtaken(assertion, {X: cell}) is expected
+    assert is_outdated(assertion, {X: cell}) is expected
 
 
 @pytest.mark.parametrize("status", [Status.PUT, Status.CLEANING])
@@ -106,7 +108,7 @@ def in_demand(world: World, *keys: Key) -> Contention:
     for key in keys:
         t = world.begun(Mutation(key, b"1"))
         t.failure = ConflictError("key is locked", key=key, holder=OTHER)
-        hot.learn([t])
+        hot.record_results([t])
     return hot
 
 
@@ -151,7 +153,7 @@ def test_what_becomes_hopeless_outside_fails_with_nothing_written() -> None:
     world.engine.commit([Mutation(X, b"2")])
     rows = len(world.rows())
     context = world.engine.context
-    t = begin_attempt(
+    t = begin_commit(
         context, bind_request([Mutation(X, b"3")], [Version(X, before)], table=TABLE), 5_000
     )
     hot.wait_for_hot_keys([t])
@@ -171,7 +173,7 @@ def test_a_key_is_in_demand_for_a_while_only() -> None:
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client lives for months, and meets conflicts on millions of keys."""
-    monkeypatch.setattr(waiting, "REMEMBERED", 1)
+    monkeypatch.setattr(locks, "REMEMBERED", 1)
     world = World()
     hot = in_demand(world, X, Y)
     t = world.begun(Mutation(X, b"3"), Mutation(Y, b"3"))
@@ -218,11 +220,11 @@ def test_nobody_looks_more_often_than_transactions_take() -> None:
     for _ in range(5):
         t.written_ms = world.clock.monotonic_ms()
         world.clock.advance(400)
-        hot.learn([t])
+        hot.record_results([t])
     locked(world, X)
     blocked = world.begun(Mutation(X, b"1"))
     blocked.failure = ConflictError("key is locked", key=X, holder=OTHER)
-    hot.learn([blocked])
+    hot.record_results([blocked])
     times: list[int] = []
 
     def note(call: Call) -> Fault:

@@ -11,22 +11,24 @@ import pytest
 from txn.client.engine import Engine
 from txn.clock import ManualClock
 from txn.errors import NotApplied
+from txn.events import Event
 from txn.model import Cell, Check, Edit, Family, Key, Mutation, Row
 from txn.policy import Policy
-from txn.protocol.attempt import Attempt, ProtocolName, begin_attempt
-from txn.protocol.lock_cells import holder_of
-from txn.protocol.phases import Status
+from txn.protocol.locks import holder_of
 from txn.protocol.row import TransactionRow, column, decode_row, is_row_key, status_key
+from txn.protocol.statuses import ProtocolName, Status
+from txn.protocol.transaction import PendingCommit, begin_commit
 from txn.request import bind_request
 from txn.stores import open_store
 from txn.stores.base import Store
 from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
-from txn.watch import Event
 
 TABLE = b"data"
 X, Y, Z = (Key(row, "d", "x", TABLE) for row in ("x", "y", "z"))
 TAKEN = [s for s in Status if (s.is_undecided or s.is_decided) and s is not Status.PART]
-POLICY = Policy(attempts=4, deadline_ms=5_000, lease_ms=1_000, courtesy_ms=20, store_patience_ms=10)
+POLICY = Policy(
+    attempts=4, deadline_ms=5_000, lock_ttl_ms=1_000, courtesy_ms=20, store_patience_ms=10
+)
 
 
 def in_memory() -> tuple[Store, ManualClock]:
@@ -48,14 +50,14 @@ class World:
         self,
         policy: Policy = POLICY,
         protocol: ProtocolName | None = None,
-        buckets: int = 1,
+        salt_buckets: int = 1,
         database: bytes | None = b"txn",
     ) -> None:
         self.store, self.clock = World.opened()
         self.store.ensure_table(TABLE, {b"d": Family(database=database)})
         self.policy = policy
         self.protocol = protocol
-        self.buckets = buckets
+        self.salt_buckets = salt_buckets
         self.events: list[Event] = []
         self.faults = FaultyStore(self.store)
         self.engine = self.client(self.faults)
@@ -65,15 +67,15 @@ class World:
         return Engine(
             store or FaultyStore(self.store),
             table=TABLE,
-            buckets=self.buckets,
+            salt_buckets=self.salt_buckets,
             policy=self.policy,
             clock=self.clock,
-            chance=Random(seed),
-            watch=self.watch,
+            rng=Random(seed),
+            on_event=self.on_event,
             protocol=self.protocol,
         )
 
-    def watch(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Take down what clients tell."""
         self.events.append(event)
 
@@ -103,10 +105,10 @@ class World:
     def statuses(self) -> list[Status | None]:
         return [row.status for row in self.rows()]
 
-    def begun(self, *mutations: object) -> Attempt:
+    def begun(self, *mutations: object) -> PendingCommit:
         """An attempt that nothing was written of yet."""
         context = self.engine.context
-        return begin_attempt(context, bind_request(mutations, table=TABLE), self.policy.deadline_ms)
+        return begin_commit(context, bind_request(mutations, table=TABLE), self.policy.deadline_ms)
 
 
 class BreakingOff:

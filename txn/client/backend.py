@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
-from txn.client.turns import Turn
+from txn.client.hot_keys import Ticket
 from txn.errors import TxnError
 from txn.model import Cell, Key, Row
 from txn.policy import Pace
-from txn.protocol.attempt import Context
-from txn.reading.keys import Snapshot
+from txn.protocol.context import Context
+from txn.reading.snapshot import Snapshot
 from txn.request import Ack, Committed, Outcome, Request
 from txn.spans import Span
 
@@ -66,7 +66,7 @@ class Backend(Protocol):
     def read(self, keys: Sequence[Key], deadline_ms: int | None = None) -> Snapshot:
         """Return the keys' cells as of one instant."""
 
-    def look(self, keys: Sequence[Key], turn: Turn, deadline_ms: int | None = None) -> Snapshot:
+    def look(self, keys: Sequence[Key], ticket: Ticket, deadline_ms: int | None = None) -> Snapshot:
         """Return the keys' cells, those of a row as of one instant, perhaps with other cells that
         save the commit of a block to read them again. turn: the block's, at keys in demand; the
         caller ends it with the block."""

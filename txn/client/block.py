@@ -15,7 +15,7 @@ from typing import Self, TypeVar
 
 from txn.assertions import Assertion, Version, bind, check_assertion, holds, list_keys
 from txn.client.backend import Backend
-from txn.client.turns import Turn
+from txn.client.hot_keys import Ticket
 from txn.errors import (
     AssertionFailedError,
     ConflictError,
@@ -25,8 +25,8 @@ from txn.errors import (
 )
 from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_value, check_whole
 from txn.policy import Pace
-from txn.reading.keys import Snapshot
-from txn.reading.rows import SNAPSHOT_ROWS, group_by_row
+from txn.reading.scans import SNAPSHOT_ROWS, group_by_row
+from txn.reading.snapshot import Snapshot
 from txn.request import Committed, Request, bind_key, check_deadline
 from txn.spans import Columns, Span, make_span
 
@@ -54,7 +54,7 @@ class OptimisticTransaction:
         table: bytes | None,
         commit: Commit,
         read_ms: Callable[[], int | None],
-        turn: Turn | None = None,
+        ticket: Ticket | None = None,
     ) -> None:
         self._backend = backend
         self._read_ms = read_ms
@@ -66,7 +66,7 @@ class OptimisticTransaction:
         self._written: dict[Key, bytes | None] = {}
         self._required: list[Assertion] = []
         self._looks = 0
-        self._turn = turn or Turn()
+        self._ticket = ticket or Ticket()
         self._entered = False
         self._open = False
         self.result: Committed | None = None
@@ -85,7 +85,7 @@ class OptimisticTransaction:
         if new:
             for key in new:
                 self._backend.check_key(key, self._read_ms())
-            found = self._backend.look(new, self._turn, self._read_ms())
+            found = self._backend.look(new, self._ticket, self._read_ms())
             self._read.update((key, found[key]) for key in new)
             has_locks = len(found) > len(new)
             if has_locks:
@@ -185,7 +185,7 @@ class OptimisticTransaction:
         except AssertionFailedError as failed:
             raise self._make_conflict(failed) from failed
         finally:
-            self._turn.end()
+            self._ticket.end()
 
     def _commit(self) -> None:
         for key in self._written:
@@ -296,7 +296,7 @@ class Repeats:
         self._conflict = conflict
         if self._made == self._attempts:
             raise conflict
-        pause_ms = self._pace.policy.backoff.pause_ms(self._made, self._pace.random)
+        pause_ms = self._pace.policy.backoff.pause_ms(self._made, self._pace.rng)
         return max(0, min(pause_ms, self.left_ms()))
 
     def make_error(self) -> DeadlineError:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from txn.client.engine import Engine
 from txn.clock import Clock, SystemClock
 from txn.errors import InvalidRequestError
+from txn.events import Listener, silent
 from txn.host.extras import require_extra
 from txn.policy import Policy
-from txn.protocol.attempt import ProtocolName
+from txn.protocol.statuses import ProtocolName
 from txn.request import TRANSACTIONS
 from txn.stores import open_store
-from txn.watch import Watch, silent
 
 
 def connect(
@@ -18,9 +18,9 @@ def connect(
     *,
     table: str | bytes | None = None,
     transactions: str | bytes = TRANSACTIONS,
-    buckets: int = 1,
+    salt_buckets: int = 1,
     policy: Policy | None = None,
-    watch: Watch = silent,
+    on_event: Listener = silent,
     clock: Clock | None = None,
     protocol: ProtocolName | None = None,
     create: bool = True,
@@ -48,9 +48,9 @@ def connect(
                 store,
                 table=table,
                 transactions=transactions,
-                buckets=buckets,
+                salt_buckets=salt_buckets,
                 policy=policy,
-                watch=watch,
+                on_event=on_event,
                 clock=clock,
                 protocol=protocol,
                 create=create,
@@ -58,8 +58,8 @@ def connect(
         except BaseException:
             store.close()
             raise
-    given = (transactions, buckets, policy, protocol)
-    if given != (TRANSACTIONS, 1, None, None) or watch is not silent:
+    given = (transactions, salt_buckets, policy, protocol)
+    if given != (TRANSACTIONS, 1, None, None) or on_event is not silent:
         raise InvalidRequestError(
             "transactions, buckets, policy, watch and protocol are the server's own"
         )

@@ -15,17 +15,18 @@ from typing import Self, TypeVar
 from txn.assertions import Assertion
 from txn.client.backend import Backend
 from txn.client.block import OptimisticTransaction, run_block
+from txn.client.hot_keys import Ticket
 from txn.client.local import LocalBackend
 from txn.client.measured import MeasuredStore
-from txn.client.turns import Turn
 from txn.clock import Clock, SystemClock
 from txn.errors import InvalidRequestError, TxnError
+from txn.events import Listener, guard, silent, wants_calls
 from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_choice
 from txn.policy import Pace, Policy
-from txn.protocol.attempt import Context, ProtocolName
-from txn.protocol.rules import SIX_PHASE
-from txn.reading.keys import Snapshot
-from txn.reading.rows import group_by_row
+from txn.protocol.context import Context
+from txn.protocol.statuses import SIX_PHASE, ProtocolName
+from txn.reading.scans import group_by_row
+from txn.reading.snapshot import Snapshot
 from txn.request import (
     TRANSACTIONS,
     Ack,
@@ -39,7 +40,6 @@ from txn.request import (
 )
 from txn.spans import Columns, Span, make_span
 from txn.stores.base import Store
-from txn.watch import Watch, guard, silent, wants_calls
 
 Given = Request | tuple[Iterable[Mutation | Delete], Iterable[Assertion]]
 RUN_ATTEMPTS = 1_000
@@ -55,28 +55,28 @@ class Engine:
         *,
         table: str | bytes | None = None,
         transactions: str | bytes = TRANSACTIONS,
-        buckets: int = 1,
+        salt_buckets: int = 1,
         policy: Policy | None = None,
-        watch: Watch = silent,
+        on_event: Listener = silent,
         clock: Clock | None = None,
-        chance: random.Random | None = None,
+        rng: random.Random | None = None,
         protocol: ProtocolName | None = None,
         create: bool = True,
     ) -> None:
-        if not 1 <= buckets <= 100:
-            raise InvalidRequestError("buckets must be 1 to 100", buckets=buckets)
+        if not 1 <= salt_buckets <= 100:
+            raise InvalidRequestError("buckets must be 1 to 100", salt_buckets=salt_buckets)
         if protocol is not None:
             check_choice("protocol", protocol, ProtocolName)
-        told = guard(watch)
+        told = guard(on_event)
         context = Context(
-            MeasuredStore(store, told) if wants_calls(watch) else store,
+            MeasuredStore(store, told) if wants_calls(on_event) else store,
             as_bytes("transactions", transactions),
             clock or SystemClock(),
-            chance or random.SystemRandom(),
+            rng or random.SystemRandom(),
             policy or Policy(),
             told,
             SIX_PHASE,
-            buckets,
+            salt_buckets,
         )
         self._stand_on(LocalBackend(context, protocol, create=create), table)
 
@@ -266,7 +266,7 @@ class Engine:
         once_retention_ms: int | None = None,
         labels: Mapping[str, str] | None = None,
         ack: Ack = "complete",
-        turn: Turn | None = None,
+        ticket: Ticket | None = None,
     ) -> OptimisticTransaction:
         """Return a transaction which asks how many ms are left when it commits, and how many a read
         may take. `transaction` and `run` are made of it; turn: how it takes turns at hot keys."""
@@ -284,7 +284,7 @@ class Engine:
             )
             return self._backend.commit(bound, ack, spans, left_ms(), known)
 
-        return OptimisticTransaction(self._backend, self._table, commit, read_ms, turn)
+        return OptimisticTransaction(self._backend, self._table, commit, read_ms, ticket)
 
     def run(
         self,

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from threading import Event, Lock, Thread, current_thread
 
+from txn.events import Queued, QueueName, silent
 from txn.host.forks import Forked
-from txn.protocol.attempt import Context, Transaction, advance
-from txn.protocol.phases import Status
-from txn.protocol.recover import Tell, finish_or_leave, roll_forward, tell_complete
-from txn.watch import Queued, QueueName, silent
+from txn.protocol.context import Context
+from txn.protocol.recovery import Tell, finish_or_leave, mark_complete, roll_forward
+from txn.protocol.statuses import Status
+from txn.protocol.transaction import Transaction, advance
 
 MAX_WAITING = 1000
 TELL_WITHIN_S = 0.05  # by no clock that is handed in: nothing depends on when it happens
@@ -128,11 +129,11 @@ class Finisher(Forked):
             self._tell("decided", -len(decided))
             self._tell("released", -len(released))
             finish_or_leave(self._context, "roll forward", self._roll_forward, decided)
-            finish_or_leave(self._context, "roll forward", tell_complete, released)
+            finish_or_leave(self._context, "roll forward", mark_complete, released)
 
     def _tell(self, queue: QueueName, change: int) -> None:
-        if change and self._context.watch is not silent:
-            self._context.watch(Queued(queue, change))
+        if change and self._context.on_event is not silent:
+            self._context.on_event(Queued(queue, change))
 
     def _roll_forward(self, context: Context, transactions: Sequence[Transaction]) -> None:
         roll_forward(context, transactions, self._choose_telling(self._tell_next))

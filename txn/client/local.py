@@ -7,19 +7,18 @@ rows, where every other client can finish it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from threading import get_ident
-from types import MappingProxyType
 from typing import NoReturn
 
-from txn.client.families import Families
 from txn.client.finisher import Finisher
-from txn.client.gather import Gatherer, InLine
-from txn.client.turns import Lines, Turn
+from txn.client.group_commit import GroupCommit
+from txn.client.hot_keys import HotKeyQueues, Ticket
+from txn.client.schema import Families
 from txn.clock import Clock, measure_ms
 from txn.errors import (
     AssertionFailedError,
@@ -33,31 +32,25 @@ from txn.errors import (
     deny,
     raise_denial,
 )
+from txn.events import Ended, name_outcome, result_of, silent
 from txn.host.crew import Crew
 from txn.model import Cell, Family, Key, Row, plain_table
 from txn.policy import Pace
-from txn.protocol.attempt import (
-    Attempt,
-    Context,
-    ProtocolName,
-    begin_attempt,
-    call_store,
-    is_late,
-)
-from txn.protocol.commit import commit, run_for_available
-from txn.protocol.lock_cells import holder_of
-from txn.protocol.resolve import Resolver, make_corrupt_error
-from txn.protocol.row import FAMILY, RowState, decode_marker, is_row_key, marker_key
-from txn.protocol.row_cells import read_rows
-from txn.protocol.rules import choose_rules, require_transactions
-from txn.protocol.waiting import Contention, fail_late
-from txn.reading.keys import Snapshot, read_atomically
-from txn.reading.look import find_holders
-from txn.reading.rows import read_view, scan_rows
+from txn.protocol.codec import decode_marker
+from txn.protocol.commit import commit
+from txn.protocol.context import Context, call_store
+from txn.protocol.locks import Contention, holder_of
+from txn.protocol.prepare import run_for_available
+from txn.protocol.protocols import choose_rules, require_transactions
+from txn.protocol.recovery import Resolver, make_corrupt_error
+from txn.protocol.row import FAMILY, RowState, is_row_key, marker_key, read_rows
+from txn.protocol.statuses import ProtocolName
+from txn.protocol.transaction import PendingCommit, begin_commit, fail_late, is_late, renew
+from txn.reading.scans import read_view, scan_rows
+from txn.reading.snapshot import Snapshot, find_holders, read_atomically
 from txn.request import Ack, Committed, Outcome, Request, lock_request
 from txn.spans import Span
-from txn.tracing import Trace, begin_traces, watch_batch
-from txn.watch import Ended, name_outcome, result_of, silent
+from txn.tracing import begin_traces, watch_batch
 
 LOOKS = 8
 """How often a block looks at keys in demand, of which somebody holds one: it would be overtaken."""
@@ -72,31 +65,11 @@ ALONE = 8
 """How many requests with futures wait for others at a time."""
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class Wanted(InLine):
-    """A request on its way to its result.
-
-    attempt: the latest one, since begun_ms. tries: how many have been made. rounds: how many
-    batches it was in. is_aside: whether it left the last one before anything was written.
-    asked_ms: when it was asked for, as `measure_ms` tells it. trace: its span, if there is one.
-    teller: which thread settles its future, once one has begun to.
-    """
-
-    attempt: Attempt
-    begun_ms: int
-    tries: int = 0
-    rounds: int = 0
-    is_aside: bool = False
-    asked_ms: float = 0.0
-    trace: Trace | None = None
-    teller: dict[str, int] = field(default_factory=dict)
-
-
 class LocalBackend:
     """Commits and reads with the protocol. Its transaction table is made where it is missing."""
 
     def __init__(self, context: Context, protocol: ProtocolName | None, *, create: bool) -> None:
-        splits = [b"%02d." % bucket for bucket in range(1, context.buckets)]
+        splits = [b"%02d." % bucket for bucket in range(1, context.salt_buckets)]
         own = Family(versions=1, database=plain_table(context.table))
         if create:
             context.store.ensure_table(context.table, {FAMILY: own}, splits)
@@ -107,21 +80,23 @@ class LocalBackend:
         )
         self._families = Families(context)
         self._resolver = Resolver(context)
-        self._contention = Contention(context, self._resolver.settle)
+        self._contention = Contention(context, self._resolver.resolve)
         self._finisher = Finisher(context)
-        self._lines = Lines()
+        self._lines = HotKeyQueues()
         self._crew = Crew(ALONE, "txn-alone")
         policy = context.policy
         # A store of one writer, and of calls in this process, gains nothing by several.
-        lanes = policy.lanes if "remote_calls" in context.store.features else 1
+        concurrent_batches = (
+            policy.concurrent_batches if "remote_calls" in context.store.features else 1
+        )
         self._is_remote = "remote_calls" in context.store.features
-        self._gatherer = Gatherer(
-            self._commit_together,
-            self._tell,
+        self._group_commit = GroupCommit(
+            self._commit_batch,
+            self._settle,
             context.clock,
-            lanes,
+            concurrent_batches,
             policy.linger_ms,
-            watch=context.watch,
+            on_event=context.on_event,
         )
 
     @property
@@ -133,7 +108,7 @@ class LocalBackend:
     def pace(self) -> Pace:
         """How blocks wait before they are run again."""
         context = self._context
-        return Pace(context.clock, context.random, context.policy)
+        return Pace(context.clock, context.rng, context.policy)
 
     # ----------------------------------------------------------------------------- validating
 
@@ -156,15 +131,16 @@ class LocalBackend:
         known: Snapshot,
     ) -> Committed:
         """Commit one request, if its spans have no keys but its own; raise why it was not."""
-        wanted = self._want(request, ack, deadline_ms, spans, known)
-        with self._tell_results([wanted]):
-            if spans:  # looking at ranges may take long: nobody else has to wait for it
-                self._commit_alone(wanted)
+        t = self._begin(request, ack, deadline_ms, spans)
+        t.add_known(known)
+        with self._report_results([t]):
+            if spans:  # validating ranges may take long: no other request has to wait for it
+                self._commit_alone(t)
             else:
-                self._gatherer.commit([wanted])
-                if self._is_open(wanted):
-                    self._commit_alone(wanted)
-            result = self._result(wanted.attempt)
+                self._group_commit.commit([t])
+                if self._is_open(t):
+                    self._commit_alone(t)
+            result = self._result(t)
         if isinstance(result, TxnError):
             raise result
         return result
@@ -176,202 +152,186 @@ class LocalBackend:
 
         In each round go all of them that no earlier one keeps from a lock. Those in conflict go
         again with the next, and keep nobody waiting; only where a round has brought nothing does
-        the first of them wait, alone, for whoever holds its locks.
+        the first of them wait, alone, for the holders of its locks.
         """
-        wanted = [
-            self._want(request, ack, deadline_ms)
+        pending = [
+            self._begin(request, ack, deadline_ms)
             for request, deadline_ms in zip(requests, deadlines_ms, strict=True)
         ]
-        with self._tell_results(wanted):
-            order = Order(wanted)
+        with self._report_results(pending):
+            order = Order(pending)
             while order.ready:
                 self._commit_eager(list(order.ready))
                 self._end_round(order)
-        return [self._result(w.attempt) for w in wanted]
+        return [self._result(t) for t in pending]
 
     def submit(self, request: Request, ack: Ack, deadline_ms: int | None) -> Future[Committed]:
         """Have one request committed soon, with others; the future tells the result."""
-        wanted = self._want(request, ack, deadline_ms)
-        wanted.future = Future()
-        is_told = self._begin_telling([wanted])
+        t = self._begin(request, ack, deadline_ms)
+        t.future = Future()
+        is_reported = self._begin_reports([t])
         try:
-            self._gatherer.submit(wanted)
+            self._group_commit.submit(t)
         except TxnError as error:
-            if is_told:
-                self._tell_result(wanted, error)
+            if is_reported:
+                self._report_result(t, error)
             raise
-        if is_told:
-            wanted.future.add_done_callback(lambda future: self._tell_future(wanted))
-        return wanted.future
+        if is_reported:
+            t.future.add_done_callback(lambda done: self._report_result(t, result_of(done)))
+        return t.future
 
-    def _want(
+    def _begin(
         self,
         request: Request,
         ack: Ack,
         deadline_ms: int | None,
         spans: Sequence[Span] = (),
-        known: Mapping[Key, Cell | None] = MappingProxyType({}),
-    ) -> Wanted:
-        now_ms, usual_ms = self._context.clock.monotonic_ms(), self._context.policy.deadline_ms
-        due_ms = now_ms + (usual_ms if deadline_ms is None else deadline_ms)
-        attempt = self._begin(request, due_ms, spans)
-        attempt.know(known)
-        units = attempt.units.keys()
-        weight = len(attempt.buffer)
-        return Wanted(request, ack, due_ms, units, weight, attempt=attempt, begun_ms=now_ms)
+    ) -> PendingCommit:
+        context = self._context
+        usual_ms = context.policy.deadline_ms
+        due_ms = context.clock.monotonic_ms() + (usual_ms if deadline_ms is None else deadline_ms)
+        return begin_commit(context, request, due_ms, spans, ack)
 
-    def _begin_telling(self, some: Sequence[Wanted]) -> bool:
-        """Begin the spans of requests; return whether anybody is to be told of their results."""
-        traces = begin_traces([w.request for w in some], remote=self._is_remote)
+    def _begin_reports(self, pending: Sequence[PendingCommit]) -> bool:
+        """Begin the tracing spans of requests; return whether their results are to be reported."""
+        traces = begin_traces([t.asked for t in pending], remote=self._is_remote)
         asked_ms = measure_ms()
-        for w, trace in zip(some, traces, strict=True):
-            w.trace, w.asked_ms = trace, asked_ms
-        return self._context.watch is not silent or any(traces)
+        for t, trace in zip(pending, traces, strict=True):
+            t.trace, t.asked_ms = trace, asked_ms
+        return self._context.on_event is not silent or any(traces)
 
     @contextmanager
-    def _tell_results(self, some: Sequence[Wanted]) -> Iterator[None]:
-        if not self._begin_telling(some):
+    def _report_results(self, pending: Sequence[PendingCommit]) -> Iterator[None]:
+        if not self._begin_reports(pending):
             yield
             return
         try:
             yield
         except BaseException as error:
-            for w in some:
-                self._tell_result(w, error)
+            for t in pending:
+                self._report_result(t, error)
             raise
-        for w in some:
-            self._tell_result(w, self._result(w.attempt))
+        for t in pending:
+            self._report_result(t, self._result(t))
 
-    def _tell_future(self, w: Wanted) -> None:
-        """Tell of a future that is done."""
-        assert w.future is not None
-        self._tell_result(w, result_of(w.future))
+    def _report_result(self, t: PendingCommit, result: Committed | BaseException) -> None:
+        if self._context.on_event is not silent:
+            elapsed_ms = measure_ms() - t.asked_ms
+            self._context.on_event(Ended(name_outcome(result), t.tries, elapsed_ms))
+        if t.trace is not None:
+            t.trace.end(result, transaction=t.row_key, tries=t.tries)
 
-    def _tell_result(self, w: Wanted, result: Committed | BaseException) -> None:
-        if self._context.watch is not silent:
-            elapsed_ms = measure_ms() - w.asked_ms
-            self._context.watch(Ended(name_outcome(result), w.tries, elapsed_ms))
-        if w.trace is not None:
-            w.trace.end(result, transaction=w.attempt.row_key, tries=w.tries)
-
-    def _watch_batch(self, some: Sequence[Wanted]) -> Context:
+    def _trace_batch(self, batch: Sequence[PendingCommit]) -> Context:
         """Return what the phases work with, whose watch tells the spans of these requests too."""
         context = self._context
-        watch = watch_batch({w.attempt.row_key: w.trace for w in some}, context.watch)
-        return context if watch is context.watch else replace(context, watch=watch)
+        on_event = watch_batch({t.row_key: t.trace for t in batch}, context.on_event)
+        return context if on_event is context.on_event else replace(context, on_event=on_event)
 
-    def _begin(self, request: Request, due_ms: int, spans: Sequence[Span] = ()) -> Attempt:
-        return begin_attempt(self._context, request, due_ms, spans)
+    def _renew(self, t: PendingCommit) -> None:
+        """Give the request a row key of about now, of which nothing was written."""
+        t.was_deferred = False
+        is_old = self._context.clock.monotonic_ms() - t.begun_ms > FRESH_MS
+        if t.failure is not None or is_old:
+            renew(self._context, t, keep=t.failure is None)
 
-    def _begin_again(self, w: Wanted) -> None:
-        """Give the request an attempt of which nothing was written, with a row key of about now."""
-        now_ms, w.is_aside = self._context.clock.monotonic_ms(), False
-        if w.attempt.failure is not None:
-            w.attempt = self._begin(w.request, w.attempt.due_ms, w.attempt.spans)
-            w.begun_ms = now_ms
-        elif now_ms - w.begun_ms > FRESH_MS:
-            old, w.begun_ms = w.attempt, now_ms
-            w.attempt = self._begin(w.request, old.due_ms, old.spans)
-            w.attempt.know({**old.seen, **old.found})
-
-    def _is_open(self, w: Wanted) -> bool:
+    def _is_open(self, t: PendingCommit) -> bool:
         """Whether the request is to be tried, for the first time or again."""
-        if w.is_aside or (w.attempt.failure is None and w.attempt.status is None and not w.tries):
+        failure = t.failure
+        if t.was_deferred or (failure is None and t.status is None and not t.tries):
             return True
-        failure = w.attempt.failure
         is_conflict = isinstance(failure, ConflictError)
         if isinstance(failure, ConflictError) and failure.holder and not is_row_key(failure.holder):
             return False  # nobody ever gives back what is no lock
-        is_worth_it = w.tries < self._context.policy.attempts
-        return is_conflict and is_worth_it and not is_late(self._context, w.attempt)
+        is_worth_it = t.tries < self._context.policy.attempts
+        return is_conflict and is_worth_it and not is_late(self._context, t)
 
-    def _commit_eager(self, ready: Sequence[Wanted]) -> None:
+    def _commit_eager(self, ready: Sequence[PendingCommit]) -> None:
         """Try, with others and without waiting for anybody, those that were not in conflict too
         often."""
         policy = self._context.policy
-        eager = [w for w in ready if w.rounds < min(EAGER, policy.attempts)]
-        rounds = max((w.rounds for w in eager), default=0)
+        eager = [t for t in ready if t.rounds < min(EAGER, policy.attempts)]
+        rounds = max((t.rounds for t in eager), default=0)
         if rounds:
-            self._context.clock.sleep_ms(policy.backoff.pause_ms(rounds, self._context.random))
+            self._context.clock.sleep_ms(policy.backoff.pause_ms(rounds, self._context.rng))
         if eager:
-            self._gatherer.commit(eager)
+            self._group_commit.commit(eager)
 
     def _end_round(self, order: Order) -> None:
         """Take out those that are done with. Where there is none, the first waits, alone."""
-        done = [w for w in order.ready if not self._is_open(w)]
+        done = [t for t in order.ready if not self._is_open(t)]
         if not done:
             done = list(order.ready)[:1]
             self._commit_alone(done[0])
-        for w in done:
-            order.remove(w)
+        for t in done:
+            order.remove(t)
 
-    def _commit_together(self, batch: Sequence[Wanted]) -> None:
+    def _commit_batch(self, batch: Sequence[PendingCommit]) -> None:
         """Try a batch once, and wait for nobody: one whose keys are in demand, and held just now,
         stands aside before anything is written."""
-        due: list[Attempt] = []
-        aside: list[Attempt] = []
+        due: list[PendingCommit] = []
+        aside: list[PendingCommit] = []
         try:
-            for w in batch:
-                self._begin_again(w)
-                w.rounds += 1
-            due = fail_late(self._context, [w.attempt for w in batch])
+            for t in batch:
+                self._renew(t)
+                t.rounds += 1
+            due = fail_late(self._context, batch)
             self._run(
-                self._watch_batch(batch),
+                self._trace_batch(batch),
                 due,
                 batch[0].ack,
                 patient=False,
-                meet=lambda some: aside.extend(self._contention.stand_aside(some)),
+                meet=lambda some: aside.extend(self._contention.fail_blocked(some)),
             )
         except BaseException as error:
             leave_unknown(due, error)
             raise
         finally:
-            tried = set(due).difference(aside)
-            for w in batch:
-                w.is_aside = w.attempt in aside
-                w.tries += w.attempt in tried
+            for t in batch:
+                t.was_deferred = t in aside
+            for t in set(due).difference(aside):
+                t.tries += 1
 
-    def _commit_alone(self, w: Wanted) -> None:
-        """Try a request until it is done with, and wait for whoever is in its way."""
+    def _commit_alone(self, t: PendingCommit) -> None:
+        """Try a request until it is done with, and wait for whatever is in its way."""
         policy = self._context.policy
-        while self._is_open(w):
-            if w.tries:
-                self._context.clock.sleep_ms(policy.backoff.pause_ms(w.tries, self._context.random))
-            self._begin_again(w)
-            due = fail_late(self._context, [w.attempt])
-            w.tries += len(due)
-            self._run(self._watch_batch([w]), due, w.ack, patient=w.tries > 1)
+        while self._is_open(t):
+            if t.tries:
+                self._context.clock.sleep_ms(policy.backoff.pause_ms(t.tries, self._context.rng))
+            self._renew(t)
+            due = fail_late(self._context, [t])
+            t.tries += len(due)
+            self._run(self._trace_batch([t]), due, t.ack, patient=t.tries > 1)
 
-    def _tell(self, w: Wanted) -> None:
+    def _settle(self, t: PendingCommit) -> None:
         """Settle the future of a request; one that is not done with goes on alone."""
-        if self._is_open(w) and self._crew.hand_over(self._tell_alone, w):
+        if self._is_open(t) and self._crew.hand_over(self._settle_alone, t):
             return
-        self._tell_alone(w)
+        self._settle_alone(t)
 
-    def _tell_alone(self, w: Wanted) -> None:
-        assert w.future is not None
+    def _settle_alone(self, t: PendingCommit) -> None:
+        assert t.future is not None
         # One thread does this, which may have been interrupted at it before.
-        if w.future.done() or w.teller.setdefault("by", get_ident()) != get_ident():
+        if t.future.done() or t.settler.setdefault("by", get_ident()) != get_ident():
             return
         try:
-            self._commit_alone(w)
+            self._commit_alone(t)
         except BaseException as error:
-            leave_unknown([w.attempt], error)
+            leave_unknown([t], error)
             raise
         finally:
-            result = self._result(w.attempt)
+            result = self._result(t)
             if isinstance(result, TxnError):
-                w.future.set_exception(result)
+                t.future.set_exception(result)
             else:
-                w.future.set_result(result)
+                t.future.set_result(result)
 
     def _run(
         self,
         context: Context,
-        attempts: Sequence[Attempt],
+        attempts: Sequence[PendingCommit],
         ack: Ack,
         patient: bool,
-        meet: Callable[[Sequence[Attempt]], None] | None = None,
+        meet: Callable[[Sequence[PendingCommit]], None] | None = None,
     ) -> None:
         """Run the phases of attempts that are not late. meet: what is done first about keys in
         demand; None: their holders are waited for."""
@@ -379,16 +339,16 @@ class LocalBackend:
         try:
             live = run_for_available(meet or self._contention.wait_for_hot_keys, attempts)
             commit(context, live, self._contention, patient, finish)
-            self._contention.learn(live)
+            self._contention.record_results(live)
         except TxnError as error:  # before the decision, so nothing of these is ever committed
             for t in attempts:
                 t.failure = t.failure or deny(error)
         for t in attempts:
-            t.failure = self._resolver.blame(t.failure)
+            t.failure = self._resolver.add_cause(t.failure)
             if t.failure is not None and isinstance(t.failure.__cause__, TableUnavailable):
                 self._families.forget(t.failure.__cause__.table)
 
-    def _result(self, t: Attempt) -> Committed | TxnError:
+    def _result(self, t: PendingCommit) -> Committed | TxnError:
         if t.failure is None:
             return Committed(t.row_key, t.decided.timestamp, complete=t.is_finished)
         if isinstance(t.failure, AssertionFailedError) and t.request.once is not None:
@@ -432,7 +392,7 @@ class LocalBackend:
             due_ms = context.clock.monotonic_ms() + context.policy.deadline_ms
         request = lock_request(keys)
         for _ in context.tries(most=context.policy.attempts):
-            t = self._begin(request, due_ms)
+            t = begin_commit(context, request, due_ms)
             self._run(context, fail_late(context, [t]), "complete", patient=True)
             if not isinstance(t.failure, ConflictError) or is_late(context, t):
                 break
@@ -440,13 +400,13 @@ class LocalBackend:
             raise t.failure
         return t.seen
 
-    def look(self, keys: Sequence[Key], turn: Turn, deadline_ms: int | None = None) -> Snapshot:
+    def look(self, keys: Sequence[Key], ticket: Ticket, deadline_ms: int | None = None) -> Snapshot:
         """Return the keys' cells, in a fenced database with their locks where these are free."""
         context, contention = self._limit(deadline_ms)[0], self._contention
         lock_of = context.rules.lock_of
         hot = contention.list_hot_keys(keys)
         if hot:
-            contention.note_hot(self._lines.wait(turn, map(lock_of, hot)))
+            contention.note_hot(self._lines.wait(ticket, map(lock_of, hot)))
         if not context.rules.locks_rows:
             return self.read(keys, deadline_ms)
         wanted = [*keys, *dict.fromkeys(map(lock_of, keys))]
@@ -525,12 +485,12 @@ class LocalBackend:
 
     def flush(self) -> None:
         """Wait until everything that was submitted or committed is complete, or left to others."""
-        self._gatherer.flush()
+        self._group_commit.flush()
         self._finisher.flush()
 
     def close(self) -> None:
         """Flush, and close the store."""
-        self._gatherer.close()
+        self._group_commit.close()
         self._crew.close()
         self._finisher.flush()
         self._context.store.close()
@@ -544,26 +504,26 @@ class Order:
 
     __slots__ = ("_lines", "ready")
 
-    def __init__(self, wanted: Sequence[Wanted]) -> None:
-        self._lines: dict[Key, deque[Wanted]] = {}
-        units = [unit for w in wanted for unit in w.units]
-        if len(set(units)) == len(units):  # as it mostly is
-            self.ready = dict.fromkeys(wanted)
+    def __init__(self, pending: Sequence[PendingCommit]) -> None:
+        self._lines: dict[Key, deque[PendingCommit]] = {}
+        lock_cells = [unit for t in pending for unit in t.lock_cells]
+        if len(set(lock_cells)) == len(lock_cells):  # as it mostly is
+            self.ready = dict.fromkeys(pending)
             return
-        for w in wanted:
-            for unit in w.units:
-                self._lines.setdefault(unit, deque()).append(w)
-        self.ready = {w: None for w in wanted if self._is_first(w)}
+        for t in pending:
+            for unit in t.lock_cells:
+                self._lines.setdefault(unit, deque()).append(t)
+        self.ready = {t: None for t in pending if self._is_first(t)}
 
-    def _is_first(self, w: Wanted) -> bool:
-        return all(self._lines[unit][0] is w for unit in w.units)
+    def _is_first(self, t: PendingCommit) -> bool:
+        return all(self._lines[unit][0] is t for unit in t.lock_cells)
 
-    def remove(self, w: Wanted) -> None:
+    def remove(self, t: PendingCommit) -> None:
         """Take out one that is ready; those that waited for it alone become so."""
-        del self.ready[w]
+        del self.ready[t]
         if not self._lines:
             return
-        lines = [self._lines[unit] for unit in w.units]
+        lines = [self._lines[unit] for unit in t.lock_cells]
         for line in lines:
             line.popleft()
         self.ready.update((line[0], None) for line in lines if line and self._is_first(line[0]))
@@ -593,7 +553,7 @@ def _stop_at(rows: Iterator[Row], clock: Clock, deadline_ms: int) -> Iterator[Ro
         yield row
 
 
-def leave_unknown(attempts: Sequence[Attempt], error: BaseException) -> None:
+def leave_unknown(attempts: Sequence[PendingCommit], error: BaseException) -> None:
     """Say of those of which it is not known how they ended that it is not."""
     for t in attempts:
         if t.failure is None and (t.status is None or t.status.is_undecided):

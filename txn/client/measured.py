@@ -7,16 +7,16 @@ told when that is over: nothing foreign runs while the store keeps all other wri
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar, cast
 
 from txn.clock import measure_ms
 from txn.errors import NotApplied, StoreError, TxnError
-from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, Unless
-from txn.stores.base import Feature, Store
-from txn.watch import CallName, CallOutcome, StoreCall, Watch
+from txn.events import CallName, CallOutcome, Listener, StoreCall
+from txn.model import Row
+from txn.stores.base import Feature, Store, wrap_call
 
-ATOMIC: Feature = "atomic_together"
+ATOMIC: Feature = "atomic"
 T = TypeVar("T")
 
 
@@ -30,95 +30,54 @@ class MeasuredStore:
     """A store that tells of its calls. A `read` that does something beside takes as long as both,
     and a `scan` only as long as the store: it is told once its last row was taken, or it failed."""
 
-    def __init__(self, inner: Store, watch: Watch) -> None:
+    def __init__(self, inner: Store, on_event: Listener) -> None:
         self._inner = inner
-        self._watch = watch
+        self._watch = on_event
         self._told = _Told()
 
     @property
     def features(self) -> frozenset[Feature]:
         return self._inner.features
 
-    def read(
-        self, *groups: Collection[Key], beside: Callable[[], None] | None = None
-    ) -> dict[Key, Cell | None]:
-        items = sum(map(len, groups))
-        return self._measure("read", items, lambda: self._inner.read(*groups, beside=beside))
+    read = wrap_call(Store.read)
+    read_versions = wrap_call(Store.read_versions)
+    write = wrap_call(Store.write)
+    check_and_put = wrap_call(Store.check_and_put)
+    scan = wrap_call(Store.scan)
+    list_tables = wrap_call(Store.list_tables)
+    describe = wrap_call(Store.describe)
+    ensure_table = wrap_call(Store.ensure_table)
+    find_splits = wrap_call(Store.find_splits)
+    compact = wrap_call(Store.compact)
 
-    def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
-        def call() -> dict[Key, list[Cell]]:
-            return self._inner.read_versions(keys, count)
+    def _around(self, name: str, items: tuple[Any, ...], call: Callable[[], Any]) -> Any:
+        if name == "scan":
+            return self._measure_scan(call)
+        count = 1 if name == "list_tables" else len(items)
+        return self._measure(cast(CallName, name), count, call)
 
-        return self._measure("read_versions", len(keys), call)
-
-    def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
-        def call() -> None:
-            self._inner.write(edits, durable=durable, by_row=by_row)
-
-        self._measure("write", len(edits), call)
-
-    def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
-        def call() -> list[bool]:
-            return self._inner.check_and_put(checks, durable=durable)
-
-        return self._measure("check_and_put", len(checks), call)
-
-    def scan(
-        self,
-        table: bytes,
-        start: bytes = b"",
-        stop: bytes | None = None,
-        columns: Columns = None,
-        unless: Unless | None = None,
-        *,
-        reverse: bool = False,
-    ) -> Iterator[Row]:
+    def _measure_scan(self, call: Callable[[], Iterator[Row]]) -> Iterator[Row]:
         began_ms = measure_ms()
         try:
-            rows = self._inner.scan(table, start, stop, columns, unless, reverse=reverse)
+            rows = call()
         except BaseException as error:
             outcome = self._judge(error, "scan")
             self._tell(StoreCall("scan", outcome, 0, measure_ms() - began_ms))
             raise
         return self._tell_scan(rows)
 
-    def together(self, work: Callable[[], None]) -> None:
+    def atomically(self, work: Callable[[], None]) -> None:
         if self._told.later is not None:  # within another one it just runs
-            self._inner.together(work)
+            self._inner.atomically(work)
             return
         later: list[StoreCall] = []
         self._told.later = later
         try:
-            self._measure("together", 1, lambda: self._inner.together(work))
+            self._measure("atomically", 1, lambda: self._inner.atomically(work))
         finally:
             self._told.later = None
             for event in later:
                 self._watch(event)
-
-    def list_tables(self) -> list[bytes]:
-        return self._measure("list_tables", 1, self._inner.list_tables)
-
-    def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
-        return self._measure("describe", 1, lambda: self._inner.describe(table))
-
-    def ensure_table(
-        self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
-    ) -> None:
-        def call() -> None:
-            self._inner.ensure_table(table, families, splits)
-
-        self._measure("ensure_table", 1, call)
-
-    def find_splits(
-        self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
-    ) -> list[bytes]:
-        def call() -> list[bytes]:
-            return self._inner.find_splits(table, count, start, stop)
-
-        return self._measure("find_splits", 1, call)
-
-    def compact(self, table: bytes, purge_before_ms: int) -> None:
-        self._measure("compact", 1, lambda: self._inner.compact(table, purge_before_ms))
 
     def close(self) -> None:
         self._inner.close()
@@ -165,10 +124,10 @@ class MeasuredStore:
         is_atomic = ATOMIC in self.features
         if isinstance(error, StoreError):
             error.call = error.call or name
-        if name == "together" and not is_atomic:
+        if name == "atomically" and not is_atomic:
             return "maybe applied"
         if isinstance(error, StoreError):
             return "not applied" if isinstance(error, NotApplied) else "maybe applied"
-        is_together = name == "together" or self._told.later is not None
+        is_together = name == "atomically" or self._told.later is not None
         is_undone = is_together and is_atomic and isinstance(error, Exception)
         return "refused" if is_undone or isinstance(error, TxnError) else "maybe applied"

@@ -1,5 +1,5 @@
-"""Commits of what is too large for one row, written by several processes: one begins it, any number
-write parts of it, one commits it. Only the row key of its transaction goes between them."""
+"""Transactions that are too large for one row, written by several processes: one begins it, any
+number write parts of it, one commits it. They share nothing but the row key of the transaction."""
 
 from __future__ import annotations
 
@@ -12,25 +12,31 @@ from txn.assertions import Assertion
 from txn.client.engine import Engine
 from txn.clock import measure_ms
 from txn.errors import AbortedError, InvalidRequestError, StoreError, raise_denial
+from txn.events import Ended, name_outcome
 from txn.model import Delete, Mutation, as_bytes, check_whole
-from txn.protocol.attempt import Context, Transaction, load_transaction
-from txn.protocol.beats import put_beats
-from txn.protocol.parts import begin_whole, decide_whole, write_part
-from txn.protocol.phases import Status
-from txn.protocol.recover import finish_or_leave, release_parts, roll_back, roll_forward
-from txn.protocol.resolve import Resolver, make_corrupt_error
-from txn.protocol.row import MOST_PARTS, RowState, decode_marker, marker_key, part_key
-from txn.protocol.row_cells import read_rows
-from txn.protocol.waiting import Contention
+from txn.protocol.children import begin_parent, decide_parent, write_child
+from txn.protocol.codec import decode_marker
+from txn.protocol.context import Context
+from txn.protocol.locks import Contention
+from txn.protocol.recovery import (
+    Resolver,
+    finish_or_leave,
+    make_corrupt_error,
+    release_children,
+    roll_back,
+    roll_forward,
+)
+from txn.protocol.row import MAX_CHILDREN, RowState, child_key, marker_key, read_rows
+from txn.protocol.statuses import Status
+from txn.protocol.transaction import Transaction, load_transaction, write_heartbeats
 from txn.repeating import repeat
 from txn.request import Ack, Committed, Request, bind_request
 from txn.text import reason_text
 from txn.tracing import begin_traces, watch_batch
-from txn.watch import Ended, name_outcome
 
 
 class PartsClient:
-    """What one process does of transactions in parts, through an engine with a store of its own.
+    """The steps of transactions in parts, through an engine with a store of its own.
 
     The lease of the engine's policy is that of the transaction: its owners show that it lives with
     `beating`. wait_ms: how long a part may wait for keys that others hold, None: as long as the
@@ -41,14 +47,14 @@ class PartsClient:
         self._engine = engine
         self._wait_ms = engine.context.policy.deadline_ms if wait_ms is None else wait_ms
         self._context = engine.context
-        self._contention = Contention(self._context, Resolver(self._context).settle)
+        self._contention = Contention(self._context, Resolver(self._context).resolve)
 
     def begin(
         self, *, once: str | bytes | None = None, labels: Mapping[str, str] | None = None
     ) -> bytes:
         """Write the row of a transaction, and return its row key. Nothing is locked yet."""
         token = None if once is None else as_bytes("once", once)
-        return begin_whole(self._context, token, dict(labels or {})).row_key
+        return begin_parent(self._context, token, dict(labels or {})).row_key
 
     def write(
         self,
@@ -58,8 +64,8 @@ class PartsClient:
         mutations: Iterable[Mutation | Delete],
         assertions: Iterable[Assertion] = (),
     ) -> int:
-        """Write the how-manyth part, from 0, of a task; return the least commit timestamp that
-        this allows. No two parts may have a key in common: the second one is refused.
+        """Write part `number` (0-based) of a task; return the least commit timestamp that this
+        allows. No two parts may have a key in common: the second one is refused.
 
         The same part may be written again, by a task that is run again, and then has to be the
         same. Raises InvalidRequestError, AssertionFailedError, or ConflictError where a key is kept
@@ -67,36 +73,38 @@ class PartsClient:
         """
         check_whole("task", task, 0)
         check_whole("number", number, 0)
-        if max(task, number) >= MOST_PARTS:
-            raise InvalidRequestError("too many parts", task=task, number=number, limit=MOST_PARTS)
+        if max(task, number) >= MAX_CHILDREN:
+            raise InvalidRequestError(
+                "too many parts", task=task, number=number, limit=MAX_CHILDREN
+            )
         request = bind_request(mutations, assertions)
         self._engine.check_request(request)
-        part = part_key(transaction, task, number)
+        part = child_key(transaction, task, number)
         due_ms = self._context.clock.monotonic_ms() + self._wait_ms
-        return write_part(self._context, part, request, self._contention, due_ms)
+        return write_child(self._context, part, request, self._contention, due_ms)
 
     def commit(
         self, transaction: bytes, counts: Sequence[int], timestamp: int, ack: Ack = "complete"
     ) -> Committed:
         """Commit with all that was written: how many parts by each task, and the greatest of their
-        timestamps. One that is committed already is told of, and finished. Raises what
-        `Engine.commit` raises; whatever is raised but a CommitOutcomeUnknown, nothing was
-        committed. An AbortedError leaves nothing behind. With ack="decided" it returns at the
-        decision, and leaves the rest to whoever comes by."""
-        if len(counts) > MOST_PARTS:
-            raise InvalidRequestError("too many tasks", tasks=len(counts), limit=MOST_PARTS)
+        timestamps. One that is committed already is finished, and returned. Raises the errors of
+        `Engine.commit`; with any of them but CommitOutcomeUnknown nothing was committed. An
+        AbortedError leaves nothing behind. With ack="decided" it returns at the decision, and the
+        next client that meets a lock does the rest."""
+        if len(counts) > MAX_CHILDREN:
+            raise InvalidRequestError("too many tasks", tasks=len(counts), limit=MAX_CHILDREN)
         for count in counts:
             check_whole("counts", count, 0)
-            if count > MOST_PARTS:
-                raise InvalidRequestError("too many parts", count=count, limit=MOST_PARTS)
+            if count > MAX_CHILDREN:
+                raise InvalidRequestError("too many parts", count=count, limit=MAX_CHILDREN)
         began_ms = measure_ms()
         is_remote = "remote_calls" in self._context.store.features
         (trace,) = begin_traces([Request(())], remote=is_remote)  # its keys are in its parts
-        watch = watch_batch({transaction: trace}, self._context.watch)
-        context = replace(self._context, watch=watch)
+        on_event = watch_batch({transaction: trace}, self._context.on_event)
+        context = replace(self._context, on_event=on_event)
 
         def tell(result: Committed | BaseException) -> None:
-            self._context.watch(Ended(name_outcome(result), 1, measure_ms() - began_ms))
+            self._context.on_event(Ended(name_outcome(result), 1, measure_ms() - began_ms))
             if trace is not None:
                 trace.end(result, transaction=transaction, tries=1)
 
@@ -112,7 +120,7 @@ class PartsClient:
         self, context: Context, transaction: bytes, counts: Sequence[int], timestamp: int, ack: Ack
     ) -> Committed:
         try:
-            t = decide_whole(context, transaction, counts, timestamp, self._contention)
+            t = decide_parent(context, transaction, counts, timestamp, self._contention)
         except StoreError as error:
             raise_denial(error)
         except AbortedError as error:
@@ -145,28 +153,28 @@ class PartsClient:
         t = load_transaction(context, row)
         was_aborted = t.status is Status.ABORTED
         roll_back(context, [t], lambda _: reason)
-        if was_aborted:  # by who met one of its parts, and has left the others
-            release_parts(context, transaction, reason)
+        if was_aborted:  # by a client that met one of its parts, and has left the others
+            release_children(context, transaction, reason)
         return t
 
     @contextmanager
-    def beating(self, transaction: bytes) -> Iterator[None]:
+    def sending_heartbeats(self, transaction: bytes) -> Iterator[None]:
         """Show that the transaction lives, three times a lease, until the block is over."""
-        over, every_s = Event(), self._context.policy.lease_ms / 3_000
+        over, every_s = Event(), self._context.policy.lock_ttl_ms / 3_000
 
-        def beat() -> None:
-            self.beat(transaction)
+        def heartbeat() -> None:
+            self.heartbeat(transaction)
 
-        work = ("show life", beat, over, every_s, self._context.watch)
-        beats = Thread(target=repeat, args=work, name="txn-beat", daemon=True)
-        beats.start()
+        work = ("show life", heartbeat, over, every_s, self._context.on_event)
+        heartbeats = Thread(target=repeat, args=work, name="txn-beat", daemon=True)
+        heartbeats.start()
         try:
             yield
         finally:
             over.set()
-            beats.join()
+            heartbeats.join()
 
-    def beat(self, transaction: bytes) -> None:
+    def heartbeat(self, transaction: bytes) -> None:
         """Show that the transaction lives."""
         # At the server's time: of several owners one may have a clock that is behind.
-        put_beats(self._context, {transaction: None})
+        write_heartbeats(self._context, {transaction: None})

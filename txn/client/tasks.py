@@ -1,7 +1,8 @@
 """An engine for asyncio: the same transactions, awaited.
 
-Commits go through `Engine.submit`, so that thousands of tasks gather in batches and need no thread
-each. What else blocks is done by a bounded number of threads.
+The methods take their signatures from the blocking ones. Commits go through `Engine.submit`, so
+that thousands of tasks share batches and need no thread each; a bounded number of threads makes all
+other calls that block.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Collection,
+    Coroutine,
     Iterable,
     Mapping,
     Sequence,
@@ -19,23 +20,25 @@ from collections.abc import (
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from contextvars import copy_context
-from functools import partial
+from functools import partial, wraps
 from itertools import islice
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from txn.assertions import Assertion
 from txn.client.block import OptimisticTransaction, Repeats
 from txn.client.connect import connect
-from txn.client.engine import RUN_ATTEMPTS, Engine, Given
-from txn.client.turns import Turn
-from txn.errors import ConflictError, TxnError
-from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_whole
-from txn.request import Ack, Committed, Outcome, Request, check_deadline
-from txn.spans import Columns
+from txn.client.engine import RUN_ATTEMPTS, Engine
+from txn.client.hot_keys import Ticket
+from txn.clock import Clock
+from txn.errors import ConflictError
+from txn.model import Delete, Key, Mutation, Row, as_bytes, check_whole
+from txn.request import Ack, Committed, Request
 
 THREADS = 16
 PAGE_ROWS = 200
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -51,24 +54,92 @@ async def connect_async(
         yield engine
 
 
-class AsyncEngine:
-    """What an Engine does, for tasks of one event loop; `engine` is that engine.
+class Threads:
+    """A bounded number of threads for calls that block. A `deadline_ms` counts from the call, and
+    not from when there is a thread for it."""
 
+    def __init__(self, count: int, clock: Clock) -> None:
+        self._clock = clock
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix="txn-async")
+
+    async def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Call the function in a thread, in the task's context. If the task is cancelled, the
+        thread carries on with the call."""
+        called_ms = self._clock.monotonic_ms()
+
+        def work() -> T:
+            waited_ms = self._clock.monotonic_ms() - called_ms
+            if "deadline_ms" in kwargs:
+                kwargs["deadline_ms"] = _subtract(kwargs["deadline_ms"], waited_ms)
+            return function(*args, **kwargs)
+
+        call = partial(copy_context().run, work)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+
+    def close(self) -> None:
+        """Take no more calls."""
+        self._pool.shutdown(wait=False)
+
+
+def _subtract(deadline_ms: Any, waited_ms: int) -> Any:
+    """Return what is left of a deadline, or of each of a list; anything else is the engine's to
+    refuse."""
+    if type(deadline_ms) is int:
+        return deadline_ms - waited_ms
+    if isinstance(deadline_ms, Sequence) and not isinstance(deadline_ms, str | bytes):
+        return [_subtract(each, waited_ms) for each in deadline_ms]
+    return deadline_ms
+
+
+def _like(
+    blocking: Callable[Concatenate[Any, P], Any],
+) -> Callable[[Callable[..., R]], Callable[Concatenate[Any, P], R]]:
+    """Give a method the name, signature and docstring of a blocking one."""
+
+    def apply(method: Callable[..., R]) -> Callable[Concatenate[Any, P], R]:
+        return cast(Callable[Concatenate[Any, P], R], wraps(blocking)(method))
+
+    return apply
+
+
+def _run_in_thread(
+    blocking: Callable[Concatenate[Any, P], T],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """Return the method that calls a blocking one in a thread, and is awaited."""
+
+    @_like(blocking)
+    async def call(self: AsyncEngine | AsyncTransaction, *args: Any, **kwargs: Any) -> T:
+        method: Callable[..., T] = getattr(self._blocking, blocking.__name__)
+        return await self._threads.call(method, *args, **kwargs)
+
+    return call
+
+
+class AsyncEngine:
+    """An engine for the tasks of one event loop; `engine` is the one that it uses.
+
+    Its methods have the arguments of `Engine`'s, and are awaited; `scan` is an asynchronous
+    iterator, and `transaction` is for an `async with` block. Tasks take no turns at hot keys.
     threads: how many reads, scans and ends of blocks go on at a time; commits need none.
 
     A task that is cancelled as it waits for a commit is cancelled at once. If the commit's batch
-    had not begun, nothing is written; if it had, the commit goes on, and may happen. Who has to
-    know gives the request a `once` token, and commits it again.
+    had not begun, nothing is written; if it had, the commit goes on, and may happen. A caller that
+    has to know gives the request a `once` token, and commits it again.
     """
 
     def __init__(self, engine: Engine, *, threads: int = THREADS) -> None:
         check_whole("threads", threads, 1)
-        self.engine = engine
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="txn-async")
-        self._met: set[tuple[bytes | None, bytes]] = set()  # tables and families
+        self.engine = self._blocking = engine
+        self._threads = Threads(threads, engine.pace.clock)
+        self._checked: set[tuple[bytes | None, bytes]] = set()  # tables and families
 
-    # ----------------------------------------------------------------------------- committing
+    commit_many = _run_in_thread(Engine.commit_many)
+    read = _run_in_thread(Engine.read)
+    outcome = _run_in_thread(Engine.outcome)
+    ensure_table = _run_in_thread(Engine.ensure_table)
+    flush = _run_in_thread(Engine.flush)
 
+    @_like(Engine.commit)
     async def commit(
         self,
         mutations: Iterable[Mutation | Delete],
@@ -77,95 +148,35 @@ class AsyncEngine:
         once: str | bytes | None = None,
         once_retention_ms: int | None = None,
         labels: Mapping[str, str] | None = None,
-        ack: Ack = "complete",
-        deadline_ms: int | None = None,
+        **submitted: Any,
     ) -> Committed:
-        """Apply all mutations if all assertions hold, else none: see `Engine.commit`."""
         token = None if once is None else as_bytes("once", once)
         request = Request(
             tuple(mutations), tuple(assertions), token, dict(labels or {}), once_retention_ms
         )
         await self._check(request)
-        future = self.engine.submit(request, ack=ack, deadline_ms=deadline_ms)
-        return await asyncio.wrap_future(future)
+        return await asyncio.wrap_future(self.engine.submit(request, **submitted))
 
     async def _check(self, request: Request) -> None:
-        """Have a thread look up what was not met yet, which may take long."""
+        """Look up tables and families that were not met yet in a thread: it may take long."""
         try:
-            places = {(key.table, key.family) for key in request.keys}
+            families = {(key.table, key.family) for key in request.keys}
         except (AttributeError, TypeError):
-            return  # what is wrong with it is told when it is submitted
-        if not places <= self._met:
-            await self.work(partial(self.engine.check_request, request))
-            self._met |= places
+            return  # `submit` says what is wrong with it
+        if not families <= self._checked:
+            await self._threads.call(self.engine.check_request, request)
+            self._checked |= families
 
-    async def commit_many(
-        self,
-        requests: Iterable[Given],
-        *,
-        ack: Ack = "complete",
-        deadline_ms: Sequence[int | None] | None = None,
-    ) -> list[Committed | TxnError]:
-        """Commit many independent transactions together: see `Engine.commit_many`."""
-        wanted = list(requests)
-        times = None if deadline_ms is None else [self._count_down(each) for each in deadline_ms]
-        return await self.work(
-            lambda: self.engine.commit_many(
-                wanted, ack=ack, deadline_ms=None if times is None else [left() for left in times]
-            )
-        )
-
-    # -------------------------------------------------------------------------------- reading
-
-    async def read(
-        self, keys: Collection[Key], *, deadline_ms: int | None = None
-    ) -> dict[Key, Cell | None]:
-        """Return the keys' cells as of one instant: see `Engine.read`."""
-        left_ms = self._count_down(deadline_ms)
-        return await self.work(lambda: self.engine.read(keys, deadline_ms=left_ms()))
-
-    async def scan(
-        self,
-        table: str | bytes | None = None,
-        start: str | bytes = b"",
-        stop: str | bytes | None = None,
-        *,
-        prefix: str | bytes | None = None,
-        columns: Columns | None = None,
-        snapshot: bool = False,
-        deadline_ms: int | None = None,
-    ) -> AsyncIterator[Row]:
-        """Yield rows in order, as `Engine.scan` does."""
-        scan = partial(
-            self.engine.scan, table, start, stop, prefix=prefix, columns=columns, snapshot=snapshot
-        )
-        left_ms = self._count_down(deadline_ms)
-        rows = await self.work(lambda: scan(deadline_ms=left_ms()))
-        while page := await self.work(lambda: list(islice(rows, PAGE_ROWS))):
+    @_like(Engine.scan)
+    async def scan(self, *args: Any, **kwargs: Any) -> AsyncIterator[Row]:
+        rows = await self._threads.call(self.engine.scan, *args, **kwargs)
+        while page := await self._threads.call(lambda: list(islice(rows, PAGE_ROWS))):
             for row in page:
                 yield row
 
-    # --------------------------------------------------------------------------- interactively
-
-    def transaction(
-        self,
-        *,
-        once: str | bytes | None = None,
-        once_retention_ms: int | None = None,
-        labels: Mapping[str, str] | None = None,
-        ack: Ack = "complete",
-        deadline_ms: int | None = None,
-    ) -> AsyncTransaction:
-        """Return a transaction for one `async with` block, which commits it at its end: see
-        `Engine.transaction`. Tasks take no turns at keys in demand, as threads do."""
-        return self._begin(
-            lambda: deadline_ms,
-            lambda: deadline_ms,
-            once=once,
-            once_retention_ms=once_retention_ms,
-            labels=labels,
-            ack=ack,
-        )
+    @_like(Engine.transaction)
+    def transaction(self, *, deadline_ms: int | None = None, **terms: Any) -> AsyncTransaction:
+        return self._begin(lambda: deadline_ms, lambda: deadline_ms, **terms)
 
     async def run(
         self,
@@ -180,45 +191,25 @@ class AsyncEngine:
     ) -> T:
         """Await a function with a transaction, commit, and return what the function returned; do
         all of it again on a ConflictError: see `Engine.run`."""
+        terms = {"once": once, "once_retention_ms": once_retention_ms, "labels": labels, "ack": ack}
         repeats = Repeats(self.engine.pace, attempts, deadline_ms)
         while repeats.begin():
             try:
-                async with self._begin(
-                    repeats.left_ms,
-                    repeats.read_ms,
-                    once=once,
-                    once_retention_ms=once_retention_ms,
-                    labels=labels,
-                    ack=ack,
-                ) as t:
+                async with self._begin(repeats.left_ms, repeats.read_ms, **terms) as t:
                     return await function(t)
             except ConflictError as error:
                 await asyncio.sleep(repeats.note(error) / 1000)
         raise repeats.make_error()
 
-    def _begin(self, *times: Callable[[], int | None], **arguments: Any) -> AsyncTransaction:
-        # A thread that waited for a turn would be missing to whoever has it.
-        block = self.engine.begin_block(*times, turn=Turn(waits=False), **arguments)
-        return AsyncTransaction(block, self.work)
-
-    # ------------------------------------------------------------------------ tables and ending
-
-    async def outcome(self, transaction: str | bytes) -> Outcome:
-        """Return what has become of a transaction, by its row key."""
-        return await self.work(partial(self.engine.outcome, transaction))
-
-    async def ensure_table(self, table: str | bytes, families: Iterable[str | bytes]) -> None:
-        """Create the table and those of its families that are missing."""
-        await self.work(partial(self.engine.ensure_table, table, list(families)))
-
-    async def flush(self) -> None:
-        """Wait until everything that was committed is complete, or left to others."""
-        await self.work(self.engine.flush)
+    def _begin(self, *times: Callable[[], int | None], **terms: Any) -> AsyncTransaction:
+        # A thread that waited for its turn would be missing to the task that has it.
+        block = self.engine.begin_block(*times, ticket=Ticket(waits=False), **terms)
+        return AsyncTransaction(block, self._threads)
 
     async def close(self) -> None:
         """Wait for what is under way, and close the engine."""
-        await self.work(self.engine.close)
-        self._pool.shutdown(wait=False)
+        await self._threads.call(self.engine.close)
+        self._threads.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -226,85 +217,41 @@ class AsyncEngine:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _count_down(self, deadline_ms: int | None) -> Callable[[], int | None]:
-        """Return what tells how many ms are left, however long a thread has to be waited for."""
-        check_deadline(deadline_ms)
-        if deadline_ms is None:
-            return lambda: None
-        due_ms = self.engine.pace.clock.monotonic_ms() + deadline_ms
-        return lambda: due_ms - self.engine.pace.clock.monotonic_ms()
-
-    async def work(self, function: Callable[[], T]) -> T:
-        """Call a function that blocks in one of the threads, in the task's context. Cancelled, it
-        is left to end there."""
-        call = partial(copy_context().run, function)
-        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
-
-
-Work = Callable[[Callable[[], Any]], Awaitable[Any]]
-
 
 class AsyncTransaction:
     """One block's reads and writes, awaited: see `OptimisticTransaction`. A block that is cancelled
     writes nothing, unless it was committing already."""
 
-    def __init__(self, block: OptimisticTransaction, work: Work) -> None:
-        self._block = block
-        self._work = work
+    def __init__(self, block: OptimisticTransaction, threads: Threads) -> None:
+        self._blocking = block
+        self._threads = threads
+
+    get = _run_in_thread(OptimisticTransaction.get)
+    get_many = _run_in_thread(OptimisticTransaction.get_many)
+    scan = _run_in_thread(OptimisticTransaction.scan)
+    increment = _run_in_thread(OptimisticTransaction.increment)
+    append = _run_in_thread(OptimisticTransaction.append)
 
     @property
     def result(self) -> Committed | None:
         """After the block: the Committed, or None where it wrote nothing."""
-        return self._block.result
-
-    async def get(self, key: Key) -> bytes | None:
-        """Return the key's value, or None: what this block wrote, else what it read first."""
-        return (await self.get_many([key]))[key]
-
-    async def get_many(self, wanted: Collection[Key]) -> dict[Key, bytes | None]:
-        """Return the values of keys."""
-        values: dict[Key, bytes | None] = await self._work(partial(self._block.get_many, wanted))
-        return values
-
-    async def scan(
-        self,
-        table: str | bytes | None = None,
-        start: str | bytes = b"",
-        stop: str | bytes | None = None,
-        *,
-        prefix: str | bytes | None = None,
-        columns: Columns | None = None,
-    ) -> list[Row]:
-        """Return the rows of a range that have a value, in order, with what this block wrote."""
-        scan = partial(self._block.scan, table, start, stop, prefix=prefix, columns=columns)
-        rows: list[Row] = await self._work(scan)
-        return rows
+        return self._blocking.result
 
     def put(self, key: Key, value: str | bytes) -> None:
         """Set the key's value when the block commits."""
-        self._block.put(key, value)
+        self._blocking.put(key, value)
 
     def delete(self, key: Key) -> None:
         """Remove the key when the block commits."""
-        self._block.delete(key)
+        self._blocking.delete(key)
 
     def require(self, assertion: Assertion) -> None:
         """Commit only if the assertion holds of the stored cells as they are before this block's
         own changes."""
-        self._block.require(assertion)
-
-    async def increment(self, key: Key, by: int = 1) -> int:
-        """Add to a counter; return its new value."""
-        total: int = await self._work(partial(self._block.increment, key, by))
-        return total
-
-    async def append(self, key: Key, value: str | bytes) -> bytes:
-        """Add bytes to the end of the key's value; return all of it."""
-        whole: bytes = await self._work(partial(self._block.append, key, value))
-        return whole
+        self._blocking.require(assertion)
 
     async def __aenter__(self) -> Self:
-        self._block.__enter__()
+        self._blocking.__enter__()
         return self
 
     async def __aexit__(
@@ -314,6 +261,6 @@ class AsyncTransaction:
         trace: TracebackType | None,
     ) -> None:
         if error is not None:
-            self._block.__exit__(kind, error, trace)  # which only closes it
+            self._blocking.__exit__(kind, error, trace)  # which only closes it
         else:
-            await self._work(partial(self._block.__exit__, None, None, None))
+            await self._threads.call(self._blocking.__exit__, None, None, None)

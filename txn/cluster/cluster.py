@@ -184,7 +184,7 @@ def start(
     settings: Settings,
     *,
     clock: Clock | None = None,
-    chance: random.Random | None = None,
+    rng: random.Random | None = None,
     said: Said = lambda step: None,
     fetched: Fetched = lambda done, total: None,
 ) -> Cluster:
@@ -200,7 +200,7 @@ def start(
         last = before.ports if before else {}
         settings = settings.with_version(before.version if before else None)
         jars = fetch(fetched=fetched, jars=read_locked(settings.version))
-        with claimed_ports(settings, last, chance or random.SystemRandom()) as ports:
+        with claimed_ports(settings, last, rng or random.SystemRandom()) as ports:
             cluster = Cluster(replace(settings, ports=ports), {}, clock)
             configuration.write_configuration(cluster.settings)
             try:

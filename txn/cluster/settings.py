@@ -109,7 +109,7 @@ def _order(version: str) -> tuple[int, ...]:
 
 
 def choose_ports(
-    settings: Settings, chosen: Mapping[str, int], before: Mapping[str, int], chance: random.Random
+    settings: Settings, chosen: Mapping[str, int], before: Mapping[str, int], rng: random.Random
 ) -> dict[str, int]:
     """Return a port for each name: the chosen one, else the one used before, else a free one.
 
@@ -119,7 +119,7 @@ def choose_ports(
         if not _is_free(port):
             raise SettingsError("the port is taken", name=name, port=port)
     taken = {*chosen.values(), *before.values()}
-    free = (port for port in _candidates(chance) if port not in taken)
+    free = (port for port in _candidates(rng) if port not in taken)
     ports: dict[str, int] = {}
     for name in settings.port_names():
         last = before.get(name)
@@ -129,11 +129,11 @@ def choose_ports(
 
 @contextmanager
 def claimed_ports(
-    settings: Settings, before: Mapping[str, int], chance: random.Random
+    settings: Settings, before: Mapping[str, int], rng: random.Random
 ) -> Iterator[dict[str, int]]:
     """Choose ports for the settings, and keep other starts from them while the servers start."""
     for _ in range(PORT_TRIES):
-        ports = choose_ports(settings, settings.ports, before, chance)
+        ports = choose_ports(settings, settings.ports, before, rng)
         with ExitStack() as claims:
             try:
                 for name, port in ports.items():
@@ -146,9 +146,9 @@ def claimed_ports(
     raise SettingsError("no free ports", first=PORTS_FROM, last=PORTS_TO)
 
 
-def _candidates(chance: random.Random) -> Iterator[int]:
+def _candidates(rng: random.Random) -> Iterator[int]:
     """Different free ports."""
-    for port in chance.sample(range(PORTS_FROM, PORTS_TO), PORT_TRIES):
+    for port in rng.sample(range(PORTS_FROM, PORTS_TO), PORT_TRIES):
         if _is_unclaimed(port):
             yield port
     raise SettingsError("no free ports", first=PORTS_FROM, last=PORTS_TO)

@@ -31,9 +31,9 @@ from txn.demo.data import (
     flight_row,
 )
 from txn.policy import Policy
-from txn.protocol.phases import Status
 from txn.protocol.row import FAMILY as OWN_FAMILY
-from txn.protocol.row import decode_row, whole_of
+from txn.protocol.row import decode_row, parent_of
+from txn.protocol.statuses import Status
 from txn.spark.committing import Counts, Summary
 from txn.spark.partitions import FrameRow, HowToCommit, commit_frame, commit_partition
 from txn.spark.source import register
@@ -131,7 +131,7 @@ def how_to_commit(tables: DemoTables, counts: Counts) -> HowToCommit[FrameRow]:
         "once": token,
         "counts": counts,
         "transactions": tables.transactions,
-        "policy": Policy(lease_ms=LEASE_MS),
+        "policy": Policy(lock_ttl_ms=LEASE_MS),
     }
 
 
@@ -201,7 +201,7 @@ def count_parts(engine: Engine) -> int:
     """Return how many parts tasks have begun, of transactions that were not aborted."""
     context = engine.context
     rows = context.store.scan(context.table, columns=[(OWN_FAMILY, b"status")])
-    statuses = (decode_row(row).status for row in rows if whole_of(row.row) is not None)
+    statuses = (decode_row(row).status for row in rows if parent_of(row.row) is not None)
     return sum(status not in (Status.ABORTING, Status.ABORTED) for status in statuses)
 
 
@@ -243,7 +243,7 @@ def entry_options(load: Load) -> Mapping[str, str]:
 
 def common_options(load: Load) -> dict[str, str]:
     """Return the options of both writes: how, and what counts them."""
-    return {"lease_ms": str(LEASE_MS), "counts": load.counts.name_accumulators()}
+    return {"lock_ttl_ms": str(LEASE_MS), "counts": load.counts.name_accumulators()}
 
 
 def flight_place(load: Load) -> dict[str, str]:

@@ -20,9 +20,9 @@ from pyspark.sql import functions as f
 from txn.clock import SystemClock
 from txn.demo.data import ANCHOR, COLUMNS, ENTRY, DemoTables, flight_row, index_rows
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Row
-from txn.protocol.lock_cells import holder_of
-from txn.protocol.phases import Status
-from txn.protocol.row import decode_row, is_row_key, whole_of
+from txn.protocol.locks import holder_of
+from txn.protocol.row import decode_row, is_row_key, parent_of
+from txn.protocol.statuses import Status
 from txn.stores import open_store
 
 # Where the scans of a table are divided between tasks; the first and the last are open.
@@ -228,7 +228,7 @@ def transaction_cells(row: Row) -> Iterator[tuple[str, str | None, str]]:
     that is none."""
     if is_row_key(row.row):
         name, status = row.row.decode(), str(decode_row(row).status)
-        whole = whole_of(row.row)
+        whole = parent_of(row.row)
         yield (name, None, status) if whole is None else (whole.decode(), name, status)
 
 

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from txn.clock import SystemClock
+from txn.events import Listener, silent
 from txn.host.extras import require_extra
 from txn.server.connection import Telling
-from txn.watch import Watch, silent
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication
@@ -123,16 +123,16 @@ class Exposition:
             self.close()
             raise
 
-    def start(self) -> Watch:
+    def start(self) -> Listener:
         """Begin to answer; return the watch that counts."""
         if self._listening is None:
             return silent
         from txn.metrics import Metrics, make_metrics_app  # noqa: PLC0415
 
-        watch = Metrics()
+        on_event = Metrics()
         self._server = _Server(self._listening, make_metrics_app())
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        return watch
+        return on_event
 
     def stop(self) -> None:
         """Answer no more."""

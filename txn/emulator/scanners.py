@@ -86,13 +86,13 @@ class Scanners:
     """Safe for threads; calls of one scanner take turns."""
 
     def __init__(
-        self, rows: Rows, clock: Clock, limits: ScannerLimits, chance: random.Random | None = None
+        self, rows: Rows, clock: Clock, limits: ScannerLimits, rng: random.Random | None = None
     ) -> None:
         self._rows = rows
         self._clock = clock
         self._limits = limits
         self._open: OrderedDict[int, _Scanner] = OrderedDict()  # the longest unused first
-        self._next = (chance or random.SystemRandom()).getrandbits(30)
+        self._next = (rng or random.SystemRandom()).getrandbits(30)
         self._lock = threading.Lock()
 
     def open(self, scan: Scan) -> int:

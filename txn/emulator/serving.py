@@ -21,7 +21,8 @@ from txn.emulator.thrift1 import service as thrift1
 from txn.emulator.thrift2 import service as thrift2
 from txn.emulator.workers import Supervisor, serve_here
 from txn.errors import InvalidRequestError
-from txn.protocol.attempt import ProtocolName
+from txn.events import Listener, silent
+from txn.protocol.statuses import ProtocolName
 from txn.request import TRANSACTIONS
 from txn.server.listening import listen
 from txn.server.options import Options
@@ -31,7 +32,6 @@ from txn.stores import open_ordered, open_store
 from txn.stores.base import Store
 from txn.stores.local import LocalStore
 from txn.tables.kv.ordered import OrderedStore
-from txn.watch import Watch, silent
 
 NAMES = ("thrift1", "thrift2", "transactional")
 ON_THIS_MACHINE = ("embedded", "memory")
@@ -107,8 +107,8 @@ def serve(
     exposition = Exposition(sockets.get("metrics"), shared=options.workers > 1)
 
     def start() -> Callable[[], object]:
-        watch = exposition.start()
-        stopped, services = open_hosted(watch)
+        on_event = exposition.start()
+        stopped, services = open_hosted(on_event)
         pairs = [(sockets[name], service) for name, service in services.items()]
         server = Server(pairs, options.limits, tls=tls, clock=clock, log=log)
         server.start()
@@ -141,7 +141,7 @@ Opened = tuple[Callable[[], None], dict[str, ServedInterface]]
 
 def _prepare(
     hosted: Hosted, options: Options, clock: Clock, log: logging.Logger
-) -> tuple[Callable[[Watch], Opened], Chore]:
+) -> tuple[Callable[[Listener], Opened], Chore]:
     """Return what opens the services, in the process that offers them, and what is to be done
     beside. What is wrong with the store is told here, before anything listens."""
     if hosted.is_on_this_machine:
@@ -153,36 +153,38 @@ def _prepare(
     return partial(_open_far, hosted, clock), lambda: ROUND_REST_MS
 
 
-def _open_far(hosted: Hosted, clock: Clock, watch: Watch) -> Opened:
+def _open_far(hosted: Hosted, clock: Clock, on_event: Listener) -> Opened:
     """Open a store that is elsewhere, which sees to its tables itself, and the service over it."""
     store = open_store(hosted.store, clock)
     with ExitStack() as ends:
         ends.callback(store.close)
-        transactional = _make_transactional(hosted, store, clock, watch)
+        transactional = _make_transactional(hosted, store, clock, on_event)
         ends.callback(transactional.flush)
         return ends.pop_all().close, {"transactional": transactional.service}
 
 
-def _make_transactional(hosted: Hosted, store: Store, clock: Clock, watch: Watch) -> Transactional:
+def _make_transactional(
+    hosted: Hosted, store: Store, clock: Clock, on_event: Listener
+) -> Transactional:
     return Transactional(
         store,
         token=hosted.token,
         transactions=hosted.transactions,
         protocol=hosted.protocol,
-        watch=watch,
+        on_event=on_event,
         clock=clock,
     )
 
 
 def open_services(
-    hosted: Hosted, keys: OrderedStore, clock: Clock, watch: Watch = silent
+    hosted: Hosted, keys: OrderedStore, clock: Clock, on_event: Listener = silent
 ) -> Opened:
     """Return the services over the store, by name, and what to call when they have stopped."""
     services: dict[str, ServedInterface] = {}
     ends = ExitStack()
     ends.callback(keys.close)
     if "transactional" in hosted.ports:
-        transactional = _make_transactional(hosted, LocalStore(keys, clock), clock, watch)
+        transactional = _make_transactional(hosted, LocalStore(keys, clock), clock, on_event)
         services["transactional"] = transactional.service
         ends.callback(transactional.flush)
     for name, module in (("thrift1", thrift1), ("thrift2", thrift2)):

@@ -1,4 +1,4 @@
-"""A few threads for what nobody waits for in a thread of its own."""
+"""A few threads for work that runs in the background."""
 
 from __future__ import annotations
 
@@ -7,30 +7,27 @@ from concurrent.futures import ThreadPoolExecutor
 from logging import getLogger
 from threading import Lock
 
-from txn.host.forks import Forked
+from txn.host.forks import start_in_each_process
 
 LOG = getLogger("txn")
 
 
-class Crew(Forked):
-    """At most so many threads, made as they are needed. A child of a fork has none of them, and
-    makes its own; what its parent's were to do they do there."""
+class Crew:
+    """At most so many threads, made as they are needed. A child of a fork makes its own; the work
+    that was handed over before the fork is done by its parent."""
 
     def __init__(self, most: int, name: str) -> None:
         self._most = most
         self._name = name
+        start_in_each_process(self._start)
+
+    def _start(self) -> None:
         self._lock = Lock()
         self._pool: ThreadPoolExecutor | None = None
-        self.expect_forks()
-
-    def after_fork(self, in_child: bool) -> None:
-        """Forget the parent's threads in a child."""
-        if in_child:
-            self._lock, self._pool = Lock(), None
 
     def hand_over(self, work: Callable[..., object], *args: object) -> bool:
-        """Have the work done soon; False where there is no thread to be had, and it is the
-        caller's. What the work raises is told of in the log: nobody waits for it."""
+        """Have the work done soon. Return False where there is no thread for it: then the caller
+        has to do it. Errors of the work go to the log."""
         claim = Lock()
 
         def do() -> None:
@@ -48,8 +45,8 @@ class Crew(Forked):
             return True
 
     def do(self, work: Callable[..., object], *args: object) -> None:
-        """Do work that nobody waits for in the caller's thread. Its errors are told of in the log;
-        what ends a thread, as KeyboardInterrupt does, is raised as well."""
+        """Do the work in the caller's thread. Its errors go to the log; one that ends a thread, as
+        KeyboardInterrupt does, is raised as well."""
         try:
             work(*args)
         except BaseException as error:

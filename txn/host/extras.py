@@ -1,4 +1,4 @@
-"""What to install where a driver is missing: most of them come with extras."""
+"""Errors that say what to install where a driver is missing: most of them come with extras."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OWN_EXTRAS = {"psycopg": "postgresql"}
 
 @contextmanager
 def import_extra(extra: str) -> Iterator[None]:
-    """Name the extra in the ModuleNotFoundError of what a block imports."""
+    """Name the extra in a ModuleNotFoundError that the block raises."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -22,7 +22,7 @@ def import_extra(extra: str) -> Iterator[None]:
 
 @contextmanager
 def require_extra(extra: str, **facts: object) -> Iterator[None]:
-    """Make an InvalidRequestError of a missing driver: what was asked for needs the extra."""
+    """Turn a ModuleNotFoundError into an InvalidRequestError: the request needs the extra."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,10 +1,28 @@
-"""What cannot be carried into a forked process as it is, and is told of each fork."""
+"""State that each process makes for itself, and objects that a fork has to wait for.
+
+Locks, threads and connections do not go through a fork: a thread that the child does not have may
+hold the lock, and two processes on one connection mix their replies. An object keeps them apart in
+one method that makes them, and has it called again in each child by `start_in_each_process`. A
+`Forked` is for the few that a fork has to wait for.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from threading import RLock
-from weakref import WeakSet
+from types import MethodType
+from typing import Any, cast
+from weakref import WeakKeyDictionary, WeakSet
+
+
+def start_in_each_process(start: Callable[[], None]) -> None:
+    """Call a method of an object now, and again in each child of a fork, in the thread that forks,
+    for as long as the object lives. An object has one such method."""
+    start()
+    method = cast(MethodType, start)
+    with _LOCK:
+        _STARTS[method.__self__] = method.__func__
 
 
 class Forked:
@@ -23,6 +41,7 @@ class Forked:
 
 
 _LOCK = RLock()
+_STARTS: WeakKeyDictionary[object, Callable[[Any], None]] = WeakKeyDictionary()
 _KNOWN: WeakSet[Forked] = WeakSet()
 _TOLD: list[Forked] = []
 """Those that are being forked: all of them, until it is over, whatever becomes of them."""
@@ -36,6 +55,8 @@ def _before() -> None:
 
 
 def _after(in_child: bool) -> None:
+    for owner, start in list(_STARTS.items()) if in_child else ():
+        start(owner)
     for each in reversed(_TOLD):
         each.after_fork(in_child)
     _TOLD.clear()

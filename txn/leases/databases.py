@@ -1,49 +1,69 @@
-"""What the databases do differently: opening, taking turns, numbers that grow, passing errors.
+"""Transactions on the database of the leases, and what the databases do differently.
 
-A turn is what makes a decision about leases right: until the transaction ends nobody else decides
-about the same tables, and what it reads after it got its turn shows all that was decided before.
-SQLite has one turn for all tables, its write lock. PostgreSQL has one a table, an advisory lock,
-under READ COMMITTED, where a statement sees what was committed before the statement.
+Work is retried where that may help, for a bounded time. It may be run several times, also after a
+run whose commit took effect and was not reported; it must be right all the same.
+
+A turn makes a decision about leases right. Until the transaction ends, nobody else decides about
+the same tables, and what the transaction reads shows all that was decided before. SQLite has one
+turn for all tables, its write lock. PostgreSQL has one per table, an advisory lock, under READ
+COMMITTED, where a statement sees what was committed before the statement.
+
+A forked process gets connections of its own. It leaves alone those to a PostgreSQL. Those to SQLite
+must not be copied at all: a fork copies what SQLite knows of its files, but not its locks on them.
+A child that went on with that would believe in locks which end with its parent, and write to files
+which others have deleted. So a fork waits until no transaction is under way, and closes connections
+before, to be opened again at their next use. If a transaction stays under way for too long, the
+child cannot use that database.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+import random
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path as File
 from stat import S_ISGID
 from tempfile import NamedTemporaryFile
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, text
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
-from txn.errors import InvalidRequestError, StoreError
-from txn.leases.tables import IDS
+from txn.backoff import Backoff
+from txn.clock import Clock
+from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreClosedError, StoreError
+from txn.host.forks import Forked
+from txn.leases.tables import IDS, leases, metadata
 from txn.locks.requests import Path
 
-PATIENCE_S = 15
-"""How long a statement waits for others' turns, and a server for a client that does not go on."""
+T = TypeVar("T")
+
+RETRYING = Backoff(first_ms=20, longest_ms=200)
+FORK_WITHIN_S = 10.0
+
+TIMEOUT_S = 15
+"""How long a statement waits for a turn, and the server for a client within a transaction."""
 
 CLIENTS = 16
 """Connections to a server that one service keeps at most."""
 
 SQLITE_BUSY, SQLITE_LOCKED = 5, 6
-NOTICED_IN_TIME = {
-    "connect_timeout": f"{PATIENCE_S}",
-    "tcp_user_timeout": f"{PATIENCE_S * 1000}",
-    "keepalives_idle": f"{PATIENCE_S // 3}",
-    "keepalives_interval": f"{PATIENCE_S // 3}",
+KEEPALIVE = {
+    "connect_timeout": f"{TIMEOUT_S}",
+    "tcp_user_timeout": f"{TIMEOUT_S * 1000}",
+    "keepalives_idle": f"{TIMEOUT_S // 3}",
+    "keepalives_interval": f"{TIMEOUT_S // 3}",
     "keepalives_count": "2",
 }
-"""How a server that has vanished from the network is found out, where the URL says nothing."""
+"""How a server that vanished from the network is noticed, unless the URL says otherwise."""
 
-PASSING_CLASSES = frozenset({"08", "40", "53", "55", "57"})
-"""Connection lost; serialisation and deadlock; resources; a lock's time-out; shut down."""
+TRANSIENT_CLASSES = frozenset({"08", "40", "53", "55", "57"})
+"""Lost connections; serialisation and deadlocks; resources; lock time-outs; shutdown."""
 
-LASTING = (
+PERMANENT = (
     "password authentication failed",
     "no password supplied",
     "no pg_hba.conf entry",
@@ -51,50 +71,48 @@ LASTING = (
     "invalid ",
     "unrecognized configuration parameter",
 )
-"""What is said to whom the server will not let in, its code is not told to clients then; and of
-values of options."""
+"""Parts of messages, for errors without a code: the server refuses the login, or an option."""
 
-SESSION = {
+SESSION_SETTINGS = {
     "client_encoding": "UTF8",
     "datestyle": "ISO, MDY",
     "default_transaction_read_only": "off",
     "extra_float_digits": "1",
-    "idle_in_transaction_session_timeout": f"{PATIENCE_S}s",
+    "idle_in_transaction_session_timeout": f"{TIMEOUT_S}s",
     "intervalstyle": "postgres",
-    "lock_timeout": f"{PATIENCE_S}s",
+    "lock_timeout": f"{TIMEOUT_S}s",
     "quote_all_identifiers": "off",
     "standard_conforming_strings": "on",
     "timezone": "UTC",
     "transaction_timeout": "0",
 }
-"""Settings that the code relies on, whatever a role or a database has. The time-outs bound how long
-others wait for a client that was stopped within its turn."""
+"""Settings that the code relies on, whatever a role or a database sets. The time-outs bound how
+long others wait for a client that was stopped within its turn."""
 
 
 class Database(Protocol):
-    """One kind of database. can_be_carried: a forked process can leave what it has inherited of
-    connections alone, and have others."""
+    """One kind of database. can_be_forked: a child can leave inherited connections alone, and open
+    others."""
 
-    can_be_carried: bool
+    can_be_forked: bool
 
     def engine(self, url: URL) -> Engine:
         """Return an engine whose connections are ready for the methods below."""
 
     def take_turn(self, connection: Connection, names: Sequence[Path]) -> None:
-        """Begin to decide about these tables; no locks are waited for in a circle."""
+        """Begin to decide about these tables; turns are taken in one order, so without deadlock."""
 
     def next_id(self, connection: Connection) -> int:
         """Return a number that is greater than every one before, committed or not."""
 
-    def passes(self, error: BaseException) -> bool:
-        """Whether the same may succeed if it is tried again; it may have succeeded already. error:
-        the driver's."""
+    def is_transient(self, error: BaseException) -> bool:
+        """Return True if a retry may help; the work may be done already. error: the driver's."""
 
 
 class Sqlite:
     """A file on this machine. Its clock is the machine's."""
 
-    can_be_carried = False
+    can_be_forked = False
 
     def engine(self, url: URL) -> Engine:
         if url.database in {None, "", ":memory:"}:
@@ -105,12 +123,12 @@ class Sqlite:
                 given=hide_password(url),
             )
         try:
-            _make_place(File(str(url.database)))
+            _make_file(File(str(url.database)))
         except OSError as error:
             raise StoreError("no place for the leases", url=str(url), reason=str(error)) from error
         # Left alone by the driver, a transaction begins where take_turn says so and nowhere else.
-        options = {"isolation_level": None, "timeout": PATIENCE_S}
-        # One connection: threads wait for it in line, and for its lock they would draw lots.
+        options = {"isolation_level": None, "timeout": TIMEOUT_S}
+        # One connection: threads queue for it, while SQLite's lock would be granted at random.
         engine = create_engine(
             url.set(drivername="sqlite"), connect_args=options, pool_size=1, max_overflow=0
         )
@@ -124,7 +142,7 @@ class Sqlite:
         found = connection.execute(text(f"UPDATE {IDS} SET last = last + 1 RETURNING last"))
         return int(found.scalar_one())
 
-    def passes(self, error: BaseException) -> bool:
+    def is_transient(self, error: BaseException) -> bool:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         return code in {SQLITE_BUSY, SQLITE_LOCKED}
 
@@ -132,11 +150,11 @@ class Sqlite:
 class Postgresql:
     """A server, for many machines. Its clock is that of the server."""
 
-    can_be_carried = True
+    can_be_forked = True
 
     def engine(self, url: URL) -> Engine:
         url = url.set(drivername="postgresql+psycopg")
-        options = {**NOTICED_IN_TIME, **url.query}
+        options = {**KEEPALIVE, **url.query}
         arguments = {}
         if "prepare_threshold" in options:  # the driver's own, and not of its library
             arguments["prepare_threshold"] = _parse_threshold(options.pop("prepare_threshold"))
@@ -158,28 +176,141 @@ class Postgresql:
         return engine
 
     def take_turn(self, connection: Connection, names: Sequence[Path]) -> None:
-        for key in sorted({_key(name) for name in names}):
+        for key in sorted({_make_lock_key(name) for name in names}):
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})
 
     def next_id(self, connection: Connection) -> int:
         return int(connection.execute(text(f"SELECT nextval('{IDS}')")).scalar_one())
 
-    def passes(self, error: BaseException) -> bool:
+    def is_transient(self, error: BaseException) -> bool:
         state = getattr(error, "sqlstate", None)
         if state is not None:
-            return state[:2] in PASSING_CLASSES
+            return state[:2] in TRANSIENT_CLASSES
         is_lost = type(error).__name__ in ("OperationalError", "InterfaceError")
-        return is_lost and not any(said in str(error) for said in LASTING)
+        return is_lost and not any(said in str(error) for said in PERMANENT)
+
+
+KINDS: dict[str, Database] = {"sqlite": Sqlite(), "postgresql": Postgresql()}
+_CARRIED: set[str] = set()
+"""Databases with a transaction of a parent's of this process."""
+
+
+class Connections(Forked):
+    """A pool of connections to one database, opened when they are needed."""
+
+    def __init__(self, url: URL, clock: Clock, rng: random.Random) -> None:
+        kind = KINDS.get(url.get_backend_name())
+        if kind is None:
+            raise InvalidRequestError(
+                "leases are kept in one of these", known=sorted(KINDS), url=hide_password(url)
+            )
+        self.database = kind
+        self.url = url
+        self._name = hide_password(url)
+        self._clock = clock
+        self._rng = rng
+        self._engine = kind.engine(url)
+        # SQLAlchemy wraps what its own calls raise; a new connection is prepared by the driver's.
+        self._errors = (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error)
+        self._closed = False
+        self._changed = threading.Condition(threading.RLock())
+        self._inside: list[int] = []  # the thread of each transaction
+        self._forking = False
+        self._inherited: list[Any] = []  # pools of a parent's, which it goes on using
+        self.expect_forks()
+
+    def create_tables(self) -> None:
+        """Create the tables if they are missing, in a turn of its own: of processes that open a
+        new database at once, one creates them and the others find them."""
+
+        def work(connection: Connection) -> None:
+            if not connection.dialect.has_table(connection, leases.name):
+                self.database.take_turn(connection, [Path((leases.name,))])
+                metadata.create_all(connection)
+
+        self.run(work)
+
+    def run(self, work: Callable[[Connection], T], *, within_ms: int = TIMEOUT_S * 1000) -> T:
+        """Do the work in a transaction and commit it. NotApplied: it was not done. MaybeApplied: a
+        commit of it was sent, and not answered."""
+        due_ms = self._clock.monotonic_ms() + within_ms
+        kind: type[NotApplied | MaybeApplied] = NotApplied
+        for _ in RETRYING.tries(self._clock, self._rng, due_ms=due_ms):
+            is_done = False
+            try:
+                with self._enter(), self._engine.begin() as connection:
+                    found = work(connection)
+                    is_done = True
+                return found
+            except self._errors as error:
+                failure = error
+                kind = MaybeApplied if is_done else kind
+                cause = _find_cause(error)
+                if not self.database.is_transient(cause):
+                    break
+        message = "the database of the leases failed"
+        raise kind(message, url=self._name, reason=" ".join(str(cause).split())) from failure
+
+    def close(self) -> None:
+        """Give the connections back."""
+        with self._changed:
+            self._closed = True
+            if self._name not in _CARRIED:
+                self._engine.dispose()
+
+    @contextmanager
+    def _enter(self) -> Iterator[None]:
+        """Begin a transaction, which a fork waits for where connections cannot be carried."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._forking)
+            if self._closed:
+                raise StoreClosedError("the leases were closed", url=self._name)
+            if self._name in _CARRIED:
+                message = "the leases were in use when this process was forked: fork before that"
+                raise StoreError(message, url=self._name, pid=os.getpid())
+            self._inside.append(threading.get_ident())
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside.remove(threading.get_ident())
+                self._changed.notify_all()
+
+    def before_fork(self) -> None:
+        """Close SQLite's connections, if transactions end in time, and begin none until the fork is
+        over."""
+        self._changed.acquire()
+        if self.database.can_be_forked:
+            return
+        self._forking = True
+        self._changed.wait_for(self._may_fork, FORK_WITHIN_S)
+        if not self._inside and self._name not in _CARRIED:
+            self._engine.dispose()
+
+    def _may_fork(self) -> bool:
+        """Return True if nothing is under way, or this thread's own transaction is, for which it
+        would wait for ever."""
+        return not self._inside or threading.get_ident() in self._inside
+
+    def after_fork(self, in_child: bool) -> None:
+        """Let transactions begin again. A child leaves alone what its parent goes on using."""
+        if in_child and self.database.can_be_forked:
+            self._inherited.append(self._engine.pool)  # else they would be closed as garbage
+            self._engine.dispose(close=False)
+        elif in_child and self._inside:
+            _CARRIED.add(self._name)
+        self._forking = False
+        self._changed.notify_all()
+        self._changed.release()
 
 
 def hide_password(url: URL) -> str:
-    """Return the URL for people to read: without its passwords."""
+    """Return the URL without its passwords, for messages."""
     secret = {name: "***" for name in url.query if "password" in name}
     return url.update_query_dict(secret).render_as_string(hide_password=True)
 
 
 def _parse_threshold(given: object) -> int | None:
-    """Return after how many uses a statement is prepared; None: never."""
     text = str(given)
     if not (text.isdecimal() and text.isascii()) and text.lower() != "none":
         raise InvalidRequestError("prepare_threshold is a whole number, or none", given=text)
@@ -199,16 +330,16 @@ def _load_driver(url: URL) -> Any:
     return url.get_dialect().import_dbapi()
 
 
-def _key(name: Path) -> int:
+def _make_lock_key(name: Path) -> int:
     """Return the number of a table's turn. Two tables with one number wait for each other."""
     said = blake2b(f"txn_leases/{name}".encode(), digest_size=8).digest()
     return int.from_bytes(said, signed=True)
 
 
-def _make_place(file: File) -> None:
-    """Make the file's folder if it is missing, and in one whose group is handed on to what is put
-    there the file, too: for that group, whatever this process thinks of its own files. SQLite gives
-    the rights of the file to those that it puts beside it."""
+def _make_file(file: File) -> None:
+    """Create the file's folder if it is missing. In a folder that hands on its group, create the
+    file as well, writable for that group whatever this process's umask is. SQLite gives the rights
+    of the file to those that it puts beside it."""
     folder = file.parent
     folder.mkdir(parents=True, exist_ok=True)
     mode = folder.stat().st_mode
@@ -225,11 +356,11 @@ def _prepare_sqlite(connection: Any, _: object) -> None:
 
 
 def _prepare_postgresql(connection: Any, _: object) -> None:
-    """Set what the code relies on, of what this version of the server has; and let nobody be told
-    of a lease that a crash of the server can undo."""
+    """Set what the code relies on, as far as this version of the server has it; and acknowledge no
+    lease that a crash of the server can undo."""
     autocommit, connection.autocommit = connection.autocommit, True
-    connection.execute(f"SET statement_timeout = '{PATIENCE_S}s'")  # the next one may take a while
-    wanted = ", ".join(f"('{name}', '{value}')" for name, value in SESSION.items())
+    connection.execute(f"SET statement_timeout = '{TIMEOUT_S}s'")  # the next one may take a while
+    wanted = ", ".join(f"('{name}', '{value}')" for name, value in SESSION_SETTINGS.items())
     connection.execute(
         f"SELECT set_config(name, value, false) FROM pg_settings"
         f" JOIN (VALUES {wanted}) AS wanted (wanted, value) ON lower(name) = wanted"
@@ -239,3 +370,8 @@ def _prepare_postgresql(connection: Any, _: object) -> None:
         " WHERE current_setting('synchronous_commit') = 'off'"
     )
     connection.autocommit = autocommit
+
+
+def _find_cause(error: BaseException) -> BaseException:
+    """Return what the driver said, without the statement."""
+    return error.orig or error if isinstance(error, DBAPIError) else error

@@ -77,11 +77,11 @@ class LeaseNotFoundError(TxnError):
 
 
 class LeaseAlreadyExistsError(TxnError):
-    """Somebody has, or waits for, what was asked for, and still did when the time to wait was over.
+    """Others have, or wait for, what was asked for, and still did when the time to wait was over.
     Nothing is held.
 
     lease: the one in the way that ends last. waits: it is not granted yet, but was asked for before
-    us; its end is that of its place in the line, unless its owner goes on waiting.
+    us; its end is that of its place in the queue, unless its owner goes on waiting.
     """
 
     def __init__(self, lease: Lease, *, waits: bool = False) -> None:
@@ -93,15 +93,15 @@ class LeaseAlreadyExistsError(TxnError):
         self.waits = waits
 
 
-def claims(objects: Iterable[LockRequest] | LockRequest) -> tuple[LockRequest, ...]:
+def check_claims(objects: Iterable[LockRequest] | LockRequest) -> tuple[LockRequest, ...]:
     """Return each object once, in its stronger mode, in the order of the paths."""
     modes: dict[Path, Mode] = {}
-    for each in _each(objects):
+    for each in _list_objects(objects):
         if not isinstance(each, LockRequest):
             raise InvalidArgumentsError(
                 f"say how to claim it: shared(..) or exclusive(..): object={each!r}"
             )
-        _check(each.path)
+        _check_path(each.path)
         if modes.get(each.path) is not Mode.EXCLUSIVE:
             modes[each.path] = each.mode
     if not 0 < len(modes) <= MAX_OBJECTS:
@@ -111,12 +111,12 @@ def claims(objects: Iterable[LockRequest] | LockRequest) -> tuple[LockRequest, .
     return tuple(LockRequest(at, modes[at]) for at in sorted(modes))
 
 
-def paths(objects: Iterable[Object] | Object) -> tuple[Path, ...]:
+def list_paths(objects: Iterable[Object] | Object) -> tuple[Path, ...]:
     """Return the paths that are meant, each once, in order."""
-    return tuple(sorted({_path(each) for each in _each(objects)}))
+    return tuple(sorted({_read_path(each) for each in _list_objects(objects)}))
 
 
-def seconds(name: str, given: object, longest_s: float, least_s: float = SHORTEST_S) -> float:
+def check_seconds(name: str, given: object, longest_s: float, least_s: float = SHORTEST_S) -> float:
     """Return a time in seconds, finite and within these limits."""
     is_number = isinstance(given, Real) and not isinstance(given, bool)
     if not (is_number and least_s <= given <= longest_s < math.inf):  # type: ignore[operator]
@@ -126,13 +126,13 @@ def seconds(name: str, given: object, longest_s: float, least_s: float = SHORTES
     return float(given)  # type: ignore[arg-type]
 
 
-def duration(given: object, longest_s: float) -> timedelta:
+def check_duration(given: object, longest_s: float) -> timedelta:
     """Return how long a lease is to be."""
     if isinstance(given, Real) and given > longest_s:  # type: ignore[operator]
         raise ExceedsMaxLeaseTimeError(
             "too long for a lease", duration_s=given, longest_s=longest_s
         )
-    return timedelta(seconds=seconds("duration_s", given, longest_s))
+    return timedelta(seconds=check_seconds("duration_s", given, longest_s))
 
 
 def check_lease_id(lease_id: object) -> int:
@@ -142,12 +142,12 @@ def check_lease_id(lease_id: object) -> int:
     return lease_id
 
 
-def table_names(objects: Sequence[Path]) -> tuple[Path, ...]:
+def find_tables(objects: Sequence[Path]) -> tuple[Path, ...]:
     """Return the tables that the objects are or lie in: nothing conflicts across tables."""
     return tuple(sorted({Path(each.parts[:2]) for each in objects}))
 
 
-def user_name(user: object) -> str:
+def check_user(user: object) -> str:
     """Return a user's name if it can be written down."""
     if not isinstance(user, str) or not 0 < len(user) <= MAX_USER or not _is_text(user):
         shown = repr(user)[:40]
@@ -155,20 +155,20 @@ def user_name(user: object) -> str:
     return user
 
 
-def _each(objects: object) -> Iterable[object]:
-    """Return the objects, or the one. The bytes of a text are none, above all not none at all."""
+def _list_objects(objects: object) -> Iterable[object]:
+    """Return the objects, or the one. Bytes are one object, which is no path."""
     is_one = isinstance(objects, (str, bytes, bytearray)) or not isinstance(objects, Iterable)
     return (objects,) if is_one else objects  # type: ignore[return-value]
 
 
-def _path(given: object) -> Path:
+def _read_path(given: object) -> Path:
     match given:
         case LockRequest() | Lease():
             found = given.path
         case Path():
             found = given
         case str():
-            found = _parse(given)
+            found = _parse_path(given)
         case _:
             raise InvalidArgumentsError(f"not a path, a request or a lease: object={given!r}")
     if not all(map(_is_text, found.parts)):
@@ -176,15 +176,15 @@ def _path(given: object) -> Path:
     return found
 
 
-def _parse(text: str) -> Path:
+def _parse_path(text: str) -> Path:
     try:
         return path(text)
     except InvalidRequestError as error:
         raise InvalidArgumentsError("not a path of an object", given=text) from error
 
 
-def _check(at: Path) -> None:
-    _path(at)
+def _check_path(at: Path) -> None:
+    _read_path(at)
     if len(at.parts) < 2:
         raise InvalidArgumentsError("name a table: database/table", path=str(at))
     if len(str(at)) > MAX_OBJECT:
@@ -192,5 +192,5 @@ def _check(at: Path) -> None:
 
 
 def _is_text(part: str) -> bool:
-    """Whether every database can store it."""
+    """Return True if every database can store it."""
     return "\0" not in part and not any("\ud800" <= letter <= "\udfff" for letter in part)

@@ -1,4 +1,4 @@
-"""Opening the leases of a database, whose tables are made or brought up to date where needed."""
+"""Opening the leases of a database, whose tables are created if they are missing."""
 
 from __future__ import annotations
 
@@ -53,13 +53,11 @@ def open_leases(url: str | None = None, **details: Any) -> LeaseService:
     """
     url = default_url() if url is None else url
     with require_extra("leases"):
-        # Both drivers are extras.
-        from txn.leases.migrations import prepare  # noqa: PLC0415
         from txn.leases.service import LeaseService  # noqa: PLC0415
 
         service = LeaseService(parse_url(url), **details)
     try:
-        prepare(service.connections)
+        service.connections.create_tables()
     except BaseException:
         service.close()
         raise

@@ -1,9 +1,9 @@
 """Leases in a relational database: grabbed wholly or not at all, for a time by its clock.
 
-Whatever is decided about an object is decided in a turn of its table (see databases.py): look who
-is in the way, then at the clock, then write. Expired rows in the way are removed there and then,
-so that no extension can bring them back. Requests that wait have rows as well, which keep their
-places in the line; those of a request that is not heard of any more expire, as leases do.
+Each decision about an object is made in a turn of its table (see databases.py): read the rows in
+the way, then the clock, then write. Expired rows in the way are removed at once, so that no
+extension can bring them back. A waiting request has rows as well, which keep its place in the
+queue; they expire, as leases do, unless the request renews them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sqlalchemy import (
 from txn.backoff import Backoff
 from txn.clock import Clock, SystemClock
 from txn.errors import StoreError
-from txn.leases.connections import Connections
+from txn.leases.databases import Connections
 from txn.leases.holding import HeldLease
 from txn.leases.model import (
     LAST_ID,
@@ -39,21 +39,21 @@ from txn.leases.model import (
     LeaseAlreadyExistsError,
     LeaseNotFoundError,
     Object,
+    check_claims,
+    check_duration,
     check_lease_id,
-    claims,
-    duration,
-    paths,
-    seconds,
-    table_names,
-    user_name,
+    check_seconds,
+    check_user,
+    find_tables,
+    list_paths,
 )
-from txn.leases.tables import BATCH, about, in_conflict, leases, now, within
-from txn.locks.manager import login_name
+from txn.leases.tables import BATCH, leases, match_conflicts, match_overlaps, match_within, now
+from txn.locks.model import login_name
 from txn.locks.requests import LockRequest, Path, text_of
 
 WEEK_S = 7 * 24 * 3600
 CENTURY_S = 100 * 365 * 24 * 3600
-GRABBING = Backoff(first_ms=5, longest_ms=200)
+RETRYING = Backoff(first_ms=5, longest_ms=200)
 SWEEP_EVERY = 100
 MOST_SHOWN = 100
 SHORTEST_PLACE_S = 1
@@ -61,8 +61,8 @@ SHORTEST_PLACE_S = 1
 this = leases.c
 
 
-class _Request(NamedTuple):
-    """A grab, in all of its attempts; by its token they find what earlier ones wrote."""
+class _Grab(NamedTuple):
+    """A request for a lease. By its token, an attempt finds what earlier ones wrote."""
 
     token: str
     objects: tuple[LockRequest, ...]
@@ -71,20 +71,20 @@ class _Request(NamedTuple):
 
     @property
     def tables(self) -> tuple[Path, ...]:
-        return table_names([each.path for each in self.objects])
+        return find_tables([each.path for each in self.objects])
 
     def match_others(self, place: int) -> list[ColumnElement[bool]]:
-        """Return which leases, and which places before this one, do not go with the request."""
+        """Match the leases, and the places before this one, that conflict with the request."""
         is_before = or_(this.granted, this.lease_id < place)
-        return [and_(in_conflict(some), is_before) for some in _batches(self.objects)]
+        return [and_(match_conflicts(some), is_before) for some in _split_batches(self.objects)]
 
 
 class LeaseService:
     """Grants leases. Safe to share between threads, and of use after a fork, too.
 
     Every call raises StoreError if the database does not answer, after 15 seconds of trying.
-    max_lease_s: from the start of a lease to its end. place_s: how long a request that waits keeps
-    its place in the line without being heard of.
+    max_lease_s: from the start of a lease to its end. place_s: how long a waiting request keeps its
+    place in the queue without renewing it.
     """
 
     def __init__(
@@ -94,14 +94,14 @@ class LeaseService:
         max_lease_s: float = WEEK_S,
         place_s: float = 10,
         clock: Clock | None = None,
-        chance: random.Random | None = None,
+        rng: random.Random | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
-        self._chance = chance or random.SystemRandom()
-        self._max_lease_s = seconds("max_lease_s", max_lease_s, CENTURY_S)
-        self._place = timedelta(seconds=seconds("place_s", place_s, WEEK_S, SHORTEST_PLACE_S))
-        self._owed: dict[str, _Request] = {}
-        self.connections = Connections(url, self._clock, self._chance)
+        self._rng = rng or random.SystemRandom()
+        self._max_lease_s = check_seconds("max_lease_s", max_lease_s, CENTURY_S)
+        self._place = timedelta(seconds=check_seconds("place_s", place_s, WEEK_S, SHORTEST_PLACE_S))
+        self._owed: dict[str, _Grab] = {}
+        self.connections = Connections(url, self._clock, self._rng)
 
     def grab_lease(
         self,
@@ -117,22 +117,22 @@ class LeaseService:
         who is still there. After StoreError nothing is held, or it is given back with the next
         grab of this service, and ends by itself at the latest.
         """
-        within_ms = round(seconds("wait_s", wait_s, WEEK_S, 0) * 1000)
-        request = _Request(
-            f"{self._chance.getrandbits(128):032x}",
-            claims(objects),
-            duration(duration_s, self._max_lease_s),
-            user_name(login_name() if user is None else user),
+        within_ms = round(check_seconds("wait_s", wait_s, WEEK_S, 0) * 1000)
+        request = _Grab(
+            f"{self._rng.getrandbits(128):032x}",
+            check_claims(objects),
+            check_duration(duration_s, self._max_lease_s),
+            check_user(login_name() if user is None else user),
         )
         due_ms = self._clock.monotonic_ms() + within_ms
-        self._give_back()
+        self._sweep()
         try:
-            return self._grab(request, due_ms)
+            return self._retry_until_granted(request, due_ms)
         except LeaseAlreadyExistsError:
             raise
         except BaseException:
             self._owed[request.token] = request
-            self._give_back()
+            self._sweep()
             raise
 
     def list_lease(
@@ -142,11 +142,13 @@ class LeaseService:
         of what they lie in; or all if none are named. In the order of the objects. most: no more
         than so many, whichever they are."""
         is_live = and_(this.granted, this.end_utc > now())
-        wanted = [and_(about(some), is_live) for some in _batches(paths(objects))]
+        wanted = [
+            and_(match_overlaps(some), is_live) for some in _split_batches(list_paths(objects))
+        ]
 
         def work(connection: Connection) -> list[Lease]:
             found = {
-                _lease(row)
+                _make_lease(row)
                 for some in wanted or [is_live]
                 for row in connection.execute(select(leases).where(some).limit(most))
             }
@@ -166,20 +168,20 @@ class LeaseService:
         All are those that were granted: a holder that has given one back names the rest.
         LeaseNotFoundError: one of them is not leased any more, and none was extended.
         """
-        wanted = paths(objects)
+        wanted = list_paths(objects)
         chosen = _match_lease(lease_id, wanted)
-        asked = None if duration_s is None else duration(duration_s, self._max_lease_s)
+        asked = None if duration_s is None else check_duration(duration_s, self._max_lease_s)
 
         def work(connection: Connection) -> datetime:
             there = connection.execute(select(leases).where(chosen)).all()
-            tables = table_names([_lease(row).path for row in there])
+            tables = find_tables([_make_lease(row).path for row in there])
             self.connections.database.take_turn(connection, tables)
             rows = connection.execute(select(leases).where(chosen)).all()
-            at = _now(connection)
+            at = _read_now(connection)
             count = max(len(rows), len(wanted) or max((row.claims for row in rows), default=1))
             left = sum(row.end_utc > at for row in rows)
             if left < count:
-                raise _not_found(lease_id, wanted, left, count)
+                raise _make_not_found(lease_id, wanted, left, count)
             end = at + (asked or timedelta(seconds=rows[0].duration_s))
             start, longest_s = rows[0].start_utc, self._max_lease_s
             if end > start + timedelta(seconds=longest_s):
@@ -191,7 +193,7 @@ class LeaseService:
             )
             dropped = sum(row.end_utc < end for row in rows) - changed.rowcount  # at this moment
             if dropped:
-                raise _not_found(lease_id, wanted, left - dropped, count)
+                raise _make_not_found(lease_id, wanted, left - dropped, count)
             ends: list[datetime] = [max(row.end_utc, end) for row in rows]
             return min(ends)
 
@@ -200,14 +202,14 @@ class LeaseService:
     def drop_lease(self, lease_id: int, objects: Iterable[Object] | Object = ()) -> int:
         """End these objects of a lease, or all; return how many there were, or fewer if the
         database failed meanwhile. One that has ended already is no error."""
-        return self._drop(and_(_match_lease(lease_id, paths(objects)), this.end_utc > now()))
+        return self._drop(and_(_match_lease(lease_id, list_paths(objects)), this.end_utc > now()))
 
     def force_drop_lease(self, objects: Iterable[Object] | Object) -> int:
         """End anybody's leases of these objects and of all that lies in them, or all if none are
         named; return how many there were. One of what they lie in stays. A Lease stands for its
         object, which another may have by now: `drop_lease(its.lease_id, its)` ends it alone."""
         is_live = and_(this.granted, this.end_utc > now())
-        wanted = [and_(within(some), is_live) for some in _batches(paths(objects))]
+        wanted = [and_(match_within(some), is_live) for some in _split_batches(list_paths(objects))]
         return self._drop(*(wanted or [is_live]))
 
     def hold(
@@ -223,14 +225,22 @@ class LeaseService:
         A holder that dies keeps it for duration_s more at most. Raises what `grab_lease` raises,
         and if it may wait what `extend_lease` raises: then the lease ends by itself.
         """
-        wanted = claims(objects)
+        wanted = check_claims(objects)
         began_ms = self._clock.monotonic_ms()
         lease_id = self.grab_lease(wanted, duration_s, wait_s, user=user)
+        extend = partial(self.extend_lease, lease_id, duration_s=duration_s)
         if wait_s > 0:  # it may have begun at any moment of that time
             began_ms = self._clock.monotonic_ms()
-            self.extend_lease(lease_id, duration_s=duration_s)
+            extend()
         return HeldLease(
-            self, lease_id, wanted, duration_s=duration_s, began_ms=began_ms, clock=self._clock
+            lease_id,
+            wanted,
+            duration_s=duration_s,
+            began_ms=began_ms,
+            clock=self._clock,
+            extend=extend,
+            are_there=partial(self._are_leased, lease_id, {each.path for each in wanted}),
+            drop=partial(self.drop_lease, lease_id),
         )
 
     def remove_expired(self) -> int:
@@ -240,7 +250,7 @@ class LeaseService:
 
     def now(self) -> datetime:
         """Return the time by the database's clock, the only one that counts."""
-        return self.connections.run(_now)
+        return self.connections.run(_read_now)
 
     def close(self) -> None:
         """Give the connections back; leases stay."""
@@ -254,7 +264,11 @@ class LeaseService:
 
     # ------------------------------------------------------------------------------- one grab
 
-    def _grab(self, request: _Request, due_ms: int) -> int:
+    def _are_leased(self, lease_id: int, objects: set[Path]) -> bool:
+        there = self.list_lease(objects)
+        return objects <= {each.path for each in there if each.lease_id == lease_id}
+
+    def _retry_until_granted(self, request: _Grab, due_ms: int) -> int:
         tries = 0
         while True:
             tries += 1
@@ -264,19 +278,19 @@ class LeaseService:
             if isinstance(found, int):
                 return found
             if left_ms <= 0:
-                raise LeaseAlreadyExistsError(_lease(found), waits=not found.granted)
-            self._clock.sleep_ms(min(GRABBING.pause_ms(tries, self._chance), left_ms))
+                raise LeaseAlreadyExistsError(_make_lease(found), waits=not found.granted)
+            self._clock.sleep_ms(min(RETRYING.pause_ms(tries, self._rng), left_ms))
 
-    def _attempt(self, connection: Connection, request: _Request, *, waits: bool) -> int | Row[Any]:
-        """Return the id of the lease, or the row in the way; then, one that waits has a place."""
+    def _attempt(self, connection: Connection, request: _Grab, *, waits: bool) -> int | Row[Any]:
+        """Return the id of the lease, or the row in the way; then a waiting request has a place."""
         self.connections.database.take_turn(connection, request.tables)
         is_mine = this.token == request.token
         mine = connection.execute(select(leases).where(is_mine)).first()
         if mine is not None and mine.granted:
             return int(mine.lease_id)  # by an attempt whose reply was lost
         in_the_way = request.match_others(LAST_ID if mine is None else mine.lease_id)
-        found = [row for some in in_the_way for row in _last_to_end(connection, some)]
-        at = _now(connection)
+        found = [row for some in in_the_way for row in _find_latest(connection, some)]
+        at = _read_now(connection)
         if live := [row for row in found if row.end_utc > at]:
             if waits:
                 self._keep_place(connection, request, mine, at)
@@ -293,7 +307,7 @@ class LeaseService:
         return lease_id
 
     def _keep_place(
-        self, connection: Connection, request: _Request, mine: Row[Any] | None, at: datetime
+        self, connection: Connection, request: _Grab, mine: Row[Any] | None, at: datetime
     ) -> None:
         if mine is None:
             self._insert(connection, request, at, self._place, granted=False)
@@ -304,7 +318,7 @@ class LeaseService:
     def _insert(
         self,
         connection: Connection,
-        request: _Request,
+        request: _Grab,
         at: datetime,
         lasts: timedelta,
         *,
@@ -321,20 +335,22 @@ class LeaseService:
             "token": request.token,
             "claims": len(request.objects),
         }
-        connection.execute(insert(leases), [{**shared, **_columns(o)} for o in request.objects])
+        connection.execute(
+            insert(leases), [{**shared, **_make_columns(o)} for o in request.objects]
+        )
         return number
 
-    def _give_back(self) -> None:
-        """Remove what a grab that failed may have written. The turn waits for an attempt of it that
-        is still under way on the server."""
+    def _sweep(self) -> None:
+        """Remove what failed grabs may have written. The turn waits for an attempt that is still
+        under way on the server."""
         for token, request in list(self._owed.items()):
             try:
-                self.connections.run(partial(self._forget, request=request), patience_ms=0)
+                self.connections.run(partial(self._remove, request=request), within_ms=0)
             except StoreError:
                 return
             self._owed.pop(token, None)
 
-    def _forget(self, connection: Connection, request: _Request) -> None:
+    def _remove(self, connection: Connection, request: _Grab) -> None:
         self.connections.database.take_turn(connection, request.tables)
         connection.execute(delete(leases).where(this.token == request.token))
 
@@ -345,7 +361,7 @@ class LeaseService:
         return self.connections.run(work)
 
 
-def _batches(objects: Sequence[Any]) -> list[Sequence[Any]]:
+def _split_batches(objects: Sequence[Any]) -> list[Sequence[Any]]:
     return [objects[begin : begin + BATCH] for begin in range(0, len(objects), BATCH)]
 
 
@@ -354,18 +370,18 @@ def _match_lease(lease_id: int, objects: Sequence[Path]) -> ColumnElement[bool]:
     return and_(whole, this.object.in_([str(each) for each in objects])) if objects else whole
 
 
-def _now(connection: Connection) -> datetime:
+def _read_now(connection: Connection) -> datetime:
     found: datetime = connection.execute(select(now())).scalar_one()
     return found
 
 
-def _last_to_end(connection: Connection, chosen: ColumnElement[bool]) -> Sequence[Row[Any]]:
-    """Return some of the rows; if these have ended all have."""
+def _find_latest(connection: Connection, chosen: ColumnElement[bool]) -> Sequence[Row[Any]]:
+    """Return the rows that end last, some of them; if these have ended, all have."""
     rows = select(leases).where(chosen).order_by(this.end_utc.desc()).limit(MOST_SHOWN)
     return connection.execute(rows).all()
 
 
-def _columns(request: LockRequest) -> dict[str, str]:
+def _make_columns(request: LockRequest) -> dict[str, str]:
     db, table, *partition = request.path.parts
     return {
         "object": str(request.path),
@@ -376,7 +392,7 @@ def _columns(request: LockRequest) -> dict[str, str]:
     }
 
 
-def _lease(row: Row[Any]) -> Lease:
+def _make_lease(row: Row[Any]) -> Lease:
     return Lease(
         user=row.user_name,
         lease_id=row.lease_id,
@@ -389,6 +405,8 @@ def _lease(row: Row[Any]) -> Lease:
     )
 
 
-def _not_found(lease_id: int, wanted: Sequence[Path], left: int, count: int) -> LeaseNotFoundError:
+def _make_not_found(
+    lease_id: int, wanted: Sequence[Path], left: int, count: int
+) -> LeaseNotFoundError:
     facts = {"objects": [str(each) for each in wanted] or None, "left": left, "of": count}
     return LeaseNotFoundError("the lease has ended, wholly or in part", lease_id=lease_id, **facts)

@@ -1,4 +1,4 @@
-"""The statements that are about leases: SHOW LEASE and DROP FORCE LEASE.
+"""Statements about leases: SHOW LEASE and DROP FORCE LEASE.
 
 They may stand beside statements about locks, and like those are understood, all of a text, before
 the first of them is run.
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING
 
 from txn.locks import statements as locks
 from txn.locks.hive.model import Catalog
-from txn.locks.hive.sql import object_path
-from txn.locks.hive.words import Words, statements
+from txn.locks.hive.sql import make_object_path
+from txn.locks.hive.words import WordReader, read_statements
 from txn.locks.requests import Path
 
 if TYPE_CHECKING:
@@ -23,39 +23,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ShowLeases:
-    """Asks for the leases on a table or a partition and what lies in it, and for the exclusive ones
-    on what it lies in; None: for all."""
+    """Lists the leases on a table or a partition and what lies in it, and the exclusive ones on
+    what it lies in; None: all."""
 
     within: Path | None
+
+    def run(self, leases: LeaseService) -> list[Lease]:
+        """Return the leases."""
+        return leases.list_lease([] if self.within is None else self.within)
 
 
 @dataclass(frozen=True, slots=True)
 class DropLeases:
-    """Asks to drop anybody's leases on a table or a partition and what lies in it;
-    None: all that there are."""
+    """Drops anybody's leases on a table or a partition and what lies in it; None: all."""
 
     within: Path | None
+
+    def run(self, leases: LeaseService) -> int:
+        """Drop them, and return how many there were."""
+        return leases.force_drop_lease([] if self.within is None else self.within)
 
 
 Statement = ShowLeases | DropLeases
-
-
-@dataclass(frozen=True, slots=True)
-class ShownLeases:
-    """The leases that there are."""
-
-    leases: tuple[Lease, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """How many leases were dropped."""
-
-    within: Path | None
-    count: int
-
-
-Result = ShownLeases | Dropped
 
 
 def parse_lease_statement(
@@ -65,23 +54,11 @@ def parse_lease_statement(
     USE applies to the rest."""
     return [
         _parse(words, catalog) or locks.parse_words(words, catalog)
-        for words in statements(sql, settings)
+        for words in read_statements(sql, settings)
     ]
 
 
-def run_lease_statement(statement: Statement, leases: LeaseService) -> Result:
-    """Do what a statement asks."""
-    within = [] if statement.within is None else [statement.within]
-    match statement:
-        case ShowLeases():
-            return ShownLeases(tuple(leases.list_lease(within)))
-        case DropLeases():
-            return Dropped(statement.within, leases.force_drop_lease(within))
-        case _:
-            assert_never(statement)
-
-
-def _parse(words: Words, catalog: Catalog | None) -> Statement | None:
+def _parse(words: WordReader, catalog: Catalog | None) -> Statement | None:
     if words.accept("SHOW", "LEASE"):
         return ShowLeases(_within(words, catalog))
     if words.accept("DROP", "FORCE", "LEASE"):
@@ -89,13 +66,13 @@ def _parse(words: Words, catalog: Catalog | None) -> Statement | None:
     return None
 
 
-def _within(words: Words, catalog: Catalog | None) -> Path | None:
+def _within(words: WordReader, catalog: Catalog | None) -> Path | None:
     if words.accept("*"):
-        words.end()
+        words.expect_end()
         return None
-    table, spec = words.table(), words.partition()
-    words.end()
-    found = object_path(table, spec, catalog.table(table) if catalog is not None else None)
+    table, spec = words.read_table(), words.read_partition()
+    words.expect_end()
+    found = make_object_path(table, spec, catalog.table(table) if catalog is not None else None)
     if len(found.parts) < len(table.parts) + len(spec):
         words.refuse("not every part of the partition is certain")
     return found

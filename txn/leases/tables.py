@@ -1,7 +1,7 @@
-"""The table of leases, and the conditions by which its rows are chosen; the same on all databases.
+"""The table of leases, and the conditions that match its rows; the same on all databases.
 
-A row is one object of a lease, or of a request that waits for one; its key is the number of the
-lease, or of the place in the line, and the object's path as text. Such texts are ASCII without `/`
+A row is one object of a lease, or of a request that waits for one. Its key is the number of the
+lease, or of the place in the queue, and the object's path as text. Such texts are ASCII without `/`
 within a part, so what lies in `a/b` is exactly what is at least `a/b/` and less than `a/b0`.
 """
 
@@ -17,6 +17,7 @@ from sqlalchemy import (
     Boolean,
     Column,
     ColumnElement,
+    Connection,
     DateTime,
     Dialect,
     Double,
@@ -27,7 +28,9 @@ from sqlalchemy import (
     Table,
     Text,
     and_,
+    event,
     or_,
+    text,
 )
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import FunctionElement
@@ -35,10 +38,6 @@ from sqlalchemy.types import TypeDecorator
 
 from txn.locks.requests import LockRequest, Mode, Path
 
-VERSION = "v0003"
-"""The newest migration: what the code below takes for granted."""
-
-VERSION_TABLE = "txn_lease_version"
 IDS = "txn_lease_ids"
 BATCH = 100
 """Objects in one statement; SQLite allows expressions only so deep."""
@@ -98,39 +97,50 @@ leases = Table(
     Column("granted", Boolean, nullable=False),
     Column("duration_s", Double, nullable=False),
     Column("token", String(32), nullable=False),
-    # Of how many objects the lease was granted; 1 where a program of an older version wrote it.
-    Column("claims", Integer, nullable=False, server_default="1"),
+    # Of how many objects the lease was granted, so that the loss of one is noticed.
+    Column("claims", Integer, nullable=False),
     Index("txn_leases_object", "object"),
     Index("txn_leases_end_utc", "end_utc"),
     Index("txn_leases_token", "token"),
 )
 
 
-def within(objects: Iterable[Path]) -> ColumnElement[bool]:
-    """Rows of these objects, one at least, and of what lies in them."""
+@event.listens_for(leases, "after_create")
+def _create_ids(_: Table, connection: Connection, **__: Any) -> None:
+    if connection.dialect.name == "postgresql":
+        connection.execute(text(f"CREATE SEQUENCE {IDS}"))
+    else:
+        connection.execute(text(f"CREATE TABLE {IDS} (last INTEGER NOT NULL)"))
+        connection.execute(text(f"INSERT INTO {IDS} VALUES (0)"))
+
+
+def match_within(objects: Iterable[Path]) -> ColumnElement[bool]:
+    """Match rows of these objects, one at least, and of what lies in them."""
     names = [str(each) for each in objects]
-    return or_(leases.c.object.in_(names), *map(_inside, names))
+    return or_(leases.c.object.in_(names), *map(_match_inside, names))
 
 
-def about(objects: Sequence[Path]) -> ColumnElement[bool]:
-    """Rows of these objects, one at least, of what lies in them, and exclusive ones of what they
-    lie in: all that could deny one of them to somebody."""
-    return or_(within(objects), _alone(chain.from_iterable(each.parents for each in objects)))
+def match_overlaps(objects: Sequence[Path]) -> ColumnElement[bool]:
+    """Match rows of these objects, one at least, of what lies in them, and exclusive ones of what
+    they lie in: all that could deny one of them to a request."""
+    return or_(
+        match_within(objects),
+        _match_exclusive(chain.from_iterable(each.parents for each in objects)),
+    )
 
 
-def in_conflict(requests: Sequence[LockRequest]) -> ColumnElement[bool]:
-    """Rows that do not go with at least one of the requests: exclusive ones of the objects and of
-    what these lie in; and for one that wants an object alone, all of it and of what lies in it."""
+def match_conflicts(requests: Sequence[LockRequest]) -> ColumnElement[bool]:
+    """Match rows that conflict with at least one of the requests: exclusive ones of the objects and
+    of what these lie in; for an exclusive request, also all of its object and within it."""
     objects = [each.path for each in requests]
     alone = [each.path for each in requests if each.mode is Mode.EXCLUSIVE]
-    is_exclusive = _alone(chain(objects, *(each.parents for each in objects)))
-    return or_(is_exclusive, within(alone)) if alone else is_exclusive
+    is_exclusive = _match_exclusive(chain(objects, *(each.parents for each in objects)))
+    return or_(is_exclusive, match_within(alone)) if alone else is_exclusive
 
 
-def _alone(objects: Iterable[Path]) -> ColumnElement[bool]:
-    """Exclusive rows of just these."""
+def _match_exclusive(objects: Iterable[Path]) -> ColumnElement[bool]:
     return and_(leases.c.object.in_(sorted(map(str, set(objects)))), leases.c.lease_type == "x")
 
 
-def _inside(name: str) -> ColumnElement[bool]:
+def _match_inside(name: str) -> ColumnElement[bool]:
     return and_(leases.c.object >= f"{name}/", leases.c.object < f"{name}0")

@@ -1,7 +1,9 @@
 """Shared and exclusive locks on databases, tables and partitions, as Hive has them."""
 
+from txn.locks.held import Held, LockLost
 from txn.locks.hive.settings import from_hive
-from txn.locks.manager import Held, Lock, LockDenied, LockLost, LockManager, Owner, Waiting
+from txn.locks.manager import LockManager
+from txn.locks.model import Lock, LockDenied, Owner, Waiting
 from txn.locks.opening import open_manager
 from txn.locks.requests import LockRequest, Mode, Path, exclusive, path, shared
 

@@ -1,172 +1,125 @@
-"""What every lock manager does, and what it tells: the contract of ZooKeeper's and the store's.
+"""The lock manager: what is the same wherever locks are kept, over a small backend.
 
 A request is for all of its objects or none of them. What is held is lost when its session or its
 lease ends; then the holder is told, and must stop. A fencing token grows with every exclusive
-grant of an object, so that whatever is locked can refuse an owner that has lost the lock unawares.
+grant of an object, so that whatever is locked can refuse an owner that lost the lock unawares.
 """
 
 from __future__ import annotations
 
-import getpass
-import os
-from collections.abc import Iterable, Mapping, Sequence
+import random
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, Self
+from functools import partial
+from typing import NamedTuple, Protocol, Self
 
-from txn.errors import InvalidRequestError, TxnError, annotate
-from txn.locks.requests import LockRequest, Path, in_order
-from txn.model import check_choice, check_whole
+from txn.backoff import Backoff
+from txn.clock import Clock
+from txn.errors import CorruptRowError, InvalidRequestError, TxnError
+from txn.locks.held import Held, LockLost
+from txn.locks.model import Lock, LockDenied, Owner, Waiting, login_name, waiting_or_default
+from txn.locks.queue import Denial, RetrySchedule
+from txn.locks.requests import LockRequest, Path, as_path, in_order
 
-Fairness = Literal["fair", "hive"]
-"""`hive`: one that is compatible with the holders gets in, and readers starve writers. `fair`:
-readers that come after a waiting writer wait behind it."""
-
-
-class LockDenied(TxnError):
-    """Others hold what was asked for, and still did after the last retry. Nothing is held."""
-
-    def __init__(self, wanted: LockRequest, holders: Sequence[Lock]) -> None:
-        held = ", ".join(f"{lock.request} by {lock.owner}" for lock in holders)
-        super().__init__(
-            annotate(f"lock denied: {held or 'somebody is before us'}", wanted=str(wanted))
-        )
-        self.wanted = wanted
-        self.holders = tuple(holders)
-
-
-class LockLost(TxnError):
-    """What was held is not any more: stop, and write nothing else."""
+UNLOCKING = Backoff(first_ms=20, longest_ms=640)
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
-    """Who wants a lock, for those whom it keeps waiting. query: the statement, if there is one."""
+class Ticket:
+    """One request on its way. name: 32 hexadecimal digits, by which its entries are found again."""
 
     name: str
-    host: str
-    query: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.name}@{self.host}" + (f" ({self.query[:80]})" if self.query else "")
-
-
-@dataclass(frozen=True, slots=True)
-class Lock:
-    """A lock as others see it. since_ms: wall clock. explicit: it survives its session."""
-
-    request: LockRequest
     owner: Owner
     since_ms: int
-    granted: bool
-    explicit: bool = False
-    token: int = 0
+    explicit: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SeenLocks:
-    """What a look at the locks has found, which may be over by now; is_whole: all that there was,
-    and not the first of it alone."""
+class Entry(NamedTuple):
+    """A lock in a queue, and the ticket that it belongs to."""
 
-    locks: tuple[Lock, ...]
-    is_whole: bool
+    ticket: str
+    lock: Lock
 
 
-class LockLook(Protocol):
-    """Sees locks, and changes nothing: a session that has stopped is not ended by it."""
-
-    def list_first(self, most: int) -> SeenLocks:
-        """Return who holds and who waits, in the order of the paths and of their arrival, so many
-        of them at most."""
-
-    def close(self) -> None:
-        """Give back what the look needed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """How long and how to wait. Durations in milliseconds; Hive's settings by `from_hive`.
-
-    retries: after the first denial. pause_ms: between them, each between half and all of it; Hive's
-    own default is a minute.
-    deadline_ms: for all of it; 0 or less: one try; None: only the retries count.
-    unlock_retries: for a release.
-    enabled: False turns locking off.
-    """
-
-    enabled: bool = True
-    retries: int = 100
-    pause_ms: int = 1_000
-    unlock_retries: int = 10
-    deadline_ms: int | None = None
-    fairness: Fairness = "fair"
-
-    def __post_init__(self) -> None:
-        for name, least in (("retries", 0), ("pause_ms", 1), ("unlock_retries", 0)):
-            check_whole(name, getattr(self, name), least)
-        if self.deadline_ms is not None:
-            check_whole("deadline_ms", self.deadline_ms)
-        if not isinstance(self.enabled, bool):
-            raise InvalidRequestError("enabled is True or False", enabled=self.enabled)
-        check_choice("fairness", self.fairness, Fairness)
-
-
-def waiting_or_default(waiting: Waiting | None) -> Waiting:
-    """Return how to wait, as usual where nothing is said."""
-    if not isinstance(waiting, Waiting | None):
-        raise InvalidRequestError(f"how to wait is told by a Waiting: waiting={waiting!r}")
-    return Waiting() if waiting is None else waiting
-
-
-def check_hold(
-    requests: Iterable[LockRequest] | LockRequest, query: str, waiting: Waiting
-) -> tuple[LockRequest, ...]:
-    """Return what `hold` is to take, nothing where locking is turned off."""
-    if not isinstance(query, str):
-        raise InvalidRequestError(f"a query is text: query={query!r}")
-    return in_order(requests) if waiting_or_default(waiting).enabled else ()
-
-
-def owner_name(name: str | None) -> str:
-    """Return the name of an owner; that of the user, if none is given."""
-    if not isinstance(name, str | None):
-        raise InvalidRequestError(f"the name of an owner is text: name={name!r}")
-    return name or login_name()
-
-
-def login_name() -> str:
-    """Return the name of the user, whose number is enough where it has none, as in a container."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())
-
-
-class Held(Protocol):
-    """Locks that are held, all of a request. Leaving the block releases them."""
-
-    requests: tuple[LockRequest, ...]
-    """In order, the parents among them."""
+class Grant(NamedTuple):
+    """What a request was granted. is_lost: costs nothing. are_there: asks the server."""
 
     tokens: Mapping[Path, int]
-    """The fencing token of each object."""
-
-    @property
-    def lost(self) -> bool:
-        """Whether they are lost, or may be, for want of contact; a call that costs nothing."""
-
-    def check(self) -> None:
-        """Raise LockLost unless they are certainly held at this moment."""
-
-    def release(self) -> None:
-        """Give them back; a second call changes nothing."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_: object) -> None: ...
+    is_lost: Callable[[], bool]
+    are_there: Callable[[], bool]
+    give_back: Callable[[], None]
 
 
-class LockManager(Protocol):
+class SessionEnded(LockLost):
+    """Others took us for dead while we waited; nothing was held."""
+
+
+class LockAttempt(Protocol):
+    """A request that asks for its objects, until it is granted or gives up."""
+
+    def acquire(self, schedule: RetrySchedule) -> Grant | Denial:
+        """Take all objects or none. A denied request keeps its places if the queues are fair."""
+
+    def wait(self, denial: Denial, pause_ms: int, schedule: RetrySchedule) -> None:
+        """Wait for so long, or until the queue moves."""
+
+
+class LockBackend(Protocol):
+    """Where queues are kept, and the session of this process. Safe to share between threads."""
+
+    clock: Clock
+    rng: random.Random
+    first_poll_ms: int | None
+    """How soon a denied request asks again; None if the backend notifies of changes."""
+
+    on_contact: Callable[[], None]
+    """Called now and then while the backend can be reached, so that what failed is done."""
+
+    def begin(self, ticket: Ticket, wanted: Sequence[LockRequest]) -> LockAttempt:
+        """Begin a request, in a session that lives."""
+
+    def scan(self, within: Path | None) -> Iterator[Entry]:
+        """Yield the entries of an object and of what lies in it, each queue in its order; without
+        those of ended sessions."""
+
+    def list_locks(self, denial: Denial) -> Sequence[Lock]:
+        """Return the locks that deny a request."""
+
+    def remove(
+        self,
+        ticket: str,
+        objects: Sequence[Path],
+        *,
+        is_unsure: bool = False,
+        is_owed: bool = False,
+    ) -> None:
+        """Remove a ticket's entries from the queues of these objects. is_unsure: an attempt of the
+        ticket may still be under way, and must not take effect afterwards. is_owed: it is done
+        between two heartbeats, so it must end in a part of the lease."""
+
+    def close(self) -> None:
+        """End the session, and with it its locks; explicit ones stay."""
+
+
+class _Owed(NamedTuple):
+    """Entries that are to be removed; see `LockBackend.remove`."""
+
+    objects: tuple[Path, ...]
+    is_unsure: bool
+
+
+class LockManager:
     """Grants locks. Safe to share between threads."""
+
+    def __init__(
+        self, backend: LockBackend, *, name: str | None = None, waiting: Waiting | None = None
+    ) -> None:
+        self._backend = backend
+        self._waiting = waiting_or_default(waiting)
+        self._owner = Owner(check_owner_name(name), socket.gethostname())
+        self._owed: dict[str, _Owed] = {}
+        backend.on_contact = self._sweep
 
     def hold(
         self,
@@ -177,18 +130,113 @@ class LockManager(Protocol):
         waiting: Waiting | None = None,
     ) -> Held:
         """Take all of the requests and their parents, or none: LockDenied names who has them."""
+        waiting = waiting_or_default(self._waiting if waiting is None else waiting)
+        if not isinstance(query, str):
+            raise InvalidRequestError(f"a query is text: query={query!r}")
+        wanted = in_order(requests) if waiting.enabled else ()
+        clock, rng = self._backend.clock, self._backend.rng
+        schedule = RetrySchedule(waiting, clock, rng, self._backend.first_poll_ms)
+        self._sweep()
+        while True:
+            owner = Owner(self._owner.name, self._owner.host, query)
+            ticket = Ticket(f"{rng.getrandbits(128):032x}", owner, clock.wall_ms(), explicit)
+            attempt = self._backend.begin(ticket, wanted)
+            try:
+                grant = self._acquire(attempt, schedule)
+            except SessionEnded:
+                # Nothing was held: begin again in a new session, at the end of the queue.
+                if (pause_ms := schedule.next_pause_ms()) is None:
+                    raise
+                clock.sleep_ms(pause_ms)
+            except BaseException as error:
+                objects = tuple(each.path for each in wanted)
+                self._owed[ticket.name] = _Owed(objects, not isinstance(error, LockDenied))
+                self._sweep()
+                raise
+            else:
+                return Held(
+                    wanted,
+                    grant.tokens,
+                    is_lost=grant.is_lost,
+                    are_there=grant.are_there,
+                    release=partial(self._give_back, ticket.name, grant),
+                )
 
     def locks(self, within: str | Path | None = None) -> list[Lock]:
-        """Return who holds and who waits, in the order of the paths and of their arrival; only an
+        """Return held and awaited locks, in the order of the paths and of their arrival; only an
         object and what lies in it, if one is given."""
+        found = self._backend.scan(None if within is None else as_path(within))
+        return sorted((entry.lock for entry in found), key=lambda lock: lock.request.path)
 
     def release(self, wanted: str | Path, *, force: bool = False) -> int:
         """Give back explicit locks on exactly this object, of this owner or with `force` of all;
-        return how many there were."""
+        return how many there were. Parents that no other object of the same request needs are given
+        back with it; an object that its own request needs stays."""
+        wanted = as_path(wanted)
+        entries = list(self._backend.scan(Path(wanted.parts[:1])))
+        count = 0
+        for ticket, lock in entries:
+            is_ours = (lock.owner.name, lock.owner.host) == (self._owner.name, self._owner.host)
+            if lock.request.path != wanted or not lock.explicit or not (force or is_ours):
+                continue
+            held = {each.lock.request.path for each in entries if each.ticket == ticket}
+            rest = held - {wanted, *wanted.parents}
+            needed = {parent for at in rest for parent in at.parents}
+            if wanted not in needed:
+                released = [at for at in (*wanted.parents, wanted) if at not in needed]
+                self._backend.remove(ticket, released)
+                count += 1
+        return count
 
     def close(self) -> None:
         """End the session; what it holds implicitly is given back."""
+        self._backend.close()
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _acquire(self, attempt: LockAttempt, schedule: RetrySchedule) -> Grant:
+        blockers: tuple[object, ...] = ()
+        while isinstance(found := attempt.acquire(schedule), Denial):
+            if found.blockers != blockers:
+                schedule.note_move()
+            blockers = found.blockers
+            pause_ms = schedule.next_pause_ms()
+            if pause_ms is None:
+                raise LockDenied(found.wanted, self._backend.list_locks(found))
+            attempt.wait(found, pause_ms, schedule)
+            self._sweep()
+        return found
+
+    def _give_back(self, ticket: str, grant: Grant) -> None:
+        most = self._waiting.unlock_retries + 1
+        for number in UNLOCKING.tries(self._backend.clock, self._backend.rng, most=most):
+            try:
+                return grant.give_back()
+            except TxnError:
+                if number == most:
+                    self._owed[ticket] = _Owed(tuple(grant.tokens), is_unsure=False)
+                    raise
+        return None
+
+    def _sweep(self) -> None:
+        """Remove entries that could not be removed, or that may yet be granted to a request that
+        failed. What cannot be done now is done at the next contact; it ends with the session."""
+        for ticket, owed in list(self._owed.items()):
+            try:
+                self._backend.remove(ticket, owed.objects, is_unsure=owed.is_unsure, is_owed=True)
+            except CorruptRowError:
+                continue  # an odd row keeps no others; a request for its object is told of it
+            except TxnError:
+                return
+            self._owed.pop(ticket, None)
+
+
+def check_owner_name(name: str | None) -> str:
+    """Return the name of an owner; that of the user, if none is given."""
+    if not isinstance(name, str | None):
+        raise InvalidRequestError(f"the name of an owner is text: name={name!r}")
+    return name or login_name()

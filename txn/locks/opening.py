@@ -1,15 +1,16 @@
-"""Opening a lock manager by its URI."""
+"""Opening a lock manager: by its URI, in a store that is open, or on a ZooKeeper."""
 
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import SplitResult
 
 from txn.client.connect import connect
+from txn.client.engine import Engine
 from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
-from txn.locks.manager import LockManager
-from txn.locks.stored.queue import StoredManager
+from txn.locks.manager import LockManager, check_owner_name
+from txn.locks.model import Waiting, waiting_or_default
+from txn.locks.stored import StoredQueues
 from txn.locks.zookeeper.ensemble import parse_ensemble
 from txn.stores.options import split_uri
 
@@ -31,23 +32,31 @@ def open_manager(uri: str, **details: Any) -> LockManager:
     if wrong := sorted(details.keys() - set(known)):
         raise InvalidRequestError("no such details here", given=wrong, known=known)
     if parts.scheme == ZOOKEEPER:
-        return _open_zookeeper(parts, details)
-    return _open_stored(uri, details)
-
-
-def _open_stored(uri: str, details: dict[str, Any]) -> LockManager:
+        ensemble = parse_ensemble(parts)
+        if ensemble.base and details.setdefault("base", ensemble.base) != ensemble.base:
+            raise InvalidRequestError("two base paths", uri=ensemble.base, base=details["base"])
+        return open_zookeeper(ensemble.hosts, credentials=ensemble.credentials, **details)
     engine = connect(uri)
     try:
-        return StoredManager(engine, owns_engine=True, **details)
+        return open_stored(engine, owns_engine=True, **details)
     except BaseException:
         engine.close()
         raise
 
 
-def _open_zookeeper(parts: SplitResult, details: dict[str, Any]) -> LockManager:
-    ensemble = parse_ensemble(parts)
-    with require_extra("zookeeper", hosts=ensemble.hosts):
-        from txn.locks.zookeeper.queue import ZooKeeperManager  # noqa: PLC0415
-    if ensemble.base and details.setdefault("base", ensemble.base) != ensemble.base:
-        raise InvalidRequestError("two base paths", uri=ensemble.base, base=details["base"])
-    return ZooKeeperManager(ensemble.hosts, credentials=ensemble.credentials, **details)
+def open_stored(
+    engine: Engine, *, name: str | None = None, waiting: Waiting | None = None, **details: Any
+) -> LockManager:
+    """Open a lock manager in a table of a store. details: those of `StoredQueues`."""
+    return LockManager(StoredQueues(engine, **details), name=name, waiting=waiting)
+
+
+def open_zookeeper(
+    hosts: str, *, name: str | None = None, waiting: Waiting | None = None, **details: Any
+) -> LockManager:
+    """Open a lock manager in a session with ZooKeeper. details: those of `ZooKeeperQueues`."""
+    with require_extra("zookeeper", hosts=hosts):
+        from txn.locks.zookeeper.queues import ZooKeeperQueues  # noqa: PLC0415
+    check_owner_name(name)  # before there is a session to end
+    waiting_or_default(waiting)
+    return LockManager(ZooKeeperQueues(hosts, **details), name=name, waiting=waiting)

@@ -1,4 +1,4 @@
-"""What can be locked and how: paths in a hierarchy, the two modes, and requests in their order.
+"""Lock requests: paths in a hierarchy, two modes, and the order in which requests are taken.
 
 Shared goes with shared and with nothing else. A lock on an object takes each of its parents as
 shared, and all objects of a request are taken in the order of their paths; so no two requests can
@@ -151,7 +151,7 @@ def _each(requests: Iterable[LockRequest] | LockRequest) -> Iterator[LockRequest
 
 
 def _is_unicode(part: str) -> bool:
-    """Whether it can be written down."""
+    """Return True if the text can be encoded."""
     try:
         part.encode()
     except UnicodeEncodeError:

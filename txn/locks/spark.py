@@ -1,8 +1,8 @@
-"""Statements of Apache Spark under the locks that they need, and jobs under whatever is held.
+"""Statements of Apache Spark under the locks that they need, and jobs under locks or a lease.
 
-What a statement needs is looked up before its locks are held, and again once they are: a table that
-changed in between is locked anew. While it runs, a thread watches the locks; if they are lost it
-cancels the statement's jobs, and LockLost is raised whatever came of them.
+The locks that a statement needs are determined before they are held, and again once they are: a
+table that changed in between is locked anew. While the statement runs, a thread watches the locks.
+If they are lost, it cancels the statement's jobs, and LockLost is raised whatever came of them.
 """
 
 from __future__ import annotations
@@ -19,25 +19,33 @@ from urllib.parse import unquote
 
 from txn.errors import ConflictError, InvalidRequestError
 from txn.host.extras import import_extra
+from txn.locks.held import Held, LockLost
 from txn.locks.hive.functions import BUILT_IN
 from txn.locks.hive.model import DATABASE_SETTING, Column, Table
 from txn.locks.hive.settings import HIVE_SETTINGS, from_hive
 from txn.locks.hive.sql import UNKNOWN_FUNCTION, requests
-from txn.locks.manager import Held, LockLost, LockManager, Waiting
+from txn.locks.manager import LockManager
+from txn.locks.model import Waiting
 from txn.locks.requests import LockRequest, Mode, Path
 from txn.repeating import repeat
 
 with import_extra("locks"):
     from txn.locks.hive.definitions import NOTHING
-    from txn.locks.hive.parameters import Args, bind_values
-    from txn.locks.hive.words import SESSION_CATALOGS, Words, split, statements
+    from txn.locks.hive.words import (
+        SESSION_CATALOGS,
+        Args,
+        WordReader,
+        bind_values,
+        read_statements,
+        split_statements,
+    )
 
 with import_extra("spark"):
     from pyspark.errors import PySparkException
     from pyspark.sql import Row, SparkSession
     from pyspark.sql.catalog import Function
 
-LOOKS = 5
+MOST_TRIES = 5
 WATCH_S = 0.2
 INTERRUPT = "spark.job.interruptOnCancel"
 TABLES = frozenset({"MANAGED", "EXTERNAL", "MATERIALIZED_VIEW", "STREAMING_TABLE"})
@@ -50,14 +58,14 @@ MEANINGS = {
     "spark.sql.path.enabled": "",
 }
 # Statements that name tables and read none.
-LOOKS_ONLY = NOTHING | {"EXPLAIN", "UNCACHE"}
+READS_NOTHING = NOTHING | {"EXPLAIN", "UNCACHE"}
 _RELATION = re.compile(r"'UnresolvedRelation \[([^\]]*)\]")
 _COMMON = re.compile(r"\bCTE \[([^\]]*)\]")
 _SETS = re.compile(r"\bset\b", re.IGNORECASE)
 
 
 class SessionCatalog:
-    """What a Spark session knows of its tables and views, asked anew each time."""
+    """The tables and views that a Spark session knows, read anew each time."""
 
     def __init__(self, spark: SparkSession, databases: Iterable[str] = ()) -> None:
         """databases: those of names without one; else the session's own."""
@@ -119,15 +127,15 @@ class SessionCatalog:
         return found
 
     def _made_functions(self) -> set[str]:
-        """Those without a database that this session has made, which may hide others."""
+        """Return the functions that the session has made outside of databases; they hide others."""
         if self._made is None:
             rows = self._spark.sql("SHOW USER FUNCTIONS").collect()
             self._made = {str(row[0]).lower() for row in rows}
         return self._made
 
     def _names(self, name: Path) -> list[str]:
-        """What a name may stand for in the session, as Spark takes it: also for what is temporary,
-        if a statement may have left out the database."""
+        """Return what a name may stand for in the session, in Spark's spelling: also for something
+        temporary, if a statement may have left out the database."""
         is_bare = name.parts[0] in self._databases
         return [quoted(name), *([quoted(Path(name.parts[-1:]))] if is_bare else [])]
 
@@ -145,7 +153,7 @@ def _read_function(function: Function) -> list[Table]:
         raise InvalidRequestError(UNKNOWN_FUNCTION, function=function.name) from error
     if catalog not in SESSION_CATALOGS or facts.get("referredTempViewNames", "[]") != "[]":
         raise InvalidRequestError(UNKNOWN_FUNCTION, function=function.name)
-    values = Words(facts.get("sqlFunction.inputParam") or "", "").defaults()
+    values = WordReader(facts.get("sqlFunction.inputParam") or "", "").read_defaults()
     queries = [query, *(f"SELECT {value}" for value in values)]
     return [Table(query=bind_values(each), database=database.lower()) for each in queries]
 
@@ -162,12 +170,12 @@ def session_requests(spark: SparkSession, sql: str, args: Args | None = None) ->
     _check_session(spark, text)
     text = bind_values(text, args)
     settings = {DATABASE_SETTING: spark.catalog.currentDatabase()}
-    each = list(statements(text, settings))
+    each = list(read_statements(text, settings))
     catalog = SessionCatalog(spark, {words.database for words in each})
     found = requests(text, settings, catalog)
     locked = {request.path.parts[1] for request in found if len(request.path.parts) > 1}
     for words in each:
-        if words.key not in LOOKS_ONLY:
+        if words.key not in READS_NOTHING:
             _check_parsed(spark, words.statement, locked)
     return found
 
@@ -202,7 +210,7 @@ def replace_variables(spark: SparkSession, sql: str) -> str:
         found = str(jvm.org.apache.spark.sql.internal.VariableSubstitution().substitute(sql))
     finally:
         sessions.setActiveSession(active.get() if active.isDefined() else session)
-    if found != sql and len(split(found)) > 1 and _SETS.search(found):
+    if found != sql and len(split_statements(found)) > 1 and _SETS.search(found):
         raise InvalidRequestError("a variable beside SET: its value then is not known", given=sql)
     return found
 
@@ -230,9 +238,9 @@ def locked_sql(
     args: values of markers, as `spark.sql` takes them; write data frames in as views or tables.
     waiting: how to wait for them; else as the session's Hive settings say (`hive.lock.numretries`
     and so on). Raises LockDenied with nothing done, and LockLost if the locks were lost before the
-    end: then the statement's jobs were cancelled, and what it wrote is to be looked at.
+    end: then the statement's jobs were cancelled, and what it wrote must be examined.
     """
-    text = replace_variables(spark, sql)  # what is run is what was looked at
+    text = replace_variables(spark, sql)  # what is run is what was examined
     with locked(spark, manager, text, args, waiting=waiting):
         return spark.sql(text, args).collect()  # type: ignore[arg-type]
 
@@ -250,7 +258,7 @@ def locked(
     thread starts are cancelled if the locks are lost. args: values of markers."""
     wanted = partial(session_requests, spark, sql, args)
     with (
-        _hold(manager, sql, wanted, waiting or _waiting(spark)) as held,
+        _hold(manager, sql, wanted, waiting or _read_waiting(spark)) as held,
         watched(spark, held),
     ):
         yield held
@@ -265,11 +273,11 @@ def watched(spark: SparkSession, held: Held) -> Iterator[None]:
     tag = f"txn-locks-{uuid.uuid4().hex}"
     done = threading.Event()
 
-    def look() -> None:
+    def cancel_if_lost() -> None:
         if held.lost:  # again and again: a statement may start one job after another
             context.cancelJobsWithTag(tag)
 
-    work = ("watch locks", look, done, WATCH_S)
+    work = ("watch locks", cancel_if_lost, done, WATCH_S)
     watcher = threading.Thread(target=repeat, args=work, name="txn-locks-watch", daemon=True)
     interrupts = context.getLocalProperty(INTERRUPT)
     context.addJobTag(tag)
@@ -279,7 +287,9 @@ def watched(spark: SparkSession, held: Held) -> Iterator[None]:
         yield
     except Exception as error:
         if held.lost:
-            raise _make_lost(held) from error
+            locks = [str(request) for request in held.requests]
+            message = "locks were lost, what ran under them was cancelled"
+            raise LockLost(message, locks=locks) from error
         raise
     finally:
         done.set()
@@ -292,14 +302,14 @@ def watched(spark: SparkSession, held: Held) -> Iterator[None]:
 
 @contextmanager
 def _hold(
-    manager: LockManager, sql: str, look: Callable[[], list[LockRequest]], waiting: Waiting
+    manager: LockManager, sql: str, find_requests: Callable[[], list[LockRequest]], waiting: Waiting
 ) -> Iterator[Held]:
-    for _ in range(LOOKS):
-        with manager.hold(look(), query=sql, waiting=waiting) as held:
-            if not waiting.enabled or _covers(held, look()):
+    for _ in range(MOST_TRIES):
+        with manager.hold(find_requests(), query=sql, waiting=waiting) as held:
+            if not waiting.enabled or _covers(held, find_requests()):
                 yield held
                 return
-    raise ConflictError(f"what the statement touches keeps changing: {' '.join(sql.split())[:80]}")
+    raise ConflictError(f"what the statement accesses keeps changing: {' '.join(sql.split())[:80]}")
 
 
 def _covers(held: Held, wanted: Iterable[LockRequest]) -> bool:
@@ -307,7 +317,7 @@ def _covers(held: Held, wanted: Iterable[LockRequest]) -> bool:
     return all(modes.get(each.path) in {each.mode, Mode.EXCLUSIVE} for each in wanted)
 
 
-def _waiting(spark: SparkSession) -> Waiting:
+def _read_waiting(spark: SparkSession) -> Waiting:
     found = {name: spark.conf.get(name, None) for name in HIVE_SETTINGS}
     return from_hive({name: value for name, value in found.items() if value is not None})
 
@@ -317,8 +327,3 @@ def _refresh(spark: SparkSession, held: Held) -> None:
     for table in {request.path.parts[:2] for request in held.requests}:
         if len(table) == 2 and spark.catalog.tableExists(quoted(Path(table))):
             spark.catalog.refreshTable(quoted(Path(table)))
-
-
-def _make_lost(held: Held) -> LockLost:
-    locks = [str(request) for request in held.requests]
-    return LockLost("locks were lost, what ran under them was cancelled", locks=locks)

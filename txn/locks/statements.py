@@ -1,4 +1,4 @@
-"""The statements that are about locks: SHOW LOCKS, EXPLAIN LOCKS, LOCK and UNLOCK.
+"""Statements about locks: SHOW LOCKS, EXPLAIN LOCKS, LOCK and UNLOCK.
 
 All of a text is understood before the first of its statements is run. Locks that are taken by
 statement are explicit: they stay until they are given back, whatever becomes of their owner.
@@ -6,85 +6,65 @@ statement are explicit: they stay until they are given back, whatever becomes of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import assert_never
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from txn.errors import InvalidRequestError
 from txn.locks.hive.definitions import DATABASE
 from txn.locks.hive.model import DATABASE_SETTING, Catalog
 from txn.locks.hive.settings import HIVE_SETTINGS, from_hive
-from txn.locks.hive.sql import object_path, requests
-from txn.locks.hive.words import Words, refuse_statement, statements
-from txn.locks.manager import Lock, LockManager, Waiting
+from txn.locks.hive.sql import make_object_path, requests
+from txn.locks.hive.words import WordReader, read_statements, refuse_statement
+from txn.locks.manager import LockManager
+from txn.locks.model import Lock, Waiting
 from txn.locks.requests import LockRequest, Path, in_order
 
 
 @dataclass(frozen=True, slots=True)
 class ShowLocks:
-    """Asks who holds locks on an object and what lies in it; extended: and who waits."""
+    """Lists the locks on an object and on what lies in it; extended: also those that wait."""
 
     within: Path | None
     extended: bool
 
+    def run(self, manager: LockManager) -> list[Lock]:
+        """Return the locks."""
+        return [lock for lock in manager.locks(self.within) if self.extended or lock.granted]
+
 
 @dataclass(frozen=True, slots=True)
 class ExplainLocks:
-    """Asks which locks a statement needs, with all of their parents."""
+    """The locks that a statement needs, with all of their parents."""
 
     requests: tuple[LockRequest, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TakeLock:
-    """Asks for an explicit lock. settings: Hive's, as they are where the statement stands."""
+    """Takes an explicit lock. settings: Hive's, as they are where the statement stands."""
 
     request: LockRequest
     statement: str
     settings: tuple[tuple[str, str], ...] = ()
 
+    def run(self, manager: LockManager, waiting: Waiting) -> tuple[LockRequest, ...]:
+        """Take it with its parents, and return these as well."""
+        waiting = from_hive(dict(self.settings), waiting)
+        if not waiting.enabled:
+            raise InvalidRequestError("locking is turned off", statement=self.statement)
+        return manager.hold(
+            [self.request], query=self.statement, explicit=True, waiting=waiting
+        ).requests
+
 
 @dataclass(frozen=True, slots=True)
-class GiveBack:
-    """Asks to give back the explicit locks on an object."""
+class ReleaseLocks:
+    """Gives back the explicit locks on an object."""
 
     path: Path
 
 
-Statement = ShowLocks | ExplainLocks | TakeLock | GiveBack
-
-
-@dataclass(frozen=True, slots=True)
-class ShownLocks:
-    """The locks that there are."""
-
-    locks: tuple[Lock, ...]
-    extended: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ExplainedLocks:
-    """The locks that a statement would take."""
-
-    requests: tuple[LockRequest, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """The locks that were taken, and stay."""
-
-    requests: tuple[LockRequest, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class GivenBack:
-    """How many explicit locks on an object were given back."""
-
-    path: Path
-    count: int
-
-
-Result = ShownLocks | ExplainedLocks | Taken | GivenBack
+Statement = ShowLocks | ExplainLocks | TakeLock | ReleaseLocks
 
 
 def parse_lock_statement(
@@ -92,48 +72,7 @@ def parse_lock_statement(
 ) -> list[Statement]:
     """Return the statements of a text, or raise InvalidRequestError; USE and SET apply to the rest,
     and are not among them."""
-    return [parse_words(words, catalog) for words in statements(sql, settings)]
-
-
-def run_lock_statement(
-    statement: Statement,
-    manager: LockManager,
-    *,
-    waiting: Waiting | None = None,
-    force: bool = False,
-) -> Result:
-    """Do what a statement asks. waiting: for LOCK. force: UNLOCK gives back others' locks too."""
-    match statement:
-        case ShowLocks(within, extended):
-            there = manager.locks(within)
-            return ShownLocks(tuple(lock for lock in there if extended or lock.granted), extended)
-        case ExplainLocks(needed):
-            return ExplainedLocks(needed)
-        case TakeLock(request, text, settings):
-            waiting = from_hive(dict(settings), waiting) if settings else waiting
-            if waiting is not None and not waiting.enabled:
-                raise InvalidRequestError("locking is turned off", statement=text)
-            held = manager.hold([request], query=text, explicit=True, waiting=waiting)
-            return Taken(tuple(held.requests))
-        case GiveBack(path):
-            return GivenBack(path, manager.release(path, force=force))
-        case _:
-            assert_never(statement)
-
-
-def execute(
-    sql: str,
-    manager: LockManager,
-    settings: Mapping[str, str] | None = None,
-    catalog: Catalog | None = None,
-    *,
-    deadline_ms: int | None = None,
-    force: bool = False,
-) -> Iterator[Result]:
-    """Run each statement of a text, yielding what came of it. settings: Hive's own."""
-    waiting = replace(from_hive(settings or {}), deadline_ms=deadline_ms)
-    for statement in parse_lock_statement(sql, settings, catalog):
-        yield run_lock_statement(statement, manager, waiting=waiting, force=force)
+    return [parse_words(words, catalog) for words in read_statements(sql, settings)]
 
 
 def explain_statements(
@@ -142,46 +81,48 @@ def explain_statements(
     """Return all that is taken for the statements of a text, in order: what `requests` returns,
     with every parent. EXPLAIN LOCKS before a statement changes nothing."""
     found: list[LockRequest] = []
-    for words in statements(sql, settings):
+    for words in read_statements(sql, settings):
         while words.accept("EXPLAIN", "LOCKS"):
             pass
         database = {DATABASE_SETTING: words.database}
-        found += requests(words.rest() or words.refuse(), database, catalog)
+        found += requests(words.read_rest() or words.refuse(), database, catalog)
     return in_order(found)
 
 
-def parse_words(words: Words, catalog: Catalog | None) -> Statement:
+def parse_words(words: WordReader, catalog: Catalog | None) -> Statement:
     """Return the statement that these words are, or raise InvalidRequestError."""
     if words.accept("SHOW", "LOCKS"):
         return _show(words, catalog)
     if words.accept("EXPLAIN", "LOCKS"):
         settings = {DATABASE_SETTING: words.database}
-        return ExplainLocks(explain_statements(words.rest() or words.refuse(), settings, catalog))
+        return ExplainLocks(
+            explain_statements(words.read_rest() or words.refuse(), settings, catalog)
+        )
     if words.accept("LOCK"):
         (*_, last) = requests(words.statement, {DATABASE_SETTING: words.database}, catalog)
         return TakeLock(last, words.statement, tuple(words.settings.items()))
     if words.accept("UNLOCK"):
         path = _object(words, catalog)
-        words.end()
-        return GiveBack(path)
+        words.expect_end()
+        return ReleaseLocks(path)
     if words.accept("SET"):
         refuse_statement(words.statement, "write SET name=value", known=HIVE_SETTINGS)
     return refuse_statement(words.statement, "not a statement about locks")
 
 
-def _show(words: Words, catalog: Catalog | None) -> Statement:
+def _show(words: WordReader, catalog: Catalog | None) -> Statement:
     within = None
     if not words.at_end and words.key != "EXTENDED":
         within = _object(words, catalog)
     extended = words.accept("EXTENDED")
-    words.end()
+    words.expect_end()
     return ShowLocks(within, extended)
 
 
-def _object(words: Words, catalog: Catalog | None) -> Path:
+def _object(words: WordReader, catalog: Catalog | None) -> Path:
     if words.accept_one(*DATABASE):
-        return words.database_path()
+        return words.read_database()
     words.accept("TABLE")
-    table = words.table()
+    table = words.read_table()
     known = catalog.table(table) if catalog is not None else None
-    return object_path(table, words.partition(), known)
+    return make_object_path(table, words.read_partition(), known)

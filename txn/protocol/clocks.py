@@ -28,9 +28,9 @@ from txn.errors import (
     TableUnavailable,
 )
 from txn.model import Cell, Check, Edit, Key
-from txn.protocol.attempt import Attempt, Context, call_store
-from txn.protocol.lock_cells import FREE
-from txn.protocol.row import column
+from txn.protocol.context import Context, call_store
+from txn.protocol.row import FREE, column
+from txn.protocol.transaction import PendingCommit
 
 T = TypeVar("T")
 
@@ -89,7 +89,7 @@ def check_commit_clock(context: Context) -> None:
     """Raise AbortedError if this client's commits would have timestamps of a wrong clock: see
     `check_clock`. Where servers choose them nothing is done. A store of this machine refuses only
     what others could not follow: see FUTURE_MS."""
-    if not is_local(context):
+    if not context.is_local:
         if context.rules.locks_rows and "remote_calls" in context.store.features:
             check_clock(context)
         return
@@ -133,20 +133,15 @@ def _compare(context: Context) -> None:
     now_ms = clock.monotonic_ms()
     offset_ms = clock.wall_ms() - now_ms  # one that is set meanwhile is compared again
     _refuse(DIFFERS, measure_skew(context), limit_ms)
-    if is_local(context):
+    if context.is_local:
         _refuse(WAS_SET, note_clock(context), limit_ms)
     trust.offset_ms, trust.due_ms = offset_ms, now_ms + COMPARE_EACH_MS
-
-
-def is_local(context: Context) -> bool:
-    """Whether the store's time is that of this machine."""
-    return "atomic_together" in context.store.features
 
 
 def was_set(context: Context) -> bool:
     """Whether the time of day was set since it was compared with that of servers."""
     step_ms = context.trust.find_step_ms(context.clock)
-    return not is_local(context) and abs(step_ms) > context.policy.skew_ms
+    return not context.is_local and abs(step_ms) > context.policy.skew_ms
 
 
 def _refuse(words: str, skew_ms: int, limit_ms: int) -> None:
@@ -163,7 +158,7 @@ def measure_skew(context: Context) -> int:
     """Return by how many ms this client's clock is ahead of the store's, or if negative behind it,
     at least: how long the answers took is no difference. Raises StoreError where they took too
     long to tell anything."""
-    store, clock, token = context.store, context.clock, b"%016x" % context.random.getrandbits(64)
+    store, clock, token = context.store, context.clock, b"%016x" % context.rng.getrandbits(64)
     for name in (b"clock", b"clock-" + token):
         key = column(context.table, ROW, name)
         before_ms, began_ms = clock.wall_ms(), clock.monotonic_ms()
@@ -206,7 +201,7 @@ def note_clock(context: Context) -> int:
 def accept_clock(context: Context) -> None:
     """Take this machine's time of day for right, from now on. InvalidRequestError where the store
     has servers, with clocks of their own."""
-    if not is_local(context):
+    if not context.is_local:
         raise InvalidRequestError("the store's servers have clocks of their own: set this one")
     call_store(context, lambda: _put_note(context, _read_note(context), 0))
 
@@ -234,7 +229,7 @@ def _put_note(context: Context, old: Cell | None, newest_ms: int) -> None:
 
 def judge_ahead(
     context: Context,
-    t: Attempt,
+    t: PendingCommit,
     newest: int,
     now_ms: int,
     cells: Iterable[tuple[Key, Cell | None]],
@@ -260,7 +255,7 @@ def judge_ahead(
     )
 
 
-def uncover_locks(context: Context, t: Attempt, keys: Sequence[Key]) -> AbortedError:
+def uncover_locks(context: Context, t: PendingCommit, keys: Sequence[Key]) -> AbortedError:
     """Bring the locks of keys, which were granted and do not show, above the delete marker that
     hides what is written there; return why the attempt fails: a conflict, if the next one may have
     them. A free lock is put ever further ahead until it shows, if nobody else's does."""
@@ -269,7 +264,7 @@ def uncover_locks(context: Context, t: Attempt, keys: Sequence[Key]) -> AbortedE
         if "row_mutations" not in context.store.features:
             mend = "this store cannot mend it: open it as hbase://, or through Thrift 2"
             return AbortedError(f"{hidden}: {mend}", transaction=t.row_key, key=keys[0])
-        if not is_local(context):
+        if not context.is_local:
             check_clock(context)
     except AbortedError as error:
         return error

@@ -1,58 +1,47 @@
-"""Commit as phases over a batch, until the decision; `recover` does what follows.
+"""Commit a batch: prepare it, decide, and roll it forward or back.
 
-Each phase takes the transactions that are still on the path and returns those that stay on it. A
-definite abort ends one transaction and leaves the others alone. Any other failure leaves the rows
-as a crash would, for `roll_forward` and `roll_back`, which the client itself runs; or undoes all of
-it, where the phases are run `together`. The argument for each rule is in docs/protocol.md.
+A definite abort ends one transaction and leaves the others alone. Any other failure leaves the rows
+as a crash would, for `roll_forward` and `roll_back`, which the client itself runs. The argument for
+each rule is in docs/protocol.md.
+
+Where the store makes one local transaction of a commit, all of this takes effect at once, or not at
+all. While it runs all other writers are kept out, so nothing waits in there: where it would have
+to, for a lock, for a clock or for the store, everything is undone, and the same steps follow one by
+one. No listener runs in there either: events are reported afterwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
-from txn.assertions import holds
-from txn.errors import (
-    AbortedError,
-    CommitOutcomeUnknown,
-    ConflictError,
-    DeadlineError,
-    NotApplied,
-    TableUnavailable,
-)
+from txn.clock import Clock
+from txn.errors import AbortedError, CommitOutcomeUnknown, NotApplied
+from txn.events import Event, silent
 from txn.model import Cell, Key
-from txn.protocol.announce import announce
-from txn.protocol.attempt import (
+from txn.protocol import fenced, six_phase
+from txn.protocol.clocks import check_commit_clock
+from txn.protocol.codec import encode_child_counts, encode_plan
+from txn.protocol.context import Context, call_store, limit_patience
+from txn.protocol.locks import Contention
+from txn.protocol.recovery import Finish, finish_or_leave, release_aborted, roll_forward
+from txn.protocol.row import column
+from txn.protocol.single_row import commit_single_rows
+from txn.protocol.statuses import Status
+from txn.protocol.transaction import (
     WRITTEN_WITHIN_MS,
-    Attempt,
-    Context,
-    Met,
+    PendingCommit,
     advance,
-    call_store,
     fail_aborted,
-    group_by_holder,
-    is_late,
-    limit_patience,
-    take_locks,
+    read_statuses,
+    report_phase,
 )
-from txn.protocol.beats import PORTION, TOO_LATE, beat, beat_between, show_life, split_portions
-from txn.protocol.clocks import check_commit_clock, judge_ahead, uncover_locks
-from txn.protocol.lock_cells import FREE, make_foreign_error
-from txn.protocol.phases import Status
-from txn.protocol.ranges import find_phantom
-from txn.protocol.recover import Finish, finish_or_leave, release_aborted, roll_forward
-from txn.protocol.row import OPEN, Plan, column, encode_parts, encode_plan
-from txn.protocol.together import can_commit_together, commit_together
-from txn.protocol.waiting import Contention, fail_overtaken, make_assertion_error
-from txn.watch import Conflict
-
-CELLS_AT_ONCE = 3 * PORTION
-SETTLED_AT_ONCE = PORTION // 10
 
 
 def commit(
     context: Context,
-    transactions: Sequence[Attempt],
+    transactions: Sequence[PendingCommit],
     contention: Contention,
     patient: bool,
     finish: Finish,
@@ -65,204 +54,40 @@ def commit(
     """
 
     def all_phases(hurried: Context, nobody: Contention) -> None:
-        live = hurried.rules.prepare(hurried, transactions, nobody, False)
-        roll_forward(hurried, decide_together(hurried, live))
+        live = prepare(hurried, transactions, nobody, False)
+        roll_forward(hurried, decide_atomically(hurried, live))
         release_aborted(hurried, _list_aborted(transactions))
 
     limited = limit_patience(context, transactions)
     if transactions:
         check_commit_clock(limited)
-    is_possible = bool(transactions) and can_commit_together(context)
-    if is_possible and commit_together(context, limited, transactions, all_phases):
-        return
-    live = context.rules.prepare(limited, transactions, contention, patient)
-    live = decide(context, live, limited)
-    context.rules.pass_by(context, transactions, contention, patient)
+        if context.is_local and commit_atomically(context, limited, transactions, all_phases):
+            return
+    live = decide(context, prepare(limited, transactions, contention, patient), limited)
+    if single := [t for t in transactions if t.failure is None and t.status is None]:
+        commit_single_rows(context, single, contention, patient)
     # From here all is decided: what a failing store leaves undone, anybody can finish.
     finish_or_leave(context, "roll forward", finish, live)
     finish_or_leave(context, "roll back", release_aborted, _list_aborted(transactions))
 
 
-def _list_aborted(transactions: Sequence[Attempt]) -> list[Attempt]:
+def prepare(
+    context: Context, transactions: Sequence[PendingCommit], contention: Contention, patient: bool
+) -> list[PendingCommit]:
+    """Take a batch that has no lock cell in common until it can be decided. patient: wait for the
+    holders of locks, in an order in which no two transactions wait for each other."""
+    run = fenced.prepare_fenced if context.rules.locks_rows else six_phase.prepare_six_phase
+    return run(context, transactions, contention, patient)
+
+
+def _list_aborted(transactions: Sequence[PendingCommit]) -> list[PendingCommit]:
     return [t for t in transactions if isinstance(t.failure, AbortedError)]
 
 
-def prepare(
-    context: Context, transactions: Sequence[Attempt], contention: Contention, patient: bool
-) -> list[Attempt]:
-    """Take a batch through the phases of the six-phase protocol, until it can be decided."""
-    lock = lock_in_order if patient else lock_at_once
-    live = write_rows(context, transactions)
-    live = run_for_available(lambda some: lock(context, some, contention), live)
-    live = run_for_available(lambda some: assert_under_locks(context, some), live)
-    if any(t.spans for t in live):
-        live = run_for_available(lambda some: look_at_ranges(context, some, contention), live)
-    return live
-
-
-def run_for_available(
-    work: Callable[[Sequence[Attempt]], object], transactions: Sequence[Attempt]
-) -> list[Attempt]:
-    """Do a part of the work before the decision, which may be done twice, and return those that
-    stay on the path. Where a table is gone, the transactions that need it abort, and no others."""
-    live = list(transactions)
-    while live:
-        try:
-            work(live)
-            break
-        except TableUnavailable as error:
-            lost = [t for t in live if t.needs(error.table)]
-            if not lost:
-                raise
-            for t in lost:
-                t.failure = t.failure or AbortedError(str(error), transaction=t.row_key)
-                t.failure.__cause__ = error
-            live = [t for t in live if t.failure is None]
-    return [t for t in live if t.failure is None]
-
-
-# --------------------------------------------------------------------- until the decision
-
-
-@announce("write")
-def write_rows(context: Context, transactions: Sequence[Attempt]) -> list[Attempt]:
-    """Make each buffer durable. Nothing is locked before this is acknowledged, since a lock whose
-    row is absent may be freed by any client that meets it.
-
-    The write may be sent again. If that took so long that others may have aborted the row, and fsck
-    deleted it, in between, then somebody may still be about to release what it locks: the row key
-    is given up.
-    """
-
-    def buffer(t: Attempt) -> list[tuple[Key, bytes]]:
-        cells = [(column(context.table, t.row_key, b"buffer"), t.buffer)]
-        if t.parts is not None:
-            cells.append((column(context.table, t.row_key, b"parts"), OPEN))
-        if t.spans:
-            cells.append((column(context.table, t.row_key, b"ranges"), b"%d" % len(t.spans)))
-        return cells
-
-    sent_ms = context.clock.monotonic_ms()
-    new = [t for t in transactions if t.status is None]  # what is in parts has written its rows
-    advance(context, new, Status.WRITTEN, buffer)
-    show_life(new, sent_ms)
-    for t in transactions:
-        t.written_ms = sent_ms
-    live = fail_aborted(transactions, Status.WRITTEN)
-    if context.clock.monotonic_ms() - sent_ms > WRITTEN_WITHIN_MS:
-        for t in live:
-            t.failure = ConflictError("writing its row took too long", transaction=t.row_key)
-    return [t for t in live if t.failure is None]
-
-
-@announce("lock")
-def lock_at_once(
-    context: Context, transactions: Sequence[Attempt], contention: Contention
-) -> list[Attempt]:
-    """Ask for every lock in one batch and never wait: a conflict that settling the holder does not
-    end makes the transaction leave. Keys in demand are asked for first, one by one, so that one
-    that leaves has kept nobody from the others."""
-    hot = {t: contention.list_hot_keys(t.keys) for t in transactions}
-    for due in beat_between(context, transactions, split_rounds(hot)):
-        wanted = [(t, key) for t, key in due if t.failure is None]
-        missing = take_locks(context, wanted)
-        if missing:
-            tell_conflicts(context, missing)
-            missing = fail_overtaken(missing)
-            unknown = group_by_holder(item for item in missing if item.key not in hot[item.t])
-            gone = {FREE, *settle_all(context, transactions, contention, unknown)}
-            kept = [item for item in missing if item.holder not in gone]
-            kept += take_locks(context, [item[:2] for item in missing if item.holder in gone])
-            for item in kept:
-                item.t.failure = make_conflict(item.t, item.key, item.holder)
-    return [t for t in transactions if t.failure is None]
-
-
-def split_rounds(hot: Mapping[Attempt, Sequence[Key]]) -> Iterator[Sequence[tuple[Attempt, Key]]]:
-    """Yield all keys of some transactions: those in demand one by one, then the others."""
-    for place in range(max(map(len, hot.values()), default=0)):
-        yield [(t, keys[place]) for t, keys in hot.items() if place < len(keys)]
-    yield from split_portions([(t, key) for t in hot for key in t.keys if key not in hot[t]])
-
-
-def settle_all(
-    context: Context,
-    transactions: Sequence[Attempt],
-    contention: Contention,
-    holders: Mapping[bytes, Mapping[Key, Cell]],
-) -> set[bytes]:
-    """Settle holders, each of which may take a commit's time; return those that let go."""
-    gone: set[bytes] = set()
-    for some in beat_between(
-        context, transactions, split_portions(list(holders.items()), SETTLED_AT_ONCE)
-    ):
-        gone.update(contention.settle(dict(some)))
-    return gone
-
-
-@announce("lock")
-def lock_in_order(
-    context: Context, transactions: Sequence[Attempt], contention: Contention
-) -> list[Attempt]:
-    """Take the locks of the whole batch one by one in key order, waiting for each holder. All
-    wait in this order, so nobody waits in a circle."""
-    wanted = {key: t for t in transactions for key in t.keys}
-    for key in beat_between(context, transactions, sorted(wanted)):
-        t, tries = wanted[key], 0
-        while t.failure is None and (missing := take_locks(context, [(t, key)])):
-            tell_conflicts(context, missing)
-            missing = fail_overtaken(missing)
-            while missing and t.failure is None:
-                missing = contention.wait_for_holders(missing, tries)
-                beat(context, transactions)
-                tries += 1
-    return [t for t in transactions if t.failure is None]
-
-
-@announce("assert")
-def assert_under_locks(context: Context, transactions: Sequence[Attempt]) -> list[Attempt]:
-    """Read every cell under the locks, evaluate the assertions, and plan what replaces what. The
-    read may overlap the step to 1-LOCKED: an abort before that step makes the step fail."""
-    owners = [(t, key) for t in transactions for key in t.keys]
-    tags = {key: key.tag for _, key in owners}
-    wanted = [cell for t, key in owners for cell in (key, t.locks[key], tags[key])]
-    first, *others = list(split_portions(wanted, CELLS_AT_ONCE)) or [wanted]
-
-    def step() -> None:
-        due = [t for t in transactions if t.status is Status.WRITTEN]
-        sent_ms = context.clock.monotonic_ms()
-        advance(context, due, Status.LOCKED)
-        show_life(due, sent_ms)
-
-    cells = call_store(context, lambda: context.store.read(first, beside=step))
-    live = fail_aborted(transactions, Status.LOCKED)
-    beat(context, live)
-    for some in beat_between(context, live, others if live else ()):
-        cells.update(call_store(context, partial(context.store.read, some)))
-    live = fail_aborted(live, Status.LOCKED)
-    for t in live:
-        t.seen = {key: cells[key] for key in t.keys}
-        t.plan, t.failure = _judge(context, t, cells, tags)
-        t.failure = t.failure or _refuse_foreign_tags(t, cells, tags)
-    return [t for t in live if t.failure is None]
-
-
-@announce("look")
-def look_at_ranges(
-    context: Context, transactions: Sequence[Attempt], contention: Contention
-) -> list[Attempt]:
-    """Let a transaction go on only if the ranges that it has scanned have no keys but its own. In
-    the order of transactions it comes at this look; so from 1-LOCKED on readers wait for it."""
-    for t in transactions:
-        failure = find_phantom(context, t, transactions, contention.settle)
-        t.failure = t.failure or failure  # a beat may have failed it meanwhile
-    return [t for t in transactions if t.failure is None]
-
-
-@announce("decide")
+@report_phase("decide")
 def decide(
-    context: Context, transactions: Sequence[Attempt], unsent: Context | None = None
-) -> list[Attempt]:
+    context: Context, transactions: Sequence[PendingCommit], unsent: Context | None = None
+) -> list[PendingCommit]:
     """Take the decision, durably, with the plan. It is asked for once here, and only by the owner;
     where the answer cannot be had, the outcome is unknown and nothing is undone. Where the store
     has certainly done nothing it is not asked for any more: raises NotApplied. unsent: see
@@ -280,24 +105,23 @@ def decide(
     return fail_aborted(transactions, Status.ASSERTED)
 
 
-@announce("decide")
-def decide_together(context: Context, transactions: Sequence[Attempt]) -> list[Attempt]:
+@report_phase("decide")
+def decide_atomically(
+    context: Context, transactions: Sequence[PendingCommit]
+) -> list[PendingCommit]:
     """Take the decision within a local transaction: what fails there was not sent, and is raised,
     so that everything is undone."""
     _ask_for_decision(context, transactions)
     return fail_aborted(transactions, Status.ASSERTED)
 
 
-# ------------------------------------------------------------------------------- the details
-
-
 def _ask_for_decision(
-    context: Context, transactions: Sequence[Attempt], unsent: Context | None = None
+    context: Context, transactions: Sequence[PendingCommit], unsent: Context | None = None
 ) -> None:
-    def plan(t: Attempt) -> list[tuple[Key, bytes]]:
+    def plan(t: PendingCommit) -> list[tuple[Key, bytes]]:
         cells = [(column(context.table, t.row_key, b"plan"), encode_plan(t.decided))]
         if t.parts is not None:
-            cells.append((column(context.table, t.row_key, b"parts"), encode_parts(t.parts)))
+            cells.append((column(context.table, t.row_key, b"parts"), encode_child_counts(t.parts)))
         return cells
 
     sent_ms = context.clock.monotonic_ms()
@@ -306,55 +130,118 @@ def _ask_for_decision(
         t.decided_ms = sent_ms
 
 
-def _judge(
-    context: Context, t: Attempt, cells: Mapping[Key, Cell | None], tags: Mapping[Key, Key]
-) -> tuple[Plan | None, AbortedError | None]:
-    newest = newest_lock = 0
-    for key in t.keys:
-        value, lock, tag = cells[key], cells[t.locks[key]], cells[tags[key]]
-        if lock is None:
-            hidden = [key for key in t.keys if cells[t.locks[key]] is None]
-            return None, uncover_locks(context, t, hidden)
-        if lock.value != t.row_key:
-            return None, make_conflict(t, key, lock.value)
-        newest_lock = max(newest_lock, lock.timestamp)
-        newest = max(
-            newest, lock.timestamp, value.timestamp if value else 0, tag.timestamp if tag else 0
-        )
-    if is_late(context, t):
-        return None, DeadlineError(TOO_LATE, transaction=t.row_key)
-    for assertion in t.request.assertions:
-        if not holds(assertion, t.seen):
-            return None, make_assertion_error(t, assertion)
-    values = ((key, cells[key]) for each in t.keys for key in (each, tags[each]))
-    if far := judge_ahead(context, t, newest, newest_lock, values):
-        return None, far
-    replaced = (t.seen[mutation.key] for mutation in t.request.mutations)
-    return Plan(newest + 1, tuple(cell.timestamp if cell else 0 for cell in replaced)), None
+Phases = Callable[[Context, Contention], None]
 
 
-def _refuse_foreign_tags(
-    t: Attempt, cells: Mapping[Key, Cell | None], tags: Mapping[Key, Key]
-) -> AbortedError | None:
-    """Return the error of an attempt that would replace what is no tag, and may be somebody's."""
-    for mutation in t.request.mutations:
-        tag = tags[mutation.key]
-        cell = cells[tag]
-        if cell is not None and cell.value and not cell.value.isdigit():
-            error = make_foreign_error("the cell of the tag holds what is no tag", tag, cell)
-            refused = AbortedError(str(error), transaction=t.row_key)
-            refused.__cause__ = error
-            return refused
+class MustWait(Exception):
+    """Something would have to be waited for."""
+
+
+def commit_atomically(
+    context: Context, limited: Context, transactions: Sequence[PendingCommit], phases: Phases
+) -> bool:
+    """Run all the phases of a commit in one local transaction of the store, and return True; or
+    False where something would have to be waited for, and then nothing was done.
+
+    limited: is patient with the store until the decision is due.
+    Raises whatever keeps them from taking effect: nothing was done then either. Where that cannot
+    be found out each transaction fails with CommitOutcomeUnknown.
+    """
+    told: list[Event] = []
+    hurried = replace(
+        context,
+        clock=_Unwaiting(context.clock),
+        on_event=silent if context.on_event is silent else told.append,
+    )
+    run = partial(phases, hurried, Contention(hurried, _refuse_to_settle))
+    sent_ms = context.clock.monotonic_ms()
+    try:
+        lost = call_store(limited, lambda: _attempt(context, transactions, run, told))
+    except BaseException as error:
+        _reset(transactions)
+        if isinstance(error, MustWait):
+            return False
+        raise
+    if lost is not None:
+        _find_outcome(context, transactions, lost, sent_ms)
+    for event in told:
+        context.on_event(event)
+    return True
+
+
+def _attempt(
+    context: Context,
+    transactions: Sequence[PendingCommit],
+    run: Callable[[], None],
+    told: list[Event],
+) -> Exception | None:
+    """Run the phases together; return the error that leaves open whether they took effect."""
+    is_done = False
+
+    def work() -> None:
+        nonlocal is_done
+        is_done = False
+        _reset(transactions)  # it may be run again
+        told.clear()
+        run()
+        is_done = True
+
+    try:
+        context.store.atomically(work)
+    except Exception as error:
+        if is_done and not isinstance(error, NotApplied):
+            return error
+        raise
     return None
 
 
-def make_conflict(t: Attempt, key: Key, holder: bytes) -> ConflictError:
-    """Return the error that names who holds the key; FREE: who had it has let go."""
-    words = "key is locked" if holder else "key is locked by others, again and again"
-    return ConflictError(words, key=key, holder=holder or None, transaction=t.row_key)
+def _find_outcome(
+    context: Context, transactions: Sequence[PendingCommit], lost: Exception, sent_ms: int
+) -> None:
+    """Settle what became of a local transaction whose end failed: as its rows say."""
+
+    def look() -> None:
+        context.store.write([], durable=True)  # what is found there lasts
+        read_statuses(context, transactions)
+
+    try:
+        call_store(context, look)
+    except Exception:  # noqa: BLE001  (whatever it is, the decision was sent)
+        _fail(transactions, lost)
+        return
+    # Absent means not applied only while fsck has certainly kept the row.
+    is_old = context.clock.monotonic_ms() - sent_ms > WRITTEN_WITHIN_MS
+    for t in transactions:
+        if t.unread is not None or (t.status is None and is_old):
+            _fail([t], t.unread or lost)
+        elif t.status is None:
+            _reset([t])
+            why = str(lost) or type(lost).__name__
+            t.failure = NotApplied(f"the commit did not take effect: {why}", transaction=t.row_key)
+            t.failure.__cause__ = lost
 
 
-def tell_conflicts(context: Context, missing: Iterable[Met]) -> None:
-    """Tell the watch who was in the way."""
-    for item in missing:
-        context.watch(Conflict(item.t.row_key, item.key, item.holder))
+def _fail(transactions: Sequence[PendingCommit], cause: Exception) -> None:
+    for t in transactions:
+        if t.failure is None:
+            t.failure = CommitOutcomeUnknown(t.row_key, cause)
+
+
+def _reset(transactions: Sequence[PendingCommit]) -> None:
+    for t in transactions:
+        t.reset()
+
+
+def _refuse_to_settle(holders: Mapping[bytes, Mapping[Key, Cell]]) -> Collection[bytes]:
+    raise MustWait
+
+
+class _Unwaiting:
+    """A clock on which nobody can wait."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.wall_ms = clock.wall_ms
+        self.monotonic_ms = clock.monotonic_ms
+
+    def sleep_ms(self, duration_ms: int) -> None:
+        raise MustWait

@@ -1,4 +1,4 @@
-"""The fenced protocol: one lock a row and family, which counts, and is asked for after reading.
+"""The fenced protocol: one lock for each row and family, which counts, and is taken after reading.
 
 A lock is taken by a compare-and-set from the exact value that was read, so having it proves that
 nothing in its row and family has changed since. Clients choose all timestamps but those for people:
@@ -9,174 +9,229 @@ The argument for each rule is in docs/protocol.md, under "Fenced".
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
-from txn.errors import CorruptRowError, DeadlineError, StoreError
-from txn.model import Cell, Check, Edit, Key
-from txn.protocol.alone import commit_alone, is_alone
-from txn.protocol.announce import announce
-from txn.protocol.attempt import (
-    WRITTEN_WITHIN_MS,
-    Attempt,
-    Cells,
-    Context,
-    Met,
-    ProtocolName,
-    Transaction,
-    Work,
-    advance,
-    call_store,
-    fail_aborted,
-    free_locks,
+from txn.assertions import Assertion, holds, list_keys
+from txn.errors import AbortedError, CorruptRowError, DeadlineError, StoreError
+from txn.model import Cell, Check, Delete, Edit, Key
+from txn.protocol.clocks import judge_ahead, was_set
+from txn.protocol.codec import Plan
+from txn.protocol.context import Context, call_store
+from txn.protocol.locks import (
+    POLITE_TRIES,
+    Blocker,
+    Contention,
+    fail_outdated,
     group_by_holder,
-    is_late,
-)
-from txn.protocol.beats import TOO_LATE, beat, beat_between, show_life, split_portions
-from txn.protocol.commit import (
-    look_at_ranges,
-    make_conflict,
-    run_for_available,
-    settle_all,
-    tell_conflicts,
-    write_rows,
-)
-from txn.protocol.lock_cells import (
-    FREE,
     holder_of,
+    make_assertion_error,
     make_foreign_error,
     read_lock,
-    unit_lock,
+    release_locks,
 )
-from txn.protocol.looks import look_by_counts
-from txn.protocol.phases import FENCED_STEPS, Status, Steps
-from txn.protocol.row import Plan, column, created_ms, is_row_key, status_key
-from txn.protocol.together import can_commit_together
-from txn.protocol.units import (
-    ASKS,
-    Unit,
-    find_false,
-    list_edits,
-    list_held,
-    look_at_units,
-    raise_timestamp,
-    read_units,
+from txn.protocol.prepare import (
+    make_conflict,
+    report_conflicts,
+    resolve_all,
+    run_for_available,
+    validate_ranges,
+    write_rows,
 )
-from txn.protocol.waiting import Contention, fail_overtaken, make_assertion_error
-from txn.stores.base import Feature
+from txn.protocol.row import FREE
+from txn.protocol.statuses import Status
+from txn.protocol.transaction import (
+    TOO_LATE,
+    WRITTEN_WITHIN_MS,
+    PendingCommit,
+    Transaction,
+    advance,
+    fail_aborted,
+    heartbeat,
+    is_late,
+    note_heartbeat,
+    report_phase,
+    send_heartbeats_between,
+    split_portions,
+)
 
-PLACES = {
-    Status.PART: 0,
-    Status.WRITTEN: 0,
-    Status.LOCKED: 1,
-    Status.ASSERTED: 2,
-    Status.COMPLETE: 5,
-    Status.ABORTING: 6,
-    Status.ABORTED: 7,
-}
-"""How many ms after its row key's time each status lies."""
+ASKS = 8
+"""How often an attempt that does not wait asks for a lock that others take and give back."""
 
-OWN_TIMES = (b"status", b"buffer", b"plan", b"ranges", b"reason", b"parts")
-"""The columns of a transaction row whose timestamps are the client's."""
+SET_MEANWHILE = "this machine's clock was set meanwhile: nothing was committed"
 
-
-class FencedRules:
-    """A lock for each row and family; statuses 0, 2 and 5, at timestamps of the owner's."""
-
-    name: ProtocolName = "fenced"
-    needs: frozenset[Feature] = frozenset({"multi_cell_check", "row_mutations"})
-    steps: Steps = FENCED_STEPS
-    plain = frozenset({Status.WRITTEN, Status.COMPLETE, Status.ABORTED})
-    locks_rows = True
-
-    @property
-    def forward(self) -> Sequence[tuple[Status, Work, Status]]:
-        """Values and free locks in one step of each row, and a status after all of them."""
-        return ((Status.ASSERTED, finish_units, Status.COMPLETE),)
-
-    def lock_of(self, key: Key) -> Key:
-        """Return the lock of the key's row and family."""
-        return unit_lock(key)
-
-    def guards_of(self, key: Key) -> tuple[Key, ...]:
-        """Return that lock: it counts every change."""
-        return (unit_lock(key),)
-
-    def make_step(self, context: Context, t: Transaction, new: Status, cells: Cells) -> Check:
-        """Return the compare-and-set of the status, at its own place after the row key's time."""
-        status = status_key(context.table, t.row_key)
-        began = column(context.table, t.row_key, new.at)
-        at = created_ms(t.row_key) + PLACES[new]
-        expected = FREE if t.status is None else t.status.encoded
-        edits = [Edit(key, value, at) for key, value in (*cells, (status, new.encoded))]
-        return Check(status, expected, ((began, FREE),), tuple(edits))
-
-    def make_free(self, lock: Key, cell: Cell) -> Check:
-        """Return the compare-and-set from the exact value, one above its timestamp."""
-        free = read_lock(lock, cell).give_back().value
-        return Check(lock, cell.value, edits=(Edit(lock, free, cell.timestamp + 1),))
-
-    def gone_until(self, key: Key, cell: Cell) -> int:
-        """Return what is above all that any client writes there, early or late."""
-        if key.column in OWN_TIMES and is_row_key(key.row):
-            return max(cell.timestamp, created_ms(key.row) + PLACES[Status.ABORTED])
-        return cell.timestamp
-
-    def free_own(self, context: Context, transactions: Sequence[Transaction]) -> None:
-        """Look which locks are theirs, and free these."""
-        free_own_units(context, transactions)
-
-    def prepare(
-        self,
-        context: Context,
-        transactions: Sequence[Attempt],
-        contention: Contention,
-        patient: bool,
-    ) -> list[Attempt]:
-        """Read, write the rows, lock what was read."""
-        live = run_for_available(
-            lambda some: read_units(context, some, contention, patient), transactions
-        )
-        # In one local transaction nothing is saved by having no row.
-        is_apart = not can_commit_together(context)
-        live = write_rows(context, [t for t in live if not (is_apart and is_alone(t))])
-        live = run_for_available(lambda some: lock_units(context, some, contention, patient), live)
-        if any(t.spans for t in live):
-            live = run_for_available(lambda some: look_after(context, some, contention), live)
-        return plan_units(context, live)
-
-    def pass_by(
-        self,
-        context: Context,
-        transactions: Sequence[Attempt],
-        contention: Contention,
-        patient: bool,
-    ) -> None:
-        """Commit those of one row and family, which were read and judged."""
-        due = [t for t in transactions if t.failure is None and t.status is None]
-        if due:
-            commit_alone(context, due, contention, patient)
-
-    def look(self, context: Context, keys: Sequence[Key]) -> tuple[dict[Key, Cell | None], bool]:
-        """Look at values and locks, then at the locks again."""
-        return look_by_counts(context, keys)
+LockOf = tuple[PendingCommit, Key]
+"""An attempt and one of its lock cells."""
 
 
 # ----------------------------------------------------------------------- until the decision
 
 
-@announce("lock")
-def lock_units(
-    context: Context, transactions: Sequence[Attempt], contention: Contention, patient: bool
-) -> list[Attempt]:
+def prepare_fenced(
+    context: Context, transactions: Sequence[PendingCommit], contention: Contention, patient: bool
+) -> list[PendingCommit]:
+    """Read, write the rows, lock what was read. Those that need no row stay without a status."""
+    live = run_for_available(
+        lambda some: read_and_evaluate(context, some, contention, patient), transactions
+    )
+    # In one local transaction nothing is saved by having no row.
+    live = write_rows(context, [t for t in live if context.is_local or not needs_no_row(t)])
+    live = run_for_available(lambda some: take_row_locks(context, some, contention, patient), live)
+    if any(t.spans for t in live):
+        live = run_for_available(
+            lambda some: validate_ranges_locked(context, some, contention), live
+        )
+    return plan_commits(context, live)
+
+
+@report_phase("read")
+def read_and_evaluate(
+    context: Context, transactions: Sequence[PendingCommit], contention: Contention, patient: bool
+) -> list[PendingCommit]:
+    """Read what each transaction names, with its locks, and evaluate its assertions; wait for who
+    holds a lock, while nothing is written yet, where nobody else of a batch would wait too. What is
+    false fails at once: one of several units after a second look that finds them unchanged."""
+    due = list(transactions)
+    unread = [(t, lock) for t in due for lock in t.lock_cells if not _is_known(t, lock)]
+    tries = 0
+    while due:
+        read_lock_cells(context, unread)
+        _take_over(unread)
+        met = fail_outdated(list_blockers((t, lock) for t in due for lock in t.lock_cells))
+        held = {item.t for item in met}
+        doubtful = [t for t in due if t not in held and t.failure is None and _judge(context, t)]
+        _confirm(context, doubtful)
+        if met:
+            report_conflicts(context, met)
+            is_polite = len(transactions) == 1 and context.policy.attempts > 1
+            if patient or (is_polite and tries < POLITE_TRIES):
+                contention.wait_for_holders(met, tries)
+            else:
+                _fail_held(met, contention)
+            tries += 1
+        due = [t for t in due if t.failure is None and (t in held or t in doubtful)]
+        unread = [(t, lock) for t in due for lock in t.lock_cells]
+    for t in transactions:
+        if t.failure is None and is_late(context, t):
+            t.failure = DeadlineError(TOO_LATE)
+    return [t for t in transactions if t.failure is None]
+
+
+def read_lock_cells(context: Context, lock_cells: Iterable[LockOf]) -> None:
+    """Set what was found of units and seen of their keys; those of one row at one instant."""
+    wanted = [(t, lock, t.lock_cells[lock]) for t, lock in lock_cells]
+    asked = [cell for _, lock, keys in wanted for cell in (lock, *keys)]
+    cells = call_store(context, lambda: context.store.read(asked)) if asked else {}
+    for t, lock, keys in wanted:
+        t.found[lock] = cells[lock]
+        t.seen.update((key, cells[key]) for key in keys)
+
+
+def _take_over(lock_cells: Iterable[LockOf]) -> None:
+    """Take those locks of parts that they hold already, as who wrote the same part before had them:
+    as they were before that, but for the time."""
+    for t, lock in lock_cells:
+        cell = t.found[lock]
+        if t.status is Status.PART and cell is not None and holder_of(lock, cell) == t.row_key:
+            t.held.add(lock)
+            t.found[lock] = Cell(read_lock(lock, cell).undo_take().value, cell.timestamp)
+
+
+def _is_known(t: PendingCommit, lock: Key) -> bool:
+    """Whether a block has brought what it had read of a unit."""
+    return lock in t.found and all(key in t.seen for key in t.lock_cells[lock])
+
+
+def list_blockers(lock_cells: Iterable[LockOf]) -> list[Blocker]:
+    """Return those units, as they were found, that somebody holds."""
+    held = []
+    for t, lock in lock_cells:
+        cell = t.found[lock]
+        if (holder := holder_of(lock, cell)) != FREE and t.failure is None:
+            held.append(Blocker(t, t.lock_cells[lock][0], holder, cell))
+    return held
+
+
+def _fail_held(met: list[Blocker], contention: Contention) -> None:
+    """Settle holders at once, with nothing written, and fail those whose holders live."""
+    gone = contention.resolve(group_by_holder(met))
+    for item in met:
+        if item.holder not in gone:
+            item.t.failure = make_conflict(item.t, item.key, item.holder)
+
+
+def _judge(context: Context, t: PendingCommit) -> bool:
+    """Choose the timestamp, and fail what cannot be committed; return whether an assertion is
+    false that only a second look can tell: its cells are of several instants."""
+    raise_timestamp(context, t)
+    lost = find_failed(t)
+    if lost is None or t.failure is not None:
+        return False
+    if t.request.once is None and len({t.locks[key] for key in list_keys(lost)}) == 1:
+        t.failure = make_assertion_error(t, lost)
+        return False
+    return True
+
+
+def _confirm(context: Context, doubtful: Sequence[PendingCommit]) -> None:
+    """Fail those of which nothing has changed since they were looked at."""
+    wanted = list(dict.fromkeys(lock for t in doubtful for lock in t.lock_cells))
+    cells = call_store(context, lambda: context.store.read(wanted)) if wanted else {}
+    for t in doubtful:
+        lost = find_failed(t)
+        if lost is not None and all(cells[lock] == cell for lock, cell in t.found.items()):
+            t.failure = make_assertion_error(t, lost)
+        elif is_late(context, t):
+            t.failure = DeadlineError(TOO_LATE)
+
+
+def find_failed(t: PendingCommit) -> Assertion | None:
+    """Return the first assertion that does not hold of what was seen."""
+    return next((each for each in t.request.assertions if not holds(each, t.seen)), None)
+
+
+def raise_timestamp(context: Context, t: PendingCommit) -> None:
+    """Choose a commit timestamp above all that was read, and not below the clock's."""
+    cells = (*t.found.values(), *t.seen.values())
+    newest = max((cell.timestamp for cell in cells if cell), default=0)
+    now_ms = context.clock.wall_ms()
+    if was_set(context):
+        t.failure = AbortedError(SET_MEANWHILE, transaction=t.row_key)
+    far = judge_ahead(context, t, newest, now_ms, chain(t.found.items(), t.seen.items()))
+    t.failure = t.failure or far
+    t.timestamp = max(t.timestamp, now_ms, newest + 1)
+
+
+def list_edits(t: Transaction, timestamp: int) -> Iterable[tuple[Key, list[Edit]]]:
+    """Return the lock cells of a transaction, each with what is put under it."""
+    found: Mapping[Key, list[Edit]] = {lock: [] for lock in t.lock_cells}
+    for mutation in t.request.mutations:
+        value = None if isinstance(mutation, Delete) else mutation.value
+        found[t.locks[mutation.key]].append(Edit(mutation.key, value, timestamp))
+    return found.items()
+
+
+def needs_no_row(t: PendingCommit) -> bool:
+    """Whether it needs no row: all of it is in one row and family, and nothing of it is for people
+    or for a repeat to find."""
+    request = t.request
+    is_plain = t.status is None and t.parts is None and not t.spans
+    return is_plain and len(t.lock_cells) == 1 and request.once is None and not request.labels
+
+
+@report_phase("lock")
+def take_row_locks(
+    context: Context, transactions: Sequence[PendingCommit], contention: Contention, patient: bool
+) -> list[PendingCommit]:
     """Take the locks, each from the value that was read. Where it has another one, and is free, the
     unit is read again: whatever was read of it before is forgotten. Then assertions are evaluated
     again, of all: what was read again is not known any more where a table went meanwhile."""
     if patient:
-        owners = {lock: t for t in transactions for lock in t.units}
-        for lock in beat_between(context, transactions, sorted(owners)):
+        owners = {lock: t for t in transactions for lock in t.lock_cells}
+        for lock in send_heartbeats_between(context, transactions, sorted(owners)):
             _lock_patiently(context, transactions, (owners[lock], lock), contention)
     else:
-        units = [(t, lock) for t in transactions for lock in t.units]
-        for some in beat_between(context, transactions, split_portions(units)):
+        lock_cells = [(t, lock) for t in transactions for lock in t.lock_cells]
+        for some in send_heartbeats_between(context, transactions, split_portions(lock_cells)):
             _lock_at_once(context, transactions, some, contention)
     for t in transactions:
         if t.failure is None:
@@ -184,18 +239,18 @@ def lock_units(
     return [t for t in transactions if t.failure is None]
 
 
-def look_after(
-    context: Context, transactions: Sequence[Attempt], contention: Contention
-) -> list[Attempt]:
+def validate_ranges_locked(
+    context: Context, transactions: Sequence[PendingCommit], contention: Contention
+) -> list[PendingCommit]:
     """Look at scanned ranges, after the rows of who has scanned any say so: readers wait then."""
     due = [t for t in transactions if t.spans and t.status is Status.WRITTEN]
     sent_ms = context.clock.monotonic_ms()
     advance(context, due, Status.LOCKED)
-    show_life(due, sent_ms)
-    return look_at_ranges(context, fail_aborted(transactions, Status.LOCKED), contention)
+    note_heartbeat(due, sent_ms)
+    return validate_ranges(context, fail_aborted(transactions, Status.LOCKED), contention)
 
 
-def plan_units(context: Context, transactions: Sequence[Attempt]) -> list[Attempt]:
+def plan_commits(context: Context, transactions: Sequence[PendingCommit]) -> list[PendingCommit]:
     """Plan what replaces what, and what its locks say."""
     for t in transactions:
         if is_late(context, t):
@@ -205,16 +260,13 @@ def plan_units(context: Context, transactions: Sequence[Attempt]) -> list[Attemp
         t.plan = Plan(
             t.timestamp,
             tuple(cell.timestamp if cell else 0 for cell in replaced),
-            tuple(_take(t, lock) for lock in t.units),
+            tuple(_take(t, lock) for lock in t.lock_cells),
         )
     return [t for t in transactions if t.failure is None]
 
 
-# ----------------------------------------------------------------------- after the decision
-
-
-@announce("put")
-def finish_units(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
+@report_phase("put")
+def put_and_release(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
     """Put the values of each row and family together with its free lock, in one step. Only an owner
     whose decision was answered with yes, not long ago, does so without looking; anybody else may
     come after others, and after delete markers have gone: it compares the lock."""
@@ -222,7 +274,7 @@ def finish_units(context: Context, transactions: Sequence[Transaction]) -> list[
     checks: dict[Key, Check] = {}
     for t in transactions:
         is_sure = _is_sure(context, t)
-        if len(t.decided.locks) != len(t.units):
+        if len(t.decided.locks) != len(t.lock_cells):
             raise CorruptRowError("the plan is of another protocol", transaction=t.row_key)
         timestamp = t.decided.timestamp
         for (lock, own), held in zip(list_edits(t, timestamp), t.decided.locks, strict=True):
@@ -273,15 +325,15 @@ def _ask_to_finish(context: Context, checks: Mapping[Key, Check]) -> dict[Key, C
     return call_store(context, attempt) if checks else {}
 
 
-@announce("unlock")
-def free_own_units(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
+@report_phase("unlock")
+def release_row_locks(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
     """Free each lock that is still one of these transactions' own. An owner knows what they say;
     others look."""
     own: dict[Key, Cell] = {}
     unknown: dict[Key, bytes] = {}
     for t in transactions:
-        for lock in (lock for lock in t.units if lock in t.held):
-            if isinstance(t, Attempt):
+        for lock in (lock for lock in t.lock_cells if lock in t.held):
+            if isinstance(t, PendingCommit):
                 own[lock] = Cell(_take(t, lock), t.timestamp)
             else:
                 unknown[lock] = t.row_key
@@ -289,29 +341,26 @@ def free_own_units(context: Context, transactions: Sequence[Transaction]) -> lis
     for lock, cell in found.items():
         if cell is not None and holder_of(lock, cell) == unknown[lock]:
             own[lock] = cell
-    free_locks(context, own)
+    release_locks(context, own)
     return list(transactions)
 
 
-# ----------------------------------------------------------------------------- the details
-
-
-def _judge_locked(t: Attempt) -> None:
+def _judge_locked(t: PendingCommit) -> None:
     """Evaluate what was read, perhaps again. All locks are held, so it is the truth."""
-    lost = find_false(t)
+    lost = find_failed(t)
     if lost is not None:
         t.failure = make_assertion_error(t, lost)
 
 
-def _take(t: Attempt, lock: Key) -> bytes:
+def _take(t: PendingCommit, lock: Key) -> bytes:
     return read_lock(lock, t.found[lock]).take(t.row_key).value
 
 
-def _ask(context: Context, units: Iterable[Unit]) -> list[Unit]:
+def _ask(context: Context, lock_cells: Iterable[LockOf]) -> list[LockOf]:
     """Ask for locks, from the values that were found; return those not got, read again. What is
     found then is free, or held by others. What was found held is not asked for."""
-    due = [unit for unit in units if unit[0].failure is None]
-    asked: dict[Unit, tuple[Cell | None, Check]] = {}
+    due = [unit for unit in lock_cells if unit[0].failure is None]
+    asked: dict[LockOf, tuple[Cell | None, Check]] = {}
     for t, lock in due:
         if holder_of(lock, t.found[lock]) == FREE:
             t.held.add(lock)
@@ -319,7 +368,7 @@ def _ask(context: Context, units: Iterable[Unit]) -> list[Unit]:
             taken = Edit(lock, _take(t, lock), t.timestamp)
             asked[t, lock] = cell, Check(lock, cell.value if cell else FREE, edits=(taken,))
 
-    def attempt() -> list[Unit]:
+    def attempt() -> list[LockOf]:
         checks = [check for _, check in asked.values()]
         answers = context.store.check_and_put(checks, durable=False)
         refused = [unit for unit, got in zip(asked, answers, strict=True) if not got]
@@ -341,64 +390,73 @@ def _ask(context: Context, units: Iterable[Unit]) -> list[Unit]:
 
 
 def _lock_at_once(
-    context: Context, batch: Sequence[Attempt], units: Sequence[Unit], contention: Contention
+    context: Context,
+    batch: Sequence[PendingCommit],
+    lock_cells: Sequence[LockOf],
+    contention: Contention,
 ) -> None:
     """Ask for locks and never wait. Who holds a key in demand has just taken it, and lives."""
-    refused = _ask(context, units)
+    refused = _ask(context, lock_cells)
     for _ in range(ASKS):
         if not refused:
             break
-        met = fail_overtaken(list_held(refused))
+        met = fail_outdated(list_blockers(refused))
         if met:
-            tell_conflicts(context, met)
+            report_conflicts(context, met)
             hot = {item.t: contention.list_hot_keys(item.t.keys) for item in met}
             unknown = group_by_holder(item for item in met if item.key not in hot[item.t])
-            gone = settle_all(context, batch, contention, unknown)
+            gone = resolve_all(context, batch, contention, unknown)
             for item in met:
                 if item.holder not in gone:
                     item.t.failure = make_conflict(item.t, item.key, item.holder)
             held = {(item.t, item.t.locks[item.key]) for item in met if item.holder in gone}
             _look_again(context, [unit for unit in refused if unit in held])
-        _fail_overtaken_units(refused)
+        _fail_outdated_locks(refused)
         refused = _ask(context, refused)
     for t, lock in refused:
         holder = holder_of(lock, t.found[lock])
-        t.failure = t.failure or make_conflict(t, t.units[lock][0], holder)
+        t.failure = t.failure or make_conflict(t, t.lock_cells[lock][0], holder)
 
 
 def _lock_patiently(
-    context: Context, batch: Sequence[Attempt], unit: Unit, contention: Contention
+    context: Context, batch: Sequence[PendingCommit], unit: LockOf, contention: Contention
 ) -> None:
     """Take one lock, waiting for its holders."""
     t, _ = unit
     tries = 0
     while t.failure is None and _ask(context, [unit]):
-        while t.failure is None and (met := fail_overtaken(list_held([unit]))):
-            tell_conflicts(context, met)
+        while t.failure is None and (met := fail_outdated(list_blockers([unit]))):
+            report_conflicts(context, met)
             contention.wait_for_holders(met, tries)
-            beat(context, batch)
+            heartbeat(context, batch)
             tries += 1
             if t.failure is None:
                 _look_again(context, [unit])
         if is_late(context, t):
             t.failure = t.failure or DeadlineError(TOO_LATE, transaction=t.row_key)
-        _fail_overtaken_units([unit])
+        _fail_outdated_locks([unit])
 
 
-def _look_again(context: Context, units: Sequence[Unit]) -> None:
+def _look_again(context: Context, lock_cells: Sequence[LockOf]) -> None:
     """Read units again; the commit comes above what is found, whatever happens next."""
-    look_at_units(context, units)
-    for t in dict.fromkeys(t for t, _ in units):
+    read_lock_cells(context, lock_cells)
+    for t in dict.fromkeys(t for t, _ in lock_cells):
         raise_timestamp(context, t)
 
 
-def _fail_overtaken_units(units: Iterable[Unit]) -> None:
+def _fail_outdated_locks(lock_cells: Iterable[LockOf]) -> None:
     """Fail those that assert what has been overtaken."""
-    fail_overtaken([Met(t, t.units[lock][0], FREE, None) for t, lock in units if not t.failure])
+    fail_outdated(
+        [Blocker(t, t.lock_cells[lock][0], FREE, None) for t, lock in lock_cells if not t.failure]
+    )
 
 
 def _is_sure(context: Context, t: Transaction) -> bool:
     """Whether nobody can have come after this transaction yet but by finishing it."""
-    if not isinstance(t, Attempt) or t.decided_ms is None:
+    if not isinstance(t, PendingCommit) or t.decided_ms is None:
         return False
     return context.clock.monotonic_ms() - t.decided_ms <= WRITTEN_WITHIN_MS
+
+
+FORWARD = ((Status.ASSERTED, put_and_release, Status.COMPLETE),)
+"""Values and free locks in one step of each row, and a status after all of them."""

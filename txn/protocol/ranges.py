@@ -1,7 +1,7 @@
-"""Ranges as they are stored, and the look at them that lets no phantom pass.
+"""Ranges as they are stored, and their validation, which lets no phantom pass.
 
 Every key that a transaction wrote has left a lock and a tag in its row, for a day at least where it
-was deleted. So a key that comes, or goes, leaves a difference between two looks at its range within
+was deleted. So a key that comes, or goes, leaves a difference between two reads of its range within
 minutes, and a range that was found the same twice was so at any instant between the two.
 """
 
@@ -20,20 +20,26 @@ from txn.errors import (
     StoreError,
     TableUnavailable,
 )
-from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Columns, Key, Row, Unless
-from txn.protocol.attempt import Attempt, Context, are_apart, call_store, is_late
-from txn.protocol.beats import TOO_LATE, beat_between
-from txn.protocol.lock_cells import FREE, holder_of
-from txn.protocol.waiting import Settle
+from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Columns, Key, Row, RowExclusion
+from txn.protocol.context import Context, are_apart, call_store
+from txn.protocol.locks import Resolve, holder_of
+from txn.protocol.row import FREE
+from txn.protocol.transaction import TOO_LATE, PendingCommit, is_late, send_heartbeats_between
 from txn.spans import Span
 
 RESERVED = (LOCK_SUFFIX, TAG_SUFFIX)
 
 
 def stored_rows(
-    context: Context, wanted: Span, unless: Unless | None = None, cells: Columns = None
+    context: Context,
+    wanted: Span,
+    exclude: RowExclusion | None = None,
+    cells: Columns = None,
+    *,
+    reverse: bool = False,
 ) -> Iterator[Row]:
-    """Yield the rows as they are stored; where the store fails, go on behind the last one.
+    """Yield the rows as they are stored, with reverse=True from the last one to the first; where
+    the store fails, go on behind the last row that was yielded.
     unless: which of them to leave out, as a store's scan takes it. cells: read these alone, and not
     what tells of the span's keys."""
     rows: Iterator[Row] = iter(())
@@ -43,8 +49,10 @@ def stored_rows(
     def begin() -> Row | None:
         """Return the first row, or the first one behind the last."""
         nonlocal rows
-        start = wanted.start if last is None else last
-        rows = context.store.scan(wanted.table, start, wanted.stop, columns, unless)
+        start, stop = wanted.start, wanted.stop
+        if last is not None:
+            start, stop = (start, last) if reverse else (last, stop)
+        rows = context.store.scan(wanted.table, start, stop, columns, exclude, reverse=reverse)
         return next((row for row in rows if row.row != last), None)
 
     while True:
@@ -112,7 +120,7 @@ class Digest:
 
 
 def find_phantom(
-    context: Context, t: Attempt, batch: Sequence[Attempt], settle: Settle
+    context: Context, t: PendingCommit, batch: Sequence[PendingCommit], resolve: Resolve
 ) -> AbortedError | None:
     """Return why the transaction, which holds its locks, must not go on: something in its ranges
     that it does not name. None: at some instant since this was called there was nothing.
@@ -123,9 +131,9 @@ def find_phantom(
     before, before_ms = Digest().value, context.clock.monotonic_ms()
     for _ in range(context.policy.read_tries):
         rest, began_ms = Digest(), context.clock.monotonic_ms()
-        for strange in beat_between(context, batch, _read_strangers(context, t)):
+        for strange in send_heartbeats_between(context, batch, _read_strangers(context, t)):
             for key in list_lockable(strange):
-                if failure := _refuse_stranger(t, key, strange, settle):
+                if failure := _refuse_stranger(t, key, strange, resolve):
                     return failure
             rest.add(strange)
         if is_late(context, t):
@@ -136,7 +144,7 @@ def find_phantom(
     return ConflictError("scanned rows keep changing", transaction=t.row_key)
 
 
-def _read_strangers(context: Context, t: Attempt) -> Iterator[dict[Key, Cell]]:
+def _read_strangers(context: Context, t: PendingCommit) -> Iterator[dict[Key, Cell]]:
     """Yield, for each row of the ranges, its cells of keys that are not the transaction's own."""
     mine = {cell for key in t.keys for cell in (key, *context.rules.guards_of(key))}
     for wanted in t.spans:
@@ -145,11 +153,11 @@ def _read_strangers(context: Context, t: Attempt) -> Iterator[dict[Key, Cell]]:
 
 
 def _refuse_stranger(
-    t: Attempt, key: Key, cells: Mapping[Key, Cell], settle: Settle
+    t: PendingCommit, key: Key, cells: Mapping[Key, Cell], resolve: Resolve
 ) -> AbortedError | None:
     cell, lock = cells.get(key), cells.get(key.lock)
     if lock and (holder := holder_of(key.lock, lock)):
-        settle({holder: {key.lock: lock}})
+        resolve({holder: {key.lock: lock}})
         return ConflictError(
             "key of a scanned range is locked", key=key, holder=holder, transaction=t.row_key
         )

@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from txn.model import Cell, Check, Edit, Key
-from txn.protocol.attempt import Context, call_store
 from txn.protocol.clocks import check_clock
-from txn.protocol.lock_cells import FREE, holder_of
-from txn.protocol.row import new_row_key
+from txn.protocol.context import Context, call_store
+from txn.protocol.locks import holder_of
+from txn.protocol.row import FREE, new_row_key
 
 
 class Guarded(NamedTuple):
@@ -56,22 +56,22 @@ def retire(context: Context, wanted: Mapping[Key, Cell | None], old_ms: int) -> 
     ours may stay, which anybody frees. InvalidRequestError where the store cannot; AbortedError
     where this machine's clock is wrong, which might stamp the markers.
     """
-    found = look_at_keys(context, wanted)
+    found = read_guarded(context, wanted)
     due = [item for item in found.values() if _is_due(item, wanted[item.key], old_ms)]
     if due:
         check_clock(context)
-        uid = context.random.getrandbits(128)
+        uid = context.rng.getrandbits(128)
         ours = new_row_key(context.clock.wall_ms(), uid, database=context.table)
         _exchange(context, due, FREE, ours)
-        held = [item for item in look_at_keys(context, wanted).values() if item.holder == ours]
+        held = [item for item in read_guarded(context, wanted).values() if item.holder == ours]
         same = [item for item in held if _is_same(item, found[item.key])]
         _delete(context, same, ours)
         _exchange(context, [item for item in held if item not in same], ours, FREE)
-        found = look_at_keys(context, wanted)
+        found = read_guarded(context, wanted)
     return {item.key for item in found.values() if item[1:] == (None, None, None)}
 
 
-def look_at_keys(context: Context, keys: Iterable[Key]) -> dict[Key, Guarded]:
+def read_guarded(context: Context, keys: Iterable[Key]) -> dict[Key, Guarded]:
     """Return the keys as they are now."""
     wanted = list(keys)
     cells_of = {key: (key, key.lock, key.tag) for key in wanted}

@@ -1,84 +1,43 @@
-"""The transaction row and its bytes: row keys, the buffer, the plan, and the row as a whole.
+"""The transaction row: its key, its columns, and what they say together.
 
-    row key = [bucket "."] "transaction." milliseconds(13 digits) "." uid(32 hex digits) [part]
-    part    = ".part-" task(5 digits) "-" number(5 digits)
-    parts   = "-", or once it is decided how many parts each task has written: number *(" " number)
-    frame   = version(1 byte, 0x01) crc32-of-body(4 bytes, big-endian) body(msgpack)
-    buffer  = frame of [mutations, assertions, once or nil, lease_ms, labels]
-    plan    = frame of [commit timestamp, [replaced timestamp or 0, for each mutation in order]],
-              fenced: and [what each lock says, held, in the order of the keys]
-    mutation  = [key, value], or [key] for a delete
-    assertion = ["exact", key, value] | ["some", key] | ["greater", key, value]
-              | ["version", key, timestamp or nil] | ["not", assertion]
-              | ["and", [assertion...]] | ["or", [assertion...]]
-    key     = [row, family, column, table]
-    marker  = row key [" " milliseconds]
+    row key = [salt "."] "transaction." milliseconds(13 digits) "." uid(32 hex digits) "@" database
+              [child]
+    child   = ".part-" task(5 digits) "-" number(5 digits)
 
-Every version ever released stays readable. Bytes that do not decode raise CorruptRowError.
+The salt has two digits. The database is named by its transaction table.
 """
 
 from __future__ import annotations
 
 import re
-import struct
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-import msgpack
-
-from txn.assertions import COMPOUNDS, LEAVES, Assertion, fold, make_leaf
 from txn.errors import CorruptRowError, InvalidRequestError
-from txn.model import MAX_CELL, ROW_KEY, Cell, Delete, Key, Mutation, Row, new_tuple, plain_table
-from txn.protocol.phases import DONE, FIRST, Status
-from txn.request import Request
+from txn.model import ROW_KEY, Cell, Key, Row, new_tuple, plain_table
+from txn.protocol.codec import (
+    Buffer,
+    Plan,
+    decode_buffer,
+    decode_child_counts,
+    decode_plan,
+    decode_status,
+)
+from txn.protocol.context import Context, call_store
+from txn.protocol.statuses import DONE, FIRST, Rules, Status
 
 FAMILY = b"t"
-FORMAT = 1
+FREE = b""
+"""What a cell says that is absent, or that nobody has: a lock, a tag, a sign of time."""
 MARKER = b"once."
 PROTOCOL_ROW, DOCTOR_ROW = b"protocol", b"doctor"
-MOST_PARTS = 100_000
-MAX_BUFFER = MAX_CELL - 256  # the cell's key has its share
-OPEN = b"-"
-"""What the cell `parts` says before the decision."""
-_FRAME = struct.Struct(">BI")
-_COUNTS = re.compile(rb"\d{1,6}(?: \d{1,6})*")
+MAX_CHILDREN = 100_000
+OWN_TIMES = (b"status", b"buffer", b"plan", b"ranges", b"reason", b"parts")
+"""The columns of a fenced transaction row whose timestamps are the client's."""
 _DATABASE = re.compile(rb"@[^@ ]*?(?=\.part-|$)")
-_PROMISE = re.compile(rb"[1-9][0-9]{0,15}")
 _DECIDED = (Status.ASSERTED, Status.PUT, Status.CLEANING)
-
-
-@dataclass(frozen=True, slots=True)
-class Buffer:
-    """A transaction as it was asked for, and for how long its owner may be silent."""
-
-    request: Request
-    lease_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What was decided: the commit timestamp, and the version that each mutation replaces.
-
-    replaced: timestamps in the order of the request's mutations; 0 where there is no version.
-    locks: of the fenced protocol, what each of its locks says while it holds it, in the order of
-    their first keys in the request.
-    """
-
-    timestamp: int
-    replaced: tuple[int, ...]
-    locks: tuple[bytes, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Marker:
-    """What is kept of a `once` token: the transaction that committed it, and for how long after
-    that, as its caller has promised, it may come again. None: for ever."""
-
-    transaction: bytes
-    retention_ms: int | None = None
 
 
 class RowState(Enum):
@@ -121,7 +80,7 @@ class TransactionRow:
     buffer: Buffer | None = None
     plan: Plan | None = None
     reason: str | None = None
-    beat: int = 0
+    heartbeat: int = 0
     newest: int = 0
     began: Mapping[Status, int] = field(default_factory=dict)
     corrupt: str | None = None
@@ -180,13 +139,13 @@ class TransactionRow:
         return self.state in (RowState.FINISHED, RowState.DEBRIS)
 
 
-def new_row_key(wall_ms: int, uid: int, buckets: int = 1, database: bytes = b"") -> bytes:
+def new_row_key(wall_ms: int, uid: int, salt_buckets: int = 1, database: bytes = b"") -> bytes:
     """Return a row key for a new transaction; uid has 128 random bits. It names its database by
     the transaction table, so that its locks do too."""
     name = b"transaction.%013d.%032x" % (wall_ms, uid)
     if database:
         name += b"@" + plain_table(database)
-    return name if buckets == 1 else b"%02d." % (uid % buckets) + name
+    return name if salt_buckets == 1 else b"%02d." % (uid % salt_buckets) + name
 
 
 def is_row_key(row: bytes) -> bool:
@@ -214,6 +173,14 @@ def created_ms(row_key: bytes) -> int:
     return int(match[2])
 
 
+def last_timestamp(rules: Rules, key: Key, cell: Cell) -> int:
+    """Return the timestamp up to which a cell of a finished transaction is deleted: what is above
+    all that any client writes there, early or late."""
+    if rules.offsets_ms and key.column in OWN_TIMES and is_row_key(key.row):
+        return max(cell.timestamp, created_ms(key.row) + rules.offsets_ms[Status.ABORTED])
+    return cell.timestamp
+
+
 def name_database(row_key: bytes) -> bytes | None:
     """Return the transaction table that a row key names; None: it names none, as older ones."""
     match = ROW_KEY.fullmatch(row_key)
@@ -225,12 +192,12 @@ def strip_database(row_key: bytes) -> bytes:
     return _DATABASE.sub(b"", row_key)
 
 
-def part_key(whole: bytes, task: int, number: int) -> bytes:
+def child_key(whole: bytes, task: int, number: int) -> bytes:
     """Return the row key of a part: the how-manyth, from 0, that a task has written."""
     return b"%b.part-%05d-%05d" % (whole, task, number)
 
 
-def whole_of(row_key: bytes) -> bytes | None:
+def parent_of(row_key: bytes) -> bytes | None:
     """Return the row key of the transaction that a part is of; None for any other row key."""
     if b".part-" not in row_key:
         return None
@@ -238,7 +205,7 @@ def whole_of(row_key: bytes) -> bytes | None:
     return match[1] if match is not None and match[4] is not None else None
 
 
-def rows_of_parts(whole: bytes) -> tuple[bytes, bytes]:
+def child_range(whole: bytes) -> tuple[bytes, bytes]:
     """Return where the rows of a transaction's parts begin and end."""
     return whole + b".part-", whole + b".part."
 
@@ -258,101 +225,6 @@ def marker_key(table: bytes, token: bytes) -> Key:
     return Key(MARKER + token, FAMILY, b"done", table)
 
 
-def encode_marker(marker: Marker) -> bytes:
-    """Return the marker's value, which is text."""
-    if marker.retention_ms is None:
-        return marker.transaction
-    return b"%b %d" % (marker.transaction, marker.retention_ms)
-
-
-def decode_marker(value: bytes, key: Key | None = None) -> Marker:
-    """Return what a marker says; CorruptRowError, with its key, where it names no transaction. A
-    promise that does not decode is none: it is kept for ever."""
-    transaction, _, promise = value.partition(b" ")
-    if not is_row_key(transaction):
-        raise CorruptRowError("a token's marker names no transaction", key=key, bytes=len(value))
-    return Marker(transaction, int(promise) if _PROMISE.fullmatch(promise) else None)
-
-
-def encode_buffer(buffer: Buffer) -> bytes:
-    """Return the buffer's bytes; InvalidRequestError where they exceed what one cell can hold."""
-    request = buffer.request
-    encoded = _frame(
-        [
-            [_pack_mutation(mutation) for mutation in request.mutations],
-            [_pack_assertion(assertion) for assertion in request.assertions],
-            request.once,
-            buffer.lease_ms,
-            dict(request.labels),
-        ]
-    )
-    if len(encoded) > MAX_BUFFER:
-        raise InvalidRequestError(
-            "transaction is too large for one cell", bytes=len(encoded), limit=MAX_BUFFER
-        )
-    return encoded
-
-
-def decode_buffer(encoded: bytes) -> Buffer:
-    """Return what `encode_buffer` was given; CorruptRowError where the bytes are not its."""
-    body = _unframe("buffer", encoded)
-    try:
-        mutations, assertions, once, lease_ms, labels = body
-        _require(int, lease_ms)
-        _require(dict, labels)
-        request = Request(
-            tuple(_unpack_mutation(packed) for packed in mutations),
-            tuple(_unpack_assertion(packed) for packed in assertions),
-            once,
-            labels,
-        )
-        return Buffer(request, lease_ms)
-    except (TypeError, ValueError, LookupError) as error:
-        raise CorruptRowError("buffer has an unknown shape", cause=str(error)) from error
-
-
-def encode_plan(plan: Plan) -> bytes:
-    """Return the plan's bytes."""
-    return _frame([plan.timestamp, plan.replaced, *([plan.locks] if plan.locks else ())])
-
-
-def decode_plan(encoded: bytes) -> Plan:
-    """Return what `encode_plan` was given; CorruptRowError where the bytes are not its."""
-    body = _unframe("plan", encoded)
-    try:
-        timestamp, replaced, *locks = body
-        _require(tuple, replaced, *locks)
-        _require(int, timestamp, *replaced)
-        _require(bytes, *(lock for each in locks for lock in each))
-        if timestamp == 0 or not all(0 <= number < 1 << 63 for number in (timestamp, *replaced)):
-            raise ValueError("a timestamp that is none")
-        return Plan(timestamp, replaced, *locks)
-    except (TypeError, ValueError) as error:
-        raise CorruptRowError("plan has an unknown shape", cause=str(error)) from error
-
-
-def encode_parts(counts: Sequence[int]) -> bytes:
-    """Return what tells how many parts each task has written, which is text."""
-    return b" ".join(b"%d" % count for count in counts) or OPEN
-
-
-def decode_parts(encoded: bytes) -> tuple[int, ...]:
-    """Return how many parts each task has written; CorruptRowError where that is nothing known."""
-    if encoded == OPEN:
-        return ()
-    if not _COUNTS.fullmatch(encoded):
-        raise CorruptRowError("parts have an unknown shape", value=encoded)
-    return tuple(map(int, encoded.split(b" ")))
-
-
-def decode_status(encoded: bytes) -> Status:
-    """Return the status; CorruptRowError where it is none that this version knows."""
-    try:
-        return Status(encoded)
-    except ValueError as error:
-        raise CorruptRowError("unknown status", value=encoded) from error
-
-
 def decode_row(row: Row) -> TransactionRow:
     """Return a transaction row from its cells. It never raises: see `corrupt`."""
     cells = {key.column: cell for key, cell in row.cells.items()}
@@ -361,7 +233,9 @@ def decode_row(row: Row) -> TransactionRow:
     has_status = cell is not None and cell.value != b""
     corrupt: list[str] = []
     said = _decode_cell(decode_status, cell, corrupt) if has_status else None
-    status = said if corrupt else _judge_status(said, cells, whole_of(row.row) is not None, corrupt)
+    status = (
+        said if corrupt else _judge_status(said, cells, parent_of(row.row) is not None, corrupt)
+    )
     if status is None and not corrupt:  # whatever else is there can never be decided
         return TransactionRow(row.row, newest=newest)
     return TransactionRow(
@@ -372,11 +246,11 @@ def decode_row(row: Row) -> TransactionRow:
         buffer=_decode_cell(decode_buffer, cells.get(b"buffer"), corrupt),
         plan=_decode_cell(decode_plan, cells.get(b"plan"), corrupt),
         reason=cells[b"reason"].value.decode(errors="replace") if b"reason" in cells else None,
-        beat=cells[b"beat"].timestamp if b"beat" in cells else 0,
+        heartbeat=cells[b"beat"].timestamp if b"beat" in cells else 0,
         newest=newest,
         began=_began(cells),
         has_ranges=b"ranges" in cells,
-        parts=_decode_cell(decode_parts, cells.get(b"parts"), corrupt),
+        parts=_decode_cell(decode_child_counts, cells.get(b"parts"), corrupt),
         follows=status is Status.PART,
         corrupt="; ".join(corrupt) or None,  # the last: of all that was decoded
     )
@@ -435,7 +309,7 @@ def follow(part: TransactionRow, whole: TransactionRow) -> TransactionRow:
                 status=whole.status,
                 status_at=whole.status_at,
                 began=whole.began,
-                beat=whole.beat,
+                heartbeat=whole.heartbeat,
             )
         case RowState.DECIDED if whole.parts is None:
             return replace(part, status=None, corrupt="its transaction: the parts are missing")
@@ -472,56 +346,76 @@ def _decode_cell(decode: Any, cell: Cell | None, corrupt: list[str]) -> Any:
         return None
 
 
-def _frame(body: list[Any]) -> bytes:
-    packed: bytes = msgpack.packb(body)
-    return _FRAME.pack(FORMAT, zlib.crc32(packed)) + packed
+COLUMNS = (
+    *(b"status", b"buffer", b"plan", b"reason", b"beat", b"ranges", b"parts"),
+    *(status.at for status in Status),
+)
+OPEN_TO_BOTH = (Status.WRITTEN.encoded, Status.LOCKED.encoded)
 
 
-def _unframe(what: str, encoded: bytes) -> Any:
-    if len(encoded) < _FRAME.size:
-        raise CorruptRowError(f"{what} is cut short", bytes=len(encoded))
-    version, checksum = _FRAME.unpack_from(encoded)
-    if version != FORMAT:
-        raise CorruptRowError(f"{what} is of an unknown format", version=version, known=FORMAT)
-    packed = encoded[_FRAME.size :]
-    if zlib.crc32(packed) != checksum:
-        raise CorruptRowError(f"{what} does not match its checksum")
-    try:
-        return msgpack.unpackb(packed, use_list=False)
-    except ValueError as error:
-        raise CorruptRowError(f"{what} is not msgpack", cause=str(error)) from error
+def read_rows(context: Context, row_keys: Collection[bytes]) -> dict[bytes, TransactionRow]:
+    """Return the transaction rows, each from one instant; an absent one has no status. A part that
+    has not followed its transaction is as that one has it."""
+    return decode_rows(context, row_keys, read_row_cells(context, row_keys))
 
 
-def _require(kind: type, *values: object) -> None:
-    if not all(isinstance(value, kind) for value in values):
-        raise TypeError(f"not of type {kind.__name__}")
+def read_row_cells(
+    context: Context, row_keys: Collection[bytes], others: Collection[Key] = ()
+) -> dict[Key, Cell | None]:
+    """Return the cells that make these transaction rows, and others.
+
+    Each row is of an instant of its own. A part that was read while its transaction could go either
+    way tells nothing together with that one read later: it may have been planned since, or be
+    complete. So where the transaction has gone one way, its part is read once more.
+    """
+    wanted = [*others, *list_row_cells(context, row_keys)]
+    found = call_store(context, lambda: context.store.read(wanted))
+    early = [row for row in row_keys if _is_early(context, row, found)]
+    if early and "instant_reads" not in context.store.features:
+        again = [column(context.table, row, name) for row in early for name in COLUMNS]
+        found = {**found, **call_store(context, lambda: context.store.read(again))}
+    return found
 
 
-def _pack_mutation(mutation: Mutation | Delete) -> list[Any]:
-    if isinstance(mutation, Delete):
-        return [mutation.key]
-    return [mutation.key, mutation.value]
+def _is_early(context: Context, row_key: bytes, found: Mapping[Key, Cell | None]) -> bool:
+    """Whether a row was read as that of a part that has not followed, beside that of a transaction
+    that has gone one way."""
+    whole = parent_of(row_key)
+    if whole is None:
+        return False
+    own, decisive = (found[status_key(context.table, row)] for row in (row_key, whole))
+    if own is None or own.value != Status.PART.encoded:
+        return False
+    return decisive is None or decisive.value not in OPEN_TO_BOTH
 
 
-def _unpack_mutation(packed: Any) -> Mutation | Delete:
-    if len(packed) == 1:
-        return Delete(Key(*packed[0]))
-    key, value = packed
-    return Mutation(Key(*key), value)
+def list_row_cells(context: Context, row_keys: Collection[bytes]) -> list[Key]:
+    """Return the cells that make these transaction rows."""
+    rows = dict.fromkeys(row_keys)
+    rows.update(dict.fromkeys(whole for row in row_keys if (whole := parent_of(row))))
+    return [column(context.table, row, name) for row in rows for name in COLUMNS]
 
 
-def _pack_assertion(assertion: Assertion) -> list[Any]:
-    return fold(
-        assertion,
-        lambda name, key, operand: [name, key] if name == "some" else [name, key, operand],
-        lambda name, parts: [name, parts[0] if name == "not" else parts],
-    )
+def decode_rows(
+    context: Context, row_keys: Collection[bytes], found: Mapping[Key, Cell | None]
+) -> dict[bytes, TransactionRow]:
+    """Return the transaction rows that were read, perhaps with other cells."""
+    wholes: dict[bytes, TransactionRow] = {}
+    rows: dict[bytes, TransactionRow] = {}
+    for row_key in row_keys:
+        row = rows[row_key] = _decode(context, row_key, found)
+        if row.follows and (whole := parent_of(row_key)):
+            if whole not in wholes:
+                wholes[whole] = _decode(context, whole, found)
+            rows[row_key] = follow(row, wholes[whole])
+    return rows
 
 
-def _unpack_assertion(packed: Any) -> Assertion:
-    name, first, *operand = packed
-    if name in LEAVES:
-        return make_leaf(name, Key(*first), *operand)
-    if name not in COMPOUNDS:
-        raise ValueError(f"unknown assertion {packed!r}")
-    return COMPOUNDS[name](*map(_unpack_assertion, [first] if name == "not" else first))
+def _decode(context: Context, row_key: bytes, found: Mapping[Key, Cell | None]) -> TransactionRow:
+    own = [column(context.table, row_key, name) for name in COLUMNS]
+    cells = {key: cell for key in own if (cell := found[key]) is not None}
+    if not cells and (theirs := name_database(row_key)) is not None:
+        ours = plain_table(context.table)
+        if theirs != ours:
+            return TransactionRow(row_key, elsewhere=(theirs, ours))
+    return decode_row(Row(row_key, cells))

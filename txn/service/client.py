@@ -16,11 +16,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
-from txn.client.gather import Gatherer, InLine
-from txn.client.turns import Turn
+from txn.client.group_commit import GroupCommit
+from txn.client.hot_keys import Ticket
 from txn.clock import Clock, SystemClock
 from txn.errors import (
     CommitOutcomeUnknown,
@@ -34,34 +33,22 @@ from txn.errors import (
     deny,
     raise_denial,
 )
-from txn.model import Cell, Key, Row, as_bytes
+from txn.events import silent
+from txn.host.forks import start_in_each_process
+from txn.model import Cell, Key, Row
 from txn.policy import Pace, Policy
-from txn.protocol.attempt import Context, Rules
-from txn.protocol.row import Buffer, encode_buffer
-from txn.protocol.rules import PROTOCOLS, SIX_PHASE, find_rules
-from txn.reading.keys import Snapshot
-from txn.request import TRANSACTIONS, Ack, Committed, Outcome, Request
-from txn.service.messages import (
-    IDL,
-    UNKNOWN_KIND,
-    name_part,
-    pack_assertions,
-    pack_key,
-    pack_mutation,
-    pack_request,
-    unpack_cells,
-    unpack_committed,
-    unpack_result,
-)
-from txn.service.settling import KNOWN, SETTLING, Settler
-from txn.service.store import CALLS, RemoteService, ServedStore, is_unsupported, parse_server
-from txn.service.store_messages import pack_span, unpack_page
+from txn.protocol.codec import encode_buffer
+from txn.protocol.context import Context
+from txn.protocol.statuses import PROTOCOLS, Rules
+from txn.reading.snapshot import Snapshot
+from txn.request import Ack, Committed, Outcome, Request
+from txn.service.messages import ACKS, IDL, TYPES, UNKNOWN_KIND, TimedRequest, name_part
+from txn.service.settling import SETTLING, Settler
+from txn.service.store import RemoteService, ServedStore, parse_server
 from txn.spans import Span
-from txn.stores.base import Store
 from txn.stores.gateway import Gateway
 from txn.stores.options import split_uri
-from txn.tracing import Headers, Trace, begin_traces, list_headers
-from txn.watch import silent
+from txn.tracing import Trace, begin_traces, list_headers
 
 NAME = b"request."
 LATE = "deadline passed before anything was sent"
@@ -69,34 +56,27 @@ PATIENCE_MS = 10_000  # for what became of a commit that has no deadline
 ANSWER_MS = 1_000  # how long after a deadline its answer may come
 SETTLE_MS = 500  # and then what became of it
 APART_MS = 500  # how far the deadlines of a batch may lie apart: all wait for the last one
-ACKS = {"complete": IDL.Ack.COMPLETE, "decided": IDL.Ack.DECIDED}
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A commit, as often as it is sent. name: by which it can be asked for. due_ms: when it is too
-    late to decide, by the monotonic clock. headers: of its span."""
+@dataclass(slots=True, eq=False)
+class _Sent:
+    """A request whose result goes to a future. result: None: it is not known, nor was it tried."""
 
     request: Request
-    spans: Sequence[Span]
     ack: Ack
-    name: bytes
     due_ms: int | None
-    headers: Headers | None
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class _Sent(InLine):
-    """A request whose result goes to a future; None: it is not known, nor was it tried."""
-
+    lock_cells: Collection[Key]
+    weight: int
+    future: Future[Committed] | None
     result: Committed | Exception | None = None
     trace: Trace | None = None
 
-    def goes_with(self, other: InLine) -> bool:
-        """Whether both may be in one batch, at whose end both are told."""
-        if self.due_ms is None or other.due_ms is None:
-            return self.ack == other.ack and self.due_ms is other.due_ms
-        return self.ack == other.ack and abs(self.due_ms - other.due_ms) <= APART_MS
+
+def _can_join(one: _Sent, other: _Sent) -> bool:
+    """Whether both may be in one batch, at whose end both are told."""
+    if one.due_ms is None or other.due_ms is None:
+        return one.ack == other.ack and one.due_ms is other.due_ms
+    return one.ack == other.ack and abs(one.due_ms - other.due_ms) <= APART_MS
 
 
 def connect_server(uri: str, clock: Clock | None = None) -> RemoteBackend:
@@ -114,41 +94,40 @@ class RemoteBackend:
         *,
         token: str | None = None,
         clock: Clock | None = None,
-        chance: random.Random | None = None,
+        rng: random.Random | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
-        self._chance = chance or random.SystemRandom()
+        self._rng = rng or random.SystemRandom()
         self._service = RemoteService(gateway, token, self._clock)
-        self._settler = Settler(self._service, self._clock, self._chance)
-        self.pace = Pace(self._clock, self._chance, Policy())
+        self._settler = Settler(self._service, self._clock, self._rng)
+        self.pace = Pace(self._clock, self._rng, Policy())
         self._database: tuple[bytes, Rules] | None = None
-        lanes = self.pace.policy.lanes
-        self._gatherer = Gatherer(self._commit_together, _tell, self._clock, lanes, linger_ms=0)
+        start_in_each_process(self._start)
+
+    def _start(self) -> None:
+        # Futures of the parent of a fork end there.
+        concurrent_batches = self.pace.policy.concurrent_batches
+        self._group_commit = GroupCommit(
+            self._commit_batch,
+            _tell,
+            self._clock,
+            concurrent_batches,
+            linger_ms=0,
+            can_join=_can_join,
+        )
 
     @property
     def context(self) -> Context:
         """The server's store and transaction table, and the clock and chance here; how often a
         commit is tried is the server's policy."""
-        store = ServedStore(self._service)
         if self._database is None:
-            self._database = self._ask_database(store)
+            found = self._service.call("database", repeat=True)
+            if found.protocol not in PROTOCOLS:
+                raise InvalidRequestError("the server has a newer protocol", found=found.protocol)
+            self._database = found.transactions, PROTOCOLS[found.protocol]
         table, rules = self._database
-        return Context(store, table, self._clock, self._chance, self.pace.policy, silent, rules)
-
-    def _ask_database(self, store: Store) -> tuple[bytes, Rules]:
-        """Return the server's transaction table and protocol; one of an older version does not tell
-        the table's name, which it cannot choose."""
-        try:
-            arguments = CALLS.database_args(self._service.options())
-            found = self._service.ask("database", arguments, repeat=True)
-        except NotApplied as error:
-            if not is_unsupported(error):
-                raise
-            table = as_bytes("transactions", TRANSACTIONS)
-            return table, find_rules(store, table) or SIX_PHASE
-        if found.protocol not in PROTOCOLS:
-            raise InvalidRequestError("the server has a newer protocol", found=found.protocol)
-        return found.transactions, PROTOCOLS[found.protocol]
+        store = ServedStore(self._service)
+        return Context(store, table, self._clock, self._rng, self.pace.policy, silent, rules)
 
     def check_key(self, key: Key, deadline_ms: int | None = None) -> None:
         """Leave it to the server, which knows its tables and families."""
@@ -166,33 +145,44 @@ class RemoteBackend:
     ) -> Committed:
         """Commit by the server. Where the outcome is unknown the error carries the name of the
         request, for which `outcome` can be asked."""
-        (trace,) = begin_traces([request], remote=True)
-        with _end_traces([trace]) as results:
-            done = self._commit(request, ack, deadline_ms, trace, spans)
+        traces = begin_traces([request], remote=True)
+        with _end_traces(traces) as results:
+            (headers,) = list_headers(traces)
+            done = self._commit(TimedRequest(request, deadline_ms, headers), ack, spans)
             results.append(done)
         return done
 
-    def _commit(
-        self,
-        request: Request,
-        ack: Ack,
-        deadline_ms: int | None,
-        trace: Trace | None,
-        spans: Sequence[Span] = (),
-    ) -> Committed:
+    def _commit(self, timed: TimedRequest, ack: Ack, spans: Sequence[Span] = ()) -> Committed:
+        request, deadline_ms, headers = timed
         sent_ms = self._clock.monotonic_ms()
         due_ms = None if deadline_ms is None else sent_ms + deadline_ms
         _require_time(deadline_ms)
         name = self._name()
-        (headers,) = list_headers([trace])
-        send = partial(self._send, _Asked(request, spans, ack, name, due_ms, headers))
+
+        def send(most_ms: int | None = None) -> Committed:
+            """Send it with what is left of its time, and wait little longer for the reply; for one
+            that has no time of its own, at most for most_ms."""
+            left_ms = self._left_ms(due_ms)
+            done: Committed = self._service.call(
+                *("commit", request.mutations, request.assertions),
+                within_ms=most_ms if left_ms is None else left_ms + ANSWER_MS,
+                ack=ACKS[ack],
+                once=request.once,
+                onceRetentionMs=request.once_retention_ms,
+                labels=request.labels,
+                request=name,
+                withinMs=left_ms,
+                trace=headers,
+                scanned=[TYPES[IDL.Span].encode(span) for span in spans] or None,
+            )
+            return done
+
         try:
             return send()
         except StoreError as lost:
             if isinstance(lost, TableUnavailable) or not isinstance(lost, MaybeApplied):
                 raise_denial(lost, "")  # see `StoreFailed` of the wire
-            now_ms = self._clock.monotonic_ms()
-            last_ms = now_ms + PATIENCE_MS
+            last_ms = self._clock.monotonic_ms() + PATIENCE_MS
             until_ms = last_ms if due_ms is None else due_ms + ANSWER_MS
             done = None
             if request.once is not None:
@@ -209,65 +199,46 @@ class RemoteBackend:
         """Commit independent requests in one request to the server."""
         traces = begin_traces(requests, remote=True)
         with _end_traces(traces) as results:
-            results.extend(self._commit_many(requests, ack, deadlines_ms, traces))
+            timed = map(TimedRequest, requests, deadlines_ms, list_headers(traces))
+            results.extend(self._commit_many([*timed], ack))
         return results
 
     def _commit_many(
-        self,
-        requests: Sequence[Request],
-        ack: Ack,
-        deadlines_ms: Sequence[int | None],
-        traces: Sequence[Trace | None],
+        self, requests: Sequence[TimedRequest], ack: Ack
     ) -> list[Committed | TxnError]:
-        due = [n for n, time in enumerate(deadlines_ms) if time is None or time > 0]
-        results: list[Committed | TxnError] = [DeadlineError(LATE) for _ in requests]
-        if due:
-            sent = self._send_many(
-                [requests[n] for n in due],
-                ack,
-                [deadlines_ms[n] for n in due],
-                [traces[n] for n in due],
-            )
-            for n, result in zip(due, sent, strict=True):
-                results[n] = result
-        return results
+        timely = [each for each in requests if not _is_late(each.deadline_ms)]
+        results = iter(self._send_many(timely, ack) if timely else ())
+        return [
+            DeadlineError(LATE) if _is_late(each.deadline_ms) else next(results)
+            for each in requests
+        ]
 
-    def _send_many(
-        self,
-        requests: Sequence[Request],
-        ack: Ack,
-        deadlines_ms: Sequence[int | None],
-        traces: Sequence[Trace | None],
-    ) -> list[Committed | TxnError]:
+    def _send_many(self, requests: Sequence[TimedRequest], ack: Ack) -> list[Committed | TxnError]:
         """Send requests that are not late."""
         name, sent_ms = self._name(), self._clock.monotonic_ms()
-        arguments = CALLS.commitMany_args(
-            list(map(pack_request, requests, deadlines_ms, list_headers(traces))),
-            self._service.options(ack=ACKS[ack], request=name),
-        )
-        known = [time for time in deadlines_ms if time is not None]
-        wait_ms = max(known) + ANSWER_MS if len(known) == len(deadlines_ms) else None
+        times = [each.deadline_ms for each in requests if each.deadline_ms is not None]
+        wait_ms = max(times) + ANSWER_MS if len(times) == len(requests) else None
         try:
-            answers = self._service.ask("commitMany", arguments, within_ms=wait_ms)
-            if len(answers) != len(requests):
+            results = self._service.call(
+                "commitMany", requests, within_ms=wait_ms, ack=ACKS[ack], request=name
+            )
+            if len(results) != len(requests):
                 raise MaybeApplied(UNKNOWN_KIND)
         except MaybeApplied as lost:
             now_ms = self._clock.monotonic_ms()
             until_ms = now_ms + PATIENCE_MS if wait_ms is None else sent_ms + wait_ms + SETTLE_MS
             return self._settler.find_all_committed(name, sent_ms, len(requests), until_ms, lost)
-        return [
-            _unpack_part(packed, name_part(name, number)) for number, packed in enumerate(answers)
-        ]
+        return [_judge(result, name_part(name, number)) for number, result in enumerate(results)]
 
     def submit(self, request: Request, ack: Ack, deadline_ms: int | None) -> Future[Committed]:
         """Have one request committed soon, in one request to the server with others."""
-        due_ms = None if deadline_ms is None else self._clock.monotonic_ms() + deadline_ms
+        due_ms = self._due_ms(deadline_ms)
         future: Future[Committed] = Future()
-        weight = len(encode_buffer(Buffer(request, 0)))
+        weight = len(encode_buffer(request, 0))
         sent = _Sent(request, ack, due_ms, request.keys, weight, future)
         (sent.trace,) = begin_traces([request], remote=True)
         try:
-            self._gatherer.submit(sent)
+            self._group_commit.submit(sent)
         except TxnError as error:
             if sent.trace is not None:
                 sent.trace.end(error)
@@ -276,17 +247,11 @@ class RemoteBackend:
             future.add_done_callback(sent.trace.end_future)
         return future
 
-    def _commit_together(self, batch: Sequence[_Sent]) -> None:
-        now_ms = self._clock.monotonic_ms()
-        times = [None if each.due_ms is None else each.due_ms - now_ms for each in batch]
+    def _commit_batch(self, batch: Sequence[_Sent]) -> None:
+        requests = [self._time(each) for each in batch]
         results: list[Committed | TxnError]
         try:
-            results = self._commit_many(
-                [each.request for each in batch],
-                batch[0].ack,
-                times,
-                [each.trace for each in batch],
-            )
+            results = self._commit_many(requests, batch[0].ack)
         except InvalidRequestError:  # one of them; nothing was written: each is told its own
             results = [self._try(each) for each in batch]
         except Exception as error:
@@ -298,42 +263,40 @@ class RemoteBackend:
         for each, result in zip(batch, results, strict=True):
             each.result = result
 
+    def _time(self, sent: _Sent) -> TimedRequest:
+        (headers,) = list_headers([sent.trace])
+        return TimedRequest(sent.request, self._left_ms(sent.due_ms), headers)
+
     def _try(self, sent: _Sent) -> Committed | TxnError:
-        left_ms = None if sent.due_ms is None else sent.due_ms - self._clock.monotonic_ms()
         try:
-            return self._commit(sent.request, sent.ack, left_ms, sent.trace)
+            return self._commit(self._time(sent), sent.ack)
         except TxnError as error:
             return error
 
     def read(self, keys: Sequence[Key], deadline_ms: int | None = None) -> Snapshot:
         """Return the keys' cells as of one instant."""
-        if not keys:
-            return {}
-        packed = [pack_key(key) for key in keys]
-        return unpack_cells(self._ask_read("read", deadline_ms, packed))
+        cells: Snapshot = self._call_read("read", deadline_ms, keys) if keys else {}
+        return cells
 
-    def look(self, keys: Sequence[Key], turn: Turn, deadline_ms: int | None = None) -> Snapshot:
+    def look(self, keys: Sequence[Key], ticket: Ticket, deadline_ms: int | None = None) -> Snapshot:
         """Return the keys' cells as of one instant. What is in demand the server knows."""
         return self.read(keys, deadline_ms)
 
     def scan(self, wanted: Span, deadline_ms: int | None = None) -> Iterator[Row]:
         """Yield the span's rows that have a value, a page at a time; the first one is asked for at
         once. Between the pages the server keeps nothing."""
-        due_ms = None if deadline_ms is None else self._clock.monotonic_ms() + deadline_ms
-        return self._list_pages(wanted, due_ms, self._ask_page(wanted, deadline_ms))
+        due_ms = self._due_ms(deadline_ms)
+        page = self._call_read("scan", deadline_ms, wanted)
 
-    def _list_pages(
-        self, wanted: Span, due_ms: int | None, page: tuple[list[Row], bytes | None]
-    ) -> Iterator[Row]:
-        rows, following = page
-        yield from rows
-        while following is not None:
-            left_ms = None if due_ms is None else due_ms - self._clock.monotonic_ms()
-            rows, following = self._ask_page(replace(wanted, start=following), left_ms)
+        def list_rows() -> Iterator[Row]:
+            rows, following = page
             yield from rows
+            while following is not None:
+                span = replace(wanted, start=following)
+                rows, following = self._call_read("scan", self._left_ms(due_ms), span)
+                yield from rows
 
-    def _ask_page(self, wanted: Span, deadline_ms: int | None) -> tuple[list[Row], bytes | None]:
-        return unpack_page(self._ask_read("scan", deadline_ms, pack_span(wanted)))
+        return list_rows()
 
     def view(
         self, keys: Sequence[Key], spans: Sequence[Span], deadline_ms: int | None = None
@@ -341,21 +304,18 @@ class RemoteBackend:
         """Return the cells of the keys, and those of each span, as of one instant."""
         if not spans:
             return self.read(keys, deadline_ms), []
-        packed = [pack_key(key) for key in keys], [pack_span(span) for span in spans]
-        view = self._ask_read("view", deadline_ms, *packed)
-        parts = [unpack_cells(part) for part in view.spans]
-        return unpack_cells(view.keys), [
-            {key: cell for key, cell in part.items() if cell is not None} for part in parts
-        ]
+        view: tuple[Snapshot, list[dict[Key, Cell]]]
+        view = self._call_read("view", deadline_ms, keys, spans)
+        return view
 
-    def _ask_read(self, method: str, deadline_ms: int | None, *arguments: Any) -> Any:
-        """Ask for what changes nothing, so that no answer is a definite failure."""
+    def _call_read(self, name: str, deadline_ms: int | None, *values: Any) -> Any:
+        """Call a method that changes nothing, so that a lost reply is a definite failure."""
         _require_time(deadline_ms)
-        due_ms = None if deadline_ms is None else self._clock.monotonic_ms() + deadline_ms
-        options = self._service.options(withinMs=deadline_ms)
-        request = getattr(CALLS, f"{method}_args")(*arguments, options)
+        due_ms = self._due_ms(deadline_ms)
         try:
-            return self._service.ask(method, request, repeat=True, within_ms=deadline_ms)
+            return self._service.call(
+                name, *values, repeat=True, within_ms=deadline_ms, withinMs=deadline_ms
+            )
         except TableUnavailable:  # the server's answer
             raise
         except (MaybeApplied, NotApplied) as lost:
@@ -365,61 +325,37 @@ class RemoteBackend:
 
     def outcome(self, key: bytes) -> Outcome:
         """Return what has become of a transaction, by its row key or the name of its request."""
+        outcome: Outcome
         if not key.startswith(NAME):
-            return KNOWN[self._ask_read("outcome", None, key)]
+            outcome = self._call_read("outcome", None, key)
+            return outcome
         try:
             began_ms = int(key.split(b".")[1])
         except ValueError as error:
             raise InvalidRequestError("not a name of a request", given=key) from error
-        ago_ms = self._clock.wall_ms() - began_ms
-        return KNOWN[self._ask_read("settle", None, key, ago_ms).outcome]
+        outcome, _ = self._call_read("settle", None, key, self._clock.wall_ms() - began_ms)
+        return outcome
 
     def ensure_table(self, table: bytes, families: Collection[bytes]) -> None:
         """Create the table and those of its families that are missing."""
-        arguments = CALLS.ensureTable_args(table, list(families), self._service.options())
-        self._service.ask("ensureTable", arguments, repeat=True)
+        self._service.call("ensureTable", table, families, repeat=True)
 
     def flush(self) -> None:
         """Wait for what was submitted. What was committed with ack="decided" is the server's to
         complete."""
-        self._gatherer.flush()
+        self._group_commit.flush()
 
     def close(self) -> None:
         """Flush, and close the connections."""
-        self._gatherer.close()
+        self._group_commit.close()
         self._service.close()
 
     # ------------------------------------------------------------------------- lost answers
 
-    def _send(self, asked: _Asked, most_ms: int | None = None) -> Committed:
-        """Send a commit, with what is left of its time, and wait little longer for the answer; for
-        one that has no time of its own, at most for most_ms."""
-        request = asked.request
-        left_ms = None if asked.due_ms is None else asked.due_ms - self._clock.monotonic_ms()
-        mutations = [pack_mutation(mutation) for mutation in request.mutations]
-        assertions = pack_assertions(request.assertions)
-        options = self._service.options(
-            ack=ACKS[asked.ack],
-            once=request.once,
-            onceRetentionMs=request.once_retention_ms,
-            labels=request.labels,
-            request=asked.name,
-            withinMs=left_ms,
-            trace=asked.headers,
-        )
-        wait_ms = most_ms if left_ms is None else left_ms + ANSWER_MS
-        if not asked.spans:
-            arguments = CALLS.commit_args(mutations, assertions, options)
-            return unpack_committed(self._service.ask("commit", arguments, within_ms=wait_ms))
-        # Not an argument of `commit`: a server of an older version would not look at it.
-        scanned = [pack_span(span) for span in asked.spans]
-        arguments = CALLS.commitScanned_args(mutations, assertions, scanned, options)
-        return unpack_committed(self._service.ask("commitScanned", arguments, within_ms=wait_ms))
-
     def _send_again(self, send: Callable[[int], Committed], until_ms: int) -> Committed | None:
         """Send a request with a `once` token again. Only a commit tells what became of the first:
         it may still be under way where this one is refused."""
-        for _ in SETTLING.tries(self._clock, self._chance, due_ms=until_ms):
+        for _ in SETTLING.tries(self._clock, self._rng, due_ms=until_ms):
             left_ms = until_ms - self._clock.monotonic_ms()
             if left_ms <= 0:
                 return None
@@ -433,12 +369,22 @@ class RemoteBackend:
 
     # ------------------------------------------------------------------------------ details
 
+    def _due_ms(self, deadline_ms: int | None) -> int | None:
+        return None if deadline_ms is None else self._clock.monotonic_ms() + deadline_ms
+
+    def _left_ms(self, due_ms: int | None) -> int | None:
+        return None if due_ms is None else due_ms - self._clock.monotonic_ms()
+
     def _name(self) -> bytes:
-        return NAME + b"%013d.%032x" % (self._clock.wall_ms(), self._chance.getrandbits(128))
+        return NAME + b"%013d.%032x" % (self._clock.wall_ms(), self._rng.getrandbits(128))
+
+
+def _is_late(deadline_ms: int | None) -> bool:
+    return deadline_ms is not None and deadline_ms <= 0
 
 
 def _require_time(deadline_ms: int | None) -> None:
-    if deadline_ms is not None and deadline_ms <= 0:
+    if _is_late(deadline_ms):
         raise DeadlineError(LATE)
 
 
@@ -468,9 +414,10 @@ def _end_traces(
                 trace.end(results[number] if results else error)
 
 
-def _unpack_part(packed: Any, name: bytes) -> Committed | TxnError:
-    try:
-        result = unpack_result(packed)
-    except MaybeApplied as error:
-        return CommitOutcomeUnknown(name, error)
-    return result if isinstance(result, Committed) else deny(result, "")
+def _judge(result: Committed | TxnError, name: bytes) -> Committed | TxnError:
+    """Return what became of one request of many."""
+    if isinstance(result, Committed):
+        return result
+    if isinstance(result, MaybeApplied) and not isinstance(result, TableUnavailable):
+        return CommitOutcomeUnknown(name, result)
+    return deny(result, "")

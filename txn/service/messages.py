@@ -1,17 +1,21 @@
-"""The Transactional service's messages, and what they mean on both sides of the wire.
+"""The messages of the Transactional service, whose interface is transactional.thrift beside this
+file: one table of types, from which the codecs of each method's arguments and result are made.
 
-The interface is transactional.thrift beside this file. What does not make sense raises
-InvalidRequestError; an error of the library and its exception on the wire stand for each other.
+`encode` makes the message of a value, `decode` the value of a message; None stays None. A message
+that makes no sense raises InvalidRequestError. Errors of the library and exceptions of the wire
+stand for each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import thriftpy2
+from thriftpy2.thrift import TType
 
 from txn.assertions import COMPOUNDS, LEAVES, Assertion, Operand, fold, make_leaf
 from txn.errors import (
@@ -27,8 +31,9 @@ from txn.errors import (
     TableUnavailable,
     TxnError,
 )
-from txn.model import Cell, Delete, Key, Mutation
-from txn.request import Committed, Outcome, Request
+from txn.model import Cell, Check, Delete, Edit, Family, Key, Mutation, Row, RowExclusion
+from txn.request import Ack, Committed, Outcome, Request
+from txn.spans import make_span
 from txn.text import reason_text
 
 IDL: ModuleType = thriftpy2.load(
@@ -45,24 +50,21 @@ KINDS = {
 }
 NAMES = {kind: name for name, kind in KINDS.items()}
 OPERANDS = {"exact": "value", "greater": "value", "version": "timestamp"}
-OUTCOMES = {
-    Outcome.COMMITTED: IDL.Outcome.COMMITTED,
-    Outcome.ABORTED: IDL.Outcome.ABORTED,
-    Outcome.UNDECIDED: IDL.Outcome.UNDECIDED,
-    Outcome.UNKNOWN: IDL.Outcome.UNKNOWN,
-}
-# The name that a client gives to a request is kept among the transaction's labels.
+ACKS: Mapping[Ack, int] = {"complete": IDL.Ack.COMPLETE, "decided": IDL.Ack.DECIDED}
+OUTCOMES = {outcome: getattr(IDL.Outcome, outcome.name) for outcome in Outcome}
+KNOWN_OUTCOMES = {number: outcome for outcome, number in OUTCOMES.items()}
 REQUEST_LABEL = "txn.request"
+"""The label of a transaction that has the name that a client gave to its request."""
+
 UNKNOWN_KIND = "the server's answer is of an unknown kind"
-FIELDS = {
-    IDL.Aborted: "aborted",
-    IDL.Conflict: "conflict",
-    IDL.AssertionFailed: "failed",
-    IDL.Deadline: "deadline",
-    IDL.OutcomeUnknown: "unknown",
-    IDL.StoreFailed: "store",
-    IDL.Corrupt: "corrupt",
-}
+
+
+class TimedRequest(NamedTuple):
+    """A request of a commitMany, with the time until its decision, and the headers of its span."""
+
+    request: Request
+    deadline_ms: int | None
+    trace: Mapping[str, str] | None
 
 
 def name_part(name: bytes, number: int) -> bytes:
@@ -70,201 +72,345 @@ def name_part(name: bytes, number: int) -> bytes:
     return b"%b/%d" % (name, number)
 
 
-def pack_key(key: Key) -> Any:
-    """Return a key's message; the key names its table."""
+# ---------------------------------------------------------------------- keys and their cells
+
+
+def encode_key(key: Key) -> Any:
+    if not key.table:
+        raise InvalidRequestError("the key names no table", key=key)
     return IDL.Key(key.row, key.family, key.column, key.table)
 
 
-def unpack_key(packed: Any) -> Key:
-    """Return the key of a message."""
-    if packed is None:
-        raise InvalidRequestError("an assertion lacks its key")
-    return Key(packed.row, packed.family, packed.column, packed.table)
+def decode_key(message: Any) -> Key:
+    return Key(message.row, message.family, message.column, message.table)
 
 
-def pack_mutation(mutation: Mutation | Delete) -> Any:
-    """Return a mutation's message."""
+def encode_mutation(mutation: Mutation | Delete) -> Any:
     value = mutation.value if isinstance(mutation, Mutation) else None
-    return IDL.Mutation(pack_key(mutation.key), value)
+    return IDL.Mutation(encode_key(mutation.key), value)
 
 
-def unpack_mutation(packed: Any) -> Mutation | Delete:
-    """Return the mutation of a message."""
-    key = unpack_key(packed.key)
-    return Delete(key) if packed.value is None else Mutation(key, packed.value)
+def _decode_mutation(message: Any) -> Mutation | Delete:
+    key = decode_key(message.key)
+    return Delete(key) if message.value is None else Mutation(key, message.value)
 
 
-def pack_request(
-    request: Request, deadline_ms: int | None, trace: Mapping[str, str] | None = None
-) -> Any:
-    """Return a request's message, with the time that it has until its decision, and the headers
-    of its span."""
-    return IDL.Request(
-        [pack_mutation(mutation) for mutation in request.mutations],
-        pack_assertions(request.assertions),
-        request.once,
-        dict(request.labels),
-        request.once_retention_ms,
-        deadline_ms,
-        None if trace is None else dict(trace),
-    )
+def _encode_cells(cells: Mapping[Key, Cell | None]) -> list[Any]:
+    return [
+        IDL.Found(encode_key(key), None if cell is None else IDL.Cell(*cell))
+        for key, cell in cells.items()
+    ]
 
 
-def pack_assertions(assertions: Iterable[Assertion]) -> list[Any]:
+def _decode_cells(messages: Sequence[Any]) -> dict[Key, Cell | None]:
+    return {
+        decode_key(found.key): found.cell and Cell(found.cell.value, found.cell.timestamp)
+        for found in messages
+    }
+
+
+def _decode_values(messages: Sequence[Any]) -> dict[Key, Cell]:
+    return {
+        decode_key(found.key): Cell(found.cell.value, found.cell.timestamp)
+        for found in messages
+        if found.cell is not None
+    }
+
+
+# ------------------------------------------------------------------------------ assertions
+
+
+def encode_assertions(assertions: Iterable[Assertion]) -> list[Any]:
     """Return assertions in the order of the wire: each part before what it is part of."""
-    packed: list[Any] = []
+    messages: list[Any] = []
 
     def leaf(name: str, key: Key, operand: Operand) -> None:
         operands = {OPERANDS[name]: operand} if name in OPERANDS else {}
-        packed.append(IDL.Assertion(KINDS[name], pack_key(key), **operands))
+        messages.append(IDL.Assertion(KINDS[name], encode_key(key), **operands))
 
     def compound(name: str, parts: list[None]) -> None:
-        packed.append(IDL.Assertion(KINDS[name], count=None if name == "not" else len(parts)))
+        messages.append(IDL.Assertion(KINDS[name], count=None if name == "not" else len(parts)))
 
     for assertion in assertions:
         fold(assertion, leaf, compound)
-    return packed
+    return messages
 
 
-def unpack_assertions(packed: Sequence[Any] | None) -> list[Assertion]:
+def decode_assertions(messages: Sequence[Any]) -> list[Assertion]:
     """Return the assertions of a list in the order of the wire."""
     stack: list[Assertion] = []
-    for node in packed or ():
+    for node in messages:
         name = NAMES.get(node.kind, "")
         if name in LEAVES:
-            operand = _value(node) if OPERANDS.get(name) == "value" else node.timestamp
-            stack.append(make_leaf(name, unpack_key(node.key), operand))
+            stack.append(make_leaf(name, *_decode_operands(node, name)))
         elif name in COMPOUNDS:
-            stack.append(COMPOUNDS[name](*_take_parts(node, name, stack)))
+            count = 1 if name == "not" else node.count or 0
+            if not 0 < count <= len(stack):
+                raise InvalidRequestError(
+                    "an assertion lacks its parts", wanted=count, there=len(stack)
+                )
+            stack[-count:] = [COMPOUNDS[name](*stack[-count:])]
         else:
             raise InvalidRequestError("unknown kind of assertion", kind=node.kind)
     return stack
 
 
-def _take_parts(node: Any, name: str, stack: list[Assertion]) -> list[Assertion]:
-    """Take the parts of a compound assertion from the stack."""
-    count = 1 if name == "not" else node.count or 0
-    if not 0 < count <= len(stack):
-        raise InvalidRequestError("an assertion lacks its parts", wanted=count, there=len(stack))
-    parts = stack[-count:]
-    del stack[-count:]
-    return parts
-
-
-def _value(node: Any) -> bytes:
-    if node.value is None:
+def _decode_operands(node: Any, name: str) -> tuple[Key, Operand]:
+    if node.key is None:
+        raise InvalidRequestError("an assertion lacks its key")
+    if OPERANDS.get(name) == "value" and node.value is None:
         raise InvalidRequestError("an assertion lacks its value")
-    value: bytes = node.value
-    return value
+    return decode_key(node.key), getattr(node, OPERANDS.get(name, "timestamp"))
 
 
-def pack_cells(cells: Mapping[Key, Cell | None]) -> list[Any]:
-    """Return the messages of what was found."""
+# ------------------------------------------------------------------------ results and errors
+
+
+def _encode_conflict(error: ConflictError) -> Any:
+    key = encode_key(error.key) if isinstance(error.key, Key) else None
+    return IDL.Conflict(error.words, error.transaction, key, error.holder)
+
+
+def _decode_conflict(message: Any) -> TxnError:
+    key = message.key and decode_key(message.key)
+    holder, transaction = message.holder, message.transaction
+    return ConflictError(message.message, key=key, holder=holder, transaction=transaction)
+
+
+def _encode_failed(error: AssertionFailedError) -> Any:
+    assertion = encode_assertions([error.assertion])  # type: ignore[list-item]
+    seen = _encode_cells(error.seen)
+    return IDL.AssertionFailed(reason_text(error), error.transaction, assertion, seen)
+
+
+def _decode_failed(message: Any) -> TxnError:
+    (assertion,) = decode_assertions(message.assertion)
+    seen = _decode_cells(message.seen)
+    return AssertionFailedError(assertion, seen, transaction=message.transaction)
+
+
+def _decode_failure(message: Any) -> TxnError:
+    if message.table is not None:
+        return TableUnavailable(message.message, message.table)
+    return StoreError(message.message or "the server failed")
+
+
+Conversion = Callable[[Any], Any]
+
+
+class MessageCodec(NamedTuple):
+    """How values of a type and their messages become each other."""
+
+    encode: Conversion
+    decode: Conversion
+
+
+ENCODERS: Mapping[type[TxnError], Callable[[Any], Any]] = {  # the first that an error is one of
+    InvalidRequestError: lambda error: IDL.Invalid(str(error)),
+    CommitOutcomeUnknown: lambda error: IDL.OutcomeUnknown(error.transaction),
+    ConflictError: _encode_conflict,
+    AssertionFailedError: _encode_failed,
+    DeadlineError: lambda error: IDL.Deadline(reason_text(error), error.transaction),
+    AbortedError: lambda error: IDL.Aborted(reason_text(error), error.transaction),
+    CorruptRowError: lambda error: IDL.Corrupt(str(error)),
+    TxnError: lambda error: IDL.StoreFailed(str(error), getattr(error, "table", None)),
+}
+DECODERS: Mapping[type[Exception], Callable[[Any], TxnError]] = {
+    IDL.Invalid: lambda e: InvalidRequestError(e.message),
+    IDL.Unauthorized: lambda e: InvalidRequestError(e.message),
+    IDL.OutcomeUnknown: lambda e: CommitOutcomeUnknown(e.transaction),
+    IDL.Conflict: _decode_conflict,
+    IDL.AssertionFailed: _decode_failed,
+    IDL.Deadline: lambda e: DeadlineError(e.message, transaction=e.transaction),
+    IDL.Aborted: lambda e: AbortedError(e.message, transaction=e.transaction),
+    IDL.Corrupt: lambda e: CorruptRowError(e.message),
+    IDL.StoreFailed: _decode_failure,
+}
+RESULTS = {field[2]: field[1] for field in IDL.Result.thrift_spec.values()}
+"""The fields of a result of commitMany, by their classes."""
+
+
+def encode_error(error: TxnError) -> Any:
+    """Return the exception of the wire that stands for an error."""
+    return next(encode(error) for kind, encode in ENCODERS.items() if isinstance(error, kind))
+
+
+def decode_error(exception: Any) -> TxnError:
+    """Return the error that an exception of the wire stands for."""
+    return DECODERS[type(exception)](exception)
+
+
+def encode_result(result: Committed | TxnError) -> Any:
+    """Return the message of one result of many."""
+    if isinstance(result, Committed):
+        return IDL.Result(TYPES[IDL.Committed].encode(result))
+    exception = encode_error(result)
+    if type(exception) not in RESULTS:
+        exception = IDL.StoreFailed(str(result))
+    return IDL.Result(**{RESULTS[type(exception)]: exception})
+
+
+def decode_result(message: Any) -> Committed | TxnError:
+    """Return one result of many: a MaybeApplied where it is of an unknown kind."""
+    for kind, name in RESULTS.items():
+        found = getattr(message, name)
+        if found is not None:
+            done: Committed | TxnError
+            done = TYPES[kind].decode(found) if kind in TYPES else decode_error(found)
+            return done
+    return MaybeApplied(UNKNOWN_KIND)
+
+
+# -------------------------------------------------------------------------- types and methods
+
+
+PLAIN = MessageCodec(lambda value: value, lambda message: message)
+
+
+def _make_codec(struct: Any, make: Callable[..., Any]) -> MessageCodec:
+    """Return the codec of a type whose fields are those of a struct, in its order. make: what makes
+    a value of them."""
+    names = [name for _, name, *_ in struct.thrift_spec.values()]
+    encoders, decoders = _list_codecs(struct)
+
+    def encode(value: Any) -> Any:
+        return struct(*_convert(encoders, _list_fields(value)))
+
+    def decode(message: Any) -> Any:
+        return make(*_convert(decoders, [getattr(message, name) for name in names]))
+
+    return MessageCodec(encode, decode)
+
+
+def _list_codecs(struct: Any) -> tuple[list[Conversion | None], list[Conversion | None]]:
+    """Return what encodes each field of a struct, and what decodes it; None: it stays as it is."""
+    codecs = [_find_codec(kind, *detail[:-1]) for kind, _, *detail in struct.thrift_spec.values()]
+    plain = [codec is PLAIN for codec in codecs]
+    return (
+        [None if keep else codec.encode for keep, codec in zip(plain, codecs, strict=True)],
+        [None if keep else codec.decode for keep, codec in zip(plain, codecs, strict=True)],
+    )
+
+
+def _convert(conversions: list[Conversion | None], values: Sequence[Any]) -> list[Any]:
     return [
-        IDL.Found(pack_key(key), None if cell is None else IDL.Cell(*cell))
-        for key, cell in cells.items()
+        value if convert is None or value is None else convert(value)
+        for convert, value in zip(conversions, values, strict=True)
     ]
 
 
-def unpack_cells(packed: Sequence[Any]) -> dict[Key, Cell | None]:
-    """Return what was found."""
-    return {
-        unpack_key(found.key): found.cell and Cell(found.cell.value, found.cell.timestamp)
-        for found in packed
-    }
+def _find_codec(kind: int, detail: Any = None) -> MessageCodec:
+    """Return the codec of a type as thriftpy2 writes it: of a list the detail is the type of its
+    items, of a struct or an enum its class."""
+    if kind != TType.LIST:
+        return TYPES[detail] if isinstance(detail, type) else PLAIN
+    item_kind, item_detail = detail if isinstance(detail, tuple) else (detail, None)
+    if item_detail in LISTS:
+        return LISTS[item_detail]
+    encode, decode = item = _find_codec(item_kind, item_detail)
+    if item is PLAIN:
+        return PLAIN
+    return MessageCodec(
+        lambda values: [*map(encode, values)], lambda messages: [*map(decode, messages)]
+    )
 
 
-def pack_committed(done: Committed) -> Any:
-    """Return the message of a committed transaction."""
-    return IDL.Committed(done.transaction, done.timestamp, done.repeated, done.complete)
+def _list_fields(value: Any) -> Sequence[Any]:
+    if isinstance(value, tuple):
+        return value
+    return [getattr(value, name) for name in value.__match_args__]
 
 
-def unpack_committed(packed: Any) -> Committed:
-    """Return the committed transaction of a message."""
-    return Committed(packed.transaction, packed.timestamp, packed.repeated, packed.complete)
+def _make_pair(*fields: Any) -> tuple[Any, ...]:
+    return fields
 
 
-def pack_result(result: Committed | TxnError) -> Any:
-    """Return the message of one result of many."""
-    if isinstance(result, Committed):
-        return IDL.Result(pack_committed(result))
-    packed = pack_error(result)
-    if type(packed) not in FIELDS:
-        packed = IDL.StoreFailed(str(result))
-    return IDL.Result(**{FIELDS[type(packed)]: packed})
+def _make_request(*fields: Any) -> TimedRequest:
+    mutations, assertions, once, labels, retention_ms, deadline_ms, trace = fields
+    request = Request(tuple(mutations), tuple(assertions or ()), once, labels or {}, retention_ms)
+    return TimedRequest(request, deadline_ms, trace)
 
 
-def unpack_result(packed: Any) -> Committed | TxnError:
-    """Return one result of many."""
-    if packed.committed is not None:
-        return unpack_committed(packed.committed)
-    for field in FIELDS.values():
-        if getattr(packed, field) is not None:
-            return unpack_error(getattr(packed, field))
-    raise MaybeApplied(UNKNOWN_KIND)
+OUTCOMES = {outcome: getattr(IDL.Outcome, outcome.name) for outcome in Outcome}
+KNOWN_OUTCOMES = {number: outcome for outcome, number in OUTCOMES.items()}
+LISTS = {
+    IDL.Assertion: MessageCodec(encode_assertions, decode_assertions),
+    IDL.Found: MessageCodec(_encode_cells, _decode_cells),
+}
+TYPES = {
+    IDL.Options: PLAIN,
+    IDL.Database: PLAIN,
+    IDL.Outcome: MessageCodec(OUTCOMES.__getitem__, KNOWN_OUTCOMES.__getitem__),
+    IDL.Key: MessageCodec(encode_key, decode_key),
+    IDL.Mutation: MessageCodec(encode_mutation, _decode_mutation),
+    IDL.Result: MessageCodec(encode_result, decode_result),
+    IDL.StoredRow: MessageCodec(
+        lambda row: IDL.StoredRow(row.row, _encode_cells(row.cells)),
+        lambda m: Row(m.row, _decode_values(m.cells)),
+    ),
+    IDL.View: MessageCodec(
+        lambda view: IDL.View(_encode_cells(view[0]), [*map(_encode_cells, view[1])]),
+        lambda m: (_decode_cells(m.keys), [*map(_decode_values, m.spans)]),
+    ),
+    IDL.Exclude: MessageCodec(
+        lambda exclude: IDL.Exclude(exclude.family, exclude.column, sorted(exclude.values)),
+        lambda m: RowExclusion(m.family, m.column, frozenset(m.values)),
+    ),
+}
+MAKERS: Mapping[Any, Callable[..., Any]] = {
+    IDL.Cell: Cell,
+    IDL.Edit: Edit,
+    IDL.Put: _make_pair,
+    IDL.Check: lambda key, old, puts, edits: Check(key, old, tuple(puts), tuple(edits)),
+    IDL.Versions: _make_pair,
+    IDL.Column: _make_pair,
+    IDL.Span: lambda table, start, stop, columns: make_span(table, start, stop, None, columns),
+    IDL.Page: _make_pair,
+    IDL.Committed: Committed,
+    IDL.Settled: _make_pair,
+    IDL.Request: _make_request,
+    IDL.Family: lambda name, *settings: (name, Family(*settings)),
+}
+for struct, make in MAKERS.items():
+    TYPES[struct] = _make_codec(struct, make)
+_families, _request, _versions = (TYPES[each] for each in (IDL.Family, IDL.Request, IDL.Versions))
+LISTS[IDL.Family] = MessageCodec(
+    lambda families: [_families.encode((name, *_list_fields(families[name]))) for name in families],
+    lambda messages: dict(map(_families.decode, messages)),
+)
+LISTS[IDL.Versions] = MessageCodec(
+    lambda versions: [*map(_versions.encode, versions.items())],
+    lambda messages: dict(map(_versions.decode, messages)),
+)
+TYPES[IDL.Request] = MessageCodec(
+    lambda each: _request.encode((*_list_fields(each.request), each.deadline_ms, each.trace)),
+    _request.decode,
+)
+TYPES[IDL.Described] = MessageCodec(
+    lambda found: IDL.Described(None if found is None else LISTS[IDL.Family].encode(found)),
+    lambda m: None if m.families is None else LISTS[IDL.Family].decode(m.families),
+)
 
 
-def pack_error(error: TxnError) -> Any:
-    """Return the exception of the wire that stands for an error."""
-    match error:
-        case InvalidRequestError():
-            return IDL.Invalid(str(error))
-        case CommitOutcomeUnknown():
-            return IDL.OutcomeUnknown(error.transaction)
-        case AbortedError():
-            return _pack_aborted(error)
-        case CorruptRowError():
-            return IDL.Corrupt(str(error))
-        case _:
-            return IDL.StoreFailed(str(error), getattr(error, "table", None))
+class RemoteMethod(NamedTuple):
+    """A method of the interface. encode: makes the message of its arguments, of which the options
+    are the last. decode: makes their values of their messages. result: the codec of its result, if
+    it has one."""
+
+    encode: Callable[[tuple[Any, ...]], Any]
+    decode: Callable[[Sequence[Any]], list[Any]]
+    result: MessageCodec | None
 
 
-def _pack_aborted(error: AbortedError) -> Any:
-    match error:
-        case ConflictError(key=Key() as key):
-            return IDL.Conflict(error.words, error.transaction, pack_key(key), error.holder)
-        case ConflictError():
-            return IDL.Conflict(error.words, error.transaction, None, error.holder)
-        case AssertionFailedError(assertion=assertion, seen=seen):
-            parts = pack_assertions([assertion])  # type: ignore[list-item]
-            return IDL.AssertionFailed(
-                reason_text(error), error.transaction, parts, pack_cells(seen)
-            )
-        case DeadlineError():
-            return IDL.Deadline(reason_text(error), error.transaction)
-        case _:
-            return IDL.Aborted(reason_text(error), error.transaction)
+def _make_method(name: str) -> RemoteMethod:
+    arguments = getattr(IDL.Transactional, f"{name}_args")
+    encoders, decoders = _list_codecs(arguments)
+    result = getattr(IDL.Transactional, f"{name}_result").thrift_spec.get(0)
+    return RemoteMethod(
+        lambda values: arguments(*_convert(encoders, values)),
+        partial(_convert, decoders),
+        None if result is None else _find_codec(result[0], *result[2:-1]),
+    )
 
 
-def unpack_error(packed: Any) -> TxnError:
-    """Return the error that an exception of the wire stands for."""
-    match packed:
-        case IDL.Invalid() | IDL.Unauthorized():
-            return InvalidRequestError(packed.message)
-        case IDL.OutcomeUnknown():
-            return CommitOutcomeUnknown(packed.transaction)
-        case IDL.Conflict():
-            key = packed.key and unpack_key(packed.key)
-            return ConflictError(
-                packed.message, key=key, holder=packed.holder, transaction=packed.transaction
-            )
-        case IDL.AssertionFailed():
-            (assertion,) = unpack_assertions(packed.assertion)
-            seen = unpack_cells(packed.seen)
-            return AssertionFailedError(assertion, seen, transaction=packed.transaction)
-        case _:
-            return _unpack_other(packed)
-
-
-def _unpack_other(packed: Any) -> TxnError:
-    match packed:
-        case IDL.Deadline():
-            return DeadlineError(packed.message, transaction=packed.transaction)
-        case IDL.Aborted():
-            return AbortedError(packed.message, transaction=packed.transaction)
-        case IDL.Corrupt():
-            return CorruptRowError(packed.message)
-        case IDL.StoreFailed(table=bytes() as table):
-            return TableUnavailable(packed.message, table)
-        case _:
-            return StoreError(getattr(packed, "message", None) or "the server failed")
+METHODS = {name: _make_method(name) for name in IDL.Transactional.thrift_services}

@@ -5,18 +5,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
 
 from txn.backoff import Backoff
 from txn.clock import Clock
 from txn.errors import CommitOutcomeUnknown, MaybeApplied, StoreError, TxnError
 from txn.request import Committed, Outcome
-from txn.service.messages import OUTCOMES, UNKNOWN_KIND, name_part, unpack_committed
-from txn.service.store import CALLS, RemoteService
+from txn.service.messages import UNKNOWN_KIND, name_part
+from txn.service.store import RemoteService
 
 TRIES = 6
 SETTLING = Backoff(first_ms=20, longest_ms=640)
-KNOWN = {number: outcome for outcome, number in OUTCOMES.items()}
 
 Settled = tuple[Outcome, Committed | None]
 
@@ -24,19 +22,17 @@ Settled = tuple[Outcome, Committed | None]
 class Settler:
     """Asks a server for requests that it was sent."""
 
-    def __init__(self, service: RemoteService, clock: Clock, chance: random.Random) -> None:
+    def __init__(self, service: RemoteService, clock: Clock, rng: random.Random) -> None:
         self._service = service
         self._clock = clock
-        self._chance = chance
+        self._rng = rng
 
     def find_committed(self, name: bytes, sent_ms: int, until_ms: int) -> Committed | None:
         """Look for a request's transactions; None: it is not known to be done."""
 
         def ask_once(ago_ms: int, within_ms: int) -> list[Settled]:
-            options = self._service.options(withinMs=within_ms)
-            arguments = CALLS.settle_args(name, ago_ms, options)
-            answer = self._service.ask("settle", arguments, repeat=True, within_ms=within_ms)
-            return [_unpack_settled(answer)]
+            within = {"within_ms": within_ms, "withinMs": within_ms}
+            return [self._service.call("settle", name, ago_ms, repeat=True, **within)]
 
         (done,) = self._look_for(ask_once, sent_ms, until_ms) or [None]
         return done
@@ -47,12 +43,12 @@ class Settler:
         """Look for the requests of a commitMany; what is not known to be done is unknown."""
 
         def ask_once(ago_ms: int, within_ms: int) -> list[Settled]:
-            options = self._service.options(withinMs=within_ms)
-            arguments = CALLS.settleMany_args(name, count, ago_ms, options)
-            answers = self._service.ask("settleMany", arguments, repeat=True, within_ms=within_ms)
-            if len(answers) != count:
+            within = {"within_ms": within_ms, "withinMs": within_ms}
+            found: list[Settled]
+            found = self._service.call("settleMany", name, count, ago_ms, repeat=True, **within)
+            if len(found) != count:
                 raise MaybeApplied(UNKNOWN_KIND)
-            return list(map(_unpack_settled, answers))
+            return found
 
         found = self._look_for(ask_once, sent_ms, until_ms) or [None] * count
         return [
@@ -70,7 +66,7 @@ class Settler:
         server is away; else a few times, since they may be on their way, or between attempts."""
         found: list[Settled] = []
         seen = 0
-        for number in SETTLING.tries(self._clock, self._chance, due_ms=until_ms):
+        for number in SETTLING.tries(self._clock, self._rng, due_ms=until_ms):
             now_ms = self._clock.monotonic_ms()
             if now_ms >= until_ms:
                 break
@@ -86,7 +82,3 @@ class Settler:
             if number >= seen + TRIES:
                 break
         return [done for _, done in found]
-
-
-def _unpack_settled(packed: Any) -> Settled:
-    return KNOWN[packed.outcome], packed.committed and unpack_committed(packed.committed)

@@ -55,6 +55,20 @@ enum Ack {
   DECIDED = 2,   // answer as soon as it is committed
 }
 
+struct Column {
+  1: required binary family
+  2: required binary column
+}
+
+// The rows from start (included) to stop (excluded, if given), and which of their columns (none:
+// all).
+struct Span {
+  1: required binary table
+  2: required binary start
+  3: optional binary stop
+  4: optional list<Column> columns
+}
+
 struct Options {
   1: optional string token           // where the server asks for one
   2: optional Ack ack
@@ -65,6 +79,9 @@ struct Options {
   7: optional i64 withinMs           // until a commit's decision, or an answer; none: the server's
                                      // policy. A read whose time is over is answered with Deadline
   8: optional map<string, string> trace  // W3C's headers: under which span the server puts its own
+  9: optional list<Span> scanned     // ranges that a commit has scanned: they may have no keys but
+                                     // those that it names in its mutations and assertions, else
+                                     // it is answered with Conflict or AssertionFailed
 }
 
 struct Committed {
@@ -92,31 +109,16 @@ enum Outcome {
   UNKNOWN = 4,   // no trace of it: it may have been either, or may still come
 }
 
-struct Column {
-  1: required binary family
-  2: required binary column
-}
-
 struct StoredRow {
   1: required binary row
   2: required list<Found> cells
 }
 
-// more: there may be rows behind the last one. following: where they begin, if not right behind it;
-// of a scan in reverse: the row before which they end.
+// following: where the rows begin that may come behind these; absent: there are none. Of a scan in
+// reverse: the row before which they end.
 struct Page {
   1: required list<StoredRow> rows
-  2: required bool more
-  3: optional binary following
-}
-
-// The rows from start (included) to stop (excluded, if given), and which of their columns (none:
-// all).
-struct Span {
-  1: required binary table
-  2: required binary start
-  3: optional binary stop
-  4: optional list<Column> columns
+  2: optional binary following
 }
 
 // The cells of keys, and of each span those that have a value, in order.
@@ -211,8 +213,21 @@ struct Result {
 // column up to it.
 struct Edit {
   1: required Key key
-  2: optional i64 timestamp
-  3: optional binary value
+  2: optional binary value
+  3: optional i64 timestamp
+}
+
+// A put at the server's time.
+struct Put {
+  1: required Key key
+  2: required binary value
+}
+
+// Which rows a scan leaves out: those whose newest version of this column has one of the values.
+struct Exclude {
+  1: required binary family
+  2: required binary column
+  3: required list<binary> values
 }
 
 // The versions of a key, newest first.
@@ -225,7 +240,7 @@ struct Versions {
 struct Check {
   1: required Key key
   2: required binary expected
-  3: required list<Mutation> puts      // at the server's time
+  3: required list<Put> puts
   4: required list<Edit> edits
 }
 
@@ -263,14 +278,6 @@ service Transactional {
     throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: Aborted aborted,
             4: Conflict conflict, 5: Deadline deadline, 6: OutcomeUnknown unknown,
             7: StoreFailed store, 8: Corrupt corrupt)
-
-  // Commit as `commit` does, if the scanned ranges, too, have no keys but those that the request
-  // names in its mutations and assertions: else Conflict or AssertionFailed.
-  Committed commitScanned(1: required list<Mutation> mutations, 2: list<Assertion> assertions,
-                          3: required list<Span> scanned, 4: Options options)
-    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: Aborted aborted,
-            4: Conflict conflict, 5: AssertionFailed failed, 6: Deadline deadline,
-            7: OutcomeUnknown unknown, 8: StoreFailed store, 9: Corrupt corrupt)
 
   // The first rows of a range that have a value, in order, each as of one instant: as many as make a
   // page. Ask for more, from `following`, while there may be more; nothing is kept between the pages.
@@ -324,7 +331,7 @@ service Transactional {
 
   // Write puts and marks, byRow: those of each row at once. Repeating it changes nothing; after
   // StoreFailed it may be done or not.
-  void storeWrite(1: required list<Edit> edits, 2: bool durable, 3: Options options, 4: bool byRow)
+  void storeWrite(1: required list<Edit> edits, 2: bool durable, 3: bool byRow, 4: Options options)
     throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,
             4: Corrupt corrupt)
 
@@ -334,12 +341,10 @@ service Transactional {
             4: Corrupt corrupt)
 
   // The first rows from start (included) to stop (excluded, if given), with these columns (none:
-  // all), as many as make a page. Nothing is kept between the pages. Without those in which the
-  // column `judged`, which must be among the columns if they are given, has one of these values.
-  // reverse: the same rows, the last one first.
+  // all), as many as make a page. Nothing is kept between the pages. The column of `exclude` must be
+  // among the columns, if they are given. reverse: the same rows, the last one first.
   Page storeScan(1: required binary table, 2: required binary start, 3: binary stop,
-                 4: list<Column> columns, 5: Options options, 6: Column judged,
-                 7: list<binary> leftOut, 8: bool reverse)
+                 4: list<Column> columns, 5: Exclude exclude, 6: bool reverse, 7: Options options)
     throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,
             4: Corrupt corrupt)
 

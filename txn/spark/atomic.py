@@ -71,7 +71,7 @@ class AtomicWriter(DataSourceArrowWriter):
             return PartsReport(partition, 0, 0)
         client = self._open_client()
         newest = number = 0
-        with client.beating(self.transaction):
+        with client.sending_heartbeats(self.transaction):
             requests = (request for _, request in self.drafting.draft_requests(iterator, b""))
             for number, part in enumerate(split_parts(requests, self.limits), 1):
                 written = client.write(
@@ -122,9 +122,9 @@ def make_atomic_writer(options: SourceOptions, schema: StructType, overwrite: bo
         options.ack("complete"),
     )
     access = options.access()
-    if options.text("lease_ms") is None:
+    if options.text("lock_ttl_ms") is None:
         policy = access.policy or Policy()
-        access = replace(access, policy=replace(policy, lease_ms=LEASE_MS))
+        access = replace(access, policy=replace(policy, lock_ttl_ms=LEASE_MS))
     if access.uri.startswith("txn:"):
         uri = hide_login(access.uri)
         raise InvalidRequestError("a server commits no parts: name its store", uri=uri)

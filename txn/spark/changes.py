@@ -32,10 +32,17 @@ from pyspark.sql.types import (
 
 from txn.client.engine import Engine
 from txn.errors import InvalidRequestError
-from txn.protocol.attempt import Context
-from txn.reading.changes import KeyChange, read_changes, split_part
-from txn.reading.decisions import Decided
-from txn.reading.feed import Bounds, ChangeFeed, Offset, decode_offset
+from txn.protocol.context import Context
+from txn.reading.feed import (
+    Bounds,
+    ChangeFeed,
+    Decided,
+    KeyChange,
+    Offset,
+    decode_offset,
+    read_changes,
+    split_part,
+)
 from txn.spark.options import SourceOptions
 from txn.spark.workers import Access, open_worker
 
@@ -239,7 +246,7 @@ def choose_columns(schema: StructType) -> list[str]:
 def refuse_rowless(context: Context, is_known: bool) -> None:
     """Raise InvalidRequestError where transactions are committed that leave no row to tell of them,
     unless that is known."""
-    is_apart = "atomic_together" not in context.store.features
+    is_apart = "atomic" not in context.store.features
     if context.rules.locks_rows and is_apart and not is_known:
         raise InvalidRequestError(
             "fenced transactions of one row and family leave no transaction row, unless they have "

@@ -27,11 +27,19 @@ from pyspark.sql.types import (
 
 from txn.errors import InvalidRequestError
 from txn.model import LOCK_SUFFIX, Cell, Key, Row
-from txn.protocol.attempt import Context, call_store, describe_table
-from txn.protocol.lock_cells import FREE, holder_of
+from txn.protocol.context import Context, call_store, describe_table
+from txn.protocol.locks import holder_of
 from txn.protocol.ranges import key_of_cell, stored_rows
-from txn.protocol.row import TransactionRow, created_ms, decode_row, follow, is_row_key, whole_of
-from txn.protocol.row_cells import read_rows
+from txn.protocol.row import (
+    FREE,
+    TransactionRow,
+    created_ms,
+    decode_row,
+    follow,
+    is_row_key,
+    parent_of,
+    read_rows,
+)
 from txn.request import Request
 from txn.spans import Span
 from txn.spark.codecs import arrow_schema
@@ -73,8 +81,8 @@ TRANSACTIONS_SCHEMA = _schema(
     assertions=IntegerType(),
     once=StringType(),
     labels=MapType(StringType(), StringType()),
-    lease_ms=LongType(),
-    beat=TimestampType(),
+    lock_ttl_ms=LongType(),
+    heartbeat=TimestampType(),
     reason=StringType(),
     corrupt=StringType(),
     bytes=LongType(),
@@ -160,7 +168,7 @@ class TransactionsReader(ViewReader):
         """Tell what the rows tell; a part that has not followed its transaction is as that is."""
         now_ms = context.clock.wall_ms()
         found = [(row, decode_row(row)) for row in rows if is_row_key(row.row)]
-        wholes = {whole for _, each in found if each.follows and (whole := whole_of(each.row_key))}
+        wholes = {whole for _, each in found if each.follows and (whole := parent_of(each.row_key))}
         known = read_rows(context, wholes) if wholes else {}
         return [
             _describe_transaction(context, row, _follow(each, known), now_ms) for row, each in found
@@ -215,7 +223,7 @@ def _take_some(rows: Iterator[Row]) -> list[Row]:
 
 
 def _follow(row: TransactionRow, wholes: Mapping[bytes, TransactionRow]) -> TransactionRow:
-    whole = whole_of(row.row_key)
+    whole = parent_of(row.row_key)
     return row if whole is None or whole not in wholes else follow(row, wholes[whole])
 
 
@@ -234,7 +242,7 @@ def _describe_transaction(
     context: Context, stored: Row, row: TransactionRow, now_ms: int
 ) -> dict[str, Any]:
     request = row.buffer.request if row.buffer else None
-    whole = whole_of(row.row_key)
+    whole = parent_of(row.row_key)
     return {
         "transaction": escape(row.row_key),
         "whole": None if whole is None else escape(whole),
@@ -243,8 +251,8 @@ def _describe_transaction(
         "statuses": {str(status): _time(at) for status, at in row.began.items()},
         "commit_timestamp": row.plan.timestamp if row.plan else None,
         **(_describe_request(context, request) if request else {}),
-        "lease_ms": row.buffer.lease_ms if row.buffer else None,
-        "beat": _time(row.beat),
+        "lock_ttl_ms": row.buffer.lock_ttl_ms if row.buffer else None,
+        "beat": _time(row.heartbeat),
         "reason": row.reason,
         "corrupt": row.cause,
         "bytes": sum(len(cell.value) for cell in stored.cells.values()),

@@ -12,9 +12,9 @@ from pyspark import TaskContext
 
 from txn.client.connect import connect
 from txn.client.engine import Engine
+from txn.events import Conflict, Event, Helped, Listener, silent
 from txn.policy import Policy
 from txn.request import TRANSACTIONS
-from txn.watch import Conflict, Event, Helped, Watch, silent
 
 YOUNG_OBJECTS = 10_000
 """New objects of a worker between two looks for garbage."""
@@ -30,14 +30,14 @@ class Access:
     transactions: str | bytes = TRANSACTIONS
     policy: Policy | None = None
 
-    def open_engine(self, watch: Watch = silent) -> Engine:
+    def open_engine(self, on_event: Listener = silent) -> Engine:
         """Open an engine that the caller closes: for planning, and in the driver."""
         return connect(
             self.uri,
             table=self.table,
             transactions=self.transactions,
             policy=self.policy,
-            watch=watch,
+            on_event=on_event,
             create=False,
         )
 

@@ -11,22 +11,26 @@ a checked put of two rows, is an InvalidRequestError, and then nothing was done.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Literal, Protocol, runtime_checkable
+from functools import wraps
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
 
-from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, Unless
+from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, RowExclusion
 
 Feature = Literal[
     "multi_cell_check",
     "row_mutations",
     "describe",
     "instant_reads",
-    "atomic_together",
+    "atomic",
     "remote_calls",
 ]
 """A checked write carries any cells of its row; it can delete, with timestamps of its own, and what
 is written to one row can take effect at once; `describe` shows all settings that matter; all cells
 of a `read` come from one instant; what is done `together` is one transaction; a call is a request
 to a server, so that what nobody waits for had better go with others of its kind."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Store(Protocol):
@@ -73,7 +77,7 @@ class Store(Protocol):
         start: bytes = b"",
         stop: bytes | None = None,
         columns: Columns = None,
-        unless: Unless | None = None,
+        exclude: RowExclusion | None = None,
         *,
         reverse: bool = False,
     ) -> Iterator[Row]:
@@ -86,7 +90,7 @@ class Store(Protocol):
         to the first. A reader that takes only a few then gets the last ones without reading the
         others."""
 
-    def together(self, work: Callable[[], None]) -> None:
+    def atomically(self, work: Callable[[], None]) -> None:
         """Run a function that uses this store; what it does may take effect all at once.
         It may be run again, from its start, if nothing of it has taken effect.
         With `atomic_together` it does take effect at once, for all other clients and a power
@@ -130,3 +134,41 @@ class TableAssigner(Protocol):
 
     def assign_table(self, table: bytes, database: bytes) -> None:
         """Let all families of a table belong to the database with this transaction table."""
+
+
+class CallWrapper(Protocol):
+    """A store around another one, `_inner`, that does something at each call."""
+
+    _inner: Store
+
+    def _around(self, name: str, items: tuple[Any, ...], call: Callable[[], Any]) -> Any:
+        """Make the call of this method, or not, and return its result. items: the keys, edits or
+        checks that it is given, or its table."""
+
+
+def wrap_call(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """Return a method of a CallWrapper: the one of the contract, of the store within, by way of
+    `_around`."""
+    name = method.__name__
+
+    @wraps(method)
+    def call(self: CallWrapper, /, *args: Any, **kwargs: Any) -> T:
+        inner: Callable[..., T] = getattr(self._inner, name)
+        result = self._around(name, _list_items(name, args), lambda: inner(*args, **kwargs))
+        return cast(T, result)
+
+    return cast(Callable[Concatenate[Any, P], T], call)
+
+
+def _list_items(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    match name, args:
+        case "read", groups:
+            return tuple(key for keys in groups for key in keys)
+        case _, [bytes() as table, *_]:
+            return (table,)
+        case "atomically" | "list_tables", _:
+            return ()
+        case _, [items, *_]:
+            return tuple(items)
+        case _:
+            return ()

@@ -29,7 +29,7 @@ from thriftpy2.transport import TCyBufferedTransport, TCyFramedTransport
 
 from txn.clock import Clock, limit_due
 from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreClosedError, annotate
-from txn.host.forks import Forked
+from txn.host.forks import start_in_each_process
 from txn.stores.options import (
     Option,
     file,
@@ -225,7 +225,7 @@ class Connection:
         self._wire.close()
 
 
-class Pool(Forked):
+class Pool:
     """At most `gateway.pool` connections to a Thrift service. Safe for many threads, and across
     fork."""
 
@@ -237,22 +237,16 @@ class Pool(Forked):
         self._clock = clock
         self._tls = trust(gateway.tls, gateway.ca)
         self._closed = False
-        self._start()
-        self.expect_forks()
+        self._idle: list[Connection] = []
+        start_in_each_process(self._start)
 
     def _start(self) -> None:
+        for connection in self._idle:  # of the parent: two processes would mix their replies
+            connection.close()
         self._lock = RLock()  # for all that follows; entered faster than a Condition is
         self._changed = Condition(self._lock)
-        self._idle: list[Connection] = []
+        self._idle = []
         self._open = self._waiting = 0
-
-    def after_fork(self, in_child: bool) -> None:
-        """Leave the connections to the process that opened them: two would mix their replies."""
-        if in_child:
-            inherited = self._idle
-            self._start()
-            for connection in inherited:
-                connection.close()
 
     def run(
         self,

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from txn.clock import Clock
 from txn.errors import TableUnavailable
-from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, Unless
+from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, RowExclusion
 from txn.stores.base import Feature
 from txn.tables.kv.ordered import OrderedStore
 from txn.tables.refusal import Reason, Refused
@@ -29,7 +29,7 @@ class LocalStore:
     __slots__ = ("_ordered", "_tables")
 
     features: frozenset[Feature] = frozenset(
-        {"multi_cell_check", "row_mutations", "describe", "instant_reads", "atomic_together"}
+        {"multi_cell_check", "row_mutations", "describe", "instant_reads", "atomic"}
     )
 
     def __init__(self, ordered: OrderedStore, clock: Clock) -> None:
@@ -74,19 +74,19 @@ class LocalStore:
         start: bytes = b"",
         stop: bytes | None = None,
         columns: Columns = None,
-        unless: Unless | None = None,
+        exclude: RowExclusion | None = None,
         *,
         reverse: bool = False,
     ) -> Iterator[Row]:
         """Yield the rows of some hundreds at a time; nothing is held between them."""
         try:
-            yield from self._tables.scan(table, start, stop, columns, unless, reverse=reverse)
+            yield from self._tables.scan(table, start, stop, columns, exclude, reverse=reverse)
         except Refused as error:
             _raise_meaning(error)
 
-    def together(self, work: Callable[[], None]) -> None:
+    def atomically(self, work: Callable[[], None]) -> None:
         """Run the function in one local transaction."""
-        self._ordered.together(work)
+        self._ordered.atomically(work)
 
     def list_tables(self) -> list[bytes]:
         """Return the names in the catalogue, but for those of the emulator's own namespace."""

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from itertools import count
 from typing import NamedTuple
 
-from txn.model import Cell, Key, Row, Unless, new_tuple
+from txn.model import Cell, Key, Row, RowExclusion, new_tuple
 from txn.tables import catalog
 from txn.tables.catalog import Place, split_row
 from txn.tables.cells import newest
@@ -24,7 +24,7 @@ LEAPS = 2
 """For so many cells of a row, and no more, looking for each is quicker than to go through all."""
 _ROW_PASSED = b"\0\1"
 
-NOTHING = Unless(b"", b"", frozenset())
+NOTHING = RowExclusion(b"", b"", frozenset())
 
 Places = Mapping[tuple[bytes | None, bytes], Place]
 
@@ -34,20 +34,20 @@ class RowChoice(NamedTuple):
 
     table: bytes
     columns: Collection[tuple[bytes, bytes]] | None
-    unless: Unless | None
+    exclude: RowExclusion | None
     reverse: bool = False
 
     @property
     def families(self) -> set[bytes]:
         """The families that are named."""
         named = {family for family, _ in self.columns or ()}
-        return named | {self.unless.family} if self.unless else named
+        return named | {self.exclude.family} if self.exclude else named
 
     @property
     def leaps(self) -> bool:
         """Whether the scan leaps from row to row, as it has to where it goes back."""
         few = self.columns is not None and len(self.columns) <= LEAPS
-        return few or self.unless is not None or self.reverse
+        return few or self.exclude is not None or self.reverse
 
 
 class ScanPage(NamedTuple):
@@ -118,7 +118,7 @@ class _Leaping:
     def __init__(self, reader: Reader, places: Places, wanted: RowChoice, now: int) -> None:
         self._reader, self._table = reader, wanted.table
         self._places, self._now = places, now
-        self._unless, self._reverse = wanted.unless or NOTHING, wanted.reverse
+        self._unless, self._reverse = wanted.exclude or NOTHING, wanted.reverse
         self._named: list[tuple[bytes, bytes, bytes, int]] | None = None
         if wanted.columns is not None:
             self._named = [self._find_named(*pair) for pair in sorted(wanted.columns)]

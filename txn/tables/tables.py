@@ -18,10 +18,10 @@ from txn.model import (
     Family,
     Key,
     Row,
-    Unless,
+    RowExclusion,
     check_count,
+    check_exclusion,
     check_targets,
-    check_unless,
 )
 from txn.tables import catalog, cells, entries, pages
 from txn.tables.catalog import Place, TableCatalog, cell_key, masks_key
@@ -113,14 +113,14 @@ class TableStore(catalog.OnCatalog):
         start: bytes = b"",
         stop: bytes | None = None,
         columns: Columns = None,
-        unless: Unless | None = None,
+        exclude: RowExclusion | None = None,
         *,
         reverse: bool = False,
     ) -> Iterator[Row]:
         """Yield rows in byte order, or the last one first. As in HBase, an empty stop is the end of
         the table."""
-        check_unless(columns, unless)
-        wanted = RowChoice(table, None if columns is None else frozenset(columns), unless, reverse)
+        check_exclusion(columns, exclude)
+        wanted = RowChoice(table, None if columns is None else frozenset(columns), exclude, reverse)
         low, high = catalog.escape_row(start), catalog.escape_row(stop) if stop else None
         for number in count(1):
             page = self._page(wanted, low, high)

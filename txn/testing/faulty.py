@@ -1,4 +1,4 @@
-"""Any store with faults, for tests: what fails, and how, is handed in as a plan.
+"""A wrapper that makes calls of any store fail, for tests. A plan says which fail, and how.
 
 A fault answers three questions about a call: which of its items took effect, what its caller was
 told, and which of its items will happen once more later. A client that crashed makes no further
@@ -7,15 +7,15 @@ call. Nothing here is random and nothing waits: `deliver` makes a late request h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from txn.errors import MaybeApplied, NotApplied, StoreError
-from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, Unless
-from txn.stores.base import Feature, Store
+from txn.model import Cell, Check, Edit, Family, Key
+from txn.stores.base import Feature, Store, wrap_call
 
 Item = Key | Edit | Check | bytes
 T = TypeVar("T", Edit, Check)
@@ -26,11 +26,11 @@ class Crash(BaseException):
 
 
 class _Undone(Exception):
-    """What was done together has not taken effect, and is not on its way."""
+    """The work of a `together` had no effect, and will have none."""
 
 
 class Reply(Enum):
-    """What the caller of a store is told."""
+    """What the store reports to its caller."""
 
     ANSWER = "answer"
     NOT_APPLIED = "not applied"
@@ -40,7 +40,7 @@ class Reply(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a store: the how-manyth of this client (from 1), the method, what it is for."""
+    """One call of a store: its number among the client's calls (from 1), method and items."""
 
     number: int
     method: str
@@ -104,9 +104,9 @@ class FaultyStore:
     def __init__(
         self, inner: Store, plan: Plan = faultless, reads_early: Callable[[], bool] = lambda: False
     ) -> None:
-        # What it stands for may read row by row, and do one thing after the other: it is to be
-        # tested as such. And what is done behind a caller's back has no number.
-        apart: frozenset[Feature] = frozenset({"instant_reads", "atomic_together", "remote_calls"})
+        # The store behind a real client may read row by row, and do one thing after the other, so
+        # tests have to do with that. Calls that the store makes by itself have no number.
+        apart: frozenset[Feature] = frozenset({"instant_reads", "atomic", "remote_calls"})
         self.features: frozenset[Feature] = inner.features - apart
         self.plan = plan
         self.reads_early = reads_early
@@ -115,6 +115,17 @@ class FaultyStore:
         self.in_flight: list[Late] = []
         self._inner = inner
         self._is_inside = False  # of what is one call
+
+    read_versions = wrap_call(Store.read_versions)
+    scan = wrap_call(Store.scan)
+    list_tables = wrap_call(Store.list_tables)
+    describe = wrap_call(Store.describe)
+    find_splits = wrap_call(Store.find_splits)
+    compact = wrap_call(Store.compact)
+
+    def _around(self, name: str, items: tuple[Any, ...], call: Callable[[], Any]) -> Any:
+        _report(self._fault(name, items))
+        return call()
 
     def read(
         self, *groups: Collection[Key], beside: Callable[[], None] | None = None
@@ -133,41 +144,27 @@ class FaultyStore:
             found.update(self._inner.read(keys))
         return found
 
-    def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
-        _report(self._fault("read_versions", tuple(keys)))
-        return self._inner.read_versions(keys, count)
-
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         fault = self._fault("write", tuple(edits), by_row)
         for _ in range(1 + fault.twice):
-            self._write(_split_applied(fault, edits), durable, by_row)
+            if applied := _split_applied(fault, edits):
+                self._inner.write(applied, durable=durable, by_row=by_row)
         _report(fault)
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
         fault = self._fault("check_and_put", tuple(checks))
+        answers: list[bool] = []
         for _ in range(1 + fault.twice):
-            answers = self._check_and_put(_split_applied(fault, checks), durable)
+            if applied := _split_applied(fault, checks):
+                answers = self._inner.check_and_put(applied, durable=durable)
         _report(fault)
         return answers
 
-    def scan(
-        self,
-        table: bytes,
-        start: bytes = b"",
-        stop: bytes | None = None,
-        columns: Columns = None,
-        unless: Unless | None = None,
-        *,
-        reverse: bool = False,
-    ) -> Iterator[Row]:
-        _report(self._fault("scan", (table,)))
-        return self._inner.scan(table, start, stop, columns, unless, reverse=reverse)
-
-    def together(self, work: Callable[[], None]) -> None:
-        if "atomic_together" not in self.features or self._is_inside:
+    def atomically(self, work: Callable[[], None]) -> None:
+        if "atomic" not in self.features or self._is_inside:
             work()  # one call after the other: whatever may come between them, does
             return
-        fault = self._fault("together", ())
+        fault = self._fault("atomically", ())
 
         def once_or_undone() -> None:
             work()
@@ -177,18 +174,10 @@ class FaultyStore:
         self._is_inside = True
         try:
             with suppress(_Undone):
-                self._inner.together(once_or_undone)
+                self._inner.atomically(once_or_undone)
         finally:
             self._is_inside = False
         _report(fault)
-
-    def list_tables(self) -> list[bytes]:
-        _report(self._fault("list_tables", ()))
-        return self._inner.list_tables()
-
-    def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
-        _report(self._fault("describe", (table,)))
-        return self._inner.describe(table)
 
     def ensure_table(
         self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
@@ -197,16 +186,6 @@ class FaultyStore:
         if fault.applied is None or fault.applied:
             self._inner.ensure_table(table, families, splits)
         _report(fault)
-
-    def find_splits(
-        self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
-    ) -> list[bytes]:
-        _report(self._fault("find_splits", (table,)))
-        return self._inner.find_splits(table, count, start, stop)
-
-    def compact(self, table: bytes, purge_before_ms: int) -> None:
-        _report(self._fault("compact", (table,)))
-        self._inner.compact(table, purge_before_ms)
 
     def close(self) -> None:
         self._inner.close()
@@ -235,13 +214,6 @@ class FaultyStore:
             late = tuple(item for i, item in enumerate(items) if i in fault.late)
             self.in_flight.append(Late(call, late, by_row))
         return fault
-
-    def _write(self, edits: Sequence[Edit], durable: bool, by_row: bool) -> None:
-        if edits:
-            self._inner.write(edits, durable=durable, by_row=by_row)
-
-    def _check_and_put(self, checks: Sequence[Check], durable: bool) -> list[bool]:
-        return self._inner.check_and_put(checks, durable=durable) if checks else []
 
 
 def _split_applied(fault: Fault, items: Sequence[T]) -> Sequence[T]:

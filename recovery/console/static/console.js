@@ -22,12 +22,17 @@ function tell(words) {
   trouble.hidden = !words;
 }
 
+// Such as a search that has found all that it was to find: it would begin anew if it was asked for.
+function isFinal(part) {
+  return part.querySelector("[data-final]") !== null;
+}
+
 // Each answer has one event and ends; the browser asks again by itself, unless it was refused.
 function watch(part) {
   const stream = new EventSource(part.dataset.live);
   let isAnswered = false;
   const hear = (name, act) => stream.addEventListener(name, (event) => { isAnswered = true; act(event); });
-  hear("part", (event) => { tell(""); replace(part, event.data); });
+  hear("part", (event) => { tell(""); replace(part, event.data); if (isFinal(part)) stream.close(); });
   hear("same", () => tell(""));
   hear("trouble", (event) => tell(event.data));
   stream.onerror = () => {
@@ -44,7 +49,7 @@ let isPaused = false;
 function follow() {
   streams.forEach((stream) => stream.close());
   streams.clear();
-  if (!isPaused && !document.hidden) parts.forEach(watch);
+  if (!isPaused && !document.hidden) parts.filter((part) => !isFinal(part)).forEach(watch);
 }
 
 if (parts.length) {

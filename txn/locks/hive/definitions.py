@@ -1,4 +1,4 @@
-"""What the statements touch that define, move and mend: ALTER, CREATE, DROP, LOAD and the like.
+"""What statements that define, move and mend access: ALTER, CREATE, DROP, LOAD and the like.
 
 Each form that is known stands here, to its last word. A statement of any other form is refused: an
 unknown clause may name another table.
@@ -10,12 +10,12 @@ import re
 from collections.abc import Callable, Iterator
 from functools import cache
 
-from txn.locks.hive.model import Change, Keep, Read, Restore, Spec, Touch
-from txn.locks.hive.queries import query_touches
-from txn.locks.hive.words import Shape, Words, refuse_statement
+from txn.locks.hive.model import Access, Change, Keep, Read, Restore, Spec
+from txn.locks.hive.queries import list_query_accesses
+from txn.locks.hive.words import Shape, WordReader, refuse_statement
 from txn.locks.requests import Path
 
-Touches = list[Touch]
+Accesses = list[Access]
 DATABASE = ("DATABASE", "SCHEMA", "NAMESPACE")
 # Change no data and read none, whatever they say; what they set has been read before them.
 NOTHING = frozenset(
@@ -24,7 +24,7 @@ NOTHING = frozenset(
 )  # fmt: skip
 
 # [..] may be missing, {..} may be missing or repeated, (..|..) is one of several. <..> is a part
-# with a rule of its own: in _TOUCHES if the statement touches it, else in _PARTS or _SIGNS.
+# with a rule of its own: in _ACCESSES if the statement accesses it, else in _PARTS or _SIGNS.
 _FORMS = """
 ALTER <db> <database> <set> (DBPROPERTIES|PROPERTIES) [IF EXISTS] <group>
 ALTER <db> <database> SET OWNER (USER|ROLE|GROUP) <name>
@@ -166,25 +166,25 @@ _NOTATION = re.compile(r"<(\w+)>|([A-Z_]+|[,=])|([][{}()|])| ")
 _BRACKETS = {"[": "(?:", "]": ")?", "{": "(?:", "}": ")*", "(": "(?:", ")": ")", "|": "|"}
 
 
-def statement_touches(statement: str, database: str) -> Touches:
-    """Return what one statement touches."""
-    words = Words(statement, database)
+def list_accesses(statement: str, database: str) -> Accesses:
+    """Return what one statement accesses."""
+    words = WordReader(statement, database)
     forms = _compile_forms().get(words.key, [])
     shape = words.shape()
     if " IDENTIFIER ()" in shape.text and words.key not in NOTHING:
         words.refuse("only the session knows a name that is given by IDENTIFIER")
     for form in forms:
         if match := form.fullmatch(shape.text):
-            return list(_list_touches(words, shape, match))
+            return list(_list_form_accesses(words, shape, match))
     if words.accept("SET", "CATALOG") or words.accept("SET", "PATH"):
         words.refuse("only the session's own catalogue is known")
     if words.key in NOTHING:
         return []
-    return refuse_statement(statement) if forms else query_touches(statement, database)
+    return refuse_statement(statement) if forms else list_query_accesses(statement, database)
 
 
-def _list_touches(words: Words, shape: Shape, match: re.Match[str]) -> Iterator[Touch]:
-    """What a statement of this form touches, in the order in which it is named."""
+def _list_form_accesses(words: WordReader, shape: Shape, match: re.Match[str]) -> Iterator[Access]:
+    """Yield what a statement of this form accesses, in the order in which it is named."""
     parts: list[Spec] = []
     for role, text in match.groupdict().items():
         if text is None:
@@ -192,101 +192,105 @@ def _list_touches(words: Words, shape: Shape, match: re.Match[str]) -> Iterator[
         start = match.start(role)
         words.seek(shape.words[start])
         if role == "of":
-            table = words.table()
+            table = words.read_table()
         elif role == "other":
-            other = words.table()
+            other = words.read_table()
             yield from (Change(other, part) for part in parts)
         elif role in _OF:
             for each in re.finditer(r" PARTITION \(\)", text):
                 words.seek(shape.words[start + each.start()])
-                parts.append(words.partition())
+                parts.append(words.read_partition())
                 yield Change(table, parts[-1])
         else:
-            yield from _TOUCHES[role][1](words)
+            yield from _ACCESSES[role][1](words)
 
 
 @cache
 def _compile_forms() -> dict[str, list[re.Pattern[str]]]:
-    """The forms by their first words."""
+    """Return the forms by their first words."""
     found: dict[str, list[re.Pattern[str]]] = {}
     for form in _FORMS.strip().splitlines():
-        found.setdefault(form.split()[0], []).append(re.compile(_compile(form)))
+        found.setdefault(form.split()[0], []).append(re.compile(_compile_form(form)))
     return found
 
 
-def _compile(form: str) -> str:
+def _compile_form(form: str) -> str:
     def part(found: re.Match[str]) -> str:
         name, word, bracket = found.groups()
-        if name in _TOUCHES or name in _OF:
-            return f"(?P<{name}>{_OF.get(name) or _TOUCHES[name][0]})"
+        if name in _ACCESSES or name in _OF:
+            return f"(?P<{name}>{_OF.get(name) or _ACCESSES[name][0]})"
         if name is not None:
-            return _SIGNS.get(name) or f"(?:{_compile(_PARTS[name])})"
+            return _SIGNS.get(name) or f"(?:{_compile_form(_PARTS[name])})"
         return f" {word}" if word else _BRACKETS.get(bracket, "")
 
     return _NOTATION.sub(part, form)
 
 
-def _read(words: Words) -> Read:
-    table, partition = words.table(), words.partition()
+def _make_read(words: WordReader) -> Read:
+    table, partition = words.read_table(), words.read_partition()
     return Read(table, {name: (value,) for name, value in partition if value is not None})
 
 
-def _restore(words: Words) -> Touch:
-    table, partition = words.table(), words.partition()
+def _make_restore(words: WordReader) -> Access:
+    table, partition = words.read_table(), words.read_partition()
     return Change(table, partition) if partition else Restore(table)
 
 
-def _change_and_read(view: Path) -> Touches:
+def _change_and_read(view: Path) -> Accesses:
     return [Change(view), Read(view)]
 
 
-def _query(words: Words) -> Touches:
-    return query_touches(words.rest(), words.database)
+def _read_query(words: WordReader) -> Accesses:
+    return list_query_accesses(words.read_rest(), words.database)
 
 
-def _explain(words: Words) -> Touches:
+def _check_explained(words: WordReader) -> Accesses:
     """EXPLAIN looks at nothing but the catalogue; what it explains must be understood."""
     _find_explained(words)
     return []
 
 
-def _find_explained(words: Words) -> Touches:
+def _find_explained(words: WordReader) -> Accesses:
     if words.key == "EXPLAIN":
         words.refuse()
-    return statement_touches(words.rest(), words.database)
+    return list_accesses(words.read_rest(), words.database)
 
 
-def _values(words: Words) -> Touches:
-    """What the values read that variables are given; in ORDER BY no word can be a name for one."""
-    return query_touches(f"SELECT 1 ORDER BY {words.rest()}", words.database)
+def _read_values(words: WordReader) -> Accesses:
+    """Read the values that variables are given; in ORDER BY no word can be an alias."""
+    return list_query_accesses(f"SELECT 1 ORDER BY {words.read_rest()}", words.database)
 
 
-def _defaults(words: Words) -> Touches:
-    """What the calls of a function will read that leave out a parameter."""
+def _read_defaults(words: WordReader) -> Accesses:
+    """Read the defaults of parameters, for calls of the function that leave one out."""
     words.expect("(")
-    return [touch for value in words.defaults() for touch in _values(Words(value, words.database))]
+    return [
+        access
+        for value in words.read_defaults()
+        for access in _read_values(WordReader(value, words.database))
+    ]
 
 
-def _body(words: Words) -> Touches:
-    """What the calls of a function will read, a query or a value, as if it were a view."""
-    return _query(words) if words.key in _QUERIES else _values(words)
+def _read_body(words: WordReader) -> Accesses:
+    """Read the query or the value that calls of a function evaluate, as if it were a view."""
+    return _read_query(words) if words.key in _QUERIES else _read_values(words)
 
 
-# What is touched, and how it is read from where it begins.
-_TOUCHES: dict[str, tuple[str, Callable[[Words], Touches]]] = {
-    "again": (_DOTTED, lambda words: _change_and_read(words.table())),
-    "bare": (_BARE, _query),
-    "body": (r" .+", _body),
-    "database": (_DOTTED, lambda words: [Change(words.database_path())]),
-    "explained": (r" .+", _explain),
-    "given": (r" \(\)", _defaults),
-    "keep": (_OBJECT, lambda words: [Keep(words.table(), words.partition())]),
-    "kept": (_DOTTED, lambda words: [Keep(words.database_path())]),
-    "object": (_OBJECT, lambda words: [Change(words.table(), words.partition())]),
-    "query": (rf"{_BARE}| \(\)(?: .*)?", _query),
-    "read": (_OBJECT, lambda words: [_read(words)]),
-    "restore": (_OBJECT, lambda words: [_restore(words)]),
+# What is accessed, and how it is read from where it begins.
+_ACCESSES: dict[str, tuple[str, Callable[[WordReader], Accesses]]] = {
+    "again": (_DOTTED, lambda words: _change_and_read(words.read_table())),
+    "bare": (_BARE, _read_query),
+    "body": (r" .+", _read_body),
+    "database": (_DOTTED, lambda words: [Change(words.read_database())]),
+    "explained": (r" .+", _check_explained),
+    "given": (r" \(\)", _read_defaults),
+    "keep": (_OBJECT, lambda words: [Keep(words.read_table(), words.read_partition())]),
+    "kept": (_DOTTED, lambda words: [Keep(words.read_database())]),
+    "object": (_OBJECT, lambda words: [Change(words.read_table(), words.read_partition())]),
+    "query": (rf"{_BARE}| \(\)(?: .*)?", _read_query),
+    "read": (_OBJECT, lambda words: [_make_read(words)]),
+    "restore": (_OBJECT, lambda words: [_make_restore(words)]),
     "statement": (r" .+", _find_explained),
-    "table": (_DOTTED, lambda words: [Change(words.table())]),
-    "values": (r" .+", _values),
+    "table": (_DOTTED, lambda words: [Change(words.read_table())]),
+    "values": (r" .+", _read_values),
 }

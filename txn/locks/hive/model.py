@@ -1,4 +1,4 @@
-"""What a statement touches, before it is known how the tables are partitioned, and how to know it.
+"""What a statement accesses, before it is known how the tables are partitioned; and catalogues.
 
 A statement reads tables, changes objects, or changes how a table is stored. Which locks that means
 depends on the catalogue; without one, partitions are taken as the statement writes them.
@@ -61,7 +61,7 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Asks that an object stay as it is."""
+    """Requires that an object stay as it is."""
 
     table: Path
     partition: Spec = ()
@@ -75,7 +75,7 @@ class FunctionCall:
     database: str
 
 
-Touch = Read | Change | Restore | Keep | FunctionCall
+Access = Read | Change | Restore | Keep | FunctionCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Table:
 
 
 class Catalog(Protocol):
-    """What is known about tables. Paths are `database/table`, in lower case."""
+    """Knows the tables. Paths are `database/table`, in lower case."""
 
     def table(self, name: Path) -> Table | None:
         """Return what a table is, None if there is no such table."""
@@ -111,7 +111,7 @@ class Catalog(Protocol):
 
 @runtime_checkable
 class Functions(Protocol):
-    """What a catalogue may know besides: the functions that users have made."""
+    """A catalogue that also knows the functions that users have made."""
 
     def functions(self, name: Path) -> Sequence[Table]:
         """Return what each function that may be meant reads, a query or nothing; none if there is

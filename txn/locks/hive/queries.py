@@ -1,4 +1,4 @@
-"""What queries touch: those alone, and those of INSERT, CREATE .. AS, MERGE, UPDATE and DELETE.
+"""What queries access: alone, or within INSERT, CREATE .. AS, MERGE, UPDATE and DELETE.
 
 A predicate counts only if each row of the table that it is false for is certainly without effect:
 a conjunct of the WHERE of the table's own SELECT, or of the ON of a join that drops such rows.
@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from sqlglot import TokenType, exp
 from sqlglot.errors import SqlglotError
 
-from txn.locks.hive.model import Change, Constant, ConstantKind, FunctionCall, Read, Touch
+from txn.locks.hive.model import Access, Change, Constant, ConstantKind, FunctionCall, Read
 from txn.locks.hive.words import (
     Rewrite,
     Statements,
+    make_table_path,
     refuse_statement,
     replace_words,
-    table_path,
-    tokens_of,
+    tokenize,
 )
 from txn.locks.requests import Path
 
@@ -53,21 +53,21 @@ _REWRITES: list[Rewrite] = [
 ]
 
 
-def query_touches(statement: str, database: str) -> list[Touch]:
-    """Return what a statement touches that selects, inserts, merges, updates or deletes."""
+def list_query_accesses(statement: str, database: str) -> list[Access]:
+    """Return what a statement accesses that selects, inserts, merges, updates or deletes."""
     tree = _parse(statement)
-    targets = list(_targets(tree, statement))
-    found: list[Touch] = [_change(target, statement, database) for target in targets]
+    targets = list(_list_targets(tree, statement))
+    found: list[Access] = [_make_change(target, statement, database) for target in targets]
     for table in tree.find_all(exp.Table):
         is_target = any(table is target for target in targets)
         if not (is_target or isinstance(table.this, exp.Func) or _is_common(table)):
-            found += _reads(table, statement, database)
-    return [*found, *_calls(tree, statement, database)]
+            found += _list_reads(table, statement, database)
+    return [*found, *_list_calls(tree, statement, database)]
 
 
 def _parse(statement: str) -> exp.Expr:
     text = replace_words(statement, _REWRITES)
-    tokens = tokens_of(text)
+    tokens = tokenize(text)
     if any(token.token_type is TokenType.PIPE_GT for token in tokens):
         refuse_statement(statement)
     try:
@@ -92,8 +92,8 @@ def _check_calls(tree: exp.Expr, statement: str) -> None:
             refuse_statement(statement, "a function that is named as one built in")
 
 
-def _calls(tree: exp.Expr, statement: str, database: str) -> Iterator[FunctionCall]:
-    """The functions that are called by name; what is written like one in a hint is none."""
+def _list_calls(tree: exp.Expr, statement: str, database: str) -> Iterator[FunctionCall]:
+    """Return the functions that are called by name; a hint that looks like a call is none."""
     _check_calls(tree, statement)
     found: dict[FunctionCall, None] = {}
     for call in tree.find_all(exp.Anonymous):
@@ -113,12 +113,12 @@ def _calls(tree: exp.Expr, statement: str, database: str) -> Iterator[FunctionCa
     return iter(found)
 
 
-def _targets(tree: exp.Expr, statement: str) -> Iterator[exp.Table]:
-    """The tables that the statement changes."""
+def _list_targets(tree: exp.Expr, statement: str) -> Iterator[exp.Table]:
+    """Yield the tables that the statement changes."""
     match tree:
         case exp.MultitableInserts():
             for each in tree.expressions:
-                yield from _targets(each, statement)
+                yield from _list_targets(each, statement)
         case exp.Insert() | exp.Merge() | exp.Update() | exp.Delete():
             target = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
             columns = tree.this.expressions if isinstance(tree.this, exp.Schema) else []
@@ -134,43 +134,43 @@ def _targets(tree: exp.Expr, statement: str) -> Iterator[exp.Table]:
             refuse_statement(statement)
 
 
-def _change(target: exp.Table, statement: str, database: str) -> Change:
+def _make_change(target: exp.Table, statement: str, database: str) -> Change:
     partition = target.args.get("partition")
-    spec = tuple(_part(each, statement) for each in partition.expressions) if partition else ()
-    return Change(_path(target, statement, database), spec)
+    spec = tuple(_read_part(each, statement) for each in partition.expressions) if partition else ()
+    return Change(_read_path(target, statement, database), spec)
 
 
-def _part(part: exp.Expr, statement: str) -> tuple[str, Constant | None]:
+def _read_part(part: exp.Expr, statement: str) -> tuple[str, Constant | None]:
     column, value = (part.this, part.expression) if isinstance(part, exp.EQ) else (part, None)
     if not isinstance(column, exp.Column | exp.Identifier):
         refuse_statement(statement, "a partition has columns")
-    return column.name.lower(), None if value is None else _constant(value)
+    return column.name.lower(), None if value is None else _read_constant(value)
 
 
-def _path(table: exp.Table, statement: str, database: str) -> Path:
+def _read_path(table: exp.Table, statement: str, database: str) -> Path:
     names = [table.args.get("catalog"), table.args.get("db"), table.this]
     parts = [name for name in names if name]
     if not all(isinstance(part, exp.Identifier) and part.name for part in parts):
         refuse_statement(statement, "the name of a table is needed", given=table.sql("hive"))
-    return table_path([part.name.lower() for part in parts], database, statement)
+    return make_table_path([part.name.lower() for part in parts], database, statement)
 
 
 def _is_common(table: exp.Table) -> bool:
-    """Whether the name is one of a common table expression that is visible there."""
+    """Return True if the name is that of a common table expression that is visible there."""
     if table.args.get("db"):
         return False
     name = table.name.lower()
     inside: exp.Expr = table
-    for around in _around(table):
-        if any(each.alias.lower() == name for each in _visible(around, inside)):
+    for around in _list_ancestors(table):
+        if any(each.alias.lower() == name for each in _list_visible(around, inside)):
             return True
         inside = around
     return False
 
 
-def _visible(around: exp.Expr, inside: exp.Expr) -> list[exp.Expr]:
-    """The common table expressions that a part of this expression sees: those before it, if it is
-    one of them itself."""
+def _list_visible(around: exp.Expr, inside: exp.Expr) -> list[exp.Expr]:
+    """Return the common table expressions that a part of this expression sees: if it is one of them
+    itself, those before it."""
     if isinstance(around, exp.With):
         if around.args.get("recursive"):
             return around.expressions
@@ -179,51 +179,51 @@ def _visible(around: exp.Expr, inside: exp.Expr) -> list[exp.Expr]:
     return [each for given in withs if given is not inside for each in given.expressions]
 
 
-def _around(node: exp.Expr) -> Iterator[exp.Expr]:
+def _list_ancestors(node: exp.Expr) -> Iterator[exp.Expr]:
     while node.parent is not None:
         node = node.parent
         yield node
 
 
-def _reads(table: exp.Table, statement: str, database: str) -> list[Touch]:
-    """One read, or one for each INSERT of a multi-insert: each has predicates of its own."""
-    path = _path(table, statement, database)
+def _list_reads(table: exp.Table, statement: str, database: str) -> list[Access]:
+    """Return one read, or one for each INSERT of a multi-insert: each has its own predicates."""
+    path = _read_path(table, statement, database)
     if path.parts[-1] == "stream" and table.alias and not table.args.get("db"):
         refuse_statement(statement, "a stream: lock the table by hand", at=table.alias)
-    scope = next((each for each in _around(table) if isinstance(each, exp.Select)), None)
+    scope = next((each for each in _list_ancestors(table) if isinstance(each, exp.Select)), None)
     several = table.find_ancestor(exp.MultitableInserts)
     if scope is not None:
-        return [Read(path, _list_known(table, _conjuncts(scope, table)))]
+        return [Read(path, _list_known(table, _list_conjuncts(scope, table)))]
     if several is None:
         return [Read(path)]
-    around = list(_join_conjuncts(several, table))
+    around = list(_list_join_conjuncts(several, table))
     return [
-        Read(path, _list_known(table, [*_conjuncts(each.expression, table), *around]))
+        Read(path, _list_known(table, [*_list_conjuncts(each.expression, table), *around]))
         for each in several.expressions
     ]
 
 
-def _conjuncts(scope: exp.Expr | None, table: exp.Table) -> Iterator[exp.Expr]:
+def _list_conjuncts(scope: exp.Expr | None, table: exp.Table) -> Iterator[exp.Expr]:
     if not isinstance(scope, exp.Select):
         return
     where = scope.args.get("where")
     if where is not None:
-        yield from _flatten(where.this)
-    yield from _join_conjuncts(scope, table)
+        yield from _split_conjunction(where.this)
+    yield from _list_join_conjuncts(scope, table)
 
 
-def _join_conjuncts(scope: exp.Expr, table: exp.Table) -> Iterator[exp.Expr]:
+def _list_join_conjuncts(scope: exp.Expr, table: exp.Table) -> Iterator[exp.Expr]:
     owner = table.find_ancestor(exp.Select, exp.MultitableInserts)
     for join in scope.find_all(exp.Join):
         on = join.args.get("on")
         is_near = join.find_ancestor(exp.Select, exp.MultitableInserts) is owner is scope
-        if on is not None and is_near and _drops(join, table):
-            yield from _flatten(on)
+        if on is not None and is_near and _drops_rows(join, table):
+            yield from _split_conjunction(on)
 
 
-def _drops(join: exp.Join, table: exp.Table) -> bool:
-    """Whether rows of the table that the join's condition is false for have no effect."""
-    is_right = any(each is join for each in _around(table))
+def _drops_rows(join: exp.Join, table: exp.Table) -> bool:
+    """Return True if rows of the table for which the join's condition is false have no effect."""
+    is_right = any(each is join for each in _list_ancestors(table))
     match join.side, join.kind:
         case "", "" | "INNER" | "CROSS":
             return True
@@ -236,12 +236,12 @@ def _drops(join: exp.Join, table: exp.Table) -> bool:
     return False
 
 
-def _flatten(condition: exp.Expr) -> Iterator[exp.Expr]:
+def _split_conjunction(condition: exp.Expr) -> Iterator[exp.Expr]:
     if isinstance(condition, exp.Paren):
-        yield from _flatten(condition.this)
+        yield from _split_conjunction(condition.this)
     elif isinstance(condition, exp.And):
-        yield from _flatten(condition.this)
-        yield from _flatten(condition.expression)
+        yield from _split_conjunction(condition.this)
+        yield from _split_conjunction(condition.expression)
     else:
         yield condition
 
@@ -249,14 +249,14 @@ def _flatten(condition: exp.Expr) -> Iterator[exp.Expr]:
 def _list_known(table: exp.Table, conditions: Iterator[exp.Expr] | list[exp.Expr]) -> Known:
     known: Known = {}
     for condition in conditions:
-        found = _equality(condition)
-        if found is not None and _belongs(found[0], table):
+        found = _read_equality(condition)
+        if found is not None and _belongs_to(found[0], table):
             known.setdefault(found[0].name.lower(), found[1])
     return known
 
 
-def _equality(condition: exp.Expr) -> tuple[exp.Column, tuple[Constant, ...]] | None:
-    """The column and its values, of `p = 1`, `1 = p` and `p IN (1, 2)`."""
+def _read_equality(condition: exp.Expr) -> tuple[exp.Column, tuple[Constant, ...]] | None:
+    """Return the column and its values, of `p = 1`, `1 = p` and `p IN (1, 2)`."""
     match condition:
         case exp.EQ(this=exp.Column() as column, expression=value):
             values = [value]
@@ -266,13 +266,13 @@ def _equality(condition: exp.Expr) -> tuple[exp.Column, tuple[Constant, ...]] | 
             values = condition.expressions
         case _:
             return None
-    constants = [_constant(value) for value in values]
+    constants = [_read_constant(value) for value in values]
     known = tuple(constant for constant in constants if constant is not None)
     return (column, known) if known and len(known) == len(constants) else None
 
 
-def _belongs(column: exp.Column, table: exp.Table) -> bool:
-    """Whether it may be a column of the table; a name alone is taken for its own if it has one."""
+def _belongs_to(column: exp.Column, table: exp.Table) -> bool:
+    """Return True if it may be a column of the table; so may one that is named without a table."""
     alias = table.args.get("alias")
     if table.args.get("pivots") or table.find_ancestor(exp.TableSample):
         return False  # the predicate is about what comes of the table's rows, not about each
@@ -287,16 +287,16 @@ def _belongs(column: exp.Column, table: exp.Table) -> bool:
 
 
 def _is_only_matched(table: exp.Table) -> bool:
-    """Whether it is joined by SEMI or ANTI: then its columns have no names outside of the ON."""
-    joins = (each for each in _around(table) if isinstance(each, exp.Join))
+    """Return True if it is joined by SEMI or ANTI: its columns have no names outside of the ON."""
+    joins = (each for each in _list_ancestors(table) if isinstance(each, exp.Join))
     return any(join.kind in {"SEMI", "ANTI"} for join in joins)
 
 
-def _constant(value: exp.Expr) -> Constant | None:
+def _read_constant(value: exp.Expr) -> Constant | None:
     kinds: dict[type[exp.Expr], ConstantKind] = {exp.Boolean: "boolean", exp.Null: "null"}
     match value:
         case exp.Paren():
-            return _constant(value.this)
+            return _read_constant(value.this)
         case exp.Literal():
             return Constant("string" if value.is_string else "number", value.name)
         case exp.Neg(this=exp.Literal(is_string=False)):

@@ -8,7 +8,7 @@ from typing import Any
 
 from txn.errors import InvalidRequestError
 from txn.locks.hive.model import DATABASE_SETTING
-from txn.locks.manager import Waiting, waiting_or_default
+from txn.locks.model import Waiting, waiting_or_default
 
 TRUE, FALSE = "true", "false"
 MAX_DIGITS = 18

@@ -16,6 +16,7 @@ from txn.errors import InvalidRequestError
 from txn.host.extras import import_extra
 from txn.locks.hive.functions import BUILT_IN
 from txn.locks.hive.model import (
+    Access,
     Catalog,
     Change,
     Column,
@@ -28,16 +29,15 @@ from txn.locks.hive.model import (
     Spec,
     Table,
     Tables,
-    Touch,
     find_equal,
     spell_constant,
 )
 from txn.locks.requests import LockRequest, Mode, Path, exclusive, in_order, shared
 
 with import_extra("locks"):
-    from txn.locks.hive.definitions import statement_touches
-    from txn.locks.hive.queries import query_touches
-    from txn.locks.hive.words import statements
+    from txn.locks.hive.definitions import list_accesses
+    from txn.locks.hive.queries import list_query_accesses
+    from txn.locks.hive.words import read_statements
 
 MAX_VIEWS = 32
 UNKNOWN_FUNCTION = "what this function reads is not known"
@@ -58,14 +58,14 @@ def requests(
     """
     known = catalog if catalog is not None else Tables({})
     found: list[LockRequest] = []
-    for words in statements(sql, settings):
-        for touch in statement_touches(words.statement, words.database):
-            found += _locks(touch, known, depth=0)
+    for words in read_statements(sql, settings):
+        for access in list_accesses(words.statement, words.database):
+            found += _list_locks(access, known, depth=0)
     asked = {request.path for request in found}
     return [each for each in in_order(found) if len(each.path.parts) > 1 or each.path in asked]
 
 
-def object_path(table: Path, spec: Spec, known: Table | None) -> Path:
+def make_object_path(table: Path, spec: Spec, known: Table | None) -> Path:
     """Return the path of a partition, as far as it is certain; of the table, if no part is."""
     if known is None or not spec:
         columns = [Column(name) for name, _ in spec]
@@ -86,48 +86,50 @@ def object_path(table: Path, spec: Spec, known: Table | None) -> Path:
     return Path(tuple(parts))
 
 
-def _locks(touch: Touch, catalog: Catalog, depth: int) -> Iterator[LockRequest]:
-    if isinstance(touch, FunctionCall):
-        yield from _call(touch, catalog, depth)
+def _list_locks(access: Access, catalog: Catalog, depth: int) -> Iterator[LockRequest]:
+    if isinstance(access, FunctionCall):
+        yield from _lock_call(access, catalog, depth)
         return
-    known = catalog.table(touch.table) if len(touch.table.parts) > 1 else None
-    match touch:
+    known = catalog.table(access.table) if len(access.table.parts) > 1 else None
+    match access:
         case Read():
-            yield from _read(touch, known, catalog, depth)
+            yield from _lock_read(access, known, catalog, depth)
         case Change():
-            yield exclusive(object_path(touch.table, touch.partition, known))
+            yield exclusive(make_object_path(access.table, access.partition, known))
         case Keep():
-            yield shared(object_path(touch.table, touch.partition, known))
+            yield shared(make_object_path(access.table, access.partition, known))
         case Restore():
             has_partitions = known is None or known.partitioned_by
-            yield LockRequest(touch.table, Mode.SHARED if has_partitions else Mode.EXCLUSIVE)
+            yield LockRequest(access.table, Mode.SHARED if has_partitions else Mode.EXCLUSIVE)
         case _:
-            assert_never(touch)
+            assert_never(access)
 
 
-def _read(read: Read, known: Table | None, catalog: Catalog, depth: int) -> Iterator[LockRequest]:
+def _lock_read(
+    read: Read, known: Table | None, catalog: Catalog, depth: int
+) -> Iterator[LockRequest]:
     yield shared(read.table)
     if known is None:
         return
     if known.query is not None:
-        yield from _query(known, read.table, catalog, depth)
+        yield from _lock_query(known, read.table, catalog, depth)
     elif known.partitioned_by:
         names = [column.name for column in known.partitioned_by]
-        for values in _partitions(read, known.partitioned_by, catalog):
+        for values in _list_partitions(read, known.partitioned_by, catalog):
             parts = (f"{name}={value}" for name, value in zip(names, values, strict=False))
             yield shared(Path((*read.table.parts, *parts)))
 
 
-def _query(view: Table, name: Path, catalog: Catalog, depth: int) -> Iterator[LockRequest]:
-    """What the query of a view or of a function needs."""
+def _lock_query(view: Table, name: Path, catalog: Catalog, depth: int) -> Iterator[LockRequest]:
+    """Yield the locks that the query of a view or of a function needs."""
     if depth >= MAX_VIEWS:
         raise InvalidRequestError("views within views", limit=MAX_VIEWS, view=str(name))
-    for touch in query_touches(view.query or "", view.database or name.parts[0]):
-        yield from _locks(touch, catalog, depth + 1)
+    for access in list_query_accesses(view.query or "", view.database or name.parts[0]):
+        yield from _list_locks(access, catalog, depth + 1)
 
 
-def _call(call: FunctionCall, catalog: Catalog, depth: int) -> Iterator[LockRequest]:
-    """What a function needs that the statement calls: nothing, if it is not one of a user."""
+def _lock_call(call: FunctionCall, catalog: Catalog, depth: int) -> Iterator[LockRequest]:
+    """Yield the locks that a called function needs: none, unless a user has made it."""
     name = Path(call.name if len(call.name) > 1 else (call.database, *call.name))
     found = catalog.functions(name) if isinstance(catalog, Functions) else ()
     is_built_in = call.name[-1] in BUILT_IN and call.name[:-1] in BUILT_IN_AT
@@ -135,18 +137,18 @@ def _call(call: FunctionCall, catalog: Catalog, depth: int) -> Iterator[LockRequ
         raise InvalidRequestError(UNKNOWN_FUNCTION, function=".".join(call.name))
     for each in found:
         if each.query is not None:
-            yield from _query(each, name, catalog, depth)
+            yield from _lock_query(each, name, catalog, depth)
 
 
-def _partitions(
+def _list_partitions(
     read: Read, columns: Sequence[Column], catalog: Catalog
 ) -> Iterator[tuple[str, ...]]:
-    """The values of the partitions that are read, or of their first columns.
+    """Yield the values of the partitions that are read, or of their first columns.
 
     Those that the statement names are locked whether they are there or not; where it does not name
     all columns, those that are there as well.
     """
-    wanted = [_values(read.known.get(column.name, ()), column.kind) for column in columns]
+    wanted = [_list_values(read.known.get(column.name, ()), column.kind) for column in columns]
     named = list(takewhile(bool, wanted))
     if named and prod(len(values) for values in named) <= MAX_COMBINATIONS:
         yield from product(*(sorted(values) for values in named))
@@ -157,8 +159,8 @@ def _partitions(
                 yield tuple(values)
 
 
-def _values(constants: Iterable[Constant], kind: str) -> frozenset[str]:
-    """The values that a column may have; none where it may have any."""
+def _list_values(constants: Iterable[Constant], kind: str) -> frozenset[str]:
+    """Return the values that a column may have; none if it may have any."""
     texts = [find_equal(constant, kind) for constant in constants]
     known = frozenset(text for text in texts if text is not None)
     return known if len(known) == len(set(texts)) else frozenset()

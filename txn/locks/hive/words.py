@@ -1,4 +1,4 @@
-"""Hive's and Spark's statements as words: what sqlglot's grammar does not know.
+"""Reading the statements of Hive and Spark that sqlglot's grammar does not know, word by word.
 
 sqlglot's tokenizer reads them, so names, strings and comments are the same everywhere. Hive and
 Spark replace `${x}` before they parse, so a text with a variable in it is refused. Whatever is not
@@ -7,10 +7,13 @@ understood is an error that quotes the beginning of the statement.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from datetime import date, datetime
+from decimal import Decimal
+from itertools import islice, pairwise
 from typing import Any, ClassVar, NoReturn
 
 from sqlglot import Token, TokenType
@@ -31,7 +34,12 @@ TEMPORARY = frozenset({"global_temp"})
 FORMATS = frozenset(
     {"avro", "binaryfile", "csv", "delta", "json", "libsvm", "orc", "parquet", "text", "xml"}
 )
+Args = Mapping[str, Any] | Sequence[Any]
+
 _NAME = re.compile(r"\w+")
+_IDENTIFIER = re.compile(r" IDENTIFIER \( '(?: \|\| ')* \)")
+_WORD = re.compile(r"[\w`]")
+_PLAIN = re.compile(r"[^\\'$\x00-\x1f]*")
 _VARIABLE = re.compile(r"\$\{[^}]*\}")
 _DEFAULT = re.compile(r"(?<= DEFAULT)(?: (?!,|COMMENT\b)\S+)+")
 # How a shape writes what is no plain word; a name in backquotes matches as names do.
@@ -77,7 +85,7 @@ def refuse_statement(statement: str, reason: str = "not understood", **facts: ob
     raise InvalidRequestError(reason, statement=shown, **facts)
 
 
-def tokens_of(text: str) -> list[Token]:
+def tokenize(text: str) -> list[Token]:
     """Return the tokens of a text, or raise InvalidRequestError.
 
     A string whose value depends on the meaning of a backslash is a RAW_STRING, no constant.
@@ -108,13 +116,13 @@ def _check_known(text: str, tokens: list[Token]) -> None:
         refuse_statement(text, "a comment that may go on in the next line")
 
 
-def split(sql: str) -> list[str]:
+def split_statements(sql: str) -> list[str]:
     """Return the statements of a text that has semicolons between them."""
     if not isinstance(sql, str):
         raise InvalidRequestError(f"statements are text: given={sql!r}")
     found: list[str] = []
     run: list[Token] = []
-    for token in [*tokens_of(sql), None]:
+    for token in [*tokenize(sql), None]:
         if token is not None and token.token_type is not TokenType.SEMICOLON:
             run.append(token)
         elif run:
@@ -123,33 +131,33 @@ def split(sql: str) -> list[str]:
     return found
 
 
-def statements(sql: str, settings: Mapping[str, str] | None) -> Iterator[Words]:
+def read_statements(sql: str, settings: Mapping[str, str] | None) -> Iterator[WordReader]:
     """Yield the words of each statement of a text, with the settings that hold for it: those given,
     and those of every SET and USE before it. Of these, SETs of what concerns locks and USEs are not
     yielded themselves. Names without a database are of that of the settings."""
     known = dict(check_texts(settings or {}))
-    for statement in split(sql):
-        words = Words(statement, known.get(DATABASE_SETTING, DEFAULT).lower(), known)
+    for statement in split_statements(sql):
+        words = WordReader(statement, known.get(DATABASE_SETTING, DEFAULT).lower(), known)
         if words.accept("USE"):
             words.accept_one("DATABASE", "SCHEMA", "NAMESPACE")
-            known = {**known, DATABASE_SETTING: words.database_path().parts[0]}
-            words.end()
-        elif found := _setting(statement):
+            known = {**known, DATABASE_SETTING: words.read_database().parts[0]}
+            words.expect_end()
+        elif found := _read_setting(statement):
             known = {**known, **found}
             from_hive(found)
         else:
             yield words
 
 
-def _setting(statement: str) -> dict[str, str]:
+def _read_setting(statement: str) -> dict[str, str]:
     """Return what is set by `SET name=value`, if it concerns locks."""
-    words = Words(statement, DEFAULT)
-    name, _, value = words.rest().partition("=") if words.accept("SET") else ("", "", "")
+    words = WordReader(statement, DEFAULT)
+    name, _, value = words.read_rest().partition("=") if words.accept("SET") else ("", "", "")
     is_known = name.strip() in {*HIVE_SETTINGS, DATABASE_SETTING}
     return {name.strip(): value.strip()} if is_known else {}
 
 
-class Words:
+class WordReader:
     """Reads a statement from its first word to its last. Names without a database get this one.
     settings: Hive's, as they are where the statement stands."""
 
@@ -159,7 +167,7 @@ class Words:
         self.statement = statement
         self.database = database
         self.settings = settings or {}
-        self._words = list(_words(statement))
+        self._words = list(_read_words(statement))
         self._next = 0
 
     @property
@@ -196,13 +204,13 @@ class Words:
         """Return what is left of the statement as a text for patterns."""
         return make_shape(self._words, self._next)
 
-    def rest(self) -> str:
+    def read_rest(self) -> str:
         """Return what comes next as text, and step over it."""
         text = "" if self.at_end else self.statement[self._words[self._next].start :]
         self._next = len(self._words)
         return text
 
-    def end(self) -> None:
+    def expect_end(self) -> None:
         """Check that there is nothing more."""
         if not self.at_end:
             self.refuse()
@@ -212,7 +220,7 @@ class Words:
         at = None if self.at_end else self._words[self._next].text
         refuse_statement(self.statement, reason, at=at)
 
-    def identifier(self) -> str:
+    def read_identifier(self) -> str:
         """Read a name without dots; Hive's names are all lower case."""
         if self.at_end:
             self.refuse()
@@ -223,38 +231,38 @@ class Words:
         self._next += 1
         return word.text.lower()
 
-    def table(self) -> Path:
+    def read_table(self) -> Path:
         """Read the name of a table or a view."""
-        parts = [self.identifier()]
+        parts = [self.read_identifier()]
         while self.accept("."):
-            parts.append(self.identifier())
-        return table_path(parts, self.database, self.statement)
+            parts.append(self.read_identifier())
+        return make_table_path(parts, self.database, self.statement)
 
-    def database_path(self) -> Path:
+    def read_database(self) -> Path:
         """Read the name of a database."""
-        name = self.identifier()
+        name = self.read_identifier()
         if self.accept("."):
             if name not in SESSION_CATALOGS:
                 self.refuse("only the session's own catalogue is known")
-            name = self.identifier()
+            name = self.read_identifier()
         return Path((name,))
 
-    def partition(self) -> Spec:
+    def read_partition(self) -> Spec:
         """Read PARTITION and its columns, if they come next."""
-        return self.columns() if self.accept("PARTITION") else ()
+        return self.read_columns() if self.accept("PARTITION") else ()
 
-    def columns(self) -> Spec:
+    def read_columns(self) -> Spec:
         """Read `(p=1, q)`; a comparison other than equality tells nothing about its column."""
         self.expect("(")
         found: list[tuple[str, Constant | None]] = []
         while True:
-            found.append((self.identifier(), self._value()))
+            found.append((self.read_identifier(), self._read_value()))
             if not self.accept(","):
                 break
         self.expect(")")
         return tuple(found)
 
-    def defaults(self) -> list[str]:
+    def read_defaults(self) -> list[str]:
         """Read the parameters of a function, `x INT DEFAULT 1, y INT`; return the text of each
         default value."""
         shape, found = self.shape(), []
@@ -263,7 +271,7 @@ class Words:
             found.append(self.statement[self._words[first].start : self._words[last].end])
         return found
 
-    def _value(self) -> Constant | None:
+    def _read_value(self) -> Constant | None:
         if self.key in {",", ")"}:
             return None
         is_equality = self.accept_one("=", "==") != ""
@@ -273,10 +281,10 @@ class Words:
                 self.refuse("a partition has constants")
             words.append(self._words[self._next])
             self._next += 1
-        return _constant(words) if is_equality else None
+        return _read_constant(words) if is_equality else None
 
 
-def table_path(parts: list[str], database: str, statement: str) -> Path:
+def make_table_path(parts: list[str], database: str, statement: str) -> Path:
     """Return the path of a table from the parts of its name."""
     if len(parts) == 3 and parts[0] in SESSION_CATALOGS:
         parts = parts[1:]
@@ -296,8 +304,8 @@ def table_path(parts: list[str], database: str, statement: str) -> Path:
     return path
 
 
-def _words(statement: str) -> Iterator[Word]:
-    for token in tokens_of(statement):
+def _read_words(statement: str) -> Iterator[Word]:
+    for token in tokenize(statement):
         if token.token_type in {*_SIGNS, TokenType.NUMBER}:
             key = token.text if token.token_type is TokenType.NUMBER else ""
             yield Word(key, token.text, token.token_type, token.start, token.end + 1)
@@ -310,7 +318,7 @@ def _words(statement: str) -> Iterator[Word]:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Words as a text: each one, or its sign, behind a space, and each outermost pair of
+    """WordReader as a text: each one, or its sign, behind a space, and each outermost pair of
     parentheses as `()`. words: the words that begin at each position of the text."""
 
     text: str
@@ -338,7 +346,7 @@ def replace_words(statement: str, rewrites: Iterable[Rewrite]) -> str:
     """Return a statement with other words where the shape of its words fits a pattern. Each rewrite
     is given the words and the text that are there, the latter without the first of the words."""
     for pattern, rewrite in rewrites:
-        words = list(_words(statement))
+        words = list(_read_words(statement))
         shape = make_shape(words, folded=False)
         for match in reversed(list(pattern.finditer(shape.text))):
             those = words[shape.words[match.start()] : shape.words[match.end()]]
@@ -357,7 +365,7 @@ _KINDS: dict[TokenType, ConstantKind] = {
 }
 
 
-def _constant(words: list[Word]) -> Constant | None:
+def _read_constant(words: list[Word]) -> Constant | None:
     match words:
         case [Word(kind=kind, text=text)] if kind in _KINDS:
             return Constant(_KINDS[kind], text)
@@ -366,3 +374,75 @@ def _constant(words: list[Word]) -> Constant | None:
         case [Word(key="DATE"), Word(kind=TokenType.STRING, text=text)]:
             return Constant("date", text)
     return None
+
+
+# ------------------------------------------------------------- values of markers, and IDENTIFIER
+
+
+def bind_values(sql: str, args: Args | None = None) -> str:
+    """Return a text with the values of its markers, and with the names that IDENTIFIER gives.
+
+    args: as `spark.sql` takes them, by name or in order.
+    """
+    if not isinstance(args, Mapping | Sequence | None) or isinstance(args, str | bytes):
+        raise InvalidRequestError(f"args are values by name, or in order: given={args!r}")
+    if args and not isinstance(args, Mapping) and len(split_statements(sql)) > 1:
+        refuse_statement(sql, "values in order are of one statement")
+    found, end = "", 0
+    for first, last, value in _find_markers(sql, args or {}):
+        literal = _make_literal(value)
+        if literal is not None:
+            found += sql[end:first] + literal
+            end = last
+    return replace_words(found + sql[end:], [(_IDENTIFIER, _read_name)])
+
+
+def _find_markers(text: str, args: Args) -> Iterator[tuple[int, int, Any]]:
+    """Yield where each marker begins and ends, and its value. A colon behind a word is none."""
+    tokens = tokenize(text)
+    values = iter(() if isinstance(args, Mapping) else args)
+    for token, following in pairwise([*tokens, None]):
+        if token is None:
+            return
+        if token.token_type is TokenType.PLACEHOLDER:
+            yield from ((token.start, token.end + 1, value) for value in islice(values, 1))
+        elif token.token_type is TokenType.COLON and following is not None:
+            is_marker = following.start == token.end + 1 and not _WORD.match(text[token.start - 1])
+            if is_marker and isinstance(args, Mapping) and following.text in args:
+                yield token.start, following.end + 1, args[following.text]
+
+
+def _make_literal(value: Any) -> str | None:
+    match value:
+        case None:
+            return "NULL"
+        case bool():
+            return str(value).upper()
+        case int():
+            return str(value)
+        case float() | Decimal():
+            return format(Decimal(value), "f") if math.isfinite(value) else None
+        case datetime():
+            return None
+        case date():
+            return f"DATE'{value}'"
+        case str():
+            return f"'{value}'" if _PLAIN.fullmatch(value) else _escape(value)
+    return None
+
+
+def _escape(text: str) -> str:
+    """A string that nobody takes for a constant, but whose quotes end where they must."""
+    return "'" + "".join(f"\\u{ord(each):04x}" for each in text) + "'"
+
+
+def _read_name(words: Sequence[Word], _: str) -> str:
+    text = "".join(word.text for word in words if word.kind is TokenType.STRING)
+    if any(word.kind is TokenType.RAW_STRING for word in words):
+        refuse_statement(text, "a name whose spelling is not certain")
+    names = WordReader(text, "")
+    parts = [names.read_identifier()]
+    while names.accept("."):
+        parts.append(names.read_identifier())
+    names.expect_end()
+    return ".".join(f"`{part.replace('`', '``')}`" for part in parts)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from txn.errors import InvalidRequestError
-from txn.protocol.attempt import Context, describe_table
+from txn.protocol.context import Context, describe_table
 from txn.spans import make_span
 from txn.spark.options import SourceOptions
 from txn.stores.base import Store

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import TypeVar
 
 from txn.errors import InvalidRequestError, TableUnavailable, annotate
-from txn.model import MAX_ROW, Cell, Check, Edit, Family, Key, Unless
+from txn.model import MAX_ROW, Cell, Check, Edit, Family, Key, RowExclusion
 
 T = TypeVar("T")
 
@@ -199,11 +199,11 @@ def keep_between(rows: Iterable[bytes], start: bytes, stop: bytes | None) -> lis
     return sorted({row for row in rows if row > start and (not stop or row < stop)})
 
 
-def write_filter(unless: Unless) -> bytes:
+def write_filter(exclude: RowExclusion) -> bytes:
     """Return what HBase's filter language says of it: one condition for each value."""
-    family, column = (part.replace(b"'", b"''") for part in unless[:2])
+    family, column = (part.replace(b"'", b"''") for part in exclude[:2])
     return b" AND ".join(
         b"SingleColumnValueFilter('%b', '%b', !=, 'binary:%b', false, true)"
         % (family, column, value.replace(b"'", b"''"))
-        for value in sorted(unless.values)
+        for value in sorted(exclude.values)
     )

@@ -13,13 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from txn.clock import Clock
-from txn.errors import (
-    InvalidRequestError,
-    MaybeApplied,
-    TableUnavailable,
-    TxnError,
-    annotate,
-)
+from txn.errors import InvalidRequestError, MaybeApplied, TableUnavailable, TxnError, annotate
 from txn.model import (
     Cell,
     Check,
@@ -28,10 +22,10 @@ from txn.model import (
     Family,
     Key,
     Row,
-    Unless,
+    RowExclusion,
     check_count,
+    check_exclusion,
     check_targets,
-    check_unless,
     plain_table,
 )
 from txn.stores.base import Feature
@@ -242,18 +236,18 @@ class HBaseStore:
         start: bytes = b"",
         stop: bytes | None = None,
         columns: Columns = None,
-        unless: Unless | None = None,
+        exclude: RowExclusion | None = None,
         *,
         reverse: bool = False,
     ) -> Iterator[Row]:
         """Yield the rows, a page at a time; between the pages the gateway holds nothing for us.
         Where so many rows are left out that a page does not come in time, they are sent as well."""
-        check_unless(columns, unless)
+        check_exclusion(columns, exclude)
         wanted = None if columns is None else list(columns)
         limit = FIRST_PAGE_ROWS
         named = [Key(b"-", family, column, table) for family, column in columns or ()]
-        named += [Key(b"-", unless.family, unless.column, table)] if unless else []
-        sieve = None if unless is None else write_filter(unless) or None
+        named += [Key(b"-", exclude.family, exclude.column, table)] if exclude else []
+        sieve = None if exclude is None else write_filter(exclude) or None
         while not stop or start < stop:
             scan = _make_page_scan(table, (start, stop or b""), limit, sieve, reverse)
             try:
@@ -264,7 +258,7 @@ class HBaseStore:
                     raise
                 sieve = None
                 continue
-            rows = page if unless is None else [row for row in page if not unless.leaves_out(row)]
+            rows = page if exclude is None else [row for row in page if not exclude.matches(row)]
             if reverse:
                 rows = [row for row in rows if start <= row.row and not (stop and stop <= row.row)]
             yield from rows
@@ -276,7 +270,7 @@ class HBaseStore:
                 start = row_after(page[-1].row)
             limit = _next_limit(page, limit)
 
-    def together(self, work: Callable[[], None]) -> None:
+    def atomically(self, work: Callable[[], None]) -> None:
         """Run the function: HBase has nothing that would make its calls one."""
         work()
 

@@ -110,7 +110,7 @@ class LmdbStore:
             return self._run_writing(lambda: self._shared.queue.write(body, durable))
         return self._run_writing(lambda: self._shared.write(body, lambda: durable))
 
-    def together(self, work: Callable[[], None]) -> None:
+    def atomically(self, work: Callable[[], None]) -> None:
         """Run the function; its transactions here, in this thread, become one, which is undone if
         it raises, and durable if one of them is to be. Where it finds the map too small it is
         undone and run again, as any transaction is."""

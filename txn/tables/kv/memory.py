@@ -67,7 +67,7 @@ class MemoryStore:
                 transaction.undo()
                 raise
 
-    def together(self, work: Callable[[], None]) -> None:
+    def atomically(self, work: Callable[[], None]) -> None:
         """Run the function while nothing else runs; if it raises, undo what its calls did."""
 
         def body(writer: Writer) -> None:

@@ -57,7 +57,7 @@ class OrderedStore(Protocol):
         shared: one commit may do for this and what other threads write so; then any of them runs
         the function, and what it did may be undone after others have seen it, and run again."""
 
-    def together(self, work: Callable[[], None]) -> None:
+    def atomically(self, work: Callable[[], None]) -> None:
         """Run a function whose transactions here, in its thread, all become one, which is undone
         if it raises, and is durable if one of them is. The function may be run again if nothing of
         it took effect. Within it, `together` just runs what it is given."""

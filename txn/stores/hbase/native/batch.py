@@ -60,7 +60,7 @@ class Batches:
         self.servers = servers
         self.regions = regions
         self.clock = clock
-        self.chance = Random()
+        self.rng = Random()
 
     def run(
         self,
@@ -118,7 +118,7 @@ class _Run:
 
     def __init__(self, batches: Batches, items: Sequence[Item], once: bool, due_ms: int) -> None:
         self._servers, self._regions = batches.servers, batches.regions
-        self._clock, self._chance = batches.clock, batches.chance
+        self._clock, self._rng = batches.clock, batches.rng
         self._items = items
         self._once = once
         self._due_ms = due_ms
@@ -155,7 +155,7 @@ class _Run:
     def _run(self, beside: Callable[[], None] | None) -> list[Any]:
         items, answers = self._items, self._answers
         waiting: Sequence[int] = range(len(items))
-        for _ in PAUSES.tries(self._clock, self._chance, due_ms=self._due_ms):
+        for _ in PAUSES.tries(self._clock, self._rng, due_ms=self._due_ms):
             self._send(_split_all(self._divide(waiting)))
             if beside is not None:
                 beside()

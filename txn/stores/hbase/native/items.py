@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from txn.errors import MaybeApplied
-from txn.model import CELL_OVERHEAD, Cell, Check, Edit, Key, Row, Unless, cell_bytes
+from txn.model import CELL_OVERHEAD, Cell, Check, Edit, Key, Row, RowExclusion, cell_bytes
 from txn.stores.hbase.native.cells import Cells
 from txn.stores.hbase.native.connection import RemoteError
 from txn.stores.hbase.native.messages import PB
@@ -234,7 +234,7 @@ class ScanRange(NamedTuple):
     start: bytes
     stop: bytes
     columns: Sequence[tuple[bytes, bytes]] | None
-    unless: Unless | None
+    exclude: RowExclusion | None
     reverse: bool
 
     def find_region(self, regions: Regions, due_ms: int) -> Location:
@@ -261,7 +261,7 @@ class ScanRange(NamedTuple):
 
     def is_due(self, row: Row) -> bool:
         """Whether a row that was read by itself is one of them."""
-        return bool(row.cells) and (self.unless is None or not self.unless.leaves_out(row))
+        return bool(row.cells) and (self.exclude is None or not self.exclude.matches(row))
 
 
 def make_scan(wanted: ScanRange, limit: int) -> Any:
@@ -284,18 +284,18 @@ def make_scan(wanted: ScanRange, limit: int) -> Any:
         if family not in families:
             families[family] = scan.column.add(family=family)
         families[family].qualifier.append(column)
-    if wanted.unless is not None and wanted.unless.values:
-        _leave_out(scan.filter, wanted.unless)
+    if wanted.exclude is not None and wanted.exclude.values:
+        _leave_out(scan.filter, wanted.exclude)
     return request
 
 
-def _leave_out(sieve: Any, unless: Unless) -> None:
+def _leave_out(sieve: Any, exclude: RowExclusion) -> None:
     """Let the server leave out rows with any of the values: one condition for each."""
     conditions = PB.FilterList(operator=PASS_ALL)
-    for value in sorted(unless.values):
+    for value in sorted(exclude.values):
         condition = PB.SingleColumnValueFilter(
-            column_family=unless.family,
-            column_qualifier=unless.column,
+            column_family=exclude.family,
+            column_qualifier=exclude.column,
             compare_op=NOT_EQUAL,
             comparator=PB.Comparator(
                 name=COMPARATOR, serialized_comparator=_encode_comparator(value)

@@ -68,7 +68,7 @@ class Regions:
 
     def __init__(self, servers: Servers, registry: Registry, clock: Clock) -> None:
         self._clock = clock
-        self._chance = Random()
+        self._rng = Random()
         self._tables: dict[bytes, _Known] = {}
         self._meta = SoleService(servers, "ClientService", registry.find_meta, UNREADABLE)
 
@@ -118,7 +118,7 @@ class Regions:
     # ------------------------------------------------------------------------------- details
 
     def _look_up(self, table: bytes, row: bytes, due_ms: int, before: bool) -> Location:
-        for _ in PAUSES.tries(self._clock, self._chance, due_ms=due_ms):
+        for _ in PAUSES.tries(self._clock, self._rng, due_ms=due_ms):
             found = self._read_region(table, row, due_ms, before)
             if found is not None and found.has(row, before):
                 self._keep(found)

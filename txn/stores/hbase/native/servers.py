@@ -137,7 +137,7 @@ class SoleService:
         self._name = name
         self._find = find
         self._failure = failure
-        self._chance = Random()
+        self._rng = Random()
         self._address: Address | None = None
 
     def forget(self, address: Address) -> None:
@@ -155,7 +155,7 @@ class SoleService:
         """
         clock = self._servers.clock
         cause: Exception | None = None
-        for _ in PAUSES.tries(clock, self._chance, due_ms=due_ms):
+        for _ in PAUSES.tries(clock, self._rng, due_ms=due_ms):
             call = None
             try:
                 address = self._address or self._find(due_ms)

@@ -25,10 +25,10 @@ from txn.model import (
     Family,
     Key,
     Row,
-    Unless,
+    RowExclusion,
     check_count,
+    check_exclusion,
     check_targets,
-    check_unless,
 )
 from txn.stores.base import Feature
 from txn.stores.hbase.native.batch import Batches
@@ -74,7 +74,7 @@ class NativeStore(Forked):
 
     def __init__(self, target: Target, clock: Clock) -> None:
         self._clock = clock
-        self._chance = Random()
+        self._rng = Random()
         self._servers = Servers(target, clock)
         registry = Registry(target, self._servers, clock)
         self._regions = Regions(self._servers, registry, clock)
@@ -141,17 +141,17 @@ class NativeStore(Forked):
         start: bytes = b"",
         stop: bytes | None = None,
         columns: Columns = None,
-        unless: Unless | None = None,
+        exclude: RowExclusion | None = None,
         *,
         reverse: bool = False,
     ) -> Iterator[Row]:
         """Yield the rows, a page at a time; between the pages the servers hold nothing for us."""
-        check_unless(columns, unless)
+        check_exclusion(columns, exclude)
         limit = FIRST_PAGE_ROWS
         sought = None if columns is None else list(columns)
-        rest: ScanRange | None = ScanRange(table, start, stop or b"", sought, unless, reverse)
+        rest: ScanRange | None = ScanRange(table, start, stop or b"", sought, exclude, reverse)
         named = [Key(b"-", family, column, table) for family, column in columns or ()]
-        named += [Key(b"-", unless.family, unless.column, table)] if unless else []
+        named += [Key(b"-", exclude.family, exclude.column, table)] if exclude else []
         if stop and start >= stop:
             return
         while rest is not None:
@@ -164,7 +164,7 @@ class NativeStore(Forked):
             yield from page
             limit = min(4 * limit, PAGE_ROWS)
 
-    def together(self, work: Callable[[], None]) -> None:
+    def atomically(self, work: Callable[[], None]) -> None:
         """Run the function: HBase has nothing that would make its calls one."""
         work()
 
@@ -209,7 +209,7 @@ class NativeStore(Forked):
         table, request = wanted.table, make_scan(wanted, limit)
         due_ms = self._batches.due_ms()
         cause: Exception | None = None
-        for _ in PAUSES.tries(self._clock, self._chance, due_ms=due_ms):
+        for _ in PAUSES.tries(self._clock, self._rng, due_ms=due_ms):
             region = wanted.find_region(self._regions, due_ms)
             request.region.type, request.region.value = BY_NAME, region.name
             try:

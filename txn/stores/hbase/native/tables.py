@@ -29,7 +29,7 @@ class MasterTables:
     def __init__(self, servers: Servers, registry: Registry, clock: Clock) -> None:
         self._servers = servers
         self._clock = clock
-        self._chance = Random()
+        self._rng = Random()
         self._master = SoleService(
             servers, "MasterService", registry.find_master, "no answer from the master"
         )
@@ -126,7 +126,7 @@ class MasterTables:
         wanted = PB.GetProcedureResultRequest(proc_id=started.proc_id)
         cause = None
         try:
-            for _ in PAUSES.tries(self._clock, self._chance, due_ms=due_ms):
+            for _ in PAUSES.tries(self._clock, self._rng, due_ms=due_ms):
                 done, _ = self._master.ask(
                     "getProcedureResult", wanted, PB.GetProcedureResultResponse, due_ms
                 )

@@ -1,0 +1,161 @@
+"""The coordinates of charts, which templates write as SVG. No text of a user is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+from recovery.inspect import Explanation
+from recovery.text import duration_text, time_text
+from txn.protocol.statuses import Status
+
+WIDTH = 960
+LEAST = 70
+"""The least width of a phase, in which there is room for its name."""
+
+BARS_HEIGHT = 120
+
+DONE_AFTER = {
+    Status.PART: "wait for its transaction",
+    Status.WRITTEN: "lock",
+    Status.LOCKED: "assert",
+    Status.ASSERTED: "put",
+    Status.PUT: "clean",
+    Status.CLEANING: "unlock",
+    Status.ABORTING: "unlock",
+}
+"""The work that is done while a row has a status."""
+
+TONES = {
+    Status.ASSERTED: "other",
+    Status.PUT: "other",
+    Status.CLEANING: "other",
+    Status.COMPLETE: "good",
+    Status.ABORTING: "bad",
+    Status.ABORTED: "bad",
+}
+
+
+class Segment(NamedTuple):
+    """The time between two statuses; the last one of an unfinished transaction is open."""
+
+    x: float
+    width: float
+    name: str
+    duration: str
+    tone: str
+    is_open: bool
+
+
+class Mark(NamedTuple):
+    """A status that was reached."""
+
+    x: float
+    name: str
+    at: str
+    tone: str
+
+
+class Timeline(NamedTuple):
+    """The life of a transaction, from left to right, and the same in a sentence."""
+
+    marks: Sequence[Mark]
+    segments: Sequence[Segment]
+    summary: str
+
+
+class Bar(NamedTuple):
+    """A part of a column of bars."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    tone: str
+
+
+class Bars(NamedTuple):
+    """Columns from left to right, each of bars upon each other. top: the value at the top of the
+    chart; lines: values of its horizontal lines, and where these are."""
+
+    bars: Sequence[Bar]
+    top: float
+    lines: Sequence[tuple[float, float]]
+
+
+def draw_timeline(found: Explanation, now_ms: int) -> Timeline | None:
+    """Return the statuses of a transaction as marks on a line, and what was done between them; None
+    for a row without a status. The last phase of an unfinished transaction ends now."""
+    times = found.statuses
+    if not times:
+        return None
+    is_open = not times[-1].status.is_finished
+    lengths = [later.since - each.since for each, later in pairwise(times)]
+    lengths += [now_ms - times[-1].since] if is_open else []
+    lengths = [max(0, length) for length in lengths]
+    tones = [TONES.get(each.status, "warn") for each in times]
+    widths = _share(lengths)
+    starts = list(accumulate(widths, initial=10.0))
+    marks = [
+        Mark(x, str(each.status), time_text(each.since), tone)
+        for x, each, tone in zip(starts, times, tones, strict=False)
+    ]
+    following = [*(each.status for each in times[1:]), None]
+    segments = [
+        Segment(
+            starts[index],
+            widths[index],
+            _name_work(times[index].status, following[index]),
+            duration_text(length),
+            tones[index],
+            is_open and index == len(times) - 1,
+        )
+        for index, length in enumerate(lengths)
+    ]
+    summary = ", ".join(f"{each.status} at {time_text(each.since)}" for each in times)
+    return Timeline(marks, segments, summary)
+
+
+def _share(lengths: Sequence[int]) -> list[float]:
+    """Divide the width: each phase has the least, and the rest by how long it took."""
+    rest = max(0, WIDTH - 120 - LEAST * len(lengths))
+    if not any(lengths):
+        lengths = [1] * len(lengths)
+    return [LEAST + rest * length / sum(lengths) for length in lengths]
+
+
+def _name_work(status: Status, following: Status | None) -> str:
+    if status is Status.WRITTEN and following is Status.ASSERTED:
+        return "lock, assert"
+    if status is Status.ASSERTED and following is Status.COMPLETE:
+        return "put, unlock"
+    if following is Status.ABORTING:
+        return "given up"
+    return DONE_AFTER.get(status, "")
+
+
+def draw_bars(columns: Sequence[Sequence[float]], tones: Sequence[str], width: int = 720) -> Bars:
+    """Return columns of bars, in which the values of a column have these tones."""
+    top = round_up(max((sum(column) for column in columns), default=0))
+    step = width / max(1, len(columns))
+    bars = []
+    for index, column in enumerate(columns):
+        base = float(BARS_HEIGHT)
+        for value, tone in zip(column, tones, strict=True):
+            height = BARS_HEIGHT * value / top
+            if height:
+                base -= height
+                bars.append(Bar(index * step, base, step * 0.8, height, tone))
+    lines = [(top * part, BARS_HEIGHT * (1 - part)) for part in (0.0, 0.5, 1.0)]
+    return Bars(bars, top, lines)
+
+
+def round_up(value: float) -> float:
+    """Return the least of 1, 2, 5, 10, 20 and so on that is not below the value."""
+    size = 1.0
+    while True:
+        for first in (1, 2, 5):
+            if first * size >= value:
+                return first * size
+        size *= 10

@@ -1,0 +1,139 @@
+"""What all requests share: the open store, and what the console has read of it in the background.
+
+The background reads the last hour, the unfinished transactions of the whole table, and the metrics
+of servers. It reads only while somebody visits, and rests for most of the time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+from recovery.bounds import LookLimits
+from recovery.console.jobs import Doctor, Jobs
+from recovery.console.locks import CachedLeases, CachedLocks
+from recovery.console.metrics import ServerMetrics, StoreCollector, measure
+from recovery.console.search import Searches
+from recovery.console.settings import ConsoleSettings
+from recovery.console.statistics import Hour, Sampler
+from recovery.console.unfinished import Unfinished, UnfinishedScan
+from recovery.opening import open_store_of
+from recovery.scan import find_transaction
+from txn.errors import TxnError
+from txn.policy import Policy
+from txn.protocol.context import Context
+from txn.protocol.row import TransactionRow
+from txn.text import name_failure
+
+LOG = logging.getLogger("txn.console")
+STEP_MS = 300
+SHORTEST_REST_S = 1.0
+REST = 4
+"""How many times as long as it reads the background rests: it takes a fifth of a core."""
+
+VISIT_MS = 60_000
+STOP_S = 10
+OLDEST = 10
+"""How many of the longest unfinished are read wholly, each of which may have some megabytes."""
+
+PATIENT = Policy(store_patience_ms=1_000)
+"""For how long a page goes on asking a store that fails; checks and repairs have more patience."""
+
+
+class Background:
+    """What the background has read so far. trouble: why it could not read the last time."""
+
+    def __init__(self, context: Context, servers: Sequence[str]) -> None:
+        self.servers = ServerMetrics(servers, context.clock)
+        self.unfinished: Unfinished | None = None
+        self.oldest: Sequence[TransactionRow] = ()
+        self.trouble: str | None = None
+        self._context = context
+        self._sampler = Sampler(context)
+        self._scan = UnfinishedScan(context)
+        self._is_visited = threading.Event()
+        self._visited_ms = 0
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="txn-console", daemon=True)
+        self._thread.start()
+
+    @property
+    def hour(self) -> Hour:
+        """The last hour, as far as it was sampled."""
+        return self._sampler.hour
+
+    def visit(self) -> None:
+        """Say that somebody visits, so that the background reads."""
+        self._visited_ms = self._context.clock.monotonic_ms()
+        self._is_visited.set()
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._stopped.set()
+        self._is_visited.set()
+        self._thread.join(STOP_S)
+
+    def _run(self) -> None:
+        """Read until told to stop. An error of the store is shown and waited out."""
+        while self._is_visited.wait() and not self._stopped.is_set():
+            began_ms = self._context.clock.monotonic_ms()
+            try:
+                self._take_step()
+                self.trouble = None
+            except TxnError as error:
+                LOG.warning("the store cannot be read: %s", name_failure(error))
+                self.trouble = str(error)
+            except Exception:  # what is shown would only grow old, and nobody would know
+                LOG.exception("the background failed")
+                self.trouble = "the background failed; the log of the console says why"
+            now_ms = self._context.clock.monotonic_ms()
+            if now_ms - self._visited_ms > VISIT_MS:
+                self._is_visited.clear()
+            self._stopped.wait(max(SHORTEST_REST_S, (now_ms - began_ms) * REST / 1000))
+
+    def _take_step(self) -> None:
+        self._sampler.refresh(STEP_MS)
+        found = self._scan.advance(STEP_MS)
+        # The first round is shown on its way, later ones when they are whole.
+        if found.is_complete or self._scan.latest is None:
+            rows = [find_transaction(self._context, head.row_key) for head in found.oldest[:OLDEST]]
+            self.oldest = [row for row in rows if row is not None and not row.is_over]
+            self.unfinished = found
+        self.servers.refresh()
+
+
+class Console:
+    """The store of a console, and what has been found out about it."""
+
+    def __init__(self, settings: ConsoleSettings, opened: Context) -> None:
+        counted, self.registry = measure(opened)
+        context = replace(counted, policy=PATIENT)
+        self.settings = settings
+        self.context = context
+        self.limits = LookLimits()
+        self.background = Background(context, settings.servers)
+        self.searches = Searches(context, self.limits, lambda: self.background.unfinished)
+        self.jobs = Jobs(counted)
+        found = self.background
+        self.registry.register(StoreCollector(lambda: found.unfinished, lambda: found.hour))
+        self.doctor = Doctor(context)
+        self.locks = CachedLocks(settings, context)
+        self.leases = CachedLeases(settings)
+
+    def close(self) -> None:
+        """End what is under way."""
+        for each in (self.background, self.searches, self.jobs, self.locks):
+            each.close()
+
+
+@contextmanager
+def open_console(settings: ConsoleSettings) -> Iterator[Console]:
+    """Open the store and read in the background until the block is left."""
+    with ExitStack() as ends:
+        context = ends.enter_context(open_store_of(settings.store, settings.transactions))
+        console = Console(settings, context)
+        ends.callback(console.close)
+        yield console

@@ -1,0 +1,305 @@
+"""Statistics of the last hour, minute by minute, estimated from a few rows of each.
+
+Of a minute the first rows are read; if there are more, the minute is taken to go on as it began. A
+minute that is over, and whose transactions have ended, is sampled once and kept; the last three
+are sampled again each time. A transaction counts in the minute in which it was begun by its owner's
+clock. A fenced database keeps no rows of transactions of one row and family: these are not counted.
+Nothing here writes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import NamedTuple, TypeVar
+
+from recovery.bounds import Budget, LookLimits
+from txn.errors import CorruptRowError, InvalidRequestError
+from txn.model import Key, Row
+from txn.protocol.codec import decode_buffer
+from txn.protocol.context import Context, call_store
+from txn.protocol.listing import find_buckets, name_time, scan_transactions
+from txn.protocol.row import (
+    FAMILY,
+    TransactionRow,
+    column,
+    created_ms,
+    decode_row,
+    is_row_key,
+    parent_of,
+)
+from txn.protocol.statuses import Status
+from txn.request import Request
+from txn.text import unescape
+
+T = TypeVar("T")
+
+MINUTE_MS = 60_000
+MINUTES = 60
+RECENT = 3
+"""So many minutes, with the one under way, are sampled again each time."""
+OUTCOME_CELLS = [(FAMILY, b"status"), (FAMILY, b"reason")]
+CONFLICTS = frozenset(
+    {
+        "key is locked",
+        "key of a scanned range is locked",
+        "scanned rows keep changing",
+        "deadline passed waiting for a lock",
+        "others are always faster",
+    }
+)
+"""With which words a reason begins where another transaction was in the way."""
+OVERTAKEN = re.compile(
+    r"assertion failed: assertion (?P<key>.+?) has (?:version \d+|no version), seen "
+)
+_KEY = re.compile(r": key (?P<key>.+?)(?:, holder .*)?\Z", re.DOTALL)
+_MOST_WORDS = 80
+NO_STATUS = "no status"
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSize:
+    """How much is read of a minute, in all buckets: rows of which the status and the reason, and
+    rows whose requests are read, up to these bytes. most_keys: how many keys of a request count;
+    kept: how many keys and reasons are kept of a minute, and told of an hour."""
+
+    rows: int = 200
+    whole_rows: int = 40
+    bytes_: int = 256_000
+    most_keys: int = 100
+    kept: int = 100
+    told: int = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Minute:
+    """What was begun in a minute, estimated, and what has become of it since.
+
+    sampled: how many rows were read for that; is_whole: they were all that there are. conflicts: of
+    the aborted those that met another transaction, and by the table where they did, which is
+    empty where the reason does not name it. undecided: they may go either way, or nobody knows.
+    statuses: how many have each by now.
+    """
+
+    began_ms: int
+    sampled: int
+    is_whole: bool
+    started: int
+    committed: int
+    aborted: int
+    undecided: int
+    conflicts: int
+    conflicts_by_table: Mapping[bytes, int]
+    statuses: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Hour:
+    """The last hour, as far as it was sampled: the oldest minute first.
+
+    as_of: when it was sampled last, by our clock. missing: how many minutes were not sampled yet.
+    keys: which were named most often, in the requests that were read, whole_rows of them. reasons:
+    why transactions were aborted, estimated, by the first words. conflicts_by_table: estimated.
+    """
+
+    as_of: int
+    minutes: tuple[Minute, ...] = ()
+    missing: int = MINUTES
+    whole_rows: int = 0
+    keys: tuple[tuple[Key, int], ...] = ()
+    reasons: tuple[tuple[str, int], ...] = ()
+    conflicts_by_table: tuple[tuple[bytes, int], ...] = ()
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether rows of its minutes were not read, so that its numbers are estimates."""
+        return not all(minute.is_whole for minute in self.minutes)
+
+
+class Reason(NamedTuple):
+    """Why a transaction was aborted, in the words that it has in common with others; table: where
+    it met another one; None: it did not, and empty: nobody knows where."""
+
+    words: str
+    table: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """What was read of a minute, and when. reasons and tables are estimates for all of it; keys and
+    whole_rows tell of the requests that were read."""
+
+    minute: Minute
+    taken_ms: int
+    reasons: Counter[str]
+    whole_rows: int
+    keys: Counter[Key]
+
+
+class Sampler:
+    """The last hour of a store. `hour` is what the last `refresh` has found."""
+
+    def __init__(self, context: Context, size: SampleSize | None = None) -> None:
+        self.hour = Hour(context.clock.wall_ms())
+        self._context = context
+        self._size = size or SampleSize()
+        self._samples: dict[int, _Sample] = {}
+
+    def refresh(self, ms: int = 1_000) -> Hour:
+        """Sample the last minutes, and for about this time those that were not sampled yet, the
+        newest first; at least one of these."""
+        clock = self._context.clock
+        due_ms = clock.monotonic_ms() + ms
+        now = clock.wall_ms() // MINUTE_MS
+        salt_buckets = find_buckets(self._context)
+        minutes = [at * MINUTE_MS for at in range(now, now - MINUTES, -1)]
+        self._samples = {at: self._samples[at] for at in minutes if at in self._samples}
+        for at in minutes[:RECENT]:
+            self._samples[at] = self._sample(at, salt_buckets)
+        for at in minutes[RECENT:]:
+            if not self._has_settled(at):
+                self._samples[at] = self._sample(at, salt_buckets)
+                if clock.monotonic_ms() >= due_ms:
+                    break
+        self.hour = self._sum_up(clock.wall_ms())
+        return self.hour
+
+    def _has_settled(self, began_ms: int) -> bool:
+        sample = self._samples.get(began_ms)
+        return sample is not None and sample.taken_ms >= began_ms + RECENT * MINUTE_MS
+
+    def _sample(self, began_ms: int, salt_buckets: Sequence[bytes]) -> _Sample:
+        taken_ms = self._context.clock.wall_ms()
+        listed = scan_transactions(
+            self._context,
+            name_time(began_ms),
+            name_time(began_ms + MINUTE_MS),
+            cells=OUTCOME_CELLS,
+            with_parts=False,
+            reverse=False,
+            salt_buckets=salt_buckets,
+        )
+        wanted = (row for row in listed if is_row_key(row.row) and parent_of(row.row) is None)
+        rows = list(islice(wanted, self._size.rows + 1))
+        is_whole = len(rows) <= self._size.rows
+        covered_ms = MINUTE_MS if is_whole else created_ms(rows.pop().row) - began_ms
+        scale = MINUTE_MS / max(1, covered_ms)
+        reasons, minute = _make_minute(began_ms, is_whole, scale, list(map(decode_row, rows)))
+        keys: Counter[Key] = Counter()
+        whole_rows = 0
+        row_keys = [row.row for row in rows[: self._size.whole_rows]]
+        for request in self._read_requests(row_keys):
+            whole_rows += 1
+            keys.update(islice(request.keys, self._size.most_keys))
+        kept = self._size.kept
+        return _Sample(
+            minute,
+            taken_ms,
+            Counter(dict(reasons.most_common(kept))),
+            whole_rows,
+            Counter(dict(keys.most_common(kept))),
+        )
+
+    def _read_requests(self, row_keys: Sequence[bytes]) -> Iterator[Request]:
+        """Yield the requests of these rows, until there are so many bytes: few of them are read at
+        first, since one may have ten megabytes."""
+        budget = Budget(self._context.clock, LookLimits(len(row_keys) + 1, self._size.bytes_))
+        for some in budget.divide(row_keys):
+            if budget.over:
+                break
+            asked = [column(self._context.table, row, b"buffer") for row in some]
+            cells = call_store(self._context, partial(self._context.store.read, asked))
+            for key, cell in cells.items():
+                if cell is not None:
+                    budget.spend(Row(key.row, {key: cell}))
+                    with suppress(CorruptRowError):  # `fsck` tells of it
+                        yield decode_buffer(cell.value).request
+
+    def _sum_up(self, now_ms: int) -> Hour:
+        samples = [self._samples[at] for at in sorted(self._samples)]
+        keys: Counter[Key] = Counter()
+        reasons: Counter[str] = Counter()
+        tables: Counter[bytes] = Counter()
+        for each in samples:
+            keys.update(each.keys)
+            reasons.update(each.reasons)
+            tables.update(each.minute.conflicts_by_table)
+        most = self._size.told
+        return Hour(
+            now_ms,
+            tuple(each.minute for each in samples),
+            MINUTES - len(samples),
+            sum(each.whole_rows for each in samples),
+            tuple(keys.most_common(most)),
+            tuple(reasons.most_common(most)),
+            tuple(tables.most_common(most)),
+        )
+
+
+def find_last_minute(hour: Hour) -> Minute | None:
+    """Return the last minute that is over; None where none was sampled yet."""
+    now = hour.as_of // MINUTE_MS
+    return next((m for m in reversed(hour.minutes) if m.began_ms // MINUTE_MS < now), None)
+
+
+def read_reason(reason: str) -> Reason:
+    """Return what a reason, as rows keep it, has in common with others."""
+    words = reason.partition(":")[0]
+    if is_outdated := OVERTAKEN.match(reason):
+        return Reason("what was read has changed", _find_table(is_outdated["key"]))
+    if words not in CONFLICTS:
+        return Reason(words[:_MOST_WORDS], None)
+    match = _KEY.search(reason)
+    return Reason(words, _find_table(match["key"]) if match else b"")
+
+
+def _find_table(key: str) -> bytes:
+    table, slash, _ = key.partition("/")
+    try:
+        return unescape(table) if slash else b""
+    except InvalidRequestError:  # it is no key
+        return b""
+
+
+def _make_minute(
+    began_ms: int, is_whole: bool, scale: float, rows: Sequence[TransactionRow]
+) -> tuple[Counter[str], Minute]:
+    """Return why transactions of a minute were aborted, and the minute, estimated from the rows."""
+
+    def estimate(counts: Mapping[T, int]) -> Counter[T]:
+        return Counter({name: round(scale * number) for name, number in counts.items()})
+
+    outcomes = [_find_outcome(row.status) for row in rows]
+    found = estimate(Counter(outcomes))
+    reasons = [
+        read_reason(row.reason)
+        for row, outcome in zip(rows, outcomes, strict=True)
+        if outcome == "aborted" and row.reason is not None
+    ]
+    tables = [reason.table for reason in reasons if reason.table is not None]
+    minute = Minute(
+        began_ms,
+        len(rows),
+        is_whole,
+        started=round(scale * len(rows)),
+        committed=found["committed"],
+        aborted=found["aborted"],
+        undecided=found["undecided"],
+        conflicts=round(scale * len(tables)),
+        conflicts_by_table=estimate(Counter(tables)),
+        statuses=estimate(Counter(str(row.status or NO_STATUS) for row in rows)),
+    )
+    return estimate(Counter(reason.words for reason in reasons)), minute
+
+
+def _find_outcome(status: Status | None) -> str:
+    if status is None:
+        return "undecided"
+    if status is Status.ABORTED or status is Status.ABORTING:
+        return "aborted"
+    return "committed" if status.is_decided else "undecided"

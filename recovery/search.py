@@ -1,0 +1,185 @@
+"""The search for transactions, newest first: by id, key, table, status, label or age.
+
+A page reads no more than its limits, whatever the size of the table, and says where the next one
+begins. All pages together read each row once. Nothing here writes.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from recovery.bounds import Budget, LookLimits, Stop
+from recovery.scan import AHEAD_MS, has_piece, reaches_part, whole_row
+from txn.errors import InvalidRequestError
+from txn.model import Key, Row
+from txn.protocol.context import Context
+from txn.protocol.listing import NAME, NAME_END, name_time, scan_transactions, strip_bucket
+from txn.protocol.row import (
+    TransactionRow,
+    created_ms,
+    decode_row,
+    is_row_key,
+    parent_of,
+    strip_database,
+)
+from txn.protocol.statuses import Status
+from txn.request import Request
+
+DEFAULT = LookLimits()
+COUNT = 50
+_TIME = re.compile(rb"\d{13}")
+_PIECE = re.compile(
+    rb"(?:\d\d\.)?(?:transaction\.(\d{0,13}|\d{13}\.[0-9a-f]*)|(\d{13}(?:\.[0-9a-f]*)?))"
+    rb"(?:\.part-[\d-]*)?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What to search for. A field that is not given holds for every transaction.
+
+    id_: a piece of the row key, as `txn show` takes it; one with a `-` means rows of parts. If it
+    is a whole row key or begins with the time, the search goes there directly; 13 digits alone are
+    a time.
+    key, table: which the request names. label: `name=value`, or a text within a label.
+    statuses: None among them is a row without a status. older_than_ms, newer_than_ms: for how long
+    the row has had its status. with_parts: find rows of parts as well.
+    """
+
+    id_: bytes = b""
+    key: Key | None = None
+    table: bytes | None = None
+    statuses: frozenset[Status | None] | None = None
+    label: str | None = None
+    older_than_ms: int | None = None
+    newer_than_ms: int | None = None
+    with_parts: bool = False
+
+    @property
+    def finds_parts(self) -> bool:
+        """Whether rows of parts are searched for: no other row key has a `-`."""
+        return self.with_parts or reaches_part(self.id_)
+
+    @property
+    def is_for_unfinished(self) -> bool:
+        """Whether all that it can find is unfinished."""
+        return bool(self.statuses) and not any(
+            status is None or status.is_finished for status in self.statuses or ()
+        )
+
+    def match(self, row: Row, now_ms: int) -> TransactionRow | None:
+        """Return the transaction of a row if the query finds it."""
+        if not is_row_key(row.row) or not self.matches_key(row.row):
+            return None
+        found = decode_row(row)
+        request = found.buffer.request if found.buffer else None
+        is_found = self._matches_status(found, now_ms) and self._matches_request(request)
+        return found if is_found else None
+
+    def matches_key(self, row_key: bytes) -> bool:
+        """Whether the query may find a transaction with this row key."""
+        if parent_of(row_key) is not None and not self.finds_parts:
+            return False
+        return not self.id_ or has_piece(row_key, self.id_)
+
+    def _matches_status(self, row: TransactionRow, now_ms: int) -> bool:
+        if self.statuses is not None and row.status not in self.statuses:
+            return False
+        age_ms = max(0, now_ms - (row.since or row.newest))
+        if self.older_than_ms is not None and age_ms < self.older_than_ms:
+            return False
+        return self.newer_than_ms is None or age_ms <= self.newer_than_ms
+
+    def _matches_request(self, request: Request | None) -> bool:
+        if self.key is None and self.table is None and self.label is None:
+            return True
+        if request is None or not self._matches_labels(request):  # it may not decode
+            return False
+        keys = request.keys
+        if self.key is not None and self.key not in keys:
+            return False
+        return self.table is None or any(key.table == self.table for key in keys)
+
+    def _matches_labels(self, request: Request) -> bool:
+        if self.label is None:
+            return True
+        name, equals, text = self.label.partition("=")
+        if equals:
+            return request.labels.get(name) == text
+        return any(name in each for label in request.labels.items() for each in label)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPage:
+    """Transactions, the newest first.
+
+    next: the cursor of the next page; None: the beginning of the table was reached. read: how many
+    rows were read. stopped: why the page ends; back_to: the time (ms) at which the last row that
+    was read was begun; None: the beginning was reached.
+    """
+
+    rows: list[TransactionRow]
+    next: bytes | None
+    read: int
+    stopped: Stop
+    back_to: int | None = None
+
+
+def find_page(
+    context: Context,
+    query: Query,
+    before: bytes | None = None,
+    limits: LookLimits = DEFAULT,
+    count: int = COUNT,
+) -> SearchPage:
+    """Return the newest transactions that the query finds, or those before a cursor: the `next` of
+    a page, a row key, or a time of 13 digits. InvalidRequestError for any other cursor."""
+    cells = whole_row(context, query.id_) if is_row_key(query.id_) else None
+    if cells is not None:
+        return SearchPage([decode_row(cells)], None, 1, Stop.BEGINNING)
+    now_ms = context.clock.wall_ms()
+    low, high = _find_range(query, now_ms)
+    if before is not None:
+        high = min(high, read_cursor(before))
+    since = b"" if query.newer_than_ms is None else name_time(now_ms - query.newer_than_ms)
+    is_cut = low < since < high  # older rows can be among it, if they were finished late
+    budget = Budget(context.clock, limits)
+    rows: list[TransactionRow] = []
+    low = since if is_cut else low
+    for row in scan_transactions(context, low, high, with_parts=query.finds_parts):
+        budget.spend(row)
+        if (found := query.match(row, now_ms)) is not None:
+            rows.append(found)
+        stop = Stop.FOUND if len(rows) >= count else budget.over
+        if stop is not None:
+            return SearchPage(rows, row.row, budget.rows, stop, _find_time(row.row))
+    if is_cut:
+        cursor = since.removeprefix(NAME)
+        return SearchPage(rows, cursor, budget.rows, Stop.AGE, int(cursor))
+    return SearchPage(rows, None, budget.rows, Stop.BEGINNING)
+
+
+def read_cursor(cursor: bytes) -> bytes:
+    """Return the position that a cursor means; InvalidRequestError if it is none."""
+    position = NAME + cursor if _TIME.fullmatch(cursor) else strip_bucket(cursor)
+    if not position.startswith(NAME):
+        raise InvalidRequestError(
+            "neither a transaction row key nor a time of 13 digits", given=cursor
+        )
+    return position
+
+
+def _find_range(query: Query, now_ms: int) -> tuple[bytes, bytes]:
+    """Return the positions between which everything lies that the query can find."""
+    low, high = NAME, NAME_END
+    if match := _PIECE.fullmatch(strip_database(query.id_)):
+        low = NAME + (match[1] if match[2] is None else match[2])
+        high = low + b"g"  # greater than any digit
+    if query.older_than_ms is not None:
+        high = min(high, name_time(now_ms - query.older_than_ms + AHEAD_MS))
+    return low, high
+
+
+def _find_time(row_key: bytes) -> int | None:
+    return created_ms(row_key) if is_row_key(row_key) else None

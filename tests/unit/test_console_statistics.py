@@ -1,0 +1,265 @@
+"""The last hour from a bounded sample: estimates, what is kept, and a bounded cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from recovery.console.statistics import (
+    MINUTE_MS,
+    MINUTES,
+    Hour,
+    Minute,
+    Reason,
+    Sampler,
+    SampleSize,
+    read_reason,
+)
+from tests.unit.test_search import NOW_MS, TXN, Fetching, Rows
+from tests.unit.worlds import TABLE, World, X, Y, Z
+from txn.assertions import Some, Version
+from txn.errors import AbortedError, AssertionFailedError, ConflictError, DeadlineError
+from txn.model import Edit, Key, Mutation, Row
+from txn.protocol.row import child_key, column, new_row_key
+from txn.protocol.statuses import Status
+from txn.request import Request
+from txn.text import reason_text
+
+THIS = NOW_MS - NOW_MS % MINUTE_MS
+PAST = 10 * MINUTE_MS
+
+
+def sample_all(rows: Rows, **options: Any) -> Hour:
+    return Sampler(rows.context, **options).refresh(10**9)
+
+
+def find_minute(hour: Hour, began_ms: int) -> Minute:
+    return next(each for each in hour.minutes if each.began_ms == began_ms)
+
+
+def put_reason(rows: Rows, row_keys: list[bytes], reason: str) -> None:
+    edits = [Edit(column(TXN, row, b"reason"), reason.encode(), 1) for row in row_keys]
+    rows.store.write(edits)
+
+
+@pytest.mark.parametrize("prefixes", [[b""], [b"00.", b"01.", b"02."]])
+def test_a_minute_of_few_rows_is_counted(prefixes: list[bytes]) -> None:
+    """Nothing is estimated where all is read."""
+    rows = Rows()
+    began = THIS - PAST
+    keys = [prefix + new_row_key(began + at, at) for at in range(10) for prefix in prefixes]
+    many = len(prefixes)
+    rows.put(keys)
+    rows.put(keys[: 3 * many], Status.ABORTED, at_ms=NOW_MS + 1)
+    rows.put(keys[3 * many : 4 * many], Status.LOCKED, at_ms=NOW_MS + 1)
+    put_reason(rows, keys[:many], "key is locked: key data/r/d:x, holder transaction.1")
+    rows.put([new_row_key(began - 1, 1), new_row_key(began + MINUTE_MS, 1)])
+    found = find_minute(sample_all(rows), began)
+    assert found == Minute(
+        began,
+        10 * many,
+        True,
+        started=10 * many,
+        committed=6 * many,
+        aborted=3 * many,
+        undecided=many,
+        conflicts=many,
+        conflicts_by_table={b"data": many},
+        statuses={"5-COMPLETE": 6 * many, "7-ABORTED": 3 * many, "1-LOCKED": many},
+    )
+
+
+@pytest.mark.parametrize("prefixes", [[b""], [b"00.", b"01."]])
+def test_a_minute_of_many_rows_is_estimated(prefixes: list[bytes]) -> None:
+    """From what its first rows say of the rest."""
+    rows, rng = Rows(), Random(2)
+    began = THIS - PAST
+    keys = [
+        rng.choice(prefixes) + new_row_key(began + 10 * at, rng.getrandbits(128))
+        for at in range(6_000)
+    ]
+    rows.put(keys)
+    rows.put(keys[::4], Status.ABORTED, at_ms=NOW_MS + 1)
+    put_reason(rows, keys[::8], "key is locked: key data/r/d:x, holder transaction.1")
+    hour = sample_all(rows)
+    found = find_minute(hour, began)
+    assert not found.is_whole
+    assert found.sampled == 200
+    assert found.started == pytest.approx(6_000, rel=0.2)
+    assert found.aborted == pytest.approx(1_500, rel=0.4)
+    assert found.conflicts == pytest.approx(750, rel=0.5)
+    assert found.committed + found.aborted == pytest.approx(found.started, abs=2)
+    assert hour.conflicts_by_table == ((b"data", found.conflicts),)
+    assert hour.reasons == (("key is locked", found.conflicts),)
+
+
+def test_the_cost_of_a_refresh_is_not_that_of_the_table() -> None:
+    """A busy hour is looked at as quickly as a quiet one."""
+    costs = []
+    for number in (3_000, 20_000):
+        rows, rng = Rows(), Random(3)
+        rows.put(
+            [
+                new_row_key(THIS - at * 60 * MINUTE_MS // number, rng.getrandbits(128))
+                for at in range(number)
+            ]
+        )
+        store = Fetching(rows.store)
+        hour = Sampler(replace(rows.context, store=store)).refresh(10**9)
+        assert hour.missing == 0
+        costs.append((sum(store.calls.values()), store.rows))
+    assert [calls for calls, _ in costs] == [costs[0][0]] * 2
+    assert costs[1][0] <= 10 * MINUTES
+    assert costs[1][1] <= MINUTES * 201
+
+
+def test_the_hottest_keys_are_told() -> None:
+    """Of what was read wholly, which is bounded in rows and bytes."""
+    rows = Rows()
+    hot, cold = Key("hot", "d", "x", "data"), Key("cold", "d", "x", "data")
+    for at in range(30):
+        keys = [hot, cold] if at % 3 == 0 else [hot]
+        request = Request(tuple(Mutation(key, b"1") for key in keys))
+        rows.put([new_row_key(THIS - PAST + at, at)], request=request)
+    hour = sample_all(rows)
+    assert hour.keys == ((hot, 30), (cold, 10))
+    assert hour.whole_rows == 30
+    few = sample_all(rows, size=SampleSize(whole_rows=6, told=1))
+    assert (few.whole_rows, few.keys) == (6, ((hot, 6),))
+    small = sample_all(rows, size=SampleSize(bytes_=1))
+    assert small.whole_rows == 1
+    narrow = sample_all(rows, size=SampleSize(most_keys=1))
+    assert narrow.keys == ((hot, 30),)
+
+
+def test_a_request_that_does_not_decode_is_passed_over() -> None:
+    """What has become of its transaction counts all the same."""
+    rows = Rows()
+    (row_key,) = rows.put([new_row_key(THIS - PAST, 1)])
+    rows.store.write([Edit(column(TXN, row_key, b"buffer"), b"junk", NOW_MS + 1)])
+    hour = sample_all(rows)
+    assert (hour.whole_rows, find_minute(hour, THIS - PAST).committed) == (0, 1)
+
+
+def test_rows_of_parts_are_not_counted() -> None:
+    """A transaction in parts is one."""
+    rows = Rows()
+    whole = new_row_key(THIS - PAST, 1)
+    rows.put([whole])
+    rows.put([child_key(whole, 0, number) for number in range(1_000)], Status.PART)
+    hour = sample_all(rows)
+    found = find_minute(hour, THIS - PAST)
+    assert (found.started, found.sampled, found.is_whole) == (1, 1, True)
+    assert hour.whole_rows == 1
+
+
+class Lasting(Fetching):
+    """A store whose scans take a tenth of a second, and which notes their beginnings."""
+
+    def __init__(self, rows: Rows) -> None:
+        super().__init__(rows.store)
+        self.starts: list[bytes] = []
+        self._clock = rows.clock
+
+    def scan(self, *args: Any, **options: Any) -> Iterator[Row]:
+        self._clock.advance(100)
+        self.starts.append(args[1])
+        yield from super().scan(*args, **options)
+
+
+def test_a_refresh_goes_on_where_it_stopped() -> None:
+    """The newest first; the last three each time, and the others once."""
+    rows = Rows()
+    rows.put([new_row_key(THIS, 1)])
+    store = Lasting(rows)
+    sampler = Sampler(replace(rows.context, store=store))
+    hours = []
+    while not hours or hours[-1].missing:
+        began_ms = rows.clock.monotonic_ms()
+        hours.append(sampler.refresh(2_000))
+        assert rows.clock.monotonic_ms() - began_ms <= 3_000
+    assert 3 < len(hours) < 10
+    assert hours[0].minutes[-1].began_ms == THIS
+    assert sampler.hour == hours[-1]
+    missing = [hour.missing for hour in hours]
+    assert missing == sorted(missing, reverse=True)
+    store.starts.clear()
+    sampler.refresh(2_000)
+    times = {int(start[-13:]) for start in store.starts if len(start) > 20}
+    assert len(times) == 3
+
+
+def test_a_minute_is_kept_once_it_has_settled() -> None:
+    """What was begun in it may end a while later; so it is sampled again until then."""
+    rows = Rows()
+    began = THIS
+    (row_key,) = rows.put([new_row_key(began, 1)], Status.LOCKED)
+    sampler = Sampler(rows.context)
+    assert find_minute(sampler.refresh(10**9), began).undecided == 1
+    rows.put([row_key], Status.COMPLETE, at_ms=NOW_MS + 1)
+    rows.clock.advance(3 * MINUTE_MS)
+    assert find_minute(sampler.refresh(10**9), began).committed == 1
+    rows.put([new_row_key(began, 2)])
+    rows.clock.advance(MINUTE_MS)
+    assert find_minute(sampler.refresh(10**9), began).started == 1
+    rows.clock.advance(MINUTES * MINUTE_MS)
+    hour = sampler.refresh(10**9)
+    assert hour.minutes[0].began_ms > began
+    assert len(hour.minutes) == MINUTES
+
+
+def test_an_empty_table_had_a_quiet_hour() -> None:
+    """Nothing is missing then."""
+    hour = sample_all(Rows())
+    assert (hour.missing, hour.whole_rows, len(hour.minutes)) == (0, 0, MINUTES)
+    assert {each.started for each in hour.minutes} == {0}
+
+
+@pytest.mark.parametrize(
+    ("error", "words", "table"),
+    [
+        (ConflictError("key is locked", key=X, holder=b"t"), "key is locked", TABLE),
+        (ConflictError("scanned rows keep changing"), "scanned rows keep changing", b""),
+        (
+            DeadlineError("deadline passed waiting for a lock", key=Y, holder=None),
+            "deadline passed waiting for a lock",
+            TABLE,
+        ),
+        (DeadlineError("deadline passed"), "deadline passed", None),
+        (AssertionFailedError(Some(Y), {Y: None}), "assertion failed", None),
+        (AssertionFailedError(Some(Y) | Version(Y, 1), {Y: None}), "assertion failed", None),
+        (AssertionFailedError(Version(Z, 7), {Z: None}), "what was read has changed", TABLE),
+        (AssertionFailedError(Version(Z, None), {Z: None}), "what was read has changed", TABLE),
+        (
+            ConflictError("key is locked", key=Key("a, holder /b", "d", "x", b"\xff"), holder=b"t"),
+            "key is locked",
+            b"\xff",
+        ),
+    ],
+)
+def test_a_reason_tells_of_a_conflict(error: AbortedError, words: str, table: bytes | None) -> None:
+    """Another transaction was in the way; where a version has changed one was, as well."""
+    assert read_reason(reason_text(error)) == Reason(words, table)
+
+
+def test_a_reason_that_somebody_else_wrote_is_taken_as_it_is() -> None:
+    """It is only told."""
+    assert read_reason("") == Reason("", None)
+    assert read_reason(r"key is locked: key a\q/b") == Reason("key is locked", b"")
+    assert read_reason("z" * 500) == Reason("z" * 80, None)
+
+
+def test_real_aborts_are_counted() -> None:
+    """As the library writes them, and not only as these tests do."""
+    world = World()
+    world.engine.commit([Mutation(X, b"1")])
+    with pytest.raises(AssertionFailedError):
+        world.engine.commit([Mutation(X, b"2")], [Version(X, 5)])
+    hour = Sampler(world.engine.context).refresh()
+    (minute,) = [each for each in hour.minutes if each.started]
+    assert (minute.committed, minute.aborted, minute.conflicts) == (1, 1, 1)
+    assert hour.conflicts_by_table == ((TABLE, 1),)

@@ -1,0 +1,579 @@
+"""The search for transactions: order, exactly once, filters, and a cost without the table's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recovery.bounds import Budget, LookLimits, Stop
+from recovery.scan import AHEAD_MS
+from recovery.search import Query, SearchPage, find_page
+from tests.unit.worlds import TABLE, BreakingOff, World, X, Y, after_status
+from txn.clock import ManualClock
+from txn.errors import InvalidRequestError
+from txn.events import silent
+from txn.model import Cell, Edit, Family, Key, Mutation, Row
+from txn.policy import Policy
+from txn.protocol.codec import encode_buffer
+from txn.protocol.context import Context
+from txn.protocol.listing import MAX_PARTS, find_buckets, scan_transactions, strip_bucket
+from txn.protocol.row import child_key, column, new_row_key
+from txn.protocol.statuses import FENCED, SIX_PHASE, Status
+from txn.request import Request
+from txn.stores import open_store
+from txn.stores.base import Store
+from txn.testing.counting import CountingStore
+from txn.testing.faulty import Crash, Fault, Reply
+
+TXN = b"txn"
+NOW_MS = 1_700_000_000_000
+ALL = Query()
+MOST = LookLimits(rows=10**9, bytes_=10**12, ms=10**9)
+
+
+class Rows:
+    """A transaction table with rows that were put there, and nothing else."""
+
+    def __init__(self, uri: str = "memory://") -> None:
+        self.clock = ManualClock(NOW_MS)
+        self.store: Store = open_store(uri, self.clock)
+        self.store.ensure_table(TXN, {b"t": Family()})
+        rules, rng = SIX_PHASE, Random(1)
+        self.context = Context(self.store, TXN, self.clock, rng, Policy(), silent, rules)
+
+    def put(
+        self,
+        row_keys: list[bytes],
+        status: Status | None = Status.COMPLETE,
+        request: Request | None = None,
+        at_ms: int | None = None,
+    ) -> list[bytes]:
+        buffer = encode_buffer(request or Request(()), 1_000)
+        cells = {b"buffer": buffer} if status is None else {b"buffer": buffer, **told(status)}
+        self.store.write(
+            [
+                Edit(column(TXN, row, name), value, at_ms or NOW_MS)
+                for row in row_keys
+                for name, value in cells.items()
+            ]
+        )
+        return row_keys
+
+
+def told(status: Status) -> dict[bytes, bytes]:
+    return {b"status": status.encoded, status.at: b""}
+
+
+def order(row_key: bytes) -> bytes:
+    return row_key[row_key.index(b"transaction.") :]
+
+
+def list_pages(
+    context: Context, query: Query = ALL, limits: LookLimits = MOST, count: int = 50
+) -> Iterator[SearchPage]:
+    """Go through all pages."""
+    before: bytes | None = None
+    while True:
+        page = find_page(context, query, before, limits, count)
+        yield page
+        if page.next is None:
+            return
+        assert page.next != before, "no way forward"
+        before = page.next
+
+
+def list_keys_found(context: Context, *args: Any, **options: Any) -> list[bytes]:
+    return [row.row_key for page in list_pages(context, *args, **options) for row in page.rows]
+
+
+# ------------------------------------------------------------------- exactly once, in order
+
+
+MOMENTS = st.one_of(
+    st.integers(NOW_MS - 5, NOW_MS + 5),  # many of one ms
+    st.integers(0, 10**13 - 1),
+    st.integers(NOW_MS - 10**8, NOW_MS),
+)
+UIDS = st.one_of(st.integers(0, 40), st.integers(0, 2**128 - 1), st.just(2**128 - 1))
+PREFIXES = st.sampled_from([b"", b"00.", b"01.", b"07.", b"99."])
+PARTS = st.one_of(st.none(), st.tuples(st.integers(0, 99_999), st.integers(0, 99_999)))
+KEYS = st.builds(
+    lambda prefix, ms, uid, part: (
+        prefix + new_row_key(ms, uid)
+        if part is None
+        else child_key(prefix + new_row_key(ms, uid), *part)
+    ),
+    PREFIXES,
+    MOMENTS,
+    UIDS,
+    PARTS,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(KEYS, max_size=60, unique_by=order),  # what is random in a key gives it its bucket
+    st.integers(1, 9),
+    st.integers(1, 12),
+    st.booleans(),
+    st.booleans(),
+)
+def test_pages_have_each_row_once_and_in_order(
+    row_keys: list[bytes], count: int, most: int, with_parts: bool, with_statuses: bool
+) -> None:
+    """However small the limits are: buckets, equal times, clocks that are ahead, parts."""
+    rows = Rows()
+    half = len(row_keys) // 2 if with_statuses else len(row_keys)
+    rows.put(row_keys[:half])
+    rows.put(row_keys[half:], None)
+    limits = replace(MOST, rows=most)
+    found = list_keys_found(rows.context, Query(with_parts=with_parts), limits, count)
+    due = [row for row in row_keys if with_parts or b".part-" not in row]
+    in_use = {b"", *(row[: row.index(b"transaction.")] for row in row_keys[:half])}
+    due = [row for row in due if row[: row.index(b"transaction.")] in in_use]
+    assert found == sorted(due, key=order, reverse=True)
+
+
+@pytest.mark.parametrize("random", [True, False])
+@pytest.mark.parametrize("prefixes", [[b""], [b"00.", b"01."]])
+def test_thousands_of_one_millisecond_are_paged_through(
+    random: bool, prefixes: list[bytes]
+) -> None:
+    """There the row key is all that a page can be bounded by, also where its digits are alike."""
+    rows, rng = Rows(), Random(7)
+    uids = [rng.getrandbits(128) if random else number for number in range(700)]
+    due = rows.put([prefixes[uid % len(prefixes)] + new_row_key(NOW_MS, uid) for uid in uids])
+    limits = replace(MOST, rows=200)
+    pages = list(list_pages(rows.context, Query(), limits, 60))
+    found = [row.row_key for page in pages for row in page.rows]
+    assert found == sorted(due, key=order, reverse=True)
+    assert all(page.read <= 200 for page in pages)
+
+
+def test_a_page_can_begin_at_a_time_or_a_row() -> None:
+    """A person goes to where something has happened."""
+    rows = Rows()
+    keys = rows.put([new_row_key(NOW_MS - number, 5) for number in range(10)])
+    found = find_page(rows.context, Query(), b"%013d" % (NOW_MS - 7))
+    assert [row.row_key for row in found.rows] == keys[8:]
+    found = find_page(rows.context, Query(), keys[7])
+    assert [row.row_key for row in found.rows] == keys[8:]
+    with pytest.raises(InvalidRequestError, match="13 digits"):
+        find_page(rows.context, Query(), b"yesterday")
+
+
+def test_an_empty_table_is_a_page_without_rows() -> None:
+    """It has been made, and nobody has committed yet."""
+    page = find_page(Rows().context, Query())
+    assert page == SearchPage([], None, 0, Stop.BEGINNING)
+
+
+# --------------------------------------------------------------------------------- its cost
+
+
+class Fetching(CountingStore):
+    """A store that counts the rows that are taken from its scans."""
+
+    rows = 0
+
+    def scan(self, *args: Any, **options: Any) -> Iterator[Row]:
+        for row in super().scan(*args, **options):
+            self.rows += 1
+            yield row
+
+
+def find_cost(rows: Rows, query: Query, before: bytes | None = None) -> tuple[int, int, int]:
+    """How many calls a page takes, how many rows it is sent, and reads."""
+    store = Fetching(rows.store)
+    page = find_page(replace(rows.context, store=store), query, before)
+    return sum(store.calls.values()), store.rows, page.read
+
+
+@pytest.mark.parametrize(
+    ("query", "most"),
+    [
+        (ALL, 50),
+        (Query(statuses=frozenset({Status.LOCKED})), 2_000),
+        (Query(key=X), 2_000),
+        (Query(older_than_ms=200_000), 2_000),
+        (Query(id_=b"f00f"), 2_000),
+    ],
+    ids=["all", "status", "key", "age", "id"],
+)
+@pytest.mark.parametrize("uri", ["memory://", "embedded"])
+def test_the_cost_of_a_page_is_not_that_of_the_table(
+    query: Query, most: int, uri: str, tmp_path: Path
+) -> None:
+    """A table of 100 million rows is read as quickly as one of some thousands."""
+    costs = []
+    for number in (3_000, 20_000):
+        place = uri if uri == "memory://" else f"embedded://{tmp_path}/{number}?sync=off"
+        rows, rng = Rows(place), Random(3)
+        rows.put([new_row_key(NOW_MS - 100 * at, rng.getrandbits(128)) for at in range(number)])
+        costs.append(find_cost(rows, query))
+        rows.store.close()
+    small, large = costs
+    assert small == large
+    assert large == (2, most, most)
+
+
+def test_a_page_of_many_buckets_reads_one_row_more_of_each() -> None:
+    """The newest rows of all are merged from those of each."""
+    rows, rng = Rows(), Random(3)
+    uids = [rng.getrandbits(128) for _ in range(5_000)]
+    rows.put([new_row_key(NOW_MS - at, uid, salt_buckets=20) for at, uid in enumerate(uids)])
+    calls, sent, read = find_cost(rows, ALL)
+    assert read == 50
+    assert sent <= 50 + 2 * 20
+    assert calls == 2 * 20 + 2
+
+
+def test_a_quiet_store_is_read_in_few_calls() -> None:
+    """Times in which nothing was begun cost nothing."""
+    rows = Rows()
+    rows.put([new_row_key(NOW_MS - 10**9 * at, at) for at in range(20)])
+    assert find_cost(rows, Query()) == (2, 20, 20)
+
+
+def test_parts_are_skipped() -> None:
+    """A transaction may have 100,000 of them, between it and the next."""
+    rows = Rows()
+    whole, other = (new_row_key(NOW_MS, uid) for uid in (1, 2))
+    rows.put([whole, other])
+    rows.put([child_key(whole, 0, number) for number in range(2_000)], Status.PART)
+    calls, sent, read = find_cost(rows, Query(statuses=frozenset(Status)))
+    assert read == sent == 2 + MAX_PARTS + 1
+    assert calls == 3
+
+
+def test_a_page_says_how_far_it_has_read() -> None:
+    """A person is told, and may go on."""
+    rows = Rows()
+    rows.put([new_row_key(NOW_MS - at, at) for at in range(1_000)])
+    wanted = Query(statuses=frozenset({Status.LOCKED}))
+    page = find_page(rows.context, wanted, limits=replace(MOST, rows=300))
+    assert page.rows == []
+    assert page.stopped is Stop.ROWS
+    assert page.read == 300
+    assert page.back_to == NOW_MS - 299
+    assert page.next == new_row_key(NOW_MS - 299, 299)
+
+
+def test_a_page_is_bounded_in_bytes() -> None:
+    """One row may have ten megabytes."""
+    rows = Rows()
+    big = Request((Mutation(X, b"x" * 100_000),))
+    due = rows.put([new_row_key(NOW_MS - at, at) for at in range(60)], request=big)
+    for wanted in (Query(), Query(key=X)):
+        pages = list(list_pages(rows.context, wanted, replace(MOST, bytes_=1_000_000)))
+        assert [row.row_key for page in pages for row in page.rows] == due
+        assert all(len(page.rows) < 30 for page in pages)
+        assert pages[0].stopped is Stop.BYTES
+
+
+class Weighing(CountingStore):
+    """A store that tells how many bytes it has returned, in all and in one call at most."""
+
+    largest = 0
+    total = 0
+
+    def read(self, *groups: Any, **options: Any) -> dict[Key, Cell | None]:
+        found = super().read(*groups, **options)
+        self._weigh([cell for cell in found.values() if cell])
+        return found
+
+    def read_versions(self, keys: Any, count: int) -> dict[Key, list[Cell]]:
+        found = super().read_versions(keys, count)
+        self._weigh([cell for cells in found.values() for cell in cells])
+        return found
+
+    def scan(self, *args: Any, **options: Any) -> Iterator[Row]:
+        for row in super().scan(*args, **options):
+            self._weigh(list(row.cells.values()))
+            yield row
+
+    def _weigh(self, cells: list[Cell]) -> None:
+        size = sum(len(cell.value) for cell in cells)
+        self.total, self.largest = self.total + size, max(self.largest, size)
+
+
+def test_few_rows_are_read_at_once() -> None:
+    """Behind small ones there may be large ones, which nobody knows before they are there."""
+    rows = Rows()
+    rows.put([new_row_key(NOW_MS - at, at) for at in range(20)])
+    big = Request((Mutation(X, b"x" * 100_000),))
+    rows.put([new_row_key(NOW_MS - at, at) for at in range(20, 80)], request=big)
+    store = Weighing(rows.store)
+    page = find_page(
+        replace(rows.context, store=store), ALL, limits=replace(MOST, bytes_=1_000_000)
+    )
+    assert page.stopped is Stop.BYTES
+    assert store.largest < 101_000
+    assert store.total < 1_000_000 + store.largest
+
+
+def test_a_page_is_bounded_in_time() -> None:
+    """A slow store is looked at in short steps."""
+    rows = Rows()
+    due = rows.put([new_row_key(NOW_MS - 1_000 * at, at) for at in range(300)])
+    slow = replace(rows.context, store=Slow(rows.store, rows.clock))
+    pages = list(list_pages(slow, Query(), replace(MOST, ms=2_000)))
+    assert [row.row_key for page in pages for row in page.rows] == due
+    assert any(page.stopped is Stop.TIME for page in pages)
+
+
+class Slow(CountingStore):
+    """A store that takes a tenth of a second for each row."""
+
+    def __init__(self, inner: Store, clock: ManualClock) -> None:
+        super().__init__(inner)
+        self._clock = clock
+
+    def scan(self, *args: Any, **options: Any) -> Iterator[Row]:
+        for row in super().scan(*args, **options):
+            self._clock.advance(100)
+            yield row
+
+
+# ------------------------------------------------------------------------------ what is wanted
+
+
+def test_a_piece_of_a_row_key_is_found() -> None:
+    """As `txn show` takes it; a whole key and one with its time at once."""
+    rows, rng = Rows(), Random(5)
+    keys = [
+        b"0%d." % (at % 3) + new_row_key(NOW_MS - at * 50_000, rng.getrandbits(128))
+        for at in range(3_000)
+    ]
+    rows.put(keys)
+    wanted = keys[2_990]
+    name, uid = wanted[3:], wanted[-32:]
+    for piece in (wanted, wanted[:30], name, name[:29], name[12:], name[12:28], name[12:25]):
+        calls, _, looked = find_cost(rows, Query(id_=piece))
+        assert looked <= 2, piece
+        assert calls < 20, piece
+        assert list_keys_found(rows.context, Query(id_=piece)) == [wanted], piece
+    for piece in (uid, uid[:9], uid[-9:]):
+        assert list_keys_found(rows.context, Query(id_=piece)) == [wanted], piece
+    assert list_keys_found(rows.context, Query(id_=b"transaction.0")) == []
+
+
+def test_parts_are_found_by_what_only_they_have() -> None:
+    """Nothing else has a `-`."""
+    rows = Rows()
+    whole = new_row_key(NOW_MS, 1)
+    parts = [child_key(whole, 3, number) for number in range(5)]
+    rows.put([whole])
+    rows.put(parts, Status.PART)
+    assert list_keys_found(rows.context, Query(id_=b"part-00003-00002")) == [parts[2]]
+    assert list_keys_found(rows.context, Query(id_=parts[2][:-1])) == parts[::-1]
+    assert list_keys_found(rows.context, Query(id_=parts[2])) == [parts[2]]
+    assert list_keys_found(rows.context) == [whole]
+    assert list_keys_found(rows.context, Query(with_parts=True)) == [
+        *parts[::-1],
+        whole,
+    ]
+
+
+@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
+def test_transactions_are_found_by_what_they_name(protocol: Any) -> None:
+    """By a key, a table, a label, a status; each alone and together."""
+    world = World(protocol=protocol)
+    context = world.engine.context
+    other, far_away = Key("x", "d", "x", "other"), Key("z", "d", "x", TABLE)
+    world.store.ensure_table(b"other", {b"d": Family()})
+    found = []
+    for number, keys in enumerate(([X], [X, Y], [Y, other])):
+        world.clock.advance(10)
+        labels = {"job": f"load{number}"}
+        mutations = [Mutation(key, b"1") for key in keys]
+        found.append(world.engine.commit(mutations, labels=labels).transaction)
+    world.clock.advance(10)
+    after_status(world, Status.ASSERTED, Fault(reply=Reply.CRASH))
+    with pytest.raises(Crash):
+        world.client(world.faults, seed=9).commit([Mutation(X, b"2"), Mutation(far_away, b"2")])
+    world.faults.crashed, world.faults.plan = False, lambda call: Fault()
+    stuck = world.rows()[-1].row_key
+    one, both, far = found
+
+    def list_found(**wanted: Any) -> list[bytes]:
+        return list_keys_found(context, Query(**wanted))
+
+    assert list_found() == [stuck, far, both, one]
+    assert list_found(key=X) == [stuck, both, one]
+    assert list_found(key=other) == [far]
+    assert list_found(table=b"other") == [far]
+    assert list_found(label="job=load1") == [both]
+    assert list_found(label="job=load") == []
+    assert list_found(label="load") == [far, both, one]
+    assert list_found(statuses=frozenset({Status.ASSERTED})) == [stuck]
+    assert list_found(statuses=frozenset({Status.COMPLETE}), key=Y) == [far, both]
+    assert list_found(older_than_ms=11) == [both, one]
+    assert list_found(newer_than_ms=10) == [stuck, far]
+
+
+def test_rows_come_with_all_that_they_have() -> None:
+    """What a page shows is not read again."""
+    world = World()
+    world.engine.commit([Mutation(X, b"1")], labels={"job": "load"})
+    (row,) = find_page(world.engine.context, Query()).rows
+    assert row == world.rows()[0]
+    assert row.buffer is not None
+    assert row.began
+
+
+def test_rows_without_a_status_are_shown() -> None:
+    """They are what is left of rows that were deleted."""
+    rows = Rows()
+    (done,) = rows.put([new_row_key(NOW_MS - 2, 1)])
+    (debris,) = rows.put([new_row_key(NOW_MS - 1, 2)], None)
+    strange = new_row_key(NOW_MS, 3)
+    rows.store.write([Edit(column(TXN, strange, b"status"), b"9-NEW", NOW_MS)])
+    assert list_keys_found(rows.context) == [strange, debris, done]
+    assert list_keys_found(rows.context, Query(statuses=frozenset({None}))) == [
+        strange,
+        debris,
+    ]
+    assert list_keys_found(rows.context, Query(statuses=frozenset({Status.COMPLETE}))) == [done]
+
+
+def test_rows_of_others_are_no_transactions() -> None:
+    """Also where they begin as those do, and come before all of them."""
+    rows = Rows()
+    (done,) = rows.put([b"03." + new_row_key(NOW_MS, 1)])
+    strange = [b"transaction.0junk", b"03.transaction.0junk", b"05.transaction.x", b"03.zebra"]
+    rows.store.write([Edit(column(TXN, row, b"status"), b"x", 1) for row in strange])
+    assert list_keys_found(rows.context) == [done]
+    (plain,) = rows.put([new_row_key(NOW_MS - 1, 1)])
+    assert list_keys_found(rows.context) == [done, plain]
+
+
+def test_a_look_for_the_young_stops_where_rows_were_begun_before() -> None:
+    """What was begun long ago and ended just now comes behind that, for who wants it."""
+    rows = Rows()
+    (late,) = rows.put([new_row_key(NOW_MS - 10**9, 1)], at_ms=NOW_MS - 10)
+    (young,) = rows.put([new_row_key(NOW_MS - 500, 1)], at_ms=NOW_MS - 400)
+    rows.put([new_row_key(NOW_MS - 2_000, 1)], at_ms=NOW_MS - 1_900)
+    first, second = list_pages(rows.context, Query(newer_than_ms=1_000))
+    assert [row.row_key for row in first.rows] == [young]
+    assert (first.stopped, first.back_to) == (Stop.AGE, NOW_MS - 1_000)
+    assert [row.row_key for row in second.rows] == [late]
+
+
+def test_the_old_are_gone_straight_to() -> None:
+    """A clock may have been ahead by an hour."""
+    rows = Rows()
+    old_ms = NOW_MS - 10 * AHEAD_MS
+    (old,) = rows.put([new_row_key(old_ms + AHEAD_MS - 1, 1)], at_ms=old_ms)
+    rows.put([new_row_key(NOW_MS - at, 1) for at in range(3_000)])
+    wanted = Query(older_than_ms=10 * AHEAD_MS)
+    page = find_page(rows.context, wanted)
+    assert [row.row_key for row in page.rows] == [old]
+    assert page.read == 1
+
+
+def test_a_fenced_row_is_as_old_as_the_server_says() -> None:
+    """The timestamp of its status is its owner's."""
+    rows = Rows()
+    context = replace(rows.context, rules=FENCED)
+    row_key = new_row_key(NOW_MS - 9_000, 1)
+    at = column(TXN, row_key, Status.COMPLETE.at)
+    status = column(TXN, row_key, b"status")
+    rows.store.write([Edit(status, b"5-COMPLETE", 1), Edit(at, b"", NOW_MS - 100)])
+    assert list_keys_found(context, Query(newer_than_ms=100)) == [row_key]
+    assert list_keys_found(context, Query(older_than_ms=101)) == []
+
+
+# ------------------------------------------------------------------------- its buckets, budget
+
+
+def test_buckets_are_found_by_skipping() -> None:
+    """One short scan for each, whatever lies between; rows without a bucket are asked for."""
+    rows = Rows()
+    assert find_buckets(rows.context) == [b""]
+    for prefix in (b"", b"00.", b"07.", b"99."):
+        rows.put([prefix + new_row_key(NOW_MS - at, at) for at in range(700)])
+    rows.store.write(
+        [
+            Edit(column(TXN, row, b"status"), b"x", 1)
+            for row in (b"05.transaction.x", b"06.zebra", b"once.a", b"protocol", b"z")
+        ]
+    )
+    store = Fetching(rows.store)
+    context = replace(rows.context, store=store)
+    assert find_buckets(context) == [b"00.", b"05.", b"07.", b"99.", b""]
+    assert store.calls["scan"] <= 7
+    assert store.rows <= 6
+
+
+@given(st.lists(KEYS, max_size=40, unique_by=order), st.booleans(), st.booleans())
+def test_rows_of_all_buckets_are_merged_in_the_order_of_beginnings(
+    row_keys: list[bytes], reverse: bool, with_parts: bool
+) -> None:
+    """From the newest or from the oldest; without parts most of their rows are skipped."""
+    rows = Rows()
+    rows.put(row_keys)
+    found = scan_transactions(rows.context, reverse=reverse, with_parts=with_parts)
+    keys = [row.row for row in found if with_parts or b".part-" not in row.row]
+    due = [row for row in row_keys if with_parts or b".part-" not in row]
+    assert keys == sorted(due, key=strip_bucket, reverse=reverse)
+
+
+@pytest.mark.parametrize("reverse", [True, False])
+def test_a_scan_goes_on_behind_its_last_row_where_the_store_failed(reverse: bool) -> None:
+    """Each row once, in both directions."""
+    rows = Rows()
+    keys = rows.put([new_row_key(NOW_MS - at, at, salt_buckets=3) for at in range(300)])
+    broken: Any = BreakingOff(rows.store, 17)
+    found = scan_transactions(replace(rows.context, store=broken), reverse=reverse)
+    assert [row.row for row in found] == sorted(keys, key=strip_bucket, reverse=reverse)
+
+
+@pytest.mark.parametrize("reverse", [True, False])
+def test_parts_are_skipped_both_ways(reverse: bool) -> None:
+    """They lie between their transaction and the next one."""
+    rows = Rows()
+    wholes = [b"03." + new_row_key(NOW_MS + at, at) for at in range(3)]
+    rows.put(wholes)
+    rows.put([child_key(whole, 1, number) for whole in wholes for number in range(200)])
+    found = list(scan_transactions(rows.context, with_parts=False, reverse=reverse))
+    keys = [row.row for row in found if b".part-" not in row.row]
+    assert keys == sorted(wholes, reverse=reverse)
+    assert len(found) == 3 * (1 + MAX_PARTS + 1)
+
+
+def test_a_budget_says_which_limit_is_reached() -> None:
+    """In the order in which a person can do something about it."""
+    clock = ManualClock()
+    row = Row(b"r", {})
+    budget = Budget(clock, LookLimits(rows=2, bytes_=100, ms=5))
+    assert budget.over is None
+    clock.advance(5)
+    assert budget.over is Stop.TIME
+    budget.spend(row)
+    budget.spend(row, again=True)
+    assert (budget.rows, budget.over) == (1, Stop.TIME)
+    budget.spend(row)
+    assert budget.over is Stop.ROWS
+
+
+def test_what_is_read_together_is_as_much_as_the_last_ones_promise() -> None:
+    """Small rows are not to cost a call each, and large ones not to come in one call."""
+    key = Key("x", "d", "x", "data")
+    budget = Budget(ManualClock(), replace(MOST, bytes_=10_000))
+    sizes = []
+    for some in budget.divide(range(60)):
+        sizes.append(len(some))
+        for number in some:
+            budget.spend(Row(b"r", {key: Cell(b"x" * (500 if number > 20 else 1), 1)}))
+    assert sizes[:6] == [1, 2, 4, 8, 8, 8]
+    assert set(sizes[7:]) == {1}
+    fresh = Budget(ManualClock(), MOST)
+    assert [len(some) for some in fresh.divide(range(8), cost=4)] == [1, 2, 2, 2, 1]

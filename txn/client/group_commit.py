@@ -1,0 +1,463 @@
+"""Group commit: what many threads and futures ask for meanwhile is committed as one batch.
+
+A request that finds no batch under way is one at once; what comes while `lanes` of them are under
+way waits in a queue, and is the next. The thread of one caller commits a batch for all whose
+requests are in it; threads of our own do so only where nothing but futures waits. No request goes
+beside another that needs the same lock, in a batch or in two that are under way: it would be a
+conflict. Those that come first go first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future, wait
+from contextlib import ExitStack
+from threading import Event, Lock, get_ident
+from typing import Generic, Protocol, TypeVar
+
+from txn.clock import Clock
+from txn.errors import StoreClosedError
+from txn.events import BatchStarted, Listener, Queued, silent
+from txn.host.crew import Crew
+from txn.host.forks import Forked
+from txn.model import Key
+from txn.protocol.transaction import PORTION
+from txn.repeating import repeat
+from txn.request import Ack, Committed
+
+MOST = 256
+"""Requests of a batch."""
+
+MOST_BYTES = 8_000_000
+"""Of the requests of a batch of more than one: a server refuses what is too large."""
+
+OVERDUE_MS = 250
+"""How long a batch may be under way before others do not wait for its end any more."""
+
+SPARE = 16
+"""How many batches of futures may be stuck, besides those of the lanes, until others wait."""
+
+
+class Item(Protocol):
+    """A request that can be committed in a group.
+
+    due_ms: when it is too late to decide, by the monotonic clock. units: the lock cells that it
+    needs, or its keys. weight: its bytes. future: what tells its result, where no thread waits.
+    """
+
+    ack: Ack
+    future: Future[Committed] | None
+
+    @property
+    def due_ms(self) -> int | None: ...
+    @property
+    def lock_cells(self) -> Collection[Key]: ...
+    @property
+    def weight(self) -> int: ...
+
+
+W = TypeVar("W", bound=Item)
+
+
+def has_same_ack(one: Item, other: Item) -> bool:
+    """Whether both may be in one batch."""
+    return one.ack == other.ack
+
+
+class _Place(Generic[W]):
+    """The requests of one caller, which need no lock in common.
+
+    waiting: those that are still in line, as the keys of a dictionary. open: those that are in line
+    or under way. event: wakes the caller's thread, if it waits. led: the batch that this thread
+    leads, or has led last.
+    """
+
+    __slots__ = ("event", "led", "open", "waiting")
+
+    def __init__(self, items: Sequence[W], event: Event | None) -> None:
+        self.waiting = dict.fromkeys(items)
+        self.open = set(items)
+        self.event = event
+        self.led: _Batch[W] | None = None
+
+    @property
+    def may_lead(self) -> bool:
+        """Whether a thread waits here for what is in line, and does not lead."""
+        is_idle = self.led is None or self.led.is_over
+        return self.event is not None and is_idle and bool(self.waiting)
+
+
+class _Batch(Generic[W]):
+    """What goes together. places: of each item. thread: that of its leader. is_over: its leader may
+    lead another one. is_finished: all who wait for it have been told, too."""
+
+    __slots__ = (
+        *("_can_join", "is_finished", "is_over", "items", "places"),
+        *("since_ms", "size", "thread", "weight"),
+    )
+
+    def __init__(self, since_ms: int, can_join: Callable[[W, W], bool]) -> None:
+        self._can_join = can_join
+        self.items: list[W] = []
+        self.places: list[_Place[W]] = []
+        self.size = self.weight = 0
+        self.since_ms = since_ms
+        self.thread = get_ident()
+        self.is_over = self.is_finished = False
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.items) >= MOST or self.size >= PORTION or self.weight >= MOST_BYTES
+
+    def has_room(self, w: W) -> bool:
+        """Whether the request may go with those that are in it."""
+        if not self.items:
+            return True
+        is_small = self.size + len(w.lock_cells) <= PORTION and self.weight + w.weight <= MOST_BYTES
+        return is_small and self._can_join(w, self.items[0])
+
+    def add(self, w: W, place: _Place[W]) -> None:
+        self.places.append(place)
+        self.items.append(w)
+        self.size += len(w.lock_cells)
+        self.weight += w.weight
+
+
+class GroupCommit(Forked, Generic[W]):
+    """A line of requests, and the batches of them that are under way.
+
+    A thread may be interrupted between any two steps. So each change of the line, and the end of a
+    batch, may be made again from wherever it was left, and whoever leaves `commit` by an error does
+    so: nobody waits for a thread that has gone.
+
+    run: commits a batch, whose requests have the same `ack`; the result of each it keeps in it,
+    also where it raises. tell: settles the future of a request that was in a batch; it may be
+    called again where it was interrupted. lanes: how many
+    batches may be under way at a time. linger_ms: how long, at most, a request that could go waits
+    for company. watch: is told of batches, and of who comes into the line and leaves it.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Sequence[W]], None],
+        tell: Callable[[W], None],
+        clock: Clock,
+        concurrent_batches: int,
+        linger_ms: int,
+        *,
+        can_join: Callable[[W, W], bool] = has_same_ack,
+        on_event: Listener = silent,
+    ) -> None:
+        self._can_join = can_join
+        self._run = run
+        self._listener = on_event
+        self._tell = tell
+        self._clock = clock
+        self._concurrent_batches = concurrent_batches
+        self._linger_ms = linger_ms
+        self._is_closed = False
+        self._crew = Crew(
+            concurrent_batches + SPARE + 1, "txn-gatherer"
+        )  # one of them watches the line
+        self._forget()
+        self.expect_forks()
+
+    def _forget(self) -> None:
+        self._lock = Lock()
+        self._line: list[_Place[W]] = []
+        self._under_way: list[_Batch[W]] = []
+        self._futures: set[Future[Committed]] = set()  # that are not done
+        self._is_called = False  # one of the crew, who has not come yet
+        self._is_stranded = False  # futures wait, and nobody of the crew can be had
+        self._is_watched = False  # by one of the crew, while futures are in line
+        self._is_over = Event()  # every future is done, and none comes
+
+    def after_fork(self, in_child: bool) -> None:
+        """Forget in a child who waits, and what is under way: that is its parent's."""
+        if in_child:
+            self._forget()
+
+    def commit(self, items: Sequence[W]) -> None:
+        """Have each item, which need no lock in common, committed in some batch, and return once
+        all have been. What a batch raises that this thread leads is raised here."""
+        place = _Place(items, None)
+        try:
+            if not self._commit_at_once(items, place):
+                self._commit_in_line(place)
+        except BaseException:
+            self._withdraw(place)
+            raise
+        finally:
+            if self._is_stranded:
+                self._lead_all()
+
+    def submit(self, item: W) -> None:
+        """Have an item committed in some batch, soon; its future tells the result.
+        StoreClosedError after `close`."""
+        place = _Place([item], None)
+        assert item.future is not None
+        try:
+            with self._lock:
+                if self._is_closed:
+                    raise StoreClosedError("the engine is closed")
+                self._futures.add(item.future)
+                self._line.append(place)
+                self._call_next()
+            self._tell_line(1)
+            item.future.add_done_callback(self._futures.discard)
+        except BaseException:
+            self._withdraw(place)
+            self._futures.discard(item.future)
+            raise
+        if self._is_stranded:
+            self._lead_all()
+
+    def flush(self) -> None:
+        """Wait until every future is done."""
+        if self._is_stranded:
+            self._lead_all()
+        with self._lock:
+            futures = list(self._futures)
+        wait(futures)
+
+    def close(self) -> None:
+        """Take nothing with a future any more, and wait until every future is done."""
+        with self._lock:
+            self._is_closed = True
+        self.flush()
+        self._is_over.set()
+        self._crew.close()
+
+    # ------------------------------------------------------------------------------ leading
+
+    def _commit_at_once(self, items: Sequence[W], place: _Place[W]) -> bool:
+        """Commit the items as a batch, and return True, where nobody else is there at all."""
+        if self._linger_ms or len(items) > MOST or sum(len(w.lock_cells) for w in items) > PORTION:
+            return False
+        if sum(w.weight for w in items) > MOST_BYTES:
+            return False
+        batch: _Batch[W] = _Batch(self._clock.monotonic_ms(), self._can_join)
+        batch.items = list(items)
+        with self._lock:
+            if self._line or self._under_way:
+                return False
+            place.led = batch
+            self._under_way.append(batch)
+        self._lead(batch)
+        return True
+
+    def _commit_in_line(self, place: _Place[W]) -> None:
+        event = place.event = Event()
+        with self._lock:
+            self._line.append(place)
+        self._tell_line(len(place.waiting))
+        if self._linger_ms:
+            event.wait(self._linger_ms / 1000)
+        while True:
+            event.clear()  # what it told of is seen below
+            if not place.open:
+                break
+            # Who has nothing in line any more does not begin with what is others' alone.
+            if place.waiting and (batch := self._take(place)) is not None:
+                self._lead(batch)
+            else:
+                event.wait(OVERDUE_MS / 1000)
+
+    def _lead(self, batch: _Batch[W]) -> None:
+        try:
+            self._tell_batch(batch)
+            self._run(batch.items)
+        finally:
+            self._finish(batch)
+
+    def _lead_all(self) -> None:
+        leader: _Place[W] = _Place((), None)
+        try:
+            self._rest()
+            while (batch := self._take(leader)) is not None:
+                self._crew.do(self._lead, batch)
+        except BaseException:
+            self._withdraw(leader)
+            raise
+
+    def _rest(self) -> None:
+        """Wait for company, and be called again by those that come from now on."""
+        try:
+            if self._linger_ms:
+                self._clock.sleep_ms(self._linger_ms)
+        finally:
+            with self._lock:
+                self._is_called = self._is_stranded = False
+
+    def _watch(self) -> None:
+        """Look again and again, as a thread in line does for itself, while futures are in line: a
+        batch may have become overdue, and a future late, which every other thread may be too stuck
+        to say."""
+
+        def look() -> bool:
+            with self._lock:
+                self._is_watched = self._has_futures
+                if not self._is_watched:
+                    return False
+                self._call_next()
+                late, left = self._take_late()
+            self._tell_line(-left)
+            if late.items:
+                self._crew.do(self._lead, late)
+            return True
+
+        repeat("watch the line", look, self._is_over, OVERDUE_MS / 1000, self._listener)
+
+    def _finish(self, batch: _Batch[W]) -> None:
+        """Let those go on who wait for the batch, and those that come behind it."""
+        try:
+            self._end(batch)
+        finally:
+            futures = [w for w in batch.items if w.future is not None]
+            if futures:
+                with ExitStack() as after:  # each of them, whatever is raised on the way
+                    for w in futures:
+                        after.callback(self._tell, w)
+        batch.is_finished = True
+
+    def _end(self, batch: _Batch[W]) -> None:
+        with self._lock:
+            batch.is_over = True
+            if batch in self._under_way:  # else this is a child, which has forgotten it
+                self._under_way.remove(batch)
+            for w, place in zip(batch.items, batch.places, strict=False):  # none was in line alone
+                place.waiting.pop(w, None)
+                place.open.discard(w)
+                if not place.open and place.event is not None:
+                    place.event.set()
+            self._call_next()
+
+    def _withdraw(self, place: _Place[W]) -> None:
+        """Leave the line, for a thread that does not wait any more. It may have been called to
+        lead, and may not have begun to, or not have come to the end."""
+        with self._lock:
+            left = len(place.waiting) if place in self._line else 0
+            place.waiting.clear()
+            self._line = [each for each in self._line if each is not place]
+            self._call_next()
+        self._tell_line(-left)
+        if place.led is not None and not place.led.is_finished:
+            self._finish(place.led)
+
+    def _call_next(self) -> None:
+        """Let somebody lead, if a batch may begin: a thread that waits; else, for futures alone,
+        one of our own."""
+        if not self._line:
+            return
+        if self._is_full(self._clock.monotonic_ms()):
+            self._have_watched()
+            return
+        waiting = next((place.event for place in self._line if place.may_lead), None)
+        if waiting is not None:
+            waiting.set()
+        elif not self._is_called:
+            self._is_called = self._crew.hand_over(self._lead_all)
+            self._is_stranded = not self._is_called
+
+    def _have_watched(self) -> None:
+        if not self._is_watched and self._has_futures:
+            self._is_watched = self._crew.hand_over(self._watch)
+
+    @property
+    def _has_futures(self) -> bool:
+        return any(place.event is None for place in self._line)
+
+    # ------------------------------------------------------------------------------ batches
+
+    def _is_full(self, now_ms: int, besides: int | None = None) -> bool:
+        """Whether no batch may begin. One that takes long, at a server that does not answer, keeps
+        nobody waiting. besides: a thread whose own do not count."""
+        latest_ms = now_ms - OVERDUE_MS
+        counted = [b for b in self._under_way if b.since_ms > latest_ms and b.thread != besides]
+        return len(counted) >= self._concurrent_batches
+
+    def _take(self, leader: _Place[W]) -> _Batch[W] | None:
+        """Take a batch out of the line; None where none may begin, or nothing can be taken."""
+        with self._lock:
+            batch, left = self._begin_next(leader)
+        self._tell_line(-left)
+        return batch
+
+    def _begin_next(self, leader: _Place[W]) -> tuple[_Batch[W] | None, int]:
+        """Return the next batch, and how many have left the line: those that are cancelled, too."""
+        now_ms = self._clock.monotonic_ms()
+        # Where the watch of a batch commits, its thread does not wait for itself.
+        if not self._line or self._is_full(now_ms, besides=get_ident()):
+            return None, 0
+        leader.led = batch = _Batch[W](now_ms, self._can_join)
+        try:
+            left = self._fill(batch, now_ms)
+        finally:  # what is in it is in line no more
+            for w, place in zip(batch.items, batch.places, strict=False):
+                place.waiting.pop(w, None)
+        self._line = [place for place in self._line if place.waiting]
+        if not batch.items:  # what is left waits for keys of batches that are under way
+            leader.led = None
+            self._have_watched()
+            return None, left
+        self._under_way.append(batch)
+        self._call_next()
+        return batch, left
+
+    def _take_late(self) -> tuple[_Batch[W], int]:
+        """Return the futures that are late, but for those that are cancelled, as a batch; and how
+        many have left the line."""
+        now_ms, left = self._clock.monotonic_ms(), 0
+        batch: _Batch[W] = _Batch(now_ms, self._can_join)
+        for place in self._line:
+            w = next(iter(place.waiting))  # a future has a place of its own
+            if place.event is None and w.due_ms is not None and now_ms >= w.due_ms:
+                place.waiting.clear()
+                left += 1
+                if _start(w):
+                    batch.add(w, place)
+        self._line = [place for place in self._line if place.waiting]
+        if batch.items:
+            self._under_way.append(batch)
+        return batch, left
+
+    def _tell_batch(self, batch: _Batch[W]) -> None:
+        """Tell of a batch that begins, under no lock: who watches may commit as well."""
+        if self._listener is not silent:
+            self._listener(BatchStarted(len(batch.items)))
+
+    def _tell_line(self, change: int) -> None:
+        if change and self._listener is not silent:
+            self._listener(Queued("line", change))
+
+    def _fill(self, batch: _Batch[W], now_ms: int) -> int:
+        """Choose requests of the line; return how many leave it, for the batch or for good."""
+        gone = 0
+        blocked = {unit for other in self._under_way for w in other.items for unit in w.lock_cells}
+        for place in self._line:
+            for w in list(place.waiting):
+                if batch.is_full:
+                    return gone + len(batch.items)
+                is_free = blocked.isdisjoint(w.lock_cells) or _needs_no_lock(w, now_ms)
+                if is_free and batch.has_room(w):
+                    if not _start(w):  # it is in no batch whose end would call those behind it
+                        place.open.discard(w)
+                        place.waiting.pop(w)
+                        gone += 1
+                        continue
+                    batch.add(w, place)
+                blocked.update(w.lock_cells)  # those behind one that stays do not overtake it
+        return gone + len(batch.items)
+
+
+def _needs_no_lock(w: Item, now_ms: int) -> bool:
+    """Whether it is cancelled, or late: it will be told so at once."""
+    is_cancelled = w.future is not None and w.future.cancelled()
+    return is_cancelled or (w.due_ms is not None and now_ms >= w.due_ms)
+
+
+def _start(w: Item) -> bool:
+    """Whether the request is still wanted; from now on its future is not cancelled any more. It may
+    have begun under a leader that was interrupted."""
+    future = w.future
+    return future is None or future.running() or future.set_running_or_notify_cancel()

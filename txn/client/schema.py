@@ -1,0 +1,147 @@
+"""Which tables and families there are, and which of them transactions may use.
+
+What has been found to be well is remembered, until a table turns out to be gone: families are not
+changed under running clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
+from typing import TypeVar
+
+from txn.errors import InvalidRequestError, StoreError, TableUnavailable, raise_denial
+from txn.model import (
+    Delete,
+    Family,
+    Key,
+    Row,
+    find_delete_refusal,
+    find_refusal,
+    plain_table,
+    refuse_other_database,
+)
+from txn.protocol.context import Context, call_store
+from txn.protocol.locks import is_lock_of_rows
+from txn.request import Request
+
+ROWS_LOOKED_AT = 10
+T = TypeVar("T")
+
+
+class Families:
+    """The families that this client has met, all of them fit for transactions."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._known: dict[tuple[bytes, bytes], Family] = {}
+        self._tables: set[bytes] = set()
+
+    def of(self, key: Key, deadline_ms: int | None = None) -> Family:
+        """Return the family of a key that names its table, or raise InvalidRequestError."""
+        table = key.table
+        assert table is not None
+        known = self._known.get((table, key.family))
+        if known is not None:
+            return known
+        families = self._describe(table, key, deadline_ms)
+        family = families.get(key.family)
+        if family is None:
+            raise InvalidRequestError(
+                "no such family", family=key.family, known=sorted(families), key=key
+            )
+        _refuse(key, find_refusal(family))
+        self._known[table, key.family] = family
+        return family
+
+    def _own(self, key: Key, family: Family, deadline_ms: int | None) -> None:
+        """Let the family of a key that is about to be written, which belongs to no database, belong
+        to this one. HBase would open the table's regions again: there `txn table take-over`
+        does it."""
+        store, table = self._context.store, key.table
+        if table and "atomic" in store.features:
+            owned = replace(family, database=plain_table(self._context.table))
+            self._ask(lambda: store.ensure_table(table, {key.family: owned}), deadline_ms)
+            self._known[table, key.family] = owned
+
+    def _look_for_locks(
+        self, table: bytes, families: Mapping[bytes, Family], deadline_ms: int | None
+    ) -> None:
+        """Raise InvalidRequestError where the first rows of a table have locks of the other
+        protocol, which this client would not see. A table that tells its database needs no look."""
+        if table in self._tables or all(family.database for family in families.values()):
+            return
+        context = self._context
+
+        def look() -> list[Row]:
+            with suppress(TableUnavailable):  # which the commit meets as well
+                return list(islice(context.store.scan(table), ROWS_LOOKED_AT))
+            return []
+
+        rows = self._ask(look, deadline_ms)
+        for key, cell in ((key, cell) for row in rows for key, cell in row.cells.items()):
+            if is_lock_of_rows(key, cell) is (not context.rules.locks_rows):
+                raise InvalidRequestError(
+                    "the table has locks of the other protocol: name its transaction table, or "
+                    "see `txn table take-over`",
+                    table=table,
+                    lock=key,
+                    transactions=context.table,
+                    protocol=context.rules.name,
+                )
+
+    def table(self, table: bytes, deadline_ms: int | None = None) -> None:
+        """Raise InvalidRequestError unless there is such a table, of this database or of none."""
+        if table not in self._tables:
+            self._describe(table, deadline_ms=deadline_ms)
+            self._tables.add(table)
+
+    def _describe(
+        self, table: bytes, key: Key | None = None, deadline_ms: int | None = None
+    ) -> Mapping[bytes, Family]:
+        families = self._ask(lambda: self._context.store.describe(table), deadline_ms)
+        if families is None:
+            raise InvalidRequestError(
+                "no such table: create it with ensure_table", table=table, key=key
+            )
+        refuse_other_database(table, families.values(), self._context.table)
+        self._look_for_locks(table, families, deadline_ms)
+        return families
+
+    def _ask(self, call: Callable[[], T], deadline_ms: int | None) -> T:
+        """Return what the store answers before anything of a request is written."""
+        context = self._context
+        if deadline_ms is not None:
+            until_ms = context.clock.monotonic_ms() + deadline_ms
+            context = replace(context, until_ms=until_ms)
+        try:
+            return call_store(context, call)
+        except StoreError as error:
+            raise_denial(error)
+
+    def forget(self, table: bytes) -> None:
+        """Look again when somebody next asks for the table, which is gone."""
+        self._tables.discard(table)
+        for key in list(self._known):  # at once: other threads add to it
+            if key[0] == table:
+                self._known.pop(key, None)
+
+    def check(self, request: Request, deadline_ms: int | None = None) -> None:
+        """Raise InvalidRequestError unless the request may be committed to its families. A store
+        that fails is asked no longer than until the deadline."""
+        for key in request.keys:
+            if key.table == self._context.table:
+                _refuse(key, "the transaction table is the protocol's alone: it may be read")
+            family = self.of(key, deadline_ms)
+            if family.database is None:
+                self._own(key, family, deadline_ms)
+        for mutation in request.mutations:
+            if isinstance(mutation, Delete):
+                _refuse(mutation.key, find_delete_refusal(self.of(mutation.key)))
+
+
+def _refuse(key: Key, reason: str | None) -> None:
+    if reason is not None:
+        raise InvalidRequestError(reason, key=key)

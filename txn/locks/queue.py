@@ -1,0 +1,140 @@
+"""The queue of requests at an object, wherever it is kept: which requests are denied, and by which.
+
+Requests stand in the order of their arrival. A request that is denied at an object keeps its place
+there and at the objects before it, in the order of paths. So a request that has a place waits for
+none whose place comes earlier, and places cannot deny each other in a circle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from random import Random
+from typing import Any, NamedTuple, Protocol
+
+from txn.clock import Clock
+from txn.locks.model import Lock, Waiting
+from txn.locks.requests import LockRequest, Mode, Path
+
+
+class QueueMember(Protocol):
+    """One request in an object's queue."""
+
+    @property
+    def ticket(self) -> str:
+        """The name of the request."""
+
+    @property
+    def mode(self) -> Mode:
+        """The mode that it asks for there."""
+
+
+class Denial(NamedTuple):
+    """The first object that a request was denied, and the requests that deny it."""
+
+    wanted: LockRequest
+    blockers: tuple[Any, ...]
+
+    def keeps(self, at: Path) -> bool:
+        """Whether the denied request keeps its place at an object, where queues are fair."""
+        return at <= self.wanted.path
+
+
+def find_denial(
+    queues: Mapping[Path, Iterable[QueueMember]], ticket: str, wanted: Sequence[LockRequest]
+) -> Denial | None:
+    """Return the first object that others keep from a ticket: those before it in the queue, and all
+    of them if it is not in it."""
+    for request in wanted:
+        blockers = []
+        for each in queues[request.path]:
+            if each.ticket == ticket:
+                break
+            if not request.mode.allows(each.mode):
+                blockers.append(each)
+        if blockers:
+            return Denial(request, tuple(blockers))
+    return None
+
+
+def list_blockers(queue: Sequence[Lock], index: int) -> list[Lock]:
+    """Return the locks in an object's queue that keep this one waiting: incompatible holders, and
+    incompatible requests before it. None, if it is held."""
+    waiting = queue[index]
+    return [
+        each
+        for at, each in enumerate(queue)
+        if not waiting.granted
+        and (each.granted or at < index)
+        and not waiting.request.mode.allows(each.request.mode)
+    ]
+
+
+class RetrySchedule:
+    """The retries of one denied request: their number, jittered pauses, and the deadline.
+
+    first_poll_ms: for a backend that does not notify of changes. The request then polls, soon and
+    then less and less often. Polls divide the pause before the first retry, and again that after
+    each change in the queue.
+    """
+
+    def __init__(
+        self, waiting: Waiting, clock: Clock, rng: Random, first_poll_ms: int | None = None
+    ) -> None:
+        self.waiting = waiting
+        self._clock = clock
+        self._rng = rng
+        self._left = waiting.retries
+        self._first_poll_ms = first_poll_ms or waiting.pause_ms
+        self._poll_ms = self._first_poll_ms
+        self._polled_ms = 0
+        self._woken_until_ms = clock.monotonic_ms() + waiting.retries * waiting.pause_ms
+        self._due_ms = (
+            None if waiting.deadline_ms is None else clock.monotonic_ms() + waiting.deadline_ms
+        )
+
+    @property
+    def left_ms(self) -> int | None:
+        """How long it is until the deadline; None if there is none."""
+        return None if self._due_ms is None else self._due_ms - self._clock.monotonic_ms()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the deadline has come."""
+        return self.left_ms is not None and self.left_ms <= 0
+
+    def next_pause_ms(self) -> int | None:
+        """Return how long to wait before the next try, or None if there is none."""
+        if self._left == 0 or self.is_over:
+            return None
+        pause_ms = self._next_poll_ms() or self._next_retry_ms()
+        left_ms = self.left_ms
+        return pause_ms if left_ms is None else min(pause_ms, max(1, left_ms))
+
+    def note_wake(self) -> None:
+        """Do not count the last retry, since its pause was cut short: a request that is woken at
+        each step forward in a queue has no less time than one that sleeps through them."""
+        if self._clock.monotonic_ms() < self._woken_until_ms:
+            self._left += 1
+
+    def note_move(self) -> None:
+        """Poll soon again: the queue has changed, and may go on changing."""
+        self._poll_ms = self._first_poll_ms
+
+    def _next_poll_ms(self) -> int:
+        """Return the pause before a poll that is no retry, or 0."""
+        poll_ms = self._add_jitter(self._poll_ms)
+        if self._polled_ms + self._poll_ms >= self.waiting.pause_ms:
+            return 0
+        self._poll_ms *= 2
+        self._polled_ms += poll_ms
+        return poll_ms
+
+    def _next_retry_ms(self) -> int:
+        """Return the rest of the pause before a retry."""
+        self._left -= 1
+        polled_ms, self._polled_ms = self._polled_ms, 0
+        self._poll_ms = self.waiting.pause_ms
+        return max(1, self._add_jitter(self.waiting.pause_ms) - polled_ms)
+
+    def _add_jitter(self, most_ms: int) -> int:
+        return self._rng.randint((most_ms + 1) // 2, most_ms)

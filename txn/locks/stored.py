@@ -1,0 +1,394 @@
+"""Locks in rows of any store, for those who run no ZooKeeper: changed by our own transactions.
+
+An object's row keeps its queue: the requests that hold it, and those that wait in a place. A
+request is one transaction over all of its objects, so it is granted wholly or not at all. An owner
+of implicit locks has a session (sessions.py). A session that has ended is deleted, and nobody's
+entries outlive it.
+
+row     = {"token": the last fencing token, "queue": [request, ..]}     JSON
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from typing import Any, NamedTuple
+
+from txn.assertions import Version
+from txn.client.block import OptimisticTransaction
+from txn.client.engine import Engine
+from txn.clock import Clock, SystemClock
+from txn.errors import AssertionFailedError, CorruptRowError, DeadlineError, InvalidRequestError
+from txn.locks.manager import Entry, Grant, SessionEnded, Ticket
+from txn.locks.model import Lock, LockListing, Owner
+from txn.locks.queue import Denial, RetrySchedule, find_denial
+from txn.locks.requests import LockRequest, Mode, Path, path
+from txn.locks.sessions import FAMILY, Session, Sessions, make_session_key
+from txn.model import Key, check_whole
+from txn.protocol.context import Context, call_store
+from txn.reading.scans import scan_rows
+from txn.reading.snapshot import Snapshot
+from txn.spans import Span
+
+TABLE = "locks"
+OBJECTS, COLUMN = "o", "queue"
+"""Where an object's row keeps its queue."""
+
+TRY_WITHIN_MS = 30_000
+SWEEPS_IN_LEASE = 6
+FIRST_POLL_MS = 5
+MOST_OBJECTS = 20_000
+"""Rows that are listed at most: an object keeps its row, with its token, when nobody waits."""
+
+
+# ------------------------------------------------------------------------------ rows of queues
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedRequest:
+    """One request in an object's queue; granted, or a place that others wait behind. session: None
+    if the lock survives it."""
+
+    ticket: str
+    mode: Mode
+    session: str | None
+    owner: str
+    host: str
+    query: str
+    since_ms: int
+    granted: bool
+    token: int
+
+    def as_lock(self, at: Path) -> Lock:
+        """Return the request as others see it."""
+        owner, is_explicit = Owner(self.owner, self.host, self.query), self.session is None
+        request = LockRequest(at, self.mode)
+        return Lock(request, owner, self.since_ms, self.granted, is_explicit, self.token)
+
+
+class Queue(NamedTuple):
+    """An object's row: the last fencing token, and its requests in the order of arrival."""
+
+    token: int = 0
+    requests: tuple[QueuedRequest, ...] = ()
+
+    def has(self, ticket: str) -> bool:
+        """Whether the ticket is in the queue."""
+        return any(each.ticket == ticket for each in self.requests)
+
+    def without(self, tickets: Collection[str]) -> Queue:
+        """Return the queue without these tickets."""
+        return Queue(self.token, tuple(e for e in self.requests if e.ticket not in tickets))
+
+    def encode(self) -> bytes:
+        """Return what the row keeps."""
+        queue = [asdict(each) | {"mode": each.mode.value} for each in self.requests]
+        return json.dumps({"token": self.token, "queue": queue}).encode()
+
+    @classmethod
+    def decode(cls, row: bytes, value: bytes | None) -> Queue:
+        """Return the queue that the row of an object keeps; an absent one has an empty queue."""
+        if value is None:
+            return Queue()
+        try:
+            stored: dict[str, Any] = json.loads(value)
+            queue = [each | {"mode": Mode(each["mode"])} for each in stored["queue"]]
+            return Queue(int(stored["token"]), tuple(QueuedRequest(**each) for each in queue))
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptRowError("not a queue of locks", row=row) from error
+
+
+def _decode_path(row: bytes) -> Path:
+    """Return the object whose row it is."""
+    try:
+        return path(row.decode())
+    except ValueError as error:
+        raise CorruptRowError("not the row of an object that is locked", row=row) from error
+
+
+# ------------------------------------------------------------------------- the lock manager's
+
+
+class StoredQueues:
+    """The queues in one table of a store. `owns_engine`: the engine is closed with them."""
+
+    first_poll_ms: int | None = FIRST_POLL_MS
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        table: str = TABLE,
+        lease_ms: int = 10_000,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        owns_engine: bool = False,
+    ) -> None:
+        self.clock = clock or SystemClock()
+        self.rng = rng or random.SystemRandom()
+        self.on_contact: Callable[[], None] = lambda: None
+        check_whole("lease_ms", lease_ms, 1)
+        self.engine = engine
+        self.sessions = Sessions(engine, table, lease_ms, self.clock, self.rng)
+        self._owns_engine = owns_engine
+        self._table = table
+        self._lease_ms = lease_ms
+        engine.ensure_table(table, [OBJECTS, FAMILY])
+
+    def begin(self, ticket: Ticket, wanted: Sequence[LockRequest]) -> _Attempt:
+        """Begin a request, in a session that lives if it wants anything."""
+        session = self.sessions.open(self.on_contact) if wanted else None
+        return _Attempt(self, ticket, wanted, session)
+
+    def scan(self, within: Path | None) -> Iterator[Entry]:
+        """Yield the entries of an object and of what lies in it, in the order of the paths."""
+        prefix = None if within is None else str(within)
+        queues: dict[Path, Queue] = {}
+        for row in self.engine.scan(self._table, prefix=prefix, columns=[(OBJECTS, COLUMN)]):
+            at = _decode_path(row.row)
+            if within is None or at == within or within in at.parents:
+                queues[at] = Queue.decode(row.row, next(iter(row.cells.values())).value)
+        dead = self._find_dead(queues.values())
+        for at, queue in queues.items():
+            for each in queue.requests:
+                if each.session not in dead:
+                    yield Entry(each.ticket, each.as_lock(at))
+
+    def list_locks(self, denial: Denial) -> list[Lock]:
+        """Return the locks that deny a request."""
+        return [each.as_lock(denial.wanted.path) for each in denial.blockers]
+
+    def remove(
+        self,
+        ticket: str,
+        objects: Sequence[Path],
+        *,
+        is_unsure: bool = False,
+        is_owed: bool = False,
+    ) -> None:
+        """Remove a ticket's entries. If a transaction of its may be under way, every queue is
+        written, which settles that one before, or makes it fail."""
+
+        def work(t: OptimisticTransaction) -> None:
+            for at, queue in self.read(t, objects).items():
+                if is_unsure or queue.has(ticket):
+                    t.put(self.key(at), queue.without({ticket}).encode())
+
+        deadline_ms = self._lease_ms // SWEEPS_IN_LEASE if is_owed else TRY_WITHIN_MS
+        self.engine.run(work, deadline_ms=deadline_ms)
+
+    def close(self) -> None:
+        """End the sessions; what they hold implicitly is given back."""
+        self.sessions.close()
+        if self._owns_engine:
+            self.engine.close()
+
+    def key(self, at: Path) -> Key:
+        """Return the cell of an object's queue."""
+        return Key(str(at), OBJECTS, COLUMN, self._table)
+
+    def read(self, t: OptimisticTransaction, objects: Collection[Path]) -> dict[Path, Queue]:
+        """Return the queues of these objects."""
+        keys = {at: self.key(at) for at in objects}
+        values = t.get_many(list(keys.values()))
+        return {at: Queue.decode(key.row, values[key]) for at, key in keys.items()}
+
+    def read_alive(self, t: OptimisticTransaction, objects: Collection[Path]) -> dict[Path, Queue]:
+        """Return the queues without the requests of sessions that have ended."""
+        queues = self.read(t, objects)
+        dead = self._find_dead(queues.values())
+        gone = {e.ticket for queue in queues.values() for e in queue.requests if e.session in dead}
+        return {at: queue.without(gone) for at, queue in queues.items()}
+
+    def _find_dead(self, queues: Iterable[Queue]) -> set[str]:
+        named = {each.session for queue in queues for each in queue.requests}
+        return self.sessions.find_dead({name for name in named if name is not None})
+
+
+class _Attempt:
+    """A request of one session."""
+
+    def __init__(
+        self,
+        queues: StoredQueues,
+        ticket: Ticket,
+        wanted: Sequence[LockRequest],
+        session: Session | None,
+    ) -> None:
+        self._queues = queues
+        self._engine = queues.engine
+        self._ticket = ticket
+        self._wanted = wanted
+        self._session = session
+
+    def acquire(self, schedule: RetrySchedule) -> Grant | Denial:
+        """Take all objects or none, in one transaction. What others undo by changing the queues is
+        tried again until the request's time is over."""
+        denial: Denial | None = None
+        is_first = True
+
+        def work(t: OptimisticTransaction) -> Grant | Denial:
+            nonlocal denial, is_first
+            if not is_first and schedule.is_over:
+                return denial or Denial(self._wanted[0], ())
+            is_first = False
+            queues = self._queues.read_alive(t, [request.path for request in self._wanted])
+            is_fair = schedule.waiting.fairness == "fair"
+            denial = find_denial(
+                self._list_denying(queues, is_fair), self._ticket.name, self._wanted
+            )
+            if denial is not None:
+                self._put(t, self._keep_places(queues, denial, is_fair))
+                return denial
+            granted = {each.path: self._grant(queues[each.path], each) for each in self._wanted}
+            self._put(t, granted)
+            return self._make_grant({at: queue.token for at, queue in granted.items()})
+
+        try:
+            return self._engine.run(work, deadline_ms=max(schedule.left_ms or 0, TRY_WITHIN_MS))
+        except DeadlineError:
+            if schedule.left_ms is None:
+                raise
+            return denial or Denial(self._wanted[0], ())
+        except AssertionFailedError as failed:
+            if self._session is not None:
+                self._session.heartbeat.end()
+            raise SessionEnded("our session was ended while we waited") from failed
+
+    def wait(self, denial: Denial, pause_ms: int, schedule: RetrySchedule) -> None:
+        """Wait for so long: a store does not notify of changes."""
+        self._queues.clock.sleep_ms(pause_ms)
+
+    def _list_denying(
+        self, queues: Mapping[Path, Queue], is_fair: bool
+    ) -> dict[Path, list[QueuedRequest]]:
+        """Return the requests that may deny ours, and ours: where queues are not fair, those that
+        wait deny nobody anything."""
+        own = self._ticket.name
+        return {
+            at: [each for each in queue.requests if is_fair or each.granted or each.ticket == own]
+            for at, queue in queues.items()
+        }
+
+    def _grant(self, queue: Queue, request: LockRequest) -> Queue:
+        own = self._make_entry(request, granted=True, token=queue.token + 1)
+        if not queue.has(own.ticket):
+            return Queue(own.token, (*queue.requests, own))
+        requests = (own if each.ticket == own.ticket else each for each in queue.requests)
+        return Queue(own.token, tuple(requests))
+
+    def _keep_places(
+        self, queues: Mapping[Path, Queue], denial: Denial, is_fair: bool
+    ) -> dict[Path, Queue]:
+        """Return the queues that change: the request stands at the denied object, and stays where
+        it keeps a place."""
+        changed: dict[Path, Queue] = {}
+        for at, queue in queues.items():
+            if queue.has(self._ticket.name):
+                if not (is_fair and denial.keeps(at)):
+                    changed[at] = queue.without({self._ticket.name})
+            elif is_fair and at == denial.wanted.path:
+                own = self._make_entry(denial.wanted, granted=False, token=0)
+                changed[at] = Queue(queue.token, (*queue.requests, own))
+        return changed
+
+    def _make_entry(self, request: LockRequest, *, granted: bool, token: int) -> QueuedRequest:
+        ticket = self._ticket
+        session = None if granted and ticket.explicit else self._session
+        return QueuedRequest(
+            ticket.name,
+            request.mode,
+            session.name if session else None,
+            ticket.owner.name,
+            ticket.owner.host,
+            ticket.owner.query,
+            ticket.since_ms,
+            granted,
+            token,
+        )
+
+    def _put(self, t: OptimisticTransaction, changed: Mapping[Path, Queue]) -> None:
+        """Write these queues. Nothing is granted to a session that has been ended meanwhile."""
+        for at, queue in changed.items():
+            t.put(self._queues.key(at), queue.encode())
+        if changed and self._session is not None:
+            t.require(~Version(self._session.key, None))
+
+    def _make_grant(self, tokens: Mapping[Path, int]) -> Grant:
+        session = None if self._ticket.explicit else self._session
+        return Grant(
+            tokens,
+            is_lost=lambda: session is not None and session.heartbeat.lost,
+            are_there=lambda: self._are_granted(tokens, session),
+            give_back=lambda: self._queues.remove(self._ticket.name, tuple(tokens)),
+        )
+
+    def _are_granted(self, tokens: Mapping[Path, int], session: Session | None) -> bool:
+        """Return True if all of these are granted and the session lives, at one instant."""
+        keys = {at: self._queues.key(at) for at in tokens}
+        alive = [session.key] if session else []
+        cells = self._engine.read([*keys.values(), *alive])
+
+        def is_granted(at: Path) -> bool:
+            cell = cells[keys[at]]
+            queue = Queue.decode(keys[at].row, cell and cell.value)
+            wanted = (self._ticket.name, tokens[at])
+            return any((each.ticket, each.token) == wanted for each in queue.requests)
+
+        return all(cells[key] is not None for key in alive) and all(map(is_granted, tokens))
+
+
+# --------------------------------------------------------------------------- for listing only
+
+
+class StoredLockReader:
+    """Lists the locks in one table of a store, which need not be there, and writes nothing."""
+
+    def __init__(self, context: Context, table: str = TABLE) -> None:
+        self._context = context
+        self._table = table.encode()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is such a table: the first request for a lock creates it."""
+        families = self._context.store.describe(self._table) or {}
+        return {OBJECTS.encode(), FAMILY.encode()} <= families.keys()
+
+    def list_first(self, most: int) -> LockListing:
+        """Return the first locks. Those of ended sessions are left out; one that is silent, but not
+        ended yet, still keeps others out."""
+        if not self.is_there:
+            raise InvalidRequestError("no table of locks", table=self._table)
+        queues = sorted(islice(self._list_queues(), MOST_OBJECTS + 1), key=lambda each: each[0])
+        alive = self._find_alive({e.session for _, queue in queues for e in queue.requests})
+        locks = [
+            each.as_lock(at)
+            for at, queue in queues
+            for each in queue.requests
+            if each.session is None or each.session in alive
+        ]
+        is_whole = len(locks) <= most and len(queues) <= MOST_OBJECTS
+        return LockListing(tuple(locks[:most]), is_whole)
+
+    def close(self) -> None:
+        """The store is closed by whoever opened it."""
+
+    def _list_queues(self) -> Iterator[tuple[Path, Queue]]:
+        column = frozenset({(OBJECTS.encode(), COLUMN.encode())})
+        for row in scan_rows(self._context, Span(self._table, columns=column), self._read):
+            if row.cells:
+                cell = next(iter(row.cells.values()))
+                yield _decode_path(row.row), Queue.decode(row.row, cell.value)
+
+    def _read(self, keys: Sequence[Key]) -> Snapshot:
+        """Read a row that never stands still as it is, instead of under locks."""
+        found = call_store(self._context, lambda: self._context.store.read(list(keys)))
+        return {key: found[key] for key in keys}
+
+    def _find_alive(self, sessions: Collection[str | None]) -> set[str]:
+        keys = {make_session_key(name, self._table): name for name in sessions if name}
+        found = self._read(list(keys)) if keys else {}
+        return {keys[key] for key, cell in found.items() if cell is not None}

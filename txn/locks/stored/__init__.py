@@ -1,1 +1,0 @@
-"""A queue of locks in any store."""

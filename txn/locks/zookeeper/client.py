@@ -1,0 +1,347 @@
+"""A ZooKeeper client whose every call ends: it retries while the connection breaks, within bounds.
+
+The only module that knows the driver. A call that may be made twice is retried. Another one raises
+ReplyLost, and the caller must find out whether it was carried out. A session is taken for lost as
+soon as the server may have ended it, which is before the server says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from operator import methodcaller
+from random import SystemRandom
+from typing import Any, NamedTuple
+
+from kazoo.client import KazooClient, KazooState, TransactionRequest
+from kazoo.exceptions import (
+    ConnectionLoss,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    OperationTimeoutError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+    SessionMovedError,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.security import CREATOR_ALL_ACL
+
+from txn.backoff import Backoff
+from txn.clock import Clock
+from txn.errors import InvalidRequestError, NotApplied, StoreClosedError, StoreError
+from txn.locks.zookeeper.ensemble import Credentials
+from txn.text import name_failure
+
+LOST_REPLY = (
+    ConnectionLoss,
+    OperationTimeoutError,
+    SessionExpiredError,
+    SessionMovedError,
+    KazooTimeoutError,
+)
+LOGGER = logging.getLogger(__name__)
+NOT_REACHED = (RolledBackError, RuntimeInconsistency)
+CALL_WITHIN_S = 30
+CALL_WITHIN_MS = 1000 * CALL_WITHIN_S
+TLS_WITHIN_S = 5
+MAX_PAUSE_MS = 1_000
+RETRYING = Backoff(first_ms=20, longest_ms=MAX_PAUSE_MS)
+PAUSES_IN_SESSION = 6
+LOGGER.addHandler(logging.NullHandler())  # nothing on stderr, unless a program asks for it
+
+
+class ReplyLost(StoreError):
+    """The reply was lost: what was asked may have been done, or may be done yet."""
+
+
+class NodeMissing(StoreError):
+    """A node that was needed is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateNode:
+    """A node to make; with `sequence` the server appends a number to its name."""
+
+    at: str
+    data: bytes
+    ephemeral: bool
+    sequence: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveNode:
+    """A node to delete."""
+
+    at: str
+
+
+class NodeData(NamedTuple):
+    """What a node holds, and the transaction in which it was made."""
+
+    data: bytes
+    created_in: int
+
+
+class Created(NamedTuple):
+    """Nodes that were made, in which transaction, and what was in their folders afterwards."""
+
+    nodes: list[str]
+    created_in: int
+    children: list[list[str]]
+
+
+class ZooKeeperClient:
+    """One session at a time with ZooKeeper. Safe to share between threads, not to fork."""
+
+    def __init__(
+        self,
+        hosts: str,
+        session_ms: int,
+        clock: Clock,
+        on_connected: Callable[[], None],
+        credentials: Credentials,
+    ) -> None:
+        self.losses = 0
+        self._closed = False
+        self._clock = clock
+        self._rng = SystemRandom()
+        self._on_connected = on_connected
+        self._silent_since_ms: int | None = None
+        # The driver's own pauses double without end: it would miss a server that is back.
+        pause_s = min(MAX_PAUSE_MS, session_ms / PAUSES_IN_SESSION) / 1000
+        options = _make_options(credentials)
+        try:
+            self._client = KazooClient(
+                hosts,
+                timeout=session_ms / 1000,
+                logger=LOGGER,
+                connection_retry={"max_tries": -1, "max_delay": pause_s},
+                **options,
+            )
+        except ValueError as error:
+            raise InvalidRequestError(
+                "write host:port,host:port", hosts=hosts, cause=str(error)
+            ) from error
+        self._session_ms = session_ms
+        self._client.add_listener(self._note_state)
+        try:
+            self._client.start(timeout=CALL_WITHIN_S)
+        except (KazooTimeoutError, KazooException) as error:
+            self._client.close()
+            cause = _find_tls_error(self._client.hosts, credentials) or str(error)
+            raise NotApplied("cannot connect to ZooKeeper", hosts=hosts, cause=cause) from error
+
+    def lost_since(self, losses: int) -> bool:
+        """Whether the session of that count may have ended: it did, or there has been no contact
+        for the rest of its time, of which the driver uses two thirds to notice a silence."""
+        since_ms = self._silent_since_ms
+        silent_ms = 0 if since_ms is None else self._clock.monotonic_ms() - since_ms
+        return self.losses != losses or silent_ms * 3 >= self._session_ms
+
+    def close(self) -> None:
+        """End the session, and all that is ephemeral with it."""
+        self.losses += 1
+        self._closed = True
+        self._client.remove_listener(self._note_state)
+        self._client.stop()
+        self._client.close()
+
+    # -------------------------------------------------------------------------- single calls
+
+    def list_children(self, folders: Sequence[str]) -> list[list[str]]:
+        """Return the names in each folder, in one round trip; an absent one has none."""
+        calls = [methodcaller("get_children_async", folder) for folder in folders]
+        return [found or [] for found in self._call_all(calls)]
+
+    def get(self, nodes: Sequence[str]) -> list[NodeData | None]:
+        """Return what is known of each node, in one round trip; None: it is absent."""
+        found = self._call_all([methodcaller("get_async", at) for at in nodes])
+        return [NodeData(each[0], each[1].czxid) if each else None for each in found]
+
+    def read_created(
+        self, nodes: Sequence[str], within_ms: int = CALL_WITHIN_MS
+    ) -> list[int | None]:
+        """Return the transaction in which each node was made, or None, in one round trip."""
+        found = self._call_all([methodcaller("exists_async", at) for at in nodes], within_ms)
+        return [stat.czxid if stat else None for stat in found]
+
+    def watch(self, at: str, gone: Callable[[object], None]) -> bool:
+        """Return True if a node is there, and then call `gone` when something happens to it or to
+        the session."""
+        (stat,) = self._call_all([methodcaller("exists_async", at, watch=gone)])
+        return stat is not None
+
+    def sync(self, at: str) -> None:
+        """See all that was done before now, by any server of the ensemble."""
+        self._call_all([methodcaller("sync_async", at)])
+
+    def create_folders(self, folders: Sequence[str]) -> None:
+        """Make each folder that is absent; the outer ones come first."""
+        self._call_all([methodcaller("create_async", folder) for folder in folders])
+
+    def tidy(self, folders: Sequence[str]) -> None:
+        """Delete each folder that is empty, if that can be done now; the inner ones come first."""
+        if not self._closed and self._silent_since_ms is None:
+            with suppress(StoreError):  # an empty folder does no harm
+                calls = [methodcaller("delete_async", folder) for folder in folders]
+                self._call_all(calls, self._session_ms)
+
+    # ------------------------------------------------------------------- all or nothing, once
+
+    def apply(self, steps: Sequence[CreateNode | RemoveNode]) -> None:
+        """Take all steps or none, once.
+
+        Raises NodeMissing if a folder or a node is absent, and ReplyLost if the reply was lost.
+        """
+        self._refuse_if_closed()
+        _read_results(self._request(steps).commit_async())
+
+    def create(self, steps: Sequence[CreateNode], folders: Sequence[str]) -> Created:
+        """Take all steps or none, once, and list the folders behind them in the same round trip: a
+        session's requests are carried out in their order. Raises as `apply` does."""
+        self._refuse_if_closed()
+        request = self._request(steps)
+        # Of all that a transaction can do only this tells its number; folders hold no data.
+        request.set_data(folders[0], b"")
+        answer = request.commit_async()
+        children = self.list_children(folders)
+        *nodes, stat = _read_results(answer)
+        return Created(nodes, stat.mzxid, children)
+
+    def _request(self, steps: Sequence[CreateNode | RemoveNode]) -> TransactionRequest:
+        request = self._client.transaction()
+        for step in steps:
+            if isinstance(step, CreateNode):
+                request.create(step.at, step.data, ephemeral=step.ephemeral, sequence=step.sequence)
+            else:
+                request.delete(step.at)
+        return request
+
+    # ------------------------------------------------------------------------------- details
+
+    def _call_all(
+        self, calls: Sequence[Callable[[KazooClient], Any]], within_ms: int = CALL_WITHIN_MS
+    ) -> list[Any]:
+        """Make calls that may be made twice, in one round trip; repeat those without a reply."""
+        answers: dict[int, Any] = {}
+        due_ms = self._clock.monotonic_ms() + within_ms
+        for _ in RETRYING.tries(self._clock, self._rng, due_ms=due_ms):
+            self._refuse_if_closed()
+            left = [i for i in range(len(calls)) if i not in answers]
+            asked = [(i, calls[i](self._client)) for i in left]
+            broken: list[Exception] = []
+            for i, answer in asked:
+                try:
+                    answers[i] = self._wait_for(answer, due_ms)
+                except LOST_REPLY as error:
+                    broken.append(error)
+            if not broken:
+                return [answers[i] for i in range(len(calls))]
+        raise _make_failure("no answer", broken[-1]) from broken[-1]
+
+    def _wait_for(self, answer: Any, due_ms: int) -> Any:
+        left_ms = max(1, due_ms - self._clock.monotonic_ms())
+        try:
+            return answer.get(timeout=left_ms / 1000)
+        except (NoNodeError, NodeExistsError, NotEmptyError):
+            return None
+        except LOST_REPLY:
+            raise
+        except KazooException as error:
+            raise _make_failure("refused", error) from error
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise StoreClosedError("the session with ZooKeeper was closed")
+
+    def _note_state(self, state: str) -> None:
+        if state == KazooState.LOST:
+            self.losses += 1
+        if state == KazooState.CONNECTED:
+            self._silent_since_ms = None
+            self._client.handler.spawn(self._report_connected)
+        else:
+            self._silent_since_ms = self._clock.monotonic_ms()
+
+    def _report_connected(self) -> None:
+        """Run in a thread of its own, so that no reply waits for it."""
+        try:
+            self._on_connected()
+        except StoreError as error:
+            LOGGER.warning("not done after a reconnection: %s", name_failure(error))
+        except Exception:
+            LOGGER.exception("not done after a reconnection")
+
+
+def _make_options(credentials: Credentials) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    if credentials.user:
+        options["auth_data"] = [("digest", f"{credentials.user}:{credentials.password}")]
+        options["default_acl"] = CREATOR_ALL_ACL
+    if credentials.tls == "on":
+        _make_tls(credentials)  # the driver would not say that a file is none of its kind
+        options |= {"use_ssl": True, "check_hostname": True, "ca": credentials.ca or None}
+        options["certfile"] = credentials.certificate or None
+        options["keyfile"] = credentials.key or credentials.certificate or None
+    return options
+
+
+def _make_tls(credentials: Credentials) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context()
+        if credentials.ca:
+            context.load_verify_locations(credentials.ca)
+        if credentials.certificate:
+            context.load_cert_chain(credentials.certificate, credentials.key or None)
+    except OSError as error:
+        files = credentials.ca, credentials.certificate, credentials.key
+        raise InvalidRequestError("no certificates", files=files, cause=str(error)) from error
+    return context
+
+
+def _find_tls_error(hosts: Sequence[tuple[str, int]], credentials: Credentials) -> str | None:
+    """Return why the first server is no partner for TLS, which the driver does not tell."""
+    if credentials.tls == "off":
+        return None
+    try:
+        with socket.create_connection(hosts[0], TLS_WITHIN_S) as plain:
+            _make_tls(credentials).wrap_socket(plain, server_hostname=hosts[0][0]).close()
+    except OSError as error:
+        return str(error)
+    return None
+
+
+def _read_results(answer: Any) -> list[Any]:
+    try:
+        results: list[Any] = answer.get(timeout=CALL_WITHIN_S)
+    except LOST_REPLY as error:
+        raise ReplyLost("ZooKeeper: the reply was lost", cause=_describe(error)) from error
+    except KazooException as error:
+        raise _make_failure("refused", error) from error
+    for result in results:
+        if isinstance(result, NoNodeError):
+            raise NodeMissing("a node is absent")
+        if isinstance(result, Exception) and not isinstance(result, NOT_REACHED):
+            raise _make_failure("refused", result)
+    return results
+
+
+def _make_failure(message: str, error: Exception) -> StoreError:
+    if isinstance(error, NoAuthError):
+        return NotApplied(
+            "ZooKeeper: not for this user: name who made it, zookeeper://user:password@host"
+        )
+    return StoreError(f"ZooKeeper: {message}", cause=_describe(error))
+
+
+def _describe(error: Exception) -> str:
+    """Return an error of the driver's as text: most of them say nothing but their class."""
+    return f"{type(error).__name__}: {error}".removesuffix(": ")

@@ -1,0 +1,458 @@
+"""Locks in ZooKeeper: a sequence node for each object under the object's path, by the usual recipe.
+
+A shared lock is `read-<ticket>-<number>`, an exclusive one `write-<ticket>-<number>`. Shared is
+denied by any lower `write-`, exclusive by anything lower. Nodes are ephemeral, so a session that
+ends gives all of its locks back; those of an explicit lock become persistent when it is granted.
+All nodes of a request are created in one transaction, and found again by their ticket if its reply
+is lost. The fencing token is the transaction in which a node was created.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, Self
+
+from txn.backoff import Backoff
+from txn.clock import Clock, SystemClock
+from txn.errors import StoreError
+from txn.locks.manager import Entry, Grant, Ticket
+from txn.locks.model import Lock, LockListing, Owner
+from txn.locks.queue import Denial, RetrySchedule, find_denial
+from txn.locks.requests import LockRequest, Mode, Path, parts_of, text_of
+from txn.locks.zookeeper.client import (
+    CreateNode,
+    NodeMissing,
+    RemoveNode,
+    ReplyLost,
+    ZooKeeperClient,
+)
+from txn.locks.zookeeper.ensemble import Credentials, Ensemble
+from txn.model import check_whole
+
+BASE = "/hbase-txn/locks"
+SESSION_MS = 10_000
+TRIES = 20
+AT_ONCE = 250  # nodes in a transaction: ZooKeeper takes a megabyte at most
+MENDING = Backoff(first_ms=20, longest_ms=640)
+TIDIED_AT_ONCE = 1_000
+USED_UP = "ZooKeeper has counted to 2^31 here: delete the folder when nobody has locks in it"
+KINDS = {Mode.SHARED: "read-", Mode.EXCLUSIVE: "write-"}
+MODES = {"read": Mode.SHARED, "write": Mode.EXCLUSIVE}
+# A ticket is 32 hexadecimal digits. The number has a sign once ZooKeeper's counter has run over.
+NODE = re.compile(r"(read|write)-([0-9a-f]{32})-(-?[0-9]{10})")
+
+
+# ---------------------------------------------------------------------- nodes and folders
+
+
+class Node(NamedTuple):
+    """A lock node: its number in the queue, its mode, its ticket, and its name."""
+
+    number: int
+    mode: Mode
+    ticket: str
+    name: str
+
+
+Queue = list[Node]
+
+
+class Note(NamedTuple):
+    """What a node holds. token: 0 means the transaction in which the node was created."""
+
+    owner: str
+    host: str
+    query: str
+    since_ms: int
+    explicit: bool = False
+    token: int = 0
+
+    def encode(self) -> bytes:
+        """Return the bytes of the node."""
+        return json.dumps(self._asdict()).encode()
+
+    @classmethod
+    def decode(cls, data: bytes, created_in: int = 0) -> Self:
+        """Return the note of a node."""
+        fields: dict[str, Any] = json.loads(data)
+        note = cls(**fields)
+        return note if note.token else note._replace(token=created_in)
+
+
+def parse_node(name: str) -> Node | None:
+    """Return the lock node of this name, or None for the folder of an object."""
+    if (found := NODE.fullmatch(name)) is None:
+        return None
+    kind, ticket, number = found.groups()
+    return Node(int(number), MODES[kind], ticket, name)
+
+
+def make_queue(names: Iterable[str]) -> Queue:
+    """Return the lock nodes among the names in a folder, in their order."""
+    return sorted(node for node in map(parse_node, names) if node)
+
+
+def folder_name(part: str) -> str:
+    """Return the name of an object's folder; one that looks like a lock node is disguised."""
+    text = text_of((part,))
+    return f"%{ord(text[0]):02x}{text[1:]}" if parse_node(text) else text
+
+
+def part_of(name: str) -> str:
+    """Return the part of a path that a folder is named after."""
+    (part,) = parts_of(name)
+    return part
+
+
+class Folders(NamedTuple):
+    """Where the queues of objects are: a folder for each object, in that of its parent."""
+
+    base: str
+
+    def of(self, at: Path | None) -> str:
+        """Return the folder of an object, or the base."""
+        return "/".join([self.base, *map(folder_name, at.parts if at else ())])
+
+    def all(self, objects: Iterable[Path]) -> list[str]:
+        """Return the folders that these objects need, outer ones first."""
+        names = self.base.split("/")
+        outer = ["/".join(names[:count]) for count in range(2, len(names) + 1)]
+        needed = {self.of(each) for at in objects for each in (*at.parents, at)}
+        return [*outer, *sorted(needed, key=lambda folder: (folder.count("/"), folder))]
+
+    def list_emptied(self, objects: Iterable[Path]) -> list[str]:
+        """Return the folders that may be empty without these objects, inner ones first."""
+        return [folder for folder in reversed(self.all(objects)) if len(folder) > len(self.base)]
+
+
+class QueueReader:
+    """Reads the queues under one base path. What it returns may be over at the next moment."""
+
+    def __init__(self, client: ZooKeeperClient, folders: Folders) -> None:
+        self._client = client
+        self._folders = folders
+
+    def read(self, objects: Iterable[Path]) -> dict[Path, Queue]:
+        """Return the queue at each object, in one round trip."""
+        asked = list(objects)
+        found = self._client.list_children([self._folders.of(at) for at in asked])
+        return dict(zip(asked, map(make_queue, found), strict=True))
+
+    def scan(self, within: Path | None) -> Iterator[Entry]:
+        """Yield the entries of an object and of what lies in it, in the order of each queue."""
+        (names,) = self._client.list_children([self._folders.of(within)])
+        for name in names:
+            if parse_node(name) is None:
+                outer = within.parts if within else ()
+                yield from self.scan(Path((*outer, part_of(name))))
+        if within is not None:
+            yield from self._read_entries(within, make_queue(names))
+
+    def list_locks(self, denial: Denial) -> list[Lock]:
+        """Return the locks that deny a request."""
+        at, blocking = denial.wanted.path, {node.ticket for node in denial.blockers}
+        entries = self._read_entries(at, self.read([at])[at])
+        return [entry.lock for entry in entries if entry.ticket in blocking]
+
+    def _read_entries(self, at: Path, queue: Sequence[Node]) -> Iterator[Entry]:
+        """Yield the nodes of a queue that are still there: granted, unless one before denies it."""
+        folder = self._folders.of(at)
+        found = self._client.get([f"{folder}/{node.name}" for node in queue])
+        for node, data in zip(queue, found, strict=True):
+            if data is None:
+                continue
+            note = Note.decode(data.data, data.created_in)
+            granted = all(node.mode.allows(e.mode) for e in queue if e.number < node.number)
+            owner = Owner(note.owner, note.host, note.query)
+            request = LockRequest(at, node.mode)
+            lock = Lock(request, owner, note.since_ms, granted, note.explicit, note.token)
+            yield Entry(node.ticket, lock)
+
+
+# ---------------------------------------------------------------------- the lock manager's
+
+
+class ZooKeeperQueues:
+    """The queues under one base path, and one session."""
+
+    first_poll_ms: int | None = None
+
+    def __init__(
+        self,
+        hosts: str,
+        base: str = BASE,
+        *,
+        credentials: Credentials = Credentials(),  # noqa: B008
+        session_ms: int = SESSION_MS,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.clock = clock or SystemClock()
+        self.rng = rng or random.SystemRandom()
+        self.on_contact: Callable[[], None] = lambda: None
+        check_whole("session_ms", session_ms, 1)
+        self.session_ms = session_ms
+        self.folders = Folders("/" + base.strip("/"))
+        self._used: frozenset[Path] = frozenset()
+        self.client = ZooKeeperClient(
+            hosts, session_ms, self.clock, self._note_contact, credentials
+        )
+        self.reader = QueueReader(self.client, self.folders)
+        self.scan = self.reader.scan
+        self.list_locks = self.reader.list_locks
+
+    def _note_contact(self) -> None:
+        self.on_contact()  # which is set later
+
+    def begin(self, ticket: Ticket, wanted: Sequence[LockRequest]) -> _Attempt:
+        """Begin a request in the session, or in the next one."""
+        return _Attempt(self, ticket, wanted)
+
+    def remove(
+        self,
+        ticket: str,
+        objects: Sequence[Path],
+        *,
+        is_unsure: bool = False,
+        is_owed: bool = False,
+    ) -> None:
+        """Remove a ticket's nodes, also those of an attempt whose reply was lost."""
+        self.client.sync(self.folders.base)
+        queues = self.reader.read(reversed(objects))
+        nodes = [
+            f"{self.folders.of(at)}/{node.name}"
+            for at, queue in queues.items()
+            for node in queue
+            if node.ticket == ticket
+        ]
+        self.remove_nodes(nodes, 0 if is_owed else TRIES)
+        self.tidy_later(objects)
+        if not is_owed:
+            self._tidy()
+
+    def close(self) -> None:
+        """End the session, which gives back all that is not explicit."""
+        self._tidy()
+        self.client.close()
+
+    def remove_nodes(self, nodes: Sequence[str], retries: int = 0) -> None:
+        """Delete all of the nodes that are there. retries: after lost replies."""
+        for first in range(0, len(nodes), AT_ONCE):
+            self._remove_batch(nodes[first : first + AT_ONCE], retries)
+
+    def _remove_batch(self, nodes: Sequence[str], retries: int) -> None:
+        lost = 0
+        for _ in range(TRIES + retries):
+            try:
+                return self.client.apply([RemoveNode(at) for at in nodes])
+            except NodeMissing:
+                created = self.client.read_created(nodes)
+                nodes = [at for at, token in zip(nodes, created, strict=True) if token]
+                if not nodes:
+                    return None
+            except ReplyLost:
+                lost += 1
+                if lost > retries:
+                    raise
+                self.clock.sleep_ms(MENDING.pause_ms(lost, self.rng))
+        raise StoreError("cannot delete nodes in ZooKeeper", at=nodes[0])
+
+    def tidy_later(self, objects: Iterable[Path]) -> None:
+        """Delete folders that are empty, but not each time: most are soon needed again."""
+        self._used = self._used.union(objects)  # not changed in place: threads share it
+        if len(self._used) >= TIDIED_AT_ONCE:
+            self._tidy()
+
+    def _tidy(self) -> None:
+        used, self._used = self._used, frozenset()
+        self.client.tidy(self.folders.list_emptied(used))
+
+
+class _Attempt:
+    """A request on its way: the names of its nodes and, as far as that is known, the transactions
+    in which they were created."""
+
+    def __init__(
+        self, queues: ZooKeeperQueues, ticket: Ticket, wanted: Sequence[LockRequest]
+    ) -> None:
+        self._queues = queues
+        self._client = queues.client
+        self._folders = queues.folders
+        self._ticket = ticket
+        self._wanted = wanted
+        owner = ticket.owner
+        self._note = Note(owner.name, owner.host, owner.query, ticket.since_ms)
+        self._nodes: dict[Path, str] = {}
+        self._created_in: dict[str, int] = {}
+        self._has_tried = False
+
+    def acquire(self, schedule: RetrySchedule) -> Grant | Denial:
+        """Stand in the queue of every object, unless one is seen to be denied.
+
+        If one is denied, leave the others. In a fair queue the places stay that `Denial.keeps`.
+        """
+        is_fair = schedule.waiting.fairness == "fair"
+        for _ in range(TRIES):
+            losses = self._client.losses
+            if self._has_tried and (denial := self._find_denial(self._read(self._wanted))):
+                if is_fair and denial.wanted.path not in self._nodes:
+                    self._create([denial.wanted])
+                return self._stand_back(denial, is_fair, self._nodes)
+            self._has_tried = True
+            places = set(self._nodes)
+            if denial := self._find_denial(self._enter()):
+                return self._stand_back(denial, is_fair, places)
+            tokens = self._read_tokens()
+            if len(tokens) < len(self._wanted) or self._client.losses != losses:
+                continue  # a session has ended, and with it some of our nodes
+            if not self._ticket.explicit or self._make_lasting(tokens):
+                return self._make_grant(tokens, losses)
+        raise StoreError("our nodes in ZooKeeper keep going away", wanted=str(self._wanted[0]))
+
+    def wait(self, denial: Denial, pause_ms: int, schedule: RetrySchedule) -> None:
+        """Wait for the last of those before us to go, but no longer than this."""
+        gone = threading.Event()
+        at = f"{self._folders.of(denial.wanted.path)}/{denial.blockers[-1].name}"
+        is_there = self._client.watch(at, lambda event: gone.set())
+        if not is_there or gone.wait(pause_ms / 1000):
+            schedule.note_wake()
+
+    def _find_denial(self, queues: dict[Path, Queue]) -> Denial | None:
+        self._note_nodes({each.path: queues[each.path] for each in self._wanted})
+        return find_denial(queues, self._ticket.name, self._wanted)
+
+    def _note_nodes(self, queues: dict[Path, Queue]) -> None:
+        """Note our node in each queue, in their order, and make sure that it is the only one."""
+        self._nodes = {}
+        for at, queue in queues.items():
+            folder = self._folders.of(at)
+            ours = [node for node in queue if node.ticket == self._ticket.name]
+            if any(node.number < 0 for node in ours):
+                raise StoreError(USED_UP, folder=folder)
+            if ours:
+                self._nodes[at] = ours[0].name
+            if ours[1:]:
+                self._queues.remove_nodes([f"{folder}/{node.name}" for node in ours[1:]], TRIES)
+
+    def _read_tokens(self) -> dict[Path, int]:
+        """Return in which transaction our nodes were created, of those that are there."""
+        nodes = dict(zip(self._nodes, self._list_nodes(self._nodes), strict=True))
+        unknown = [node for node in nodes.values() if node not in self._created_in]
+        found = zip(unknown, self._client.read_created(unknown), strict=True)
+        self._created_in |= {node: token for node, token in found if token is not None}
+        known = self._created_in
+        return {at: known[node] for at, node in nodes.items() if node in known}
+
+    def _stand_back(self, denial: Denial, is_fair: bool, places: Collection[Path]) -> Denial:
+        """Keep, of these places, those that a denied request keeps, and no others."""
+        kept = {denial.wanted.path, *filter(denial.keeps, places)} if is_fair else set()
+        self._leave([each for each in self._nodes if each not in kept])
+        return denial
+
+    def _leave(self, objects: Sequence[Path]) -> None:
+        self._queues.remove_nodes(self._list_nodes(objects), TRIES)
+        for each in objects:
+            del self._nodes[each]
+
+    def _enter(self) -> dict[Path, Queue]:
+        """Stand in the queue of each object; return the queues, each as it was afterwards."""
+        queues = self._read([each for each in self._wanted if each.path in self._nodes])
+        absent = [each for each in self._wanted if each.path not in self._nodes]
+        for first in range(0, len(absent), AT_ONCE):
+            queues |= self._create(absent[first : first + AT_ONCE])
+        return queues
+
+    def _create(self, wanted: Sequence[LockRequest]) -> dict[Path, Queue]:
+        """Create a node for each object, all or none of them; return the queues with them."""
+        data, name = self._note.encode(), self._ticket.name
+        folders = [self._folders.of(each.path) for each in wanted]
+        steps = [
+            CreateNode(f"{folder}/{KINDS[each.mode]}{name}-", data, ephemeral=True, sequence=True)
+            for folder, each in zip(folders, wanted, strict=True)
+        ]
+        for tries in range(TRIES):
+            try:
+                created = self._client.create(steps, folders)
+            except NodeMissing:
+                objects = [each.path for each in wanted]
+                self._client.create_folders(self._folders.all(objects))
+            except ReplyLost:
+                # They may have been created: to create others would be to wait behind ourselves.
+                self._client.sync(self._folders.base)
+                queues = self._read(wanted)
+                if all(any(node.ticket == name for node in queue) for queue in queues.values()):
+                    return queues
+                self._queues.clock.sleep_ms(MENDING.pause_ms(tries, self._queues.rng))
+            else:
+                self._created_in |= dict.fromkeys(created.nodes, created.created_in)
+                queues_after = map(make_queue, created.children)
+                return dict(zip((each.path for each in wanted), queues_after, strict=True))
+        raise StoreError("cannot create nodes in ZooKeeper", at=steps[0].at)
+
+    def _make_lasting(self, tokens: dict[Path, int]) -> bool:
+        """Put a persistent node of the same name, and so of the same place in the queue, where each
+        of ours is; return False if one is gone. Until then a place ends with its session."""
+        objects = list(tokens)
+        for first in range(0, len(objects), AT_ONCE // 2):
+            batch = objects[first : first + AT_ONCE // 2]
+            nodes = self._list_nodes(batch)
+            steps: list[CreateNode | RemoveNode] = []
+            for at, node in zip(batch, nodes, strict=True):
+                data = self._note._replace(explicit=True, token=tokens[at]).encode()
+                steps += [RemoveNode(node), CreateNode(node, data, ephemeral=False, sequence=False)]
+            try:
+                self._client.apply(steps)
+            except NodeMissing:
+                return False
+            except ReplyLost:
+                self._client.sync(self._folders.base)
+                found = self._client.get(nodes)
+                if not all(each and Note.decode(each.data).explicit for each in found):
+                    return False
+        return True
+
+    def _make_grant(self, tokens: dict[Path, int], losses: int) -> Grant:
+        nodes = self._list_nodes(tokens)
+        is_of_session = bool(nodes) and not self._ticket.explicit
+
+        def give_back() -> None:
+            self._queues.remove_nodes(nodes)
+            self._queues.tidy_later(tokens)
+
+        return Grant(
+            tokens,
+            is_lost=lambda: is_of_session and self._client.lost_since(losses),
+            are_there=lambda: all(self._client.read_created(nodes, self._queues.session_ms)),
+            give_back=give_back,
+        )
+
+    def _read(self, wanted: Sequence[LockRequest]) -> dict[Path, Queue]:
+        return self._queues.reader.read(each.path for each in wanted)
+
+    def _list_nodes(self, objects: Iterable[Path]) -> list[str]:
+        return [f"{self._folders.of(at)}/{self._nodes[at]}" for at in objects]
+
+
+class ZooKeeperLockReader:
+    """Lists the locks under one base path, in a session that owns nothing."""
+
+    def __init__(self, ensemble: Ensemble) -> None:
+        self._client = ZooKeeperClient(
+            ensemble.hosts, SESSION_MS, SystemClock(), lambda: None, ensemble.credentials
+        )
+        self._reader = QueueReader(self._client, Folders(ensemble.base or BASE))
+
+    def list_first(self, most: int) -> LockListing:
+        """Return the first locks."""
+        found = [entry.lock for entry in islice(self._reader.scan(None), most + 1)]
+        locks = sorted(found[:most], key=lambda lock: lock.request.path)
+        return LockListing(tuple(locks), len(found) <= most)
+
+    def close(self) -> None:
+        """End the session."""
+        self._client.close()

@@ -1,0 +1,236 @@
+"""A transaction whose request is in several records, from the side of its owners.
+
+One client writes the parent record, many write child records, each under a row key of its own and
+with locks that name it, and one decides for all of them by one compare-and-set. What follows the
+decision is in `recovery`, as for every transaction. The argument for each rule is in
+docs/protocol.md, under "A transaction in parts".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from txn.errors import (
+    AbortedError,
+    CommitOutcomeUnknown,
+    ConflictError,
+    InvalidRequestError,
+    StoreError,
+)
+from txn.model import Key
+from txn.protocol.clocks import check_commit_clock
+from txn.protocol.codec import Buffer, encode_buffer, encode_plan
+from txn.protocol.commit import decide, prepare
+from txn.protocol.context import Context
+from txn.protocol.locks import Contention
+from txn.protocol.prepare import write_rows
+from txn.protocol.recovery import finish_or_leave, make_corrupt_error, release_own_locks
+from txn.protocol.row import RowState, TransactionRow, column, parent_of, read_rows
+from txn.protocol.statuses import Status
+from txn.protocol.transaction import (
+    PendingCommit,
+    Transaction,
+    advance,
+    begin_commit,
+    load_transaction,
+)
+from txn.request import Request
+
+
+def begin_parent(context: Context, once: bytes | None, labels: Mapping[str, str]) -> PendingCommit:
+    """Write the row of a transaction whose request will be in parts, and return it. Only when this
+    has returned may a part be written."""
+    if "multi_cell_check" not in context.store.features:
+        raise InvalidRequestError(
+            "the store cannot commit in parts: HBase's Thrift 1 gateway writes one cell at a time"
+        )
+    check_commit_clock(context)
+    request = Request((), (), once, labels)
+    t = begin_commit(context, request, _due_ms(context))
+    t.parts = ()
+    write_rows(context, [t])
+    if t.failure is not None:
+        raise t.failure
+    return t
+
+
+def write_child(
+    context: Context, part: bytes, request: Request, contention: Contention, due_ms: int
+) -> int:
+    """Write a part, by its row key, lock its keys, evaluate its assertions and plan it; return the
+    least commit timestamp that its transaction may have. It holds its locks until that one ends.
+
+    Whoever writes the same part again, while the transaction is undecided, goes on where the other
+    is, and comes to the same. Raises InvalidRequestError where the part is there with another
+    request, or where another part has one of its keys; ConflictError where somebody else keeps a
+    key until it is due, by the monotonic clock, or the transaction was aborted; or
+    AssertionFailedError.
+    """
+    check_commit_clock(context)
+    t = _begin_child(context, part, request, due_ms)
+    _write_child_row(context, t)
+    try:
+        _lock_child(context, t, contention)
+        _put_plan(context, t)
+    except AbortedError:
+        if t.status in (None, Status.ABORTING, Status.ABORTED):
+            # Who released it may have come before we had taken these.
+            finish_or_leave(context, "roll back", release_own_locks, [t])
+        raise
+    return t.decided.timestamp
+
+
+def decide_parent(
+    context: Context, whole: bytes, counts: Sequence[int], timestamp: int, contention: Contention
+) -> Transaction:
+    """Commit a transaction with the parts that were written: how many by each task, and the
+    greatest of their timestamps. Return it, decided, for `roll_forward`. One that was decided
+    before, and whose owner has not heard of it, is returned as it was decided.
+
+    Raises what makes that it did not commit, an AbortedError; or CommitOutcomeUnknown.
+    """
+    row = _read_parent(context, whole)
+    is_decided = row.status is not None and row.status.is_decided
+    if is_decided or row.state is RowState.UNREADABLE:
+        return _load_decided(context, row)
+    if row.state is not RowState.UNDECIDED or row.buffer is None or row.parts is None:
+        raise ConflictError("aborted by another client", transaction=whole)
+    check_commit_clock(context)
+    t = PendingCommit(
+        whole,
+        row.buffer.request,
+        asked=row.buffer.request,
+        status=row.status,
+        parts=tuple(counts),
+        is_dated=row.is_dated,
+        lock_of=context.rules.lock_of,
+        buffer=b"",
+        lock_ttl_ms=row.buffer.lock_ttl_ms,
+        due_ms=_due_ms(context),
+    )
+    _prepare_parent(context, t, contention)
+    t.plan = replace(t.decided, timestamp=max(t.decided.timestamp, timestamp))
+    decide(context, [t])
+    if t.failure is not None:
+        raise t.failure
+    if t.decided_ms is None:  # the answer was lost, or somebody else has decided in its name
+        return _load_decided(context, _read_parent(context, whole))
+    return t
+
+
+def _read_parent(context: Context, whole: bytes) -> TransactionRow:
+    """Read the row of a transaction that may be decided, by this call or an earlier one."""
+    try:
+        return read_rows(context, [whole])[whole]
+    except StoreError as error:
+        raise CommitOutcomeUnknown(whole, error) from error
+
+
+def _load_decided(context: Context, row: TransactionRow) -> Transaction:
+    if row.state is RowState.UNREADABLE or row.plan is None:
+        corrupt = make_corrupt_error(row)
+        raise CommitOutcomeUnknown(row.row_key, corrupt) from corrupt
+    return load_transaction(context, row)
+
+
+def _prepare_parent(context: Context, t: PendingCommit, contention: Contention) -> None:
+    """Take the locks of its own keys, the marker's. All that was written in parts would be lost
+    with it, so it waits for who holds them; these are no locks that anybody holds for long."""
+    for _ in context.tries(due_ms=t.due_ms):
+        t.failure = None
+        if prepare(context, [t], contention, False):
+            return
+        gone = t.status not in (Status.WRITTEN, Status.LOCKED)
+        if gone or not isinstance(t.failure, ConflictError):
+            break
+    failure: BaseException = t.failure or ConflictError("key is locked", transaction=t.row_key)
+    raise failure
+
+
+def _begin_child(context: Context, row_key: bytes, request: Request, due_ms: int) -> PendingCommit:
+    lock_ttl_ms = context.policy.lock_ttl_ms
+    return PendingCommit(
+        row_key,
+        request,
+        asked=request,
+        is_dated=True,
+        lock_of=context.rules.lock_of,
+        buffer=encode_buffer(request, lock_ttl_ms),
+        lock_ttl_ms=lock_ttl_ms,
+        due_ms=due_ms,
+        alive_ms=context.clock.monotonic_ms(),
+    )
+
+
+def _write_child_row(context: Context, t: PendingCommit) -> None:
+    """Write the row, or find it as it would be written; then see that the transaction is undecided.
+    What is written after its end, by whoever was stopped for long, locks nothing."""
+    buffer = column(context.table, t.row_key, b"buffer")
+    advance(context, [t], Status.PART, lambda t: [(buffer, t.buffer)])
+    _require_child(t)
+    row = read_rows(context, [t.row_key])[t.row_key]
+    if row.state is RowState.UNREADABLE:
+        raise make_corrupt_error(row)
+    if row.state is not RowState.UNDECIDED or not row.follows:
+        raise ConflictError("its transaction is over", transaction=t.row_key)
+    if row.buffer != Buffer(t.request, t.lock_ttl_ms):
+        raise InvalidRequestError(
+            "the part was written before, with another request: what makes it has to be the same "
+            "whenever it is made",
+            part=t.row_key,
+        )
+
+
+def _lock_child(context: Context, t: PendingCommit, contention: Contention) -> None:
+    """Take it to where it can be decided. It waits with locks held, in no order: so for a time."""
+    for _ in context.tries(due_ms=t.due_ms):
+        t.failure = None
+        is_ready = bool(prepare(context, [t], contention, False))
+        _require_child(t)
+        if is_ready:
+            return
+        if not isinstance(t.failure, ConflictError):
+            break
+        _refuse_shared(t, t.failure)
+    failure: BaseException = t.failure or ConflictError("key is locked", transaction=t.row_key)
+    raise failure
+
+
+def _put_plan(context: Context, t: PendingCommit) -> None:
+    def plan(t: PendingCommit) -> list[tuple[Key, bytes]]:
+        return [(column(context.table, t.row_key, b"plan"), encode_plan(t.decided))]
+
+    # Compared: who comes so late that others have followed the decision must not change its plan.
+    advance(context, [t], Status.PART, plan)
+    _require_child(t)
+
+
+def _refuse_shared(t: PendingCommit, failure: ConflictError) -> None:
+    """Raise where another part of the same transaction is in the way: it stays there."""
+    if failure.holder and parent_of(failure.holder) == parent_of(t.row_key):
+        raise InvalidRequestError(
+            f"two parts of a transaction have {_name_lock(t, failure.key)}",
+            key=failure.key,
+            part=t.row_key,
+            other=failure.holder,
+        )
+
+
+def _name_lock(t: PendingCommit, key: object) -> str:
+    """Return what a lock is of, in which two parts meet: in a fenced database of a row's family."""
+    is_of_key = isinstance(key, Key) and t.lock_of(key) == key.lock
+    return "a key in common" if is_of_key else "a row and family in common, which have one lock"
+
+
+def _require_child(t: PendingCommit) -> None:
+    """Raise unless the part still follows its transaction."""
+    if t.unread is not None:
+        raise t.unread
+    if t.status is not Status.PART:
+        whole = parent_of(t.row_key)
+        raise AbortedError("its transaction is over", part=t.row_key, transaction=whole)
+
+
+def _due_ms(context: Context) -> int:
+    return context.clock.monotonic_ms() + context.policy.deadline_ms

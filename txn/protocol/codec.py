@@ -1,0 +1,223 @@
+"""The bytes of a transaction row: the buffer, the plan, the marker and the counts of children.
+
+    frame   = version(1 byte, 0x01) crc32-of-body(4 bytes, big-endian) body(msgpack)
+    buffer  = frame of [mutations, assertions, once or nil, lock_ttl_ms, labels]
+    plan    = frame of [commit timestamp, [replaced timestamp or 0, for each mutation in order]],
+              fenced: and [what each lock says, held, in the order of the keys]
+    mutation  = [key, value], or [key] for a delete
+    assertion = ["exact", key, value] | ["some", key] | ["greater", key, value]
+              | ["version", key, timestamp or nil] | ["not", assertion]
+              | ["and", [assertion...]] | ["or", [assertion...]]
+    key     = [row, family, column, table]
+    parts   = "-"; once it is decided, how many children each task has written: number *(" " number)
+    marker  = row key [" " milliseconds]
+
+Every version ever released stays readable. Bytes that do not decode raise CorruptRowError.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+
+from txn.assertions import COMPOUNDS, LEAVES, Assertion, fold, make_leaf
+from txn.errors import CorruptRowError, InvalidRequestError
+from txn.model import MAX_CELL, ROW_KEY, Delete, Key, Mutation
+from txn.protocol.statuses import Status
+from txn.request import Request
+
+FORMAT = 1
+MAX_BUFFER = MAX_CELL - 256  # the cell's key has its share
+
+OPEN = b"-"
+"""What the cell `parts` says before the decision."""
+
+_FRAME = struct.Struct(">BI")
+_COUNTS = re.compile(rb"\d{1,6}(?: \d{1,6})*")
+_PROMISE = re.compile(rb"[1-9][0-9]{0,15}")
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A transaction as it was asked for, and for how long its owner may be silent."""
+
+    request: Request
+    lock_ttl_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What was decided: the commit timestamp, and the version that each mutation replaces.
+
+    replaced: timestamps in the order of the request's mutations; 0 where there is no version.
+    locks: of the fenced protocol, what each of its locks says while it holds it, in the order of
+    their first keys in the request.
+    """
+
+    timestamp: int
+    replaced: tuple[int, ...]
+    locks: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """What is kept of a `once` token: the transaction that committed it, and for how long after
+    that, as its caller has promised, it may come again. None: for ever."""
+
+    transaction: bytes
+    retention_ms: int | None = None
+
+
+def encode_marker(marker: Marker) -> bytes:
+    """Return the marker's value, which is text."""
+    if marker.retention_ms is None:
+        return marker.transaction
+    return b"%b %d" % (marker.transaction, marker.retention_ms)
+
+
+def decode_marker(value: bytes, key: Key | None = None) -> Marker:
+    """Return what a marker says; CorruptRowError, with its key, where it names no transaction. A
+    promise that does not decode is none: it is kept for ever."""
+    transaction, _, promise = value.partition(b" ")
+    if ROW_KEY.fullmatch(transaction) is None:
+        raise CorruptRowError("a token's marker names no transaction", key=key, bytes=len(value))
+    return Marker(transaction, int(promise) if _PROMISE.fullmatch(promise) else None)
+
+
+def encode_buffer(request: Request, lock_ttl_ms: int) -> bytes:
+    """Return the buffer's bytes; InvalidRequestError where they exceed what one cell can hold."""
+    encoded = _frame(
+        [
+            [_pack_mutation(mutation) for mutation in request.mutations],
+            [_pack_assertion(assertion) for assertion in request.assertions],
+            request.once,
+            lock_ttl_ms,
+            dict(request.labels),
+        ]
+    )
+    if len(encoded) > MAX_BUFFER:
+        raise InvalidRequestError(
+            "transaction is too large for one cell", bytes=len(encoded), limit=MAX_BUFFER
+        )
+    return encoded
+
+
+def decode_buffer(encoded: bytes) -> Buffer:
+    """Return what `encode_buffer` was given; CorruptRowError where the bytes are not its."""
+    body = _unframe("buffer", encoded)
+    try:
+        mutations, assertions, once, lock_ttl_ms, labels = body
+        _require(int, lock_ttl_ms)
+        _require(dict, labels)
+        request = Request(
+            tuple(_unpack_mutation(packed) for packed in mutations),
+            tuple(_unpack_assertion(packed) for packed in assertions),
+            once,
+            labels,
+        )
+        return Buffer(request, lock_ttl_ms)
+    except (TypeError, ValueError, LookupError) as error:
+        raise CorruptRowError("buffer has an unknown shape", cause=str(error)) from error
+
+
+def encode_plan(plan: Plan) -> bytes:
+    """Return the plan's bytes."""
+    return _frame([plan.timestamp, plan.replaced, *([plan.locks] if plan.locks else ())])
+
+
+def decode_plan(encoded: bytes) -> Plan:
+    """Return what `encode_plan` was given; CorruptRowError where the bytes are not its."""
+    body = _unframe("plan", encoded)
+    try:
+        timestamp, replaced, *locks = body
+        _require(tuple, replaced, *locks)
+        _require(int, timestamp, *replaced)
+        _require(bytes, *(lock for each in locks for lock in each))
+        if timestamp == 0 or not all(0 <= number < 1 << 63 for number in (timestamp, *replaced)):
+            raise ValueError("a timestamp that is none")
+        return Plan(timestamp, replaced, *locks)
+    except (TypeError, ValueError) as error:
+        raise CorruptRowError("plan has an unknown shape", cause=str(error)) from error
+
+
+def encode_child_counts(counts: Sequence[int]) -> bytes:
+    """Return what tells how many parts each task has written, which is text."""
+    return b" ".join(b"%d" % count for count in counts) or OPEN
+
+
+def decode_child_counts(encoded: bytes) -> tuple[int, ...]:
+    """Return how many parts each task has written; CorruptRowError where that is nothing known."""
+    if encoded == OPEN:
+        return ()
+    if not _COUNTS.fullmatch(encoded):
+        raise CorruptRowError("parts have an unknown shape", value=encoded)
+    return tuple(map(int, encoded.split(b" ")))
+
+
+def decode_status(encoded: bytes) -> Status:
+    """Return the status; CorruptRowError where it is none that this version knows."""
+    try:
+        return Status(encoded)
+    except ValueError as error:
+        raise CorruptRowError("unknown status", value=encoded) from error
+
+
+def _frame(body: list[Any]) -> bytes:
+    packed: bytes = msgpack.packb(body)
+    return _FRAME.pack(FORMAT, zlib.crc32(packed)) + packed
+
+
+def _unframe(what: str, encoded: bytes) -> Any:
+    if len(encoded) < _FRAME.size:
+        raise CorruptRowError(f"{what} is cut short", bytes=len(encoded))
+    version, checksum = _FRAME.unpack_from(encoded)
+    if version != FORMAT:
+        raise CorruptRowError(f"{what} is of an unknown format", version=version, known=FORMAT)
+    packed = encoded[_FRAME.size :]
+    if zlib.crc32(packed) != checksum:
+        raise CorruptRowError(f"{what} does not match its checksum")
+    try:
+        return msgpack.unpackb(packed, use_list=False)
+    except ValueError as error:
+        raise CorruptRowError(f"{what} is not msgpack", cause=str(error)) from error
+
+
+def _require(kind: type, *values: object) -> None:
+    if not all(isinstance(value, kind) for value in values):
+        raise TypeError(f"not of type {kind.__name__}")
+
+
+def _pack_mutation(mutation: Mutation | Delete) -> list[Any]:
+    if isinstance(mutation, Delete):
+        return [mutation.key]
+    return [mutation.key, mutation.value]
+
+
+def _unpack_mutation(packed: Any) -> Mutation | Delete:
+    if len(packed) == 1:
+        return Delete(Key(*packed[0]))
+    key, value = packed
+    return Mutation(Key(*key), value)
+
+
+def _pack_assertion(assertion: Assertion) -> list[Any]:
+    return fold(
+        assertion,
+        lambda name, key, operand: [name, key] if name == "some" else [name, key, operand],
+        lambda name, parts: [name, parts[0] if name == "not" else parts],
+    )
+
+
+def _unpack_assertion(packed: Any) -> Assertion:
+    name, first, *operand = packed
+    if name in LEAVES:
+        return make_leaf(name, Key(*first), *operand)
+    if name not in COMPOUNDS:
+        raise ValueError(f"unknown assertion {packed!r}")
+    return COMPOUNDS[name](*map(_unpack_assertion, [first] if name == "not" else first))

@@ -1,0 +1,109 @@
+"""The transaction rows of all salt buckets, merged in the order in which they were begun.
+
+A row key is the name of its salt bucket, if there is one, and then the time of the beginning. So
+each bucket is in the order of beginnings, and a merge of one scan per bucket is so for the table.
+A position in this order is a row key without its bucket, or the beginning of one.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from txn.model import Columns, Row, RowExclusion
+from txn.protocol.context import Context
+from txn.protocol.ranges import stored_rows
+from txn.protocol.row import FAMILY, child_range, parent_of
+from txn.spans import Span
+
+NAME = b"transaction."
+NAME_END = b"transaction/"
+"""Behind all transactions of a bucket."""
+STATUS_CELLS = [(FAMILY, b"status")]
+LATEST_MS = 10**13 - 1
+MAX_PARTS = 20
+"""After so many rows of parts the rest of a transaction's parts are skipped."""
+_STARTS = [b"%02d." % number + NAME for number in range(100)]
+
+
+def name_time(ms: int) -> bytes:
+    """Return the position before all transactions that were begun at this time."""
+    return NAME + b"%013d" % max(0, min(ms, LATEST_MS))
+
+
+def strip_bucket(row_key: bytes) -> bytes:
+    """Return a row key without its salt bucket: its position."""
+    return row_key[3:] if row_key[2:3] == b"." else row_key
+
+
+def find_buckets(context: Context) -> list[bytes]:
+    """Return the prefixes of row keys that are in use: the salt buckets, and none for the rows
+    without one. It takes one short scan for each, whatever the table holds."""
+    found: list[bytes] = []
+    start: bytes | None = _STARTS[0]
+    while start is not None:
+        span = Span(context.table, start, b"99." + NAME_END)
+        row = next(stored_rows(context, span, cells=STATUS_CELLS), None)
+        if row is None:
+            break
+        if row.row.startswith(NAME, 3):
+            found.append(row.row[:3])
+        start = next((each for each in _STARTS if each > row.row), None)
+    return [*found, b""]
+
+
+def scan_transactions(
+    context: Context,
+    low: bytes = NAME,
+    high: bytes = NAME_END,
+    *,
+    cells: Columns = None,
+    exclude: RowExclusion | None = None,
+    with_parts: bool = True,
+    reverse: bool = True,
+    salt_buckets: Sequence[bytes] | None = None,
+) -> Iterator[Row]:
+    """Yield the rows from position low (included) to high (excluded), the newest first, or with
+    reverse=False the oldest first.
+
+    Foreign rows among them are yielded as well. Without the parts most rows of parts are skipped:
+    of each transaction MAX_PARTS and a few more are yielded at most. buckets: as `find_buckets`
+    returns them; None: they are found first. Reading n rows reads one more of each bucket.
+    """
+    if salt_buckets is None:
+        salt_buckets = find_buckets(context)
+    scans = [
+        _scan_bucket(
+            context,
+            Span(context.table, bucket + low, bucket + high),
+            cells,
+            exclude,
+            with_parts=with_parts,
+            reverse=reverse,
+        )
+        for bucket in salt_buckets
+    ]
+    return heapq.merge(*scans, key=lambda row: strip_bucket(row.row), reverse=reverse)
+
+
+def _scan_bucket(
+    context: Context,
+    span: Span,
+    cells: Columns,
+    exclude: RowExclusion | None,
+    *,
+    with_parts: bool,
+    reverse: bool,
+) -> Iterator[Row]:
+    rest: Span | None = span
+    while rest is not None and rest.start < (rest.stop or NAME_END):
+        span, rest, parts = rest, None, 0
+        for row in stored_rows(context, span, exclude, cells, reverse=reverse):
+            yield row
+            whole = None if with_parts else parent_of(row.row)
+            parts = 0 if whole is None else parts + 1
+            if whole is not None and parts > MAX_PARTS:
+                first, end = child_range(whole)
+                rest = replace(span, stop=first) if reverse else replace(span, start=end)
+                break

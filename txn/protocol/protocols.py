@@ -1,0 +1,121 @@
+"""Which of the two protocols a database has.
+
+The name of a database's protocol is a cell of its transaction table, written when the table is
+made. It never changes while a client is connected.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import islice
+
+from txn.errors import CorruptRowError, InvalidRequestError
+from txn.model import Check, Key, refuse_other_database
+from txn.protocol.codec import decode_plan
+from txn.protocol.context import Context, call_store
+from txn.protocol.row import FAMILY, FREE, PROTOCOL_ROW, is_evidence
+from txn.protocol.statuses import FENCED, PROTOCOLS, SIX_PHASE, ProtocolName, Rules
+from txn.stores.base import Store
+
+ROWS_LOOKED_AT = 50
+
+
+def require_transactions(store: Store, table: bytes, *, is_own: bool = True) -> None:
+    """Raise InvalidRequestError unless the store has this transaction table. is_own: and it belongs
+    to no other database, such as one that has its data there."""
+    families = store.describe(table) or {}
+    if is_own:
+        refuse_other_database(table, families.values(), table)
+    if FAMILY not in families:
+        raise InvalidRequestError(
+            "no such transaction table: name another, or make this one with `txn init`",
+            transactions=table,
+        )
+
+
+def protocol_key(table: bytes) -> Key:
+    """Return the key of the name of a database's protocol."""
+    return Key(PROTOCOL_ROW, FAMILY, b"name", table)
+
+
+def find_rules(store: Store, table: bytes) -> Rules | None:
+    """Return the rules of a database that says which it has; where it has lost the name, its first
+    transactions tell that they are fenced."""
+    return find_name(store, table) or _find_fenced(store, table)
+
+
+def find_name(store: Store, table: bytes) -> Rules | None:
+    """Return the rules whose name a database has written down."""
+    key = protocol_key(table)
+    cell = store.read([key])[key]
+    if cell is None:
+        return None
+    found = PROTOCOLS.get(cell.value.decode(errors="replace"))
+    if found is None:
+        raise CorruptRowError("unknown protocol", key=key, value=cell.value)
+    return found
+
+
+def _find_fenced(store: Store, table: bytes) -> Rules | None:
+    """Return the fenced rules if one of the first transactions that were decided has them: no other
+    plan tells locks."""
+    for row in islice(store.scan(table, columns=[(FAMILY, b"plan")]), ROWS_LOOKED_AT):
+        with suppress(CorruptRowError):
+            if any(decode_plan(cell.value).locks for cell in row.cells.values()):
+                return FENCED
+    return None
+
+
+def choose_rules(context: Context, wanted: ProtocolName | None, *, create: bool = True) -> Rules:
+    """Return the rules of a database, whose transaction table is there: those that are wanted, or
+    else of six phases, where it has none. With `create` they are written down where they are not.
+    InvalidRequestError where it has others than are wanted, or the store cannot do what they
+    need."""
+    named = call_store(context, lambda: find_name(context.store, context.table))
+    rules = named or call_store(context, lambda: _find_fenced(context.store, context.table))
+    if rules is None and not create:
+        rules = SIX_PHASE
+    if rules is None:
+        rules = PROTOCOLS[wanted or "six-phase"]
+        require_features(context, rules)
+        if rules is not SIX_PHASE and _has_transactions(context):
+            raise InvalidRequestError(
+                "the database has transactions of another protocol: see `txn convert`",
+                table=context.table,
+                found=SIX_PHASE.name,
+                wanted=wanted,
+            )
+    if named is None and create and wanted in (None, rules.name):
+        rules = _name_rules(context, rules)
+    if wanted is not None and rules.name != wanted:
+        raise InvalidRequestError(
+            "the database is of another protocol",
+            table=context.table,
+            found=rules.name,
+            wanted=wanted,
+        )
+    require_features(context, rules)
+    return rules
+
+
+def _name_rules(context: Context, rules: Rules) -> Rules:
+    """Write down the rules of a database, and return them, or those that somebody else wrote."""
+    key = protocol_key(context.table)
+    check = Check(key, FREE, ((key, rules.name.encode()),))
+    if call_store(context, lambda: context.store.check_and_put([check]))[0]:
+        return rules
+    return call_store(context, lambda: find_name(context.store, context.table)) or rules
+
+
+def _has_transactions(context: Context) -> bool:
+    return any(is_evidence(row.row) for row in context.store.scan(context.table))
+
+
+def require_features(context: Context, rules: Rules) -> None:
+    """Raise InvalidRequestError unless the store can do what a protocol needs."""
+    if not rules.needs <= context.store.features:
+        raise InvalidRequestError(
+            "the store cannot do the database's protocol: HBase's Thrift 2 gateway can",
+            protocol=rules.name,
+            lacks=sorted(rules.needs - context.store.features),
+        )

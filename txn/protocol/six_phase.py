@@ -1,0 +1,229 @@
+"""The six-phase protocol: a lock and a tag beside each key, and every status recorded.
+
+Each step takes the transactions that are still on the path and returns those that stay on it. The
+argument for each rule is in docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+
+from txn.assertions import holds
+from txn.errors import AbortedError, DeadlineError
+from txn.model import Cell, Delete, Edit, Key
+from txn.protocol.clocks import judge_ahead, uncover_locks
+from txn.protocol.codec import Plan
+from txn.protocol.context import Context, call_store
+from txn.protocol.locks import (
+    Contention,
+    fail_outdated,
+    group_by_holder,
+    make_assertion_error,
+    make_foreign_error,
+    release_locks,
+    take_locks,
+)
+from txn.protocol.prepare import (
+    make_conflict,
+    report_conflicts,
+    resolve_all,
+    run_for_available,
+    validate_ranges,
+    write_rows,
+)
+from txn.protocol.row import FREE
+from txn.protocol.statuses import Status
+from txn.protocol.transaction import (
+    PORTION,
+    TOO_LATE,
+    PendingCommit,
+    Transaction,
+    advance,
+    fail_aborted,
+    heartbeat,
+    is_late,
+    note_heartbeat,
+    report_phase,
+    send_heartbeats_between,
+    split_portions,
+)
+
+CELLS_AT_ONCE = 3 * PORTION
+
+
+def prepare_six_phase(
+    context: Context, transactions: Sequence[PendingCommit], contention: Contention, patient: bool
+) -> list[PendingCommit]:
+    """Take a batch through the phases of the six-phase protocol, until it can be decided."""
+    lock = lock_in_order if patient else lock_at_once
+    live = write_rows(context, transactions)
+    live = run_for_available(lambda some: lock(context, some, contention), live)
+    live = run_for_available(lambda some: assert_under_locks(context, some), live)
+    if any(t.spans for t in live):
+        live = run_for_available(lambda some: validate_ranges(context, some, contention), live)
+    return live
+
+
+@report_phase("lock")
+def lock_at_once(
+    context: Context, transactions: Sequence[PendingCommit], contention: Contention
+) -> list[PendingCommit]:
+    """Ask for every lock in one batch and never wait: a conflict that settling the holder does not
+    end makes the transaction leave. Keys in demand are asked for first, one by one, so that one
+    that leaves has kept nobody from the others."""
+    hot = {t: contention.list_hot_keys(t.keys) for t in transactions}
+    for due in send_heartbeats_between(context, transactions, split_rounds(hot)):
+        wanted = [(t, key) for t, key in due if t.failure is None]
+        missing = take_locks(context, wanted)
+        if missing:
+            report_conflicts(context, missing)
+            missing = fail_outdated(missing)
+            unknown = group_by_holder(item for item in missing if item.key not in hot[item.t])
+            gone = {FREE, *resolve_all(context, transactions, contention, unknown)}
+            kept = [item for item in missing if item.holder not in gone]
+            kept += take_locks(context, [item[:2] for item in missing if item.holder in gone])
+            for item in kept:
+                item.t.failure = make_conflict(item.t, item.key, item.holder)
+    return [t for t in transactions if t.failure is None]
+
+
+def split_rounds(
+    hot: Mapping[PendingCommit, Sequence[Key]],
+) -> Iterator[Sequence[tuple[PendingCommit, Key]]]:
+    """Yield all keys of some transactions: those in demand one by one, then the others."""
+    for place in range(max(map(len, hot.values()), default=0)):
+        yield [(t, keys[place]) for t, keys in hot.items() if place < len(keys)]
+    yield from split_portions([(t, key) for t in hot for key in t.keys if key not in hot[t]])
+
+
+@report_phase("lock")
+def lock_in_order(
+    context: Context, transactions: Sequence[PendingCommit], contention: Contention
+) -> list[PendingCommit]:
+    """Take the locks of the whole batch one by one in key order, waiting for each holder. All
+    wait in this order, so nobody waits in a circle."""
+    wanted = {key: t for t in transactions for key in t.keys}
+    for key in send_heartbeats_between(context, transactions, sorted(wanted)):
+        t, tries = wanted[key], 0
+        while t.failure is None and (missing := take_locks(context, [(t, key)])):
+            report_conflicts(context, missing)
+            missing = fail_outdated(missing)
+            while missing and t.failure is None:
+                missing = contention.wait_for_holders(missing, tries)
+                heartbeat(context, transactions)
+                tries += 1
+    return [t for t in transactions if t.failure is None]
+
+
+@report_phase("assert")
+def assert_under_locks(
+    context: Context, transactions: Sequence[PendingCommit]
+) -> list[PendingCommit]:
+    """Read every cell under the locks, evaluate the assertions, and plan what replaces what. The
+    read may overlap the step to 1-LOCKED: an abort before that step makes the step fail."""
+    owners = [(t, key) for t in transactions for key in t.keys]
+    tags = {key: key.tag for _, key in owners}
+    wanted = [cell for t, key in owners for cell in (key, t.locks[key], tags[key])]
+    first, *others = list(split_portions(wanted, CELLS_AT_ONCE)) or [wanted]
+
+    def step() -> None:
+        due = [t for t in transactions if t.status is Status.WRITTEN]
+        sent_ms = context.clock.monotonic_ms()
+        advance(context, due, Status.LOCKED)
+        note_heartbeat(due, sent_ms)
+
+    cells = call_store(context, lambda: context.store.read(first, beside=step))
+    live = fail_aborted(transactions, Status.LOCKED)
+    heartbeat(context, live)
+    for some in send_heartbeats_between(context, live, others if live else ()):
+        cells.update(call_store(context, partial(context.store.read, some)))
+    live = fail_aborted(live, Status.LOCKED)
+    for t in live:
+        t.seen = {key: cells[key] for key in t.keys}
+        t.plan, t.failure = _judge(context, t, cells, tags)
+        t.failure = t.failure or _refuse_foreign_tags(t, cells, tags)
+    return [t for t in live if t.failure is None]
+
+
+def _judge(
+    context: Context, t: PendingCommit, cells: Mapping[Key, Cell | None], tags: Mapping[Key, Key]
+) -> tuple[Plan | None, AbortedError | None]:
+    newest = newest_lock = 0
+    for key in t.keys:
+        value, lock, tag = cells[key], cells[t.locks[key]], cells[tags[key]]
+        if lock is None:
+            hidden = [key for key in t.keys if cells[t.locks[key]] is None]
+            return None, uncover_locks(context, t, hidden)
+        if lock.value != t.row_key:
+            return None, make_conflict(t, key, lock.value)
+        newest_lock = max(newest_lock, lock.timestamp)
+        newest = max(
+            newest, lock.timestamp, value.timestamp if value else 0, tag.timestamp if tag else 0
+        )
+    if is_late(context, t):
+        return None, DeadlineError(TOO_LATE, transaction=t.row_key)
+    for assertion in t.request.assertions:
+        if not holds(assertion, t.seen):
+            return None, make_assertion_error(t, assertion)
+    values = ((key, cells[key]) for each in t.keys for key in (each, tags[each]))
+    if far := judge_ahead(context, t, newest, newest_lock, values):
+        return None, far
+    replaced = (t.seen[mutation.key] for mutation in t.request.mutations)
+    return Plan(newest + 1, tuple(cell.timestamp if cell else 0 for cell in replaced)), None
+
+
+def _refuse_foreign_tags(
+    t: PendingCommit, cells: Mapping[Key, Cell | None], tags: Mapping[Key, Key]
+) -> AbortedError | None:
+    """Return the error of an attempt that would replace what is no tag, and may be somebody's."""
+    for mutation in t.request.mutations:
+        tag = tags[mutation.key]
+        cell = cells[tag]
+        if cell is not None and cell.value and not cell.value.isdigit():
+            error = make_foreign_error("the cell of the tag holds what is no tag", tag, cell)
+            refused = AbortedError(str(error), transaction=t.row_key)
+            refused.__cause__ = error
+            return refused
+    return None
+
+
+@report_phase("put")
+def put_values(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
+    """Put each value, or delete marker, with a tag that names the version it replaces."""
+    edits: list[Edit] = []
+    for t in transactions:
+        timestamp, replaced = t.decided.timestamp, t.decided.replaced
+        for mutation, version in zip(t.request.mutations, replaced, strict=True):
+            value = None if isinstance(mutation, Delete) else mutation.value
+            edits.append(Edit(mutation.key, value, timestamp))
+            edits.append(Edit(mutation.key.tag, b"%d" % version, timestamp))
+    call_store(context, lambda: context.store.write(edits, durable=False))
+    return list(transactions)
+
+
+@report_phase("clean")
+def clean_tags(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
+    """Empty each tag. The empty tag stays, as the witness of when its cell last changed."""
+    edits = [
+        Edit(mutation.key.tag, FREE, t.decided.timestamp)
+        for t in transactions
+        for mutation in t.request.mutations
+    ]
+    call_store(context, lambda: context.store.write(edits, durable=False))
+    return list(transactions)
+
+
+@report_phase("unlock")
+def release_key_locks(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
+    """Free each lock that is still the transaction's own."""
+    held = ((t, lock) for t in transactions for lock in t.lock_cells if lock in t.held)
+    release_locks(context, {lock: Cell(t.row_key, 0) for t, lock in held})
+    return list(transactions)
+
+
+FORWARD = (
+    (Status.ASSERTED, put_values, Status.PUT),
+    (Status.PUT, clean_tags, Status.CLEANING),
+    (Status.CLEANING, release_key_locks, Status.COMPLETE),
+)

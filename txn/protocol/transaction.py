@@ -1,0 +1,494 @@
+"""A transaction in memory, and the steps of its row.
+
+What a change of status compares is settled by reading the row: its "no" and its lost reply are
+never believed. An owner whose work before the decision is long sends heartbeats, since others abort
+an owner that was silent for its whole lock TTL: whatever makes many calls goes through
+`beat_between`, and what is much for one call is cut into portions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import wraps
+from operator import attrgetter
+from typing import Concatenate, ParamSpec, TypeVar, cast
+
+from txn.clock import measure_ms
+from txn.errors import (
+    ConflictError,
+    CorruptRowError,
+    DeadlineError,
+    MaybeApplied,
+    NotApplied,
+    StoreError,
+    TableUnavailable,
+    TxnError,
+    annotate,
+)
+from txn.events import Phase, PhaseName, PhaseOutcome, silent
+from txn.model import Cell, Check, Edit, Key
+from txn.protocol.codec import Marker, Plan, decode_status, encode_buffer, encode_marker
+from txn.protocol.context import Context, call_store
+from txn.protocol.row import (
+    FREE,
+    TransactionRow,
+    column,
+    created_ms,
+    marker_key,
+    new_row_key,
+    parent_of,
+    status_key,
+)
+from txn.protocol.statuses import DONE, IllegalStepError, Status, check_step
+from txn.request import Ack, Committed, Request, add_marker
+from txn.spans import Span
+from txn.tracing import Trace
+
+WRITTEN_WITHIN_MS = 300_000
+"""How long writing a row may take. Far less than the time that fsck keeps finished rows for."""
+
+
+@dataclass(slots=True, eq=False)
+class Transaction:
+    """A transaction in the memory of the client that steps it: its owner, or another.
+
+    status: what its row is known to have reached; None: the row is not there.
+    unread: why its status could not be seen at the last look; None if it could.
+    plan: what was decided. held: the lock cells that it may hold.
+    parts: where its request is in parts, how many each task has written; none before the decision.
+    is_dated: whether its row tells the time of each status, as those do of stores that write many
+    cells in one step; then whoever steps it tells it.
+    locks: the lock cell of each key that it mutates or asserts, as lock_of tells them. units: those
+    cells, in the order of the request, each with its keys.
+    """
+
+    row_key: bytes
+    request: Request
+    status: Status | None = None
+    plan: Plan | None = None
+    parts: tuple[int, ...] | None = None
+    unread: CorruptRowError | None = None
+    is_dated: bool = False
+    held: set[Key] = field(default_factory=set)
+    lock_of: Callable[[Key], Key] = attrgetter("lock")
+    locks: dict[Key, Key] = field(init=False)
+    lock_cells: dict[Key, list[Key]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.locks = {key: self.lock_of(key) for key in self.request.keys}
+        self.lock_cells = {}
+        for key, lock in self.locks.items():
+            self.lock_cells.setdefault(lock, []).append(key)
+
+    @property
+    def keys(self) -> Collection[Key]:
+        """Each key that it mutates or asserts, once."""
+        return self.locks.keys()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing of it is left to do, as far as is known."""
+        return self.status is not None and self.status.is_finished
+
+    @property
+    def decided(self) -> Plan:
+        """The plan of a transaction that has one."""
+        if self.plan is None:
+            raise IllegalStepError(annotate("not decided", transaction=self.row_key))
+        return self.plan
+
+    def needs(self, table: bytes) -> bool:
+        """Whether it has a key in the table."""
+        return any(key.table == table for key in self.keys)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class PendingCommit(Transaction):
+    """A transaction in the memory of its owner, from the call of `commit` to its result. Each try
+    is under another row key, which no other transaction ever has: see `renew`.
+
+    asked: the request as it came, without the marker of its token. buffer: the request as its row
+    keeps it. due_ms: when it is too late to decide, by the monotonic clock. spans: what it has
+    scanned. begun_ms: when it had its row key.
+    failure: why it left the commit path; None while it is on it, and once it is committed.
+    seen: the cells that its assertions were evaluated on, or that were met under others' locks.
+    written_ms, alive_ms: when its row was written, and its last sign of life, or a moment before,
+    by the monotonic clock.
+    found, timestamp, decided_ms: of the fenced protocol: its locks as they were read, free; its
+    commit timestamp; and when its decision was sent, if the answer was yes.
+
+    tries: how often it was run. rounds: how many groups it was in. is_aside: whether it left the
+    last one before anything was written. future: tells its result, where no thread waits for it;
+    settler: the thread that has begun to settle it. asked_ms: when it was asked for, as
+    `measure_ms` tells it. trace: its tracing span, if there is one.
+    """
+
+    asked: Request
+    buffer: bytes
+    lock_ttl_ms: int
+    due_ms: int
+    begun_ms: int = 0
+    spans: Sequence[Span] = ()
+    ack: Ack = "complete"
+    failure: TxnError | None = None
+    seen: dict[Key, Cell | None] = field(default_factory=dict)
+    written_ms: int | None = None
+    alive_ms: int = 0
+    found: dict[Key, Cell | None] = field(default_factory=dict)
+    timestamp: int = 0
+    decided_ms: int | None = None
+    tries: int = 0
+    rounds: int = 0
+    was_deferred: bool = False
+    future: Future[Committed] | None = None
+    settler: dict[str, int] = field(default_factory=dict)
+    asked_ms: float = 0.0
+    trace: Trace | None = None
+
+    @property
+    def weight(self) -> int:
+        """How many bytes it takes of a request to the store, about."""
+        return len(self.buffer)
+
+    def add_known(self, cells: Mapping[Key, Cell | None]) -> None:
+        """Take over what was read of its keys, and of their locks, which were free."""
+        self.seen.update((key, cells[key]) for key in self.keys if key in cells)
+        self.found.update((lock, cells[lock]) for lock in self.lock_cells if lock in cells)
+
+    def needs(self, table: bytes) -> bool:
+        """Whether it has a key, or has scanned a range, in the table."""
+        # Not super(): the decorator makes the class anew, for its slots.
+        return Transaction.needs(self, table) or any(span.table == table for span in self.spans)
+
+    def reset(self) -> None:
+        """Forget what was undone as a whole: it is as it was before anything was written."""
+        self.status = self.plan = self.unread = self.failure = None
+        self.held.clear()
+        self.seen.clear()
+        self.found.clear()
+        self.timestamp, self.decided_ms, self.written_ms = 0, None, None
+
+
+def begin_commit(
+    context: Context,
+    request: Request,
+    due_ms: int,
+    spans: Sequence[Span] = (),
+    ack: Ack = "complete",
+) -> PendingCommit:
+    """Return a commit of the request, with its buffer encoded: InvalidRequestError where that is
+    too large. Nothing is written yet."""
+    begun_ms = context.clock.monotonic_ms()
+    row_key, named, buffer = _encode_attempt(context, request)
+    return PendingCommit(
+        row_key,
+        named,
+        is_dated="multi_cell_check" in context.store.features,
+        lock_of=context.rules.lock_of,
+        asked=request,
+        buffer=buffer,
+        lock_ttl_ms=context.policy.lock_ttl_ms,
+        due_ms=due_ms,
+        begun_ms=begun_ms,
+        spans=spans,
+        ack=ack,
+    )
+
+
+def renew(context: Context, t: PendingCommit, *, keep: bool = False) -> None:
+    """Give a commit of which nothing is in flight another row key, and forget what became of the
+    last one. keep: not what was read."""
+    known = {**t.seen, **t.found} if keep else {}
+    t.reset()
+    t.alive_ms = 0
+    t.begun_ms = context.clock.monotonic_ms()
+    t.row_key, t.request, t.buffer = _encode_attempt(context, t.asked)
+    t.add_known(known)
+
+
+def _encode_attempt(context: Context, request: Request) -> tuple[bytes, Request, bytes]:
+    """Return a new row key, and the request and its buffer under that key."""
+    uid = context.rng.getrandbits(128)
+    row_key = new_row_key(context.clock.wall_ms(), uid, context.salt_buckets, context.table)
+    if request.once is not None:
+        marker = encode_marker(Marker(row_key, request.once_retention_ms))
+        request = add_marker(request, marker_key(context.table, request.once), marker)
+    return row_key, request, encode_buffer(request, context.policy.lock_ttl_ms)
+
+
+def is_late(context: Context, t: PendingCommit) -> bool:
+    """Whether the time that the attempt had for its decision is over."""
+    return context.clock.monotonic_ms() >= t.due_ms
+
+
+def load_transaction(context: Context, row: TransactionRow) -> Transaction:
+    """Return the transaction of a row, to be ended by somebody else. Where the buffer does not
+    decode it has no keys: such a row may be rolled back, never forward. A part has the status that
+    its own row says: 0-PART until it follows."""
+    request = row.buffer.request if row.buffer else Request(())
+    lock_of = context.rules.lock_of
+    status = Status.PART if row.follows else row.status
+    t = Transaction(
+        *(row.row_key, request, status, row.plan, row.parts),
+        is_dated=row.is_dated,
+        lock_of=lock_of,
+    )
+    t.held.update(t.locks.values())
+    return t
+
+
+T = TypeVar("T")
+P = ParamSpec("P")
+AnyTransaction = TypeVar("AnyTransaction", bound=Transaction)
+Step = Callable[Concatenate[Context, Sequence[AnyTransaction], P], list[AnyTransaction]]
+Cells = list[tuple[Key, bytes]]
+
+
+def advance(
+    context: Context,
+    transactions: Sequence[AnyTransaction],
+    new: Status,
+    cells: Callable[[AnyTransaction], Cells] = lambda t: [],
+    *,
+    durable: bool = False,
+    unsent: Context | None = None,
+) -> list[AnyTransaction]:
+    """Step each row from the status that it is known to have to the new one.
+
+    `cells` go into the row together with the status. unsent: how patient to be for as long as
+    nothing can have been sent, if it is less. Afterwards each transaction has the status
+    that its row has reached, by this call or by somebody else's, or `unread` says why it is not
+    known. Returns those that this call moved. Raises StoreError where a row could not be reached;
+    unless it is NotApplied, the request may then still take effect later.
+    """
+    for t in transactions:
+        check_step(context.rules.steps, t.status, new)
+    steps = {t: make_step(context, t, new, cells(t)) for t in transactions}
+    if new in context.rules.unconditional:
+        put_statuses(context, list(steps.values()), durable)
+        for t in transactions:
+            t.status = new
+        return list(transactions)
+    return _compare_statuses(context, unsent or context, steps, new, durable)
+
+
+def make_step(context: Context, t: Transaction, new: Status, cells: Cells) -> Check:
+    """Return the change of a row to a status, together with other cells. In the fenced protocol all
+    of it has the status's own place after the row key's time, but for the time for people."""
+    expected = FREE if t.status is None else t.status.encoded
+    status, began = status_key(context.table, t.row_key), column(context.table, t.row_key, new.at)
+    if context.rules.offsets_ms:
+        at = created_ms(t.row_key) + context.rules.offsets_ms[new]
+        edits = [Edit(key, value, at) for key, value in (*cells, (status, new.encoded))]
+        return Check(status, expected, ((began, FREE),), tuple(edits))
+    if t.is_dated or "multi_cell_check" in context.store.features:
+        cells = [*cells, (began, FREE)]
+    # The checked cell goes last: where a transport sends one cell at a time, what goes with a
+    # status is there before the status is.
+    return Check(status, expected, (*cells, (status, new.encoded)))
+
+
+def _compare_statuses(
+    context: Context,
+    unsent: Context,
+    steps: Mapping[AnyTransaction, Check],
+    new: Status,
+    durable: bool,
+) -> list[AnyTransaction]:
+    pending = list(steps)
+    done: list[AnyTransaction] = []
+    sent: list[bool] = []
+
+    def attempt() -> None:
+        asked = pending.copy()
+        answers = _send_steps(context, [steps[t] for t in asked], durable, sent)
+        # Those that moved are not asked again, whatever becomes of the look at the others.
+        pending.clear()
+        for t, moved in zip(asked, answers, strict=True):
+            if moved:
+                t.status = new
+            (done if moved else pending).append(t)
+        if not pending:
+            return
+        olds = [t.status for t in pending]
+        read_statuses(context, pending)
+        # Unchanged after a "no" settles nothing: the first request may still be on its way.
+        same = [t for t, old in zip(pending, olds, strict=True) if t.status is old]
+        pending[:] = [t for t in same if t.unread is None]
+        if pending:
+            raise StoreError("status does not change", transaction=pending[0].row_key)
+
+    if pending:
+        _call_clearly(context, unsent, attempt, sent)
+    return done
+
+
+def _send_steps(
+    context: Context, steps: Sequence[Check], durable: bool, sent: list[bool]
+) -> list[bool]:
+    """Send steps; note it where they may have been carried out, or may yet be."""
+    try:
+        answers = context.store.check_and_put(steps, durable=durable)
+    except NotApplied:
+        raise
+    except BaseException:
+        sent.append(True)
+        raise
+    sent.append(True)
+    return answers
+
+
+def _call_clearly(
+    context: Context, unsent: Context, call: Callable[[], None], sent: Sequence[bool]
+) -> None:
+    """Call the store as `call_store` does, with `unsent` for as long as nothing may have been sent;
+    raise NotApplied only then."""
+    try:
+        try:
+            call_store(unsent, call)
+        except StoreError:
+            if unsent is context or not sent:
+                raise
+            call_store(context, call)  # what became of it is worth more time
+    except NotApplied as error:
+        if sent:
+            raise MaybeApplied(str(error)) from error
+        raise
+
+
+def put_statuses(context: Context, steps: Sequence[Check], durable: bool) -> None:
+    """Put statuses that compare nothing."""
+    edits = [Edit(key, value, None) for step in steps for key, value in step.puts]
+    edits += [edit for step in steps for edit in step.edits]
+    if edits:
+        call_store(context, lambda: context.store.write(edits, durable=durable, by_row=True))
+
+
+def fail_aborted(transactions: Sequence[PendingCommit], reached: Status) -> list[PendingCommit]:
+    """Fail those that somebody else has aborted; return those that have not failed."""
+    for t in transactions:
+        gone = t.status is None or t.status in (Status.ABORTING, Status.ABORTED)
+        if t.unread is not None:
+            t.failure = t.failure or t.unread
+        elif gone and t.failure is None:
+            t.failure = ConflictError(
+                f"aborted by another client before {reached}", transaction=t.row_key
+            )
+    return [t for t in transactions if t.failure is None]
+
+
+def read_statuses(context: Context, transactions: Sequence[Transaction]) -> None:
+    """Set each transaction's status to what its row says, or where that is nothing known, or denies
+    a decision, leave it and set `unread`: a bad row is no other transaction's trouble."""
+    table, sign = context.table, Status.ASSERTED.at
+    keys = {t: (status_key(table, t.row_key), column(table, t.row_key, sign)) for t in transactions}
+    cells = context.store.read([key for pair in keys.values() for key in pair])
+    for t, (key, decided_at) in keys.items():
+        cell, t.unread = cells[key], None
+        try:
+            status = decode_status(cell.value) if cell and cell.value else None
+            if cells[decided_at] and not (status and status.is_decided):
+                raise CorruptRowError(f"the status is {status or 'missing'} after a decision")
+            if status in DONE and t.is_dated and not cells[decided_at]:
+                raise CorruptRowError(f"the status is {status} without a decision")
+            t.status = status
+        except CorruptRowError as error:
+            t.unread = CorruptRowError(str(error), transaction=t.row_key)
+
+
+PORTION = 500  # within two thirds of a lease of 10 s, a gateway may take 13 ms for each
+TOO_LATE = "deadline passed before the decision"
+
+
+def send_heartbeats_between(
+    context: Context, batch: Sequence[PendingCommit], items: Iterable[T]
+) -> Iterator[T]:
+    """Yield the items; whenever one is done with, show that the owner of the batch lives, and fail
+    those of it whose time is over."""
+    for item in items:
+        yield item
+        now_ms = context.clock.monotonic_ms()
+        for t in batch:
+            if t.failure is None and now_ms >= t.due_ms:
+                t.failure = DeadlineError(TOO_LATE, transaction=t.row_key)
+        heartbeat(context, batch)
+
+
+def note_heartbeat(batch: Sequence[PendingCommit], sent_ms: int) -> None:
+    """Remember when a step, or a beat, that shows in their rows was sent."""
+    for t in batch:
+        t.alive_ms = sent_ms
+
+
+def split_portions(items: Sequence[T], size: int = PORTION) -> Iterator[Sequence[T]]:
+    """Yield the items in portions that are not too many for one call."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+def heartbeat(context: Context, batch: Sequence[PendingCommit]) -> None:
+    """Show, where a third of the lease has passed without a sign, that the owner lives, and see
+    whether anybody thought that it does not: such a transaction fails. The signs of a part are in
+    the row of its transaction."""
+    live = [t for t in batch if t.failure is None]
+    now_ms = context.clock.monotonic_ms()
+    if all(now_ms - t.alive_ms < t.lock_ttl_ms // 3 for t in live):
+        return
+    wall_ms = context.clock.wall_ms()
+    times: dict[bytes, int | None] = {}
+    for t in live:  # a row that many beat in is told the server's time: their clocks differ
+        whole = parent_of(t.row_key)
+        times[whole or t.row_key] = wall_ms if whole is None and t.parts is None else None
+    write_heartbeats(context, times)
+    call_store(context, lambda: read_statuses(context, live))
+    note_heartbeat(fail_aborted(live, Status.LOCKED), now_ms)
+
+
+def write_heartbeats(context: Context, times: Mapping[bytes, int | None]) -> None:
+    """Put a beat into each row, at a time of the owner's clock, or at the server's: None."""
+    heartbeats = [Edit(column(context.table, row, b"beat"), FREE, at) for row, at in times.items()]
+    call_store(context, lambda: context.store.write(heartbeats, durable=False))
+
+
+def report_phase(name: PhaseName) -> Callable[[Step[AnyTransaction, P]], Step[AnyTransaction, P]]:
+    """Tell the watch when a phase starts and how it ends."""
+
+    def decorate(step: Step[AnyTransaction, P]) -> Step[AnyTransaction, P]:
+        @wraps(step)
+        def phase(
+            context: Context,
+            transactions: Sequence[AnyTransaction],
+            *args: P.args,
+            **kwargs: P.kwargs,
+        ) -> list[AnyTransaction]:
+            if context.on_event is silent:
+                return step(context, transactions, *args, **kwargs)
+            count = len(transactions)
+            context.on_event(Phase(name, "started", count))
+            started_ms = measure_ms()
+            live: list[AnyTransaction] = []
+            try:
+                live = step(context, transactions, *args, **kwargs)
+            except TableUnavailable as error:
+                # The others go through the phase again, without those that need the table.
+                count = sum(t.needs(error.table) for t in transactions) or count
+                raise
+            finally:
+                elapsed_ms = measure_ms() - started_ms
+                outcome: PhaseOutcome = "done" if live or not count else "failed"
+                context.on_event(Phase(name, outcome, count, count - len(live), elapsed_ms))
+            return live
+
+        return cast(Step[AnyTransaction, P], phase)
+
+    return decorate
+
+
+def fail_late(context: Context, transactions: Sequence[PendingCommit]) -> list[PendingCommit]:
+    """Fail those whose time was over before anything was written; return the others."""
+    for t in transactions:
+        if is_late(context, t):
+            t.failure = DeadlineError("deadline passed before anything was written")
+    return [t for t in transactions if t.failure is None]

@@ -1,0 +1,308 @@
+"""Reads of ranges: rows in order, each resolved as an atomic read resolves it.
+
+A row that no transaction holds is taken as the store gives it, since its cells come from one
+instant; where columns are named it is read without their tags, which only tell of rows that are
+held. So is a row whose holders had all not decided after it was read. Any other row is read again
+with its holders. A transaction may hold very many rows of a scan; what it has decided changes no
+more, so its request is read and decoded once for many pages, and divided by rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, islice, takewhile
+
+from txn.errors import ConflictError, InvalidRequestError
+from txn.model import LOCK_SUFFIX, MAX_ROW, Cell, Key, Row, cell_bytes
+from txn.protocol.codec import Buffer
+from txn.protocol.context import Context, are_apart, call_store
+from txn.protocol.locks import holder_of
+from txn.protocol.ranges import (
+    RESERVED,
+    Digest,
+    is_telling,
+    key_of_cell,
+    keys_of_cells,
+    list_lockable,
+    stored_rows,
+)
+from txn.protocol.row import (
+    RowState,
+    TransactionRow,
+    decode_rows,
+    read_row_cells,
+    read_rows,
+    status_key,
+)
+from txn.protocol.statuses import Status
+from txn.reading.snapshot import (
+    Cells,
+    Observation,
+    Snapshot,
+    find_holders,
+    find_undecided,
+    hides_values,
+    list_values,
+    value_of,
+    were_at_once,
+)
+from txn.request import Request
+from txn.spans import Span
+
+MOST_KEPT = 100_000
+"""Mutations of the transactions that are kept, which take some 40 MB as Python has them."""
+
+NOT_YET_PUT = (Status.PART.encoded, Status.ASSERTED.encoded)
+"""Statuses of one that was decided, by which its values need not be there."""
+
+Holders = Mapping[bytes, TransactionRow]
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedHolder:
+    """A decided transaction, and where in its request the mutations of each row are."""
+
+    whole: TransactionRow
+    places: Mapping[bytes, Collection[int]]
+
+    def take_share(self, row: bytes) -> TransactionRow:
+        """Return the transaction as if it had only its mutations of one row."""
+        buffer, plan, places = self.whole.buffer, self.whole.plan, self.places.get(row, ())
+        assert buffer is not None and plan is not None
+        mutations = tuple(buffer.request.mutations[place] for place in places)
+        replaced = tuple(plan.replaced[place] for place in places)
+        return replace(
+            self.whole,
+            buffer=Buffer(Request(mutations), buffer.lock_ttl_ms),
+            plan=replace(plan, replaced=replaced),
+        )
+
+
+class HolderRows:
+    """The transaction rows of those that hold rows of a table, for one reader."""
+
+    def __init__(self, context: Context, table: bytes) -> None:
+        self._context = context
+        self._table = table
+        self._kept: dict[bytes, DecidedHolder] = {}
+        self._size = 0
+
+    def look(self, holders: Collection[bytes]) -> Holders:
+        """Return the rows as they are now."""
+        kept = [holder for holder in holders if holder in self._kept]
+        others = [holder for holder in holders if holder not in self._kept]
+        status_of = {holder: status_key(self._context.table, holder) for holder in kept}
+        cells = read_row_cells(self._context, others, list(status_of.values()))
+        rows = decode_rows(self._context, others, cells)
+        gone = []
+        for holder, key in status_of.items():
+            status = cells[key]
+            if status is not None and status.value in NOT_YET_PUT:
+                self._kept[holder] = decided = self._kept.pop(holder)  # the last that was needed
+                rows[holder] = decided.whole
+            else:
+                self._forget(holder)
+                gone.append(holder)
+        if gone:
+            rows.update(read_rows(self._context, gone))
+        for row in rows.values():
+            self._keep(row)
+        return rows
+
+    def look_again(self, first: Holders) -> Holders:
+        """Return the rows after another look at those that could still go either way."""
+        open_ones = [h for h, row in first.items() if not row.status or not row.status.is_decided]
+        again = read_rows(self._context, open_ones) if open_ones else {}
+        return {**first, **again}
+
+    def take_shares(self, rows: Holders, holders: Iterable[bytes], row: bytes) -> Holders:
+        """Return some of the rows, with no more than concerns one row of the table."""
+        return {
+            holder: self._kept[holder].take_share(row)
+            if rows[holder].status is Status.ASSERTED and holder in self._kept
+            else rows[holder]
+            for holder in holders
+        }
+
+    def _keep(self, row: TransactionRow) -> None:
+        is_readable = row.status is Status.ASSERTED and row.state is RowState.DECIDED
+        if row.row_key in self._kept or not is_readable or row.buffer is None:
+            return
+        places: dict[bytes, list[int]] = {}
+        mutations = row.buffer.request.mutations
+        for place, mutation in enumerate(mutations):
+            if mutation.key.table == self._table:
+                places.setdefault(mutation.key.row, []).append(place)
+        while self._kept and self._size + len(mutations) > MOST_KEPT:
+            self._forget(next(iter(self._kept)))
+        self._kept[row.row_key] = DecidedHolder(row, places)
+        self._size += len(mutations)
+
+    def _forget(self, holder: bytes) -> None:
+        buffer = self._kept.pop(holder).whole.buffer
+        assert buffer is not None
+        self._size -= len(buffer.request.mutations)
+
+
+SNAPSHOT_ROWS = 10_000
+PAGE_ROWS = 100
+
+Locked = Callable[[Sequence[Key]], Snapshot]
+"""Reads keys under their locks."""
+
+
+def scan_rows(context: Context, wanted: Span, locked: Locked) -> Iterator[Row]:
+    """Yield the span's rows, each as of one instant; one without cells has no value."""
+    rows = stored_rows(context, wanted, cells=wanted.values)
+    holder_rows = HolderRows(context, wanted.table)
+    while page := list(islice(rows, PAGE_ROWS)):
+        yield from _resolve_page(context, wanted, page, holder_rows, locked)
+
+
+def _resolve_page(
+    context: Context, wanted: Span, page: Sequence[Row], holder_rows: HolderRows, locked: Locked
+) -> Iterator[Row]:
+    holders = {row.row: find_holders(row.cells) for row in page}
+    undecided = find_undecided(context, set().union(*holders.values()))
+    held: dict[bytes, Cells] = {row.row: row.cells for row in page if holders[row.row] - undecided}
+    found = {
+        row.row: {key: cell for key, cell in row.cells.items() if not key.column.endswith(RESERVED)}
+        for row in page
+        if row.row not in held
+    }
+    tries = context.tries(most=context.policy.read_tries)
+    while held and (number := next(tries, 0)):
+        if number > 1 or wanted.columns is not None:  # of which the tags were not read
+            held = _read_again(context, wanted, held)
+        found.update(_settle_rows(context, wanted, held, holder_rows))
+        held = {name: cells for name, cells in held.items() if name not in found}
+    for name, cells in held.items():
+        found[name] = _read_under_locks(context, wanted, name, cells, locked)
+    return (Row(row.row, found[row.row]) for row in page)
+
+
+def _settle_rows(
+    context: Context, wanted: Span, first: Mapping[bytes, Cells], holder_rows: HolderRows
+) -> dict[bytes, dict[Key, Cell]]:
+    """Return the values of those rows that were the same at both looks."""
+    holders = {name: find_holders(cells) for name, cells in first.items()}
+    began_ms = context.clock.monotonic_ms()
+    rows = holder_rows.look(set().union(*holders.values()))
+    second = _read_again(context, wanted, first)
+    again = holder_rows.look_again(rows)
+    if are_apart(context, began_ms):
+        return {}
+    rules, settled = context.rules, {}
+    for name, cells in first.items():
+        look = Observation(rules, cells, holder_rows.take_shares(rows, holders[name], name))
+        after = {holder: again[holder] for holder in holders[name]}
+        if were_at_once(look, Observation(rules, second[name], after)):
+            values = list_values(look).items()
+            settled[name] = {key: cell for key, cell in values if key in wanted}
+    return settled
+
+
+def _read_again(context: Context, wanted: Span, rows: Collection[bytes]) -> dict[bytes, Cells]:
+    """Look at some rows of a page again."""
+    start, last = min(rows), max(rows)
+    stop = last + b"\0" if len(last) < MAX_ROW else wanted.stop
+    part = takewhile(
+        lambda row: row.row <= last, stored_rows(context, replace(wanted, start=start, stop=stop))
+    )
+    found: dict[bytes, Cells] = {row.row: row.cells for row in part if row.row in rows}
+    return {name: found.get(name, {}) for name in rows}
+
+
+def _read_under_locks(
+    context: Context, wanted: Span, name: bytes, cells: Cells, locked: Locked
+) -> dict[Key, Cell]:
+    """Return the values of a row that never stands still. Locks keep its known keys from changing;
+    a key that was new to the row meanwhile shows in a look at it afterwards."""
+    for _ in range(context.policy.read_tries):
+        keys, began_ms = list_lockable(cells), context.clock.monotonic_ms()
+        values = locked(keys)
+        cells = _read_again(context, wanted, [name])[name]
+        if values.keys() >= set(keys_of_cells(cells)) and not are_apart(context, began_ms):
+            return {key: cell for key, cell in values.items() if cell is not None}
+    raise ConflictError("row keeps growing", key=keys[-1])
+
+
+def read_view(
+    context: Context,
+    keys: Sequence[Key],
+    spans: Sequence[Span],
+    locked: Locked,
+    most_bytes: int | None = None,
+) -> tuple[Snapshot, list[dict[Key, Cell]]] | None:
+    """Return the cells of the keys, and those of each span, as of one instant, or None if writers
+    left no such instant. Raise InvalidRequestError where too many rows of a span have a value, or
+    all spans together more than so many bytes."""
+    for _ in context.tries(most=context.policy.read_tries):
+        began_ms = context.clock.monotonic_ms()
+        before, after = (_look(context, keys, spans, most_bytes) for _ in range(2))
+        if are_apart(context, began_ms):
+            continue
+        if were_at_once(before, after):
+            values = list_values(before)
+            return {key: value_of(key, before) for key in keys}, [
+                {key: cell for key, cell in values.items() if key in part} for part in spans
+            ]
+        rows = after.rows.items()
+        hiding = {h for h, row in rows if hides_values(context.rules, row, after.cells)}
+        _wait_for_holders(after.cells, hiding, locked)
+    return None
+
+
+def _wait_for_holders(cells: Cells, holders: Collection[bytes], locked: Locked) -> None:
+    """Wait until each of these holders has let go of a key: then it has decided, or never will."""
+    for holder in holders:
+        locks = (key for key in cells if key.column.endswith(LOCK_SUFFIX))
+        held = (key_of_cell(lock) for lock in locks if holder_of(lock, cells[lock]) == holder)
+        locked([next(held)])
+
+
+def group_by_row(cells: Mapping[Key, Cell]) -> Iterator[Row]:
+    """Yield the rows of cells that are in order."""
+    for name, keys in groupby(cells, lambda key: key.row):
+        yield Row(name, {key: cells[key] for key in keys})
+
+
+def _look(
+    context: Context, keys: Sequence[Key], spans: Sequence[Span], most_bytes: int | None
+) -> Observation:
+    """Look at keys and spans, and then at the holders. Of the spans it keeps what tells something,
+    and a digest of the rest: its memory is that of values and holders."""
+    wanted = [cell for key in keys for cell in (key, *context.rules.guards_of(key))]
+    cells = call_store(context, lambda: context.store.read(wanted)) if wanted else {}
+    rest = Digest()
+    size = 0
+    for part in spans:
+        for telling in _look_at_span(context, part, rest):
+            cells.update(telling)
+            size += sum(cell_bytes(key, cell.value) for key, cell in telling.items())
+            if most_bytes is not None and size > most_bytes:
+                raise InvalidRequestError(
+                    "too many bytes for a snapshot", limit=most_bytes, table=part.table
+                )
+    holders = find_holders(cells)
+    rows = read_rows(context, holders) if holders else {}
+    return Observation(context.rules, cells, rows, rest.value)
+
+
+def _look_at_span(context: Context, part: Span, rest: Digest) -> Iterator[dict[Key, Cell]]:
+    """Yield what tells something of each row."""
+    rows = 0
+    for row in stored_rows(context, part):
+        telling = {key: cell for key, cell in row.cells.items() if is_telling(key, cell)}
+        rest.add({key: cell for key, cell in row.cells.items() if key not in telling})
+        yield telling
+        rows += bool(telling)
+        if rows > SNAPSHOT_ROWS:
+            raise InvalidRequestError(
+                "too many rows for a snapshot",
+                limit=SNAPSHOT_ROWS,
+                table=part.table,
+                start=part.start,
+                stop=part.stop,
+            )

@@ -1,0 +1,239 @@
+"""Atomic reads: each transaction is seen wholly or not at all.
+
+The values are read, then their locks and tags, then the rows of the transactions that hold them. A
+tag tells when its key was changed last, so it proves that a value was still its key's when the
+locks were read; and a holder that has not decided by the third read had not by the second. Where
+that does not settle it, cells and rows are read again: if the second read finds the same cells, and
+no holder crossed its decision meanwhile, then all of it was so at one instant in between. A key
+whose holder is at 2-ASSERTED has its new value already, in the holder's buffer; in every other case
+the cell speaks for itself.
+
+Reads do not wait for writers, with one exception: a transaction that scanned a range and is
+deciding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Mapping, Sequence
+from typing import NamedTuple
+
+from txn.model import LOCK_SUFFIX, Cell, Delete, Key
+from txn.protocol.context import Context, are_apart, call_store
+from txn.protocol.locks import holder_of, require_lock
+from txn.protocol.ranges import keys_of_cells
+from txn.protocol.recovery import make_corrupt_error
+from txn.protocol.row import (
+    RowState,
+    TransactionRow,
+    column,
+    decode_rows,
+    is_row_key,
+    list_row_cells,
+    parent_of,
+    read_row_cells,
+)
+from txn.protocol.statuses import Rules, Status
+
+Snapshot = dict[Key, Cell | None]
+SIGNS = (b"status", b"ranges", Status.ASSERTED.at)
+UNDECIDED = frozenset(status.value for status in Status if not status.is_decided)
+Cells = Mapping[Key, Cell | None]
+
+
+class Observation(NamedTuple):
+    """cells: values, locks and tags. rows: those of the holders, looked at after the cells.
+    rest: a digest of cells that were looked at and not kept."""
+
+    rules: Rules
+    cells: Cells
+    rows: Mapping[bytes, TransactionRow]
+    rest: bytes = b""
+
+
+def find_holders(cells: Cells) -> set[bytes]:
+    """Return the transactions that these lock cells name."""
+    locks = ((key, cell) for key, cell in cells.items() if key.column.endswith(LOCK_SUFFIX))
+    return {holder for key, cell in locks if (holder := holder_of(key, cell))}
+
+
+def were_at_once(before: Observation, after: Observation) -> bool:
+    """Whether all that the first look found was so at one instant between the two."""
+    if before.cells != after.cells or before.rest != after.rest:
+        return False
+    if any(has_crossed(row, after.rows[holder]) for holder, row in before.rows.items()):
+        return False
+    return not any(hides_values(before.rules, row, before.cells) for row in after.rows.values())
+
+
+def has_crossed(before: TransactionRow, after: TransactionRow) -> bool:
+    """Whether the holder decided, or may have, between the two looks."""
+    if before.status is None or after.status is None:
+        return before.status is not after.status
+    return before.status.is_decided != after.status.is_decided
+
+
+def hides_values(rules: Rules, holder: TransactionRow, cells: Container[Key]) -> bool:
+    """Whether the old values of these cells must not be read beside this undecided holder.
+
+    In the order of transactions it comes where it looked at the ranges that it had scanned, which
+    may be before now; what came into them since comes after it, and may have been read already.
+    """
+    if holder.status is not Status.LOCKED or not holder.has_ranges:
+        return False
+    if holder.buffer is None:  # it does not decode, so nobody knows what it changes
+        return True
+    return any(rules.lock_of(m.key) in cells for m in holder.buffer.request.mutations)
+
+
+def value_of(key: Key, look: Observation) -> Cell | None:
+    """Return what the key is worth, of its own cells and the row of its holder."""
+    lock = look.rules.lock_of(key)
+    require_lock(lock, look.cells.get(lock))
+    cell, holder = look.cells.get(key), look.rows.get(holder_of(lock, look.cells.get(lock)))
+    if holder is None or holder.is_over or holder.status not in (Status.ASSERTED, None):
+        return cell
+    if holder.state is RowState.UNREADABLE or holder.buffer is None or holder.plan is None:
+        raise make_corrupt_error(holder)
+    for mutation in holder.buffer.request.mutations:
+        if mutation.key == key:
+            if isinstance(mutation, Delete):
+                return None
+            return Cell(mutation.value, holder.plan.timestamp)
+    return cell
+
+
+def list_values(look: Observation) -> dict[Key, Cell]:
+    """Return the cells of the keys that have a value, in order. One that a holder has decided need
+    not be there yet: the lock of its row and family is. A cell in the place of a lock, without a
+    value beside it, may be a column of somebody's: it is passed over."""
+    for row in look.rows.values():  # one that nobody can read may hide a key
+        if row.state is RowState.UNREADABLE:
+            raise make_corrupt_error(row)
+    buffers = (row.buffer for row in look.rows.values() if row.status is Status.ASSERTED)
+    coming = {m.key for buffer in buffers if buffer for m in buffer.request.mutations}
+    known = (key for key in coming if look.rules.lock_of(key) in look.cells)
+    keys = {key for key in keys_of_cells(look.cells) if key in look.cells or _is_locked(key, look)}
+    found = {key: value_of(key, look) for key in sorted({*keys, *known})}
+    return {key: cell for key, cell in found.items() if cell is not None}
+
+
+def _is_locked(key: Key, look: Observation) -> bool:
+    lock = look.rules.lock_of(key)
+    return is_row_key(holder_of(lock, look.cells.get(lock)))
+
+
+def read_by_tags(context: Context, keys: Sequence[Key]) -> tuple[Snapshot, bool]:
+    """Look at keys of the six-phase protocol: see `Rules.look`. A tag tells when its key was
+    changed last. Free keys of one row are returned alone."""
+    locks, tags = [key.lock for key in keys], [key.tag for key in keys]
+    beside = [*locks, *tags]
+    if len({(key.table, key.row) for key in keys}) == 1:
+        found = _read(context, [*keys, *locks])
+        if any(holder_of(lock, found[lock]) for lock in locks):
+            return _read(context, [*keys, *beside]), True
+        return found, True
+    first = call_store(context, lambda: context.store.read(keys, beside))
+    if all(_is_last(first[key], first[tag]) for key, tag in zip(keys, tags, strict=True)):
+        return first, True
+    # Some were deleted once, or have just changed. Their marks tell whether they changed since.
+    again = _read(context, [*keys, *beside])
+    return again, all(again[mark] == first[mark] for mark in beside)
+
+
+def read_by_counts(context: Context, keys: Sequence[Key]) -> tuple[Snapshot, bool]:
+    """Look at keys of the fenced protocol: see `Rules.look`. A lock that is free twice with the
+    same count was not taken in between. One row needs one look."""
+    locks = list(dict.fromkeys(key.row_lock for key in keys))
+    first = _read(context, [*keys, *locks])
+    if len({(lock.table, lock.row) for lock in locks}) == 1:
+        return first, True
+    if any(holder_of(lock, first[lock]) for lock in locks):
+        return first, False
+    again = _read(context, locks)
+    return first, all(again[lock] == first[lock] for lock in locks)
+
+
+def _read(context: Context, cells: Sequence[Key]) -> Snapshot:
+    return call_store(context, lambda: context.store.read(cells))
+
+
+def _is_last(value: Cell | None, tag: Cell | None) -> bool:
+    """Whether no transaction changed the key between a look at it and a later one at its tag."""
+    return tag is None or (value is not None and value.timestamp >= tag.timestamp)
+
+
+def read_atomically(context: Context, keys: Sequence[Key]) -> Snapshot | None:
+    """Return the cells of the keys as of one instant, or None if writers left no such instant
+    within the policy's tries. A decided value that is not yet put has its commit timestamp."""
+    attempt = _try_at_once if "instant_reads" in context.store.features else _try
+    for _ in context.tries(most=context.policy.read_tries):
+        began_ms = context.clock.monotonic_ms()
+        found = attempt(context, keys)
+        if found is not None and not are_apart(context, began_ms):
+            return found
+    return None
+
+
+def find_undecided(context: Context, holders: Collection[bytes]) -> set[bytes]:
+    """Return those of the holders that have not decided by now, nor looked at ranges: what they
+    held before now was worth what its cells said."""
+    signs = _read(context, _signs(context, holders)) if holders else {}
+    return {holder for holder in holders if _was_undecided(context, holder, signs)}
+
+
+def _try(context: Context, keys: Sequence[Key]) -> Snapshot | None:
+    rules = context.rules
+    look = read_by_counts if rules.locks_rows else read_by_tags
+    first, is_settled = look(context, keys)
+    holders = find_holders(first)
+    rows = read_row_cells(context, holders) if holders else {}
+    if is_settled and all(_was_undecided(context, holder, rows) for holder in holders):
+        return {key: first[key] for key in keys}
+    # Both second looks at once: whatever held after the first ones held before either of these.
+    second = read_row_cells(context, holders, list(first))
+    before = Observation(rules, first, decode_rows(context, holders, rows))
+    again = {cell: second[cell] for cell in first}
+    after = Observation(rules, again, decode_rows(context, holders, second))
+    if not were_at_once(before, after):
+        return None
+    return {key: value_of(key, before) for key in keys}
+
+
+def _try_at_once(context: Context, keys: Sequence[Key]) -> Snapshot | None:
+    """Try it where all cells of a read come from one instant: the holders' rows are read with what
+    they hold, and nothing has to be looked at again."""
+    values, holders = _read_held(context, keys)
+    if find_undecided(context, holders) == holders:
+        return values
+    locks = [context.rules.lock_of(key) for key in keys]
+    found = _read(context, [*keys, *locks, *list_row_cells(context, holders)])
+    if find_holders(found) - holders:
+        return None  # others hold them now, and their rows were not read
+    look = Observation(context.rules, found, decode_rows(context, holders, found))
+    if any(hides_values(context.rules, row, found) for row in look.rows.values()):
+        return None
+    return {key: value_of(key, look) for key in keys}
+
+
+def _read_held(context: Context, keys: Sequence[Key]) -> tuple[Snapshot, set[bytes]]:
+    """Return the cells of the keys, and who holds any of them."""
+    found = _read(context, [*keys, *map(context.rules.lock_of, keys)])
+    return {key: found[key] for key in keys}, find_holders(found)
+
+
+def _was_undecided(context: Context, holder: bytes, cells: Snapshot) -> bool:
+    """Whether the holder had not decided by this look at its row, nor looked at ranges. One that
+    aborted never did; one that is a part decides with its transaction, until it follows."""
+    status, ranges, decided = (cells[sign] for sign in _signs(context, [holder])[: len(SIGNS)])
+    if status is None or status.value not in UNDECIDED or decided is not None:
+        return False
+    if whole := parent_of(holder):
+        return status.value == Status.PART.value and _was_undecided(context, whole, cells)
+    return ranges is None or status.value != Status.LOCKED.value
+
+
+def _signs(context: Context, holders: Collection[bytes]) -> list[Key]:
+    """Return the cells that tell whether these holders are undecided."""
+    wholes = (whole for holder in holders if (whole := parent_of(holder)))
+    rows = dict.fromkeys((*holders, *wholes))
+    return [column(context.table, row, name) for row in rows for name in SIGNS]
