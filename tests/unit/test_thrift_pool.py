@@ -257,7 +257,7 @@ def test_who_waits_for_a_connection_gets_the_next_one(gateway: FakeGateway) -> N
     assert arrived.wait(60)
     second = threading.Thread(target=lambda: store.check_and_put(CHECKS[:1]) and got.set())
     second.start()
-    assert poll(lambda: len(store._pool._changed._waiters) == 1, 60_000)
+    assert poll(lambda: store._pool._waiting == 1, 60_000)
     go_on.set()
     assert got.wait(60)
     first.join()

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from threading import Condition
+from threading import Condition, RLock
 from types import ModuleType
 from typing import Any, Generic, Literal, TypeVar, cast
 from urllib.parse import SplitResult
@@ -28,13 +28,7 @@ from thriftpy2.thrift import TApplicationException, TMessageType, TPayload
 from thriftpy2.transport import TCyBufferedTransport, TCyFramedTransport
 
 from txn.clock import Clock, limit_due
-from txn.errors import (
-    InvalidRequestError,
-    MaybeApplied,
-    NotApplied,
-    StoreClosedError,
-    annotate,
-)
+from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreClosedError, annotate
 from txn.host.forks import start_in_each_process
 from txn.stores.options import (
     Option,
@@ -114,11 +108,6 @@ _OPTIONS: dict[str, Option] = {
     "tls": one_of("off", "on"),
     "transport": one_of("buffered", "framed"),
 }
-
-
-def list_results(service: ModuleType) -> dict[str, type[TPayload]]:
-    """Return the classes of the results of a Thrift service's methods, by name."""
-    return {name: getattr(service, name + "_result") for name in service.thrift_services}
 
 
 def make_requests(service: ModuleType) -> Callable[..., Request]:
@@ -242,7 +231,9 @@ class Pool:
 
     def __init__(self, gateway: Gateway, service: ModuleType, clock: Clock) -> None:
         self.gateway = gateway
-        self._results = list_results(service)
+        self._results = {
+            name: getattr(service, name + "_result") for name in service.thrift_services
+        }
         self._clock = clock
         self._tls = trust(gateway.tls, gateway.ca)
         self._closed = False
@@ -252,9 +243,10 @@ class Pool:
     def _start(self) -> None:
         for connection in self._idle:  # of the parent: two processes would mix their replies
             connection.close()
-        self._changed = Condition()  # for all that follows
+        self._lock = RLock()  # for all that follows; entered faster than a Condition is
+        self._changed = Condition(self._lock)
         self._idle = []
-        self._open = 0
+        self._open = self._waiting = 0
 
     def run(
         self,
@@ -262,17 +254,17 @@ class Pool:
         *,
         repeat: bool,
         ahead: int = 1,
-        lanes: int | None = None,
+        connections: int | None = None,
     ) -> list[T]:
         """Run the jobs and return their results, in order.
 
         repeat: whether they may be run once more where a connection broke. ahead: how many
         requests a connection may have unanswered; more than one only where all replies are short.
-        lanes: on how many connections at most.
+        connections: on how many connections at most.
         Raises GatewayError where the gateway answered with an error, after which the other jobs may
         have taken effect.
         """
-        return self._try(lambda *times: self._run(jobs(), ahead, lanes, *times), repeat)
+        return self._try(lambda *times: self._run(jobs(), ahead, connections, *times), repeat)
 
     def run_one(
         self, job: Callable[[], Job[T]], *, repeat: bool, within_ms: int | None = None
@@ -298,11 +290,11 @@ class Pool:
                     return flight.finish()
             return None
         finally:
-            self._give_back(flight.lanes)
+            self._give_back(flight.connections)
 
     def close(self) -> None:
         """Close the connections at rest now, and those in use when they come back."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
             self._give_back(idle)
@@ -330,27 +322,27 @@ class Pool:
             return [self._run_alone(jobs[0], now_ms, due_ms)]
         if not jobs:
             return []
-        lanes = self._take_lanes(most or len(jobs), now_ms, due_ms)
+        connections = self._take_connections(most or len(jobs), now_ms, due_ms)
         try:
-            flight = Flight(lanes, jobs, due_ms)
+            flight = Flight(connections, jobs, due_ms)
             flight.start(ahead)
             return flight.finish()
         finally:
-            self._give_back(lanes)
+            self._give_back(connections)
 
     def _run_alone(self, job: Job[T], now_ms: int, due_ms: int) -> T:
         """Run a single job, which is what most calls are."""
-        lane = self._take_lane(now_ms, due_ms)
+        connection = self._take_connection(now_ms, due_ms)
         try:
             request = next(job)
             while True:
-                lane.send(request, due_ms)
-                request = job.send(lane.receive(due_ms))
+                connection.send(request, due_ms)
+                request = job.send(connection.receive(due_ms))
         except StopIteration as done:
             result: T = done.value
             return result
         finally:
-            self._give_back((lane,))
+            self._give_back((connection,))
 
     def _describe(self, message: str, error: Exception) -> str:
         cause = str(error) or type(error).__name__
@@ -362,84 +354,88 @@ class Pool:
 
     # ---------------------------------------------------------------- lending connections
 
-    def _take_lane(self, now_ms: int, due_ms: int) -> Connection:
+    def _take_connection(self, now_ms: int, due_ms: int) -> Connection:
         """Take a connection at rest, or a new one, or wait for either."""
-        with self._changed:
-            while not (lane := self._find_idle(now_ms)):
+        with self._lock:
+            while not (connection := self._find_idle(now_ms)):
                 if self._closed:
                     raise StoreClosedError("the store is closed", gateway=str(self.gateway))
                 if self._open < self.gateway.pool:
                     self._open += 1
                     break
                 now_ms = self._wait(due_ms)
-        return lane or self._connect(due_ms)
+        return connection or self._connect(due_ms)
 
-    def _take_lanes(self, wanted: int, now_ms: int, due_ms: int) -> list[Connection]:
+    def _take_connections(self, wanted: int, now_ms: int, due_ms: int) -> list[Connection]:
         """Take at least one connection, waiting for it, and up to half of what is free beside it:
         where many threads are at work, each does best with its requests one after the other. On an
         error do with fewer."""
-        lanes = [self._take_lane(now_ms, due_ms)]
+        connections = [self._take_connection(now_ms, due_ms)]
         try:
-            with self._changed:
+            with self._lock:
                 wanted = min(wanted, 1 + (self._count_free() + 1) // 2)
-            while len(lanes) < wanted and (lane := self._take_another(now_ms, due_ms)):
-                lanes.append(lane)
+            while len(connections) < wanted and (connection := self._take_another(now_ms, due_ms)):
+                connections.append(connection)
         except NotApplied:
             pass
         except BaseException:
-            self._give_back(lanes)
+            self._give_back(connections)
             raise
-        return lanes
+        return connections
 
     def _take_another(self, now_ms: int, due_ms: int) -> Connection | None:
         """Take a connection at rest, or a new one, if there is one without waiting."""
-        with self._changed:
-            lane = self._find_idle(now_ms)
-            if lane or self._open >= self.gateway.pool:
-                return lane
+        with self._lock:
+            connection = self._find_idle(now_ms)
+            if connection or self._open >= self.gateway.pool:
+                return connection
             self._open += 1
         return self._connect(due_ms)
 
     def _take_spare(self, wanted: int) -> list[Connection]:
         """Take connections that are at rest, unless all others belong to callers of this, who may
         wait for one more."""
-        lanes: list[Connection] = []
+        connections: list[Connection] = []
         now_ms = self._clock.monotonic_ms()
-        with self._changed:
+        with self._lock:
             wanted = min(wanted, len(self._idle), self._count_free() - 1)
-            while len(lanes) < wanted and (lane := self._find_idle(now_ms)):
-                lanes.append(lane)
-        return lanes
+            while len(connections) < wanted and (connection := self._find_idle(now_ms)):
+                connections.append(connection)
+        return connections
 
     def _find_idle(self, now_ms: int) -> Connection | None:
         """Take a connection that is at rest, the one that was used last."""
         while self._idle:
-            lane = self._idle.pop()
-            if lane.rests_well(now_ms):
-                return lane
-            lane.close()
+            connection = self._idle.pop()
+            if connection.rests_well(now_ms):
+                return connection
+            connection.close()
             self._open -= 1
         return None
 
     def _wait(self, due_ms: int) -> int:
         """Wait until one comes free, or may be opened; return the time."""
         left_ms = due_ms - self._clock.monotonic_ms()
-        if left_ms <= 0 or not self._changed.wait(left_ms / 1000):
-            pool = self.gateway.pool
-            raise NotApplied(
-                "no connection came free in time", gateway=str(self.gateway), pool=pool
-            )
+        self._waiting += 1
+        try:
+            is_free = left_ms > 0 and self._changed.wait(left_ms / 1000)
+        finally:
+            self._waiting -= 1
+        if not is_free:
+            facts = {"gateway": str(self.gateway), "pool": self.gateway.pool}
+            raise NotApplied("no connection came free in time", **facts)
         return self._clock.monotonic_ms()
 
-    def _give_back(self, lanes: Sequence[Connection]) -> None:
-        with self._changed:
-            for lane in lanes:
-                if lane.busy or self._closed:
-                    lane.close()
+    def _give_back(self, connections: Sequence[Connection]) -> None:
+        with self._lock:
+            for connection in connections:
+                if connection.busy or self._closed:
+                    connection.close()
                     self._open -= 1
                 else:
-                    self._idle.append(lane)
-            self._changed.notify(len(lanes))
+                    self._idle.append(connection)
+            if self._waiting:
+                self._changed.notify(len(connections))
 
     def _count_free(self) -> int:
         return len(self._idle) + self.gateway.pool - self._open
@@ -449,7 +445,7 @@ class Pool:
         try:
             return Connection(self.gateway, self._results, self._clock, self._tls, due_ms)
         except BaseException as error:
-            with self._changed:
+            with self._lock:
                 self._open -= 1
                 self._changed.notify()
             if isinstance(error, OSError):
@@ -461,10 +457,12 @@ class Pool:
 class Flight(Generic[T]):
     """Jobs on their way over some connections."""
 
-    __slots__ = ("_due_ms", "_flying", "_results", "_waiting", "lanes")
+    __slots__ = ("_due_ms", "_flying", "_results", "_waiting", "connections")
 
-    def __init__(self, lanes: Sequence[Connection], jobs: Sequence[Job[T]], due_ms: int) -> None:
-        self.lanes = lanes
+    def __init__(
+        self, connections: Sequence[Connection], jobs: Sequence[Job[T]], due_ms: int
+    ) -> None:
+        self.connections = connections
         self._due_ms = due_ms
         self._waiting = deque(enumerate(jobs))
         self._flying: deque[tuple[Connection, int, Job[T]]] = deque()
@@ -473,29 +471,29 @@ class Flight(Generic[T]):
     def start(self, ahead: int = 1) -> bool:
         """Send the first requests, up to so many on a connection, which go out together; return
         whether there are any."""
-        share = -(-len(self._waiting) // max(1, len(self.lanes)))
-        for lane in self.lanes:
+        share = -(-len(self._waiting) // max(1, len(self.connections)))
+        for connection in self.connections:
             for _ in range(min(ahead, share)):
-                self._begin_next(lane, is_last=False)
-            lane.flush()
+                self._begin_next(connection, is_last=False)
+            connection.flush()
         return bool(self._flying)
 
     def finish(self) -> list[T]:
         """Read the replies, the oldest request's first, and send what follows them."""
         flying, due_ms = self._flying, self._due_ms
         while flying:
-            lane, index, job = flying.popleft()
+            connection, index, job = flying.popleft()
             try:
-                request = job.send(lane.receive(due_ms))
+                request = job.send(connection.receive(due_ms))
             except StopIteration as done:
                 self._results[index] = done.value
-                self._begin_next(lane)
+                self._begin_next(connection)
             else:
-                lane.send(request, due_ms)
-                flying.append((lane, index, job))
+                connection.send(request, due_ms)
+                flying.append((connection, index, job))
         return self._results
 
-    def _begin_next(self, lane: Connection, *, is_last: bool = True) -> None:
+    def _begin_next(self, connection: Connection, *, is_last: bool = True) -> None:
         """Send the first request of the next job that has one; one that has none is done."""
         while self._waiting:
             index, job = self._waiting.popleft()
@@ -504,6 +502,6 @@ class Flight(Generic[T]):
             except StopIteration as done:
                 self._results[index] = done.value
             else:
-                lane.send(request, self._due_ms, is_last=is_last)
-                self._flying.append((lane, index, job))
+                connection.send(request, self._due_ms, is_last=is_last)
+                self._flying.append((connection, index, job))
                 return

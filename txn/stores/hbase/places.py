@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 _TABLE = re.compile(r"(?:\w+:)?\w[\w.-]*")
 
-Places = Mapping[bytes, Sequence[Key]]
+KeysByRow = Mapping[bytes, Sequence[Key]]
 """The keys of some rows of one table, by row."""
 
 
@@ -43,8 +43,9 @@ def keep_last(edits: Iterable[Edit]) -> Collection[Edit]:
     return kept.values()
 
 
-def list_targets(checks: Sequence[Check]) -> list[Key]:
-    return [key for check in checks for key in (check.key, *check.targets)]
+def list_targets(checks: Sequence[Check]) -> Iterator[Key]:
+    """Return the keys of checks, lazily: they are needed only where one of them fails."""
+    return (key for check in checks for key in (check.key, *check.targets))
 
 
 def group_by_table(keys: Iterable[Key]) -> dict[bytes, dict[bytes, list[Key]]]:

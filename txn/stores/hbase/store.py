@@ -8,7 +8,8 @@ A checked write is never repeated here, since its repeat answers "no" where it a
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from txn.clock import Clock
@@ -30,7 +31,7 @@ from txn.model import (
 from txn.stores.base import Feature
 from txn.stores.gateway import AHEAD_BYTES, GatewayError, Job, Pool
 from txn.stores.hbase.places import (
-    Places,
+    KeysByRow,
     check_place,
     complete,
     complete_versions,
@@ -79,11 +80,11 @@ class Dialect(Protocol):
 
     features: frozenset[Feature]
 
-    def read(self, table: bytes, rows: Places) -> list[Job[dict[Key, Cell]]]:
+    def read(self, table: bytes, rows: KeysByRow) -> list[Job[dict[Key, Cell]]]:
         """Return jobs that read the newest versions; together they find all keys that exist."""
 
     def read_versions(
-        self, table: bytes, rows: Places, count: int
+        self, table: bytes, rows: KeysByRow, count: int
     ) -> list[Job[dict[Key, list[Cell]]]]:
         """Return jobs that read so many versions; together they find all keys that exist."""
 
@@ -118,6 +119,23 @@ class Dialect(Protocol):
         """Return the job that adds a family to a table."""
 
 
+class _Explaining:
+    """A block in which a failure is told as what it means. (A generator would cost three times as
+    much, at each call.)"""
+
+    __slots__ = ("_raise_meaning",)
+
+    def __init__(self, raise_meaning: Callable[[BaseException], None]) -> None:
+        self._raise_meaning = raise_meaning
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is not None:
+            self._raise_meaning(error)
+
+
 class HBaseStore:
     """Tables of HBase. Durable at each call, whatever was asked for."""
 
@@ -144,13 +162,13 @@ class HBaseStore:
         with self._explain(keys):
             if len(tables) == len(groups) > 1 and self._fits_one_connection(groups, tables):
                 jobs = lambda: [job for part in tables for job in _list_jobs(read, part)]  # noqa: E731
-                return complete(keys, run(jobs, repeat=True, ahead=AHEAD, lanes=1))
+                return complete(keys, run(jobs, repeat=True, ahead=AHEAD, connections=1))
             for part in tables:
                 found += run(lambda: _list_jobs(read, part), repeat=True)  # noqa: B023
         return complete(keys, found)
 
     def _fits_one_connection(
-        self, groups: Sequence[Collection[Key]], tables: Sequence[Mapping[bytes, Places]]
+        self, groups: Sequence[Collection[Key]], tables: Sequence[Mapping[bytes, KeysByRow]]
     ) -> bool:
         is_one_each = all(len(_list_jobs(self._dialect.read, part)) == 1 for part in tables)
         return is_one_each and all(_bytes(group) <= AHEAD_BYTES for group in groups[1:])
@@ -172,7 +190,7 @@ class HBaseStore:
             tables.setdefault(edit[0][3] or b"", []).append(edit)
 
         write = self._dialect.write
-        with self._explain([edit.key for edit in edits]):
+        with self._explain(edit.key for edit in edits):
             self._pool.run(lambda: _list_jobs(write, tables, by_row), repeat=True)
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
@@ -310,22 +328,20 @@ class HBaseStore:
         """Close the connections."""
         self._pool.close()
 
-    @contextmanager
-    def _explain(self, keys: Collection[Key], table: bytes = b"") -> Iterator[None]:
-        """Raise what a failure means for a request on these keys: most errors of a gateway name
-        what is missing, in no fixed way, and HBase tries to write to a disabled table for longer
-        than we wait."""
-        try:
-            yield
-        except GatewayError as error:
-            gone = self._find_obstacle(keys, table)
+    def _explain(self, keys: Iterable[Key], table: bytes = b"") -> _Explaining:
+        return _Explaining(partial(self._raise_meaning, keys, table))
+
+    def _raise_meaning(self, keys: Iterable[Key], table: bytes, error: BaseException) -> None:
+        """Raise what a failure means for a request on these keys, if not just itself: most errors
+        of a gateway name what is missing, in no fixed way, and HBase tries to write to a disabled
+        table for longer than we wait."""
+        if isinstance(error, GatewayError):
+            gone = self._find_obstacle(list(keys), table)
             raise gone or self._make_unexplained(error, error.table) from error
-        except MaybeApplied as error:
-            if isinstance(error.__cause__, TimeoutError):
-                gone = self._find_disabled({table, *(key.table or b"" for key in keys)})
-                if gone is not None:
-                    raise gone from error
-            raise
+        if isinstance(error, MaybeApplied) and isinstance(error.__cause__, TimeoutError):
+            gone = self._find_disabled({table, *(key.table or b"" for key in keys)})
+            if gone is not None:
+                raise gone from error
 
     def _find_obstacle(self, keys: Collection[Key], table: bytes) -> TableUnavailable | None:
         """Return why these keys cannot be used, as far as the gateway can be asked."""

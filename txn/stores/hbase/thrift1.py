@@ -18,7 +18,7 @@ from txn.errors import InvalidRequestError
 from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, new_tuple
 from txn.stores.base import Feature
 from txn.stores.gateway import Job, Pool, make_requests, parse_gateway, run_request
-from txn.stores.hbase.places import Places, cut
+from txn.stores.hbase.places import KeysByRow, cut
 from txn.stores.hbase.schema import FOREVER_S, shell_command
 from txn.stores.hbase.store import BYTES_A_REQUEST, ROWS_A_REQUEST, HBaseStore, PageScan
 
@@ -36,7 +36,7 @@ class Thrift1:
 
     features: frozenset[Feature] = frozenset()
 
-    def read(self, table: bytes, rows: Places) -> list[Job[dict[Key, Cell]]]:
+    def read(self, table: bytes, rows: KeysByRow) -> list[Job[dict[Key, Cell]]]:
         """One getRowsWithColumns for all the rows of which the same columns are wanted."""
         groups: dict[tuple[bytes, ...], list[bytes]] = {}
         for row, keys in rows.items():
@@ -48,7 +48,7 @@ class Thrift1:
         ]
 
     def read_versions(
-        self, table: bytes, rows: Places, count: int
+        self, table: bytes, rows: KeysByRow, count: int
     ) -> list[Job[dict[Key, list[Cell]]]]:
         """One getVer for each key."""
         return [_read_versions(table, key, count) for keys in rows.values() for key in keys]

@@ -16,7 +16,7 @@ from txn.model import DATABASE_ENTRY, Cell, Check, Columns, Edit, Family, Key, R
 from txn.stores.base import Feature
 from txn.stores.gateway import GatewayError, Job, Pool, make_requests, parse_gateway, run_request
 from txn.stores.hbase.idl import IDL
-from txn.stores.hbase.places import Places, cut
+from txn.stores.hbase.places import KeysByRow, cut
 from txn.stores.hbase.schema import FOREVER_S, PURGE, PURGE_MS
 from txn.stores.hbase.store import BYTES_A_REQUEST, ROWS_A_REQUEST, HBaseStore, PageScan
 
@@ -52,12 +52,12 @@ class Thrift2:
         {"multi_cell_check", "row_mutations", "describe", "remote_calls"}
     )
 
-    def read(self, table: bytes, rows: Places) -> list[Job[dict[Key, Cell]]]:
+    def read(self, table: bytes, rows: KeysByRow) -> list[Job[dict[Key, Cell]]]:
         """One getMultiple, or several for many rows."""
         return [_read(table, part) for part in _divide(rows)]
 
     def read_versions(
-        self, table: bytes, rows: Places, count: int
+        self, table: bytes, rows: KeysByRow, count: int
     ) -> list[Job[dict[Key, list[Cell]]]]:
         """One getMultiple, or several for many rows."""
         return [_read_versions(table, part, count) for part in _divide(rows)]
@@ -195,7 +195,7 @@ def _put(table: bytes, puts: Sequence[Any]) -> Job[None]:
     return run_request(_call("putMultiple", table, puts))
 
 
-def _divide(rows: Places) -> list[Places]:
+def _divide(rows: KeysByRow) -> list[KeysByRow]:
     if len(rows) <= ROWS_A_REQUEST:
         return [rows] if rows else []
     names = list(rows)
@@ -205,7 +205,7 @@ def _divide(rows: Places) -> list[Places]:
     ]
 
 
-def _read(table: bytes, rows: Places) -> Job[dict[Key, Cell]]:
+def _read(table: bytes, rows: KeysByRow) -> Job[dict[Key, Cell]]:
     gets = [TGet(row, _list_columns(keys)) for row, keys in rows.items()]
     found = yield from _get(table, gets)
     return {
@@ -217,7 +217,7 @@ def _read(table: bytes, rows: Places) -> Job[dict[Key, Cell]]:
     }
 
 
-def _read_versions(table: bytes, rows: Places, count: int) -> Job[dict[Key, list[Cell]]]:
+def _read_versions(table: bytes, rows: KeysByRow, count: int) -> Job[dict[Key, list[Cell]]]:
     gets = [TGetVersions(row, _list_columns(keys), count) for row, keys in rows.items()]
     found = yield from _get(table, gets)
     versions: dict[Key, list[Cell]] = {}

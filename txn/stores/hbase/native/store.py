@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -122,7 +122,7 @@ class NativeStore(Forked):
             row, _, _, table = edit[0]
             rows.setdefault((table or b"", row), []).append(edit)
         items = [WriteRow(table, row, part, by_row) for (table, row), part in rows.items()]
-        self._try(lambda: self._batches.run(items, once=False), [edit.key for edit in edits])
+        self._try(lambda: self._batches.run(items, once=False), (edit.key for edit in edits))
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
         """Check with one request to each server, which takes the checks in their order."""
@@ -258,7 +258,7 @@ class NativeStore(Forked):
         (found,) = self._batches.run([ReadRow(table, row, keys)], once=False, due_ms=due_ms)
         return Row(row, found)
 
-    def _try(self, call: Callable[[], Any], keys: Collection[Key], table: bytes = b"") -> Any:
+    def _try(self, call: Callable[[], Any], keys: Iterable[Key], table: bytes = b"") -> Any:
         """Make a call, and raise what a server's refusal means for a request on these keys."""
         try:
             return call()
@@ -270,7 +270,7 @@ class NativeStore(Forked):
                 raise make_refusal(error.table or table, error) from error
             raise MaybeApplied("a server refused", cause=first_line(error)) from error
 
-    def _find_absent(self, keys: Collection[Key], table: bytes) -> TableUnavailable | None:
+    def _find_absent(self, keys: Iterable[Key], table: bytes) -> TableUnavailable | None:
         """Return which table or family is missing, as far as that can be asked."""
         with suppress(TxnError):
             return find_absent(
