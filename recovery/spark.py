@@ -50,8 +50,9 @@ with import_extra("spark"):
     from pyspark.sql.datasource import DataSourceReader, InputPartition
     from pyspark.sql.types import StringType, StructField, StructType
 
+    from txn.spark.definitions import check_columns
     from txn.spark.options import SourceOptions
-    from txn.spark.reader import PARTITIONS, divide_ranges, parse_partitions
+    from txn.spark.ranges import PARTITIONS, divide_ranges, parse_partitions
     from txn.spark.session import local_session
 
 COLUMNS = (
@@ -221,11 +222,11 @@ class FindingsReader(DataSourceReader):
     them) and partitions.
     """
 
+    known = FINDINGS_SCHEMA
+
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         options.check(OPTIONS)
-        unknown = sorted(set(schema.names) - set(COLUMNS))
-        if unknown:
-            raise InvalidRequestError("findings have no such column", unknown=unknown)
+        check_columns(schema, FINDINGS_SCHEMA)
         access = options.access()
         ages = Ages(
             options.whole("grace_ms", GRACE_MS, 0), options.whole("retention_ms", RETENTION_MS, 0)

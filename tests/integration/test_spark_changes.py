@@ -27,11 +27,10 @@ from txn.spark import register
 from txn.spark.changes import (
     CHANGES,
     ChangeReader,
-    choose_columns,
-    open_change_reader,
-    read_feed_options,
+    FeedOptions,
     refuse_rowless,
 )
+from txn.spark.definitions import check_columns
 from txn.spark.options import SourceOptions
 from txn.stores import open_store
 from txn.testing.faulty import NO_FAULT, Call, Fault, FaultyStore
@@ -228,14 +227,14 @@ def given(**options: str) -> SourceOptions:
 def test_wrong_options_are_refused(options: dict[str, str], told: str) -> None:
     """Before anything is read, and by name."""
     with pytest.raises(InvalidRequestError, match=told):
-        read_feed_options(given(**options))
+        FeedOptions.parse(given(**options))
 
 
 @pytest.mark.parametrize("field", [("transaction", BinaryType()), ("balance", LongType())])
 def test_a_schema_of_something_else_is_refused(field: tuple[str, DataType]) -> None:
     """A feed has its own columns, whatever the rows of the tables mean."""
-    with pytest.raises(InvalidRequestError, match="not a column of a change"):
-        choose_columns(StructType().add(*field))
+    with pytest.raises(InvalidRequestError, match="no such column"):
+        check_columns(StructType().add(*field), CHANGES)
 
 
 def test_a_feed_that_cannot_tell_of_all_is_refused() -> None:
@@ -286,13 +285,13 @@ def test_an_offset_that_is_too_old_is_an_error(uri: str) -> None:
 
 def read_by_hand(options: SourceOptions, schema: StructType) -> list[tuple[Any, ...]]:
     """Do what Spark does with a reader for the first two batches."""
-    reader = open_change_reader(options, schema)
+    reader = ChangeReader(options, schema)
     try:
         limit = reader.getDefaultReadLimit()
         start = reader.latestOffset(reader.initialOffset(), limit)
         end = reader.latestOffset(start, limit)
         assert reader.partitions(reader.initialOffset(), start) == []
-        copy = pickle.loads(pickle.dumps(open_change_reader(options, schema)))
+        copy = pickle.loads(pickle.dumps(ChangeReader(options, schema)))
         return [row for part in reader.partitions(start, end) for row in copy.read(part)]
     finally:
         reader.stop()
@@ -302,7 +301,7 @@ def test_a_query_without_news_looks_seldom(uri: str) -> None:
     """Spark asks a hundred times a second, and each look is a scan."""
     with engine_on(uri):
         pass
-    reader = open_change_reader(given(uri=uri, delay_ms="0", start="latest"), CHANGES)
+    reader = ChangeReader(given(uri=uri, delay_ms="0", start="latest"), CHANGES)
     try:
         start = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
         looks = [count_looks(reader, start) for _ in range(20)]

@@ -51,7 +51,7 @@ def test_every_transaction_is_a_row(spark: SparkSession, uri: str) -> None:
     assert (first.once, first.labels, first.state) == ("token", {"job": "nightly"}, "finished")
     assert first.tables == ["one", "two"]
     assert (second.state, second.keys, second.mutations, second.assertions) == ("decided", 2, 2, 1)
-    assert (second.once, second.reason, second.corrupt, second.whole) == (None,) * 4
+    assert (second.once, second.reason, second.corrupt, second.parent) == (None,) * 4
     assert second.lease_ms > 0
     assert second.bytes > 50
     assert 0 <= second.age_ms < 600_000

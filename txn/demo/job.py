@@ -23,7 +23,7 @@ from pyspark.sql import functions as f
 from txn.demo.data import YEAR, WayName, tables_named
 from txn.demo.loading import WAYS, Load
 from txn.demo.reconcile import reconcile
-from txn.spark.committing import Counts
+from txn.spark.partitions import Counts
 from txn.spark.session import local_session
 
 CORES = 2

@@ -34,10 +34,15 @@ from txn.policy import Policy
 from txn.protocol.phases import Status
 from txn.protocol.row import FAMILY as OWN_FAMILY
 from txn.protocol.row import decode_row, whole_of
-from txn.spark.committing import Counts, Summary
-from txn.spark.partitions import FrameRow, HowToCommit, commit_frame, commit_partition
+from txn.spark.partitions import (
+    CommitOptions,
+    Counts,
+    Summary,
+    commit_frame,
+    commit_partition,
+)
+from txn.spark.requests import make_token, name_job
 from txn.spark.source import register
-from txn.spark.tokens import make_token, name_job
 from txn.spark.workers import Access
 
 # Tasks tell of their flights when they end: there are enough of them for a job to be seen at work,
@@ -125,7 +130,7 @@ def load_by_arrow(load: Load, total: int) -> None:
     commit_frame(load.divide(total), load.uri, request, **how_to_commit(load.tables, load.counts))
 
 
-def how_to_commit(tables: DemoTables, counts: Counts) -> HowToCommit[FrameRow]:
+def how_to_commit(tables: DemoTables, counts: Counts) -> CommitOptions[Flight]:
     """Return what each task is told besides the store and the rows."""
     return {
         "once": token,

@@ -13,7 +13,6 @@ from itertools import groupby
 from operator import itemgetter
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
@@ -23,11 +22,10 @@ from txn.model import Delete, Mutation
 from txn.policy import Policy
 from txn.request import Ack, Request
 from txn.spark.conditions import CONDITIONS
-from txn.spark.drafting import Drafting, parse_drafting
-from txn.spark.mapping import MAPPING
+from txn.spark.definitions import MAPPING
 from txn.spark.options import SourceOptions, refuse_overwrite
-from txn.spark.tokens import make_token
-from txn.spark.workers import Access, open_worker
+from txn.spark.requests import RequestBuilder, make_token, parse_requests
+from txn.spark.workers import Access, find_partition, open_worker
 from txn.stores.options import hide_login
 
 ATOMIC = (*MAPPING, *CONDITIONS, "nulls", "atomic", "job_id", "ack", "part_keys", "wait_ms")
@@ -54,25 +52,23 @@ class AtomicWriter(DataSourceArrowWriter):
     this name has written the table before, and nothing is done."""
 
     def __init__(
-        self, access: Access, drafting: Drafting, limits: PartLimits, transaction: bytes | None
+        self, access: Access, builder: RequestBuilder, limits: PartLimits, transaction: bytes | None
     ) -> None:
         self.access = access
-        self.drafting = drafting
+        self.builder = builder
         self.limits = limits
         self.transaction = transaction
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of a task as parts, in the order of their row keys: so they are the same
         when the task is run again, if it is given the same rows."""
-        context = TaskContext.get()
-        assert context is not None
-        partition = context.partitionId()
+        partition = find_partition()
         if self.transaction is None:
             return PartsReport(partition, 0, 0)
         client = self._open_client()
         newest = number = 0
         with client.beating(self.transaction):
-            requests = (request for _, request in self.drafting.draft_requests(iterator, b""))
+            requests = (request for _, request in self.builder.build_requests(iterator, b""))
             for number, part in enumerate(split_parts(requests, self.limits), 1):
                 written = client.write(
                     self.transaction, partition, number - 1, part.mutations, part.assertions
@@ -115,7 +111,7 @@ def make_atomic_writer(options: SourceOptions, schema: StructType, overwrite: bo
     InvalidRequestError for options that do not fit the schema or the store."""
     refuse_overwrite(overwrite)
     options.check(ATOMIC)
-    drafting = replace(parse_drafting(options, schema), is_once=False)
+    builder = replace(parse_requests(options, schema), is_once=False)
     limits = PartLimits(
         options.whole("part_keys", PART_KEYS),
         options.whole("wait_ms", WAIT_MS),
@@ -129,13 +125,13 @@ def make_atomic_writer(options: SourceOptions, schema: StructType, overwrite: bo
         uri = hide_login(access.uri)
         raise InvalidRequestError("a server commits no parts: name its store", uri=uri)
     job = options.text("job_id")
-    token = make_token(drafting.prefix) if job else None
+    token = make_token(builder.prefix) if job else None
     with access.open_engine() as engine:
-        engine.check_request(drafting.list_samples())
+        engine.check_request(builder.sample_request())
         client = PartsClient(engine)
         if token is not None and client.find_committed(token) is not None:
-            return AtomicWriter(access, drafting, limits, None)
-        return AtomicWriter(access, drafting, limits, client.begin(once=token))
+            return AtomicWriter(access, builder, limits, None)
+        return AtomicWriter(access, builder, limits, client.begin(once=token))
 
 
 def split_parts(requests: Iterable[Request], limits: PartLimits) -> Iterator[Request]:

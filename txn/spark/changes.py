@@ -7,7 +7,7 @@ empty batch, which is noted down: where it starts does not depend on when it is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,16 +19,7 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import (
-    BinaryType,
-    DataType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
 from txn.client.engine import Engine
 from txn.errors import InvalidRequestError
@@ -36,6 +27,7 @@ from txn.protocol.attempt import Context
 from txn.reading.changes import KeyChange, read_changes, split_part
 from txn.reading.decisions import Decided
 from txn.reading.feed import Bounds, ChangeFeed, Offset, decode_offset
+from txn.spark.definitions import check_columns, parse_schema
 from txn.spark.options import SourceOptions
 from txn.spark.workers import Access, open_worker
 
@@ -53,22 +45,13 @@ OPTIONS = (
 MOST = 100_000
 FEWEST_IN_TASK = 500
 SHORTEST_REST_MS = 100
-LOOKING_SHARE = 5
+IDLE_SHARE = 5
 """Where there is no news a query looks for some for a fifth of its time, however often it asks."""
-_FIELDS: Mapping[str, DataType] = {
-    "table": StringType(),
-    "row": BinaryType(),
-    "family": StringType(),
-    "column": BinaryType(),
-    "kind": StringType(),
-    "value": BinaryType(),
-    "old_version": LongType(),
-    "timestamp": LongType(),
-    "committed_at": TimestampType(),
-    "transaction": StringType(),
-    "labels": MapType(StringType(), StringType()),
-}
-CHANGES = StructType([StructField(name, kind) for name, kind in _FIELDS.items()])
+CHANGES = parse_schema(
+    "table string, row binary, family string, column binary, kind string, value binary, "
+    "old_version long, timestamp long, committed_at timestamp, transaction string, "
+    "labels map<string,string>"
+)
 """What a change is to Spark. `timestamp` is that of the commit, which is the new version of the
 key, and orders the changes of one; `committed_at` is when the server has decided."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -90,6 +73,32 @@ class FeedOptions:
     skips_rowless: bool
     partitions: int
 
+    @classmethod
+    def parse(cls, options: SourceOptions) -> FeedOptions:
+        """Return the options, checked; InvalidRequestError names a wrong one."""
+        options.check(OPTIONS)
+        start = (options.text("start") or "latest").lower()
+        if start not in ("latest", "earliest") and not start.isdecimal():
+            raise InvalidRequestError(
+                "an option has an unknown value",
+                option="start",
+                value=start,
+                choices=["latest", "earliest", "a time in ms"],
+            )
+        named = {name.encode() for name in options.names("tables")}
+        return cls(
+            access=options.access(),
+            start=start,
+            delay_ms=None if options.text("delay_ms") is None else options.whole("delay_ms", 0, 0),
+            lateness_ms=options.whole("lateness_ms", Bounds(0).lateness_ms),
+            retention_ms=options.whole("retention_ms", Bounds(0).retention_ms),
+            is_strict=options.flag("fail_on_data_loss", True),
+            most=options.whole("max_transactions", MOST),
+            tables=frozenset(named) or None,
+            skips_rowless=options.choice("rowless", ("refuse", "skip"), "refuse") == "skip",
+            partitions=options.whole("partitions", 8),
+        )
+
 
 class ChangePartition(InputPartition):
     """The transactions that one task tells of."""
@@ -102,9 +111,10 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro batches, and reads them in tasks. Only planning keeps anything: an open engine,
     and what the last scan has found."""
 
-    def __init__(self, options: FeedOptions, columns: Sequence[str]) -> None:
-        self._options = options
-        self._columns = columns
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        check_columns(schema, CHANGES)
+        self._options = FeedOptions.parse(options)
+        self._columns = schema.names
         self._engine: Engine | None = None
         self._feed: ChangeFeed | None = None
         self._target_ms: int | None = None
@@ -139,7 +149,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end is not since:
             return end.encode()
         ended_ms = clock.monotonic_ms()
-        rest_ms = max((LOOKING_SHARE - 1) * (ended_ms - began_ms), SHORTEST_REST_MS)
+        rest_ms = max((IDLE_SHARE - 1) * (ended_ms - began_ms), SHORTEST_REST_MS)
         self._rests_until_ms = ended_ms + rest_ms
         return start
 
@@ -188,52 +198,8 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             is_strict=options.is_strict,
         )
         for change in changes:
-            told = make_row(change)
-            yield tuple(told[name] for name in self._columns)
-
-
-def open_change_reader(given: SourceOptions, schema: StructType) -> ChangeReader:
-    """Return the reader of a stream. schema: all columns of a change, or some of them."""
-    return ChangeReader(read_feed_options(given), choose_columns(schema))
-
-
-def read_feed_options(given: SourceOptions) -> FeedOptions:
-    """Return the options, checked; InvalidRequestError names a wrong one."""
-    given.check(OPTIONS)
-    start = (given.text("start") or "latest").lower()
-    if start not in ("latest", "earliest") and not start.isdecimal():
-        raise InvalidRequestError(
-            "an option has an unknown value",
-            option="start",
-            value=start,
-            choices=["latest", "earliest", "a time in ms"],
-        )
-    named = {name.encode() for name in given.names("tables")}
-    return FeedOptions(
-        access=given.access(),
-        start=start,
-        delay_ms=None if given.text("delay_ms") is None else given.whole("delay_ms", 0, 0),
-        lateness_ms=given.whole("lateness_ms", Bounds(0).lateness_ms),
-        retention_ms=given.whole("retention_ms", Bounds(0).retention_ms),
-        is_strict=given.flag("fail_on_data_loss", True),
-        most=given.whole("max_transactions", MOST),
-        tables=frozenset(named) or None,
-        skips_rowless=given.choice("rowless", ("refuse", "skip"), "refuse") == "skip",
-        partitions=given.whole("partitions", 8),
-    )
-
-
-def choose_columns(schema: StructType) -> list[str]:
-    """Return the names of a schema's columns, each of which is one of a change's, of its type."""
-    for each in schema.fields:
-        if _FIELDS.get(each.name) != each.dataType:
-            raise InvalidRequestError(
-                "not a column of a change: say what=changes, and no schema or some of these",
-                column=each.name,
-                type=each.dataType.simpleString(),
-                known=CHANGES.simpleString(),
-            )
-    return [each.name for each in schema.fields]
+            row = make_row(change)
+            yield tuple(row[name] for name in self._columns)
 
 
 def refuse_rowless(context: Context, is_known: bool) -> None:

@@ -56,7 +56,7 @@ class Conditions:
         """Return the assertions of a row. written: the keys that it writes; inputs: of this row."""
         found: list[Assertion] = [Not(Some(mapping.key_of(row, column))) for column in self.absent]
         for (name, source), timestamp in zip(self.versions, inputs, strict=False):
-            keys = written if name == ALL else [mapping.key_of(row, find_column(mapping, name))]
+            keys = written if name == ALL else [mapping.key_of(row, mapping.find_column(name))]
             found += (Version(key, timestamp) for key in keys)
             if timestamp is not None and timestamp < 1:
                 raise InvalidRequestError(
@@ -82,24 +82,13 @@ def parse_conditions(
     versions = _parse_versions(options.text("if_version"))
     for name, source in versions:
         if name != ALL:
-            find_column(mapping, name)
+            mapping.find_column(name)
         _check_type("if_version", schema, source, (LongType, IntegerType), "a timestamp in ms")
     documents = options.text("assertions") or None
     if documents is not None:
         kinds = (StringType, ArrayType, StructType)
         _check_type("assertions", schema, documents, kinds, "JSON text, or an array of structs")
     return Conditions(_find_absent(options, mapping), tuple(versions), documents)
-
-
-def find_column(mapping: TableMapping, name: str) -> MappedColumn:
-    """Return the column of a mapping, or raise InvalidRequestError."""
-    for column in mapping.columns:
-        if column.name == name:
-            return column
-    known = [column.name for column in mapping.columns]
-    raise InvalidRequestError(
-        "no column of the mapping is a cell by this name", column=name, known=known
-    )
 
 
 def _list_values(batch: pa.RecordBatch, name: str) -> list[Any]:
@@ -117,7 +106,7 @@ def _find_absent(options: SourceOptions, mapping: TableMapping) -> tuple[MappedC
         return mapping.columns
     if text.lower() == "false":
         return ()
-    return tuple(find_column(mapping, name) for name in split_names(text))
+    return tuple(mapping.find_column(name) for name in split_names(text))
 
 
 def _parse_versions(text: str | None) -> list[tuple[str, str]]:

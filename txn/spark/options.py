@@ -16,12 +16,12 @@ COMMON = ("uri", "transactions", "what", *POLICY)
 """What every reader and writer takes; fields of Policy are options by their own names."""
 
 
-def refuse_overwrite(overwrite: bool) -> None:
+def refuse_overwrite(
+    overwrite: bool, instead: str = "use mode append; a table is not overwritten"
+) -> None:
     """Raise InvalidRequestError where a write is to take the place of what is there."""
     if overwrite:
-        raise InvalidRequestError(
-            "rows are only put and deleted by name: use mode append; a table is not overwritten"
-        )
+        raise InvalidRequestError(f"rows are only put and deleted by name: {instead}")
 
 
 class SourceOptions:

@@ -13,19 +13,8 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
-from txn.errors import InvalidRequestError
 from txn.model import LOCK_SUFFIX, Cell, Key, Row
 from txn.protocol.attempt import Context, call_store, describe_table
 from txn.protocol.lock_cells import FREE, holder_of
@@ -35,8 +24,9 @@ from txn.protocol.row_cells import read_rows
 from txn.request import Request
 from txn.spans import Span
 from txn.spark.codecs import arrow_schema
+from txn.spark.definitions import check_columns, parse_schema
 from txn.spark.options import SourceOptions
-from txn.spark.reader import (
+from txn.spark.ranges import (
     BOUNDS,
     PARTITIONS,
     Range,
@@ -53,63 +43,28 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST_MS = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 
 
-def _schema(**columns: DataType) -> StructType:
-    return StructType([StructField(name, kind) for name, kind in columns.items()])
-
-
-TRANSACTIONS_SCHEMA = _schema(
-    transaction=StringType(),
-    whole=StringType(),
-    status=StringType(),
-    state=StringType(),
-    created=TimestampType(),
-    since=TimestampType(),
-    age_ms=LongType(),
-    statuses=MapType(StringType(), TimestampType()),
-    commit_timestamp=LongType(),
-    tables=ArrayType(StringType()),
-    keys=IntegerType(),
-    mutations=IntegerType(),
-    assertions=IntegerType(),
-    once=StringType(),
-    labels=MapType(StringType(), StringType()),
-    lease_ms=LongType(),
-    beat=TimestampType(),
-    reason=StringType(),
-    corrupt=StringType(),
-    bytes=LongType(),
+TRANSACTIONS_SCHEMA = parse_schema(
+    "transaction string, parent string, status string, state string, created timestamp, "
+    "since timestamp, age_ms long, statuses map<string,timestamp>, commit_timestamp long, "
+    "tables array<string>, keys int, mutations int, assertions int, once string, "
+    "labels map<string,string>, lease_ms long, heartbeat timestamp, reason string, "
+    "corrupt string, bytes long"
 )
-LOCKS_SCHEMA = _schema(
-    table=StringType(),
-    row=StringType(),
-    family=StringType(),
-    column=StringType(),
-    key=StringType(),
-    holder=StringType(),
-    status=StringType(),
-    state=StringType(),
-    created=TimestampType(),
-    since=TimestampType(),
-    age_ms=LongType(),
+LOCKS_SCHEMA = parse_schema(
+    "table string, row string, family string, column string, key string, holder string, "
+    "status string, state string, created timestamp, since timestamp, age_ms long"
 )
 
 
 class ViewReader(DataSourceReader):
-    """What the two have in common: ranges of rows of some tables, and records made of them."""
+    """Reads ranges of rows of some tables, and makes records of them. known: all its columns."""
 
     known: ClassVar[StructType]
     options: ClassVar[tuple[str, ...]] = (*BOUNDS, PARTITIONS)
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         options.check(self.options)
-        for field in schema:
-            if (
-                field.name not in self.known.names
-                or self.known[field.name].dataType != field.dataType
-            ):
-                raise InvalidRequestError(
-                    "there is no such column", column=field.name, known=self.known.names
-                )
+        check_columns(schema, self.known)
         self._options = options
         self._schema = schema
         self._access = replace(options.access(), table=None)
@@ -237,14 +192,14 @@ def _describe_transaction(
     whole = whole_of(row.row_key)
     return {
         "transaction": escape(row.row_key),
-        "whole": None if whole is None else escape(whole),
+        "parent": None if whole is None else escape(whole),
         "created": _time(created_ms(row.row_key)),
         **_describe_status(row, now_ms),
         "statuses": {str(status): _time(at) for status, at in row.began.items()},
         "commit_timestamp": row.plan.timestamp if row.plan else None,
         **(_describe_request(context, request) if request else {}),
         "lease_ms": row.buffer.lease_ms if row.buffer else None,
-        "beat": _time(row.beat),
+        "heartbeat": _time(row.beat),
         "reason": row.reason,
         "corrupt": row.cause,
         "bytes": sum(len(cell.value) for cell in stored.cells.values()),

@@ -76,6 +76,13 @@ def open_worker(access: Access) -> Worker:
     return Worker(access.open_engine(silent if is_server else count), count.events)
 
 
+def find_partition() -> int:
+    """Return the number of the partition that this task has."""
+    context = TaskContext.get()
+    assert context is not None
+    return context.partitionId()
+
+
 def _calm_collector() -> None:
     """Let Python look for garbage less often in a worker of Spark, and never among what is there
     already: the many small objects of a batch made it do so for a sixth of a commit's time."""

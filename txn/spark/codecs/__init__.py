@@ -7,6 +7,10 @@ to encode or to decode. Whole columns go by Arrow arrays.
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
+import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -28,13 +32,13 @@ from pyspark.sql.types import (
 )
 
 from txn.errors import InvalidRequestError
-from txn.spark.codecs.base import Cells, Codec, arrow_schema
-from txn.spark.codecs.imported import ImportedCodec
-from txn.spark.codecs.nested import JsonCodec
-from txn.spark.codecs.plain import (
+from txn.spark.codecs.json import JsonCodec
+from txn.spark.codecs.values import (
     BinaryCodec,
     BooleanCodec,
     ByteCodec,
+    Cells,
+    Codec,
     DoubleCodec,
     FloatCodec,
     IntCodec,
@@ -44,9 +48,19 @@ from txn.spark.codecs.plain import (
     ShortCodec,
     TextCodec,
     Utf8Codec,
+    arrow_schema,
 )
 
-__all__ = ["CODECS", "Cells", "Codec", "arrow_schema", "make_codec", "name_codec", "type_of_codec"]
+__all__ = [
+    "CODECS",
+    "DEFAULT_CODECS",
+    "Cells",
+    "Codec",
+    "arrow_schema",
+    "make_codec",
+    "name_codec",
+    "type_of_codec",
+]
 
 CODECS: dict[str, type[Codec]] = {
     each.name: each
@@ -68,7 +82,7 @@ CODECS: dict[str, type[Codec]] = {
 }
 """By their names in options."""
 
-_DEFAULTS: dict[type[DataType], str] = {
+DEFAULT_CODECS: dict[type[DataType], str] = {
     StringType: "utf-8",
     ByteType: "byte",
     ShortType: "short",
@@ -86,12 +100,13 @@ _DEFAULTS: dict[type[DataType], str] = {
     ArrayType: "json",
     MapType: "json",
 }
+"""What a column of each type has where no codec is named."""
 
 
 def name_codec(kind: DataType, column: str) -> str:
     """Return the codec that a column of this type has where none is named: of numbers the bytes
     that HBase's own connector and SHC write, of dates and times text, of what is nested JSON."""
-    for each, name in _DEFAULTS.items():
+    for each, name in DEFAULT_CODECS.items():
         if isinstance(kind, each):
             return name
     raise InvalidRequestError(
@@ -119,3 +134,35 @@ def type_of_codec(name: str) -> DataType | None:
     if found is None or found in (TextCodec, IsoCodec, JsonCodec):
         return None
     return found.accepts[0]()
+
+
+class ImportedCodec(Codec):
+    """An object of the user's, by its import path: `encode(value) -> bytes`, `decode(bytes)`."""
+
+    def __init__(self, path: str, kind: DataType) -> None:
+        super().__init__(kind)
+        self.name = path
+        module, _, name = path.partition(":")
+        try:
+            self._inner = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise InvalidRequestError(
+                "codec cannot be imported", codec=path, cause=str(error)
+            ) from error
+        if not (hasattr(self._inner, "encode") and hasattr(self._inner, "decode")):
+            raise InvalidRequestError("codec has no encode or no decode", codec=path)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ImportedCodec, (self.name, self.kind)
+
+    def encode(self, value: Any) -> bytes:
+        cell = self._inner.encode(value)
+        if not isinstance(cell, bytes):
+            raise TypeError(f"the codec made no bytes: {type(cell).__name__}")
+        return cell
+
+    def encode_array(self, values: pa.Array) -> list[bytes | None]:
+        return [None if value is None else self.encode(value) for value in values.to_pylist()]
+
+    def decode(self, cell: bytes) -> Any:
+        return self._inner.decode(cell)

@@ -12,7 +12,6 @@ from decimal import Decimal
 from json.encoder import encode_basestring
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -31,9 +30,8 @@ from pyspark.sql.types import (
 )
 
 from txn.errors import InvalidRequestError
-from txn.spark.codecs.base import Cells, Codec
-from txn.spark.codecs.plain import IsoCodec
-from txn.spark.codecs.times import list_plain_values
+from txn.spark.codecs.times import format_iso, parse_iso
+from txn.spark.codecs.values import Codec
 
 _ESCAPE = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
 
@@ -67,18 +65,8 @@ class JsonCodec(Codec):
     def encode(self, value: Any) -> bytes:
         return _write(self.kind, value).encode()
 
-    def encode_array(self, values: pa.Array) -> list[bytes | None]:
-        return self.encode_values(list_plain_values(values))
-
-    def decode(self, data: bytes) -> Any:
-        return self.check_value(self._parse(data))
-
-    def decode_array(self, cells: Cells) -> pa.Array:
-        values = [None if cell is None else self._parse(cell) for cell in cells]
-        return pa.array(values, type=self.arrow)
-
-    def _parse(self, data: bytes) -> Any:
-        return _from_plain(self.kind, json.loads(data, parse_float=Decimal))
+    def decode(self, cell: bytes) -> Any:
+        return _from_plain(self.kind, json.loads(cell, parse_float=Decimal))
 
 
 def _has_json(kind: DataType) -> bool:
@@ -129,7 +117,7 @@ def _write_single(kind: DataType, value: Any) -> str:
         case BinaryType():
             return f'"{base64.b64encode(bytes(value)).decode()}"'
         case DateType() | TimestampType() | TimestampNTZType():
-            return f'"{IsoCodec(kind).encode(value).decode()}"'
+            return f'"{format_iso(kind, value)}"'
         case _:
             return _quote(value)
 
@@ -190,7 +178,7 @@ def _from_single(kind: DataType, plain: Any) -> Any:
         case BinaryType():
             return base64.b64decode(plain, validate=True)
         case DateType() | TimestampType() | TimestampNTZType():
-            return IsoCodec(kind).parse(str(plain))
+            return parse_iso(kind, str(plain))
         case FloatType() | DoubleType():
             return float(plain)
         case _:
