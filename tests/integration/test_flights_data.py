@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from txn.demo.data import flight_request, flight_row, tables_named, unpack
-from txn.demo.looking import read_source
+from txn.demo.readers import read_source
 
 FLIGHT = {
     "year": "2013",

@@ -11,7 +11,7 @@ from txn import Engine, Key, connect
 from txn.demo.data import FAMILY, WayName, flight_request, flight_row, tables_named, unpack
 from txn.demo.job import read_flights
 from txn.demo.loading import WAYS, Load, token
-from txn.demo.reconcile import reconcile
+from txn.demo.proof import reconcile
 from txn.model import Check, Edit
 from txn.protocol.phases import Status
 from txn.protocol.row import column, part_key, status_key
@@ -50,7 +50,7 @@ def test_each_way_brings_every_flight_once(
         engine.ensure_table(TABLES.flights, [FAMILY])
         engine.ensure_table(TABLES.indexes, [FAMILY])
     way = WAYS[name]
-    transactions = way.count_wholes(20)["transactions"]
+    transactions = way.count_transactions(20)
     first, again = Counts.of(spark), Counts.of(spark)
     for counts in (first, again):
         way.run(Load(uri, TABLES, flights, counts, tmp_path), 20)

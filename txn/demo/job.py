@@ -22,7 +22,7 @@ from pyspark.sql import functions as f
 
 from txn.demo.data import YEAR, WayName, tables_named
 from txn.demo.loading import WAYS, Load
-from txn.demo.reconcile import reconcile
+from txn.demo.proof import reconcile
 from txn.spark.partitions import Counts
 from txn.spark.session import local_session
 
@@ -47,14 +47,13 @@ def load_flights(load: Load, by: WayName) -> int:
     transactions that are."""
     with saying("reading", dict):
         total = load.flights.count()
-    way, counts = WAYS[by], load.counts
-    wholes = way.count_wholes(total)
-    say("total", flights=total, **wholes)
+    way = WAYS[by]
+    say("total", flights=total, steps=way.count_steps(total))
     began_s = time.monotonic()
     with way.open_meter(load) as meter, saying("progress", meter):
         way.run(load, total)
-    say("loaded", **asdict(counts.summary()), seconds=round(time.monotonic() - began_s, 2))
-    return wholes["transactions"]
+    say("loaded", **asdict(load.counts.summary()), seconds=round(time.monotonic() - began_s, 2))
+    return way.count_transactions(total)
 
 
 @contextmanager
