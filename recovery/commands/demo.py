@@ -75,8 +75,8 @@ def flights(
         str,
         typer.Option(
             metavar="WAY",
-            help="How they come into the tables: partition (commit_partition), frame "
-            "(commit_frame), writer or stream (the format txn: a flight and its index entries are "
+            help="How they come into the tables: partition (commit_partition), arrow (the same, of "
+            "record batches), writer or stream (the format txn: a flight and its index entries are "
             "two transactions), or atomic (the same, all flights as one transaction, and then all "
             "entries as another; readers look on meanwhile).",
             parser=parse_way,

@@ -8,12 +8,11 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 import pandas as pd
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame
 
 from tests.integration.serving import served
 from tests.integration.spark_requests import absent_request, statuses, token
@@ -29,7 +28,7 @@ from txn import (
 )
 from txn.protocol.attempt import ProtocolName
 from txn.protocol.row import decode_marker, marker_key
-from txn.spark import PartitionError, Summary, commit_frame, commit_partition, partitions
+from txn.spark import PartitionError, Summary, commit_partition, partitions
 from txn.spark.workers import Access, open_worker
 
 pytestmark = pytest.mark.fast
@@ -233,14 +232,6 @@ def test_record_batches_and_frames_are_committed_row_by_row(uri: str) -> None:
         )
         assert summary == Summary(committed=3)
     assert stored(uri, range(8)) == [1, 2, 3, 4, 5, 6]
-
-
-@pytest.mark.parametrize("wrong", [{"on_assertion": "ignore"}, {"ack": "done"}, {"batch": 0}])
-def test_a_wrong_word_of_a_frame_is_refused_before_its_job(uri: str, wrong: dict[str, Any]) -> None:
-    """An error of a task comes four times, with two stacks, after minutes of reading."""
-    (name,) = wrong
-    with pytest.raises(InvalidRequestError, match=f"^{name} "):
-        commit_frame(cast(DataFrame, None), uri, absent_request, **wrong)
 
 
 def test_outside_of_spark_the_collector_of_garbage_stays_as_it_is(uri: str) -> None:

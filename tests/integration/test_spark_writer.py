@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.integration.spark_requests import patch_request, statuses
 from tests.tracing import PROVIDER, SPANS_VARIABLE, id_of, read_spans, traced
 from txn import Delete, Key, Mutation, connect
-from txn.spark import Counts, Summary, commit_frame, register
+from txn.spark import Counts, Summary, commit_partition, register
 from txn.tracing import capture_trace
 
 ID = "id as text"
@@ -278,9 +279,11 @@ def test_spans_of_tasks_are_under_the_driver_s(
     frame = spark.range(6).selectExpr("id", "string(id) v").repartition(2)
     with traced() as spans, spans.tracer.start_as_current_span("driver") as driver:
         write(frame, uri, **capture_trace())
-        done = commit_frame(frame, uri, patch_request, table="rows")
+        task = partial(commit_partition, uri, to_request=patch_request, table="rows")
+        counts = Counts.of(spark)
+        frame.foreachPartition(partial(task, counts=counts, trace=capture_trace()))
     write(frame, uri)
-    assert done == Summary(committed=6)
+    assert counts.summary() == Summary(committed=6)
     found = exported()
     assert {span["name"] for span in found} == {"txn.commit"}
     parent = f"0x{id_of(driver):016x}"

@@ -39,7 +39,7 @@ COLUMNS = (
 )
 
 Flight = Mapping[str, str | None]
-WayName = Literal["partition", "frame", "writer", "stream", "atomic"]
+WayName = Literal["partition", "arrow", "writer", "stream", "atomic"]
 """How the flights come into the tables: see `txn.demo.loading`."""
 
 

@@ -1,10 +1,10 @@
 """The ways of the flights into the tables: a function each, which may be killed anywhere and then
 run again.
 
-By `commit_partition` and by `commit_frame` a flight with its entries in the indexes is one
-transaction. A data frame is written into one table; so by `format("txn")` the row of a flight is
-one transaction and its entries are another, in a second write. Written atomically, all flights are
-one transaction, which appears at once, and all entries are another.
+By `commit_partition`, from rows or from Arrow's batches, a flight with its entries in the indexes
+is one transaction. A data frame is written into one table; so by `format("txn")` the row of a
+flight is one transaction and its entries are another, in a second write. Written atomically, all
+flights are one transaction, which appears at once, and all entries are another.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from pyspark.sql import Column, DataFrame, Row
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from txn.client.engine import Engine
@@ -35,7 +36,7 @@ from txn.policy import Policy
 from txn.protocol.phases import Status
 from txn.protocol.row import FAMILY as OWN_FAMILY
 from txn.protocol.row import decode_row, whole_of
-from txn.spark.partitions import CommitOptions, Counts, Summary, commit_frame, commit_partition
+from txn.spark.partitions import Counts, Summary, commit_partition
 from txn.spark.requests import make_token, name_job
 from txn.spark.source import register
 from txn.spark.workers import Access
@@ -70,14 +71,17 @@ class Load:
         """Open an engine of the driver's."""
         return Access(self.uri, transactions=self.tables.transactions).open_engine()
 
-    def commit_options(self) -> CommitOptions[Flight]:
-        """Return the options of `commit_partition` and `commit_frame`."""
-        return {
-            "once": token,
-            "counts": self.counts,
-            "transactions": self.tables.transactions,
-            "policy": Policy(lease_ms=LEASE_MS),
-        }
+    def make_task(self) -> Callable[[Iterable[Any]], Any]:
+        """Return what commits the rows, or the batches of rows, of a task: each is a mapping."""
+        return partial(
+            commit_partition,
+            self.uri,
+            to_request=partial(flight_request, self.tables),
+            once=token,
+            counts=self.counts,
+            transactions=self.tables.transactions,
+            policy=Policy(lease_ms=LEASE_MS),
+        )
 
     def count_ended(self) -> int:
         """Return how many transactions are in."""
@@ -140,19 +144,18 @@ def count_parts(engine: Engine) -> int:
 
 def load_by_partition(load: Load, total: int) -> None:
     """Hand the rows of each task to `commit_partition`."""
-    uri, options = load.uri, load.commit_options()  # nothing else goes to the tasks
-    request = partial(flight_request, load.tables)
-
-    def load_partition(rows: Iterable[Row]) -> None:
-        commit_partition(uri, (row.asDict() for row in rows), request, **options)
-
-    load.divide(total).foreachPartition(load_partition)
+    load.divide(total).foreachPartition(load.make_task())
 
 
-def load_by_frame(load: Load, total: int) -> None:
-    """Hand the whole data frame to `commit_frame`."""
-    request = partial(flight_request, load.tables)
-    commit_frame(load.divide(total), load.uri, request, **load.commit_options())
+def load_by_arrow(load: Load, total: int) -> None:
+    """Hand the record batches of each task to `commit_partition`."""
+    task = load.make_task()
+
+    def load_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task(batches)
+        return iter(())
+
+    load.divide(total).mapInArrow(load_batches, "nothing int").count()
 
 
 # ------------------------------------------------------------ by the format of the data source
@@ -243,7 +246,7 @@ def write_days(flights: DataFrame, folder: Path) -> Path:
 
 WAYS: Mapping[WayName, Way] = {
     "partition": Way(load_by_partition, 1),
-    "frame": Way(load_by_frame, 1),
+    "arrow": Way(load_by_arrow, 1),
     "writer": Way(load_by_writer, 2),
     "stream": Way(load_by_stream, 2),
     "atomic": Way(load_atomically, 2, is_atomic=True),

@@ -3,13 +3,7 @@
 from txn.host.extras import import_extra
 
 with import_extra("spark"):
-    from txn.spark.partitions import (
-        Counts,
-        PartitionError,
-        Summary,
-        commit_frame,
-        commit_partition,
-    )
+    from txn.spark.partitions import Counts, PartitionError, Summary, commit_partition
     from txn.spark.source import TxnDataSource, register
 
 __all__ = [
@@ -17,7 +11,6 @@ __all__ = [
     "PartitionError",
     "Summary",
     "TxnDataSource",
-    "commit_frame",
     "commit_partition",
     "register",
 ]

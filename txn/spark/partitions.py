@@ -1,5 +1,5 @@
-"""Tasks commit requests, a batch at a time, and count them for the driver: `commit_partition`, on
-which the writers of the data source stand as well, and `commit_frame` for a whole data frame.
+"""`commit_partition`: tasks commit requests, a batch at a time, and count them for the driver. The
+writers of the data source stand on it as well.
 
 Spark may run a task again, and may run it twice at once. With a `once` token for each row this
 changes nothing: the second one is told what the first one committed. A Python worker opens
@@ -11,13 +11,13 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, astuple, dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields, replace
 from operator import add
-from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, Self, TypeVar
 
 from pyspark import Accumulator, SparkContext
 from pyspark.accumulators import AddingAccumulatorParam, _deserialize_accumulator
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from txn.assertions import Assertion
 from txn.client.engine import Engine
@@ -26,7 +26,7 @@ from txn.model import Delete, Mutation, as_bytes, check_choice, check_whole
 from txn.policy import Policy
 from txn.request import Ack, Committed, Request, as_request
 from txn.spark.workers import Access, Worker, open_worker
-from txn.tracing import Headers, capture_trace, continue_trace, flush_traces
+from txn.tracing import Headers, continue_trace, flush_traces
 
 BATCH = 250
 """Rows of a batch, as a rule: about as many small requests as an engine commits together."""
@@ -105,21 +105,6 @@ class PartitionError(TxnError):
     did: its message names the first one, its row and why."""
 
 
-class CommitOptions(TypedDict, Generic[T], total=False):
-    """What `commit_partition` takes by name, and `commit_frame` as well."""
-
-    once: Callable[[T], str | bytes] | None
-    once_retention_ms: int | None
-    batch: int
-    counts: Counts | None
-    on_assertion: OnAssertion
-    ack: Ack
-    table: str | bytes | None
-    transactions: str | bytes
-    policy: Policy | None
-    trace: Headers | None
-
-
 def commit_partition(
     uri: str,
     rows: Iterable[Any],
@@ -155,7 +140,9 @@ def commit_partition(
     a batch with a request that failed; the batches before it, and the rest of that one, stay
     committed, and later ones were not begun. Where a row makes no request, nor was its own batch.
     """
-    _check_words(batch, on_assertion, ack)
+    check_whole("batch", batch, 1)
+    check_choice("on_assertion", on_assertion, OnAssertion)
+    check_choice("ack", ack, Ack)
     requests = (
         (row, _make_request(row, to_request, once, once_retention_ms)) for row in _list_rows(rows)
     )
@@ -171,35 +158,6 @@ def commit_partition(
     if counts is not None:
         counts.add(summary)
     return summary
-
-
-def commit_frame(
-    frame: DataFrame,
-    uri: str,
-    to_request: Callable[[dict[str, Any]], Given],
-    **options: Unpack[CommitOptions[dict[str, Any]]],
-) -> Summary:
-    """Commit a transaction for each row of a data frame, and return what became of them all.
-
-    to_request and once get each row as a dictionary. Each task is a call of `commit_partition`,
-    which explains the options; the context of the caller's span goes with it.
-    """
-    _check_words(
-        options.get("batch", BATCH),
-        options.get("on_assertion", "fail"),
-        options.get("ack", "complete"),
-    )
-    options.setdefault("trace", capture_trace())
-
-    def commit_batches(batches: Iterable[Any]) -> Iterator[Any]:
-        import pyarrow as pa  # noqa: PLC0415  (workers of `foreachPartition` do without it)
-
-        summary = commit_partition(uri, batches, to_request, **options)
-        yield pa.RecordBatch.from_pylist([asdict(summary)])
-
-    schema = ", ".join(f"{field.name} long" for field in fields(Summary))
-    sums = frame.mapInArrow(commit_batches, schema).groupBy().sum().collect()[0]
-    return Summary(*(number or 0 for number in sums))
 
 
 def commit_requests(
@@ -245,12 +203,6 @@ def make_error(row: object, why: TxnError) -> PartitionError:
     """Return the error of a task that names the row whose request did not commit, and why."""
     message = f"request failed: {type(why).__name__}: {why}"
     return PartitionError(message, row=row)
-
-
-def _check_words(batch: int, on_assertion: OnAssertion, ack: Ack) -> None:
-    check_whole("batch", batch, 1)
-    check_choice("on_assertion", on_assertion, OnAssertion)
-    check_choice("ack", ack, Ack)
 
 
 def _list_rows(rows: Iterable[Any]) -> Iterator[Any]:
