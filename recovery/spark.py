@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -17,7 +18,6 @@ from multiprocessing import cpu_count
 from pathlib import Path
 from re import fullmatch
 from tempfile import TemporaryDirectory
-from threading import Thread
 from typing import Any, NamedTuple
 
 from recovery.documents import finding_document, result_document
@@ -63,7 +63,7 @@ FINDINGS_SCHEMA = StructType([StructField(name, StringType()) for name in COLUMN
 """Bytes are text as everywhere here, `\\xNN` for what is not printable; facts is a JSON object.
 result and why are null where nothing was repaired."""
 OPTIONS = ("grace_ms", "retention_ms", "scan", PARTITIONS)
-LOOK_EVERY_S = 0.5
+REPORT_EVERY_S = 0.5
 
 Found = tuple[Finding, Result | None]
 
@@ -121,9 +121,8 @@ def fsck(
     """
     wanted = Inspection(uri, transactions, Ages(grace_ms, retention_ms), repair, policy)
     shares = plan_shares(wanted, scan, partitions, spark.sparkContext.defaultParallelism)
-    found = (
-        repair_shares(spark, wanted, shares) if repair else look_at_shares(spark, wanted, shares)
-    )
+    find = repair_shares if repair else find_on_executors
+    found = find(spark, wanted, shares)
     return spark.createDataFrame(found.flatMap(list_lines), FINDINGS_SCHEMA, verifySchema=False)
 
 
@@ -147,10 +146,12 @@ def plan_shares(
         return shares
 
 
-def look_at_shares(spark: SparkSession, wanted: Inspection, shares: Sequence[Share]) -> RDD[Told]:
+def find_on_executors(
+    spark: SparkSession, wanted: Inspection, shares: Sequence[Share]
+) -> RDD[Told]:
     """Return what tasks will find, one for each share."""
     divided = spark.sparkContext.parallelize(shares, max(1, len(shares)))
-    return divided.mapPartitions(partial(look, wanted))
+    return divided.mapPartitions(partial(inspect_shares, wanted))
 
 
 def repair_shares(
@@ -167,8 +168,12 @@ def repair_shares(
     stages = [[share for share in shares if share.is_data is is_data] for is_data in (False, True)]
     kept, done = [], 0
     for stage in stages if wanted.repairs else [shares]:
-        found = look_at_shares(spark, wanted, stage).persist(StorageLevel.DISK_ONLY)
-        _run(spark, found, partial(_add, progress, done))
+        found = find_on_executors(spark, wanted, stage).persist(StorageLevel.DISK_ONLY)
+
+        def report(number: int, before: int = done) -> None:
+            progress(before + number)
+
+        _run(spark, found, report)
         kept.append(found)
         done += len(stage)
         progress(done)  # Spark may not have counted its last tasks yet
@@ -244,7 +249,7 @@ class FindingsReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         """Yield the findings of one share."""
-        for told in look(self._wanted, [partition.value]):
+        for told in inspect_shares(self._wanted, [partition.value]):
             for row in list_lines(told):
                 yield tuple(row[place] for place in self._places)
 
@@ -264,7 +269,7 @@ def _open_context(uri: str, transactions: str, policy: Policy | None) -> Context
     return replace(context, policy=policy) if policy else context
 
 
-def look(wanted: Inspection, shares: Iterable[Share]) -> Iterator[Told]:
+def inspect_shares(wanted: Inspection, shares: Iterable[Share]) -> Iterator[Told]:
     """Yield the findings of the shares, repaired where that is wanted, and what else was seen."""
     context = _open_context(wanted.uri, wanted.transactions, wanted.policy)
     seen = Seen(0, Young())
@@ -299,28 +304,22 @@ def _divide_span(
 
 
 def _run(spark: SparkSession, found: RDD[Told], progress: Callable[[int], None]) -> None:
-    """Do the work of all tasks, and tell meanwhile how many are done."""
+    """Do the work of all tasks, and report meanwhile how many are done."""
     context, group = spark.sparkContext, f"txn-fsck-{uuid.uuid4().hex}"
-    failures: list[BaseException] = []
 
     def count() -> None:
-        try:
-            context.setJobGroup(group, "txn fsck", interruptOnCancel=True)
-            found.count()
-        except Exception as error:  # noqa: BLE001  (it is raised where the work was asked for)
-            failures.append(error)
+        context.setJobGroup(group, "txn fsck", interruptOnCancel=True)
+        found.count()
 
-    worker = Thread(target=count, name="txn-fsck")
-    worker.start()
-    try:
-        while worker.is_alive():
-            worker.join(LOOK_EVERY_S)
-            progress(_count_tasks(spark, group))
-    except BaseException:
-        context.cancelJobGroup(group)
-        raise
-    if failures:
-        raise failures[0]
+    with ThreadPoolExecutor(1, "txn-fsck") as executor:
+        work = executor.submit(count)
+        try:
+            while not wait([work], REPORT_EVERY_S).done:
+                progress(_count_tasks(spark, group))
+        except BaseException:
+            context.cancelJobGroup(group)
+            raise
+    work.result()
 
 
 def _count_tasks(spark: SparkSession, group: str) -> int:
@@ -329,7 +328,3 @@ def _count_tasks(spark: SparkSession, group: str) -> int:
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
     stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
     return sum(stage.numCompletedTasks for stage in stages if stage)
-
-
-def _add(progress: Callable[[int], None], before: int, done: int) -> None:
-    progress(before + done)

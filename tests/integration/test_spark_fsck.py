@@ -26,8 +26,8 @@ from recovery.spark import (
     Share,
     Told,
     fsck,
+    inspect_shares,
     list_lines,
-    look,
     plan_shares,
     repair_shares,
 )
@@ -85,7 +85,7 @@ def test_executors_find_counts_that_went_back(tmp_path: Path) -> None:
         assert at is not None
         engine.context.store.write([Edit(unit_lock(first), b"1", at.timestamp)])
     shares = plan_shares(Inspection(uri, "txn", Ages(0)), [TABLE], 2, cores=2)
-    told = [each for each in look(Inspection(uri, "txn", Ages(0)), shares)]
+    told = [each for each in inspect_shares(Inspection(uri, "txn", Ages(0)), shares)]
     (found,) = (row for each in told for row in list_lines(each))
     assert [found] == find_here(uri) and found[0] == Kind.FOREIGN_CELL.value
 
@@ -122,7 +122,7 @@ def look_and_die(wanted: Inspection, killed: str, shares: Iterable[Share]) -> It
     """Kill this worker after the second repair of each kind of share, once."""
     for share in shares:
         mark = Path(f"{killed}-{share.is_data}")
-        for number, told in enumerate(look(wanted, [share])):
+        for number, told in enumerate(inspect_shares(wanted, [share])):
             if number == 1 and not mark.exists():
                 mark.touch()
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -233,7 +233,7 @@ def load_atomically(load: Load, total: int) -> None:
 
 def count_options(load: Load) -> dict[str, str]:
     """Return the options of a write that counts its transactions."""
-    return {"lease_ms": str(LEASE_MS), "counts": load.counts.name_accumulators()}
+    return {"lease_ms": str(LEASE_MS), "counts": load.counts.name_accumulator()}
 
 
 def write_days(flights: DataFrame, folder: Path) -> Path:

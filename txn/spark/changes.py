@@ -8,7 +8,7 @@ empty batch, which is noted down: where it starts does not depend on when it is 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -31,17 +31,6 @@ from txn.spark.definitions import check_columns, parse_schema
 from txn.spark.options import SourceOptions
 from txn.spark.workers import Access, open_worker
 
-OPTIONS = (
-    "start",
-    "delay_ms",
-    "lateness_ms",
-    "retention_ms",
-    "fail_on_data_loss",
-    "max_transactions",
-    "tables",
-    "rowless",
-    "partitions",
-)
 MOST = 100_000
 FEWEST_IN_TASK = 500
 SHORTEST_REST_MS = 100
@@ -59,24 +48,24 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class FeedOptions:
-    """What was asked for. start: `latest`, `earliest`, or a time in ms. partitions: of a batch, at
-    most. Of `delay_ms` None is the store's default."""
+    """The options of a feed, by their names. start: `latest`, `earliest`, or a time in ms.
+    delay_ms: None: the store's default. partitions: of a batch, at most."""
 
     access: Access
     start: str
     delay_ms: int | None
     lateness_ms: int
     retention_ms: int
-    is_strict: bool
-    most: int
+    fail_on_data_loss: bool
+    max_transactions: int
     tables: frozenset[bytes] | None
-    skips_rowless: bool
+    rowless: str
     partitions: int
 
     @classmethod
     def parse(cls, options: SourceOptions) -> FeedOptions:
         """Return the options, checked; InvalidRequestError names a wrong one."""
-        options.check(OPTIONS)
+        options.check({field.name for field in fields(cls)} - {"access"})
         start = (options.text("start") or "latest").lower()
         if start not in ("latest", "earliest") and not start.isdecimal():
             raise InvalidRequestError(
@@ -92,10 +81,10 @@ class FeedOptions:
             delay_ms=None if options.text("delay_ms") is None else options.whole("delay_ms", 0, 0),
             lateness_ms=options.whole("lateness_ms", Bounds(0).lateness_ms),
             retention_ms=options.whole("retention_ms", Bounds(0).retention_ms),
-            is_strict=options.flag("fail_on_data_loss", True),
-            most=options.whole("max_transactions", MOST),
+            fail_on_data_loss=options.flag("fail_on_data_loss", True),
+            max_transactions=options.whole("max_transactions", MOST),
             tables=frozenset(named) or None,
-            skips_rowless=options.choice("rowless", ("refuse", "skip"), "refuse") == "skip",
+            rowless=options.choice("rowless", ("refuse", "skip"), "refuse"),
             partitions=options.whole("partitions", 8),
         )
 
@@ -128,7 +117,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the option `max_transactions`; Spark has no name for a number of those."""
-        return ReadMaxRows(self._options.most)
+        return ReadMaxRows(self._options.max_transactions)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Note down how far a query is to go that ends by itself."""
@@ -143,7 +132,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         began_ms = clock.monotonic_ms()
         if self._target_ms is None and began_ms < self._rests_until_ms:
             return start
-        most = None if isinstance(limit, ReadAllAvailable) else self._options.most
+        most = None if isinstance(limit, ReadAllAvailable) else self._options.max_transactions
         since = decode_offset(start)
         end = feed.find_end(since, most=most, by_ms=self._target_ms)
         if end is not since:
@@ -172,12 +161,12 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             options = self._options
             self._engine = options.access.open_engine()
             context = self._engine.context
-            refuse_rowless(context, options.skips_rowless)
+            refuse_rowless(context, options.rowless == "skip")
             delay_ms = Bounds.of_store(context).delay_ms
             if options.delay_ms is not None:
                 delay_ms = options.delay_ms
             bounds = Bounds(delay_ms, options.lateness_ms, options.retention_ms)
-            self._feed = ChangeFeed(context, bounds, is_strict=options.is_strict)
+            self._feed = ChangeFeed(context, bounds, is_strict=options.fail_on_data_loss)
         return self._feed
 
     def _find_start(self, feed: ChangeFeed, start: str) -> Offset:
@@ -195,7 +184,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             open_worker(options.access).engine.context,
             partition.part,
             tables=options.tables,
-            is_strict=options.is_strict,
+            is_strict=options.fail_on_data_loss,
         )
         for change in changes:
             row = make_row(change)

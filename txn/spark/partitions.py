@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from operator import add
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, TypeVar
 
-from pyspark import Accumulator, SparkContext
-from pyspark.accumulators import AddingAccumulatorParam, _deserialize_accumulator
+from pyspark import Accumulator, AccumulatorParam
+from pyspark.accumulators import _deserialize_accumulator
 from pyspark.sql import SparkSession
 
 from txn.assertions import Assertion
@@ -60,6 +60,14 @@ class Summary:
         return Summary(*map(add, astuple(self), astuple(other)))
 
 
+class _SummaryParam(AccumulatorParam[Summary]):
+    def zero(self, value: Summary) -> Summary:
+        return Summary()
+
+    def addInPlace(self, value1: Summary, value2: Summary) -> Summary:
+        return value1 + value2
+
+
 @dataclass(frozen=True, slots=True)
 class Counts:
     """A Summary that grows with each task that succeeds, for the driver to read.
@@ -68,36 +76,29 @@ class Counts:
     repeated together are exactly the rows.
     """
 
-    committed: Accumulator[int]
-    repeated: Accumulator[int]
-    refused: Accumulator[int]
-    conflicts: Accumulator[int]
-    helped: Accumulator[int]
+    accumulator: Accumulator[Summary]
 
     @classmethod
     def of(cls, spark: SparkSession) -> Counts:
         """Return new counts, all zero, for a job of this session."""
-        context: SparkContext = spark.sparkContext
-        return cls(*(context.accumulator(0) for _ in fields(cls)))
+        return cls(spark.sparkContext.accumulator(Summary(), _SummaryParam()))
 
     def add(self, summary: Summary) -> None:
         """Add what a task counted; called in the task."""
-        for field in fields(Summary):
-            getattr(self, field.name).add(getattr(summary, field.name))
+        self.accumulator.add(summary)
 
-    def name_accumulators(self) -> str:
+    def name_accumulator(self) -> str:
         """Return the text for the option `counts` of a write, which carries no objects."""
-        return ",".join(str(getattr(self, field.name).aid) for field in fields(self))
+        return str(self.accumulator.aid)
 
     @classmethod
-    def find_accumulators(cls, names: str) -> Self:
+    def find(cls, name: str) -> Counts:
         """Return the counts that the text names; called in the task."""
-        param = AddingAccumulatorParam(0)
-        return cls(*(_deserialize_accumulator(int(name), 0, param) for name in names.split(",")))
+        return cls(_deserialize_accumulator(int(name), Summary(), _SummaryParam()))
 
     def summary(self) -> Summary:
         """Return the present values; called in the driver."""
-        return Summary(*(getattr(self, field.name).value for field in fields(Summary)))
+        return self.accumulator.value
 
 
 class PartitionError(TxnError):

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -50,7 +50,7 @@ runs again a week after it committed something."""
 
 @dataclass(frozen=True)
 class WritePlan:
-    """All that the tasks of a write have to know. counts: accumulators of the driver. metrics: a
+    """All that the tasks of a write have to know. counts: an accumulator of the driver. metrics: a
     file for a line of JSON, when all tasks have ended. trace: the headers of the span that is the
     parent of its transactions'."""
 
@@ -76,9 +76,9 @@ class WritePlan:
         more: options that somebody else reads. retention_ms: of tokens of this run alone."""
         options.check({*WRITING, *more})
         counts, metrics = options.text("counts"), options.text("metrics")
-        if counts is not None and len(counts.split(",")) != len(fields(Counts)):
+        if counts is not None and not counts.isdecimal():
             raise InvalidRequestError(
-                "counts are what Counts.name_accumulators returns", counts=counts
+                "counts are what Counts.name_accumulator returns", counts=counts
             )
         return cls(
             options.access(),
@@ -109,7 +109,7 @@ class WritePlan:
             worker, requests, keeper.refuse, batch=self.batch, ack=self.ack, trace=self.trace
         )
         if self.counts is not None:
-            Counts.find_accumulators(self.counts).add(summary)
+            Counts.find(self.counts).add(summary)
         return TaskReport(job, summary, keeper.file)
 
     def end_job(self, job: str, reports: Sequence[TaskReport]) -> None:

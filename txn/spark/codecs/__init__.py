@@ -11,25 +11,7 @@ import importlib
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import DataType
 
 from txn.errors import InvalidRequestError
 from txn.spark.codecs.json import JsonCodec
@@ -83,22 +65,7 @@ CODECS: dict[str, type[Codec]] = {
 """By their names in options."""
 
 DEFAULT_CODECS: dict[type[DataType], str] = {
-    StringType: "utf-8",
-    ByteType: "byte",
-    ShortType: "short",
-    IntegerType: "int",
-    LongType: "long",
-    FloatType: "float",
-    DoubleType: "double",
-    BooleanType: "boolean",
-    BinaryType: "binary",
-    DecimalType: "text",
-    DateType: "iso",
-    TimestampType: "iso",
-    TimestampNTZType: "iso",
-    StructType: "json",
-    ArrayType: "json",
-    MapType: "json",
+    kind: codec.name for codec in CODECS.values() for kind in codec.accepts[: codec.defaults]
 }
 """What a column of each type has where no codec is named."""
 
@@ -131,9 +98,7 @@ def make_codec(name: str, kind: DataType, column: str) -> Codec:
 def type_of_codec(name: str) -> DataType | None:
     """Return the type that a codec's name tells, or None where it is of many."""
     found = CODECS.get(name)
-    if found is None or found in (TextCodec, IsoCodec, JsonCodec):
-        return None
-    return found.accepts[0]()
+    return None if found is None or not found.has_one_type else found.accepts[0]()
 
 
 class ImportedCodec(Codec):

@@ -55,6 +55,7 @@ class JsonCodec(Codec):
     and dates and times are as the codec `iso` has them, where `to_json` drops microseconds."""
 
     name = "json"
+    defaults, has_one_type = 3, False
     accepts = (StructType, ArrayType, MapType)
 
     def __init__(self, kind: DataType) -> None:

@@ -62,6 +62,10 @@ class Codec:
     name: str
     accepts: ClassVar[tuple[type[DataType], ...]]
     """The types of Spark that it is for; the first is meant where a mapping gives no type."""
+    defaults: ClassVar[int] = 1
+    """Of how many of them, from the first, it is the codec where none is named."""
+    has_one_type: ClassVar[bool] = True
+    """Whether its name tells the type of a column."""
     keeps_order: ClassVar[bool] = False
     """Whether bytes are in the order of the values, as Spark compares them."""
     is_text: ClassVar[bool] = False
@@ -217,6 +221,7 @@ class TextCodec(Codec):
     """A number as its decimal text."""
 
     name = "text"
+    has_one_type = False
     accepts = (DecimalType, *_INTEGERS, FloatType, DoubleType)
     is_text = True
 
@@ -246,6 +251,7 @@ class IsoCodec(Codec):
     """Dates and times as ISO 8601. An instant is written in UTC; one without an offset is UTC."""
 
     name = "iso"
+    defaults, has_one_type = 3, False
     accepts = (TimestampType, TimestampNTZType, DateType)
     is_text = True
 
@@ -260,6 +266,7 @@ class MillisCodec(Codec):
     """An instant as the milliseconds since 1970, eight bytes, as HBase's own connector has it."""
 
     name = "millis"
+    defaults = 0
     accepts = (TimestampType,)
     width = 8
 
