@@ -109,13 +109,11 @@ class Report:
 class Story:
     """What the story is told of: a store that several processes can open, and tables in it.
 
-    days: how many of the year, from its first. by: the way into the tables. place: a folder for the
-    job's files.
+    by: the way into the tables. place: a folder for the job's files.
     """
 
     uri: str
     tables: DemoTables
-    days: int
     by: WayName
     place: Path
     out: Console
@@ -132,8 +130,8 @@ class Story:
     @contextmanager
     def run_job(self, csv: Path, *more: str) -> Iterator[tuple[Job, Iterator[Line]]]:
         """Run the Spark job; yield it, and the lines that it says, which a bar shows."""
-        asked = ["--store", self.uri, "--csv", str(csv), "--days", str(self.days)]
-        asked += ["--tables", self.tables.flights, "--folder", str(self.place), "--by", self.by]
+        asked = ["--store", self.uri, "--tables", self.tables.flights, "--csv", str(csv)]
+        asked += ["--folder", str(self.place), "--by", self.by]
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         with (
             Job(JOB, [*asked, *more], self.place) as job,
@@ -164,14 +162,14 @@ def run_demo(
         raise InvalidRequestError("the job's processes cannot share memory", store=uri)
     tables = tables_named(name)
     with tempfile.TemporaryDirectory(prefix="hbase-txn-flights-") as place:
-        story = Story(uri, tables, days, by, Path(place), out)
+        story = Story(uri, tables, by, Path(place), out)
         make_tables(story, protocol)
         out.print(f"tables  {'  '.join(astuple(tables))}", highlight=False)
         csv = unpack(story.place, days)
         killed, repair = None, None
         readers: AbstractContextManager[Mapping[str, Sights]] = nullcontext({})
         if by == "atomic":
-            readers = watch_tables(uri, tables, csv, days)
+            readers = watch_tables(uri, tables, csv)
         with readers as sights:
             if crash:
                 killed = load_and_kill(story, csv)

@@ -24,7 +24,7 @@ DAMAGE_AT = 1 << 42  # a timestamp (ms) later than any that the test's commits g
 @pytest.fixture(scope="module")
 def flights(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
     csv = unpack(tmp_path_factory.mktemp("csv"), 1)
-    known = read_flights(spark, csv, 1).where("tailnum is not null and dep_time is not null")
+    known = read_flights(spark, csv).where("tailnum is not null and dep_time is not null")
     return known.limit(20).cache()
 
 
