@@ -62,7 +62,7 @@ COLUMNS = (
 FINDINGS_SCHEMA = StructType([StructField(name, StringType()) for name in COLUMNS])
 """Bytes are text as everywhere here, `\\xNN` for what is not printable; facts is a JSON object.
 result and why are null where nothing was repaired."""
-OPTIONS = ("grace_ms", "retention_ms", "scan", PARTITIONS)
+OPTIONS = ("graceMs", "retentionMs", "scan", PARTITIONS)
 REPORT_EVERY_S = 0.5
 
 Found = tuple[Finding, Result | None]
@@ -221,10 +221,10 @@ def open_session(master: str) -> Iterator[SparkSession]:
 
 
 class FindingsReader(DataSourceReader):
-    """`spark.read.format("txn").option("what", "findings")`: fsck as a source, which never repairs.
+    """`spark.read.format("txn").option("view", "findings")`: fsck as a source, which never repairs.
 
-    Its options beside those of all are grace_ms, retention_ms, scan (tables, with commas between
-    them) and partitions.
+    Its options beside those of all are graceMs, retentionMs, scan (tables, with commas between them)
+    and numPartitions.
     """
 
     known = FINDINGS_SCHEMA
@@ -234,7 +234,7 @@ class FindingsReader(DataSourceReader):
         check_columns(schema, FINDINGS_SCHEMA)
         access = options.access()
         ages = Ages(
-            options.whole("grace_ms", GRACE_MS, 0), options.whole("retention_ms", RETENTION_MS, 0)
+            options.whole("graceMs", GRACE_MS, 0), options.whole("retentionMs", RETENTION_MS, 0)
         )
         name = as_bytes("transactions", access.transactions).decode()
         self._wanted = Inspection(access.uri, name, ages, policy=access.policy)

@@ -50,7 +50,9 @@ class Stream:
         self.checkpoint = folder / "checkpoint"
         self.batches: dict[int, list[list[Row]]] = {}
         self._reader = spark.readStream.format("txn").option("uri", uri).option("delay_ms", 0)
-        self._reader = self._reader.options(**{"what": "changes", "start": "earliest", **options})
+        self._reader = self._reader.options(
+            **{"view": "changes", "startingOffsets": "earliest", **options}
+        )
 
     def run(self) -> None:
         """Let it tell all that is decided now, and end."""
@@ -147,7 +149,7 @@ def test_each_transaction_is_told_once(
 ) -> None:
     """Over restarts, batch by batch; one that was held while offsets passed it is told when it has
     decided; and a batch whose end Spark forgot is told again as it was."""
-    stream = Stream(spark, uri, tmp_path, max_transactions=4)
+    stream = Stream(spark, uri, tmp_path, maxTransactionsPerTrigger=4)
     with engine_on(uri, protocol=protocol, buckets=buckets) as engine:
         done = [commit(engine, i % 3, f"first {i}") for i in range(5)]
         held = Held(uri, Key("held", "f", "v", "rows"))
@@ -169,7 +171,7 @@ def test_each_transaction_is_told_once(
 
 def test_a_running_query_tells_what_happens(spark: SparkSession, uri: str, tmp_path: Path) -> None:
     """It begins with the next transaction, and tells of deletes, versions and the time."""
-    stream = Stream(spark, uri, tmp_path, start="latest", tables="rows")
+    stream = Stream(spark, uri, tmp_path, startingOffsets="latest", tables="rows")
     with engine_on(uri) as engine:
         commit(engine, "a", "before")
         engine.context.clock.sleep_ms(20)
@@ -201,7 +203,7 @@ def test_a_first_batch_that_did_not_end_begins_where_it_began(
 ) -> None:
     """A query that is told `latest`, and dies in its first batches, must not begin anew at a later
     latest: what was committed meanwhile would be skipped."""
-    stream = Stream(spark, uri, tmp_path, start="latest")
+    stream = Stream(spark, uri, tmp_path, startingOffsets="latest")
     with engine_on(uri) as engine:
         commit(engine, "a", "before")
         stream.run()
@@ -219,7 +221,7 @@ def given(**options: str) -> SourceOptions:
     ("options", "told"),
     [
         ({"begin": "latest"}, "unknown option"),
-        ({"start": "yesterday"}, "unknown value.*earliest"),
+        ({"startingOffsets": "yesterday"}, "unknown value.*earliest"),
         ({"delay_ms": "-1"}, "whole number"),
         ({"rowless": "maybe"}, "unknown value"),
     ],
@@ -267,7 +269,7 @@ def test_columns_can_be_left_out(uri: str) -> None:
     with engine_on(uri) as engine:
         done = commit(engine, "a", "1")
         schema = StructType([CHANGES["transaction"], CHANGES["row"]])
-        assert read_by_hand(given(uri=uri, delay_ms="0", start="earliest"), schema) == [
+        assert read_by_hand(given(uri=uri, delay_ms="0", startingOffsets="earliest"), schema) == [
             (done, b"a")
         ]
 
@@ -278,8 +280,8 @@ def test_an_offset_that_is_too_old_is_an_error(uri: str) -> None:
     with engine_on(uri) as engine:
         done = commit(engine, "a", "1")
         with pytest.raises(ChangesLostError, match="older than transaction rows are kept for"):
-            read_by_hand(given(uri=uri, start="1"), schema)
-        lenient = given(uri=uri, start="1", delay_ms="0", fail_on_data_loss="false")
+            read_by_hand(given(uri=uri, startingOffsets="1"), schema)
+        lenient = given(uri=uri, startingOffsets="1", delay_ms="0", fail_on_data_loss="false")
         assert read_by_hand(lenient, schema) == [(done,)]
 
 
@@ -301,7 +303,7 @@ def test_a_query_without_news_looks_seldom(uri: str) -> None:
     """Spark asks a hundred times a second, and each look is a scan."""
     with engine_on(uri):
         pass
-    reader = ChangeReader(given(uri=uri, delay_ms="0", start="latest"), CHANGES)
+    reader = ChangeReader(given(uri=uri, delay_ms="0", startingOffsets="latest"), CHANGES)
     try:
         start = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
         looks = [count_looks(reader, start) for _ in range(20)]

@@ -132,8 +132,10 @@ def look_and_die(wanted: Inspection, killed: str, shares: Iterable[Share]) -> It
 def test_findings_are_a_source_of_spark(spark: SparkSession, uri: str) -> None:
     """SQL over them needs no Python."""
     register(spark)
-    source = spark.read.format("txn").option("uri", uri).option("what", "findings")
-    found = source.option("grace_ms", 0).option("scan", f"{TABLE}").option("partitions", 2).load()
+    source = spark.read.format("txn").option("uri", uri).option("view", "findings")
+    found = (
+        source.option("grace_ms", 0).option("scan", f"{TABLE}").option("numPartitions", 2).load()
+    )
     assert collect(found) == find_here(uri)
     kinds = sorted(row[0] for row in found.select("kind").collect())
     assert kinds == sorted(str(row[0]) for row in find_here(uri))

@@ -61,7 +61,7 @@ def test_each_row_is_a_transaction_and_is_counted(spark: SparkSession, uri: str)
     """A data frame in, each row committed, the numbers in the driver: the whole use."""
     counts = Counts.of(spark)
     frame = spark.range(1000).selectExpr("id", "string(id * 2) v").repartition(3)
-    write(frame, uri, counts=counts.name_accumulator(), batch=100)
+    write(frame, uri, counts=counts.name_accumulator(), batchSize=100)
     assert scan(uri) == {str(number): {"v": str(number * 2)} for number in range(1000)}
     assert counts.summary() == Summary(committed=1000)
     assert versions(uri) == 1000
@@ -235,7 +235,7 @@ def test_the_bad_row_of_many_is_named(spark: SparkSession, uri: str) -> None:
         ({"on_reject": "fail", "rejects": "table:rejects"}, "exclude each other"),
         ({"rejects": "table:nowhere"}, "no such table"),
         ({"group_by": "id", "once_by": "v"}, "a group has one token"),
-        ({"counts": "1"}, "counts are what"),
+        ({"counts": "x"}, "counts are what"),
         ({"nulls": "zero"}, "unknown value"),
     ],
 )

@@ -152,9 +152,9 @@ def test_bounds_are_rows_with_escapes() -> None:
 def test_a_number_of_tasks_is_whole_or_left_open() -> None:
     """Without it the store and the machine say how many there are."""
     assert parse_partitions(SourceOptions({})) is None
-    assert parse_partitions(SourceOptions({"partitions": "7"})) == 7
-    with pytest.raises(InvalidRequestError, match="option='partitions'"):
-        parse_partitions(SourceOptions({"partitions": "0"}))
+    assert parse_partitions(SourceOptions({"numPartitions": "7"})) == 7
+    with pytest.raises(InvalidRequestError, match="option='numPartitions'"):
+        parse_partitions(SourceOptions({"numPartitions": "0"}))
 
 
 def test_ranges_are_cut_at_splits_and_joined_again() -> None:

@@ -252,6 +252,6 @@ def test_tokens_depend_on_what_is_written_where() -> None:
 
 def test_a_job_id_that_leaves_no_room_for_tokens_is_refused() -> None:
     """While the job is planned, and not by each of its tasks, four times."""
-    with pytest.raises(InvalidRequestError, match="option='job_id'"):
+    with pytest.raises(InvalidRequestError, match="option='jobId'"):
         draft([], job_id="x" * 1_000)
     assert draft([], job_id="x" * 900) == []

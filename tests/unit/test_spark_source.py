@@ -26,8 +26,8 @@ def make_source(**options: Any) -> TxnDataSource:
 
 def test_an_option_of_another_view_is_refused() -> None:
     """`table` for `tables` would else tell of all tables, without a word."""
-    for what in ("transactions", "findings"):
-        source = make_source(what=what, table="rows")
+    for view in ("transactions", "findings"):
+        source = make_source(view=view, table="rows")
         with pytest.raises(InvalidRequestError, match="option='table'"):
             source.reader(source.schema())
 
@@ -48,7 +48,7 @@ def test_a_column_without_a_type_is_named() -> None:
 
 def test_a_list_of_tables_may_end_with_a_comma() -> None:
     """An empty name is no table, whichever option has the list."""
-    source = make_source(what="locks", table="rows, others,")
+    source = make_source(view="locks", table="rows, others,")
     view = LocksReader(source.given, LOCKS_SCHEMA)
     assert view.list_tables() == [b"rows", b"others"]
 
@@ -56,7 +56,7 @@ def test_a_list_of_tables_may_end_with_a_comma() -> None:
 def test_a_table_that_is_not_there_is_named_while_a_job_is_planned() -> None:
     """Of a mistyped table there would else be no rows, and no locks."""
     rows = make_source(**{**MAPPED, "table": "absent"})
-    locks = make_source(what="locks", table="absent")
+    locks = make_source(view="locks", table="absent")
     with connect(locks.options["uri"]), connect(rows.options["uri"]):  # keeps what is in memory
         for planned in (rows.reader(SCHEMA), locks.reader(LOCKS_SCHEMA)):
             with pytest.raises(InvalidRequestError, match=r"no such table table=b'absent'"):
@@ -66,7 +66,7 @@ def test_a_table_that_is_not_there_is_named_while_a_job_is_planned() -> None:
 def test_large_transactions_are_looked_at_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The parts of one data frame have a megabyte each, and a worker should not need them all."""
     monkeypatch.setattr(views, "BATCH_BYTES", 1_500)
-    source = make_source(what="transactions")
+    source = make_source(view="transactions")
     with connect(source.options["uri"], table="rows") as engine:
         engine.ensure_table("rows", ["f"])
         for row in range(4):

@@ -202,7 +202,7 @@ def load_by_writer(load: Load, total: int) -> None:
     that runs again finds what it has committed."""
     for rows, options, name in list_writes(load, load.divide(total)):
         write = rows.write.format("txn").options(**options, **count_options(load))
-        write.options(group_by=name, once_by=name).mode("append").save()
+        write.options(groupBy=name, onceBy=name).mode("append").save()
 
 
 def load_by_stream(load: Load, total: int) -> None:
@@ -215,7 +215,7 @@ def load_by_stream(load: Load, total: int) -> None:
     for rows, options, name in list_writes(load, flights):
         place = load.folder / f"checkpoint-{options['table']}"
         write = rows.writeStream.format("txn").options(**options, **count_options(load))
-        write = write.options(group_by=name, checkpointLocation=str(place))
+        write = write.options(groupBy=name, checkpointLocation=str(place))
         write.trigger(availableNow=True).start().awaitTermination()
 
 
@@ -226,8 +226,8 @@ def load_atomically(load: Load, total: int) -> None:
         with load.open_engine() as engine:
             token = make_token(name_job(job.encode(), options["table"].encode()))
             is_repeated = PartsClient(engine).find_committed(token) is not None
-        write = rows.write.format("txn").options(**options, atomic="true", job_id=job)
-        write.option("part_keys", str(PART_KEYS)).mode("append").save()
+        write = rows.write.format("txn").options(**options, atomic="true", jobId=job)
+        write.option("partKeys", str(PART_KEYS)).mode("append").save()
         load.counts.add(Summary(repeated=1) if is_repeated else Summary(committed=1))
 
 

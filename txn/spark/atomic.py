@@ -28,7 +28,7 @@ from txn.spark.requests import RequestBuilder, make_token, parse_requests
 from txn.spark.workers import Access, find_partition, open_worker
 from txn.stores.options import hide_login
 
-ATOMIC = (*MAPPING, *CONDITIONS, "nulls", "atomic", "job_id", "ack", "part_keys", "wait_ms")
+ATOMIC = (*MAPPING, *CONDITIONS, "nulls", "atomic", "jobId", "ack", "partKeys", "waitMs")
 """The options of an atomic write."""
 
 LEASE_MS = 60_000
@@ -113,8 +113,8 @@ def make_atomic_writer(options: SourceOptions, schema: StructType, overwrite: bo
     options.check(ATOMIC)
     builder = replace(parse_requests(options, schema), is_once=False)
     limits = PartLimits(
-        options.whole("part_keys", PART_KEYS),
-        options.whole("wait_ms", WAIT_MS),
+        options.whole("partKeys", PART_KEYS),
+        options.whole("waitMs", WAIT_MS),
         options.ack("complete"),
     )
     access = options.access()
@@ -124,7 +124,7 @@ def make_atomic_writer(options: SourceOptions, schema: StructType, overwrite: bo
     if access.uri.startswith("txn:"):
         uri = hide_login(access.uri)
         raise InvalidRequestError("a server commits no parts: name its store", uri=uri)
-    job = options.text("job_id")
+    job = options.text("jobId")
     token = make_token(builder.prefix) if job else None
     with access.open_engine() as engine:
         engine.check_request(builder.sample_request())

@@ -8,7 +8,7 @@ empty batch, which is noted down: where it starts does not depend on when it is 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -31,6 +31,10 @@ from txn.spark.definitions import check_columns, parse_schema
 from txn.spark.options import SourceOptions
 from txn.spark.workers import Access, open_worker
 
+OPTIONS = (
+    *("startingOffsets", "maxTransactionsPerTrigger", "failOnDataLoss", "tables", "rowless"),
+    *("delayMs", "latenessMs", "retentionMs", "numPartitions"),
+)
 MOST = 100_000
 FEWEST_IN_TASK = 500
 SHORTEST_REST_MS = 100
@@ -48,8 +52,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class FeedOptions:
-    """The options of a feed, by their names. start: `latest`, `earliest`, or a time in ms.
-    delay_ms: None: the store's default. partitions: of a batch, at most."""
+    """The options of a feed. start: `latest`, `earliest`, or a time in ms. delay_ms: None: the
+    store's default. partitions: of a batch, at most."""
 
     access: Access
     start: str
@@ -65,12 +69,12 @@ class FeedOptions:
     @classmethod
     def parse(cls, options: SourceOptions) -> FeedOptions:
         """Return the options, checked; InvalidRequestError names a wrong one."""
-        options.check({field.name for field in fields(cls)} - {"access"})
-        start = (options.text("start") or "latest").lower()
+        options.check(OPTIONS)
+        start = (options.text("startingOffsets") or "latest").lower()
         if start not in ("latest", "earliest") and not start.isdecimal():
             raise InvalidRequestError(
                 "an option has an unknown value",
-                option="start",
+                option="startingOffsets",
                 value=start,
                 choices=["latest", "earliest", "a time in ms"],
             )
@@ -78,14 +82,14 @@ class FeedOptions:
         return cls(
             access=options.access(),
             start=start,
-            delay_ms=None if options.text("delay_ms") is None else options.whole("delay_ms", 0, 0),
-            lateness_ms=options.whole("lateness_ms", Bounds(0).lateness_ms),
-            retention_ms=options.whole("retention_ms", Bounds(0).retention_ms),
-            fail_on_data_loss=options.flag("fail_on_data_loss", True),
-            max_transactions=options.whole("max_transactions", MOST),
+            delay_ms=options.whole("delayMs", None, 0),
+            lateness_ms=options.whole("latenessMs", Bounds(0).lateness_ms),
+            retention_ms=options.whole("retentionMs", Bounds(0).retention_ms),
+            fail_on_data_loss=options.flag("failOnDataLoss", True),
+            max_transactions=options.whole("maxTransactionsPerTrigger", MOST),
             tables=frozenset(named) or None,
             rowless=options.choice("rowless", ("refuse", "skip"), "refuse"),
-            partitions=options.whole("partitions", 8),
+            partitions=options.whole("numPartitions", 8),
         )
 
 
@@ -116,7 +120,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"start": self._options.start}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the option `max_transactions`; Spark has no name for a number of those."""
+        """Return `maxTransactionsPerTrigger`; Spark has no name for a number of those."""
         return ReadMaxRows(self._options.max_transactions)
 
     def prepareForTriggerAvailableNow(self) -> None:

@@ -1,7 +1,7 @@
-"""What must hold for a row of a data frame to be written: the options `if_absent`, `if_version` and
+"""What must hold for a row of a data frame to be written: the options `ifAbsent`, `ifVersion` and
 `assertions`, as assertions of the row's transaction.
 
-`if_absent` is `true`, for all cells of the mapping, or names columns. `if_version` is a column that
+`ifAbsent` is `true`, for all cells of the mapping, or names columns. `ifVersion` is a column that
 has the timestamp which the cells that the row writes have now, null for absent ones, or says of
 which column's cell: `balance=seen, name=seen_too`. `assertions` is a column of JSON documents as
 `txn commit` takes them, or of structs like these, in which a column's name may stand for a key.
@@ -24,11 +24,11 @@ from txn.model import Key
 from txn.spark.mapping import MappedColumn, TableMapping
 from txn.spark.options import SourceOptions, split_names
 
-CONDITIONS = ("if_absent", "if_version", "assertions")
+CONDITIONS = ("ifAbsent", "ifVersion", "assertions")
 """The options of conditions."""
 
 ALL = ""
-"""Stands for the cells that a row writes, where `if_version` says of no column."""
+"""Stands for the cells that a row writes, where `ifVersion` says of no column."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Conditions:
 
 def name_sources(options: SourceOptions) -> list[str]:
     """Return the columns that have timestamps or assertions, and so are no cells."""
-    pairs = _parse_versions(options.text("if_version"))
+    pairs = _parse_versions(options.text("ifVersion"))
     documents = options.text("assertions")
     return [source for _, source in pairs] + ([documents] if documents else [])
 
@@ -79,11 +79,11 @@ def parse_conditions(
 ) -> Conditions:
     """Return what the options say; InvalidRequestError for a column that is not there or does not
     fit."""
-    versions = _parse_versions(options.text("if_version"))
+    versions = _parse_versions(options.text("ifVersion"))
     for name, source in versions:
         if name != ALL:
             mapping.find_column(name)
-        _check_type("if_version", schema, source, (LongType, IntegerType), "a timestamp in ms")
+        _check_type("ifVersion", schema, source, (LongType, IntegerType), "a timestamp in ms")
     documents = options.text("assertions") or None
     if documents is not None:
         kinds = (StringType, ArrayType, StructType)
@@ -101,7 +101,7 @@ def _list_values(batch: pa.RecordBatch, name: str) -> list[Any]:
 
 
 def _find_absent(options: SourceOptions, mapping: TableMapping) -> tuple[MappedColumn, ...]:
-    text = options.text("if_absent", "false") or "false"
+    text = options.text("ifAbsent", "false") or "false"
     if text.lower() == "true":
         return mapping.columns
     if text.lower() == "false":
@@ -114,11 +114,11 @@ def _parse_versions(text: str | None) -> list[tuple[str, str]]:
     for part in split_names(text):
         name, equals, source = part.rpartition("=")
         if equals and not name.strip():
-            raise InvalidRequestError("an option is malformed", option="if_version", part=part)
+            raise InvalidRequestError("an option is malformed", option="ifVersion", part=part)
         pairs.append((name.strip(" `") or ALL, source.strip(" `")))
     if len(pairs) > 1 and any(name == ALL for name, _ in pairs):
         raise InvalidRequestError(
-            "if_version is one column, or pairs such as balance=seen", if_version=text
+            "ifVersion is one column, or pairs such as balance=seen", if_version=text
         )
     return pairs
 

@@ -41,7 +41,7 @@ ALL: tuple[Range, ...] = ((b"", None),)
 BOUNDS = ("start", "stop", "prefix")
 """The options that say which rows are read."""
 
-PARTITIONS = "partitions"
+PARTITIONS = "numPartitions"
 """The option that says how many tasks read them, at most."""
 
 MAX_VALUES = 100
@@ -64,7 +64,7 @@ def parse_bounds(options: SourceOptions) -> Range:
 
 def parse_partitions(options: SourceOptions) -> int | None:
     """Return how many tasks there may be at most; None where the options leave that open."""
-    return None if options.text(PARTITIONS) is None else options.whole(PARTITIONS, 1)
+    return options.whole(PARTITIONS, None)
 
 
 # --------------------------------------------------------------------------------------- division

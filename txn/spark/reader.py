@@ -35,7 +35,7 @@ from txn.spark.workers import open_worker
 
 BATCH_ROWS = 4_096
 BATCH_BYTES = 16_000_000
-PUSHDOWN = "pushdown"
+PUSHDOWN = "pushDownPredicate"
 OPTIONS = (*MAPPING, *BOUNDS, PARTITIONS, PUSHDOWN)
 _PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
 
@@ -52,7 +52,8 @@ def make_reader(options: SourceOptions, schema: StructType) -> DataSourceReader:
     Spark refuses one that takes filters, unless a session has the setting
     `spark.sql.python.filterPushdown.enabled`; then it plans in a process of that program. And it
     keeps what the filters of the first query have left for all queries of a data frame, which are
-    wrong then. So filters are taken only where the option `pushdown` says that there is one query.
+    wrong then. So filters are taken only where the option `pushDownPredicate` says that there is
+    one query.
     """
     options.check(OPTIONS)
     main = getattr(sys.modules.get("__main__"), "__spec__", None)

@@ -1,5 +1,5 @@
 """Rows that were not written, because an assertion was false or others were in the way: the options
-`on_reject` and `rejects`.
+`onReject` and `rejects`.
 
 In a table a reject takes the token of its row: a row is either written or rejected, whatever other
 attempts of its task come to. In a folder each attempt of a task has a file of its own, under a
@@ -25,7 +25,7 @@ from txn.spark.partitions import Refused, make_error
 from txn.spark.requests import SourceRows
 from txn.text import escape, reason_text
 
-REJECTS = ("on_reject", "rejects", "rejects_family")
+REJECTS = ("onReject", "rejects", "rejectsFamily")
 """The options of rejects."""
 
 TABLE = "table:"
@@ -138,14 +138,14 @@ def parse_rejects(options: SourceOptions) -> Rejects:
     """Return what the options want done about rejects."""
     where = options.text("rejects")
     usual = "count" if where else "fail"
-    is_counted = options.choice("on_reject", ("fail", "count"), usual) == "count"
+    is_counted = options.choice("onReject", ("fail", "count"), usual) == "count"
     if where and not is_counted:
         raise InvalidRequestError(
-            "options exclude each other", options=["on_reject=fail", "rejects"]
+            "options exclude each other", options=["onReject=fail", "rejects"]
         )
     if not where:
         return Rejects(is_counted)
     if where.startswith(TABLE):
         table = where.removeprefix(TABLE).encode()
-        return Rejects(True, table, (options.text("rejects_family") or "r").encode())
+        return Rejects(True, table, (options.text("rejectsFamily") or "r").encode())
     return Rejects(True, folder=Path(where.removeprefix("file://")).absolute())

@@ -1,7 +1,7 @@
 """Rows of a data frame become requests: a transaction for each row, or for each group of rows that
 stand together, with its mutations, its assertions and its `once` token.
 
-By its token a task that runs again changes nothing. With the option `once_by` it is made of the
+By its token a task that runs again changes nothing. With the option `onceBy` it is made of the
 table, of the job where it has a name, and of columns: it names what happens, and no other row may
 have it. Without, it is made of the name of the write, of the partition, and of all that the row is;
 of rows of a partition that are equal each has a number. So it does not matter in which order a
@@ -38,11 +38,11 @@ REQUESTS = (
     *MAPPING,
     *CONDITIONS,
     "nulls",
-    "group_by",
+    "groupBy",
     "once",
-    "once_by",
-    "job_id",
-    "once_retention_ms",
+    "onceBy",
+    "jobId",
+    "onceRetentionMs",
 )
 """The options that say what is written, and under which tokens."""
 
@@ -326,22 +326,19 @@ def parse_requests(
 ) -> RequestBuilder:
     """Return how the options want rows to be written; InvalidRequestError where they do not fit
     each other or the schema. retention_ms: of tokens that no column names, where none is given."""
-    once_by, group_by = options.names("once_by"), options.names("group_by")
+    once_by, group_by = options.names("onceBy"), options.names("groupBy")
     is_once = options.flag("once", True)
     _check_once(options, is_once, once_by, group_by)
     mapping = _parse_mapping(options, schema, [*once_by, *group_by])
-    if options.text("once_retention_ms") is not None:
-        retention_ms = options.whole("once_retention_ms", 1)
-    elif once_by:
-        retention_ms = None
+    retention_ms = options.whole("onceRetentionMs", None if once_by else retention_ms)
     return RequestBuilder(
         mapping,
         parse_conditions(options, mapping, schema),
         options.choice("nulls", ("leave", "delete"), "leave") == "delete",
         is_once,
-        Naming.parse("once_by", once_by, schema) if once_by else None,
-        Naming.parse("group_by", group_by, schema) if group_by else None,
-        name_job((options.text("job_id") or "").encode(), mapping.table),
+        Naming.parse("onceBy", once_by, schema) if once_by else None,
+        Naming.parse("groupBy", group_by, schema) if group_by else None,
+        name_job((options.text("jobId") or "").encode(), mapping.table),
         retention_ms if is_once else None,
     )
 
@@ -366,14 +363,14 @@ def _parse_mapping(
 def _check_once(
     options: SourceOptions, is_once: bool, once_by: list[str], group_by: list[str]
 ) -> None:
-    given = [n for n in ("once_by", "job_id", "once_retention_ms") if options.text(n) is not None]
-    if len((options.text("job_id") or "").encode()) > MAX_JOB_NAME:
-        raise InvalidRequestError("a name is too long", option="job_id", limit=MAX_JOB_NAME)
+    given = [n for n in ("onceBy", "jobId", "onceRetentionMs") if options.text(n) is not None]
+    if len((options.text("jobId") or "").encode()) > MAX_JOB_NAME:
+        raise InvalidRequestError("a name is too long", option="jobId", limit=MAX_JOB_NAME)
     if not is_once and given:
         raise InvalidRequestError("options exclude each other", options=["once=false", *given])
     if group_by and (others := [name for name in once_by if name not in group_by]):
         raise InvalidRequestError(
-            "a group has one token: once_by must be of columns of group_by", columns=others
+            "a group has one token: onceBy must be of columns of groupBy", columns=others
         )
 
 

@@ -30,7 +30,7 @@ VIEWS = {
     "locks": "txn.spark.views:LocksReader",
     "findings": "recovery.spark:FindingsReader",
 }
-"""What `option("what", ..)` shows beside the rows of tables: readers by their import paths, as
+"""What `option("view", ..)` shows beside the rows of tables: readers by their import paths, as
 recovery has one of them. Each is made of the options and the schema that is wanted; `known` are all
 its columns, of which the schema may have fewer."""
 
@@ -49,16 +49,16 @@ class TxnDataSource(DataSource):
         return SourceOptions(self.options)
 
     @property
-    def _what(self) -> str:
-        return self.given.choice("what", (ROWS, CHANGES, *VIEWS), ROWS)
+    def _view(self) -> str:
+        return self.given.choice("view", (ROWS, CHANGES, *VIEWS), ROWS)
 
     def schema(self) -> StructType:
         """Return the columns where no schema is given."""
-        what = self._what
-        if what in VIEWS:
-            known: StructType = _import_reader(VIEWS[what]).known
+        view = self._view
+        if view in VIEWS:
+            known: StructType = _import_reader(VIEWS[view]).known
             return known
-        if what == CHANGES:
+        if view == CHANGES:
             from txn.spark import changes  # noqa: PLC0415
 
             return changes.CHANGES
@@ -68,11 +68,11 @@ class TxnDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a table's rows, or of a view."""
-        what = self._what
-        if what == CHANGES:
-            raise InvalidRequestError("changes are a stream: use readStream", what=what)
-        if what in VIEWS:
-            reader: DataSourceReader = _import_reader(VIEWS[what])(self.given, schema)
+        view = self._view
+        if view == CHANGES:
+            raise InvalidRequestError("changes are a stream: use readStream", view=view)
+        if view in VIEWS:
+            reader: DataSourceReader = _import_reader(VIEWS[view])(self.given, schema)
             return reader
         from txn.spark.reader import make_reader  # noqa: PLC0415
 
@@ -84,9 +84,9 @@ class TxnDataSource(DataSource):
             from txn.spark.changes import ChangeReader  # noqa: PLC0415
         except ImportError as error:
             raise InvalidRequestError("a change feed needs PySpark 4.2 or later") from error
-        if self._what != CHANGES:
+        if self._view != CHANGES:
             raise InvalidRequestError(
-                "only changes are a stream: say what=changes", given=self._what
+                "only changes are a stream: say view=changes", given=self._view
             )
         return ChangeReader(self.given, schema)
 

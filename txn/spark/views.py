@@ -1,4 +1,4 @@
-"""`option("what", "transactions")` and `"locks"`: what is under way in a store, as data frames.
+"""`option("view", "transactions")` and `"locks"`: what is under way in a store, as data frames.
 
 Both only look. Times are the server's, but for `created`, which is by the clock of the owner.
 """

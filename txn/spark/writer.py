@@ -36,7 +36,7 @@ from txn.spark.requests import REQUESTS, RequestBuilder, parse_requests
 from txn.spark.workers import Access, find_partition, open_worker
 from txn.tracing import W3C, Headers
 
-WRITING = (*REQUESTS, *REJECTS, "counts", "metrics", "batch", "ack", *W3C)
+WRITING = (*REQUESTS, *REJECTS, "counts", "metrics", "batchSize", "ack", *W3C)
 """The options of a write."""
 
 STREAMING = ("checkpointLocation", "queryName", "path")
@@ -84,7 +84,7 @@ class WritePlan:
             options.access(),
             parse_requests(options, schema, retention_ms),
             parse_rejects(options),
-            options.whole("batch", BATCH),
+            options.whole("batchSize", BATCH),
             options.ack("decided"),
             counts,
             Path(metrics.removeprefix("file://")).absolute() if metrics else None,
@@ -183,7 +183,7 @@ def make_writer(options: SourceOptions, schema: StructType, overwrite: bool) -> 
     """Return the writer of a job that is being planned. Raise InvalidRequestError for options that
     do not fit the schema or the store, before any task runs."""
     refuse_overwrite(overwrite)
-    name = options.text("job_id")
+    name = options.text("jobId")
     retention_ms = None if name else RETENTION_MS
     plan = WritePlan.parse(options, schema, more=("atomic",), retention_ms=retention_ms)
     plan.check_store()
@@ -196,9 +196,9 @@ def make_stream_writer(
 ) -> TxnStreamWriter:
     """Return the writer of a micro batch. Raise InvalidRequestError for options that do not fit."""
     refuse_overwrite(overwrite, "use the output mode append, or foreachBatch")
-    if options.text("job_id") is not None and not options.text("once_by"):
+    if options.text("jobId") is not None and not options.text("onceBy"):
         raise InvalidRequestError(
-            "a stream has a name in its checkpoint: job_id goes with once_by only", option="job_id"
+            "a stream has a name in its checkpoint: jobId goes with onceBy only", option="jobId"
         )
     return TxnStreamWriter(WritePlan.parse(options, schema, more=STREAMING))
 
