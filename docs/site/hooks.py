@@ -33,7 +33,7 @@ API = {
     "observing": ("txn.metrics", "txn.tracing"),
     "locks": ("txn.locks", "txn.locks.spark", "txn.locks.hive.sql", "txn.locks.hive.model"),
     "leases": ("txn.leases", "txn.leases.service"),
-    "spark": ("txn.spark", "txn.spark.codecs.values", "txn.spark.mapping", "txn.spark.reader"),
+    "spark": ("txn.spark", "txn.spark.codecs", "txn.spark.mapping", "txn.spark.reader"),
     "testing": ("txn.testing.faulty", "txn.testing.counting", "txn.pytest_plugin"),
     "cluster": ("txn.cluster.cluster", "txn.cluster.settings"),
     "recovery": ("recovery", "recovery.spark"),
