@@ -25,14 +25,14 @@ from txn.errors import AssertionFailedError, InvalidRequestError, TxnError
 from txn.model import Delete, Mutation, as_bytes, check_choice, check_whole
 from txn.policy import Policy
 from txn.request import Ack, Committed, Request, as_request
-from txn.spark.workers import Access, Worker, open_worker
+from txn.spark.workers import Access, Worker, divide_batches, open_worker
 from txn.tracing import Headers, continue_trace, flush_traces
 
 BATCH = 250
 """Rows of a batch, as a rule: about as many small requests as an engine commits together."""
 
 BATCH_BYTES = 8_000_000
-"""Of the values of a batch, about: a worker has little memory, and a server refuses more."""
+"""Of the values of a batch, about: a server refuses more."""
 
 T = TypeVar("T")
 Given = Request | tuple[Iterable[Mutation | Delete], Iterable[Assertion]]
@@ -181,7 +181,7 @@ def commit_requests(
     seen: Counter[str] = Counter()
     before = worker.events.copy()
     try:
-        for some in _divide_batches(requests, batch):
+        for some in divide_batches(requests, _weigh, size=batch, max_bytes=BATCH_BYTES):
             with continue_trace(trace):
                 results = _commit_batch(worker.engine, [request for _, request in some], ack)
             seen.update(_name_result(result) for result in results)
@@ -236,24 +236,9 @@ def _make_request(
     return replace(request, once_retention_ms=once_retention_ms)
 
 
-def _divide_batches(
-    requests: Iterable[tuple[T, Request]], size: int
-) -> Iterator[list[tuple[T, Request]]]:
-    """Yield the requests, so many together, or fewer where they are large."""
-    batch: list[tuple[T, Request]] = []
-    weight = 0
-    for each in requests:
-        batch.append(each)
-        weight += _weigh(each[1])
-        if len(batch) >= size or weight >= BATCH_BYTES:
-            yield batch
-            batch, weight = [], 0
-    if batch:
-        yield batch
-
-
-def _weigh(request: Request) -> int:
+def _weigh(source: tuple[Any, Request]) -> int:
     """Return the bytes of a request's values. One without a list of mutations is refused later."""
+    request = source[1]
     mutations = request.mutations if isinstance(request.mutations, list | tuple) else ()
     return sum(len(mutation.value) for mutation in mutations if isinstance(mutation, Mutation))
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -34,7 +33,7 @@ from txn.spark.ranges import (
     parse_bounds,
     parse_partitions,
 )
-from txn.spark.workers import open_worker
+from txn.spark.workers import divide_batches, open_worker
 from txn.text import escape, key_text
 
 BATCH_ROWS = 1_000
@@ -87,7 +86,7 @@ class ViewReader(DataSourceReader):
         table, ranges = partition.value
         context, schema = open_worker(self._access).engine.context, arrow_schema(self._schema)
         rows = _list_rows(context, table, ranges)
-        while some := _take_some(rows):
+        for some in divide_batches(rows, _weigh, size=BATCH_ROWS, max_bytes=BATCH_BYTES):
             records = self.describe_rows(context, some)
             if records:
                 yield pa.RecordBatch.from_pylist(records, schema=schema)
@@ -158,15 +157,8 @@ def _list_rows(context: Context, table: bytes, ranges: Iterable[Range]) -> Itera
         yield from stored_rows(context, Span(table, start, stop))
 
 
-def _take_some(rows: Iterator[Row]) -> list[Row]:
-    """Return the next rows, fewer of large ones: a part of a transaction may have megabytes."""
-    some, size = [], 0
-    for row in islice(rows, BATCH_ROWS):
-        some.append(row)
-        size += sum(len(cell.value) for cell in row.cells.values())
-        if size >= BATCH_BYTES:
-            break
-    return some
+def _weigh(row: Row) -> int:
+    return sum(len(cell.value) for cell in row.cells.values())
 
 
 def _follow(row: TransactionRow, wholes: Mapping[bytes, TransactionRow]) -> TransactionRow:
@@ -202,7 +194,7 @@ def _describe_transaction(
         "heartbeat": _time(row.beat),
         "reason": row.reason,
         "corrupt": row.cause,
-        "bytes": sum(len(cell.value) for cell in stored.cells.values()),
+        "bytes": _weigh(stored),
     }
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import TypeVar
 
 from pyspark import TaskContext
 
@@ -15,6 +17,8 @@ from txn.client.engine import Engine
 from txn.policy import Policy
 from txn.request import TRANSACTIONS
 from txn.watch import Conflict, Event, Helped, Watch, silent
+
+T = TypeVar("T")
 
 YOUNG_OBJECTS = 10_000
 """New objects of a worker between two looks for garbage."""
@@ -74,6 +78,22 @@ def open_worker(access: Access) -> Worker:
     count = EventCounter()
     is_server = access.uri.startswith("txn:")
     return Worker(access.open_engine(silent if is_server else count), count.events)
+
+
+def divide_batches(
+    items: Iterable[T], weigh: Callable[[T], int], *, size: int, max_bytes: int
+) -> Iterator[list[T]]:
+    """Yield so many items together, or fewer where they are large: a worker has little memory."""
+    batch: list[T] = []
+    weight = 0
+    for item in items:
+        batch.append(item)
+        weight += weigh(item)
+        if len(batch) >= size or weight >= max_bytes:
+            yield batch
+            batch, weight = [], 0
+    if batch:
+        yield batch
 
 
 def find_partition() -> int:
