@@ -1,8 +1,8 @@
-"""fsck on the executors of Spark: shares of the tables, each looked at by a task of its own.
+"""fsck on the executors of Spark: shares of the tables, each checked by a task of its own.
 
 A task does for its rows what `fsck.check` does for all, and, where it repairs, what `repair_all`
-does: it looks again first, so that a task that Spark runs twice, or again after its death, harms
-nothing. What a task that died had repaired is not among the findings: it is found no more.
+does: it reads again first, so that a task that Spark runs twice, or again after its death, harms
+nothing. What a task had repaired before it died is not among the findings any more.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Inspection:
 
 
 class Share(NamedTuple):
-    """What one task looks at: rows of the transaction table, or of a table as data; or, of a fenced
+    """What one task checks: rows of the transaction table, or of a table as data; or, of a fenced
     database, the counts of the locks of these tables."""
 
     span: Span
@@ -90,7 +90,7 @@ class Share(NamedTuple):
 
 @dataclass(slots=True)
 class Seen:
-    """What a task tells beside its findings, as its last word."""
+    """What a task counts beside its findings; it comes last."""
 
     rows: int
     young: Young
@@ -113,10 +113,10 @@ def fsck(
 ) -> DataFrame:
     """Return what a crash left as a data frame, a line for each finding, found on executors.
 
-    scan: tables of data to look at as well. partitions: into how many shares a table is divided, at
+    scan: tables of data to check as well. partitions: into how many shares a table is divided, at
     most; None: into as many as Spark has cores, and on HBase into its regions.
-    Without repair the data frame looks when it is used, and each time anew. With repair all of it
-    is done when this returns, transactions first, and the data frame tells what became of each
+    Without repair the check runs when the data frame is used, and each time anew. With repair all
+    of it is done when this returns, transactions first, and the data frame has the result of each
     finding. Raises StoreError, and InvalidRequestError for a table or store that is absent.
     """
     wanted = Inspection(uri, transactions, Ages(grace_ms, retention_ms), repair, policy)
@@ -129,7 +129,7 @@ def fsck(
 def plan_shares(
     wanted: Inspection, scan: Collection[str | bytes], partitions: int | None, cores: int
 ) -> list[Share]:
-    """Divide what there is to look at: the transaction table first, then the tables of data."""
+    """Divide what there is to check: the transaction table first, then the tables of data."""
     if partitions is not None:
         check_whole("partitions", partitions, 1)
     tables = [as_bytes("scan", table) for table in scan]
@@ -160,10 +160,10 @@ def repair_shares(
     shares: Sequence[Share],
     progress: Callable[[int], None] = lambda done: None,
 ) -> RDD[Told]:
-    """Look at all shares, and repair where that is wanted; return what was found, which executors
+    """Check all shares, and repair where that is wanted; return what was found, which executors
     keep on their disks. Transactions come first: their locks are no orphans after that.
 
-    progress: is told, now and then, how many shares are done.
+    progress: gets the number of shares that are done, now and then.
     """
     stages = [[share for share in shares if share.is_data is is_data] for is_data in (False, True)]
     kept, done = [], 0
@@ -185,15 +185,15 @@ def list_lines(found: Told) -> list[tuple[str | None, ...]]:
     if isinstance(found, Seen):
         return []
     finding, result = found
-    told, key = finding_document(finding), finding.key
+    document, key = finding_document(finding), finding.key
     names = (key.table, key.row, key.family, key.column) if key else (None,) * 4
     became = result_document(result) if result else {}
     line = (
-        told["kind"],
-        told["severity"],
-        told["transaction"],
+        document["kind"],
+        document["severity"],
+        document["transaction"],
         *(None if name is None else escape(name) for name in names),
-        json.dumps(told["facts"], ensure_ascii=False),
+        json.dumps(document["facts"], ensure_ascii=False),
         became.get("result"),
         became.get("why"),
     )
@@ -221,10 +221,10 @@ def open_session(master: str) -> Iterator[SparkSession]:
 
 
 class FindingsReader(DataSourceReader):
-    """`spark.read.format("txn").option("view", "findings")`: fsck as a source, which never repairs.
+    """`spark.read.format("txn").option("view", "findings")`: fsck as a view, which never repairs.
 
-    Its options beside those of all are graceMs, retentionMs, scan (tables, with commas between them)
-    and numPartitions.
+    Its options beside those of all views are graceMs, retentionMs, scan (tables, with commas
+    between them) and numPartitions.
     """
 
     known = FINDINGS_SCHEMA
@@ -249,8 +249,8 @@ class FindingsReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         """Yield the findings of one share."""
-        for told in inspect_shares(self._wanted, [partition.value]):
-            for row in list_lines(told):
+        for found in inspect_shares(self._wanted, [partition.value]):
+            for row in list_lines(found):
                 yield tuple(row[place] for place in self._places)
 
 

@@ -14,7 +14,7 @@ from txn.demo.readers import (
     ExpectedTable,
     Sight,
     Sights,
-    list_tables,
+    expect_tables,
     read_source,
     watch_tables,
 )
@@ -84,7 +84,7 @@ def test_the_tables_are_known_from_the_source(tmp_path: Path) -> None:
     """An aircraft that is not known has no entry."""
     source = tmp_path / "flights.csv"
     source.write_text(SOURCE)
-    flights, entries = list_tables(TABLES, read_source(source))
+    flights, entries = expect_tables(TABLES, read_source(source))
     assert flights.rows == [
         "EWR/2013-01-01/0515/UA1545",
         "EWR/2013-01-02/0515/UA1545",
@@ -100,7 +100,7 @@ def test_readers_look_before_and_after_what_happens(tmp_path: Path) -> None:
     with connect(uri, transactions=TABLES.transactions) as engine:
         engine.ensure_table(TABLES.flights, [FAMILY])
         engine.ensure_table(TABLES.indexes, [FAMILY])
-        flights, _ = list_tables(TABLES, read_source(source))
+        flights, _ = expect_tables(TABLES, read_source(source))
         with watch_tables(uri, TABLES, source) as sights:
             while not sights[TABLES.indexes].seen:
                 Event().wait(0.01)

@@ -41,7 +41,7 @@ from txn.spark.requests import make_token, name_job
 from txn.spark.source import register
 from txn.spark.workers import Access
 
-# Tasks tell of their flights when they end: there are enough of them for a job to be seen at work,
+# Tasks report their flights when they end: there are enough of them for a job to be seen at work,
 # and killed part way, and each is large enough that its start does not count.
 TASKS = 24
 TASKS_OF_A_DAY = 4
@@ -49,7 +49,7 @@ LEAST_OF_A_TASK = 50
 MOST_OF_A_TASK = 500
 # What a killed worker leaves undecided is waited for so long: the default suits clusters better.
 LEASE_MS = 2_000
-# What a task writes of a transaction in parts is one part, so that parts tell how far a job is.
+# What a task writes of a transaction in parts is one part, so that parts show how far a job is.
 PART_KEYS = MOST_OF_A_TASK * len(COLUMNS)
 
 
@@ -64,7 +64,7 @@ class Load:
     folder: Path
 
     def divide(self, total: int) -> DataFrame:
-        """Return the flights, so many, in parts: one for each task."""
+        """Return the flights, of this number, in parts: one for each task."""
         return self.flights.repartition(count_tasks(total))
 
     def open_engine(self) -> Engine:
@@ -90,7 +90,7 @@ class Load:
 
 
 def count_tasks(total: int) -> int:
-    """Return how many tasks share so many flights."""
+    """Return how many tasks share this number of flights."""
     return -(-total // min(max(total // TASKS, LEAST_OF_A_TASK), MOST_OF_A_TASK))
 
 
@@ -101,15 +101,15 @@ def token(flight: Flight) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way of loading. run: does it, for so many flights. transactions: that each of them is; or
-    all of them, if the way is atomic: then each task writes a part of it."""
+    """A way of loading. run: does it, for a number of flights. transactions: how many each flight
+    is; or all of them together, if the way is atomic: then each task writes a part of it."""
 
     run: Callable[[Load, int], None]
     transactions: int
     is_atomic: bool = False
 
     def count_transactions(self, total: int) -> int:
-        """Return how many transactions so many flights are."""
+        """Return how many transactions this number of flights is."""
         return self.transactions * (1 if self.is_atomic else total)
 
     def count_steps(self, total: int) -> int:

@@ -55,21 +55,21 @@ class ProofCheck:
 def reconcile(
     spark: SparkSession, uri: str, tables: DemoTables, csv: DataFrame, transactions: int
 ) -> list[ProofCheck]:
-    """Compare the flights of the CSV, and their transactions, so many, with the tables, in both
-    directions."""
-    scan_flights = partial(scan_rows, spark, uri, tables.flights, FLIGHT_SPLITS)
-    scan_indexes = partial(scan_rows, spark, uri, tables.indexes, INDEX_SPLITS)
-    scan_transactions = partial(scan_rows, spark, uri, tables.transactions, TRANSACTION_SPLITS)
+    """Compare the flights of the CSV, and the number of their transactions, with the tables, in
+    both directions."""
+    scan_flights = partial(scan_in_tasks, spark, uri, tables.flights, FLIGHT_SPLITS)
+    scan_indexes = partial(scan_in_tasks, spark, uri, tables.indexes, INDEX_SPLITS)
+    scan_transactions = partial(scan_in_tasks, spark, uri, tables.transactions, TRANSACTION_SPLITS)
     rows = csv.rdd.map(lambda row: (flight_row(row.asDict()), *(row[name] for name in COLUMNS)))
     stored = spark.createDataFrame(scan_flights(flight_cells), STORED).cache()
     entries = spark.createDataFrame(scan_indexes(index_cells), ENTRIES).cache()
     names = ("flights", "flights: missing or different", "flights: not in the source")
     return [
         *compare_rows(names, spark.createDataFrame(rows, STORED), stored),
-        *check_index(spark, "route", stored, entries),
-        *check_index(spark, "aircraft", stored, entries),
-        *check_leftovers(spark, (scan_flights, scan_indexes, scan_transactions)),
-        *check_transactions(spark, scan_transactions, transactions),
+        *prove_index(spark, "route", stored, entries),
+        *prove_index(spark, "aircraft", stored, entries),
+        *prove_no_leftovers(spark, (scan_flights, scan_indexes, scan_transactions)),
+        *prove_transactions(spark, scan_transactions, transactions),
     ]
 
 
@@ -103,7 +103,7 @@ def sum_columns(rows: DataFrame, columns: Mapping[str, Column]) -> dict[str, int
     return {name: total or 0 for name, total in sums.collect()[0].asDict().items()}
 
 
-def check_index(
+def prove_index(
     spark: SparkSession, index: str, stored: DataFrame, entries: DataFrame
 ) -> Iterator[ProofCheck]:
     """Each flight has its entry in the index, and each entry its flight."""
@@ -125,14 +125,14 @@ def check_index(
     return compare_rows(names, expected, found)
 
 
-def check_leftovers(spark: SparkSession, scans: Sequence[Scan]) -> Iterator[ProofCheck]:
+def prove_no_leftovers(spark: SparkSession, scans: Sequence[Scan]) -> Iterator[ProofCheck]:
     """No cell of the data tables or of a marker is locked or tagged."""
     left = spark.sparkContext.union([scan(list_leftovers) for scan in scans]).countByValue()
     yield ProofCheck("cells locked", 0, left.get("lock", 0))
     yield ProofCheck("cells tagged", 0, left.get("tag", 0))
 
 
-def check_transactions(spark: SparkSession, scan: Scan, expected: int) -> Iterator[ProofCheck]:
+def prove_transactions(spark: SparkSession, scan: Scan, expected: int) -> Iterator[ProofCheck]:
     """Every transaction row is finished, each part with its transaction, and each token was
     committed by exactly one of them."""
     all_rows = spark.createDataFrame(scan(transaction_cells), TRANSACTION_ROWS)
@@ -165,7 +165,7 @@ def check_transactions(spark: SparkSession, scan: Scan, expected: int) -> Iterat
     yield ProofCheck("transactions committed twice", 0, found["unmarked"])
 
 
-def scan_rows(
+def scan_in_tasks(
     spark: SparkSession,
     uri: str,
     table: str,

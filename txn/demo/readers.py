@@ -1,7 +1,7 @@
 """What readers see of tables that are written atomically: nothing of a table, or all of it.
 
-They look from a process other than the job's, from before it begins until its last run is over, so
-also while it is killed and mended.
+They read from a process other than the job's, from before it begins until its last run is over, so
+also while it is killed and repaired.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from txn.model import Key
 KEYS = 50
 """So many cells, spread over the rows of a table, are read at one instant."""
 RESTS = 3
-"""Readers rest so many times as long as they have looked: they shall see a job, not slow it;"""
 LEAST_REST_S, MOST_REST_S = 0.1, 2.0
-"""but so long at least and at most."""
+"""Readers rest this many times as long as they have read, within limits: they shall not slow the
+job."""
 
 
 class Sight(Enum):
@@ -105,7 +105,7 @@ class Sights:
 def watch_tables(uri: str, tables: DemoTables, source: Path) -> Iterator[dict[str, Sights]]:
     """Read the tables again and again while the block runs, and once after it; yield what was
     seen of each."""
-    expected = list_tables(tables, read_source(source))
+    expected = expect_tables(tables, read_source(source))
     sights = {table.name: Sights() for table in expected}
     over = Event()
 
@@ -129,7 +129,7 @@ def watch_tables(uri: str, tables: DemoTables, source: Path) -> Iterator[dict[st
         reading.result()
 
 
-def list_tables(tables: DemoTables, flights: Iterator[Flight]) -> list[ExpectedTable]:
+def expect_tables(tables: DemoTables, flights: Iterator[Flight]) -> list[ExpectedTable]:
     """Return the tables as they are with all the flights."""
     rows, entries = list[str](), list[str]()
     for flight in flights:

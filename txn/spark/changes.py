@@ -94,7 +94,7 @@ class FeedOptions:
 
 
 class ChangePartition(InputPartition):
-    """The transactions that one task tells of."""
+    """The transactions that one task reads."""
 
     def __init__(self, part: Sequence[Decided]) -> None:
         self.part = list(part)
@@ -196,13 +196,13 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def refuse_rowless(context: Context, is_known: bool) -> None:
-    """Raise InvalidRequestError where transactions are committed that leave no row to tell of them,
-    unless that is known."""
+    """Raise InvalidRequestError if the database commits transactions that leave no row, unless the
+    caller knows that."""
     is_apart = "atomic_together" not in context.store.features
     if context.rules.locks_rows and is_apart and not is_known:
         raise InvalidRequestError(
             "fenced transactions of one row and family leave no transaction row, unless they have "
-            "a token or a label: the feed cannot tell of them; say rowless=skip to do without",
+            "a token or a label: the feed misses them; say rowless=skip to do without",
             option="rowless",
             protocol=context.rules.name,
         )

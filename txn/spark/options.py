@@ -1,5 +1,5 @@
-"""The options of `format("txn")`, checked: a name that nobody reads, or a value that does not fit,
-is an error that names it, before anything is done."""
+"""The options of `format("txn")`. An unknown name or a value that does not fit is an error that
+names it, before anything is done."""
 
 from __future__ import annotations
 

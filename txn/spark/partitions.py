@@ -2,7 +2,7 @@
 writers of the data source stand on it as well.
 
 Spark may run a task again, and may run it twice at once. With a `once` token for each row this
-changes nothing: the second one is told what the first one committed. A Python worker opens
+changes nothing: the second run gets the results of the first. A Python worker opens
 one engine for each store, after Spark has forked it, and keeps it for all its tasks.
 """
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 Given = Request | tuple[Iterable[Mutation | Delete], Iterable[Assertion]]
 OnAssertion = Literal["fail", "count"]
 Refused = Sequence[tuple[T, Request, TxnError]]
-"""What did not commit of a batch: for whom a request was, the request, and why."""
+"""The requests of a batch that did not commit: the source, the request and the reason of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +172,10 @@ def commit_requests(
 ) -> Summary:
     """Commit requests, a batch at a time, and return what became of them.
 
-    requests: each with what it is for, such as a row. batch: how many go together, if they are not
-    large. refuse: told of those that did not commit, batch by batch; what it raises ends all, and
-    later batches are not begun. It returns how many of them it has found to be repeated after all.
-    trace: under which span those of the transactions are, as `capture_trace` tells it.
+    requests: each with its source, such as a row. batch: how many go together, if they are not
+    large. refuse: gets those that did not commit, batch by batch. If it raises, later batches are
+    not begun. It returns how many of them it has found to be repeated after all.
+    trace: the parent of the transactions' spans, as `capture_trace` returns it.
     When it returns, or raises, everything that it committed is complete.
     """
     seen: Counter[str] = Counter()

@@ -111,7 +111,7 @@ class TransactionsReader(ViewReader):
         return [transactions.encode() if isinstance(transactions, str) else transactions]
 
     def describe_rows(self, context: Context, rows: Sequence[Row]) -> list[dict[str, Any]]:
-        """Tell what the rows tell; a part that has not followed its transaction is as that is."""
+        """Describe each row. A child that has not followed its parent has the parent's state."""
         now_ms = context.clock.wall_ms()
         found = [(row, decode_row(row)) for row in rows if is_row_key(row.row)]
         wholes = {whole for _, each in found if each.follows and (whole := whole_of(each.row_key))}
@@ -133,7 +133,7 @@ class LocksReader(ViewReader):
         return [name.encode() for name in self._options.names("table")]
 
     def describe_rows(self, context: Context, rows: Sequence[Row]) -> list[dict[str, Any]]:
-        """Tell of each lock who holds it, as the holder's row is right after the lock."""
+        """Return each held lock with its holder, whose row is read right after the lock."""
         held = {
             key: cell
             for row in rows

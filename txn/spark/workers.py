@@ -1,5 +1,5 @@
-"""One engine for each store in a Python worker, opened after Spark has forked it and kept for all
-its tasks, with what its watch has counted so far."""
+"""A Python worker has one engine for each store. It is opened after Spark has forked the worker and
+kept for all its tasks, with the events that it has counted so far."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from txn.watch import Conflict, Event, Helped, Watch, silent
 T = TypeVar("T")
 
 YOUNG_OBJECTS = 10_000
-"""New objects of a worker between two looks for garbage."""
+"""New objects of a worker between two runs of the garbage collector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Worker:
 
 
 class EventCounter:
-    """A watch that counts what a task tells of, and lets nothing else be measured."""
+    """A listener that counts conflicts and help, and lets nothing else be measured."""
 
     wants_calls = False
 
@@ -72,8 +72,8 @@ class EventCounter:
 
 @cache
 def open_worker(access: Access) -> Worker:
-    """Return the engine of this process for a store, which all its tasks share. That of a server
-    tells of no events: they are the server's."""
+    """Return the engine of this process for a store, which all its tasks share. The engine of a
+    server reports no events: they are the server's."""
     _calm_collector()
     count = EventCounter()
     is_server = access.uri.startswith("txn:")
@@ -104,8 +104,8 @@ def find_partition() -> int:
 
 
 def _calm_collector() -> None:
-    """Let Python look for garbage less often in a worker of Spark, and never among what is there
-    already: the many small objects of a batch made it do so for a sixth of a commit's time."""
+    """Collect garbage less often in a worker of Spark, and never among the objects that exist
+    already: the many small objects of a batch made it take a sixth of a commit's time."""
     if TaskContext.get() is None:
         return
     gc.collect()

@@ -5,8 +5,8 @@ Spark makes the writer once for a job, where it is planned, and pickles it to al
 its tasks, and to the commit at the end. So it carries the name of the job: rows have tokens under
 that name, and whatever runs again, beside itself or after it was lost, commits nothing twice.
 
-The tokens of a stream are under the query's id and the micro batch's number, which tasks are told
-as properties of their job. The id is kept in the checkpoint, and a batch that is run again has its
+The tokens of a stream are under the query's id and the micro batch's number, which tasks find in
+the properties of their job. The id is kept in the checkpoint, and a batch that is run again has its
 number again; so what an earlier run had committed of it is found to be there.
 """
 
@@ -73,7 +73,7 @@ class WritePlan:
         retention_ms: int | None = None,
     ) -> WritePlan:
         """Return the plan that the options make; InvalidRequestError where something does not fit.
-        more: options that somebody else reads. retention_ms: of tokens of this run alone."""
+        more: options that others read. retention_ms: of tokens of this run alone."""
         options.check({*WRITING, *more})
         counts, metrics = options.text("counts"), options.text("metrics")
         if counts is not None and not counts.isdecimal():
@@ -212,5 +212,5 @@ def _read_property(name: str) -> str:
     context = TaskContext.get()
     value = context.getLocalProperty(name) if context else None
     if not value:
-        raise InvalidRequestError("Spark does not tell of which batch a task is", property=name)
+        raise InvalidRequestError("Spark does not say which batch a task belongs to", property=name)
     return value

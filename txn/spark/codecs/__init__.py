@@ -1,8 +1,8 @@
 """How the value of a column is the bytes of a cell, and how bytes are the value again.
 
 A codec is made for one type of Spark. Numbers are as HBase's `Bytes.toBytes` writes them, so that
-Java reads them, and as the Spark connectors of HBase expect them. None, an absent cell, is nobody's
-to encode or to decode. Whole columns go by Arrow arrays.
+Java reads them, and as the Spark connectors of HBase expect them. An absent cell is None, and never
+reaches a codec. Whole columns go by Arrow arrays.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def make_codec(name: str, kind: DataType, column: str) -> Codec:
 
 
 def type_of_codec(name: str) -> DataType | None:
-    """Return the type that a codec's name tells, or None where it is of many."""
+    """Return the type that a codec's name implies, or None if it is for several types."""
     found = CODECS.get(name)
     return None if found is None or not found.has_one_type else found.accepts[0]()
 

@@ -65,7 +65,7 @@ class Codec:
     defaults: ClassVar[int] = 1
     """Of how many of them, from the first, it is the codec where none is named."""
     has_one_type: ClassVar[bool] = True
-    """Whether its name tells the type of a column."""
+    """Whether its name implies the type of a column."""
     keeps_order: ClassVar[bool] = False
     """Whether bytes are in the order of the values, as Spark compares them."""
     is_text: ClassVar[bool] = False
