@@ -23,6 +23,7 @@ from recovery import scan
 from recovery.commands.common import row_bar
 from recovery.commands.fsck import look_here, print_summary, print_tally
 from recovery.commands.show import print_explanation
+from recovery.documents import tally_document
 from recovery.findings import Finding, Kind, Tally
 from recovery.fsck import Ages
 from recovery.inspect import explain
@@ -33,6 +34,7 @@ from txn.demo.data import ANCHOR, DAYS, ENTRY, FAMILY, DemoTables, WayName, tabl
 from txn.demo.processes import Job, Line
 from txn.demo.proof import ProofCheck
 from txn.demo.readers import Sight, Sights, watch_tables
+from txn.documents import Document
 from txn.errors import InvalidRequestError
 from txn.protocol.attempt import ProtocolName
 from txn.protocol.phases import Status
@@ -73,14 +75,15 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What fsck found after the crash, what became of it, and what it found after that.
+    """What fsck found after the crash, how the repair ended, and what was left after it.
 
-    victim: the row key of the transaction that was explained, if there was one.
+    found, left: findings by their kinds. repaired: as `tally_document`. victim: the row key of the
+    transaction that was explained, if there was one.
     """
 
-    found: Tally
-    repaired: Tally
-    left: Tally
+    found: Mapping[str, int]
+    repaired: Document
+    left: Mapping[str, int]
     victim: str | None
     before: Contents
     after: Contents
@@ -88,7 +91,7 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What happened. sights: what readers saw of tables that were written atomically."""
+    """What happened. sights: how often readers saw what of tables that were written atomically."""
 
     tables: DemoTables
     flights: int
@@ -96,13 +99,20 @@ class Report:
     checks: Sequence[ProofCheck]
     crash: JobCrash | None = None
     repair: Repair | None = None
-    sights: Mapping[str, Sights] = field(default_factory=dict)
+    sights: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def holds(self) -> bool:
         """Whether every check holds and the repair left nothing."""
-        is_repaired = self.repair is None or not self.repair.left.found
+        is_repaired = self.repair is None or not self.repair.left
         return is_repaired and all(check.holds for check in self.checks)
+
+    def document(self) -> Document:
+        """Return what `--json` prints."""
+        document = asdict(self)
+        document |= document.pop("repair") or {}
+        checks = [asdict(check) | {"holds": check.holds} for check in self.checks]
+        return document | {"holds": self.holds, "checks": checks}
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +186,8 @@ def run_demo(
                 repair = repair_crash(story)
             flights, loaded, checks = load_and_prove(story, csv)
     checks += check_sights(sights)
-    report = Report(tables, flights, loaded, checks, killed, repair, sights)
+    seen = {table: each.document() for table, each in sights.items()}
+    report = Report(tables, flights, loaded, checks, killed, repair, seen)
     show_checks(report, out)
     return report
 
@@ -287,8 +298,19 @@ def repair_crash(story: Story) -> Repair:
         _, left = run_fsck(do_repair=False)
         after = count_contents(engine, story.tables)
     show_contents(before, after, story.out)
-    name = None if victim is None else escape(victim)
-    return Repair(found, repaired, left, name, before, after)
+    return Repair(
+        count_kinds(found),
+        tally_document(repaired, 0),
+        count_kinds(left),
+        None if victim is None else escape(victim),
+        before,
+        after,
+    )
+
+
+def count_kinds(tally: Tally) -> dict[str, int]:
+    """Return how many findings there were of each kind, by its name."""
+    return {kind.value: number for kind, number in tally.count_kinds().items()}
 
 
 def choose_victim(findings: Sequence[Finding]) -> bytes | None:
@@ -377,7 +399,7 @@ def show_checks(report: Report, out: Console) -> None:
     told = ", ".join(f"{number:,} {name}" for name, number in counted.items() if number)
     out.print(f"This run: {told}.")
     for name, sights in report.sights.items():
-        saw = ", ".join(f"{what} {count} times" for what, count in sights.document().items())
+        saw = ", ".join(f"{what} {count} times" for what, count in sights.items())
         out.print(f"readers saw of {name}: {saw}")
     table = Table("check", "expected", "found", "")
     for each in report.checks:
@@ -394,9 +416,9 @@ def tell_end(report: Report) -> str:
     repair = report.repair
     if repair is None:
         return f"Proven: {flights}."
-    if not repair.found.found:
+    if not repair.found:
         return f"Killed part way, with no transaction half done: {flights}."
-    forward, back = repair.repaired.rolled_forward, repair.repaired.rolled_back
+    forward, back = repair.repaired["rolled_forward"], repair.repaired["rolled_back"]
     return (
         f"Killed with {count_text(forward + back, 'transaction')} half done: {forward:,} rolled "
         f"forward, {back:,} rolled back, and {flights}."
