@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
 from txn.errors import InvalidRequestError
 from txn.model import MAX_ROW, Key, check_key, new_tuple
@@ -21,7 +21,7 @@ class MappedColumn:
     """A column of the schema that is a cell, or the row key or a part of it.
 
     place: which one of the schema it is. family, qualifier: of the cell; a part of the row key has
-    none. width: in bytes, of a part of the row key, if it is fixed.
+    none. width: in bytes, if it is fixed.
     """
 
     name: str
@@ -105,7 +105,7 @@ class TableMapping:
             _map_row(definition, known),
             definition.separator,
             tuple(
-                _map_cell(definition.table, column, known)
+                _map_column(definition, column, known)
                 for column in definition.columns
                 if column.name in known.names and column.name not in others
             ),
@@ -221,7 +221,7 @@ def _check_names(definition: TableDefinition, schema: StructType, others: Collec
 
 
 def _map_row(definition: TableDefinition, schema: StructType) -> tuple[MappedColumn, ...]:
-    parts = tuple(_map_part(definition, column, schema) for column in definition.row)
+    parts = tuple(_map_column(definition, column, schema) for column in definition.row)
     for part in parts:
         if definition.separator and not part.codec.is_text:
             raise InvalidRequestError(
@@ -237,37 +237,32 @@ def _map_row(definition: TableDefinition, schema: StructType) -> tuple[MappedCol
     return parts
 
 
-def _map_part(
+def _map_column(
     definition: TableDefinition, column: ColumnDefinition, schema: StructType
 ) -> MappedColumn:
-    kind = schema[column.name].dataType
-    name = column.codec
-    if name is None and definition.separator and not isinstance(kind, StringType):
-        is_time = name_codec(kind, column.name) == "iso"
-        name = "iso" if is_time else "text"  # a number's bytes would not do
-    codec = _make_codec(column, name, schema)
-    if column.width and codec.width and column.width != codec.width:
-        raise InvalidRequestError(
-            "length is not that of the type", column=column.name, length=column.width
-        )
-    place = schema.names.index(column.name)
-    return MappedColumn(column.name, place, codec, width=column.width or codec.width)
-
-
-def _map_cell(table: bytes, column: ColumnDefinition, schema: StructType) -> MappedColumn:
-    check_key(Key(b"-", column.family, column.qualifier, table))
-    place = schema.names.index(column.name)
-    codec = _make_codec(column, column.codec, schema)
-    return MappedColumn(column.name, place, codec, column.family, column.qualifier)
-
-
-def _make_codec(column: ColumnDefinition, name: str | None, schema: StructType) -> Codec:
-    kind = schema[column.name].dataType
+    kind, name = schema[column.name].dataType, column.name
     if column.kind is not None and column.kind != kind:
         raise InvalidRequestError(
             "a column has one type in the schema and another in the mapping",
-            column=column.name,
+            column=name,
             schema=kind.simpleString(),
             mapping=column.kind.simpleString(),
         )
-    return make_codec(name or name_codec(kind, column.name), kind, column.name)
+    codec_name = column.codec or name_codec(kind, name)
+    if column.family:
+        check_key(Key(b"-", column.family, column.qualifier, definition.table))
+    elif definition.separator and column.codec is None and codec_name not in ("utf-8", "iso"):
+        codec_name = "text"  # a number's bytes would not do
+    codec = make_codec(codec_name, kind, name)
+    if column.width and codec.width and column.width != codec.width:
+        raise InvalidRequestError(
+            "length is not that of the type", column=name, length=column.width
+        )
+    return MappedColumn(
+        name,
+        schema.names.index(name),
+        codec,
+        column.family,
+        column.qualifier,
+        column.width or codec.width,
+    )
