@@ -25,7 +25,6 @@ from txn.client.engine import Engine
 from txn.errors import InvalidRequestError
 from txn.protocol.attempt import Context
 from txn.reading.changes import KeyChange, read_changes, split_part
-from txn.reading.decisions import Decided
 from txn.reading.feed import Bounds, ChangeFeed, Offset, decode_offset
 from txn.spark.definitions import check_columns, parse_schema
 from txn.spark.options import SourceOptions
@@ -93,13 +92,6 @@ class FeedOptions:
         )
 
 
-class ChangePartition(InputPartition):
-    """The transactions that one task reads."""
-
-    def __init__(self, part: Sequence[Decided]) -> None:
-        self.part = list(part)
-
-
 class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro batches, and reads them in tasks. Only planning keeps anything: an open engine,
     and what the last scan has found."""
@@ -152,7 +144,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         part = self._open().list_part(decode_offset(start), decode_offset(end))
         size = max(-(-len(part) // self._options.partitions), FEWEST_IN_TASK)
-        return [ChangePartition(some) for some in split_part(part, size)]
+        return [InputPartition(list(some)) for some in split_part(part, size)]
 
     def stop(self) -> None:
         """Close the engine."""
@@ -182,11 +174,10 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         """Yield the changes of a task's transactions, in their order."""
-        assert isinstance(partition, ChangePartition)
         options = self._options
         changes = read_changes(
             open_worker(options.access).engine.context,
-            partition.part,
+            partition.value,
             tables=options.tables,
             is_strict=options.fail_on_data_loss,
         )

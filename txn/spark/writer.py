@@ -132,13 +132,13 @@ class TaskReport(WriterCommitMessage):
     rejects: str | None
 
 
+@dataclass
 class TxnWriter(DataSourceArrowWriter):
     """The writer of a job. name: what its tokens are under."""
 
-    def __init__(self, plan: WritePlan, name: str, job: str) -> None:
-        self.plan = plan
-        self.name = name
-        self.job = job
+    plan: WritePlan
+    name: str
+    job: str
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Commit the rows of a task."""
@@ -153,11 +153,11 @@ class TxnWriter(DataSourceArrowWriter):
         self.plan.rejects.drop_files(self.job)
 
 
+@dataclass
 class TxnStreamWriter(DataSourceStreamArrowWriter):
     """The writer of a micro batch; for the end of the batch Spark makes another one."""
 
-    def __init__(self, plan: WritePlan) -> None:
-        self.plan = plan
+    plan: WritePlan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Commit the rows of a task."""
