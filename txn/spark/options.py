@@ -72,7 +72,7 @@ class SourceOptions:
 
     def choice(self, name: str, choices: Collection[str], default: str) -> str:
         """Return an option that is one of several words."""
-        value = (self.text(name) or default).lower()
+        value = self._given.get(_fold(name), default).lower()
         if value not in choices:
             raise InvalidRequestError(
                 "an option has an unknown value", option=name, value=value, choices=list(choices)
