@@ -311,14 +311,16 @@ def _run(spark: SparkSession, found: RDD[Told], progress: Callable[[int], None])
         context.setJobGroup(group, "txn fsck", interruptOnCancel=True)
         found.count()
 
-    with ThreadPoolExecutor(1, "txn-fsck") as executor:
-        work = executor.submit(count)
-        try:
-            while not wait([work], REPORT_EVERY_S).done:
-                progress(_count_tasks(spark, group))
-        except BaseException:
-            context.cancelJobGroup(group)
-            raise
+    executor = ThreadPoolExecutor(1, "txn-fsck")
+    work = executor.submit(count)
+    try:
+        while not wait([work], REPORT_EVERY_S).done:
+            progress(_count_tasks(spark, group))
+    except BaseException:
+        context.cancelJobGroup(group)
+        raise
+    finally:
+        executor.shutdown(wait=False)
     work.result()
 
 
