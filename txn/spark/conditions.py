@@ -21,7 +21,7 @@ from txn.assertions import MAX_DEPTH, Assertion, Not, Some, Version
 from txn.documents import AssertionReader, parse_assertions, read_bytes, read_key
 from txn.errors import InvalidRequestError
 from txn.model import Key
-from txn.spark.mapping import MappedColumn, TableMapping
+from txn.spark.mapping import TableMapping
 from txn.spark.options import SourceOptions, split_names
 
 CONDITIONS = ("ifAbsent", "ifVersion", "assertions")
@@ -33,12 +33,39 @@ ALL = ""
 
 @dataclass(frozen=True)
 class Conditions:
-    """What rows assert. absent: columns whose cells must not be there. versions: pairs of a mapped
-    column, or ALL, and the column that has its timestamp. documents: the column of assertions."""
+    """What rows assert. absent: columns whose cells must not be there; None: all cells. versions:
+    pairs of a mapped column, or ALL, and the column that has its timestamp. documents: the column
+    of assertions."""
 
-    absent: tuple[MappedColumn, ...] = ()
+    absent: tuple[str, ...] | None = ()
     versions: tuple[tuple[str, str], ...] = ()
     documents: str | None = None
+
+    @classmethod
+    def parse(cls, options: SourceOptions, schema: StructType) -> Conditions:
+        """Return what the options say; InvalidRequestError for a column that does not fit."""
+        versions = _parse_versions(options.text("ifVersion"))
+        for _, source in versions:
+            _check_type("ifVersion", schema, source, (LongType, IntegerType), "a timestamp in ms")
+        documents = options.text("assertions") or None
+        if documents is not None:
+            kinds = (StringType, ArrayType, StructType)
+            _check_type("assertions", schema, documents, kinds, "JSON text, or an array of structs")
+        absent = options.text("ifAbsent", "false") or "false"
+        if absent.lower() in ("true", "false"):
+            return cls(None if absent.lower() == "true" else (), versions, documents)
+        return cls(tuple(split_names(absent)), versions, documents)
+
+    @property
+    def sources(self) -> list[str]:
+        """The columns that have timestamps or assertions, and so are no cells."""
+        documents = [self.documents] if self.documents else []
+        return [source for _, source in self.versions] + documents
+
+    def check(self, mapping: TableMapping) -> None:
+        """Raise InvalidRequestError for a condition on a column that is no cell."""
+        for name in [*(self.absent or ()), *(name for name, _ in self.versions if name != ALL)]:
+            mapping.find_column(name)
 
     def list_inputs(self, batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
         """Return of each row of a batch what its assertions are made of, beside its cells."""
@@ -54,7 +81,8 @@ class Conditions:
         self, mapping: TableMapping, row: bytes, written: Sequence[Key], inputs: Sequence[Any]
     ) -> tuple[Assertion, ...]:
         """Return the assertions of a row. written: the keys that it writes; inputs: of this row."""
-        found: list[Assertion] = [Not(Some(mapping.key_of(row, column))) for column in self.absent]
+        absent = mapping.columns if self.absent is None else map(mapping.find_column, self.absent)
+        found: list[Assertion] = [Not(Some(mapping.key_of(row, column))) for column in absent]
         for (name, source), timestamp in zip(self.versions, inputs, strict=False):
             keys = written if name == ALL else [mapping.key_of(row, mapping.find_column(name))]
             found += (Version(key, timestamp) for key in keys)
@@ -67,30 +95,6 @@ class Conditions:
         return tuple(found)
 
 
-def name_sources(options: SourceOptions) -> list[str]:
-    """Return the columns that have timestamps or assertions, and so are no cells."""
-    pairs = _parse_versions(options.text("ifVersion"))
-    documents = options.text("assertions")
-    return [source for _, source in pairs] + ([documents] if documents else [])
-
-
-def parse_conditions(
-    options: SourceOptions, mapping: TableMapping, schema: StructType
-) -> Conditions:
-    """Return what the options say; InvalidRequestError for a column that is not there or does not
-    fit."""
-    versions = _parse_versions(options.text("ifVersion"))
-    for name, source in versions:
-        if name != ALL:
-            mapping.find_column(name)
-        _check_type("ifVersion", schema, source, (LongType, IntegerType), "a timestamp in ms")
-    documents = options.text("assertions") or None
-    if documents is not None:
-        kinds = (StringType, ArrayType, StructType)
-        _check_type("assertions", schema, documents, kinds, "JSON text, or an array of structs")
-    return Conditions(_find_absent(options, mapping), tuple(versions), documents)
-
-
 def _list_values(batch: pa.RecordBatch, name: str) -> list[Any]:
     values = batch.column(batch.schema.get_field_index(name))
     try:
@@ -100,16 +104,7 @@ def _list_values(batch: pa.RecordBatch, name: str) -> list[Any]:
     return found
 
 
-def _find_absent(options: SourceOptions, mapping: TableMapping) -> tuple[MappedColumn, ...]:
-    text = options.text("ifAbsent", "false") or "false"
-    if text.lower() == "true":
-        return mapping.columns
-    if text.lower() == "false":
-        return ()
-    return tuple(mapping.find_column(name) for name in split_names(text))
-
-
-def _parse_versions(text: str | None) -> list[tuple[str, str]]:
+def _parse_versions(text: str | None) -> tuple[tuple[str, str], ...]:
     pairs = []
     for part in split_names(text):
         name, equals, source = part.rpartition("=")
@@ -120,7 +115,7 @@ def _parse_versions(text: str | None) -> list[tuple[str, str]]:
         raise InvalidRequestError(
             "ifVersion is one column, or pairs such as balance=seen", if_version=text
         )
-    return pairs
+    return tuple(pairs)
 
 
 def _check_type(

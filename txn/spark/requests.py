@@ -27,7 +27,7 @@ from txn.model import Delete, Key, Mutation
 from txn.request import MAX_TOKEN, Request
 from txn.spark.codecs import Codec, make_codec, name_codec
 from txn.spark.codecs.times import list_plain_values
-from txn.spark.conditions import CONDITIONS, Conditions, name_sources, parse_conditions
+from txn.spark.conditions import CONDITIONS, Conditions
 from txn.spark.definitions import MAPPING, read_definition
 from txn.spark.mapping import TableMapping
 from txn.spark.options import SourceOptions
@@ -239,9 +239,9 @@ class RequestBuilder:
     def _list_targets(self) -> Collection[Any]:
         """Return what says, beside what is in a row, what is written of it and on what terms."""
         cells = [(column.family, column.qualifier) for column in self.mapping.columns]
-        absent = [column.name for column in self.conditions.absent]
-        terms = (absent, self.conditions.versions, self.conditions.documents)
-        return (self.mapping.table, cells, self.deletes_nulls, *terms)
+        terms = self.conditions
+        conditions = (terms.absent, terms.versions, terms.documents)
+        return (self.mapping.table, cells, self.deletes_nulls, *conditions)
 
     def _build_request(
         self, rows: list[EncodedRow], tokens: RowTokens
@@ -329,11 +329,13 @@ def parse_requests(
     once_by, group_by = options.names("onceBy"), options.names("groupBy")
     is_once = options.flag("once", True)
     _check_once(options, is_once, once_by, group_by)
-    mapping = _parse_mapping(options, schema, [*once_by, *group_by])
+    conditions = Conditions.parse(options, schema)
+    mapping = _parse_mapping(options, schema, conditions.sources, [*once_by, *group_by])
+    conditions.check(mapping)
     retention_ms = options.whole("onceRetentionMs", None if once_by else retention_ms)
     return RequestBuilder(
         mapping,
-        parse_conditions(options, mapping, schema),
+        conditions,
         options.choice("nulls", ("leave", "delete"), "leave") == "delete",
         is_once,
         Naming.parse("onceBy", once_by, schema) if once_by else None,
@@ -344,11 +346,11 @@ def parse_requests(
 
 
 def _parse_mapping(
-    options: SourceOptions, schema: StructType, naming: Sequence[str]
+    options: SourceOptions, schema: StructType, sources: list[str], naming: list[str]
 ) -> TableMapping:
     """Return the mapping of a write. Columns that have timestamps or assertions are no cells, nor
     are those that name something, unless the mapping names them too."""
-    definition, sources = read_definition(options, schema), name_sources(options)
+    definition = read_definition(options, schema)
     row = {column.name for column in definition.row}
     mapped = row | {column.name for column in definition.columns}
     both = sorted(mapped.intersection(sources))
