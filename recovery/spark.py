@@ -1,8 +1,8 @@
-"""fsck on the executors of Spark: shares of the tables, each looked at by a task of its own.
+"""fsck on the executors of Spark: shares of the tables, each checked by a task of its own.
 
 A task does for its rows what `fsck.check` does for all, and, where it repairs, what `repair_all`
-does: it looks again first, so that a task that Spark runs twice, or again after its death, harms
-nothing. What a task that died had repaired is not among the findings: it is found no more.
+does: it reads again first, so that a task that Spark runs twice, or again after its death, harms
+nothing. What a task had repaired before it died is not among the findings any more.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -17,7 +18,6 @@ from multiprocessing import cpu_count
 from pathlib import Path
 from re import fullmatch
 from tempfile import TemporaryDirectory
-from threading import Thread
 from typing import Any, NamedTuple
 
 from recovery.documents import finding_document, result_document
@@ -41,8 +41,9 @@ with import_extra("spark"):
     from pyspark.sql.datasource import DataSourceReader, InputPartition
     from pyspark.sql.types import StringType, StructField, StructType
 
+    from txn.spark.definitions import check_columns
     from txn.spark.options import SourceOptions
-    from txn.spark.reader import PARTITIONS, divide_ranges, parse_partitions
+    from txn.spark.ranges import PARTITIONS, divide_ranges, parse_partitions
     from txn.spark.session import local_session
 
 COLUMNS = (
@@ -52,8 +53,8 @@ COLUMNS = (
 FINDINGS_SCHEMA = StructType([StructField(name, StringType()) for name in COLUMNS])
 """Bytes are text as everywhere here, `\\xNN` for what is not printable; facts is a JSON object.
 result and why are null where nothing was repaired."""
-OPTIONS = ("grace_ms", "retention_ms", "scan", PARTITIONS)
-LOOK_EVERY_S = 0.5
+OPTIONS = ("graceMs", "retentionMs", "scan", PARTITIONS)
+REPORT_EVERY_S = 0.5
 
 Found = tuple[Finding, Result | None]
 
@@ -70,7 +71,7 @@ class Inspection:
 
 
 class Share(NamedTuple):
-    """What one task looks at: rows of the transaction table, or of a table as data; or, of a fenced
+    """What one task checks: rows of the transaction table, or of a table as data; or, of a fenced
     database, the counts of the locks of these tables."""
 
     span: Span
@@ -80,7 +81,7 @@ class Share(NamedTuple):
 
 @dataclass(slots=True)
 class Seen:
-    """What a task tells beside its findings, as its last word."""
+    """What a task counts beside its findings; it comes last."""
 
     rows: int
     young: Young
@@ -103,24 +104,23 @@ def fsck(
 ) -> DataFrame:
     """Return what a crash left as a data frame, a line for each finding, found on executors.
 
-    scan: tables of data to look at as well. partitions: into how many shares a table is divided, at
+    scan: tables of data to check as well. partitions: into how many shares a table is divided, at
     most; None: into as many as Spark has cores, and on HBase into its regions.
-    Without repair the data frame looks when it is used, and each time anew. With repair all of it
-    is done when this returns, transactions first, and the data frame tells what became of each
+    Without repair the check runs when the data frame is used, and each time anew. With repair all
+    of it is done when this returns, transactions first, and the data frame has the result of each
     finding. Raises StoreError, and InvalidRequestError for a table or store that is absent.
     """
     wanted = Inspection(uri, transactions, Ages(grace_ms, retention_ms), repair, policy)
     shares = plan_shares(wanted, scan, partitions, spark.sparkContext.defaultParallelism)
-    found = (
-        repair_shares(spark, wanted, shares) if repair else look_at_shares(spark, wanted, shares)
-    )
+    find = repair_shares if repair else find_on_executors
+    found = find(spark, wanted, shares)
     return spark.createDataFrame(found.flatMap(list_lines), FINDINGS_SCHEMA, verifySchema=False)
 
 
 def plan_shares(
     wanted: Inspection, scan: Collection[str | bytes], partitions: int | None, cores: int
 ) -> list[Share]:
-    """Divide what there is to look at: the transaction table first, then the tables of data."""
+    """Divide what there is to check: the transaction table first, then the tables of data."""
     if partitions is not None:
         check_whole("partitions", partitions, 1)
     tables = [as_bytes("scan", table) for table in scan]
@@ -137,10 +137,12 @@ def plan_shares(
         return shares
 
 
-def look_at_shares(spark: SparkSession, wanted: Inspection, shares: Sequence[Share]) -> RDD[Told]:
+def find_on_executors(
+    spark: SparkSession, wanted: Inspection, shares: Sequence[Share]
+) -> RDD[Told]:
     """Return what tasks will find, one for each share."""
     divided = spark.sparkContext.parallelize(shares, max(1, len(shares)))
-    return divided.mapPartitions(partial(look, wanted))
+    return divided.mapPartitions(partial(inspect_shares, wanted))
 
 
 def repair_shares(
@@ -149,16 +151,20 @@ def repair_shares(
     shares: Sequence[Share],
     progress: Callable[[int], None] = lambda done: None,
 ) -> RDD[Told]:
-    """Look at all shares, and repair where that is wanted; return what was found, which executors
+    """Check all shares, and repair where that is wanted; return what was found, which executors
     keep on their disks. Transactions come first: their locks are no orphans after that.
 
-    progress: is told, now and then, how many shares are done.
+    progress: gets the number of shares that are done, now and then.
     """
     stages = [[share for share in shares if share.is_data is is_data] for is_data in (False, True)]
     kept, done = [], 0
     for stage in stages if wanted.repairs else [shares]:
-        found = look_at_shares(spark, wanted, stage).persist(StorageLevel.DISK_ONLY)
-        _run(spark, found, partial(_add, progress, done))
+        found = find_on_executors(spark, wanted, stage).persist(StorageLevel.DISK_ONLY)
+
+        def report(number: int, before: int = done) -> None:
+            progress(before + number)
+
+        _run(spark, found, report)
         kept.append(found)
         done += len(stage)
         progress(done)  # Spark may not have counted its last tasks yet
@@ -170,15 +176,15 @@ def list_lines(found: Told) -> list[tuple[str | None, ...]]:
     if isinstance(found, Seen):
         return []
     finding, result = found
-    told, key = finding_document(finding), finding.key
+    document, key = finding_document(finding), finding.key
     names = (key.table, key.row, key.family, key.column) if key else (None,) * 4
     became = result_document(result) if result else {}
     line = (
-        told["kind"],
-        told["severity"],
-        told["transaction"],
+        document["kind"],
+        document["severity"],
+        document["transaction"],
         *(None if name is None else escape(name) for name in names),
-        json.dumps(told["facts"], ensure_ascii=False),
+        json.dumps(document["facts"], ensure_ascii=False),
         became.get("result"),
         became.get("why"),
     )
@@ -206,20 +212,20 @@ def open_session(master: str) -> Iterator[SparkSession]:
 
 
 class FindingsReader(DataSourceReader):
-    """`spark.read.format("txn").option("what", "findings")`: fsck as a source, which never repairs.
+    """`spark.read.format("txn").option("view", "findings")`: fsck as a view, which never repairs.
 
-    Its options beside those of all are grace_ms, retention_ms, scan (tables, with commas between
-    them) and partitions.
+    Its options beside those of all views are graceMs, retentionMs, scan (tables, with commas
+    between them) and numPartitions.
     """
+
+    known = FINDINGS_SCHEMA
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         options.check(OPTIONS)
-        unknown = sorted(set(schema.names) - set(COLUMNS))
-        if unknown:
-            raise InvalidRequestError("findings have no such column", unknown=unknown)
+        check_columns(schema, FINDINGS_SCHEMA)
         access = options.access()
         ages = Ages(
-            options.whole("grace_ms", GRACE_MS, 0), options.whole("retention_ms", RETENTION_MS, 0)
+            options.whole("graceMs", GRACE_MS, 0), options.whole("retentionMs", RETENTION_MS, 0)
         )
         name = as_bytes("transactions", access.transactions).decode()
         self._wanted = Inspection(access.uri, name, ages, policy=access.policy)
@@ -234,8 +240,8 @@ class FindingsReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         """Yield the findings of one share."""
-        for told in look(self._wanted, [partition.value]):
-            for row in list_lines(told):
+        for found in inspect_shares(self._wanted, [partition.value]):
+            for row in list_lines(found):
                 yield tuple(row[place] for place in self._places)
 
 
@@ -254,7 +260,7 @@ def _open_context(uri: str, transactions: str, policy: Policy | None) -> Context
     return replace(context, policy=policy) if policy else context
 
 
-def look(wanted: Inspection, shares: Iterable[Share]) -> Iterator[Told]:
+def inspect_shares(wanted: Inspection, shares: Iterable[Share]) -> Iterator[Told]:
     """Yield the findings of the shares, repaired where that is wanted, and what else was seen."""
     context = _open_context(wanted.uri, wanted.transactions, wanted.policy)
     seen = Seen(0, Young())
@@ -289,28 +295,24 @@ def _divide_span(
 
 
 def _run(spark: SparkSession, found: RDD[Told], progress: Callable[[int], None]) -> None:
-    """Do the work of all tasks, and tell meanwhile how many are done."""
+    """Do the work of all tasks, and report meanwhile how many are done."""
     context, group = spark.sparkContext, f"txn-fsck-{uuid.uuid4().hex}"
-    failures: list[BaseException] = []
 
     def count() -> None:
-        try:
-            context.setJobGroup(group, "txn fsck", interruptOnCancel=True)
-            found.count()
-        except Exception as error:  # noqa: BLE001  (it is raised where the work was asked for)
-            failures.append(error)
+        context.setJobGroup(group, "txn fsck", interruptOnCancel=True)
+        found.count()
 
-    worker = Thread(target=count, name="txn-fsck")
-    worker.start()
+    executor = ThreadPoolExecutor(1, "txn-fsck")
+    work = executor.submit(count)
     try:
-        while worker.is_alive():
-            worker.join(LOOK_EVERY_S)
+        while not wait([work], REPORT_EVERY_S).done:
             progress(_count_tasks(spark, group))
     except BaseException:
         context.cancelJobGroup(group)
         raise
-    if failures:
-        raise failures[0]
+    finally:
+        executor.shutdown(wait=False)
+    work.result()
 
 
 def _count_tasks(spark: SparkSession, group: str) -> int:
@@ -319,7 +321,3 @@ def _count_tasks(spark: SparkSession, group: str) -> int:
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
     stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
     return sum(stage.numCompletedTasks for stage in stages if stage)
-
-
-def _add(progress: Callable[[int], None], before: int, done: int) -> None:
-    progress(before + done)

@@ -7,23 +7,18 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated, cast
 
 import typer
 from rich.console import Console
 
 from recovery.commands.common import FOUND, JsonOption, console, print_json
-from recovery.documents import tally_document
 from txn.demo.data import DemoTables, WayName
 from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
 from txn.model import check_choice
 from txn.protocol.statuses import ProtocolName
-
-if TYPE_CHECKING:
-    from recovery.commands.flights import Repair, Report
 
 app = typer.Typer(help="See it at work on real data.", no_args_is_help=True)
 
@@ -70,8 +65,8 @@ def flights(
         str,
         typer.Option(
             metavar="WAY",
-            help="How they come into the tables: partition (commit_partition), arrow "
-            "(commit_frame), writer or stream (the format txn: a flight and its index entries are "
+            help="How they come into the tables: partition (commit_partition), arrow (the same, of "
+            "record batches), writer or stream (the format txn: a flight and its index entries are "
             "two transactions), or atomic (the same, all flights as one transaction, and then all "
             "entries as another; readers look on meanwhile).",
             parser=parse_way,
@@ -107,7 +102,7 @@ def flights(
         typer.echo(error.log, err=True)
         raise
     if as_json:
-        print_json(_document(report), pretty=True)
+        print_json(report.document(), pretty=True)
     else:
         _tell_of_tables(store, report.tables, screen)
         screen.print(f"\n[bold]{tell_end(report)}[/]", highlight=False)
@@ -146,30 +141,3 @@ def open_place(store: str | None, screen: Console) -> Iterator[str]:
             uri: str = next(server.lines())["uris"]["thrift2"]
             screen.print(f"store   `txn serve` over a temporary folder: {uri}", highlight=False)
             yield uri
-
-
-def _document(report: Report) -> dict[str, object]:
-    return {
-        "holds": report.holds,
-        "tables": asdict(report.tables),
-        "flights": report.flights,
-        "crash": report.crash and asdict(report.crash),
-        **_describe_repair(report.repair),
-        "loaded": report.loaded,
-        "sights": {table: sights.document() for table, sights in report.sights.items()},
-        "checks": [asdict(check) | {"holds": check.holds} for check in report.checks],
-    }
-
-
-def _describe_repair(repair: Repair | None) -> dict[str, object]:
-    """Return what fsck found, and its summaries of the crash, the repair and what was left."""
-    if repair is None:
-        return {}
-    return {
-        "found": {kind.value: number for kind, number in repair.found.count_kinds().items()},
-        "repaired": tally_document(repair.repaired, 0),
-        "left": {kind.value: number for kind, number in repair.left.count_kinds().items()},
-        "victim": repair.victim,
-        "before": asdict(repair.before),
-        "after": asdict(repair.after),
-    }

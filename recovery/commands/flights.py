@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, astuple, dataclass, field
 from itertools import count
@@ -23,15 +23,17 @@ from recovery import scan
 from recovery.commands.common import row_bar
 from recovery.commands.fsck import check_here, print_summary, print_tally
 from recovery.commands.show import print_explanation
+from recovery.documents import tally_document
 from recovery.findings import Ages, Finding, Kind, Tally
 from recovery.inspect import explain
 from recovery.text import count_text
 from txn.client.connect import connect
 from txn.client.engine import Engine
 from txn.demo.data import ANCHOR, DAYS, ENTRY, FAMILY, DemoTables, WayName, tables_named, unpack
-from txn.demo.looking import Sight, Sights, looking
 from txn.demo.processes import Job, Line
-from txn.demo.reconcile import ProofCheck
+from txn.demo.proof import ProofCheck
+from txn.demo.readers import Sight, Sights, watch_tables
+from txn.documents import Document
 from txn.errors import InvalidRequestError
 from txn.protocol.protocols import protocol_key
 from txn.protocol.statuses import ProtocolName, Status
@@ -71,14 +73,15 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What fsck found after the crash, what became of it, and what it found after that.
+    """What fsck found after the crash, how the repair ended, and what was left after it.
 
-    victim: the row key of the transaction that was explained, if there was one.
+    found, left: findings by their kinds. repaired: as `tally_document`. victim: the row key of the
+    transaction that was explained, if there was one.
     """
 
-    found: Tally
-    repaired: Tally
-    left: Tally
+    found: Mapping[str, int]
+    repaired: Document
+    left: Mapping[str, int]
     victim: str | None
     before: Contents
     after: Contents
@@ -86,7 +89,7 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What happened. sights: what readers saw of tables that were written atomically."""
+    """What happened. sights: how often readers saw what of tables that were written atomically."""
 
     tables: DemoTables
     flights: int
@@ -94,26 +97,31 @@ class Report:
     checks: Sequence[ProofCheck]
     crash: JobCrash | None = None
     repair: Repair | None = None
-    sights: Mapping[str, Sights] = field(default_factory=dict)
+    sights: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def holds(self) -> bool:
         """Whether every check holds and the repair left nothing."""
-        is_repaired = self.repair is None or not self.repair.left.found
+        is_repaired = self.repair is None or not self.repair.left
         return is_repaired and all(check.holds for check in self.checks)
+
+    def document(self) -> Document:
+        """Return what `--json` prints."""
+        document = asdict(self)
+        document |= document.pop("repair") or {}
+        checks = [asdict(check) | {"holds": check.holds} for check in self.checks]
+        return document | {"holds": self.holds, "checks": checks}
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
     """What the story is told of: a store that several processes can open, and tables in it.
 
-    days: how many of the year, from its first. by: the way into the tables. place: a folder for the
-    job's files.
+    by: the way into the tables. place: a folder for the job's files.
     """
 
     uri: str
     tables: DemoTables
-    days: int
     by: WayName
     place: Path
     out: Console
@@ -127,11 +135,17 @@ class Story:
         """Open the store."""
         return connect(self.uri, transactions=self.tables.transactions, protocol=protocol)
 
-    def start_job(self, csv: Path, *more: str) -> Job:
-        """Start the Spark job."""
-        asked = ["--store", self.uri, "--csv", str(csv), "--days", str(self.days)]
-        asked += ["--tables", self.tables.flights, "--folder", str(self.place), "--by", self.by]
-        return Job(JOB, [*asked, *more], self.place)
+    @contextmanager
+    def run_job(self, csv: Path, *more: str) -> Iterator[tuple[Job, Iterator[Line]]]:
+        """Run the Spark job; yield it, and the lines that it says, which a bar shows."""
+        asked = ["--store", self.uri, "--tables", self.tables.flights, "--csv", str(csv)]
+        asked += ["--folder", str(self.place), "--by", self.by]
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        with (
+            Job(JOB, [*asked, *more], self.place) as job,
+            Progress(*columns, TimeElapsedColumn(), console=self.out) as progress,
+        ):
+            yield job, show_lines(job.lines(), progress)
 
 
 def run_demo(
@@ -156,26 +170,24 @@ def run_demo(
         raise InvalidRequestError("the job's processes cannot share memory", store=uri)
     tables = tables_named(name)
     with tempfile.TemporaryDirectory(prefix="hbase-txn-flights-") as place:
-        story = Story(uri, tables, days, by, Path(place), out)
+        story = Story(uri, tables, by, Path(place), out)
         make_tables(story, protocol)
         out.print(f"tables  {'  '.join(astuple(tables))}", highlight=False)
         csv = unpack(story.place, days)
         killed, repair = None, None
-        readers = looking(uri, tables, csv, days) if by == "atomic" else no_readers()
+        readers: AbstractContextManager[Mapping[str, Sights]] = nullcontext({})
+        if by == "atomic":
+            readers = watch_tables(uri, tables, csv)
         with readers as sights:
             if crash:
                 killed = load_and_kill(story, csv)
                 repair = repair_crash(story)
             flights, loaded, checks = load_and_prove(story, csv)
     checks += check_sights(sights)
-    report = Report(tables, flights, loaded, checks, killed, repair, sights)
+    seen = {table: each.document() for table, each in sights.items()}
+    report = Report(tables, flights, loaded, checks, killed, repair, seen)
     show_checks(report, out)
     return report
-
-
-def no_readers() -> AbstractContextManager[Mapping[str, Sights]]:
-    """Return what sees nothing."""
-    return nullcontext({})
 
 
 def make_tables(story: Story, protocol: ProtocolName | None) -> None:
@@ -199,20 +211,23 @@ def make_tables(story: Story, protocol: ProtocolName | None) -> None:
 def load_and_kill(story: Story, csv: Path) -> JobCrash:
     """Run the job; kill its Python workers when a third is in, and all of it at two thirds."""
     total = workers = 0
-    last = Line(event="")
+    last: Line = {"done": 0, "transactions": 0}
     story.begin("Load the flights with Spark, and kill the job part way")
-    with story.start_job(csv) as job, bar(story.out) as show:
-        for line in job.lines():
-            total, done, last = how_many(line, total), show(line), line
-            if total and not workers and done >= total / 3:
+    with story.run_job(csv) as (job, lines):
+        for line in lines:
+            if line["event"] == "total":
+                total = line["steps"]
+            elif line["event"] == "progress":
+                last = line
+            if total and not workers and last["done"] >= total / 3:
                 workers = job.kill_workers()
                 killed = count_text(workers, "Python worker")
                 story.out.print(f"Killed {killed}. Spark starts others and repeats their tasks.")
-            if total and done >= 2 * total / 3:
+            if total and last["done"] >= 2 * total / 3:
                 break
         if story.by != "atomic":
             stop_half_done(story, job)
-        crash = JobCrash(count_ended(last), workers, job.kill(), last.get("parts", 0))
+        crash = JobCrash(last["transactions"], workers, job.kill(), last.get("parts", 0))
     story.out.print(tell_crash(crash, total))
     return crash
 
@@ -252,18 +267,6 @@ def has_both_kinds(engine: Engine) -> bool:
     return any(each.is_undecided for each in statuses) and any(each.is_decided for each in statuses)
 
 
-def how_many(line: Line, before: int) -> int:
-    """Return how much there is to do, if the line tells: parts, or else transactions."""
-    if line["event"] != "total":
-        return before
-    return int(line["parts"] if "parts" in line else line["transactions"])
-
-
-def count_ended(line: Line) -> int:
-    """Return how many transactions are in by what the job says."""
-    return int(line.get("committed", 0) + line.get("repeated", 0))
-
-
 # ------------------------------------------------------------------------------ the repair
 
 
@@ -294,8 +297,19 @@ def repair_crash(story: Story) -> Repair:
         _, left = run_fsck(do_repair=False)
         after = count_contents(engine, story.tables)
     show_contents(before, after, story.out)
-    name = None if victim is None else escape(victim)
-    return Repair(found, repaired, left, name, before, after)
+    return Repair(
+        count_kinds(found),
+        tally_document(repaired, 0),
+        count_kinds(left),
+        None if victim is None else escape(victim),
+        before,
+        after,
+    )
+
+
+def count_kinds(tally: Tally) -> dict[str, int]:
+    """Return how many findings there were of each kind, by its name."""
+    return {kind.value: number for kind, number in tally.count_kinds().items()}
 
 
 def choose_victim(findings: Sequence[Finding]) -> bytes | None:
@@ -309,8 +323,7 @@ def choose_victim(findings: Sequence[Finding]) -> bytes | None:
 
 def count_contents(engine: Engine, tables: DemoTables) -> Contents:
     """Count the rows that a plain reader sees, the locks, and the unfinished transactions."""
-    data = [tables.flights.encode(), tables.indexes.encode()]
-    held = scan.summary(engine.context, data)
+    held = scan.summary(engine.context, [tables.flights.encode(), tables.indexes.encode()])
     return Contents(
         flights=count_rows(engine, tables.flights, ANCHOR),
         index_entries=count_rows(engine, tables.indexes, ENTRY),
@@ -332,9 +345,8 @@ def load_and_prove(story: Story, csv: Path) -> tuple[int, Line, list[ProofCheck]
     """Run the job to its end; return how many flights there are, its counts and its checks."""
     flights, loaded, checks = 0, Line(), list[ProofCheck]()
     story.begin("Run the job to its end, and compare every cell with the source")
-    with story.start_job(csv, "--reconcile") as job, bar(story.out) as show:
-        for line in job.lines():
-            show(line)
+    with story.run_job(csv, "--reconcile") as (_, lines):
+        for line in lines:
             match line.pop("event"):
                 case "total":
                     flights = line["flights"]
@@ -353,30 +365,21 @@ def check_sights(sights: Mapping[str, Sights]) -> Iterator[ProofCheck]:
         yield ProofCheck(f"{name}: all, and later less", 0, seen.lost)
 
 
-# ------------------------------------------------------------------------------- the telling
+# ------------------------------------------------------------------------------ the output
 
 
-@contextmanager
-def bar(out: Console) -> Iterator[Callable[[Line], int]]:
-    """Show a bar; yield what takes a line of the job and returns how much is in: transactions, or
-    the parts of those that have any."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=out) as progress:
-        task = progress.add_task("starting Spark", total=None)
-
-        def show(line: Line) -> int:
-            done = int(line.get("parts", count_ended(line)))
-            match line["event"]:
-                case "total":
-                    progress.update(task, description="loading", total=how_many(line, 0))
-                    return 0
-                case "loaded":
-                    progress.update(task, description="proving", completed=progress.tasks[0].total)
-                case "progress":
-                    progress.update(task, completed=done)
-            return done
-
-        yield show
+def show_lines(lines: Iterator[Line], progress: Progress) -> Iterator[Line]:
+    """Yield the lines of a job, and show in a bar how far it is."""
+    bar = progress.add_task("starting Spark", total=None)
+    for line in lines:
+        match line["event"]:
+            case "total":
+                progress.update(bar, description="loading", total=line["steps"])
+            case "progress":
+                progress.update(bar, completed=line["done"])
+            case "loaded":
+                progress.update(bar, description="proving", completed=progress.tasks[0].total)
+        yield line
 
 
 def show_contents(before: Contents, after: Contents, out: Console) -> None:
@@ -389,19 +392,14 @@ def show_contents(before: Contents, after: Contents, out: Console) -> None:
     out.print(table)
 
 
-def show_sights(sights: Mapping[str, Sights], out: Console) -> None:
-    """Print how often readers saw what of each table."""
-    for table, seen in sights.items():
-        saw = ", ".join(f"{what} {count} times" for what, count in seen.document().items())
-        out.print(f"readers saw of {table}: {saw}")
-
-
 def show_checks(report: Report, out: Console) -> None:
-    """Print what was counted, what it had to be, and whether it all holds."""
+    """Print what was counted and seen, what it had to be, and whether it all holds."""
     counted = {**report.loaded, "committed before": report.loaded["repeated"], "repeated": 0}
     told = ", ".join(f"{number:,} {name}" for name, number in counted.items() if number)
     out.print(f"This run: {told}.")
-    show_sights(report.sights, out)
+    for name, sights in report.sights.items():
+        saw = ", ".join(f"{what} {count} times" for what, count in sights.items())
+        out.print(f"readers saw of {name}: {saw}")
     table = Table("check", "expected", "found", "")
     for each in report.checks:
         verdict = "[green]holds[/]" if each.holds else "[red]broken[/]"
@@ -417,9 +415,9 @@ def tell_end(report: Report) -> str:
     repair = report.repair
     if repair is None:
         return f"Proven: {flights}."
-    if not repair.found.found:
+    if not repair.found:
         return f"Killed part way, with no transaction half done: {flights}."
-    forward, back = repair.repaired.rolled_forward, repair.repaired.rolled_back
+    forward, back = repair.repaired["rolled_forward"], repair.repaired["rolled_back"]
     return (
         f"Killed with {count_text(forward + back, 'transaction')} half done: {forward:,} rolled "
         f"forward, {back:,} rolled back, and {flights}."

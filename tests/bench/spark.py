@@ -46,7 +46,7 @@ from txn.clock import SystemClock
 from txn.model import Edit, Family
 from txn.spark.session import local_session
 from txn.spark.source import register
-from txn.spark.tasks import BATCH
+from txn.spark.writer import BATCH
 from txn.stores import open_store
 from txn.stores.base import Store
 

@@ -87,7 +87,7 @@ def write_range(
     counts = Counts.of(spark)
     frame = spark.range(0, rows, 1, parts)
     frame = _make_trouble(frame, trouble).selectExpr("id", "string(id) v")
-    given = {**options, "counts": counts.name_accumulators()}
+    given = {**options, "counts": counts.name_accumulator()}
     frame.write.format("txn").mode("append").options(**given).save()
     return asdict(counts.summary())
 
@@ -105,7 +105,7 @@ def write_stream(
     counts = Counts.of(spark)
     stream = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).csv(source)
     frame = _make_trouble(stream, trouble).selectExpr("id", "string(id) v")
-    given = {**options, "counts": counts.name_accumulators(), "checkpointLocation": checkpoint}
+    given = {**options, "counts": counts.name_accumulator(), "checkpointLocation": checkpoint}
     query = frame.writeStream.format("txn").options(**given).trigger(availableNow=True).start()
     query.awaitTermination()
     return asdict(counts.summary())

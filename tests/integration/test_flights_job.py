@@ -296,8 +296,7 @@ def test_a_job_that_spark_gives_up_says_why(tmp_path: Path) -> None:
     store = f"embedded://{tmp_path}/store"
     connect(store).close()
     csv = unpack(tmp_path, 1)
-    asked = ["--store", store, "--csv", str(csv), "--days", "1", "--tables", "none"]
-    asked += ["--folder", str(tmp_path)]
+    asked = ["--store", store, "--csv", str(csv), "--tables", "none", "--folder", str(tmp_path)]
     with Job("txn.demo.job", asked, tmp_path) as job, pytest.raises(JobError) as caught:
         list(job.lines())
     assert "no such transaction table" in caught.value.log

@@ -11,7 +11,7 @@ from txn import Engine, Key, connect
 from txn.demo.data import FAMILY, WayName, flight_request, flight_row, tables_named, unpack
 from txn.demo.job import read_flights
 from txn.demo.loading import WAYS, Load, token
-from txn.demo.reconcile import reconcile
+from txn.demo.proof import reconcile
 from txn.model import Check, Edit
 from txn.protocol.row import child_key, column, status_key
 from txn.protocol.statuses import Status
@@ -24,7 +24,7 @@ DAMAGE_AT = 1 << 42  # a timestamp (ms) later than any that the test's commits g
 @pytest.fixture(scope="module")
 def flights(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
     csv = unpack(tmp_path_factory.mktemp("csv"), 1)
-    known = read_flights(spark, csv, 1).where("tailnum is not null and dep_time is not null")
+    known = read_flights(spark, csv).where("tailnum is not null and dep_time is not null")
     return known.limit(20).cache()
 
 
@@ -50,7 +50,7 @@ def test_each_way_brings_every_flight_once(
         engine.ensure_table(TABLES.flights, [FAMILY])
         engine.ensure_table(TABLES.indexes, [FAMILY])
     way = WAYS[name]
-    transactions = way.count_wholes(20)["transactions"]
+    transactions = way.count_transactions(20)
     first, again = Counts.of(spark), Counts.of(spark)
     for counts in (first, again):
         way.run(Load(uri, TABLES, flights, counts, tmp_path), 20)

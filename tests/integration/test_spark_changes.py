@@ -22,14 +22,8 @@ from txn.errors import InvalidRequestError
 from txn.protocol.statuses import ProtocolName, Status
 from txn.reading.feed import Bounds, ChangeFeed, ChangesLostError, Offset, read_changes
 from txn.spark import register
-from txn.spark.changes import (
-    CHANGES,
-    ChangeReader,
-    choose_columns,
-    open_change_reader,
-    read_feed_options,
-    refuse_rowless,
-)
+from txn.spark.changes import CHANGES, ChangeReader, FeedOptions, refuse_rowless
+from txn.spark.definitions import check_columns
 from txn.spark.options import SourceOptions
 from txn.stores import open_store
 from txn.testing.faulty import NO_FAULT, Call, Fault, FaultyStore
@@ -49,7 +43,9 @@ class Stream:
         self.checkpoint = folder / "checkpoint"
         self.batches: dict[int, list[list[Row]]] = {}
         self._reader = spark.readStream.format("txn").option("uri", uri).option("delay_ms", 0)
-        self._reader = self._reader.options(**{"what": "changes", "start": "earliest", **options})
+        self._reader = self._reader.options(
+            **{"view": "changes", "startingOffsets": "earliest", **options}
+        )
 
     def run(self) -> None:
         """Let it tell all that is decided now, and end."""
@@ -146,7 +142,7 @@ def test_each_transaction_is_told_once(
 ) -> None:
     """Over restarts, batch by batch; one that was held while offsets passed it is told when it has
     decided; and a batch whose end Spark forgot is told again as it was."""
-    stream = Stream(spark, uri, tmp_path, max_transactions=4)
+    stream = Stream(spark, uri, tmp_path, maxTransactionsPerTrigger=4)
     with engine_on(uri, protocol=protocol, salt_buckets=salt_buckets) as engine:
         done = [commit(engine, i % 3, f"first {i}") for i in range(5)]
         held = Held(uri, Key("held", "f", "v", "rows"))
@@ -168,7 +164,7 @@ def test_each_transaction_is_told_once(
 
 def test_a_running_query_tells_what_happens(spark: SparkSession, uri: str, tmp_path: Path) -> None:
     """It begins with the next transaction, and tells of deletes, versions and the time."""
-    stream = Stream(spark, uri, tmp_path, start="latest", tables="rows")
+    stream = Stream(spark, uri, tmp_path, startingOffsets="latest", tables="rows")
     with engine_on(uri) as engine:
         commit(engine, "a", "before")
         engine.context.clock.sleep_ms(20)
@@ -200,7 +196,7 @@ def test_a_first_batch_that_did_not_end_begins_where_it_began(
 ) -> None:
     """A query that is told `latest`, and dies in its first batches, must not begin anew at a later
     latest: what was committed meanwhile would be skipped."""
-    stream = Stream(spark, uri, tmp_path, start="latest")
+    stream = Stream(spark, uri, tmp_path, startingOffsets="latest")
     with engine_on(uri) as engine:
         commit(engine, "a", "before")
         stream.run()
@@ -218,7 +214,7 @@ def given(**options: str) -> SourceOptions:
     ("options", "told"),
     [
         ({"begin": "latest"}, "unknown option"),
-        ({"start": "yesterday"}, "unknown value.*earliest"),
+        ({"startingOffsets": "yesterday"}, "unknown value.*earliest"),
         ({"delay_ms": "-1"}, "whole number"),
         ({"rowless": "maybe"}, "unknown value"),
     ],
@@ -226,14 +222,14 @@ def given(**options: str) -> SourceOptions:
 def test_wrong_options_are_refused(options: dict[str, str], told: str) -> None:
     """Before anything is read, and by name."""
     with pytest.raises(InvalidRequestError, match=told):
-        read_feed_options(given(**options))
+        FeedOptions.parse(given(**options))
 
 
 @pytest.mark.parametrize("field", [("transaction", BinaryType()), ("balance", LongType())])
 def test_a_schema_of_something_else_is_refused(field: tuple[str, DataType]) -> None:
     """A feed has its own columns, whatever the rows of the tables mean."""
-    with pytest.raises(InvalidRequestError, match="not a column of a change"):
-        choose_columns(StructType().add(*field))
+    with pytest.raises(InvalidRequestError, match="no such column"):
+        check_columns(StructType().add(*field), CHANGES)
 
 
 def test_a_feed_that_cannot_tell_of_all_is_refused() -> None:
@@ -266,7 +262,7 @@ def test_columns_can_be_left_out(uri: str) -> None:
     with engine_on(uri) as engine:
         done = commit(engine, "a", "1")
         schema = StructType([CHANGES["transaction"], CHANGES["row"]])
-        assert read_by_hand(given(uri=uri, delay_ms="0", start="earliest"), schema) == [
+        assert read_by_hand(given(uri=uri, delay_ms="0", startingOffsets="earliest"), schema) == [
             (done, b"a")
         ]
 
@@ -277,20 +273,20 @@ def test_an_offset_that_is_too_old_is_an_error(uri: str) -> None:
     with engine_on(uri) as engine:
         done = commit(engine, "a", "1")
         with pytest.raises(ChangesLostError, match="older than transaction rows are kept for"):
-            read_by_hand(given(uri=uri, start="1"), schema)
-        lenient = given(uri=uri, start="1", delay_ms="0", fail_on_data_loss="false")
+            read_by_hand(given(uri=uri, startingOffsets="1"), schema)
+        lenient = given(uri=uri, startingOffsets="1", delay_ms="0", fail_on_data_loss="false")
         assert read_by_hand(lenient, schema) == [(done,)]
 
 
 def read_by_hand(options: SourceOptions, schema: StructType) -> list[tuple[Any, ...]]:
     """Do what Spark does with a reader for the first two batches."""
-    reader = open_change_reader(options, schema)
+    reader = ChangeReader(options, schema)
     try:
         limit = reader.getDefaultReadLimit()
         start = reader.latestOffset(reader.initialOffset(), limit)
         end = reader.latestOffset(start, limit)
         assert reader.partitions(reader.initialOffset(), start) == []
-        copy = pickle.loads(pickle.dumps(open_change_reader(options, schema)))
+        copy = pickle.loads(pickle.dumps(ChangeReader(options, schema)))
         return [row for part in reader.partitions(start, end) for row in copy.read(part)]
     finally:
         reader.stop()
@@ -300,7 +296,7 @@ def test_a_query_without_news_looks_seldom(uri: str) -> None:
     """Spark asks a hundred times a second, and each look is a scan."""
     with engine_on(uri):
         pass
-    reader = open_change_reader(given(uri=uri, delay_ms="0", start="latest"), CHANGES)
+    reader = ChangeReader(given(uri=uri, delay_ms="0", startingOffsets="latest"), CHANGES)
     try:
         start = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
         looks = [count_looks(reader, start) for _ in range(20)]

@@ -25,8 +25,8 @@ from recovery.spark import (
     Share,
     Told,
     fsck,
+    inspect_shares,
     list_lines,
-    look,
     plan_shares,
     repair_shares,
 )
@@ -83,7 +83,7 @@ def test_executors_find_counts_that_went_back(tmp_path: Path) -> None:
         assert at is not None
         engine.context.store.write([Edit(first.row_lock, b"1", at.timestamp)])
     shares = plan_shares(Inspection(uri, "txn", Ages(0)), [TABLE], 2, cores=2)
-    told = [each for each in look(Inspection(uri, "txn", Ages(0)), shares)]
+    told = [each for each in inspect_shares(Inspection(uri, "txn", Ages(0)), shares)]
     (found,) = (row for each in told for row in list_lines(each))
     assert [found] == find_here(uri) and found[0] == Kind.FOREIGN_CELL.value
 
@@ -120,7 +120,7 @@ def look_and_die(wanted: Inspection, killed: str, shares: Iterable[Share]) -> It
     """Kill this worker after the second repair of each kind of share, once."""
     for share in shares:
         mark = Path(f"{killed}-{share.is_data}")
-        for number, told in enumerate(look(wanted, [share])):
+        for number, told in enumerate(inspect_shares(wanted, [share])):
             if number == 1 and not mark.exists():
                 mark.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -130,8 +130,10 @@ def look_and_die(wanted: Inspection, killed: str, shares: Iterable[Share]) -> It
 def test_findings_are_a_source_of_spark(spark: SparkSession, uri: str) -> None:
     """SQL over them needs no Python."""
     register(spark)
-    source = spark.read.format("txn").option("uri", uri).option("what", "findings")
-    found = source.option("grace_ms", 0).option("scan", f"{TABLE}").option("partitions", 2).load()
+    source = spark.read.format("txn").option("uri", uri).option("view", "findings")
+    found = (
+        source.option("grace_ms", 0).option("scan", f"{TABLE}").option("numPartitions", 2).load()
+    )
     assert collect(found) == find_here(uri)
     kinds = sorted(row[0] for row in found.select("kind").collect())
     assert kinds == sorted(str(row[0]) for row in find_here(uri))

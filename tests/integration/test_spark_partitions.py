@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -28,7 +29,7 @@ from txn import (
 from txn.protocol.codec import decode_marker
 from txn.protocol.row import marker_key
 from txn.protocol.statuses import ProtocolName
-from txn.spark import PartitionError, Summary, commit_arrow, commit_partition, committing
+from txn.spark import PartitionError, Summary, commit_partition, partitions
 from txn.spark.workers import Access, open_worker
 
 pytestmark = pytest.mark.fast
@@ -60,7 +61,7 @@ def test_large_rows_are_committed_a_few_at_a_time(
     uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker has no memory for a batch of 500 rows of a megabyte each."""
-    monkeypatch.setattr(committing, "BATCH_BYTES", 1_000)
+    monkeypatch.setattr(partitions, "BATCH_BYTES", 1_000)
     ahead = []
 
     def request(row: int) -> Request:
@@ -218,24 +219,20 @@ def test_a_partition_commits_through_a_server(tmp_path: Path) -> None:
         open_worker(Access(uri, "rows")).engine.close()
 
 
-def test_record_batches_are_committed_row_by_row(uri: str) -> None:
-    """What `mapInArrow` calls gets the rows in batches of its own, and owes one row for all."""
-    numbers = [pa.RecordBatch.from_pylist([{"n": n} for n in part]) for part in ([1, 2], [3], [])]
-    task = commit_arrow(
-        uri, lambda row: absent_request(row["n"]), once=lambda row: token(row["n"]), table="rows"
-    )
-    told = [row for some in task(iter(numbers)) for row in some.to_pylist()]
-    nothing = {"repeated": 0, "refused": 0, "conflicts": 0, "helped": 0}
-    assert told == [{"committed": 3} | nothing]
-    assert stored(uri, range(5)) == [1, 2, 3]
-
-
-@pytest.mark.parametrize("wrong", [{"on_assertion": "ignore"}, {"ack": "done"}, {"batch": 0}])
-def test_a_wrong_word_of_a_frame_is_refused_before_its_job(uri: str, wrong: dict[str, Any]) -> None:
-    """An error of a task comes four times, with two stacks, after minutes of reading."""
-    (name,) = wrong
-    with pytest.raises(InvalidRequestError, match=f"^{name} "):
-        commit_arrow(uri, absent_request, **wrong)
+def test_record_batches_and_frames_are_committed_row_by_row(uri: str) -> None:
+    """`mapInArrow` and `mapInPandas` hand the rows over in batches of their own."""
+    batches = [pa.RecordBatch.from_pylist([{"n": n} for n in part]) for part in ([1, 2], [3])]
+    frames = [pd.DataFrame({"n": part}) for part in ([4, 5], [], [6])]
+    for given in (batches, frames):
+        summary = commit_partition(
+            uri,
+            iter(given),
+            lambda row: absent_request(row["n"]),
+            once=lambda row: token(row["n"]),
+            table="rows",
+        )
+        assert summary == Summary(committed=3)
+    assert stored(uri, range(8)) == [1, 2, 3, 4, 5, 6]
 
 
 def test_outside_of_spark_the_collector_of_garbage_stays_as_it_is(uri: str) -> None:

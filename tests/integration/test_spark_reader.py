@@ -148,7 +148,7 @@ def test_every_session_is_registered_by_itself(spark: SparkSession, uri: str) ->
 
 def test_a_table_is_a_data_frame(spark: SparkSession, uri: str) -> None:
     """Each row once, an absent cell as null, and cells of other columns not at all."""
-    rows = frame(spark, uri, partitions=5).collect()
+    rows = frame(spark, uri, numPartitions=5).collect()
     assert sorted(map(tuple, rows)) == [
         (f"{number:03}", f"text {number}", number if number % 3 else None) for number in range(300)
     ]
@@ -164,8 +164,8 @@ def test_a_row_is_one_that_has_a_mapped_cell(spark: SparkSession, uri: str) -> N
 @of_one
 def test_a_job_reads_in_parts(spark: SparkSession, uri: str) -> None:
     """They are read beside each other, and again alone where a task fails."""
-    assert frame(spark, uri, partitions=4).rdd.getNumPartitions() == 4
-    assert frame(spark, uri, partitions=1).rdd.getNumPartitions() == 1
+    assert frame(spark, uri, numPartitions=4).rdd.getNumPartitions() == 4
+    assert frame(spark, uri, numPartitions=1).rdd.getNumPartitions() == 1
 
 
 @of_one
@@ -186,7 +186,7 @@ def test_a_decided_transaction_is_seen_whole_and_an_undecided_one_not(
         rules = engine.context.rules
         lock = rules.lock_of(Key("007", "d", "v", "t"))
         assert holder_of(lock, engine.context.store.read([lock])[lock])
-    rows = {row.id: row for row in frame(spark, uri, partitions=3).collect()}
+    rows = {row.id: row for row in frame(spark, uri, numPartitions=3).collect()}
     assert (rows["007"].v, rows["007"].n) == ("text 7000", 7_000)
     assert (rows["008"].v, rows["008"].n) == ("text 8", 8)
     assert rows.keys() - {"new"} == {f"{number:03}" for number in range(300)}
@@ -210,12 +210,14 @@ def plan_of(found: DataFrame) -> str:
 @pytest.mark.usefixtures("pushing")
 def test_a_filter_on_the_row_key_reads_no_other_rows(spark: SparkSession, uri: str) -> None:
     """The one filter that a table without indexes can follow."""
-    found = frame(spark, uri, pushdown=True, partitions=4).where("id >= '100' and id like '1%'")
+    found = frame(spark, uri, pushDownPredicate=True, numPartitions=4).where(
+        "id >= '100' and id like '1%'"
+    )
     found = found.where("n > 198")
     assert "n#" in plan_of(found).partition("Filter")[2]
     assert "StartsWith" not in plan_of(found)
     assert [row.n for row in found.collect()] == [199]
-    one = frame(spark, uri, pushdown=True, partitions=4).where("id = '101'")
+    one = frame(spark, uri, pushDownPredicate=True, numPartitions=4).where("id = '101'")
     assert (one.rdd.getNumPartitions(), one.count()) == (1, 1)
 
 
@@ -246,7 +248,7 @@ def test_a_bad_cell_is_named(spark: SparkSession, uri: str) -> None:
         ({"columns": "v string=x:v"}, "no such family"),
         ({"columns": "v=d:v"}, "has no type"),
         ({"colums": "v=d:v"}, "unknown option"),
-        ({"what": "row"}, "unknown value"),
+        ({"view": "row"}, "unknown value"),
     ],
 )
 def test_what_cannot_be_read_is_told_before_any_task(
@@ -314,5 +316,5 @@ def test_regions_of_hbase_are_read_beside_each_other(spark: SparkSession, hbase:
     found = frame(spark, table=table, columns="v string=d:v", **given)
     assert found.rdd.getNumPartitions() == 3
     assert sorted(row.id for row in found.collect()) == [f"{number:03}" for number in range(300)]
-    few = frame(spark, table=table, columns="v string=d:v", partitions=2, stop="150", **given)
+    few = frame(spark, table=table, columns="v string=d:v", numPartitions=2, stop="150", **given)
     assert (few.rdd.getNumPartitions(), few.count()) == (2, 150)

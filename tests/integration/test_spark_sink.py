@@ -83,7 +83,7 @@ def test_a_driver_that_is_killed_in_a_batch_is_no_loss(
     next driver runs the batch again, by the same names."""
     rows = 200
     add_file(tmp_path / "source", "a", range(rows))
-    details = arguments(uri, tmp_path, batch="20", lock_ttl_ms="300")
+    details = arguments(uri, tmp_path, batchSize="20", lock_ttl_ms="300")
     with run_application(tmp_path / "spark", "local[2]", settings=SMALL_BATCHES) as application:
         application.start(WRITE, **details, trouble={"pause_ms": 30})
         wait_until(lambda: statuses(uri)["5-COMPLETE"] >= 60)
@@ -145,7 +145,7 @@ def test_a_batch_by_hand_is_written_once_by_its_number(
     "options, mode, message",
     [
         ({}, "complete", "use the output mode append"),
-        ({"job_id": "x"}, "append", "job_id goes with once_by"),
+        ({"job_id": "x"}, "append", "jobId goes with onceBy"),
         ({"colums": "v=f:v"}, "append", "unknown option"),
     ],
 )

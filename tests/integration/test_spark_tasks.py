@@ -5,9 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from threading import Timer
+from typing import Any
 
 import pytest
 from pyspark import TaskContext
@@ -16,7 +17,7 @@ from pyspark.sql import SparkSession
 from recovery import Kind, Repaired, check, repair
 from tests.integration.spark_requests import absent_request, statuses, token
 from txn import Key, Policy, connect
-from txn.spark import Counts, Summary, commit_frame, commit_partition
+from txn.spark import Counts, Summary, commit_partition
 from txn.spark.workers import open_worker
 
 ROWS = 2_000
@@ -138,32 +139,41 @@ def test_a_worker_keeps_one_engine_for_all_its_tasks(spark: SparkSession, uri: s
         assert max(after) - min(before) == 1
 
 
-def test_a_data_frame_is_committed_by_arrow_and_counted(spark: SparkSession, uri: str) -> None:
-    """One call in the driver; a job that runs again finds what it has committed."""
+@pytest.mark.parametrize("kind", ["arrow", "pandas"])
+def test_a_data_frame_is_committed_in_batches_and_counted(
+    spark: SparkSession, uri: str, kind: str
+) -> None:
+    """Its rows come as Arrow or pandas has them; a job that runs again finds what it committed."""
     frame = spark.range(ROWS).repartition(PARTITIONS)
-    counts = Counts.of(spark)
+    map_batches = frame.mapInArrow if kind == "arrow" else frame.mapInPandas
+    first, again = Counts.of(spark), Counts.of(spark)
+    for counts in (first, again):
+        map_batches(batch_task(uri, counts), "nothing int").count()
+    assert (first.summary().committed, first.summary().repeated) == (ROWS, 0)
+    assert (again.summary().committed, again.summary().repeated) == (0, ROWS)
+    assert_each_row_once(uri, ROWS)
 
-    def commit() -> Summary:
-        return commit_frame(
-            frame,
+
+def batch_task(uri: str, counts: Counts) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    def task(batches: Iterable[Any]) -> Iterator[Any]:
+        commit_partition(
             uri,
+            batches,
             lambda row: absent_request(row["id"]),
             once=lambda row: token(row["id"]),
             table="rows",
             counts=counts,
         )
+        return iter(())
 
-    first, again = commit(), commit()
-    assert (first.committed, first.repeated) == (ROWS, 0)
-    assert (again.committed, again.repeated) == (0, ROWS)
-    assert (counts.summary().committed, counts.summary().repeated) == (ROWS, ROWS)
-    assert_each_row_once(uri, ROWS)
+    return task
 
 
 def test_a_frame_without_rows_commits_nothing(spark: SparkSession, uri: str) -> None:
     """A day on which nothing happened has no tasks, or tasks without batches, and a sum of none."""
-    empty = commit_frame(spark.range(0), uri, lambda row: absent_request(row["id"]), table="rows")
-    assert empty == Summary()
+    counts = Counts.of(spark)
+    spark.range(0).mapInArrow(batch_task(uri, counts), "nothing int").count()
+    assert counts.summary() == Summary()
 
 
 def test_the_error_of_a_frame_names_its_row(spark: SparkSession, uri: str) -> None:
@@ -171,13 +181,8 @@ def test_the_error_of_a_frame_names_its_row(spark: SparkSession, uri: str) -> No
     with connect(uri, table="rows") as engine:
         engine.commit(absent_request(7).mutations)
     with pytest.raises(Exception, match=r"PartitionError: request failed.*'id': 7"):
-        commit_frame(
-            spark.range(20),
-            uri,
-            lambda row: absent_request(row["id"]),
-            once=lambda row: token(row["id"]),
-            table="rows",
-        )
+        task = batch_task(uri, Counts.of(spark))
+        spark.range(20).mapInArrow(task, "nothing int").count()
 
 
 def test_a_worker_looks_for_garbage_less_often(spark: SparkSession, uri: str) -> None:

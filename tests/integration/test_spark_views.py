@@ -44,13 +44,13 @@ def frame(spark: SparkSession, uri: str, **options: str) -> DataFrame:
 
 def test_every_transaction_is_a_row(spark: SparkSession, uri: str) -> None:
     """What `txn ls` and `txn show` tell, to be counted and joined."""
-    rows = frame(spark, uri, what="transactions").orderBy("created", "transaction").collect()
+    rows = frame(spark, uri, view="transactions").orderBy("created", "transaction").collect()
     (first,) = [row for row in rows if row.once]
     (second,) = [row for row in rows if row.status == "2-ASSERTED"]
     assert (first.once, first.labels, first.state) == ("token", {"job": "nightly"}, "finished")
     assert first.tables == ["one", "two"]
     assert (second.state, second.keys, second.mutations, second.assertions) == ("decided", 2, 2, 1)
-    assert (second.once, second.reason, second.corrupt, second.whole) == (None,) * 4
+    assert (second.once, second.reason, second.corrupt, second.parent) == (None,) * 4
     assert second.lock_ttl_ms > 0
     assert second.bytes > 50
     assert 0 <= second.age_ms < 600_000
@@ -69,13 +69,13 @@ def test_a_time_that_no_year_holds_is_none(spark: SparkSession, uri: str) -> Non
             began = column(b"txn", row.row, b"at." + status.value)
             store.write([Edit(began, b"", 2**62)])
     store.close()
-    rows = frame(spark, uri, what="transactions").collect()
+    rows = frame(spark, uri, view="transactions").collect()
     assert {row.since for row in rows} == {None} and {row.age_ms for row in rows} == {0}
 
 
 def test_locks_that_are_held_are_rows(spark: SparkSession, uri: str) -> None:
     """Free locks stay in their cells, and are nobody's business."""
-    found = frame(spark, uri, what="locks", table="one, two")
+    found = frame(spark, uri, view="locks", table="one, two")
     rows = sorted(found.collect(), key=lambda row: row.key)
     assert [(row.table, row.row, row.family) for row in rows] == [
         ("one", "a", "d"),
@@ -83,14 +83,14 @@ def test_locks_that_are_held_are_rows(spark: SparkSession, uri: str) -> None:
     ]
     assert {row.column for row in rows} in ({"x"}, {None})
     assert {(row.status, row.state) for row in rows} == {("2-ASSERTED", "decided")}
-    other = frame(spark, uri, what="transactions").where("status = '2-ASSERTED'").first()
+    other = frame(spark, uri, view="transactions").where("status = '2-ASSERTED'").first()
     assert other is not None
     assert {row.holder for row in rows} == {other.transaction}
 
 
 def test_some_columns_are_enough(spark: SparkSession, uri: str) -> None:
     """Spark tells a source of Python nothing of the columns that it wants: a schema does."""
-    reading = spark.read.format("txn").options(uri=uri, what="transactions")
+    reading = spark.read.format("txn").options(uri=uri, view="transactions")
     found = reading.schema("status string, keys int").load()
     assert ("2-ASSERTED", 2) in [tuple(row) for row in found.collect()]
     with pytest.raises(PySparkException, match="no such column"):
@@ -100,6 +100,6 @@ def test_some_columns_are_enough(spark: SparkSession, uri: str) -> None:
 def test_locks_of_no_table_are_refused(spark: SparkSession, uri: str) -> None:
     """To find none is an answer that may be believed."""
     with pytest.raises(PySparkException, match="option='table'"):
-        frame(spark, uri, what="locks").collect()
+        frame(spark, uri, view="locks").collect()
     with pytest.raises(PySparkException, match="no such table"):
-        frame(spark, uri, what="locks", table="onetwo").collect()
+        frame(spark, uri, view="locks", table="onetwo").collect()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.integration.spark_requests import patch_request, statuses
 from tests.tracing import PROVIDER, SPANS_VARIABLE, id_of, read_spans, traced
 from txn import Delete, Key, Mutation, connect
-from txn.spark import Counts, Summary, commit_frame, register
+from txn.spark import Counts, Summary, commit_partition, register
 from txn.tracing import capture_trace
 
 ID = "id as text"
@@ -60,7 +61,7 @@ def test_each_row_is_a_transaction_and_is_counted(spark: SparkSession, uri: str)
     """A data frame in, each row committed, the numbers in the driver: the whole use."""
     counts = Counts.of(spark)
     frame = spark.range(1000).selectExpr("id", "string(id * 2) v").repartition(3)
-    write(frame, uri, counts=counts.name_accumulators(), batch=100)
+    write(frame, uri, counts=counts.name_accumulator(), batchSize=100)
     assert scan(uri) == {str(number): {"v": str(number * 2)} for number in range(1000)}
     assert counts.summary() == Summary(committed=1000)
     assert versions(uri) == 1000
@@ -70,7 +71,7 @@ def test_rows_that_are_equal_are_each_written(spark: SparkSession, uri: str) -> 
     """A token of what a row is must not take the second one for the first one again."""
     counts = Counts.of(spark)
     frame = spark.createDataFrame([(1, "a"), (1, "a"), (1, "a")], "id long, v string").coalesce(1)
-    write(frame, uri, counts=counts.name_accumulators())
+    write(frame, uri, counts=counts.name_accumulator())
     assert counts.summary().committed == 3
 
 
@@ -94,7 +95,7 @@ def test_rows_of_a_group_are_one_transaction(spark: SparkSession, uri: str) -> N
         columns="v=f:v",
         family="",
         group_by="g",
-        counts=counts.name_accumulators(),
+        counts=counts.name_accumulator(),
     )
     assert len(scan(uri)) == 100
     assert counts.summary().committed == versions(uri) == 10
@@ -124,7 +125,7 @@ def test_a_version_that_was_read_must_still_be_there(spark: SparkSession, uri: s
     rows = [(1, "b", seen), (2, "b", other - 1), (3, "b", None)]
     frame = spark.createDataFrame(rows, "id long, v string, seen long")
     counts = Counts.of(spark)
-    options = {"on_reject": "count", "counts": counts.name_accumulators()}
+    options = {"on_reject": "count", "counts": counts.name_accumulator()}
     write(frame, uri, if_version="seen", **options)
     assert scan(uri) == {"1": {"v": "b"}, "2": {"v": "a"}, "3": {"v": "b"}}
     assert counts.summary() == Summary(committed=2, refused=1)
@@ -155,7 +156,7 @@ def test_a_token_of_columns_outlives_the_job(spark: SparkSession, uri: str) -> N
     frame = spark.range(50).selectExpr("id", "string(id) v", "concat('event/', id) event")
     options = {"once_by": "event", "columns": "v=f:v", "family": "", "job_id": "payments"}
     for parts in (1, 3):
-        named = {**options, "counts": counts.name_accumulators()}
+        named = {**options, "counts": counts.name_accumulator()}
         write(frame.repartition(parts), uri, **named)
     assert counts.summary() == Summary(committed=50, repeated=50)
     assert versions(uri) == 50
@@ -165,9 +166,9 @@ def test_a_job_with_a_name_is_run_again_for_nothing(spark: SparkSession, uri: st
     """Without columns for a token, the name of the job and what its rows are will do."""
     frame = spark.createDataFrame([(1, "a"), (1, "a"), (2, "b")], "id long, v string").coalesce(1)
     counts = Counts.of(spark)
-    write(frame, uri, job_id="nightly", counts=counts.name_accumulators())
+    write(frame, uri, job_id="nightly", counts=counts.name_accumulator())
     shuffled = frame.sort("v", ascending=False).coalesce(1)
-    write(shuffled, uri, job_id="nightly", counts=counts.name_accumulators())
+    write(shuffled, uri, job_id="nightly", counts=counts.name_accumulator())
     assert counts.summary() == Summary(committed=3, repeated=3)
 
 
@@ -234,7 +235,7 @@ def test_the_bad_row_of_many_is_named(spark: SparkSession, uri: str) -> None:
         ({"on_reject": "fail", "rejects": "table:rejects"}, "exclude each other"),
         ({"rejects": "table:nowhere"}, "no such table"),
         ({"group_by": "id", "once_by": "v"}, "a group has one token"),
-        ({"counts": "1"}, "counts are what"),
+        ({"counts": "x"}, "counts are what"),
         ({"nulls": "zero"}, "unknown value"),
     ],
 )
@@ -278,9 +279,11 @@ def test_spans_of_tasks_are_under_the_driver_s(
     frame = spark.range(6).selectExpr("id", "string(id) v").repartition(2)
     with traced() as spans, spans.tracer.start_as_current_span("driver") as driver:
         write(frame, uri, **capture_trace())
-        done = commit_frame(frame, uri, patch_request, table="rows")
+        task = partial(commit_partition, uri, to_request=patch_request, table="rows")
+        counts = Counts.of(spark)
+        frame.foreachPartition(partial(task, counts=counts, trace=capture_trace()))
     write(frame, uri)
-    assert done == Summary(committed=6)
+    assert counts.summary() == Summary(committed=6)
     found = exported()
     assert {span["name"] for span in found} == {"txn.commit"}
     parent = f"0x{id_of(driver):016x}"

@@ -45,7 +45,7 @@ def make_store(folder: Path, protocol: ProtocolName) -> str:
 def arguments(uri: str, **trouble: Any) -> dict[str, Any]:
     """Return those of a write of ROWS in two partitions, the first of which is in trouble."""
     options = {"uri": uri, "table": "rows", "row": "id as text", "family": "f"}
-    details = {"batch": "20", "lock_ttl_ms": "300"}
+    details = {"batchSize": "20", "lock_ttl_ms": "300"}
     return {"rows": ROWS, "parts": 2, "options": {**options, **details}, "trouble": trouble}
 
 

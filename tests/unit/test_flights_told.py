@@ -11,9 +11,11 @@ from recovery.commands.flights import (
     JobCrash,
     Repair,
     Report,
+    count_kinds,
     tell_crash,
     tell_end,
 )
+from recovery.documents import tally_document
 from recovery.findings import Kind, Repaired, Tally
 from txn.demo.data import tables_named
 
@@ -25,7 +27,8 @@ def report(forward: int, back: int) -> Report:
     kinds = {Kind.DECIDED: forward, Kind.UNDECIDED: back}
     found = Tally(counts=Counter({(kind, None): number for kind, number in kinds.items()}))
     repaired = Tally(counts=Counter({(kind, Repaired): number for kind, number in kinds.items()}))
-    repair = Repair(found, repaired, Tally(), None, CONTENTS, CONTENTS)
+    documents = (count_kinds(found), tally_document(repaired, 0), {})
+    repair = Repair(*documents, None, CONTENTS, CONTENTS)
     return Report(tables_named("flights"), 842, {}, (), repair=repair)
 
 

@@ -82,6 +82,10 @@ def codec_of(name: str, kind: DataType) -> Codec:
     return make_codec(name, kind, "c")
 
 
+def decoded(codec: Codec, data: bytes) -> Any:
+    return codec.decode_array([data])[0].as_py()
+
+
 @pytest.mark.parametrize(("name", "kind", "value", "data"), CASES)
 def test_a_value_is_the_bytes_that_others_write(
     name: str, kind: DataType, value: Any, data: bytes
@@ -90,7 +94,7 @@ def test_a_value_is_the_bytes_that_others_write(
     codec = codec_of(name, kind)
     column = pa.array([None, value, value], type=codec.arrow)
     assert codec.encode(value) == data
-    assert codec.decode(data) == value
+    assert decoded(codec, data) == value
     assert codec.encode_array(column) == [None, data, data]
     assert codec.encode_array(column[1:]) == [data, data]
     assert codec.decode_array([None, data, data]).equals(column)
@@ -149,11 +153,8 @@ def test_what_is_nested_is_json_both_ways() -> None:
     ],
 )
 def test_bytes_that_are_no_value_are_refused(name: str, kind: DataType, data: bytes) -> None:
-    """The worst answer is another number; and both ways of reading must agree."""
-    refusals = (ValueError, TypeError, OverflowError, pa.ArrowInvalid)
-    with pytest.raises(refusals):
-        codec_of(name, kind).decode(data)
-    with pytest.raises(refusals):
+    """The worst answer is another number."""
+    with pytest.raises((ValueError, TypeError, OverflowError, pa.ArrowInvalid)):
         codec_of(name, kind).decode_array([None, data])
 
 
@@ -180,8 +181,8 @@ def test_an_instant_is_the_same_one_in_any_zone() -> None:
     there = NOON.astimezone(timezone(timedelta(hours=5)))
     assert codec.encode(there) == codec.encode(NOON)
     assert codec.encode(NOON.astimezone().replace(tzinfo=None)) == codec.encode(NOON)
-    assert codec.decode(b"2024-02-29T17:30:15.123456+05:00") == NOON
-    assert codec.decode(b"2024-02-29T12:30:15.123456") == NOON
+    assert decoded(codec, b"2024-02-29T17:30:15.123456+05:00") == NOON
+    assert decoded(codec, b"2024-02-29T12:30:15.123456") == NOON
 
 
 LAST_SECOND = 253_402_300_799 * 10**6

@@ -180,7 +180,7 @@ def test_a_catalog_may_join_a_row_key() -> None:
     row = row_key(mapping, "xy", 1, "end", "v")
     assert row == b"xy\0\0\0\1end"
     assert [column.to_pylist() for column in mapping.decode_rows([row])] == [["xy"], [1], ["end"]]
-    with pytest.raises(InvalidRequestError, match="not its width column='a'"):
+    with pytest.raises(InvalidRequestError, match="wrong width column='a'"):
         row_key(mapping, "x", 1, "end", "v")
     with pytest.raises(InvalidRequestError, match="does not decode"):
         mapping.decode_rows([b"xy\0\0\0\1"])

@@ -27,11 +27,11 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType
 from txn import InvalidRequestError
 from txn.model import Edit, Family, Key
 from txn.spark.codecs import make_codec, name_codec
-from txn.spark.mapping import KeyPart
+from txn.spark.mapping import MappedColumn
 from txn.spark.options import SourceOptions
-from txn.spark.reader.filters import MOST_VALUES, push_filters
-from txn.spark.reader.ranges import (
+from txn.spark.ranges import (
     ALL,
+    MAX_VALUES,
     Range,
     cut_ranges,
     divide_ranges,
@@ -39,6 +39,7 @@ from txn.spark.reader.ranges import (
     join_parts,
     parse_bounds,
     parse_partitions,
+    push_filters,
 )
 from txn.stores import open_store
 
@@ -48,8 +49,8 @@ WORDS = ["a", "a\0", "aa", "ab", "b", "ä", "\U0001f600", "zz", "\x7f"]
 NUMBERS = [0, 1, -1, 5, -5, 127, 128, -128, 2**31 - 1, -(2**31)]
 
 
-def part_of(kind: DataType, codec: str | None = None) -> KeyPart:
-    return KeyPart("id", 0, make_codec(codec or name_codec(kind, "id"), kind, "id"))
+def part_of(kind: DataType, codec: str | None = None) -> MappedColumn:
+    return MappedColumn("id", 0, make_codec(codec or name_codec(kind, "id"), kind, "id"))
 
 
 def holds(ranges: tuple[Range, ...], row: bytes) -> bool:
@@ -120,7 +121,7 @@ def test_numbers_in_an_in_are_looked_up() -> None:
         EqualTo(("id",), 7),
         StringEndsWith(("id",), "a"),
         Not(EqualTo(("id",), "a")),
-        In(("id",), tuple(map(str, range(MOST_VALUES + 1)))),
+        In(("id",), tuple(map(str, range(MAX_VALUES + 1)))),
     ],
 )
 def test_what_is_no_range_is_left_to_spark(given: Filter) -> None:
@@ -151,9 +152,9 @@ def test_bounds_are_rows_with_escapes() -> None:
 def test_a_number_of_tasks_is_whole_or_left_open() -> None:
     """Without it the store and the machine say how many there are."""
     assert parse_partitions(SourceOptions({})) is None
-    assert parse_partitions(SourceOptions({"partitions": "7"})) == 7
-    with pytest.raises(InvalidRequestError, match="option='partitions'"):
-        parse_partitions(SourceOptions({"partitions": "0"}))
+    assert parse_partitions(SourceOptions({"numPartitions": "7"})) == 7
+    with pytest.raises(InvalidRequestError, match="option='numPartitions'"):
+        parse_partitions(SourceOptions({"numPartitions": "0"}))
 
 
 def test_ranges_are_cut_at_splits_and_joined_again() -> None:

@@ -10,8 +10,7 @@ import pytest
 from pyspark.sql.types import NullType, StringType, StructField, StructType
 
 from txn import InvalidRequestError, Key, Mutation, connect
-from txn.spark import views
-from txn.spark.reader import tables
+from txn.spark import reader, views
 from txn.spark.source import TxnDataSource
 from txn.spark.views import LOCKS_SCHEMA, LocksReader
 
@@ -27,8 +26,8 @@ def make_source(**options: Any) -> TxnDataSource:
 
 def test_an_option_of_another_view_is_refused() -> None:
     """`table` for `tables` would else tell of all tables, without a word."""
-    for what in ("transactions", "findings"):
-        source = make_source(what=what, table="rows")
+    for view in ("transactions", "findings"):
+        source = make_source(view=view, table="rows")
         with pytest.raises(InvalidRequestError, match="option='table'"):
             source.reader(source.schema())
 
@@ -49,44 +48,44 @@ def test_a_column_without_a_type_is_named() -> None:
 
 def test_a_list_of_tables_may_end_with_a_comma() -> None:
     """An empty name is no table, whichever option has the list."""
-    source = make_source(what="locks", table="rows, others,")
-    reader = LocksReader(source.given, LOCKS_SCHEMA)
-    assert reader.list_tables() == [b"rows", b"others"]
+    source = make_source(view="locks", table="rows, others,")
+    view = LocksReader(source.given, LOCKS_SCHEMA)
+    assert view.list_tables() == [b"rows", b"others"]
 
 
 def test_a_table_that_is_not_there_is_named_while_a_job_is_planned() -> None:
     """Of a mistyped table there would else be no rows, and no locks."""
     rows = make_source(**{**MAPPED, "table": "absent"})
-    locks = make_source(what="locks", table="absent")
+    locks = make_source(view="locks", table="absent")
     with connect(locks.options["uri"]), connect(rows.options["uri"]):  # keeps what is in memory
-        for reader in (rows.reader(SCHEMA), locks.reader(LOCKS_SCHEMA)):
+        for planned in (rows.reader(SCHEMA), locks.reader(LOCKS_SCHEMA)):
             with pytest.raises(InvalidRequestError, match=r"no such table table=b'absent'"):
-                reader.partitions()
+                planned.partitions()
 
 
 def test_large_transactions_are_looked_at_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The parts of one data frame have a megabyte each, and a worker should not need them all."""
     monkeypatch.setattr(views, "BATCH_BYTES", 1_500)
-    source = make_source(what="transactions")
+    source = make_source(view="transactions")
     with connect(source.options["uri"], table="rows") as engine:
         engine.ensure_table("rows", ["f"])
         for row in range(4):
             engine.commit([Mutation(Key(str(row), "f", "v"), "x" * 1_000)], once=f"t-{row}")
-        reader = source.reader(source.schema())
-        found = [batch for part in reader.partitions() for batch in reader.read(part)]
+        view = source.reader(source.schema())
+        found = [batch for part in view.partitions() for batch in view.read(part)]
     assert len(found) > 1
     assert sum(batch.num_rows for batch in found if isinstance(batch, pa.RecordBatch)) == 4
 
 
 def test_large_rows_come_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four thousand rows of ten megabytes each are more than a worker has, and than Arrow takes."""
-    monkeypatch.setattr(tables, "BATCH_BYTES", 1_000)
+    monkeypatch.setattr(reader, "BATCH_BYTES", 1_000)
     source = make_source(**MAPPED)
     with connect(source.options["uri"], table="rows") as engine:
         engine.ensure_table("rows", ["f"])
         for row in range(6):
             engine.commit([Mutation(Key(str(row), "f", "v"), "x" * 400)])
-        reader = source.reader(SCHEMA)
-        (part,) = reader.partitions()
-        batches = [batch for batch in reader.read(part) if isinstance(batch, pa.RecordBatch)]
+        rows = source.reader(SCHEMA)
+        (part,) = rows.partitions()
+        batches = [batch for batch in rows.read(part) if isinstance(batch, pa.RecordBatch)]
     assert [batch.num_rows for batch in batches] == [3, 3]

@@ -18,12 +18,11 @@ from threading import Event, Thread
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
 
-from txn.demo.data import YEAR, WayName, tables_named
+from txn.demo.data import WayName, tables_named
 from txn.demo.loading import WAYS, Load
-from txn.demo.reconcile import reconcile
-from txn.spark.committing import Counts
+from txn.demo.proof import reconcile
+from txn.spark.partitions import Counts
 from txn.spark.session import local_session
 
 CORES = 2
@@ -35,11 +34,9 @@ def say(event: str, **facts: Any) -> None:
     print(json.dumps({"event": event, **facts}), flush=True)
 
 
-def read_flights(spark: SparkSession, csv: Path, days: int) -> DataFrame:
-    """Return the flights of the year's first days, every column as text, NA as null."""
-    date = f.make_date(*(f.col(name).cast("int") for name in ("year", "month", "day")))
-    last = f.date_add(f.lit(f"{YEAR}-01-01").cast("date"), days - 1)
-    return spark.read.csv(str(csv), header=True, nullValue="NA").where(date <= last)
+def read_flights(spark: SparkSession, csv: Path) -> DataFrame:
+    """Return the flights of the CSV, every column as text, NA as null."""
+    return spark.read.csv(str(csv), header=True, nullValue="NA")
 
 
 def load_flights(load: Load, by: WayName) -> int:
@@ -47,14 +44,13 @@ def load_flights(load: Load, by: WayName) -> int:
     transactions that are."""
     with saying("reading", dict):
         total = load.flights.count()
-    way, counts = WAYS[by], load.counts
-    wholes = way.count_wholes(total)
-    say("total", flights=total, **wholes)
+    way = WAYS[by]
+    say("total", flights=total, steps=way.count_steps(total))
     began_s = time.monotonic()
     with way.open_meter(load) as meter, saying("progress", meter):
         way.run(load, total)
-    say("loaded", **asdict(counts.summary()), seconds=round(time.monotonic() - began_s, 2))
-    return wholes["transactions"]
+    say("loaded", **asdict(load.counts.summary()), seconds=round(time.monotonic() - began_s, 2))
+    return way.count_transactions(total)
 
 
 @contextmanager
@@ -81,14 +77,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--store", required=True)
     parser.add_argument("--tables", type=tables_named, required=True)
     parser.add_argument("--csv", type=Path, required=True)
-    parser.add_argument("--days", type=int, required=True)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--by", choices=list(WAYS), default="partition")
     parser.add_argument("--reconcile", action="store_true")
     asked = parser.parse_args(arguments)
     with local_session("flights", asked.folder, cores=CORES) as spark:
         with saying("reading", dict):
-            flights = read_flights(spark, asked.csv, asked.days).cache()  # it is needed thrice
+            flights = read_flights(spark, asked.csv).cache()  # it is needed thrice
         load = Load(asked.store, asked.tables, flights, Counts.of(spark), asked.folder)
         transactions = load_flights(load, asked.by)
         if asked.reconcile:

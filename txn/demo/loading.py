@@ -1,21 +1,23 @@
 """The ways of the flights into the tables: a function each, which may be killed anywhere and then
 run again.
 
-By `commit_partition` and by `commit_frame` a flight with its entries in the indexes is one
-transaction. A data frame is written into one table; so by `format("txn")` the row of a flight is
-one transaction and its entries are another, in a second write. Written atomically, all flights are
-one transaction, which appears at once, and all entries are another.
+By `commit_partition`, from rows or from Arrow's batches, a flight with its entries in the indexes
+is one transaction. A data frame is written into one table; so by `format("txn")` the row of a
+flight is one transaction and its entries are another, in a second write. Written atomically, all
+flights are one transaction, which appears at once, and all entries are another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from pyspark.sql import Column, DataFrame, Row
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from txn.client.engine import Engine
@@ -34,13 +36,12 @@ from txn.policy import Policy
 from txn.protocol.row import FAMILY as OWN_FAMILY
 from txn.protocol.row import decode_row, parent_of
 from txn.protocol.statuses import Status
-from txn.spark.committing import Counts, Summary
-from txn.spark.partitions import FrameRow, HowToCommit, commit_frame, commit_partition
+from txn.spark.partitions import Counts, Summary, commit_partition
+from txn.spark.requests import make_token, name_job
 from txn.spark.source import register
-from txn.spark.tokens import make_token, name_job
 from txn.spark.workers import Access
 
-# Tasks tell of their flights when they end: there are enough of them for a job to be seen at work,
+# Tasks report their flights when they end: there are enough of them for a job to be seen at work,
 # and killed part way, and each is large enough that its start does not count.
 TASKS = 24
 TASKS_OF_A_DAY = 4
@@ -48,7 +49,7 @@ LEAST_OF_A_TASK = 50
 MOST_OF_A_TASK = 500
 # What a killed worker leaves undecided is waited for so long: the default suits clusters better.
 LEASE_MS = 2_000
-# What a task writes of a transaction in parts is one part, so that parts tell how far a job is.
+# What a task writes of a transaction in parts is one part, so that parts show how far a job is.
 PART_KEYS = MOST_OF_A_TASK * len(COLUMNS)
 
 
@@ -63,76 +64,34 @@ class Load:
     folder: Path
 
     def divide(self, total: int) -> DataFrame:
-        """Return the flights, so many, in parts: one for each task."""
+        """Return the flights, of this number, in parts: one for each task."""
         return self.flights.repartition(count_tasks(total))
+
+    def open_engine(self) -> Engine:
+        """Open an engine of the driver's."""
+        return Access(self.uri, transactions=self.tables.transactions).open_engine()
+
+    def make_task(self) -> Callable[[Iterable[Any]], Any]:
+        """Return what commits the rows, or the batches of rows, of a task: each is a mapping."""
+        return partial(
+            commit_partition,
+            self.uri,
+            to_request=partial(flight_request, self.tables),
+            once=token,
+            counts=self.counts,
+            transactions=self.tables.transactions,
+            policy=Policy(lock_ttl_ms=LEASE_MS),
+        )
+
+    def count_ended(self) -> int:
+        """Return how many transactions are in."""
+        summary = self.counts.summary()
+        return summary.committed + summary.repeated
 
 
 def count_tasks(total: int) -> int:
-    """Return how many tasks share so many flights."""
+    """Return how many tasks share this number of flights."""
     return -(-total // min(max(total // TASKS, LEAST_OF_A_TASK), MOST_OF_A_TASK))
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """A way of loading. run: does it, for so many flights. transactions: that each of them is; or
-    all of them, if the way is atomic: then each task writes a part of it."""
-
-    run: Callable[[Load, int], None]
-    transactions: int
-    is_atomic: bool = False
-
-    def count_wholes(self, total: int) -> dict[str, int]:
-        """Return how many transactions so many flights are, and how many parts those have."""
-        if self.is_atomic:
-            parts = self.transactions * count_tasks(total)
-            return {"transactions": self.transactions, "parts": parts}
-        return {"transactions": self.transactions * total}
-
-    @contextmanager
-    def open_meter(self, load: Load) -> Iterator[Callable[[], dict[str, int]]]:
-        """Yield what tells how far the job is: what became of transactions, and its parts."""
-        if not self.is_atomic:
-            yield lambda: asdict(load.counts.summary())
-            return
-        with open_engine(load) as engine:
-            yield lambda: {**asdict(load.counts.summary()), "parts": count_parts(engine)}
-
-
-# ------------------------------------------------------------- a transaction for each flight
-
-
-def load_by_partition(load: Load, total: int) -> None:
-    """Hand the rows of each task to `commit_partition`."""
-    load.divide(total).foreachPartition(partition_loader(load.uri, load.tables, load.counts))
-
-
-def partition_loader(
-    uri: str, tables: DemoTables, counts: Counts
-) -> Callable[[Iterable[Row]], None]:
-    """Return what a task does. It refers to modules and plain data only, so that it travels."""
-
-    def load_partition(rows: Iterable[Row]) -> None:
-        dictionaries = (row.asDict() for row in rows)
-        request = partial(flight_request, tables)
-        commit_partition(uri, dictionaries, request, **how_to_commit(tables, counts))
-
-    return load_partition
-
-
-def load_by_arrow(load: Load, total: int) -> None:
-    """Hand the whole data frame to `commit_frame`."""
-    request = partial(flight_request, load.tables)
-    commit_frame(load.divide(total), load.uri, request, **how_to_commit(load.tables, load.counts))
-
-
-def how_to_commit(tables: DemoTables, counts: Counts) -> HowToCommit[FrameRow]:
-    """Return what each task is told besides the store and the rows."""
-    return {
-        "once": token,
-        "counts": counts,
-        "transactions": tables.transactions,
-        "policy": Policy(lock_ttl_ms=LEASE_MS),
-    }
 
 
 def token(flight: Flight) -> str:
@@ -140,61 +99,36 @@ def token(flight: Flight) -> str:
     return f"flights/{flight_row(flight)}"
 
 
-# ------------------------------------------------------------ by the format of the data source
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way of loading. run: does it, for a number of flights. transactions: how many each flight
+    is; or all of them together, if the way is atomic: then each task writes a part of it."""
 
+    run: Callable[[Load, int], None]
+    transactions: int
+    is_atomic: bool = False
 
-def load_by_writer(load: Load, total: int) -> None:
-    """Write the flights, and then their entries. The names of flights are tokens, so that a job
-    that runs again finds what it has committed."""
-    register(load.flights.sparkSession)
-    flights = load.divide(total)
-    rows = flight_rows(flights).write.format("txn").options(**flight_options(load))
-    rows.option("once_by", "row").mode("append").save()
-    entries = entry_rows(flights).write.format("txn").options(**entry_options(load))
-    entries.option("once_by", ENTRY).mode("append").save()
+    def count_transactions(self, total: int) -> int:
+        """Return how many transactions this number of flights is."""
+        return self.transactions * (1 if self.is_atomic else total)
 
+    def count_steps(self, total: int) -> int:
+        """Return how many transactions, or parts of them, there are to write."""
+        return self.transactions * (count_tasks(total) if self.is_atomic else total)
 
-def load_by_stream(load: Load, total: int) -> None:
-    """Write the same as streams, a day a batch. What is committed already a stream that starts
-    again knows by its checkpoint, and by tokens with the numbers of its batches."""
-    spark = load.flights.sparkSession
-    register(spark)
-    days = write_days(load.flights, load.folder / "days")
-    source = spark.readStream.schema(load.flights.schema).option("maxFilesPerTrigger", 1)
-    flights = source.json(str(days)).repartition(TASKS_OF_A_DAY, "origin", "carrier", "flight")
-    for rows, options in (
-        (flight_rows(flights), flight_options(load)),
-        (entry_rows(flights), entry_options(load)),
-    ):
-        place = load.folder / f"checkpoint-{options['table']}"
-        query = rows.writeStream.format("txn").options(**options)
-        query.option("checkpointLocation", str(place)).trigger(
-            availableNow=True
-        ).start().awaitTermination()
+    @contextmanager
+    def open_meter(self, load: Load) -> Iterator[Callable[[], dict[str, int]]]:
+        """Yield what counts how far the job is: its transactions, its parts, and its steps."""
+        if not self.is_atomic:
+            yield lambda: {"done": load.count_ended(), "transactions": load.count_ended()}
+            return
+        with load.open_engine() as engine:
 
+            def count() -> dict[str, int]:
+                parts = count_parts(engine)
+                return {"done": parts, "transactions": load.count_ended(), "parts": parts}
 
-def load_atomically(load: Load, total: int) -> None:
-    """Write all flights as one transaction, and then all entries as another. Their names make a job
-    that runs again find what it has committed."""
-    register(load.flights.sparkSession)
-    flights = load.divide(total)
-    write_atomically(load, "flights", flight_rows(flights), flight_place(load))
-    write_atomically(load, "entries", entry_rows(flights), entry_place(load))
-
-
-def write_atomically(load: Load, job: str, rows: DataFrame, options: Mapping[str, str]) -> None:
-    """Write a data frame as one transaction, and count it."""
-    token = make_token(name_job(job.encode(), options["table"].encode()))
-    with open_engine(load) as engine:
-        repeated = PartsClient(engine).find_committed(token) is not None
-    write = rows.write.format("txn").options(**options, job_id=job, part_keys=str(PART_KEYS))
-    write.option("atomic", "true").mode("append").save()
-    load.counts.add(Summary(repeated=1) if repeated else Summary(committed=1))
-
-
-def open_engine(load: Load) -> Engine:
-    """Open an engine of the driver's."""
-    return Access(load.uri, transactions=load.tables.transactions).open_engine()
+            yield count
 
 
 def count_parts(engine: Engine) -> int:
@@ -205,20 +139,53 @@ def count_parts(engine: Engine) -> int:
     return sum(status not in (Status.ABORTING, Status.ABORTED) for status in statuses)
 
 
-def flight_rows(flights: DataFrame) -> DataFrame:
-    """Return the rows of the table of flights: the row key, and what is stored there."""
-    return flights.select(row_column(), *COLUMNS)
+# ------------------------------------------------------------- a transaction for each flight
 
 
-def entry_rows(flights: DataFrame) -> DataFrame:
-    """Return the rows of the indexes, those of a flight together: the row key, and the flight's."""
+def load_by_partition(load: Load, total: int) -> None:
+    """Hand the rows of each task to `commit_partition`."""
+    load.divide(total).foreachPartition(load.make_task())
+
+
+def load_by_arrow(load: Load, total: int) -> None:
+    """Hand the record batches of each task to `commit_partition`."""
+    task = load.make_task()
+
+    def load_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task(batches)
+        return iter(())
+
+    load.divide(total).mapInArrow(load_batches, "nothing int").count()
+
+
+# ------------------------------------------------------------ by the format of the data source
+
+
+class TableWrite(NamedTuple):
+    """The rows that are written to a table, and how. name: the column with the name of a row's
+    flight, whose rows are one transaction."""
+
+    rows: DataFrame
+    options: dict[str, str]
+    name: str
+
+
+def list_writes(load: Load, flights: DataFrame) -> list[TableWrite]:
+    """Return the two writes of the flights and of their entries in the indexes."""
+    register(flights.sparkSession)
+    named = flights.withColumn("row", row_column())
     row = f.col("row")
     route = f.concat(f.lit("route/"), "origin", f.lit("-"), f.coalesce("dest", f.lit("")))
     aircraft = f.concat(f.lit("aircraft/"), "tailnum")
     entries = f.array(*(f.concat(index, f.lit("/"), row) for index in (route, aircraft)))
-    named = flights.withColumn("row", row_column())
-    rows = named.select(f.explode(entries).alias("entry"), row.alias(ENTRY))
-    return rows.where("entry is not null")  # of a flight whose aircraft is not known
+    of_flights = named.select("row", *COLUMNS)
+    of_entries = named.select(f.explode(entries).alias("entry"), row.alias(ENTRY))
+    of_entries = of_entries.where("entry is not null")  # of a flight whose aircraft is not known
+    store = {"uri": load.uri, "transactions": load.tables.transactions, "family": FAMILY}
+    return [
+        TableWrite(of_flights, store | {"table": load.tables.flights, "row": "row"}, "row"),
+        TableWrite(of_entries, store | {"table": load.tables.indexes, "row": "entry"}, ENTRY),
+    ]
 
 
 def row_column() -> Column:
@@ -227,38 +194,46 @@ def row_column() -> Column:
         f.coalesce(f.col(name).cast("int"), f.lit(0))
         for name in ("year", "month", "day", "sched_dep_time")
     )
-    text = f.format_string("%s/%04d-%02d-%02d/%04d/%s%s", "origin", *numbers, "carrier", "flight")
-    return text.alias("row")
+    return f.format_string("%s/%04d-%02d-%02d/%04d/%s%s", "origin", *numbers, "carrier", "flight")
 
 
-def flight_options(load: Load) -> Mapping[str, str]:
-    """Return the options of a write of flights."""
-    return common_options(load) | flight_place(load)
+def load_by_writer(load: Load, total: int) -> None:
+    """Write the flights, and then their entries. The names of flights are tokens, so that a job
+    that runs again finds what it has committed."""
+    for rows, options, name in list_writes(load, load.divide(total)):
+        write = rows.write.format("txn").options(**options, **count_options(load))
+        write.options(groupBy=name, onceBy=name).mode("append").save()
 
 
-def entry_options(load: Load) -> Mapping[str, str]:
-    """Return the options of a write of entries: those of a flight are one transaction."""
-    return common_options(load) | entry_place(load) | {"group_by": ENTRY}
+def load_by_stream(load: Load, total: int) -> None:
+    """Write the same as streams, a day a batch. What is committed already a stream that starts
+    again knows by its checkpoint, and by tokens with the numbers of its batches."""
+    days = write_days(load.flights, load.folder / "days")
+    source = load.flights.sparkSession.readStream.schema(load.flights.schema)
+    flights = source.option("maxFilesPerTrigger", 1).json(str(days))
+    flights = flights.repartition(TASKS_OF_A_DAY, "origin", "carrier", "flight")
+    for rows, options, name in list_writes(load, flights):
+        place = load.folder / f"checkpoint-{options['table']}"
+        write = rows.writeStream.format("txn").options(**options, **count_options(load))
+        write = write.options(groupBy=name, checkpointLocation=str(place))
+        write.trigger(availableNow=True).start().awaitTermination()
 
 
-def common_options(load: Load) -> dict[str, str]:
-    """Return the options of both writes: how, and what counts them."""
-    return {"lock_ttl_ms": str(LEASE_MS), "counts": load.counts.name_accumulators()}
+def load_atomically(load: Load, total: int) -> None:
+    """Write all flights as one transaction, and then all entries as another, and count them. Their
+    names make a job that runs again find what it has committed."""
+    for rows, options, job in list_writes(load, load.divide(total)):
+        with load.open_engine() as engine:
+            token = make_token(name_job(job.encode(), options["table"].encode()))
+            is_repeated = PartsClient(engine).find_committed(token) is not None
+        write = rows.write.format("txn").options(**options, atomic="true", jobId=job)
+        write.option("partKeys", str(PART_KEYS)).mode("append").save()
+        load.counts.add(Summary(repeated=1) if is_repeated else Summary(committed=1))
 
 
-def flight_place(load: Load) -> dict[str, str]:
-    """Return the options that say where flights are written."""
-    return store_options(load) | {"table": load.tables.flights, "row": "row", "family": FAMILY}
-
-
-def entry_place(load: Load) -> dict[str, str]:
-    """Return the options that say where entries are written."""
-    return store_options(load) | {"table": load.tables.indexes, "row": "entry", "family": FAMILY}
-
-
-def store_options(load: Load) -> dict[str, str]:
-    """Return the options that name the store."""
-    return {"uri": load.uri, "transactions": load.tables.transactions}
+def count_options(load: Load) -> dict[str, str]:
+    """Return the options of a write that counts its transactions."""
+    return {"lock_ttl_ms": str(LEASE_MS), "counts": load.counts.name_accumulator()}
 
 
 def write_days(flights: DataFrame, folder: Path) -> Path:

@@ -13,7 +13,6 @@ from itertools import groupby
 from operator import itemgetter
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
@@ -23,14 +22,13 @@ from txn.model import Delete, Mutation
 from txn.policy import Policy
 from txn.request import Ack, Request
 from txn.spark.conditions import CONDITIONS
-from txn.spark.drafting import Drafting, parse_drafting
-from txn.spark.mapping import MAPPING
+from txn.spark.definitions import MAPPING
 from txn.spark.options import SourceOptions, refuse_overwrite
-from txn.spark.tokens import make_token
-from txn.spark.workers import Access, open_worker
+from txn.spark.requests import RequestBuilder, make_token, parse_requests
+from txn.spark.workers import Access, find_partition, open_worker
 from txn.stores.options import hide_login
 
-ATOMIC = (*MAPPING, *CONDITIONS, "nulls", "atomic", "job_id", "ack", "part_keys", "wait_ms")
+ATOMIC = (*MAPPING, *CONDITIONS, "nulls", "atomic", "jobId", "ack", "partKeys", "waitMs")
 """The options of an atomic write."""
 
 LEASE_MS = 60_000
@@ -49,31 +47,34 @@ class PartsReport(WriterCommitMessage):
     timestamp: int
 
 
+@dataclass
 class AtomicWriter(DataSourceArrowWriter):
-    """The writer of one job, which is one transaction. transaction: its row key; None: a job of
-    this name has written the table before, and nothing is done."""
+    """The writer of one job, which is one transaction.
 
-    def __init__(
-        self, access: Access, drafting: Drafting, limits: PartLimits, transaction: bytes | None
-    ) -> None:
-        self.access = access
-        self.drafting = drafting
-        self.limits = limits
-        self.transaction = transaction
+    part_keys: how many keys a part may have, if its rows allow; wait_ms: how long it may wait for
+    each of them. ack: whether the job ends when all is in place, or when it is decided.
+    transaction: its row key; None: a job of this name has written the table before, and nothing is
+    done.
+    """
+
+    access: Access
+    builder: RequestBuilder
+    part_keys: int
+    wait_ms: int
+    ack: Ack
+    transaction: bytes | None = None
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of a task as parts, in the order of their row keys: so they are the same
         when the task is run again, if it is given the same rows."""
-        context = TaskContext.get()
-        assert context is not None
-        partition = context.partitionId()
+        partition = find_partition()
         if self.transaction is None:
             return PartsReport(partition, 0, 0)
         client = self._open_client()
         newest = number = 0
         with client.sending_heartbeats(self.transaction):
-            requests = (request for _, request in self.drafting.draft_requests(iterator, b""))
-            for number, part in enumerate(split_parts(requests, self.limits), 1):
+            requests = (request for _, request in self.builder.build_requests(iterator, b""))
+            for number, part in enumerate(split_parts(requests, self.part_keys), 1):
                 written = client.write(
                     self.transaction, partition, number - 1, part.mutations, part.assertions
                 )
@@ -89,7 +90,7 @@ class AtomicWriter(DataSourceArrowWriter):
         for report in reports:
             counts[report.partition] = report.parts
         newest = max((report.timestamp for report in reports), default=0)
-        self._open_client().commit(self.transaction, counts, newest, ack=self.limits.ack)
+        self._open_client().commit(self.transaction, counts, newest, ack=self.ack)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Abort it, unless it was decided and only the answer was lost."""
@@ -97,17 +98,7 @@ class AtomicWriter(DataSourceArrowWriter):
             self._open_client().abort(self.transaction, "its Spark job failed")
 
     def _open_client(self) -> PartsClient:
-        return PartsClient(open_worker(self.access).engine, self.limits.wait_ms)
-
-
-@dataclass(frozen=True, slots=True)
-class PartLimits:
-    """keys: how many keys a part may have, if its rows allow; wait_ms: how long it may wait for
-    each of them; ack: whether the job ends when all is in place, or when it is decided."""
-
-    keys: int = PART_KEYS
-    wait_ms: int = WAIT_MS
-    ack: Ack = "complete"
+        return PartsClient(open_worker(self.access).engine, self.wait_ms)
 
 
 def make_atomic_writer(options: SourceOptions, schema: StructType, overwrite: bool) -> AtomicWriter:
@@ -115,12 +106,6 @@ def make_atomic_writer(options: SourceOptions, schema: StructType, overwrite: bo
     InvalidRequestError for options that do not fit the schema or the store."""
     refuse_overwrite(overwrite)
     options.check(ATOMIC)
-    drafting = replace(parse_drafting(options, schema), is_once=False)
-    limits = PartLimits(
-        options.whole("part_keys", PART_KEYS),
-        options.whole("wait_ms", WAIT_MS),
-        options.ack("complete"),
-    )
     access = options.access()
     if options.text("lock_ttl_ms") is None:
         policy = access.policy or Policy()
@@ -128,17 +113,23 @@ def make_atomic_writer(options: SourceOptions, schema: StructType, overwrite: bo
     if access.uri.startswith("txn:"):
         uri = hide_login(access.uri)
         raise InvalidRequestError("a server commits no parts: name its store", uri=uri)
-    job = options.text("job_id")
-    token = make_token(drafting.prefix) if job else None
+    writer = AtomicWriter(
+        access,
+        replace(parse_requests(options, schema), is_once=False),
+        options.whole("partKeys", PART_KEYS),
+        options.whole("waitMs", WAIT_MS),
+        options.ack("complete"),
+    )
+    token = make_token(writer.builder.prefix) if options.text("jobId") else None
     with access.open_engine() as engine:
-        engine.check_request(drafting.list_samples())
+        engine.check_request(writer.builder.sample_request())
         client = PartsClient(engine)
-        if token is not None and client.find_committed(token) is not None:
-            return AtomicWriter(access, drafting, limits, None)
-        return AtomicWriter(access, drafting, limits, client.begin(once=token))
+        if token is None or client.find_committed(token) is None:
+            writer.transaction = client.begin(once=token)
+    return writer
 
 
-def split_parts(requests: Iterable[Request], limits: PartLimits) -> Iterator[Request]:
+def split_parts(requests: Iterable[Request], most_keys: int) -> Iterator[Request]:
     """Yield the parts of a task's requests, in the order of their rows; all of a row is in one."""
     made = sorted(((_row_of(request), request) for request in requests), key=itemgetter(0))
     part: list[Request] = []
@@ -147,7 +138,7 @@ def split_parts(requests: Iterable[Request], limits: PartLimits) -> Iterator[Req
         some = [request for _, request in alike]
         count = sum(len(request.keys) for request in some)
         length = sum(_length(m) for request in some for m in request.mutations)
-        if part and (keys + count > limits.keys or size + length > PART_BYTES):
+        if part and (keys + count > most_keys or size + length > PART_BYTES):
             yield _join(part)
             part, keys, size = [], 0, 0
         part += some

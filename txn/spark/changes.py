@@ -7,7 +7,7 @@ empty batch, which is noted down: where it starts does not depend on when it is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,16 +19,7 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import (
-    BinaryType,
-    DataType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
 from txn.client.engine import Engine
 from txn.errors import InvalidRequestError
@@ -36,46 +27,30 @@ from txn.protocol.context import Context
 from txn.reading.feed import (
     Bounds,
     ChangeFeed,
-    Decided,
     KeyChange,
     Offset,
     decode_offset,
     read_changes,
     split_part,
 )
+from txn.spark.definitions import check_columns, parse_schema
 from txn.spark.options import SourceOptions
 from txn.spark.workers import Access, open_worker
 
 OPTIONS = (
-    "start",
-    "delay_ms",
-    "lateness_ms",
-    "retention_ms",
-    "fail_on_data_loss",
-    "max_transactions",
-    "tables",
-    "rowless",
-    "partitions",
+    *("startingOffsets", "maxTransactionsPerTrigger", "failOnDataLoss", "tables", "rowless"),
+    *("delayMs", "latenessMs", "retentionMs", "numPartitions"),
 )
 MOST = 100_000
 FEWEST_IN_TASK = 500
 SHORTEST_REST_MS = 100
-LOOKING_SHARE = 5
+IDLE_SHARE = 5
 """Where there is no news a query looks for some for a fifth of its time, however often it asks."""
-_FIELDS: Mapping[str, DataType] = {
-    "table": StringType(),
-    "row": BinaryType(),
-    "family": StringType(),
-    "column": BinaryType(),
-    "kind": StringType(),
-    "value": BinaryType(),
-    "old_version": LongType(),
-    "timestamp": LongType(),
-    "committed_at": TimestampType(),
-    "transaction": StringType(),
-    "labels": MapType(StringType(), StringType()),
-}
-CHANGES = StructType([StructField(name, kind) for name, kind in _FIELDS.items()])
+CHANGES = parse_schema(
+    "table string, row binary, family string, column binary, kind string, value binary, "
+    "old_version long, timestamp long, committed_at timestamp, transaction string, "
+    "labels map<string,string>"
+)
 """What a change is to Spark. `timestamp` is that of the commit, which is the new version of the
 key, and orders the changes of one; `committed_at` is when the server has decided."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -83,35 +58,55 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class FeedOptions:
-    """What was asked for. start: `latest`, `earliest`, or a time in ms. partitions: of a batch, at
-    most. Of `delay_ms` None is the store's default."""
+    """The options of a feed. start: `latest`, `earliest`, or a time in ms. delay_ms: None: the
+    store's default. partitions: of a batch, at most."""
 
     access: Access
     start: str
     delay_ms: int | None
     lateness_ms: int
     retention_ms: int
-    is_strict: bool
-    most: int
+    fail_on_data_loss: bool
+    max_transactions: int
     tables: frozenset[bytes] | None
-    skips_rowless: bool
+    rowless: str
     partitions: int
 
-
-class ChangePartition(InputPartition):
-    """The transactions that one task tells of."""
-
-    def __init__(self, part: Sequence[Decided]) -> None:
-        self.part = list(part)
+    @classmethod
+    def parse(cls, options: SourceOptions) -> FeedOptions:
+        """Return the options, checked; InvalidRequestError names a wrong one."""
+        options.check(OPTIONS)
+        start = (options.text("startingOffsets") or "latest").lower()
+        if start not in ("latest", "earliest") and not start.isdecimal():
+            raise InvalidRequestError(
+                "an option has an unknown value",
+                option="startingOffsets",
+                value=start,
+                choices=["latest", "earliest", "a time in ms"],
+            )
+        named = {name.encode() for name in options.names("tables")}
+        return cls(
+            access=options.access(),
+            start=start,
+            delay_ms=options.whole("delayMs", None, 0),
+            lateness_ms=options.whole("latenessMs", Bounds(0).lateness_ms),
+            retention_ms=options.whole("retentionMs", Bounds(0).retention_ms),
+            fail_on_data_loss=options.flag("failOnDataLoss", True),
+            max_transactions=options.whole("maxTransactionsPerTrigger", MOST),
+            tables=frozenset(named) or None,
+            rowless=options.choice("rowless", ("refuse", "skip"), "refuse"),
+            partitions=options.whole("numPartitions", 8),
+        )
 
 
 class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro batches, and reads them in tasks. Only planning keeps anything: an open engine,
     and what the last scan has found."""
 
-    def __init__(self, options: FeedOptions, columns: Sequence[str]) -> None:
-        self._options = options
-        self._columns = columns
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        check_columns(schema, CHANGES)
+        self._options = FeedOptions.parse(options)
+        self._columns = schema.names
         self._engine: Engine | None = None
         self._feed: ChangeFeed | None = None
         self._target_ms: int | None = None
@@ -124,8 +119,8 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"start": self._options.start}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the option `max_transactions`; Spark has no name for a number of those."""
-        return ReadMaxRows(self._options.most)
+        """Return `maxTransactionsPerTrigger`; Spark has no name for a number of those."""
+        return ReadMaxRows(self._options.max_transactions)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Note down how far a query is to go that ends by itself."""
@@ -140,13 +135,13 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         began_ms = clock.monotonic_ms()
         if self._target_ms is None and began_ms < self._rests_until_ms:
             return start
-        most = None if isinstance(limit, ReadAllAvailable) else self._options.most
+        most = None if isinstance(limit, ReadAllAvailable) else self._options.max_transactions
         since = decode_offset(start)
         end = feed.find_end(since, most=most, by_ms=self._target_ms)
         if end is not since:
             return end.encode()
         ended_ms = clock.monotonic_ms()
-        rest_ms = max((LOOKING_SHARE - 1) * (ended_ms - began_ms), SHORTEST_REST_MS)
+        rest_ms = max((IDLE_SHARE - 1) * (ended_ms - began_ms), SHORTEST_REST_MS)
         self._rests_until_ms = ended_ms + rest_ms
         return start
 
@@ -156,7 +151,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         part = self._open().list_part(decode_offset(start), decode_offset(end))
         size = max(-(-len(part) // self._options.partitions), FEWEST_IN_TASK)
-        return [ChangePartition(some) for some in split_part(part, size)]
+        return [InputPartition(list(some)) for some in split_part(part, size)]
 
     def stop(self) -> None:
         """Close the engine."""
@@ -169,12 +164,12 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             options = self._options
             self._engine = options.access.open_engine()
             context = self._engine.context
-            refuse_rowless(context, options.skips_rowless)
+            refuse_rowless(context, options.rowless == "skip")
             delay_ms = Bounds.of_store(context).delay_ms
             if options.delay_ms is not None:
                 delay_ms = options.delay_ms
             bounds = Bounds(delay_ms, options.lateness_ms, options.retention_ms)
-            self._feed = ChangeFeed(context, bounds, is_strict=options.is_strict)
+            self._feed = ChangeFeed(context, bounds, is_strict=options.fail_on_data_loss)
         return self._feed
 
     def _find_start(self, feed: ChangeFeed, start: str) -> Offset:
@@ -186,71 +181,26 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         """Yield the changes of a task's transactions, in their order."""
-        assert isinstance(partition, ChangePartition)
         options = self._options
         changes = read_changes(
             open_worker(options.access).engine.context,
-            partition.part,
+            partition.value,
             tables=options.tables,
-            is_strict=options.is_strict,
+            is_strict=options.fail_on_data_loss,
         )
         for change in changes:
-            told = make_row(change)
-            yield tuple(told[name] for name in self._columns)
-
-
-def open_change_reader(given: SourceOptions, schema: StructType) -> ChangeReader:
-    """Return the reader of a stream. schema: all columns of a change, or some of them."""
-    return ChangeReader(read_feed_options(given), choose_columns(schema))
-
-
-def read_feed_options(given: SourceOptions) -> FeedOptions:
-    """Return the options, checked; InvalidRequestError names a wrong one."""
-    given.check(OPTIONS)
-    start = (given.text("start") or "latest").lower()
-    if start not in ("latest", "earliest") and not start.isdecimal():
-        raise InvalidRequestError(
-            "an option has an unknown value",
-            option="start",
-            value=start,
-            choices=["latest", "earliest", "a time in ms"],
-        )
-    named = {name.encode() for name in given.names("tables")}
-    return FeedOptions(
-        access=given.access(),
-        start=start,
-        delay_ms=None if given.text("delay_ms") is None else given.whole("delay_ms", 0, 0),
-        lateness_ms=given.whole("lateness_ms", Bounds(0).lateness_ms),
-        retention_ms=given.whole("retention_ms", Bounds(0).retention_ms),
-        is_strict=given.flag("fail_on_data_loss", True),
-        most=given.whole("max_transactions", MOST),
-        tables=frozenset(named) or None,
-        skips_rowless=given.choice("rowless", ("refuse", "skip"), "refuse") == "skip",
-        partitions=given.whole("partitions", 8),
-    )
-
-
-def choose_columns(schema: StructType) -> list[str]:
-    """Return the names of a schema's columns, each of which is one of a change's, of its type."""
-    for each in schema.fields:
-        if _FIELDS.get(each.name) != each.dataType:
-            raise InvalidRequestError(
-                "not a column of a change: say what=changes, and no schema or some of these",
-                column=each.name,
-                type=each.dataType.simpleString(),
-                known=CHANGES.simpleString(),
-            )
-    return [each.name for each in schema.fields]
+            row = make_row(change)
+            yield tuple(row[name] for name in self._columns)
 
 
 def refuse_rowless(context: Context, is_known: bool) -> None:
-    """Raise InvalidRequestError where transactions are committed that leave no row to tell of them,
-    unless that is known."""
+    """Raise InvalidRequestError if the database commits transactions that leave no row, unless the
+    caller knows that."""
     is_apart = "atomic" not in context.store.features
     if context.rules.locks_rows and is_apart and not is_known:
         raise InvalidRequestError(
             "fenced transactions of one row and family leave no transaction row, unless they have "
-            "a token or a label: the feed cannot tell of them; say rowless=skip to do without",
+            "a token or a label: the feed misses them; say rowless=skip to do without",
             option="rowless",
             protocol=context.rules.name,
         )

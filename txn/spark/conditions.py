@@ -1,7 +1,7 @@
-"""What must hold for a row of a data frame to be written: the options `if_absent`, `if_version` and
+"""What must hold for a row of a data frame to be written: the options `ifAbsent`, `ifVersion` and
 `assertions`, as assertions of the row's transaction.
 
-`if_absent` is `true`, for all cells of the mapping, or names columns. `if_version` is a column that
+`ifAbsent` is `true`, for all cells of the mapping, or names columns. `ifVersion` is a column that
 has the timestamp which the cells that the row writes have now, null for absent ones, or says of
 which column's cell: `balance=seen, name=seen_too`. `assertions` is a column of JSON documents as
 `txn commit` takes them, or of structs like these, in which a column's name may stand for a key.
@@ -21,24 +21,51 @@ from txn.assertions import MAX_DEPTH, Assertion, Not, Some, Version
 from txn.documents import AssertionReader, parse_assertions, read_bytes, read_key
 from txn.errors import InvalidRequestError
 from txn.model import Key
-from txn.spark.mapping import MappedColumn, TableMapping
+from txn.spark.mapping import TableMapping
 from txn.spark.options import SourceOptions, split_names
 
-CONDITIONS = ("if_absent", "if_version", "assertions")
+CONDITIONS = ("ifAbsent", "ifVersion", "assertions")
 """The options of conditions."""
 
 ALL = ""
-"""Stands for the cells that a row writes, where `if_version` says of no column."""
+"""Stands for the cells that a row writes, where `ifVersion` says of no column."""
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """What rows assert. absent: columns whose cells must not be there. versions: pairs of a mapped
-    column, or ALL, and the column that has its timestamp. documents: the column of assertions."""
+    """What rows assert. absent: columns whose cells must not be there; None: all cells. versions:
+    pairs of a mapped column, or ALL, and the column that has its timestamp. documents: the column
+    of assertions."""
 
-    absent: tuple[MappedColumn, ...] = ()
+    absent: tuple[str, ...] | None = ()
     versions: tuple[tuple[str, str], ...] = ()
     documents: str | None = None
+
+    @classmethod
+    def parse(cls, options: SourceOptions, schema: StructType) -> Conditions:
+        """Return what the options say; InvalidRequestError for a column that does not fit."""
+        versions = _parse_versions(options.text("ifVersion"))
+        for _, source in versions:
+            _check_type("ifVersion", schema, source, (LongType, IntegerType), "a timestamp in ms")
+        documents = options.text("assertions") or None
+        if documents is not None:
+            kinds = (StringType, ArrayType, StructType)
+            _check_type("assertions", schema, documents, kinds, "JSON text, or an array of structs")
+        absent = options.text("ifAbsent", "false") or "false"
+        if absent.lower() in ("true", "false"):
+            return cls(None if absent.lower() == "true" else (), versions, documents)
+        return cls(tuple(split_names(absent)), versions, documents)
+
+    @property
+    def sources(self) -> list[str]:
+        """The columns that have timestamps or assertions, and so are no cells."""
+        documents = [self.documents] if self.documents else []
+        return [source for _, source in self.versions] + documents
+
+    def check(self, mapping: TableMapping) -> None:
+        """Raise InvalidRequestError for a condition on a column that is no cell."""
+        for name in [*(self.absent or ()), *(name for name, _ in self.versions if name != ALL)]:
+            mapping.find_column(name)
 
     def list_inputs(self, batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
         """Return of each row of a batch what its assertions are made of, beside its cells."""
@@ -54,9 +81,10 @@ class Conditions:
         self, mapping: TableMapping, row: bytes, written: Sequence[Key], inputs: Sequence[Any]
     ) -> tuple[Assertion, ...]:
         """Return the assertions of a row. written: the keys that it writes; inputs: of this row."""
-        found: list[Assertion] = [Not(Some(mapping.key_of(row, column))) for column in self.absent]
+        absent = mapping.columns if self.absent is None else map(mapping.find_column, self.absent)
+        found: list[Assertion] = [Not(Some(mapping.key_of(row, column))) for column in absent]
         for (name, source), timestamp in zip(self.versions, inputs, strict=False):
-            keys = written if name == ALL else [mapping.key_of(row, find_column(mapping, name))]
+            keys = written if name == ALL else [mapping.key_of(row, mapping.find_column(name))]
             found += (Version(key, timestamp) for key in keys)
             if timestamp is not None and timestamp < 1:
                 raise InvalidRequestError(
@@ -65,41 +93,6 @@ class Conditions:
         if self.documents is not None and inputs[-1] is not None:
             found += _read_documents(mapping, row, self.documents, inputs[-1])
         return tuple(found)
-
-
-def name_sources(options: SourceOptions) -> list[str]:
-    """Return the columns that have timestamps or assertions, and so are no cells."""
-    pairs = _parse_versions(options.text("if_version"))
-    documents = options.text("assertions")
-    return [source for _, source in pairs] + ([documents] if documents else [])
-
-
-def parse_conditions(
-    options: SourceOptions, mapping: TableMapping, schema: StructType
-) -> Conditions:
-    """Return what the options say; InvalidRequestError for a column that is not there or does not
-    fit."""
-    versions = _parse_versions(options.text("if_version"))
-    for name, source in versions:
-        if name != ALL:
-            find_column(mapping, name)
-        _check_type("if_version", schema, source, (LongType, IntegerType), "a timestamp in ms")
-    documents = options.text("assertions") or None
-    if documents is not None:
-        kinds = (StringType, ArrayType, StructType)
-        _check_type("assertions", schema, documents, kinds, "JSON text, or an array of structs")
-    return Conditions(_find_absent(options, mapping), tuple(versions), documents)
-
-
-def find_column(mapping: TableMapping, name: str) -> MappedColumn:
-    """Return the column of a mapping, or raise InvalidRequestError."""
-    for column in mapping.columns:
-        if column.name == name:
-            return column
-    known = [column.name for column in mapping.columns]
-    raise InvalidRequestError(
-        "no column of the mapping is a cell by this name", column=name, known=known
-    )
 
 
 def _list_values(batch: pa.RecordBatch, name: str) -> list[Any]:
@@ -111,27 +104,18 @@ def _list_values(batch: pa.RecordBatch, name: str) -> list[Any]:
     return found
 
 
-def _find_absent(options: SourceOptions, mapping: TableMapping) -> tuple[MappedColumn, ...]:
-    text = options.text("if_absent", "false") or "false"
-    if text.lower() == "true":
-        return mapping.columns
-    if text.lower() == "false":
-        return ()
-    return tuple(find_column(mapping, name) for name in split_names(text))
-
-
-def _parse_versions(text: str | None) -> list[tuple[str, str]]:
+def _parse_versions(text: str | None) -> tuple[tuple[str, str], ...]:
     pairs = []
     for part in split_names(text):
         name, equals, source = part.rpartition("=")
         if equals and not name.strip():
-            raise InvalidRequestError("an option is malformed", option="if_version", part=part)
+            raise InvalidRequestError("an option is malformed", option="ifVersion", part=part)
         pairs.append((name.strip(" `") or ALL, source.strip(" `")))
     if len(pairs) > 1 and any(name == ALL for name, _ in pairs):
         raise InvalidRequestError(
-            "if_version is one column, or pairs such as balance=seen", if_version=text
+            "ifVersion is one column, or pairs such as balance=seen", if_version=text
         )
-    return pairs
+    return tuple(pairs)
 
 
 def _check_type(

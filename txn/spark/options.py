@@ -1,45 +1,49 @@
-"""The options of `format("txn")`, checked: a name that nobody reads, or a value that does not fit,
-is an error that names it, before anything is done."""
+"""The options of `format("txn")`. An unknown name or a value that does not fit is an error that
+names it, before anything is done."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import fields
+from typing import TypeVar, cast, get_args
 
 from txn.errors import InvalidRequestError
 from txn.policy import Policy
 from txn.request import TRANSACTIONS, Ack
 from txn.spark.workers import Access
 
+N = TypeVar("N", bound=int | None)
+
 POLICY = tuple(field.name for field in fields(Policy))
-COMMON = ("uri", "transactions", "what", *POLICY)
+COMMON = ("uri", "transactions", "view", *POLICY)
 """What every reader and writer takes; fields of Policy are options by their own names."""
 
 
-def refuse_overwrite(overwrite: bool) -> None:
+def refuse_overwrite(
+    overwrite: bool, instead: str = "use mode append; a table is not overwritten"
+) -> None:
     """Raise InvalidRequestError where a write is to take the place of what is there."""
     if overwrite:
-        raise InvalidRequestError(
-            "rows are only put and deleted by name: use mode append; a table is not overwritten"
-        )
+        raise InvalidRequestError(f"rows are only put and deleted by name: {instead}")
 
 
 class SourceOptions:
-    """What was given with `option(name, value)`; names in any case, values as text."""
+    """What was given with `option(name, value)`; values as text. As everywhere in Spark the case of
+    names does not matter, nor do underscores in them: `onceBy` is `once_by`."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
-        self._given = {name.lower(): value for name, value in given.items()}
+        self._given = {_fold(name): value for name, value in given.items()}
 
     def check(self, known: Collection[str]) -> None:
         """Raise InvalidRequestError for an option that is neither common nor known."""
         names = sorted({*COMMON, *known})
-        for name in self._given:
-            if name not in {each.lower() for each in names}:
-                raise InvalidRequestError("unknown option", option=name, known=names)
+        unknown = self._given.keys() - {_fold(name) for name in names}
+        for name in sorted(unknown):
+            raise InvalidRequestError("unknown option", option=name, known=names)
 
     def text(self, name: str, default: str | None = None) -> str | None:
         """Return an option's text."""
-        return self._given.get(name.lower(), default)
+        return self._given.get(_fold(name), default)
 
     def names(self, name: str) -> list[str]:
         """Return the names of an option that is a list with commas; none where it is not given."""
@@ -50,14 +54,14 @@ class SourceOptions:
 
     def require(self, name: str) -> str:
         """Return an option's text; InvalidRequestError where it is not given."""
-        value = self._given.get(name.lower())
+        value = self.text(name)
         if not value:
             raise InvalidRequestError("an option is missing", option=name)
         return value
 
-    def whole(self, name: str, default: int, least: int = 1) -> int:
+    def whole(self, name: str, default: N, least: int = 1) -> int | N:
         """Return an option that is a whole number."""
-        value = self._given.get(name.lower())
+        value = self.text(name)
         if value is None:
             return default
         if not value.isdecimal() or int(value) < least:
@@ -68,7 +72,7 @@ class SourceOptions:
 
     def choice(self, name: str, choices: Collection[str], default: str) -> str:
         """Return an option that is one of several words."""
-        value = self._given.get(name.lower(), default).lower()
+        value = self._given.get(_fold(name), default).lower()
         if value not in choices:
             raise InvalidRequestError(
                 "an option has an unknown value", option=name, value=value, choices=list(choices)
@@ -81,8 +85,7 @@ class SourceOptions:
 
     def ack(self, default: Ack) -> Ack:
         """Return the option `ack`."""
-        words: dict[str, Ack] = {"complete": "complete", "decided": "decided"}
-        return words[self.choice("ack", words, default)]
+        return cast(Ack, self.choice("ack", get_args(Ack), default))
 
     def access(self) -> Access:
         """Return the store that is meant, with its transaction table, default table and policy."""
@@ -93,6 +96,10 @@ class SourceOptions:
             self.text("transactions") or TRANSACTIONS,
             Policy(**given) if given else None,
         )
+
+
+def _fold(name: str) -> str:
+    return name.replace("_", "").lower()
 
 
 def split_names(text: str | None) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
@@ -25,23 +25,14 @@ from txn.spark.options import SourceOptions
 
 ROWS, CHANGES = "rows", "changes"
 
-
-class ViewPaths(NamedTuple):
-    """What `option("what", ..)` shows beside the rows of tables, by import paths, as recovery has
-    one of them. reader: a class, made of the options and the schema that is wanted, which may have
-    fewer columns. schema: all its columns."""
-
-    reader: str
-    schema: str
-
-
 VIEWS = {
-    "transactions": ViewPaths(
-        "txn.spark.views:TransactionsReader", "txn.spark.views:TRANSACTIONS_SCHEMA"
-    ),
-    "locks": ViewPaths("txn.spark.views:LocksReader", "txn.spark.views:LOCKS_SCHEMA"),
-    "findings": ViewPaths("recovery.spark:FindingsReader", "recovery.spark:FINDINGS_SCHEMA"),
+    "transactions": "txn.spark.views:TransactionsReader",
+    "locks": "txn.spark.views:LocksReader",
+    "findings": "recovery.spark:FindingsReader",
 }
+"""What `option("view", ..)` shows beside the rows of tables: readers by their import paths, as
+recovery has one of them. Each is made of the options and the schema that is wanted; `known` are all
+its columns, of which the schema may have fewer."""
 
 
 class TxnDataSource(DataSource):
@@ -57,13 +48,17 @@ class TxnDataSource(DataSource):
         """The options, for typed access."""
         return SourceOptions(self.options)
 
+    @property
+    def _view(self) -> str:
+        return self.given.choice("view", (ROWS, CHANGES, *VIEWS), ROWS)
+
     def schema(self) -> StructType:
         """Return the columns where no schema is given."""
-        what = self.given.choice("what", (ROWS, CHANGES, *VIEWS), ROWS)
-        if what in VIEWS:
-            found: StructType = _load(VIEWS[what].schema)
-            return found
-        if what == CHANGES:
+        view = self._view
+        if view in VIEWS:
+            known: StructType = _import_reader(VIEWS[view]).known
+            return known
+        if view == CHANGES:
             from txn.spark import changes  # noqa: PLC0415
 
             return changes.CHANGES
@@ -72,13 +67,13 @@ class TxnDataSource(DataSource):
         return infer_schema(self.given)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a table's rows, or of what else was asked for."""
-        what = self.given.choice("what", (ROWS, CHANGES, *VIEWS), ROWS)
-        if what == CHANGES:
-            raise InvalidRequestError("changes are a stream: use readStream", what=what)
-        if what in VIEWS:
-            found: DataSourceReader = _load(VIEWS[what].reader)(self.given, schema)
-            return found
+        """Return the reader of a table's rows, or of a view."""
+        view = self._view
+        if view == CHANGES:
+            raise InvalidRequestError("changes are a stream: use readStream", view=view)
+        if view in VIEWS:
+            reader: DataSourceReader = _import_reader(VIEWS[view])(self.given, schema)
+            return reader
         from txn.spark.reader import make_reader  # noqa: PLC0415
 
         return make_reader(self.given, schema)
@@ -86,13 +81,14 @@ class TxnDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of the change feed."""
         try:
-            from txn.spark.changes import open_change_reader  # noqa: PLC0415
+            from txn.spark.changes import ChangeReader  # noqa: PLC0415
         except ImportError as error:
             raise InvalidRequestError("a change feed needs PySpark 4.2 or later") from error
-        what = self.given.choice("what", (ROWS, CHANGES, *VIEWS), ROWS)
-        if what != CHANGES:
-            raise InvalidRequestError("only changes are a stream: say what=changes", given=what)
-        return open_change_reader(self.given, schema)
+        if self._view != CHANGES:
+            raise InvalidRequestError(
+                "only changes are a stream: say view=changes", given=self._view
+            )
+        return ChangeReader(self.given, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a data frame, whose rows are transactions, or which is one."""
@@ -106,12 +102,12 @@ class TxnDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the writer of a micro batch."""
-        from txn.spark.sink import make_stream_writer  # noqa: PLC0415
+        from txn.spark.writer import make_stream_writer  # noqa: PLC0415
 
         return make_stream_writer(self.given, schema, overwrite)
 
 
-def _load(path: str) -> Any:
+def _import_reader(path: str) -> Any:
     module, _, name = path.partition(":")
     return getattr(import_module(module), name)
 

@@ -1,4 +1,4 @@
-"""`option("what", "transactions")` and `"locks"`: what is under way in a store, as data frames.
+"""`option("view", "transactions")` and `"locks"`: what is under way in a store, as data frames.
 
 Both only look. Times are the server's, but for `created`, which is by the clock of the owner.
 """
@@ -8,24 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from typing import Any, ClassVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
-from txn.errors import InvalidRequestError
 from txn.model import LOCK_SUFFIX, Cell, Key, Row
 from txn.protocol.context import Context, call_store, describe_table
 from txn.protocol.locks import holder_of
@@ -43,8 +31,9 @@ from txn.protocol.row import (
 from txn.request import Request
 from txn.spans import Span
 from txn.spark.codecs import arrow_schema
+from txn.spark.definitions import check_columns, parse_schema
 from txn.spark.options import SourceOptions
-from txn.spark.reader import (
+from txn.spark.ranges import (
     BOUNDS,
     PARTITIONS,
     Range,
@@ -52,7 +41,7 @@ from txn.spark.reader import (
     parse_bounds,
     parse_partitions,
 )
-from txn.spark.workers import open_worker
+from txn.spark.workers import divide_batches, open_worker
 from txn.text import escape, key_text
 
 BATCH_ROWS = 1_000
@@ -61,63 +50,28 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST_MS = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 
 
-def _schema(**columns: DataType) -> StructType:
-    return StructType([StructField(name, kind) for name, kind in columns.items()])
-
-
-TRANSACTIONS_SCHEMA = _schema(
-    transaction=StringType(),
-    whole=StringType(),
-    status=StringType(),
-    state=StringType(),
-    created=TimestampType(),
-    since=TimestampType(),
-    age_ms=LongType(),
-    statuses=MapType(StringType(), TimestampType()),
-    commit_timestamp=LongType(),
-    tables=ArrayType(StringType()),
-    keys=IntegerType(),
-    mutations=IntegerType(),
-    assertions=IntegerType(),
-    once=StringType(),
-    labels=MapType(StringType(), StringType()),
-    lock_ttl_ms=LongType(),
-    heartbeat=TimestampType(),
-    reason=StringType(),
-    corrupt=StringType(),
-    bytes=LongType(),
+TRANSACTIONS_SCHEMA = parse_schema(
+    "transaction string, parent string, status string, state string, created timestamp, "
+    "since timestamp, age_ms long, statuses map<string,timestamp>, commit_timestamp long, "
+    "tables array<string>, keys int, mutations int, assertions int, once string, "
+    "labels map<string,string>, lease_ms long, heartbeat timestamp, reason string, "
+    "corrupt string, bytes long"
 )
-LOCKS_SCHEMA = _schema(
-    table=StringType(),
-    row=StringType(),
-    family=StringType(),
-    column=StringType(),
-    key=StringType(),
-    holder=StringType(),
-    status=StringType(),
-    state=StringType(),
-    created=TimestampType(),
-    since=TimestampType(),
-    age_ms=LongType(),
+LOCKS_SCHEMA = parse_schema(
+    "table string, row string, family string, column string, key string, holder string, "
+    "status string, state string, created timestamp, since timestamp, age_ms long"
 )
 
 
 class ViewReader(DataSourceReader):
-    """What the two have in common: ranges of rows of some tables, and records made of them."""
+    """Reads ranges of rows of some tables, and makes records of them. known: all its columns."""
 
     known: ClassVar[StructType]
     options: ClassVar[tuple[str, ...]] = (*BOUNDS, PARTITIONS)
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         options.check(self.options)
-        for field in schema:
-            if (
-                field.name not in self.known.names
-                or self.known[field.name].dataType != field.dataType
-            ):
-                raise InvalidRequestError(
-                    "there is no such column", column=field.name, known=self.known.names
-                )
+        check_columns(schema, self.known)
         self._options = options
         self._schema = schema
         self._access = replace(options.access(), table=None)
@@ -140,7 +94,7 @@ class ViewReader(DataSourceReader):
         table, ranges = partition.value
         context, schema = open_worker(self._access).engine.context, arrow_schema(self._schema)
         rows = _list_rows(context, table, ranges)
-        while some := _take_some(rows):
+        for some in divide_batches(rows, _weigh, size=BATCH_ROWS, max_bytes=BATCH_BYTES):
             records = self.describe_rows(context, some)
             if records:
                 yield pa.RecordBatch.from_pylist(records, schema=schema)
@@ -165,7 +119,7 @@ class TransactionsReader(ViewReader):
         return [transactions.encode() if isinstance(transactions, str) else transactions]
 
     def describe_rows(self, context: Context, rows: Sequence[Row]) -> list[dict[str, Any]]:
-        """Tell what the rows tell; a part that has not followed its transaction is as that is."""
+        """Describe each row. A child that has not followed its parent has the parent's state."""
         now_ms = context.clock.wall_ms()
         found = [(row, decode_row(row)) for row in rows if is_row_key(row.row)]
         wholes = {whole for _, each in found if each.follows and (whole := parent_of(each.row_key))}
@@ -187,7 +141,7 @@ class LocksReader(ViewReader):
         return [name.encode() for name in self._options.names("table")]
 
     def describe_rows(self, context: Context, rows: Sequence[Row]) -> list[dict[str, Any]]:
-        """Tell of each lock who holds it, as the holder's row is right after the lock."""
+        """Return each held lock with its holder, whose row is read right after the lock."""
         held = {
             key: cell
             for row in rows
@@ -211,15 +165,8 @@ def _list_rows(context: Context, table: bytes, ranges: Iterable[Range]) -> Itera
         yield from stored_rows(context, Span(table, start, stop))
 
 
-def _take_some(rows: Iterator[Row]) -> list[Row]:
-    """Return the next rows, fewer of large ones: a part of a transaction may have megabytes."""
-    some, size = [], 0
-    for row in islice(rows, BATCH_ROWS):
-        some.append(row)
-        size += sum(len(cell.value) for cell in row.cells.values())
-        if size >= BATCH_BYTES:
-            break
-    return some
+def _weigh(row: Row) -> int:
+    return sum(len(cell.value) for cell in row.cells.values())
 
 
 def _follow(row: TransactionRow, wholes: Mapping[bytes, TransactionRow]) -> TransactionRow:
@@ -245,17 +192,17 @@ def _describe_transaction(
     whole = parent_of(row.row_key)
     return {
         "transaction": escape(row.row_key),
-        "whole": None if whole is None else escape(whole),
+        "parent": None if whole is None else escape(whole),
         "created": _time(created_ms(row.row_key)),
         **_describe_status(row, now_ms),
         "statuses": {str(status): _time(at) for status, at in row.began.items()},
         "commit_timestamp": row.plan.timestamp if row.plan else None,
         **(_describe_request(context, request) if request else {}),
         "lock_ttl_ms": row.buffer.lock_ttl_ms if row.buffer else None,
-        "beat": _time(row.heartbeat),
+        "heartbeat": _time(row.heartbeat),
         "reason": row.reason,
         "corrupt": row.cause,
-        "bytes": sum(len(cell.value) for cell in stored.cells.values()),
+        "bytes": _weigh(stored),
     }
 
 

@@ -1,12 +1,14 @@
-"""One engine for each store in a Python worker, opened after Spark has forked it and kept for all
-its tasks, with what its watch has counted so far."""
+"""A Python worker has one engine for each store. It is opened after Spark has forked the worker and
+kept for all its tasks, with the events that it has counted so far."""
 
 from __future__ import annotations
 
 import gc
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import TypeVar
 
 from pyspark import TaskContext
 
@@ -16,8 +18,10 @@ from txn.events import Conflict, Event, Helped, Listener, silent
 from txn.policy import Policy
 from txn.request import TRANSACTIONS
 
+T = TypeVar("T")
+
 YOUNG_OBJECTS = 10_000
-"""New objects of a worker between two looks for garbage."""
+"""New objects of a worker between two runs of the garbage collector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ class Worker:
 
 
 class EventCounter:
-    """A watch that counts what a task tells of, and lets nothing else be measured."""
+    """A listener that counts conflicts and help, and lets nothing else be measured."""
 
     wants_calls = False
 
@@ -68,17 +72,40 @@ class EventCounter:
 
 @cache
 def open_worker(access: Access) -> Worker:
-    """Return the engine of this process for a store, which all its tasks share. That of a server
-    tells of no events: they are the server's."""
+    """Return the engine of this process for a store, which all its tasks share. The engine of a
+    server reports no events: they are the server's."""
     _calm_collector()
     count = EventCounter()
     is_server = access.uri.startswith("txn:")
     return Worker(access.open_engine(silent if is_server else count), count.events)
 
 
+def divide_batches(
+    items: Iterable[T], weigh: Callable[[T], int], *, size: int, max_bytes: int
+) -> Iterator[list[T]]:
+    """Yield so many items together, or fewer where they are large: a worker has little memory."""
+    batch: list[T] = []
+    weight = 0
+    for item in items:
+        batch.append(item)
+        weight += weigh(item)
+        if len(batch) >= size or weight >= max_bytes:
+            yield batch
+            batch, weight = [], 0
+    if batch:
+        yield batch
+
+
+def find_partition() -> int:
+    """Return the number of the partition that this task has."""
+    context = TaskContext.get()
+    assert context is not None
+    return context.partitionId()
+
+
 def _calm_collector() -> None:
-    """Let Python look for garbage less often in a worker of Spark, and never among what is there
-    already: the many small objects of a batch made it do so for a sixth of a commit's time."""
+    """Collect garbage less often in a worker of Spark, and never among the objects that exist
+    already: the many small objects of a batch made it take a sixth of a commit's time."""
     if TaskContext.get() is None:
         return
     gc.collect()

@@ -1,34 +1,144 @@
-"""`df.write.format("txn")`: each row of a data frame a transaction, or each group of rows.
+"""`df.write.format("txn")` and `writeStream.format("txn")`: each row of a data frame a transaction,
+or each group of rows.
 
 Spark makes the writer once for a job, where it is planned, and pickles it to all attempts of all
 its tasks, and to the commit at the end. So it carries the name of the job: rows have tokens under
 that name, and whatever runs again, beside itself or after it was lost, commits nothing twice.
+
+The tokens of a stream are under the query's id and the micro batch's number, which tasks find in
+the properties of their job. The id is kept in the checkpoint, and a batch that is run again has its
+number again; so what an earlier run had committed of it is found to be there.
 """
 
 from __future__ import annotations
 
+import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import StructType
 
+from txn.errors import InvalidRequestError
+from txn.request import Ack
 from txn.spark.options import SourceOptions, refuse_overwrite
-from txn.spark.tasks import TaskReport, WritePlan, parse_plan
+from txn.spark.partitions import Counts, Summary, commit_requests
+from txn.spark.rejects import REJECTS, Rejects, parse_rejects
+from txn.spark.requests import REQUESTS, RequestBuilder, parse_requests
+from txn.spark.workers import Access, find_partition, open_worker
+from txn.tracing import W3C, Headers
 
+WRITING = (*REQUESTS, *REJECTS, "counts", "metrics", "batchSize", "ack", *W3C)
+"""The options of a write."""
+
+STREAMING = ("checkpointLocation", "queryName", "path")
+"""Options that are Spark's own, and come with those of a stream."""
+
+BATCH = 500
 RETENTION_MS = 7 * 24 * 3_600_000
 """For so long the tokens of a job are kept that has no name but the one of this run: no task of it
 runs again a week after it committed something."""
 
 
+@dataclass(frozen=True)
+class WritePlan:
+    """All that the tasks of a write have to know. counts: an accumulator of the driver. metrics: a
+    file for a line of JSON, when all tasks have ended. trace: the headers of the span that is the
+    parent of its transactions'."""
+
+    access: Access
+    builder: RequestBuilder
+    rejects: Rejects
+    batch: int = BATCH
+    ack: Ack = "decided"
+    counts: str | None = None
+    metrics: Path | None = None
+    trace: Headers | None = None
+
+    @classmethod
+    def parse(
+        cls,
+        options: SourceOptions,
+        schema: StructType,
+        *,
+        more: Sequence[str] = (),
+        retention_ms: int | None = None,
+    ) -> WritePlan:
+        """Return the plan that the options make; InvalidRequestError where something does not fit.
+        more: options that others read. retention_ms: of tokens of this run alone."""
+        options.check({*WRITING, *more})
+        counts, metrics = options.text("counts"), options.text("metrics")
+        if counts is not None and not counts.isdecimal():
+            raise InvalidRequestError(
+                "counts are what Counts.name_accumulator returns", counts=counts
+            )
+        return cls(
+            options.access(),
+            parse_requests(options, schema, retention_ms),
+            parse_rejects(options),
+            options.whole("batchSize", BATCH),
+            options.ack("decided"),
+            counts,
+            Path(metrics.removeprefix("file://")).absolute() if metrics else None,
+            {name: text for name in W3C if (text := options.text(name))},
+        )
+
+    def check_store(self) -> None:
+        """Raise InvalidRequestError where the store lacks a table or family, or where transactions
+        may not use one; StoreError where it cannot be reached."""
+        with self.access.open_engine() as engine:
+            engine.check_request(self.builder.sample_request())
+            if self.rejects.table is not None:
+                engine.check_request(self.rejects.sample_request())
+
+    def write_rows(self, batches: Iterable[pa.RecordBatch], name: str, job: str) -> TaskReport:
+        """Commit the rows of a task. name: of the write, under which its tokens are; job: the name
+        of this run of it. When it returns, all is complete."""
+        partition, worker = find_partition(), open_worker(self.access)
+        requests = self.builder.build_requests(batches, f"{name}/{partition}".encode())
+        keeper = self.rejects.open(worker.engine, job, partition)
+        summary = commit_requests(
+            worker, requests, keeper.refuse, batch=self.batch, ack=self.ack, trace=self.trace
+        )
+        if self.counts is not None:
+            Counts.find(self.counts).add(summary)
+        return TaskReport(job, summary, keeper.file)
+
+    def end_job(self, job: str, reports: Sequence[TaskReport]) -> None:
+        """Name the files of rejects, and write the metrics; called where the driver is."""
+        self.rejects.name_files(job, [report.rejects for report in reports])
+        if self.metrics is not None:
+            total = sum((report.summary for report in reports), Summary())
+            line = {"job": job, "tasks": len(reports), **asdict(total)}
+            self.metrics.parent.mkdir(parents=True, exist_ok=True)
+            with open(self.metrics, "a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+@dataclass(frozen=True)
+class TaskReport(WriterCommitMessage):
+    """What a task reports: the run of its write, what it counted, and its file of rejects."""
+
+    job: str
+    summary: Summary
+    rejects: str | None
+
+
+@dataclass
 class TxnWriter(DataSourceArrowWriter):
     """The writer of a job. name: what its tokens are under."""
 
-    def __init__(self, plan: WritePlan, name: str, job: str) -> None:
-        self.plan = plan
-        self.name = name
-        self.job = job
+    plan: WritePlan
+    name: str
+    job: str
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Commit the rows of a task."""
@@ -36,25 +146,71 @@ class TxnWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """End the job: everything is committed already."""
-        self.plan.end_job(self.job, list_reports(messages))
+        self.plan.end_job(self.job, _list_reports(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """End a job that failed. What its tasks committed stays."""
-        self.plan.abort_job(self.job)
+        self.plan.rejects.drop_files(self.job)
+
+
+@dataclass
+class TxnStreamWriter(DataSourceStreamArrowWriter):
+    """The writer of a micro batch; for the end of the batch Spark makes another one."""
+
+    plan: WritePlan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Commit the rows of a task."""
+        query, batch = (
+            _read_property("sql.streaming.queryId"),
+            _read_property("streaming.sql.batchId"),
+        )
+        return self.plan.write_rows(iterator, f"{query}/{batch}", f"{query}-{batch}")
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """End a batch: everything is committed already. It may end twice, if the driver dies."""
+        reports = _list_reports(messages)
+        for job in {report.job for report in reports}:
+            self.plan.end_job(job, reports)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """End a batch that failed; it will be run again."""
+        for job in {report.job for report in _list_reports(messages)}:
+            self.plan.rejects.drop_files(job)
 
 
 def make_writer(options: SourceOptions, schema: StructType, overwrite: bool) -> TxnWriter:
     """Return the writer of a job that is being planned. Raise InvalidRequestError for options that
     do not fit the schema or the store, before any task runs."""
     refuse_overwrite(overwrite)
-    name = options.text("job_id")
+    name = options.text("jobId")
     retention_ms = None if name else RETENTION_MS
-    plan = parse_plan(options, schema, more=("atomic",), retention_ms=retention_ms)
+    plan = WritePlan.parse(options, schema, more=("atomic",), retention_ms=retention_ms)
     plan.check_store()
     job = uuid.uuid4().hex
     return TxnWriter(plan, name or job, job)
 
 
-def list_reports(messages: list[WriterCommitMessage | None]) -> list[TaskReport]:
-    """Return what the attempts that count have told."""
+def make_stream_writer(
+    options: SourceOptions, schema: StructType, overwrite: bool
+) -> TxnStreamWriter:
+    """Return the writer of a micro batch. Raise InvalidRequestError for options that do not fit."""
+    refuse_overwrite(overwrite, "use the output mode append, or foreachBatch")
+    if options.text("jobId") is not None and not options.text("onceBy"):
+        raise InvalidRequestError(
+            "a stream has a name in its checkpoint: jobId goes with onceBy only", option="jobId"
+        )
+    return TxnStreamWriter(WritePlan.parse(options, schema, more=STREAMING))
+
+
+def _list_reports(messages: list[WriterCommitMessage | None]) -> list[TaskReport]:
+    """Return the reports of the attempts that count."""
     return [message for message in messages if isinstance(message, TaskReport)]
+
+
+def _read_property(name: str) -> str:
+    context = TaskContext.get()
+    value = context.getLocalProperty(name) if context else None
+    if not value:
+        raise InvalidRequestError("Spark does not say which batch a task belongs to", property=name)
+    return value

@@ -1,40 +1,26 @@
 """How the value of a column is the bytes of a cell, and how bytes are the value again.
 
 A codec is made for one type of Spark. Numbers are as HBase's `Bytes.toBytes` writes them, so that
-Java reads them, and as the Spark connectors of HBase expect them. None, an absent cell, is nobody's
-to encode or to decode. Whole columns go by Arrow arrays.
+Java reads them, and as the Spark connectors of HBase expect them. An absent cell is None, and never
+reaches a codec. Whole columns go by Arrow arrays.
 """
 
 from __future__ import annotations
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+import importlib
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import DataType
 
 from txn.errors import InvalidRequestError
-from txn.spark.codecs.base import Cells, Codec, arrow_schema
-from txn.spark.codecs.imported import ImportedCodec
-from txn.spark.codecs.nested import JsonCodec
-from txn.spark.codecs.plain import (
+from txn.spark.codecs.json import JsonCodec
+from txn.spark.codecs.values import (
     BinaryCodec,
     BooleanCodec,
     ByteCodec,
+    Cells,
+    Codec,
     DoubleCodec,
     FloatCodec,
     IntCodec,
@@ -44,9 +30,19 @@ from txn.spark.codecs.plain import (
     ShortCodec,
     TextCodec,
     Utf8Codec,
+    arrow_schema,
 )
 
-__all__ = ["CODECS", "Cells", "Codec", "arrow_schema", "make_codec", "name_codec", "type_of_codec"]
+__all__ = [
+    "CODECS",
+    "DEFAULT_CODECS",
+    "Cells",
+    "Codec",
+    "arrow_schema",
+    "make_codec",
+    "name_codec",
+    "type_of_codec",
+]
 
 CODECS: dict[str, type[Codec]] = {
     each.name: each
@@ -68,30 +64,16 @@ CODECS: dict[str, type[Codec]] = {
 }
 """By their names in options."""
 
-_DEFAULTS: dict[type[DataType], str] = {
-    StringType: "utf-8",
-    ByteType: "byte",
-    ShortType: "short",
-    IntegerType: "int",
-    LongType: "long",
-    FloatType: "float",
-    DoubleType: "double",
-    BooleanType: "boolean",
-    BinaryType: "binary",
-    DecimalType: "text",
-    DateType: "iso",
-    TimestampType: "iso",
-    TimestampNTZType: "iso",
-    StructType: "json",
-    ArrayType: "json",
-    MapType: "json",
+DEFAULT_CODECS: dict[type[DataType], str] = {
+    kind: codec.name for codec in CODECS.values() for kind in codec.accepts[: codec.defaults]
 }
+"""What a column of each type has where no codec is named."""
 
 
 def name_codec(kind: DataType, column: str) -> str:
     """Return the codec that a column of this type has where none is named: of numbers the bytes
     that HBase's own connector and SHC write, of dates and times text, of what is nested JSON."""
-    for each, name in _DEFAULTS.items():
+    for each, name in DEFAULT_CODECS.items():
         if isinstance(kind, each):
             return name
     raise InvalidRequestError(
@@ -114,8 +96,38 @@ def make_codec(name: str, kind: DataType, column: str) -> Codec:
 
 
 def type_of_codec(name: str) -> DataType | None:
-    """Return the type that a codec's name tells, or None where it is of many."""
+    """Return the type that a codec's name implies, or None if it is for several types."""
     found = CODECS.get(name)
-    if found is None or found in (TextCodec, IsoCodec, JsonCodec):
-        return None
-    return found.accepts[0]()
+    return None if found is None or not found.has_one_type else found.accepts[0]()
+
+
+class ImportedCodec(Codec):
+    """An object of the user's, by its import path: `encode(value) -> bytes`, `decode(bytes)`."""
+
+    def __init__(self, path: str, kind: DataType) -> None:
+        super().__init__(kind)
+        self.name = path
+        module, _, name = path.partition(":")
+        try:
+            self._inner = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise InvalidRequestError(
+                "codec cannot be imported", codec=path, cause=str(error)
+            ) from error
+        if not (hasattr(self._inner, "encode") and hasattr(self._inner, "decode")):
+            raise InvalidRequestError("codec has no encode or no decode", codec=path)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ImportedCodec, (self.name, self.kind)
+
+    def encode(self, value: Any) -> bytes:
+        cell = self._inner.encode(value)
+        if not isinstance(cell, bytes):
+            raise TypeError(f"the codec made no bytes: {type(cell).__name__}")
+        return cell
+
+    def encode_array(self, values: pa.Array) -> list[bytes | None]:
+        return [None if value is None else self.encode(value) for value in values.to_pylist()]
+
+    def decode(self, cell: bytes) -> Any:
+        return self._inner.decode(cell)

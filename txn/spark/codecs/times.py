@@ -12,11 +12,12 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql.types import DataType, DateType, TimestampNTZType, TimestampType
 
 _EPOCH = datetime(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
 _DAY = timedelta(days=1) // _MICROSECOND
-_YEARS, _IN_THEM = 400, timedelta(days=146_097) // _MICROSECOND  # after which dates come again
+_CYCLE_YEARS, _CYCLE = 400, timedelta(days=146_097) // _MICROSECOND  # then dates come again
 _LEAST, _MOST = ((each - _EPOCH) // _MICROSECOND for each in (datetime.min, datetime.max))
 _BEYOND = re.compile(r"([+-][0-9]{4,6}|0000)(-.*)", re.DOTALL)
 
@@ -56,43 +57,33 @@ def count_micros(value: datetime | int, has_zone: bool) -> int:
     return (value - _EPOCH.replace(tzinfo=UTC)) // _MICROSECOND
 
 
-def count_days(value: date | int) -> int:
-    """Return the days of a date."""
-    return value if isinstance(value, int) else (value - _EPOCH.date()).days
+def format_iso(kind: DataType, value: Any) -> str:
+    """Return a date or a time of this type, or its whole number, as ISO 8601; instants in UTC."""
+    if isinstance(kind, DateType):
+        days = value if isinstance(value, int) else (value - _EPOCH.date()).days
+        return _format_micros(days * _DAY).partition("T")[0]
+    has_zone = isinstance(kind, TimestampType)
+    return _format_micros(count_micros(value, has_zone)) + ("Z" if has_zone else "")
 
 
-def format_date(days: int) -> str:
-    """Return a date as ISO 8601."""
-    return format_time(days * _DAY).partition("T")[0]
-
-
-def parse_date(text: str) -> int:
-    """Return the days of an ISO 8601 text; ValueError."""
-    cycles, text = _split_cycles(text)
-    return count_days(date.fromisoformat(text)) + cycles * (_IN_THEM // _DAY)
-
-
-def format_time(micros: int) -> str:
-    """Return a time as ISO 8601."""
-    cycles = 0 if _LEAST <= micros <= _MOST else (micros - _LEAST) // _IN_THEM
-    text = (_EPOCH + (micros - cycles * _IN_THEM) * _MICROSECOND).isoformat()
-    year = int(text[:4]) + cycles * _YEARS
-    return f"{year:04d}{text[4:]}" if 0 <= year < 10_000 else f"{year:+05d}{text[4:]}"
-
-
-def parse_time(text: str) -> tuple[int, bool]:
-    """Return the microseconds of an ISO 8601 text, and whether it had a zone; ValueError."""
-    cycles, text = _split_cycles(text)
+def parse_iso(kind: DataType, text: str) -> int:
+    """Return the days or microseconds of an ISO 8601 text, which is UTC without an offset."""
+    cycles = 0
+    if beyond := _BEYOND.fullmatch(text):
+        cycles, year = divmod(int(beyond[1]) - 1, _CYCLE_YEARS)
+        text = f"{year + 1:04d}{beyond[2]}"
+    if isinstance(kind, DateType):
+        return (date.fromisoformat(text) - _EPOCH.date()).days + cycles * (_CYCLE // _DAY)
     value = datetime.fromisoformat(text)
-    micros = (value.replace(tzinfo=None) - _EPOCH) // _MICROSECOND
-    shift = value.utcoffset()
-    return micros + cycles * _IN_THEM - (shift or timedelta()) // _MICROSECOND, shift is not None
+    offset = value.utcoffset()
+    if offset is not None and isinstance(kind, TimestampNTZType):
+        raise ValueError("a time without a zone has an offset")
+    local = (value.replace(tzinfo=None) - _EPOCH) // _MICROSECOND
+    return local + cycles * _CYCLE - (offset or timedelta()) // _MICROSECOND
 
 
-def _split_cycles(text: str) -> tuple[int, str]:
-    """Return a text with a year that Python knows, and how many cycles it is off."""
-    beyond = _BEYOND.fullmatch(text)
-    if beyond is None:
-        return 0, text
-    cycles, year = divmod(int(beyond[1]) - 1, _YEARS)
-    return cycles, f"{year + 1:04d}{beyond[2]}"
+def _format_micros(micros: int) -> str:
+    cycles = 0 if _LEAST <= micros <= _MOST else (micros - _LEAST) // _CYCLE
+    text = (_EPOCH + (micros - cycles * _CYCLE) * _MICROSECOND).isoformat()
+    year = int(text[:4]) + cycles * _CYCLE_YEARS
+    return f"{year:04d}{text[4:]}" if 0 <= year < 10_000 else f"{year:+05d}{text[4:]}"

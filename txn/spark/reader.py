@@ -1,4 +1,4 @@
-"""Rows of a table as record batches.
+"""`spark.read.format("txn")`: rows of a table as record batches.
 
 Each row is as of one instant, as `Engine.scan` has it, but two rows need not be of the same one. A
 task that Spark runs again reads its rows again, as they are by then.
@@ -17,24 +17,25 @@ from pyspark.sql.types import StructType
 
 from txn.errors import InvalidRequestError
 from txn.model import Row
+from txn.protocol.context import describe_table
 from txn.spark.codecs import arrow_schema
-from txn.spark.mapping import MAPPING, TableMapping
+from txn.spark.definitions import MAPPING
+from txn.spark.mapping import TableMapping
 from txn.spark.options import SourceOptions
-from txn.spark.reader.filters import push_filters
-from txn.spark.reader.ranges import (
+from txn.spark.ranges import (
     BOUNDS,
     PARTITIONS,
     Range,
-    check_families,
     divide_ranges,
     parse_bounds,
     parse_partitions,
+    push_filters,
 )
 from txn.spark.workers import open_worker
 
 BATCH_ROWS = 4_096
 BATCH_BYTES = 16_000_000
-PUSHDOWN = "pushdown"
+PUSHDOWN = "pushDownPredicate"
 OPTIONS = (*MAPPING, *BOUNDS, PARTITIONS, PUSHDOWN)
 _PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
 
@@ -51,7 +52,8 @@ def make_reader(options: SourceOptions, schema: StructType) -> DataSourceReader:
     Spark refuses one that takes filters, unless a session has the setting
     `spark.sql.python.filterPushdown.enabled`; then it plans in a process of that program. And it
     keeps what the filters of the first query have left for all queries of a data frame, which are
-    wrong then. So filters are taken only where the option `pushdown` says that there is one query.
+    wrong then. So filters are taken only where the option `pushDownPredicate` says that there is
+    one query.
     """
     options.check(OPTIONS)
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
@@ -74,11 +76,13 @@ class TableReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Divide the rows; Spark calls this once, before any task."""
-        families = {column.family for column in self._mapping.columns}
+        table = self._mapping.table
         with self._access.open_engine() as engine:
-            context, table = engine.context, self._mapping.table
-            check_families(context, table, families)
-            parts = divide_ranges(context.store, table, self._ranges, self._partitions)
+            known = describe_table(engine.context, table)
+            for column in self._mapping.columns:
+                if column.family not in known:
+                    raise InvalidRequestError("no such family", table=table, family=column.family)
+            parts = divide_ranges(engine.context.store, table, self._ranges, self._partitions)
         return [InputPartition(part) for part in parts] or [InputPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -91,7 +95,7 @@ class TableReader(DataSourceReader):
             for start, stop in partition.value
         )
         while names := (found := _take_rows(mapping, rows))[0]:
-            yield make_batch(mapping, schema, names, found[1])
+            yield _make_batch(mapping, schema, names, found[1])
 
 
 class FilteringTableReader(TableReader):
@@ -128,7 +132,7 @@ def _take_rows(
     return names, values
 
 
-def make_batch(
+def _make_batch(
     mapping: TableMapping,
     schema: pa.Schema,
     names: Sequence[bytes],

@@ -22,10 +22,9 @@ from txn.model import MAX_TABLE
 from txn.request import MAX_TOKEN
 from txn.spark import PartitionError
 from txn.spark.codecs import arrow_schema
-from txn.spark.drafting import parse_drafting
 from txn.spark.options import SourceOptions
-from txn.spark.rejects import drop_files, name_files
-from txn.spark.tokens import MOST_NAME, Naming, make_token, name_job
+from txn.spark.rejects import Rejects
+from txn.spark.requests import MAX_JOB_NAME, Naming, make_token, name_job, parse_requests
 
 pytestmark = pytest.mark.fast
 
@@ -39,11 +38,11 @@ OTHER = Key("7", "f", "n", "other")
 def draft(rows: Rows, schema: StructType = SCHEMA, **options: str) -> list[Request]:
     """Return the requests of rows that came as one record batch."""
     given = {"uri": "memory://x", "table": "rows", "row": "id as text", "columns": "v=f:v"}
-    drafting = parse_drafting(SourceOptions({**given, **options}), schema)
+    builder = parse_requests(SourceOptions({**given, **options}), schema)
     batch = pa.record_batch(
         [[row.get(name) for row in rows] for name in schema.names], schema.names
     )
-    return [request for _, request in drafting.draft_requests([batch], b"job/0")]
+    return [request for _, request in builder.build_requests([batch], b"job/0")]
 
 
 def tokens(rows: Rows, schema: StructType = SCHEMA, **options: str) -> list[bytes | None]:
@@ -122,7 +121,7 @@ def test_a_token_tells_the_job_the_table_and_the_values() -> None:
     assert len(found) == len(jobs) * len(words) * len(values)
 
 
-@pytest.mark.parametrize("size", [1, MOST_NAME])
+@pytest.mark.parametrize("size", [1, MAX_JOB_NAME])
 def test_every_job_and_table_leave_room_for_a_token(size: int) -> None:
     """With the longest names as well a token is short enough, and of one table and value."""
     tables = ["/" * MAX_TABLE, "/" * (MAX_TABLE - 1) + "a"]
@@ -190,10 +189,11 @@ def test_only_the_files_of_attempts_that_count_get_names(tmp_path: Any) -> None:
     """A lost attempt has rejects too, perhaps of rows that the next one has written."""
     for name in (".job-0-a.rejects", ".job-0-b.rejects", ".other-0-c.rejects", "job-7.jsonl"):
         (tmp_path / name).write_text(name)
-    name_files(tmp_path, "job", [".job-0-b.rejects", None])
+    rejects = Rejects(folder=tmp_path)
+    rejects.name_files("job", [".job-0-b.rejects", None])
     found = {file.name: file.read_text() for file in tmp_path.iterdir()}
     assert found == {"job-0.jsonl": ".job-0-b.rejects", ".other-0-c.rejects": ".other-0-c.rejects"}
-    drop_files(tmp_path, "other")
+    rejects.drop_files("other")
     assert [file.name for file in tmp_path.iterdir()] == ["job-0.jsonl"]
 
 
@@ -211,13 +211,13 @@ def test_a_row_that_python_has_no_values_for_is_named() -> None:
     schema = StructType([StructField(name, kind) for name, kind in kinds.items()])
     columns = "w=f:w as byte, d=f:d, n=f:n"
     given = {"uri": "memory://x", "table": "rows", "row": "id as text", "columns": columns}
-    drafting = parse_drafting(SourceOptions(given), schema)
+    builder = parse_requests(SourceOptions(given), schema)
     late = 2_932_897  # the first day of the year 10000
     row = {"id": 7, "w": 300, "d": late, "n": [late]}
     values = [pa.array([row[each.name]], each.type) for each in arrow_schema(schema)]
     batch = pa.record_batch(values, schema.names)
     with pytest.raises(PartitionError, match=r"column='w'.*\"id\": 7"):
-        list(drafting.draft_requests([batch], b"job/0"))
+        list(builder.build_requests([batch], b"job/0"))
 
 
 def test_an_error_does_not_have_all_of_a_large_row() -> None:
@@ -252,6 +252,6 @@ def test_tokens_depend_on_what_is_written_where() -> None:
 
 def test_a_job_id_that_leaves_no_room_for_tokens_is_refused() -> None:
     """While the job is planned, and not by each of its tasks, four times."""
-    with pytest.raises(InvalidRequestError, match="option='job_id'"):
+    with pytest.raises(InvalidRequestError, match="option='jobId'"):
         draft([], job_id="x" * 1_000)
     assert draft([], job_id="x" * 900) == []

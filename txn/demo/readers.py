@@ -1,7 +1,7 @@
 """What readers see of tables that are written atomically: nothing of a table, or all of it.
 
-They look from a process other than the job's, from before it begins until its last run is over, so
-also while it is killed and mended.
+They read from a process other than the job's, from before it begins until its last run is over, so
+also while it is killed and repaired.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import date
 from enum import Enum
 from pathlib import Path
 from threading import Event
@@ -24,7 +23,6 @@ from txn.demo.data import (
     ANCHOR,
     ENTRY,
     FAMILY,
-    YEAR,
     DemoTables,
     Flight,
     flight_row,
@@ -35,9 +33,9 @@ from txn.model import Key
 KEYS = 50
 """So many cells, spread over the rows of a table, are read at one instant."""
 RESTS = 3
-"""Readers rest so many times as long as they have looked: they shall see a job, not slow it;"""
 LEAST_REST_S, MOST_REST_S = 0.1, 2.0
-"""but so long at least and at most."""
+"""Readers rest this many times as long as they have read, within limits: they shall not slow the
+job."""
 
 
 class Sight(Enum):
@@ -49,38 +47,41 @@ class Sight(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class WholeTable:
+class ExpectedTable:
     """A table as it has to be at last. column: one that each of its rows has."""
 
     name: str
     column: str
     rows: Sequence[str]
 
-    def look(self, engine: Engine) -> Iterator[Sight]:
+    def inspect(self, engine: Engine) -> Iterator[Sight]:
         """Yield what is seen, in order: of some cells, of the rows of a scan, and of the cells.
 
         A scan has no instant of its own. So its rows say something only where the cells were the
         same before it and after it.
         """
-        keys = self._choose_keys()
-        before = self._judge(_count_values(engine, keys), len(keys))
-        column = (FAMILY.encode(), self.column.encode())
-        count = sum(1 for _ in engine.scan(self.name, columns=[column]))
-        after = self._judge(_count_values(engine, keys), len(keys))
-        yield before
-        if before is after:
-            yield self._judge(count, len(self.rows))
-        yield after
-
-    def _choose_keys(self) -> list[Key]:
         step = -(-len(self.rows) // KEYS)
         chosen = {*self.rows[::step], self.rows[-1]}
-        return [Key(row, FAMILY, self.column, self.name) for row in chosen]
+        keys = [Key(row, FAMILY, self.column, self.name) for row in chosen]
 
-    def _judge(self, count: int, all_of_them: int) -> Sight:
-        if count == 0:
-            return Sight.NOTHING
-        return Sight.ALL if count == all_of_them else Sight.PART
+        def read_keys() -> Sight:
+            found = sum(cell is not None for cell in engine.read(keys).values())
+            return _name_sight(found, len(keys))
+
+        before = read_keys()
+        column = (FAMILY.encode(), self.column.encode())
+        count = sum(1 for _ in engine.scan(self.name, columns=[column]))
+        after = read_keys()
+        yield before
+        if before is after:
+            yield _name_sight(count, len(self.rows))
+        yield after
+
+
+def _name_sight(count: int, total: int) -> Sight:
+    if count == 0:
+        return Sight.NOTHING
+    return Sight.ALL if count == total else Sight.PART
 
 
 @dataclass(slots=True)
@@ -101,34 +102,34 @@ class Sights:
 
 
 @contextmanager
-def looking(uri: str, tables: DemoTables, source: Path, days: int) -> Iterator[dict[str, Sights]]:
-    """Look at the tables again and again while the block runs, and once after it; yield what was
+def watch_tables(uri: str, tables: DemoTables, source: Path) -> Iterator[dict[str, Sights]]:
+    """Read the tables again and again while the block runs, and once after it; yield what was
     seen of each."""
-    wholes = list_wholes(tables, read_source(source, days))
-    sights = {whole.name: Sights() for whole in wholes}
+    expected = expect_tables(tables, read_source(source))
+    sights = {table.name: Sights() for table in expected}
     over = Event()
 
-    def look() -> None:
+    def read() -> None:
         with connect(uri, transactions=tables.transactions) as engine:
             is_over = False
             while not is_over:
                 is_over, began_s = over.is_set(), monotonic()
-                for whole in wholes:
-                    for sight in whole.look(engine):
-                        sights[whole.name].add(sight)
+                for table in expected:
+                    for sight in table.inspect(engine):
+                        sights[table.name].add(sight)
                 rest_s = RESTS * (monotonic() - began_s)
                 over.wait(min(max(LEAST_REST_S, rest_s), MOST_REST_S))
 
     with ThreadPoolExecutor(1, "readers") as readers:
-        watch = readers.submit(look)
+        reading = readers.submit(read)
         try:
             yield sights
         finally:
             over.set()
-        watch.result()
+        reading.result()
 
 
-def list_wholes(tables: DemoTables, flights: Iterator[Flight]) -> list[WholeTable]:
+def expect_tables(tables: DemoTables, flights: Iterator[Flight]) -> list[ExpectedTable]:
     """Return the tables as they are with all the flights."""
     rows, entries = list[str](), list[str]()
     for flight in flights:
@@ -136,20 +137,13 @@ def list_wholes(tables: DemoTables, flights: Iterator[Flight]) -> list[WholeTabl
         rows.append(row)
         entries += index_rows(flight["origin"] or "", row, flight["dest"] or "", flight["tailnum"])
     return [
-        WholeTable(tables.flights, ANCHOR, sorted(rows)),
-        WholeTable(tables.indexes, ENTRY, sorted(entries)),
+        ExpectedTable(tables.flights, ANCHOR, sorted(rows)),
+        ExpectedTable(tables.indexes, ENTRY, sorted(entries)),
     ]
 
 
-def read_source(source: Path, days: int) -> Iterator[Flight]:
-    """Yield the flights of the year's first days, as the job takes them from the CSV."""
-    first = date(YEAR, 1, 1)
+def read_source(source: Path) -> Iterator[Flight]:
+    """Yield the flights of the CSV."""
     with source.open(newline="") as lines:
         for line in csv.DictReader(lines):
-            day = date(*(int(line[name]) for name in ("year", "month", "day")))
-            if (day - first).days < days:
-                yield {name: None if text == "NA" else text for name, text in line.items()}
-
-
-def _count_values(engine: Engine, keys: Sequence[Key]) -> int:
-    return sum(cell is not None for cell in engine.read(keys).values())
+            yield {name: None if text == "NA" else text for name, text in line.items()}

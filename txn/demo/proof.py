@@ -55,97 +55,94 @@ class ProofCheck:
 def reconcile(
     spark: SparkSession, uri: str, tables: DemoTables, csv: DataFrame, transactions: int
 ) -> list[ProofCheck]:
-    """Compare the flights of the CSV, and their transactions, so many, with the tables, in both
-    directions."""
-    scan_flights = partial(rows_of, spark, uri, tables.flights, FLIGHT_SPLITS)
-    scan_indexes = partial(rows_of, spark, uri, tables.indexes, INDEX_SPLITS)
-    scan_transactions = partial(rows_of, spark, uri, tables.transactions, TRANSACTION_SPLITS)
-    expected = csv_flights(spark, csv)
+    """Compare the flights of the CSV, and the number of their transactions, with the tables, in
+    both directions."""
+    scan_flights = partial(scan_in_tasks, spark, uri, tables.flights, FLIGHT_SPLITS)
+    scan_indexes = partial(scan_in_tasks, spark, uri, tables.indexes, INDEX_SPLITS)
+    scan_transactions = partial(scan_in_tasks, spark, uri, tables.transactions, TRANSACTION_SPLITS)
+    rows = csv.rdd.map(lambda row: (flight_row(row.asDict()), *(row[name] for name in COLUMNS)))
     stored = spark.createDataFrame(scan_flights(flight_cells), STORED).cache()
     entries = spark.createDataFrame(scan_indexes(index_cells), ENTRIES).cache()
-    flights = compare_cells(expected, stored)
+    names = ("flights", "flights: missing or different", "flights: not in the source")
     return [
-        ProofCheck("flights", flights.expected, flights.found),
-        ProofCheck("flights: missing or different", 0, flights.missing),
-        ProofCheck("flights: not in the source", 0, flights.extra),
-        *index_checks(spark, "route", stored, entries),
-        *index_checks(spark, "aircraft", stored, entries),
-        *leftover_checks(spark, (scan_flights, scan_indexes, scan_transactions)),
-        *transaction_checks(spark, scan_transactions, transactions),
+        *compare_rows(names, spark.createDataFrame(rows, STORED), stored),
+        *prove_index(spark, "route", stored, entries),
+        *prove_index(spark, "aircraft", stored, entries),
+        *prove_no_leftovers(spark, (scan_flights, scan_indexes, scan_transactions)),
+        *prove_transactions(spark, scan_transactions, transactions),
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Two sets of rows, compared: their sizes, and the rows that only one of them has."""
-
-    expected: int
-    found: int
-    missing: int
-    extra: int
-
-
-def compare_cells(expected: DataFrame, found: DataFrame) -> Comparison:
-    """Compare two frames in one pass, every column and each repetition of a row."""
-    columns = expected.columns
+def compare_rows(
+    names: tuple[str, str, str], expected: DataFrame, found: DataFrame
+) -> Iterator[ProofCheck]:
+    """Compare two frames in one pass, every column and each repetition of a row: how many rows they
+    have, and how many of them only the first or only the second one has."""
     both = expected.withColumn("side", f.lit(1)).unionAll(found.withColumn("side", f.lit(-1)))
-    rows = both.groupBy(*columns).agg(f.sum("side").alias("surplus"), f.count("*").alias("both"))
-    size, surplus = f.col("both"), f.col("surplus")
-    parts = {
-        "expected": (size + surplus) / 2,
-        "found": (size - surplus) / 2,
-        "missing": f.greatest(surplus, f.lit(0)),
-        "extra": f.greatest(-surplus, f.lit(0)),
-    }
-    return Comparison(**totals(rows, parts))
+    rows = both.groupBy(*expected.columns).agg(
+        f.sum("side").alias("surplus"), f.count("*").alias("size")
+    )
+    size, surplus = f.col("size"), f.col("surplus")
+    sums = sum_columns(
+        rows,
+        {
+            "expected": (size + surplus) / 2,
+            "found": (size - surplus) / 2,
+            "missing": f.greatest(surplus, f.lit(0)),
+            "extra": f.greatest(-surplus, f.lit(0)),
+        },
+    )
+    yield ProofCheck(names[0], sums["expected"], sums["found"])
+    yield ProofCheck(names[1], 0, sums["missing"])
+    yield ProofCheck(names[2], 0, sums["extra"])
 
 
-def totals(rows: DataFrame, parts: Mapping[str, Column]) -> dict[str, int]:
+def sum_columns(rows: DataFrame, columns: Mapping[str, Column]) -> dict[str, int]:
     """Return the sum over all rows of each of some columns, by name."""
-    sums = rows.agg(*(f.sum(part.cast("long")).alias(name) for name, part in parts.items()))
+    sums = rows.agg(*(f.sum(column.cast("long")).alias(name) for name, column in columns.items()))
     return {name: total or 0 for name, total in sums.collect()[0].asDict().items()}
 
 
-def csv_flights(spark: SparkSession, csv: DataFrame) -> DataFrame:
-    """Return the CSV in the form of the table: the row key and the stored columns."""
-    rows = csv.rdd.map(lambda row: (flight_row(row.asDict()), *(row[name] for name in COLUMNS)))
-    return spark.createDataFrame(rows, STORED)
-
-
-def index_checks(
+def prove_index(
     spark: SparkSession, index: str, stored: DataFrame, entries: DataFrame
 ) -> Iterator[ProofCheck]:
     """Each flight has its entry in the index, and each entry its flight."""
+
+    def list_entries(row: Any) -> Iterator[tuple[str, str]]:
+        for entry in index_rows(row.row.split("/")[0], row.row, row.dest, row.tailnum):
+            if entry.startswith(f"{index}/"):
+                yield entry, row.row
+
     known = stored.where(f.col(ANCHOR).isNotNull()).rdd  # others are no flights, and were found
-    wanted = known.flatMap(lambda row: [(e, row.row) for e in entries_of(row) if is_in(e, index)])
+    expected = spark.createDataFrame(known.flatMap(list_entries), ENTRIES)
     found = entries.where(f.col("entry").startswith(f"{index}/"))
-    compared = compare_cells(spark.createDataFrame(wanted, ENTRIES), found)
-    yield ProofCheck(f"index by {index}: entries", compared.expected, compared.found)
-    yield ProofCheck(f"index by {index}: flights without entry", 0, compared.missing)
-    yield ProofCheck(f"index by {index}: entries without flight", 0, compared.extra)
+    name = f"index by {index}"
+    names = (
+        f"{name}: entries",
+        f"{name}: flights without entry",
+        f"{name}: entries without flight",
+    )
+    return compare_rows(names, expected, found)
 
 
-def entries_of(row: Any) -> Iterator[str]:
-    """Yield the row keys of a stored flight's index entries."""
-    return index_rows(row.row.split("/")[0], row.row, row.dest, row.tailnum)
-
-
-def is_in(entry: str, index: str) -> bool:
-    """Whether a row of the index table belongs to this index."""
-    return entry.startswith(f"{index}/")
-
-
-def leftover_checks(spark: SparkSession, scans: Sequence[Scan]) -> Iterator[ProofCheck]:
+def prove_no_leftovers(spark: SparkSession, scans: Sequence[Scan]) -> Iterator[ProofCheck]:
     """No cell of the data tables or of a marker is locked or tagged."""
-    left = spark.sparkContext.union([scan(leftovers) for scan in scans]).countByValue()
+    left = spark.sparkContext.union([scan(list_leftovers) for scan in scans]).countByValue()
     yield ProofCheck("cells locked", 0, left.get("lock", 0))
     yield ProofCheck("cells tagged", 0, left.get("tag", 0))
 
 
-def transaction_checks(spark: SparkSession, scan: Scan, expected: int) -> Iterator[ProofCheck]:
+def prove_transactions(spark: SparkSession, scan: Scan, expected: int) -> Iterator[ProofCheck]:
     """Every transaction row is finished, each part with its transaction, and each token was
     committed by exactly one of them."""
-    rows = gather_transactions(spark.createDataFrame(scan(transaction_cells), TRANSACTION_ROWS))
+    all_rows = spark.createDataFrame(scan(transaction_cells), TRANSACTION_ROWS)
+    is_parent = f.col("part").isNull()
+    is_open = ~f.col("status").isin(COMPLETE, str(Status.ABORTED))
+    rows = all_rows.groupBy("row").agg(
+        f.max(f.when(is_parent, f.col("status"))).alias("status"),
+        f.count(f.when(is_open, 1)).alias("unfinished"),
+        f.count(f.when(~is_parent & (f.col("status") == COMPLETE), 1)).alias("complete_parts"),
+    )
     markers = spark.createDataFrame(scan(marker_cells), "row string")
     marked = markers.groupBy("row").agg(f.count("*").alias("markers"))
     has_marker = f.col("markers").isNotNull()
@@ -159,7 +156,7 @@ def transaction_checks(spark: SparkSession, scan: Scan, expected: int) -> Iterat
         "in_vain": has_marker & aborted,
         "unmarked": ~has_marker & complete,
     }
-    found = totals(rows.join(marked, "row", "full_outer"), parts)
+    found = sum_columns(rows.join(marked, "row", "full_outer"), parts)
     yield ProofCheck("transaction rows unfinished", 0, found["unfinished"])
     yield ProofCheck("parts of what was not committed", 0, found["apart"])
     yield ProofCheck("transactions with a marker", expected, found["markers"])
@@ -168,19 +165,7 @@ def transaction_checks(spark: SparkSession, scan: Scan, expected: int) -> Iterat
     yield ProofCheck("transactions committed twice", 0, found["unmarked"])
 
 
-def gather_transactions(rows: DataFrame) -> DataFrame:
-    """Return a row for each transaction: its status, how many rows of it are not finished, those of
-    its parts included, and how many of its parts are complete."""
-    is_whole = f.col("part").isNull()
-    is_open = ~f.col("status").isin(COMPLETE, str(Status.ABORTED))
-    return rows.groupBy("row").agg(
-        f.max(f.when(is_whole, f.col("status"))).alias("status"),
-        f.count(f.when(is_open, 1)).alias("unfinished"),
-        f.count(f.when(~is_whole & (f.col("status") == COMPLETE), 1)).alias("complete_parts"),
-    )
-
-
-def rows_of(
+def scan_in_tasks(
     spark: SparkSession,
     uri: str,
     table: str,
@@ -200,7 +185,7 @@ def rows_of(
 
 def flight_cells(row: Row) -> Iterator[tuple[str | None, ...]]:
     """Yield a stored flight: its row key and its columns."""
-    cells = texts(row)
+    cells = read_texts(row)
     if cells:
         yield (row.row.decode(), *(cells.pop(name, None) for name in COLUMNS))
     for name in cells:  # a column that no flight has: let it be found as a row of its own
@@ -209,12 +194,12 @@ def flight_cells(row: Row) -> Iterator[tuple[str | None, ...]]:
 
 def index_cells(row: Row) -> Iterator[tuple[str, str | None]]:
     """Yield an index entry: its row key and the flight's."""
-    cells = texts(row)
+    cells = read_texts(row)
     if cells:
         yield (row.row.decode(), cells.get(ENTRY))
 
 
-def leftovers(row: Row) -> Iterator[str]:
+def list_leftovers(row: Row) -> Iterator[str]:
     """Yield a word for each cell of the row that is locked, or tagged."""
     for key, cell in row.cells.items():
         if key.column.endswith(LOCK_SUFFIX) and holder_of(key, cell):
@@ -235,11 +220,11 @@ def transaction_cells(row: Row) -> Iterator[tuple[str, str | None, str]]:
 def marker_cells(row: Row) -> Iterator[tuple[str]]:
     """Yield the transaction that a marker says has committed its token."""
     if row.row.startswith(b"once."):
-        for value in texts(row).values():
+        for value in read_texts(row).values():
             yield (value,)
 
 
-def texts(row: Row) -> dict[str, str]:
+def read_texts(row: Row) -> dict[str, str]:
     """Return the user's cells of a row."""
     return {
         key.column.decode(): cell.value.decode()

@@ -1,17 +1,19 @@
-"""Codecs of single values: text, bytes, numbers as HBase's `Bytes` writes them, dates and times."""
+"""What a codec is; codecs of text, bytes, numbers as HBase's `Bytes` writes them, and times."""
 
 from __future__ import annotations
 
+import inspect
 import re
 import struct
 import sys
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
@@ -25,21 +27,20 @@ from pyspark.sql.types import (
     LongType,
     ShortType,
     StringType,
+    StructField,
+    StructType,
     TimestampNTZType,
     TimestampType,
 )
 
-from txn.spark.codecs.base import Cells, Codec
-from txn.spark.codecs.times import (
-    count_days,
-    count_micros,
-    format_date,
-    format_time,
-    list_plain_values,
-    parse_date,
-    parse_time,
-)
+from txn.spark.codecs.times import count_micros, format_iso, list_plain_values, parse_iso
 
+Cells = Sequence[bytes | None]
+"""The cells of a column, None for each absent one."""
+
+_ZONE: dict[str, Any] = (
+    {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+)
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
 _WHOLE = re.compile(rb"[+-]?[0-9]+")
 _NUMBER = re.compile(
@@ -47,18 +48,68 @@ _NUMBER = re.compile(
 )
 
 
-class Utf8Codec(Codec):
-    name = "utf-8"
-    accepts = (StringType,)
-    keeps_order = is_text = True
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the schema that Spark wants of record batches, to the letter."""
+    return to_arrow_schema(schema, **_ZONE)
+
+
+class Codec:
+    """Encodes the values of a column as cells, and decodes them. What does not encode or decode is
+    a ValueError, a TypeError or one of Arrow's; the caller, which knows the cell, says where. A
+    codec can be pickled.
+    """
+
+    name: str
+    accepts: ClassVar[tuple[type[DataType], ...]]
+    """The types of Spark that it is for; the first is meant where a mapping gives no type."""
+    defaults: ClassVar[int] = 1
+    """Of how many of them, from the first, it is the codec where none is named."""
+    has_one_type: ClassVar[bool] = True
+    """Whether its name implies the type of a column."""
+    keeps_order: ClassVar[bool] = False
+    """Whether bytes are in the order of the values, as Spark compares them."""
+    is_text: ClassVar[bool] = False
+    """Whether the bytes are text, and may stand beside a separator in a row key."""
+    width: int | None = None
+    """How many bytes each value has, if that is always the same."""
+
+    def __init__(self, kind: DataType) -> None:
+        self.kind = kind
+        self.arrow = arrow_schema(StructType([StructField("value", kind)])).field(0).type
 
     def encode(self, value: Any) -> bytes:
-        if not isinstance(value, str):
-            raise TypeError(f"not a text: {type(value).__name__}")
-        return value.encode()
+        """Return the cell of a value that is not None. Times may be whole numbers, as in Arrow."""
+        raise NotImplementedError
 
-    def decode(self, data: bytes) -> str:
-        return data.decode()
+    def decode(self, cell: bytes) -> Any:
+        """Return what Arrow takes for the value of a cell."""
+        raise NotImplementedError
+
+    def encode_array(self, values: pa.Array) -> list[bytes | None]:
+        """Return the cells of a column."""
+        encode = self.encode
+        return [None if value is None else encode(value) for value in list_plain_values(values)]
+
+    def decode_array(self, cells: Cells) -> pa.Array:
+        """Return the column of some cells."""
+        decode = self.decode
+        return pa.array([None if cell is None else decode(cell) for cell in cells], self.arrow)
+
+    def check_width(self, cell: bytes) -> None:
+        """Raise ValueError for a cell that has not the width of the codec."""
+        if len(cell) != self.width:
+            raise ValueError(f"{len(cell)} bytes, not {self.width}")
+
+
+class BinaryCodec(Codec):
+    name = "binary"
+    accepts: ClassVar[tuple[type[DataType], ...]] = (BinaryType,)
+    keeps_order = True
+
+    def encode(self, value: Any) -> bytes:
+        if not isinstance(value, bytes | bytearray | memoryview):
+            raise TypeError(f"not bytes: {type(value).__name__}")
+        return bytes(value)
 
     def encode_array(self, values: pa.Array) -> list[bytes | None]:
         cells: list[bytes | None] = values.cast(pa.binary()).to_pylist()
@@ -68,22 +119,15 @@ class Utf8Codec(Codec):
         return pa.array(cells, type=pa.binary()).cast(self.arrow)
 
 
-class BinaryCodec(Codec):
-    name = "binary"
-    accepts = (BinaryType,)
-    keeps_order = True
+class Utf8Codec(BinaryCodec):
+    name = "utf-8"
+    accepts = (StringType,)
+    is_text = True
 
     def encode(self, value: Any) -> bytes:
-        if not isinstance(value, bytes | bytearray | memoryview):
-            raise TypeError(f"not bytes: {type(value).__name__}")
-        return bytes(value)
-
-    def decode(self, data: bytes) -> bytes:
-        return data
-
-    def encode_array(self, values: pa.Array) -> list[bytes | None]:
-        cells: list[bytes | None] = values.to_pylist()
-        return cells
+        if not isinstance(value, str):
+            raise TypeError(f"not a text: {type(value).__name__}")
+        return value.encode()
 
 
 class BooleanCodec(Codec):
@@ -98,10 +142,9 @@ class BooleanCodec(Codec):
             raise TypeError(f"not a boolean: {type(value).__name__}")
         return b"\xff" if value else b"\0"
 
-    def decode(self, data: bytes) -> bool:
-        if len(data) != 1:
-            raise ValueError(f"{len(data)} bytes, not 1")
-        return data != b"\0"
+    def decode(self, cell: bytes) -> bool:
+        self.check_width(cell)
+        return cell != b"\0"
 
 
 class FixedCodec(Codec):
@@ -115,34 +158,20 @@ class FixedCodec(Codec):
         self.width = struct.calcsize(f">{self.letter}")
 
     def encode(self, value: Any) -> bytes:
-        try:
-            return struct.pack(f">{self.letter}", value)
-        except (struct.error, OverflowError) as error:
-            raise ValueError(f"{error}: {value!r}") from error
-
-    def decode(self, data: bytes) -> Any:
-        try:
-            value = struct.unpack(f">{self.letter}", data)[0]
-        except struct.error as error:
-            raise ValueError(f"{len(data)} bytes, not {self.width}") from error
-        return self.check_value(value)
+        return self._pack(self.letter, value)
 
     def encode_array(self, values: pa.Array) -> list[bytes | None]:
         if values.null_count:
             return super().encode_array(values)
         width = self.width or 1
-        try:
-            joined = struct.pack(f">{len(values)}{self.letter}", *values.to_pylist())
-        except (struct.error, OverflowError) as error:
-            raise ValueError(str(error)) from error
+        joined = self._pack(f"{len(values)}{self.letter}", *values.to_pylist())
         return [joined[place : place + width] for place in range(0, len(joined), width)]
 
     def decode_array(self, cells: Cells) -> pa.Array:
-        width = self.width
         for cell in cells:
-            if cell is not None and len(cell) != width:
-                raise ValueError(f"{len(cell)} bytes, not {width}")
-        blank = bytes(width or 0)
+            if cell is not None:
+                self.check_width(cell)
+        blank = bytes(self.width or 0)
         numbers = array(self.letter, b"".join([blank if cell is None else cell for cell in cells]))
         if sys.byteorder == "little":
             numbers.byteswap()
@@ -150,6 +179,12 @@ class FixedCodec(Codec):
         if None in cells:
             found = pc.if_else(pa.array([cell is not None for cell in cells]), found, None)
         return found if self.own == self.arrow else found.cast(self.arrow)
+
+    def _pack(self, letters: str, *values: Any) -> bytes:
+        try:
+            return struct.pack(f">{letters}", *values)
+        except (struct.error, OverflowError) as error:
+            raise ValueError(str(error)) from error
 
 
 class ByteCodec(FixedCodec):
@@ -186,91 +221,58 @@ class TextCodec(Codec):
     """A number as its decimal text."""
 
     name = "text"
+    has_one_type = False
     accepts = (DecimalType, *_INTEGERS, FloatType, DoubleType)
     is_text = True
 
     def __init__(self, kind: DataType) -> None:
         super().__init__(kind)
-        self._parse: Callable[[str], Any] = int
+        self._number: Callable[[str], Any] = int
         if isinstance(kind, DecimalType):
-            self._parse = Decimal
+            self._number = Decimal
         elif isinstance(kind, FloatType | DoubleType):
-            self._parse = float
-        self._shape = _WHOLE if self._parse is int else _NUMBER
+            self._number = float
+        self._shape = _WHOLE if self._number is int else _NUMBER
 
     def encode(self, value: Any) -> bytes:
-        if self._parse is Decimal:
+        if self._number is Decimal:
             return format(Decimal(value), "f").encode()
-        if self._parse is int:
+        if self._number is int:
             return b"%d" % value
         return (f"{value:.9g}" if isinstance(self.kind, FloatType) else repr(float(value))).encode()
 
-    def decode(self, data: bytes) -> Any:
-        if not self._shape.fullmatch(data):
+    def decode(self, cell: bytes) -> Any:
+        if not self._shape.fullmatch(cell):
             raise ValueError("no number")
-        return self.check_value(self._parse(data.decode()))
-
-    def decode_array(self, cells: Cells) -> pa.Array:
-        shape, parse = self._shape, self._parse
-        if not all(cell is None or shape.fullmatch(cell) for cell in cells):
-            raise ValueError("no number")
-        values = [None if cell is None else parse(cell.decode()) for cell in cells]
-        return pa.array(values, type=self.arrow)
+        return self._number(cell.decode())
 
 
 class IsoCodec(Codec):
     """Dates and times as ISO 8601. An instant is written in UTC; one without an offset is UTC."""
 
     name = "iso"
+    defaults, has_one_type = 3, False
     accepts = (TimestampType, TimestampNTZType, DateType)
     is_text = True
 
     def encode(self, value: Any) -> bytes:
-        if isinstance(self.kind, DateType):
-            return format_date(count_days(value)).encode()
-        has_zone = isinstance(self.kind, TimestampType)
-        text = format_time(count_micros(value, has_zone))
-        return f"{text}Z".encode() if has_zone else text.encode()
+        return format_iso(self.kind, value).encode()
 
-    def encode_array(self, values: pa.Array) -> list[bytes | None]:
-        return self.encode_values(list_plain_values(values))
-
-    def decode(self, data: bytes) -> Any:
-        return self.check_value(self.parse(data.decode()))
-
-    def decode_array(self, cells: Cells) -> pa.Array:
-        values = [None if cell is None else self.parse(cell.decode()) for cell in cells]
-        return pa.array(values, type=self.arrow)
-
-    def parse(self, text: str) -> int:
-        """Return what Arrow takes for the value of a text: days, or microseconds."""
-        if isinstance(self.kind, DateType):
-            return parse_date(text)
-        micros, has_zone = parse_time(text)
-        if has_zone and isinstance(self.kind, TimestampNTZType):
-            raise ValueError("a time without a zone has an offset")
-        return micros
+    def decode(self, cell: bytes) -> int:
+        return parse_iso(self.kind, cell.decode())
 
 
 class MillisCodec(Codec):
     """An instant as the milliseconds since 1970, eight bytes, as HBase's own connector has it."""
 
     name = "millis"
+    defaults = 0
     accepts = (TimestampType,)
     width = 8
 
     def encode(self, value: Any) -> bytes:
         return struct.pack(">q", count_micros(value, has_zone=True) // 1_000)
 
-    def encode_array(self, values: pa.Array) -> list[bytes | None]:
-        return self.encode_values(list_plain_values(values))
-
-    def decode(self, data: bytes) -> Any:
-        return self.decode_array([data])[0].as_py()
-
-    def decode_array(self, cells: Cells) -> pa.Array:
-        for cell in cells:
-            if cell is not None and len(cell) != self.width:
-                raise ValueError(f"{len(cell)} bytes, not {self.width}")
-        values = [None if cell is None else struct.unpack(">q", cell)[0] * 1_000 for cell in cells]
-        return pa.array(values, type=self.arrow)
+    def decode(self, cell: bytes) -> int:
+        self.check_width(cell)
+        return int.from_bytes(cell, signed=True) * 1_000

@@ -1,4 +1,4 @@
-"""What readers make of a table that should appear all at once: see `txn.demo.looking`."""
+"""What readers make of a table that should appear all at once: see `txn.demo.readers`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,24 @@ import pytest
 
 from txn import Engine, Key, Mutation, connect
 from txn.demo.data import ANCHOR, FAMILY, tables_named
-from txn.demo.looking import Sight, Sights, WholeTable, list_wholes, looking, read_source
+from txn.demo.readers import (
+    ExpectedTable,
+    Sight,
+    Sights,
+    expect_tables,
+    read_source,
+    watch_tables,
+)
 from txn.stores import open_store
 
 pytestmark = pytest.mark.fast
 TABLES = tables_named("flights")
 ROWS = [f"{number:03}" for number in range(120)]
-WHOLE = WholeTable(TABLES.flights, ANCHOR, ROWS)
+TABLE = ExpectedTable(TABLES.flights, ANCHOR, ROWS)
 SOURCE = """\
 year,month,day,dep_time,sched_dep_time,carrier,flight,tailnum,origin,dest
 2013,1,1,517,515,UA,1545,N14228,EWR,IAH
 2013,1,1,NA,600,B6,79,NA,JFK,MCO
-2013,10,1,517,515,UA,1545,N14228,EWR,IAH
 2013,1,2,517,515,UA,1545,N14228,EWR,IAH
 """
 
@@ -39,17 +45,17 @@ def put(engine: Engine, rows: list[str]) -> None:
 
 def test_nothing_a_part_and_all_of_a_table_differ(engine: Engine) -> None:
     """The check at the end of the demonstration says no more than this."""
-    assert list(WHOLE.look(engine)) == [Sight.NOTHING] * 3
+    assert list(TABLE.inspect(engine)) == [Sight.NOTHING] * 3
     put(engine, ROWS[:60])
-    assert set(WHOLE.look(engine)) == {Sight.PART}
+    assert set(TABLE.inspect(engine)) == {Sight.PART}
     put(engine, ROWS[60:])
-    assert list(WHOLE.look(engine)) == [Sight.ALL] * 3
+    assert list(TABLE.inspect(engine)) == [Sight.ALL] * 3
 
 
 def test_one_row_that_is_not_read_by_name_is_found_by_the_scan(engine: Engine) -> None:
     """Cells are a sample; the scan counts all rows."""
     put(engine, [ROWS[1]])
-    assert list(WHOLE.look(engine)) == [Sight.NOTHING, Sight.PART, Sight.NOTHING]
+    assert list(TABLE.inspect(engine)) == [Sight.NOTHING, Sight.PART, Sight.NOTHING]
 
 
 def test_what_comes_while_a_scan_runs_does_not_count_as_a_part(
@@ -63,7 +69,7 @@ def test_what_comes_while_a_scan_runs_does_not_count_as_a_part(
         yield from list(scan(*given, **how))[7:]  # type: ignore[arg-type]
 
     monkeypatch.setattr(engine, "scan", commit_and_scan)
-    assert list(WHOLE.look(engine)) == [Sight.NOTHING, Sight.ALL]
+    assert list(TABLE.inspect(engine)) == [Sight.NOTHING, Sight.ALL]
 
 
 def test_what_was_there_and_is_gone_is_counted() -> None:
@@ -75,10 +81,10 @@ def test_what_was_there_and_is_gone_is_counted() -> None:
 
 
 def test_the_tables_are_known_from_the_source(tmp_path: Path) -> None:
-    """Days are those of the job; an aircraft that is not known has no entry."""
+    """An aircraft that is not known has no entry."""
     source = tmp_path / "flights.csv"
     source.write_text(SOURCE)
-    flights, entries = list_wholes(TABLES, read_source(source, 2))
+    flights, entries = expect_tables(TABLES, read_source(source))
     assert flights.rows == [
         "EWR/2013-01-01/0515/UA1545",
         "EWR/2013-01-02/0515/UA1545",
@@ -94,8 +100,8 @@ def test_readers_look_before_and_after_what_happens(tmp_path: Path) -> None:
     with connect(uri, transactions=TABLES.transactions) as engine:
         engine.ensure_table(TABLES.flights, [FAMILY])
         engine.ensure_table(TABLES.indexes, [FAMILY])
-        flights, _ = list_wholes(TABLES, read_source(source, 1))
-        with looking(uri, TABLES, source, 1) as sights:
+        flights, _ = expect_tables(TABLES, read_source(source))
+        with watch_tables(uri, TABLES, source) as sights:
             while not sights[TABLES.indexes].seen:
                 Event().wait(0.01)
             put(engine, list(flights.rows))

@@ -7,12 +7,11 @@ import json
 import math
 import re
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from json.encoder import encode_basestring
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -31,24 +30,10 @@ from pyspark.sql.types import (
 )
 
 from txn.errors import InvalidRequestError
-from txn.spark.codecs.base import Cells, Codec
-from txn.spark.codecs.plain import IsoCodec
-from txn.spark.codecs.times import list_plain_values
+from txn.spark.codecs.times import format_iso, parse_iso
+from txn.spark.codecs.values import Codec
 
 _ESCAPE = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
-
-_SINGLE = (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegralType,
-    StringType,
-    TimestampNTZType,
-    TimestampType,
-)
 
 
 class JsonCodec(Codec):
@@ -57,40 +42,32 @@ class JsonCodec(Codec):
     and dates and times are as the codec `iso` has them, where `to_json` drops microseconds."""
 
     name = "json"
+    defaults, has_one_type = 3, False
     accepts = (StructType, ArrayType, MapType)
 
     def __init__(self, kind: DataType) -> None:
         super().__init__(kind)
-        if not _has_json(kind):
-            raise InvalidRequestError("a type has no JSON", type=kind.simpleString())
+        _check_kind(kind)
 
     def encode(self, value: Any) -> bytes:
         return _write(self.kind, value).encode()
 
-    def encode_array(self, values: pa.Array) -> list[bytes | None]:
-        return self.encode_values(list_plain_values(values))
-
-    def decode(self, data: bytes) -> Any:
-        return self.check_value(self._parse(data))
-
-    def decode_array(self, cells: Cells) -> pa.Array:
-        values = [None if cell is None else self._parse(cell) for cell in cells]
-        return pa.array(values, type=self.arrow)
-
-    def _parse(self, data: bytes) -> Any:
-        return _from_plain(self.kind, json.loads(data, parse_float=Decimal))
+    def decode(self, cell: bytes) -> Any:
+        return _from_plain(self.kind, json.loads(cell, parse_float=Decimal))
 
 
-def _has_json(kind: DataType) -> bool:
+def _check_kind(kind: DataType) -> None:
+    """Raise InvalidRequestError for a type that has no JSON."""
     match kind:
         case StructType():
-            return all(_has_json(field.dataType) for field in kind.fields)
+            for field in kind.fields:
+                _check_kind(field.dataType)
         case ArrayType():
-            return _has_json(kind.elementType)
-        case MapType():
-            return isinstance(kind.keyType, StringType) and _has_json(kind.valueType)
+            _check_kind(kind.elementType)
+        case MapType() if isinstance(kind.keyType, StringType):
+            _check_kind(kind.valueType)
         case _:
-            return isinstance(kind, _SINGLE)
+            _find_single(kind)
 
 
 def _write(kind: DataType, value: Any) -> str:
@@ -109,37 +86,20 @@ def _write(kind: DataType, value: Any) -> str:
             items = value.items() if isinstance(value, Mapping) else value
             return _write_object((key, kind.valueType, each) for key, each in items)
         case _:
-            return _write_single(kind, value)
+            return _find_single(kind)[0](kind, value)
 
 
 def _write_object(fields: Iterable[tuple[str, DataType, Any]]) -> str:
     return f"{{{','.join(f'{_quote(name)}:{_write(kind, each)}' for name, kind, each in fields)}}}"
 
 
-def _write_single(kind: DataType, value: Any) -> str:
-    match kind:
-        case BooleanType():
-            return "true" if value else "false"
-        case IntegralType():
-            return str(int(value))
-        case FloatType() | DoubleType():
-            return _write_float(value, "<f" if isinstance(kind, FloatType) else "<d")
-        case DecimalType():
-            return f'"{Decimal(value):f}"'
-        case BinaryType():
-            return f'"{base64.b64encode(bytes(value)).decode()}"'
-        case DateType() | TimestampType() | TimestampNTZType():
-            return f'"{IsoCodec(kind).encode(value).decode()}"'
-        case _:
-            return _quote(value)
-
-
-def _write_float(value: float, width: str) -> str:
+def _write_float(kind: DataType, value: float) -> str:
     """Return a number as Java writes it since version 19: the fewest digits that tell it from
     others of its width, at least two, with an exponent below a thousandth and from ten millions
     on."""
     if not math.isfinite(value):
         return '"NaN"' if math.isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
+    width = "<f" if isinstance(kind, FloatType) else "<d"
     bits = struct.pack(width, value)
     texts = (f"{value:.{digits}e}" for digits in range(1, 17))
     text = next(text for text in texts if _pack(width, float(text)) == bits)
@@ -180,23 +140,43 @@ def _from_plain(kind: DataType, plain: Any) -> Any:
             _expect(dict, plain)
             return [(key, _from_plain(kind.valueType, each)) for key, each in plain.items()]
         case _:
-            return _from_single(kind, plain)
-
-
-def _from_single(kind: DataType, plain: Any) -> Any:
-    match kind:
-        case DecimalType():
-            return Decimal(str(plain))
-        case BinaryType():
-            return base64.b64decode(plain, validate=True)
-        case DateType() | TimestampType() | TimestampNTZType():
-            return IsoCodec(kind).parse(str(plain))
-        case FloatType() | DoubleType():
-            return float(plain)
-        case _:
-            return plain
+            return _find_single(kind)[1](kind, plain)
 
 
 def _expect(kind: type, plain: object) -> None:
     if not isinstance(plain, kind):
         raise TypeError(f"JSON has a {type(plain).__name__}, not a {kind.__name__}")
+
+
+Write = Callable[[DataType, Any], str]
+Read = Callable[[DataType, Any], Any]
+
+_SINGLE: tuple[tuple[tuple[type[DataType], ...], Write, Read], ...] = (
+    ((BooleanType,), lambda _, value: "true" if value else "false", lambda _, plain: plain),
+    ((IntegralType,), lambda _, value: str(int(value)), lambda _, plain: plain),
+    ((FloatType, DoubleType), _write_float, lambda _, plain: float(plain)),
+    ((StringType,), lambda _, value: _quote(value), lambda _, plain: plain),
+    (
+        (DecimalType,),
+        lambda _, value: f'"{Decimal(value):f}"',
+        lambda _, plain: Decimal(str(plain)),
+    ),
+    (
+        (BinaryType,),
+        lambda _, value: f'"{base64.b64encode(bytes(value)).decode()}"',
+        lambda _, plain: base64.b64decode(plain, validate=True),
+    ),
+    (
+        (DateType, TimestampType, TimestampNTZType),
+        lambda kind, value: f'"{format_iso(kind, value)}"',
+        lambda kind, plain: parse_iso(kind, str(plain)),
+    ),
+)
+"""How values of single types are written, and made of what JSON has."""
+
+
+def _find_single(kind: DataType) -> tuple[Write, Read]:
+    for kinds, write, read in _SINGLE:
+        if isinstance(kind, kinds):
+            return write, read
+    raise InvalidRequestError("a type has no JSON", type=kind.simpleString())

@@ -1,0 +1,309 @@
+"""Which columns of a data frame make the row key, and which cell each of the others is: what the
+options say of it, before it meets a schema. There are three ways of saying it.
+
+Our own is `row` and `columns`, or `family` for all columns that are not in the row key:
+
+    row      "id", "id bigint", "a string, b int", "id as long"
+    columns  "v=d:v, n bigint=d:count as text"
+
+A column is a name, in backquotes where it is no plain word, a type where no schema gives it, and a
+codec where it is not the one of its type. In families and qualifiers `\\xNN` is a byte.
+
+That of HBase's Spark connector is `hbase.columns.mapping`, "id STRING :key, n INT c:n"; that of
+SHC, and of the connector as well, is the JSON document `catalog`. Both write numbers as HBase's
+`Bytes` does, and times as milliseconds. The columns of a row key follow each other without a
+separator. Only what would be written otherwise by them is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DateType,
+    DecimalType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from txn.errors import InvalidRequestError
+from txn.model import as_bytes
+from txn.spark.codecs import DEFAULT_CODECS
+from txn.spark.options import SourceOptions
+from txn.text import unescape
+
+WAYS = {
+    "row": ("row", "separator", "columns", "family"),
+    "hbase.columns.mapping": ("hbase.columns.mapping", "hbase.table"),
+    "catalog": ("catalog",),
+}
+"""The options of each way."""
+
+MAPPING = ("table", *(name for names in WAYS.values() for name in names))
+"""The options of a mapping."""
+
+CODERS = ("primitivetype", "org.apache.spark.sql.execution.datasources.hbase.types.primitivetype")
+_COMMA = re.compile(r",(?![^(]*\))")
+_COLUMN = re.compile(
+    r"(?:`(?P<quoted>[^`]+)`|(?P<name>[^\s=`,]+))"
+    r"(?:\s+(?P<type>[A-Za-z_]+(?:\([\d\s,]*\))?))?"
+    r"(?:\s*=\s*(?P<family>[^\s:]+):(?P<qualifier>\S+))?"
+    r"(?:\s+as\s+(?P<codec>\S+))?"
+)
+_DECIMAL = re.compile(r"decimal(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?")
+_TYPES = {
+    name: kind
+    for kind in DEFAULT_CODECS
+    if not issubclass(kind, ArrayType | DecimalType | MapType | StructType)
+    for name in (kind.typeName(), kind().simpleString())  # such as long and bigint
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnDefinition:
+    """A column as it was described. Those of the row key have no family and no qualifier.
+
+    width: how many bytes it has in a row key, where that is told.
+    """
+
+    name: str
+    kind: DataType | None = None
+    family: bytes = b""
+    qualifier: bytes = b""
+    codec: str | None = None
+    width: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableDefinition:
+    """All that was described. separator: between the columns of a row key; empty: they follow each
+    other with fixed widths. is_partial: a schema may lack some of the columns."""
+
+    table: bytes
+    row: Sequence[ColumnDefinition]
+    columns: Sequence[ColumnDefinition]
+    separator: bytes = b""
+    is_partial: bool = False
+
+
+def read_definition(options: SourceOptions, schema: StructType | None) -> TableDefinition:
+    """Return what the options describe, in the one way that they do."""
+    given = {name for names in WAYS.values() for name in names if options.text(name)}
+    chosen = [way for way, names in WAYS.items() if given.intersection(names)]
+    match chosen:
+        case ["row"]:
+            return _read_own(options, schema)
+        case ["hbase.columns.mapping"]:
+            return _read_connector(options)
+        case ["catalog"]:
+            return _read_catalog(options)
+    raise InvalidRequestError(
+        "columns must be mapped in one way: by row with columns or family, by "
+        "hbase.columns.mapping, or by catalog",
+        given=sorted(given),
+    )
+
+
+def _parse_type(text: str, column: str) -> DataType:
+    """Return the type that a mapping names; those with types in them need a schema."""
+    word = text.strip().lower()
+    if found := _TYPES.get(word):
+        return found()
+    if match := _DECIMAL.fullmatch(word):
+        precision, scale = int(match[1] or 10), int(match[2] or 0)
+        if scale <= precision <= 38 and precision:
+            return DecimalType(precision, scale)
+    raise InvalidRequestError(
+        "a mapping has an unknown type: give the type with .schema()", column=column, type=text
+    )
+
+
+def parse_schema(text: str) -> StructType:
+    """Return the schema of a view: names and types such as `long`, `array<string>` and
+    `map<string,long>`. Spark's own parser needs a session."""
+    schema = StructType()
+    for name, kind in (column.split() for column in text.split(", ")):
+        container, _, inner = kind.removesuffix(">").partition("<")
+        found: DataType = _TYPES[inner.rpartition(",")[2] or container]()
+        if container == "array":
+            found = ArrayType(found)
+        elif container == "map":
+            found = MapType(StringType(), found)
+        schema.add(StructField(name, found))
+    return schema
+
+
+def check_columns(schema: StructType, known: StructType) -> None:
+    """Raise InvalidRequestError for a column that a view does not have, or has of another type."""
+    for field in schema:
+        if field.name not in known.names or known[field.name].dataType != field.dataType:
+            raise InvalidRequestError(
+                "there is no such column", column=field.name, known=known.simpleString()
+            )
+
+
+# --------------------------------------------------------------------------------- our own way
+
+
+def _read_own(options: SourceOptions, schema: StructType | None) -> TableDefinition:
+    row = _parse_columns(options, "row", has_cells=False)
+    if options.text("columns"):
+        if options.text("family"):
+            raise InvalidRequestError("options exclude each other", options=["columns", "family"])
+        columns = _parse_columns(options, "columns", has_cells=True)
+    elif schema is None:
+        raise InvalidRequestError("a mapping needs the option columns, or a .schema()")
+    else:
+        family = unescape(options.require("family"))
+        keys = {column.name for column in row}
+        names = [name for name in schema.names if name not in keys]
+        columns = [ColumnDefinition(name, None, family, name.encode()) for name in names]
+    return TableDefinition(
+        as_bytes("table", options.require("table")),
+        row,
+        columns,
+        unescape(options.text("separator", "/") or "") if len(row) > 1 else b"",
+    )
+
+
+def _parse_columns(options: SourceOptions, option: str, has_cells: bool) -> list[ColumnDefinition]:
+    text = options.require(option)
+    return [_parse_column(option, part.strip(), has_cells) for part in _COMMA.split(text)]
+
+
+def _parse_column(option: str, text: str, has_cells: bool) -> ColumnDefinition:
+    match = _COLUMN.fullmatch(text)
+    if match is None or (match["family"] is not None) != has_cells:
+        shape = "name [type]=family:qualifier [as codec]" if has_cells else "name [type] [as codec]"
+        raise InvalidRequestError("an option is malformed", option=option, part=text, shape=shape)
+    name = match["quoted"] or match["name"]
+    kind = None if match["type"] is None else _parse_type(match["type"], name)
+    family, qualifier = unescape(match["family"] or ""), unescape(match["qualifier"] or "")
+    return ColumnDefinition(name, kind, family, qualifier, match["codec"])
+
+
+# ------------------------------------------------------------ those of HBase's connector and SHC
+
+
+def _read_connector(options: SourceOptions) -> TableDefinition:
+    parts = options.require("hbase.columns.mapping").split(",")
+    columns = [_parse_connector_column(part.strip()) for part in parts]
+    row = [column for column in columns if not column.family]
+    if len(row) > 1:
+        raise InvalidRequestError(
+            "hbase.columns.mapping has several row keys, and no order of them: use catalog",
+            columns=[column.name for column in row],
+        )
+    table = _name_table(options, options.text("hbase.table") or options.require("table"))
+    return TableDefinition(table, row, [c for c in columns if c.family], is_partial=True)
+
+
+def _parse_connector_column(text: str) -> ColumnDefinition:
+    parts = text.split()
+    if len(parts) != 3 or ":" not in parts[2]:
+        shape = "NAME TYPE family:qualifier, or NAME TYPE :key"
+        raise InvalidRequestError(
+            "an option is malformed", option="hbase.columns.mapping", part=text, shape=shape
+        )
+    family, _, qualifier = parts[2].partition(":")
+    return _define_column(parts[0], parts[1], family, qualifier)
+
+
+def _read_catalog(options: SourceOptions) -> TableDefinition:
+    catalog = _parse_json(options.require("catalog"))
+    table = _take(catalog, "table", Mapping)
+    coder = str(table.get("tableCoder", "PrimitiveType"))
+    if coder.lower() not in CODERS:
+        raise InvalidRequestError("catalog has a coder that is not ours", tableCoder=coder)
+    entries = _take(catalog, "columns", Mapping)
+    columns = [
+        _parse_catalog_column(name, _take(entries, name, Mapping, "columns.")) for name in entries
+    ]
+    keys = {str(entries[each.name].get("col")): each for each in columns if not each.family}
+    parts = _take(catalog, "rowkey", str).split(":")
+    if sorted(parts) != sorted(keys):
+        raise InvalidRequestError(
+            "catalog must have a column of family rowkey for each part of its rowkey, and no other",
+            rowkey=parts,
+            columns=sorted(keys),
+        )
+    name = f"{table.get('namespace', 'default')}:{_take(table, 'name', str, 'table.')}"
+    return TableDefinition(
+        _name_table(options, name),
+        [keys[part] for part in parts],
+        [column for column in columns if column.family],
+        is_partial=True,
+    )
+
+
+def _parse_catalog_column(name: str, entry: Mapping[str, Any]) -> ColumnDefinition:
+    for unknown in sorted(entry.keys() - {"cf", "col", "type", "length", "codec"}):
+        raise InvalidRequestError(
+            "catalog says of a column what is not supported: name a codec", column=name, key=unknown
+        )
+    family = str(entry.get("cf", "rowkey"))
+    kind, qualifier = _take(entry, "type", str, name), _take(entry, "col", str, name)
+    length = str(entry.get("length", "")) or None
+    if length is not None and (not length.isdecimal() or int(length) < 1):
+        raise InvalidRequestError("catalog has a length that is none", column=name, length=length)
+    codec = entry.get("codec")
+    if family != "rowkey":
+        return _define_column(name, kind, family, qualifier, codec=codec)
+    width = int(length) if length else None
+    return _define_column(name, kind, "", "", codec=codec, width=width)
+
+
+def _define_column(
+    name: str,
+    type_name: str,
+    family: str,
+    qualifier: str,
+    *,
+    codec: str | None = None,
+    width: int | None = None,
+) -> ColumnDefinition:
+    """Return a column as the connector and SHC have it; without a family it is of the row key."""
+    kind = _parse_type(type_name, name)
+    if codec is None and isinstance(kind, DateType):
+        raise InvalidRequestError(
+            "dates are written as midnight of some zone there: describe it with row and columns",
+            column=name,
+        )
+    if codec is None and isinstance(kind, TimestampType):
+        codec = "millis"
+    qualifier = qualifier if family else ""
+    return ColumnDefinition(name, kind, family.encode(), qualifier.encode(), codec, width)
+
+
+def _name_table(options: SourceOptions, name: str) -> bytes:
+    table = name.removeprefix("default:").encode()
+    given = options.text("table")
+    if given is not None and given.encode() != table:
+        raise InvalidRequestError("two tables are named", table=given, mapping=name)
+    return table
+
+
+def _parse_json(text: str) -> Mapping[str, Any]:
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidRequestError("catalog is no JSON", why=str(error)) from error
+    if not isinstance(found, dict):
+        raise InvalidRequestError("catalog is no JSON object")
+    return found
+
+
+def _take(entry: Mapping[str, Any], name: str, kind: type, where: str = "") -> Any:
+    value = entry.get(name)
+    if not isinstance(value, kind):
+        raise InvalidRequestError("catalog lacks a part", part=f"{where}{name}")
+    return value

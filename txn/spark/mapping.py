@@ -1,0 +1,268 @@
+"""A mapping that fits a schema: row keys and cells of rows, and rows of cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import StructField, StructType
+
+from txn.errors import InvalidRequestError
+from txn.model import MAX_ROW, Key, check_key, new_tuple
+from txn.spark.codecs import Cells, Codec, make_codec, name_codec, type_of_codec
+from txn.spark.definitions import ColumnDefinition, TableDefinition, read_definition
+from txn.spark.options import SourceOptions
+
+
+@dataclass(frozen=True)
+class MappedColumn:
+    """A column of the schema that is a cell, or the row key or a part of it.
+
+    place: which one of the schema it is. family, qualifier: of the cell; a part of the row key has
+    none. width: in bytes, if it is fixed.
+    """
+
+    name: str
+    place: int
+    codec: Codec
+    family: bytes = b""
+    qualifier: bytes = b""
+    width: int | None = None
+
+    def encode(self, value: Any) -> bytes:
+        """Return the cell of a value that is not None; InvalidRequestError names the column, also
+        for an empty value, which HBase cannot tell from an absent one."""
+        cell: bytes = self._call("a value does not encode", self.codec.encode, value)
+        self._refuse_empty([cell])
+        return cell
+
+    def encode_array(self, values: pa.Array) -> list[bytes | None]:
+        """Return the cells of a column of a record batch, None for each null; as `encode`."""
+        cells: list[bytes | None]
+        cells = self._call("a value does not encode", self.codec.encode_array, values)
+        if self.family:
+            self._refuse_empty(cells)
+        return cells
+
+    def decode_array(self, cells: Cells, rows: Sequence[bytes]) -> pa.Array:
+        """Return the column of these rows; InvalidRequestError names the first bad cell."""
+        try:
+            return self._call("cells do not decode", self.codec.decode_array, cells)
+        except InvalidRequestError:
+            for row, cell in zip(rows, cells, strict=True):
+                self._call("a cell does not decode", self.codec.decode_array, [cell], row=row)
+            raise
+
+    def _refuse_empty(self, cells: Cells) -> None:
+        if b"" in cells:
+            raise InvalidRequestError(
+                "a value is empty, which HBase cannot tell from absent: use null", column=self.name
+            )
+
+    def _call(self, problem: str, convert: Callable[[Any], Any], given: Any, **at: object) -> Any:
+        try:
+            return convert(given)
+        except Exception as error:  # a codec may be the user's own
+            raise InvalidRequestError(
+                problem, **at, column=self.name, codec=self.codec.name, why=str(error)
+            ) from error
+
+
+@dataclass(frozen=True)
+class TableMapping:
+    """How rows of a schema are rows of a table. row: the columns of the row key, in its order;
+    columns: those that are cells."""
+
+    table: bytes
+    schema: StructType
+    row: tuple[MappedColumn, ...]
+    separator: bytes
+    columns: tuple[MappedColumn, ...]
+
+    @classmethod
+    def parse(
+        cls, options: SourceOptions, schema: StructType | None, others: Collection[str] = ()
+    ) -> TableMapping:
+        """Return the mapping that the options define; see `of`."""
+        return cls.of(read_definition(options, schema), schema, others)
+
+    @classmethod
+    def of(
+        cls, definition: TableDefinition, schema: StructType | None, others: Collection[str] = ()
+    ) -> TableMapping:
+        """Return a mapping for this schema or, without one, for one of the types that the
+        definition names. Raise InvalidRequestError for what is unknown, twice or reserved.
+
+        others: columns of the schema that mean something else to the caller, and are no cells.
+        """
+        known = _make_schema(definition) if schema is None else schema
+        _check_names(definition, known, others)
+        return cls(
+            definition.table,
+            known,
+            _map_row(definition, known),
+            definition.separator,
+            tuple(
+                _map_column(definition, column, known)
+                for column in definition.columns
+                if column.name in known.names and column.name not in others
+            ),
+        )
+
+    def key_of(self, row: bytes, column: MappedColumn) -> Key:
+        """Return the key of a column in a row."""
+        return new_tuple(Key, (row, column.family, column.qualifier, self.table))
+
+    def find_column(self, name: str) -> MappedColumn:
+        """Return the column that is a cell by this name; InvalidRequestError if none is."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        known = [column.name for column in self.columns]
+        raise InvalidRequestError(
+            "no column of the mapping is a cell by this name", column=name, known=known
+        )
+
+    def encode_rows(self, batch: pa.RecordBatch) -> list[bytes]:
+        """Return the row keys of a record batch. Raise InvalidRequestError, with the column's name,
+        where a part is null, empty or does not fit."""
+        columns = []
+        for part in self.row:
+            cells = part.encode_array(batch.column(part.place))
+            columns.append([self._check_part(part, cell) for cell in cells])
+        rows = [self.separator.join(parts) for parts in zip(*columns, strict=True)]
+        if (longest := max(map(len, rows), default=0)) > MAX_ROW:
+            raise InvalidRequestError("row key is too long", bytes=longest, limit=MAX_ROW)
+        return rows
+
+    def decode_rows(self, rows: Sequence[bytes]) -> list[pa.Array]:
+        """Return the columns of the row key, in the order of `row`."""
+        if len(self.row) == 1:
+            return [self.row[0].decode_array(rows, rows)]
+        split = [self._split(row) for row in rows]
+        return [
+            part.decode_array([parts[place] for parts in split], rows)
+            for place, part in enumerate(self.row)
+        ]
+
+    def _check_part(self, part: MappedColumn, data: bytes | None) -> bytes:
+        if not data:
+            raise InvalidRequestError("a row key must not be null or empty", column=part.name)
+        if self.separator and self.separator in data:
+            raise InvalidRequestError(
+                "a part of a row key has the separator in it",
+                column=part.name,
+                value=data,
+                separator=self.separator,
+            )
+        if part.width is not None and len(data) != part.width:
+            raise InvalidRequestError(
+                "row-key column has the wrong width",
+                column=part.name,
+                value=data,
+                width=part.width,
+            )
+        return data
+
+    def _split(self, row: bytes) -> list[bytes]:
+        if self.separator:
+            parts = row.split(self.separator)
+        else:
+            parts, start = [], 0
+            for part in self.row:
+                stop = len(row) if part.width is None else start + part.width
+                parts.append(row[start:stop])
+                start = stop
+            if start != len(row):
+                parts.append(row[start:])
+        if len(parts) != len(self.row) or not all(parts):
+            raise InvalidRequestError(
+                "row key does not decode", row=row, columns=[part.name for part in self.row]
+            )
+        return parts
+
+
+def _make_schema(definition: TableDefinition) -> StructType:
+    fields = []
+    for column in [*definition.row, *definition.columns]:
+        kind = column.kind or (type_of_codec(column.codec) if column.codec else None)
+        if kind is None:
+            raise InvalidRequestError(
+                "a column has no type: give it in the mapping, or all with .schema()",
+                column=column.name,
+            )
+        fields.append(StructField(column.name, kind))
+    return StructType(fields)
+
+
+def _check_names(definition: TableDefinition, schema: StructType, others: Collection[str]) -> None:
+    columns = [*definition.row, *definition.columns]
+    mapped = [column.name for column in columns]
+    cells = [(column.family, column.qualifier) for column in definition.columns]
+    checked: tuple[tuple[str, list[Any]], ...] = (
+        ("column", schema.names),
+        ("mapped column", mapped),
+        ("cell", cells),
+    )
+    for what, names in checked:
+        if twice := {str(name) for name in names if names.count(name) > 1}:
+            raise InvalidRequestError(f"a {what} is there twice", names=sorted(twice))
+    if not definition.columns or not definition.row:
+        raise InvalidRequestError("a mapping needs a row key, and a column that is a cell")
+    if lost := [name for name in schema.names if name not in mapped and name not in others]:
+        raise InvalidRequestError(
+            "columns of the schema are not mapped", columns=lost, mapped=mapped
+        )
+    needed = definition.row if definition.is_partial else columns
+    if missing := [column.name for column in needed if column.name not in schema.names]:
+        raise InvalidRequestError("mapped columns are not in the schema", columns=missing)
+
+
+def _map_row(definition: TableDefinition, schema: StructType) -> tuple[MappedColumn, ...]:
+    parts = tuple(_map_column(definition, column, schema) for column in definition.row)
+    for part in parts:
+        if definition.separator and not part.codec.is_text:
+            raise InvalidRequestError(
+                "a row key with a separator is made of text: name a codec",
+                column=part.name,
+                codec=part.codec.name,
+            )
+    if not definition.separator and (loose := [part.name for part in parts[:-1] if not part.width]):
+        raise InvalidRequestError(
+            "a row key without a separator needs a fixed width for all columns but the last",
+            columns=loose,
+        )
+    return parts
+
+
+def _map_column(
+    definition: TableDefinition, column: ColumnDefinition, schema: StructType
+) -> MappedColumn:
+    kind, name = schema[column.name].dataType, column.name
+    if column.kind is not None and column.kind != kind:
+        raise InvalidRequestError(
+            "a column has one type in the schema and another in the mapping",
+            column=name,
+            schema=kind.simpleString(),
+            mapping=column.kind.simpleString(),
+        )
+    codec_name = column.codec or name_codec(kind, name)
+    if column.family:
+        check_key(Key(b"-", column.family, column.qualifier, definition.table))
+    elif definition.separator and column.codec is None and codec_name not in ("utf-8", "iso"):
+        codec_name = "text"  # a number's bytes would not do
+    codec = make_codec(codec_name, kind, name)
+    if column.width and codec.width and column.width != codec.width:
+        raise InvalidRequestError(
+            "length is not that of the type", column=name, length=column.width
+        )
+    return MappedColumn(
+        name,
+        schema.names.index(name),
+        codec,
+        column.family,
+        column.qualifier,
+        column.width or codec.width,
+    )
