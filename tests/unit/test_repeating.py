@@ -157,7 +157,7 @@ def queues_of(manager: LockManager) -> StoredQueues:
 def test_a_row_that_is_no_line_of_locks_ends_no_session() -> None:
     """What is owed is given back between two beats; the row of another object may be odd."""
     store, clock = open_store("memory://"), ManualClock()
-    manager = manager_on(store, clock, "one", lock_ttl_ms=30)
+    manager = manager_on(store, clock, "one", lease_ms=30)
     engine = Engine(store, clock=clock)
     bad = Key("bad", "o", "queue", "locks")
     engine.commit([Mutation(bad, b"junk")])
@@ -175,7 +175,7 @@ def test_a_row_that_is_no_line_of_locks_ends_no_session() -> None:
 def test_a_session_goes_on_after_any_error(caplog: pytest.LogCaptureFixture) -> None:
     """Whatever a commit raises, the next beat may be in time."""
     store, clock = open_store("memory://"), ManualClock()
-    manager = manager_on(store, clock, "one", lock_ttl_ms=30)
+    manager = manager_on(store, clock, "one", lease_ms=30)
     engine = queues_of(manager).engine
     session = queues_of(manager).sessions.open(lambda: None)
     commit, fails = engine.commit, iter([ZeroDivisionError("odd"), CorruptRowError("odd")])

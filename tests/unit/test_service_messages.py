@@ -37,7 +37,7 @@ SAMPLES: Mapping[str, tuple[list[Any], Any]] = {
     "view": ([[X, Y], [SPAN]], (CELLS, [{X: Cell(b"1", 5)}, {}])),
     "database": ([], IDL.Database(b"txn", "fenced")),
     "outcome": ([b"t"], Outcome.ABORTED),
-    "resolve": ([b"request.1.1", 5], (Outcome.UNKNOWN, None)),
+    "settle": ([b"request.1.1", 5], (Outcome.UNKNOWN, None)),
     "settleMany": ([b"request.1.1", 2, 5], [SETTLED, SETTLED]),
     "ensureTable": ([b"data", [b"d"]], None),
     "storeRead": ([[X]], CELLS),

@@ -13,7 +13,7 @@ from tests.unit.worlds import World, X, Y
 from txn import Engine
 from txn.client import hot_keys
 from txn.client.block import OptimisticTransaction
-from txn.client.hot_keys import HotKeyQueues, Ticket
+from txn.client.hot_keys import HotKeyQueues, HotKeyTicket
 from txn.clock import poll
 from txn.protocol.statuses import ProtocolName
 
@@ -29,8 +29,8 @@ def in_line(lines: HotKeyQueues, count: int) -> Callable[[], bool]:
     return lambda: len(lines._lines.get(X, ())) == count
 
 
-def had(lines: HotKeyQueues, *keys: object) -> Ticket:
-    ticket = Ticket()
+def had(lines: HotKeyQueues, *keys: object) -> HotKeyTicket:
+    ticket = HotKeyTicket()
     assert lines.wait(ticket, keys) == []  # type: ignore[arg-type]
     return ticket
 
@@ -53,7 +53,7 @@ def test_turns_are_had_in_the_order_of_coming() -> None:
     first = had(lines, X)
 
     def take(number: int) -> None:
-        ticket = Ticket()
+        ticket = HotKeyTicket()
         assert lines.wait(ticket, [X]) == [X]
         order.append(number)
         ticket.end()
@@ -71,7 +71,7 @@ def test_turns_are_had_in_the_order_of_coming() -> None:
 @pytest.mark.usefixtures("impatient")
 def test_who_keeps_a_turn_for_long_loses_it() -> None:
     """A block may be left open for hours; others must not wait for it each time."""
-    lines, ticket = HotKeyQueues(), Ticket()
+    lines, ticket = HotKeyQueues(), HotKeyTicket()
     slow = had(lines, X)
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(lines.wait, ticket, [X]).result() == [X]
@@ -84,8 +84,8 @@ def test_who_keeps_a_turn_for_long_loses_it() -> None:
 @pytest.mark.usefixtures("impatient")
 def test_who_waits_for_long_goes_on_without() -> None:
     """A line may be so long that its turn would come too late."""
-    lines, late = HotKeyQueues(), Ticket()
-    first, second = had(lines, X), Ticket()
+    lines, late = HotKeyQueues(), HotKeyTicket()
+    first, second = had(lines, X), HotKeyTicket()
     with ThreadPoolExecutor(2) as pool:
         got = pool.submit(lines.wait, second, [X])
         assert poll(in_line(lines, 2), within_ms=5_000)
@@ -114,7 +114,7 @@ def test_a_thread_does_not_wait_for_itself() -> None:
 
 def test_nobody_waits_in_a_circle() -> None:
     """Who has the turn at a greater key goes on without the lesser one's."""
-    lines, ticket = HotKeyQueues(), Ticket()
+    lines, ticket = HotKeyQueues(), HotKeyTicket()
     lesser = had(lines, X)
 
     def take_both() -> list[list[object]]:
@@ -175,7 +175,7 @@ def test_threads_of_one_engine_wait_and_do_not_conflict(protocol: ProtocolName) 
 
 def test_a_child_waits_for_no_thread_of_its_parent() -> None:
     """It has none of them, and one may be changing the lines while it is forked."""
-    lines, ticket = HotKeyQueues(), Ticket()
+    lines, ticket = HotKeyQueues(), HotKeyTicket()
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(lines.wait, ticket, [X]).result() == []
         with lines._lock:

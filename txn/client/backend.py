@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
-from txn.client.hot_keys import Ticket
+from txn.client.hot_keys import HotKeyTicket
 from txn.errors import TxnError
 from txn.model import Cell, Key, Row
 from txn.policy import Pace
@@ -66,7 +66,9 @@ class Backend(Protocol):
     def read(self, keys: Sequence[Key], deadline_ms: int | None = None) -> Snapshot:
         """Return the keys' cells as of one instant."""
 
-    def look(self, keys: Sequence[Key], ticket: Ticket, deadline_ms: int | None = None) -> Snapshot:
+    def look(
+        self, keys: Sequence[Key], ticket: HotKeyTicket, deadline_ms: int | None = None
+    ) -> Snapshot:
         """Return the keys' cells, those of a row as of one instant, perhaps with other cells that
         save the commit of a block to read them again. turn: the block's, at keys in demand; the
         caller ends it with the block."""

@@ -15,7 +15,7 @@ from typing import Self, TypeVar
 
 from txn.assertions import Assertion, Version, bind, check_assertion, holds, list_keys
 from txn.client.backend import Backend
-from txn.client.hot_keys import Ticket
+from txn.client.hot_keys import HotKeyTicket
 from txn.errors import (
     AssertionFailedError,
     ConflictError,
@@ -54,7 +54,7 @@ class OptimisticTransaction:
         table: bytes | None,
         commit: Commit,
         read_ms: Callable[[], int | None],
-        ticket: Ticket | None = None,
+        ticket: HotKeyTicket | None = None,
     ) -> None:
         self._backend = backend
         self._read_ms = read_ms
@@ -66,7 +66,7 @@ class OptimisticTransaction:
         self._written: dict[Key, bytes | None] = {}
         self._required: list[Assertion] = []
         self._looks = 0
-        self._ticket = ticket or Ticket()
+        self._ticket = ticket or HotKeyTicket()
         self._entered = False
         self._open = False
         self.result: Committed | None = None

@@ -15,7 +15,7 @@ from typing import Self, TypeVar
 from txn.assertions import Assertion
 from txn.client.backend import Backend
 from txn.client.block import OptimisticTransaction, run_block
-from txn.client.hot_keys import Ticket
+from txn.client.hot_keys import HotKeyTicket
 from txn.client.local import LocalBackend
 from txn.client.measured import MeasuredStore
 from txn.clock import Clock, SystemClock
@@ -266,7 +266,7 @@ class Engine:
         once_retention_ms: int | None = None,
         labels: Mapping[str, str] | None = None,
         ack: Ack = "complete",
-        ticket: Ticket | None = None,
+        ticket: HotKeyTicket | None = None,
     ) -> OptimisticTransaction:
         """Return a transaction which asks how many ms are left when it commits, and how many a read
         may take. `transaction` and `run` are made of it; turn: how it takes turns at hot keys."""

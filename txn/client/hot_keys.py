@@ -17,7 +17,7 @@ LONGEST_S = 2.0
 """How long a turn is waited for. Only threads that really run wait for one, so it is real time."""
 
 
-class Ticket:
+class HotKeyTicket:
     """What one block has of turns, until its end. waits: whether its thread may wait for one."""
 
     __slots__ = ("lines", "locks", "waits")
@@ -38,7 +38,7 @@ class _Place:
 
     __slots__ = ("is_first", "thread", "ticket")
 
-    def __init__(self, ticket: Ticket) -> None:
+    def __init__(self, ticket: HotKeyTicket) -> None:
         self.ticket = ticket
         self.thread = get_ident()
         self.is_first = Event()
@@ -58,21 +58,21 @@ class HotKeyQueues(Forked):
             self._lock = Lock()
             self._lines = {}
 
-    def wait(self, ticket: Ticket, locks: Iterable[Key]) -> list[Key]:
+    def wait(self, ticket: HotKeyTicket, locks: Iterable[Key]) -> list[Key]:
         """Wait for a turn at each lock, in order; return those that were waited for and had."""
         if not ticket.waits:
             return []
         ticket.lines = self
         return [lock for lock in sorted(set(locks) - ticket.locks) if self._wait_at(ticket, lock)]
 
-    def leave(self, ticket: Ticket) -> None:
+    def leave(self, ticket: HotKeyTicket) -> None:
         """Take the block out of its lines."""
         with self._lock:
             for lock in ticket.locks:
                 self._remove(lock, ticket)
         ticket.locks.clear()
 
-    def _wait_at(self, ticket: Ticket, lock: Key) -> bool:
+    def _wait_at(self, ticket: HotKeyTicket, lock: Key) -> bool:
         place = _Place(ticket)
         with self._lock:
             line = self._lines.setdefault(lock, deque())
@@ -93,7 +93,7 @@ class HotKeyQueues(Forked):
                 ticket.locks.discard(lock)
         return lock in ticket.locks
 
-    def _remove(self, lock: Key, ticket: Ticket) -> None:
+    def _remove(self, lock: Key, ticket: HotKeyTicket) -> None:
         line = self._lines.get(lock, deque())
         for place in [place for place in line if place.ticket is ticket]:
             line.remove(place)

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from txn.client.finisher import Finisher
 from txn.client.group_commit import GroupCommit
-from txn.client.hot_keys import HotKeyQueues, Ticket
+from txn.client.hot_keys import HotKeyQueues, HotKeyTicket
 from txn.client.schema import Families
 from txn.clock import Clock, measure_ms
 from txn.errors import (
@@ -400,7 +400,9 @@ class LocalBackend:
             raise t.failure
         return t.seen
 
-    def look(self, keys: Sequence[Key], ticket: Ticket, deadline_ms: int | None = None) -> Snapshot:
+    def look(
+        self, keys: Sequence[Key], ticket: HotKeyTicket, deadline_ms: int | None = None
+    ) -> Snapshot:
         """Return the keys' cells, in a fenced database with their locks where these are free."""
         context, contention = self._limit(deadline_ms)[0], self._contention
         lock_of = context.rules.lock_of

@@ -29,7 +29,7 @@ from txn.assertions import Assertion
 from txn.client.block import OptimisticTransaction, Repeats
 from txn.client.connect import connect
 from txn.client.engine import RUN_ATTEMPTS, Engine
-from txn.client.hot_keys import Ticket
+from txn.client.hot_keys import HotKeyTicket
 from txn.clock import Clock
 from txn.errors import ConflictError
 from txn.model import Delete, Key, Mutation, Row, as_bytes, check_whole
@@ -203,7 +203,7 @@ class AsyncEngine:
 
     def _begin(self, *times: Callable[[], int | None], **terms: Any) -> AsyncTransaction:
         # A thread that waited for its turn would be missing to the task that has it.
-        block = self.engine.begin_block(*times, ticket=Ticket(waits=False), **terms)
+        block = self.engine.begin_block(*times, ticket=HotKeyTicket(waits=False), **terms)
         return AsyncTransaction(block, self._threads)
 
     async def close(self) -> None:

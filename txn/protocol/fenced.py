@@ -96,7 +96,7 @@ def read_and_evaluate(
     while due:
         read_lock_cells(context, unread)
         _take_over(unread)
-        met = fail_outdated(list_blockers((t, lock) for t in due for lock in t.lock_cells))
+        met = fail_outdated(list_held_locks((t, lock) for t in due for lock in t.lock_cells))
         held = {item.t for item in met}
         doubtful = [t for t in due if t not in held and t.failure is None and _judge(context, t)]
         _confirm(context, doubtful)
@@ -141,7 +141,7 @@ def _is_known(t: PendingCommit, lock: Key) -> bool:
     return lock in t.found and all(key in t.seen for key in t.lock_cells[lock])
 
 
-def list_blockers(lock_cells: Iterable[LockOf]) -> list[Blocker]:
+def list_held_locks(lock_cells: Iterable[LockOf]) -> list[Blocker]:
     """Return those units, as they were found, that somebody holds."""
     held = []
     for t, lock in lock_cells:
@@ -400,7 +400,7 @@ def _lock_at_once(
     for _ in range(ASKS):
         if not refused:
             break
-        met = fail_outdated(list_blockers(refused))
+        met = fail_outdated(list_held_locks(refused))
         if met:
             report_conflicts(context, met)
             hot = {item.t: contention.list_hot_keys(item.t.keys) for item in met}
@@ -425,7 +425,7 @@ def _lock_patiently(
     t, _ = unit
     tries = 0
     while t.failure is None and _ask(context, [unit]):
-        while t.failure is None and (met := fail_outdated(list_blockers([unit]))):
+        while t.failure is None and (met := fail_outdated(list_held_locks([unit]))):
             report_conflicts(context, met)
             contention.wait_for_holders(met, tries)
             heartbeat(context, batch)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from txn.client.group_commit import GroupCommit
-from txn.client.hot_keys import Ticket
+from txn.client.hot_keys import HotKeyTicket
 from txn.clock import Clock, SystemClock
 from txn.errors import (
     CommitOutcomeUnknown,
@@ -278,7 +278,9 @@ class RemoteBackend:
         cells: Snapshot = self._call_read("read", deadline_ms, keys) if keys else {}
         return cells
 
-    def look(self, keys: Sequence[Key], ticket: Ticket, deadline_ms: int | None = None) -> Snapshot:
+    def look(
+        self, keys: Sequence[Key], ticket: HotKeyTicket, deadline_ms: int | None = None
+    ) -> Snapshot:
         """Return the keys' cells as of one instant. What is in demand the server knows."""
         return self.read(keys, deadline_ms)
 
