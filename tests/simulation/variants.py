@@ -67,7 +67,7 @@ def hold_reading_first(context: Context, transactions: Sequence[Transaction]) ->
     """The look under the locks, before the change to 1-LOCKED, which the protocol allows."""
     tags = {k: k.tag for t in transactions for k in t.keys}
     cells = context.store.read([c for k in tags for c in (k, k.lock, k.tag)])
-    transaction_module.advance(context, transactions, Status.LOCKED)
+    six_phase_module.advance(context, transactions, Status.LOCKED)
     live = transaction_module.fail_aborted(transactions, Status.LOCKED)
     for t in live:
         t.seen = {k: cells[k] for k in t.keys}

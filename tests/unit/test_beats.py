@@ -201,6 +201,6 @@ def test_a_beat_that_finds_the_row_gone_fails_its_transaction() -> None:
     status = status_key(b"txn", first.row_key)
     world.store.write([Edit(status, None, world.clock.wall_ms() + 1)])
     world.clock.advance(POLICY.lock_ttl_ms)
-    transaction.heartbeat(world.engine.context, [first, second])
+    transaction.send_heartbeats(world.engine.context, [first, second])
     assert isinstance(first.failure, AbortedError)
     assert second.failure is None

@@ -11,7 +11,6 @@ import pytest
 from tests.unit.worlds import POLICY, TABLE, World, X, Y, Z
 from txn import Engine, Outcome
 from txn.assertions import Exact, Not, Or, Some, Version
-from txn.client.hot_keys import Ticket
 from txn.clock import ManualClock, poll
 from txn.errors import (
     AbortedError,
@@ -21,6 +20,7 @@ from txn.errors import (
     DeadlineError,
     TableUnavailable,
 )
+from txn.locks.manager import Ticket
 from txn.model import Cell, Check, Delete, Edit, Family, Key, Mutation
 from txn.policy import Policy
 from txn.protocol import fenced, recovery

@@ -46,10 +46,10 @@ from txn.protocol.transaction import (
     Transaction,
     advance,
     fail_aborted,
-    heartbeat,
     is_late,
     note_heartbeat,
     report_phase,
+    send_heartbeats,
     send_heartbeats_between,
     split_portions,
 )
@@ -428,7 +428,7 @@ def _lock_patiently(
         while t.failure is None and (met := fail_outdated(list_held_locks([unit]))):
             report_conflicts(context, met)
             contention.wait_for_holders(met, tries)
-            heartbeat(context, batch)
+            send_heartbeats(context, batch)
             tries += 1
             if t.failure is None:
                 _look_again(context, [unit])

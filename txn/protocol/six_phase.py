@@ -41,10 +41,10 @@ from txn.protocol.transaction import (
     Transaction,
     advance,
     fail_aborted,
-    heartbeat,
     is_late,
     note_heartbeat,
     report_phase,
+    send_heartbeats,
     send_heartbeats_between,
     split_portions,
 )
@@ -111,7 +111,7 @@ def lock_in_order(
             missing = fail_outdated(missing)
             while missing and t.failure is None:
                 missing = contention.wait_for_holders(missing, tries)
-                heartbeat(context, transactions)
+                send_heartbeats(context, transactions)
                 tries += 1
     return [t for t in transactions if t.failure is None]
 
@@ -135,7 +135,7 @@ def assert_under_locks(
 
     cells = call_store(context, lambda: context.store.read(first, beside=step))
     live = fail_aborted(transactions, Status.LOCKED)
-    heartbeat(context, live)
+    send_heartbeats(context, live)
     for some in send_heartbeats_between(context, live, others if live else ()):
         cells.update(call_store(context, partial(context.store.read, some)))
     live = fail_aborted(live, Status.LOCKED)

@@ -413,7 +413,7 @@ def send_heartbeats_between(
         for t in batch:
             if t.failure is None and now_ms >= t.due_ms:
                 t.failure = DeadlineError(TOO_LATE, transaction=t.row_key)
-        heartbeat(context, batch)
+        send_heartbeats(context, batch)
 
 
 def note_heartbeat(batch: Sequence[PendingCommit], sent_ms: int) -> None:
@@ -428,7 +428,7 @@ def split_portions(items: Sequence[T], size: int = PORTION) -> Iterator[Sequence
         yield items[start : start + size]
 
 
-def heartbeat(context: Context, batch: Sequence[PendingCommit]) -> None:
+def send_heartbeats(context: Context, batch: Sequence[PendingCommit]) -> None:
     """Show, where a third of the lease has passed without a sign, that the owner lives, and see
     whether anybody thought that it does not: such a transaction fails. The signs of a part are in
     the row of its transaction."""
