@@ -842,7 +842,7 @@ def test_a_child_leaves_to_its_parent_what_that_has_to_finish() -> None:
     finisher._decided.append(world.begun(Mutation(X, b"1")))
     finisher._released.append(world.begun(Mutation(X, b"1")))
     world.events.clear()
-    finisher.after_fork(in_child=True)
+    finisher._start()
     finisher._drain()
     world.engine.flush()
     assert world.rows() == world.events == []

@@ -1025,9 +1025,8 @@ def test_a_leader_goes_on_as_the_child_that_it_has_become(linger_ms: int) -> Non
     """Alone, or out of the line: what it led is forgotten by then."""
 
     def run(batch: Sequence[Plain]) -> None:
-        group_commit.after_fork(in_child=False)
         assert len(group_commit._under_way) == 1
-        group_commit.after_fork(in_child=True)
+        group_commit._start()
 
     group_commit: GroupCommit[Plain] = GroupCommit(run, lambda w: None, SystemClock(), 1, linger_ms)
     for _ in range(2):

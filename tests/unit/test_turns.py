@@ -26,7 +26,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def in_line(lines: HotKeyQueues, count: int) -> Callable[[], bool]:
-    return lambda: len(lines._lines.get(X, ())) == count
+    return lambda: len(lines._queues.get(X, ())) == count
 
 
 def had(lines: HotKeyQueues, *keys: object) -> HotKeyTicket:
@@ -65,7 +65,7 @@ def test_turns_are_had_in_the_order_of_coming() -> None:
         assert order == []
         first.end()
     assert order == list(range(8))
-    assert lines._lines == {}
+    assert lines._queues == {}
 
 
 @pytest.mark.usefixtures("impatient")
@@ -76,9 +76,9 @@ def test_who_keeps_a_turn_for_long_loses_it() -> None:
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(lines.wait, ticket, [X]).result() == [X]
     slow.end()
-    assert [place.ticket for place in lines._lines[X]] == [ticket]
+    assert [place.ticket for place in lines._queues[X]] == [ticket]
     ticket.end()
-    assert lines._lines == {}
+    assert lines._queues == {}
 
 
 @pytest.mark.usefixtures("impatient")
@@ -89,7 +89,7 @@ def test_who_waits_for_long_goes_on_without() -> None:
     with ThreadPoolExecutor(2) as pool:
         got = pool.submit(lines.wait, second, [X])
         assert poll(in_line(lines, 2), within_ms=5_000)
-        second_place = lines._lines[X][1]
+        second_place = lines._queues[X][1]
         waited = pool.submit(lines.wait, late, [X])
         assert poll(in_line(lines, 3), within_ms=5_000)
         first.end()
@@ -98,7 +98,7 @@ def test_who_waits_for_long_goes_on_without() -> None:
         assert waited.result() == []
     assert late.locks == set()
     second.end()
-    assert lines._lines == {}
+    assert lines._queues == {}
 
 
 def test_a_thread_does_not_wait_for_itself() -> None:
@@ -109,7 +109,7 @@ def test_a_thread_does_not_wait_for_itself() -> None:
     assert other.locks == set()
     mine.end()
     other.end()
-    assert lines._lines == {}
+    assert lines._queues == {}
 
 
 def test_nobody_waits_in_a_circle() -> None:
@@ -135,18 +135,18 @@ def test_a_block_has_its_turn_until_its_end(protocol: ProtocolName, *, fails: bo
     lines = lines_of(world.engine)
     with world.engine.transaction() as t:
         t.get(X)
-        assert lines._lines == {}  # nothing is in demand
+        assert lines._queues == {}  # nothing is in demand
     make_hot(world)
     try:
         with world.engine.transaction() as t:
             t.get(X)
-            assert len(lines._lines) == 1
+            assert len(lines._queues) == 1
             t.put(X, b"1")
             if fails:
                 raise KeyError
     except KeyError:
         assert fails
-    assert lines._lines == {}
+    assert lines._queues == {}
 
 
 @pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
@@ -183,8 +183,8 @@ def test_a_child_waits_for_no_thread_of_its_parent() -> None:
         if child == 0:
             had(lines, X).end()
             ticket.end()
-            os._exit(int(lines._lines != {}))
+            os._exit(int(lines._queues != {}))
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert [place.ticket for place in lines._lines[X]] == [ticket]
-    lines.after_fork(in_child=True)
-    assert lines._lines == {}
+    assert [place.ticket for place in lines._queues[X]] == [ticket]
+    lines._start()
+    assert lines._queues == {}

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from threading import Event, Lock, Thread, current_thread
 
 from txn.events import Queued, QueueName, silent
-from txn.host.forks import Forked
+from txn.host.forks import start_in_each_process
 from txn.protocol.context import Context
 from txn.protocol.recovery import Tell, finish_or_leave, mark_complete, roll_forward
 from txn.protocol.statuses import Status
@@ -23,7 +23,7 @@ TOLD_AT_ONCE = 100
 JOIN_S = 0.005
 
 
-class Finisher(Forked):
+class Finisher:
     """Queues of transactions and a thread, while there are any, that finishes them.
 
     Of those that were decided, at once. Those that only their rows do not know to be complete wait
@@ -32,20 +32,16 @@ class Finisher(Forked):
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        start_in_each_process(self._start)
+
+    def _start(self) -> None:
+        # What waited in the parent of a fork is the parent's to finish.
         self._lock = Lock()
         self._hurry = Event()
         self._decided: list[Transaction] = []
         self._released: list[Transaction] = []
         self._thread: Thread | None = None
         self._rounds = self._tell_until = 0
-        self.expect_forks()
-
-    def after_fork(self, in_child: bool) -> None:
-        """Take a new lock in a child: a thread that it does not have may hold the old one. What
-        waits is its parent's to finish, and counts in no queue of the child."""
-        if in_child:
-            self._lock, self._hurry = Lock(), Event()
-            self._decided, self._released = [], []
 
     def submit(self, context: Context, transactions: Sequence[Transaction]) -> None:
         """Roll the transactions forward soon; where too many wait, wait for these first."""
@@ -93,7 +89,7 @@ class Finisher(Forked):
             crowded = len(queue) > MAX_WAITING
             # The thread of a process that was forked is not alive in its child.
             is_running = self._thread is not None and self._thread.is_alive()
-            started = is_running or self._start()
+            started = is_running or self._start_thread()
             if is_urgent or not started:
                 self._hurry.set()
         self._tell(name, len(transactions))
@@ -102,7 +98,7 @@ class Finisher(Forked):
         elif crowded:
             self.flush()
 
-    def _start(self) -> bool:
+    def _start_thread(self) -> bool:
         thread = Thread(target=self._drain, name="txn-finisher")
         try:
             thread.start()

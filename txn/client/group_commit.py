@@ -19,7 +19,7 @@ from txn.clock import Clock
 from txn.errors import StoreClosedError
 from txn.events import BatchStarted, Listener, Queued, silent
 from txn.host.crew import Crew
-from txn.host.forks import Forked
+from txn.host.forks import start_in_each_process
 from txn.model import Key
 from txn.protocol.transaction import PORTION
 from txn.repeating import repeat
@@ -123,7 +123,7 @@ class _Batch(Generic[W]):
         self.weight += w.weight
 
 
-class GroupCommit(Forked, Generic[W]):
+class GroupCommit(Generic[W]):
     """A line of requests, and the batches of them that are under way.
 
     A thread may be interrupted between any two steps. So each change of the line, and the end of a
@@ -156,13 +156,12 @@ class GroupCommit(Forked, Generic[W]):
         self._concurrent_batches = concurrent_batches
         self._linger_ms = linger_ms
         self._is_closed = False
-        self._crew = Crew(
-            concurrent_batches + SPARE + 1, "txn-gatherer"
-        )  # one of them watches the line
-        self._forget()
-        self.expect_forks()
+        # One of them watches the queue.
+        self._crew = Crew(concurrent_batches + SPARE + 1, "txn-group-commit")
+        start_in_each_process(self._start)
 
-    def _forget(self) -> None:
+    def _start(self) -> None:
+        # What waits, and what is under way, in the parent of a fork is the parent's.
         self._lock = Lock()
         self._line: list[_Place[W]] = []
         self._under_way: list[_Batch[W]] = []
@@ -171,11 +170,6 @@ class GroupCommit(Forked, Generic[W]):
         self._is_stranded = False  # futures wait, and nobody of the crew can be had
         self._is_watched = False  # by one of the crew, while futures are in line
         self._is_over = Event()  # every future is done, and none comes
-
-    def after_fork(self, in_child: bool) -> None:
-        """Forget in a child who waits, and what is under way: that is its parent's."""
-        if in_child:
-            self._forget()
 
     def commit(self, items: Sequence[W]) -> None:
         """Have each item, which need no lock in common, committed in some batch, and return once

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from threading import Event, Lock, get_ident
 
-from txn.host.forks import Forked
+from txn.host.forks import start_in_each_process
 from txn.model import Key
 
 LONGEST_S = 2.0
@@ -18,23 +18,24 @@ LONGEST_S = 2.0
 
 
 class HotKeyTicket:
-    """What one block has of turns, until its end. waits: whether its thread may wait for one."""
+    """A block's places in the queues of hot keys, until its end. waits: whether its thread may wait
+    for its turn."""
 
-    __slots__ = ("lines", "locks", "waits")
+    __slots__ = ("locks", "queues", "waits")
 
     def __init__(self, waits: bool = True) -> None:
         self.waits = waits
-        self.lines: HotKeyQueues | None = None
+        self.queues: HotKeyQueues | None = None
         self.locks: set[Key] = set()
 
     def end(self) -> None:
-        """Let those go on who come next."""
-        if self.lines is not None:
-            self.lines.leave(self)
+        """Let the next blocks in the queues go on."""
+        if self.queues is not None:
+            self.queues.leave(self)
 
 
 class _Place:
-    """A block's place in a line: once it is the first, the turn is its own."""
+    """A block's place in a queue: once it is the first, the block has its turn."""
 
     __slots__ = ("is_first", "thread", "ticket")
 
@@ -44,29 +45,26 @@ class _Place:
         self.is_first = Event()
 
 
-class HotKeyQueues(Forked):
-    """Who has the turn at each lock, and who comes next, in the order of coming."""
+class HotKeyQueues:
+    """The blocks at each hot lock, in the order of their coming: the first has its turn."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
-        self._lines: dict[Key, deque[_Place]] = {}
-        self.expect_forks()
+        start_in_each_process(self._start)
 
-    def after_fork(self, in_child: bool) -> None:
-        """Forget in a child who stood in line: it has none of their threads."""
-        if in_child:
-            self._lock = Lock()
-            self._lines = {}
+    def _start(self) -> None:
+        # The child of a fork has none of the threads that stand in a queue.
+        self._lock = Lock()
+        self._queues: dict[Key, deque[_Place]] = {}
 
     def wait(self, ticket: HotKeyTicket, locks: Iterable[Key]) -> list[Key]:
-        """Wait for a turn at each lock, in order; return those that were waited for and had."""
+        """Wait for a turn at each lock, in order; return the locks that it waited for and got."""
         if not ticket.waits:
             return []
-        ticket.lines = self
+        ticket.queues = self
         return [lock for lock in sorted(set(locks) - ticket.locks) if self._wait_at(ticket, lock)]
 
     def leave(self, ticket: HotKeyTicket) -> None:
-        """Take the block out of its lines."""
+        """Take the block out of its queues."""
         with self._lock:
             for lock in ticket.locks:
                 self._remove(lock, ticket)
@@ -75,29 +73,29 @@ class HotKeyQueues(Forked):
     def _wait_at(self, ticket: HotKeyTicket, lock: Key) -> bool:
         place = _Place(ticket)
         with self._lock:
-            line = self._lines.setdefault(lock, deque())
-            first = line[0] if line else None
+            queue = self._queues.setdefault(lock, deque())
+            first = queue[0] if queue else None
             if first is not None and (
                 first.thread == place.thread or lock < max(ticket.locks, default=lock)
             ):
                 return False
-            line.append(place)
+            queue.append(place)
             ticket.locks.add(lock)
         if first is None or place.is_first.wait(LONGEST_S):
             return first is not None
         with self._lock:
-            if line[0] is first:
+            if queue[0] is first:
                 self._remove(lock, first.ticket)
-            if line[0] is not place:
+            if queue[0] is not place:
                 self._remove(lock, ticket)
                 ticket.locks.discard(lock)
         return lock in ticket.locks
 
     def _remove(self, lock: Key, ticket: HotKeyTicket) -> None:
-        line = self._lines.get(lock, deque())
-        for place in [place for place in line if place.ticket is ticket]:
-            line.remove(place)
-        if line:
-            line[0].is_first.set()
+        queue = self._queues.get(lock, deque())
+        for place in [place for place in queue if place.ticket is ticket]:
+            queue.remove(place)
+        if queue:
+            queue[0].is_first.set()
         else:
-            self._lines.pop(lock, None)
+            self._queues.pop(lock, None)

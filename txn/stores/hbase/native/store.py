@@ -16,7 +16,7 @@ from txn.errors import (
     TableUnavailable,
     TxnError,
 )
-from txn.host.forks import Forked
+from txn.host.forks import start_in_each_process
 from txn.model import (
     Cell,
     Check,
@@ -65,7 +65,7 @@ def native_store(parts: SplitResult, clock: Clock) -> NativeStore:
     return NativeStore(parse_target(parts), clock)
 
 
-class NativeStore(Forked):
+class NativeStore:
     """Tables of HBase, without a gateway. Durable at each call, whatever was asked for."""
 
     features: frozenset[Feature] = frozenset(
@@ -81,13 +81,12 @@ class NativeStore(Forked):
         self._batches = Batches(self._servers, self._regions, clock)
         self._tables = MasterTables(self._servers, registry, clock)
         self._shared = SharedReads(self._read_rows, self._batches.try_once, clock)
-        self.expect_forks()
+        start_in_each_process(self._start)
 
-    def after_fork(self, in_child: bool) -> None:
-        """Leave to the parent what belongs to it and its threads."""
-        if in_child:
-            self._servers.reset()
-            self._shared.reset()
+    def _start(self) -> None:
+        # Connections, and the reads that threads share, belong to the parent of a fork.
+        self._servers.reset()
+        self._shared.reset()
 
     def read(
         self, *groups: Collection[Key], beside: Callable[[], None] | None = None
