@@ -3,13 +3,13 @@
 from recovery.convert import convert, find_obstacles
 from recovery.findings import (
     Finding,
+    InGrace,
     Kind,
     LeftAlone,
     NothingToDo,
     Repaired,
     Result,
     Severity,
-    Young,
 )
 from recovery.fsck import check, compact, repair, repair_all
 from recovery.inspect import Explanation, explain
@@ -19,6 +19,7 @@ from recovery.scan import Summary, summary
 __all__ = [
     "Explanation",
     "Finding",
+    "InGrace",
     "Kind",
     "LeftAlone",
     "NothingToDo",
@@ -26,7 +27,6 @@ __all__ = [
     "Result",
     "Severity",
     "Summary",
-    "Young",
     "check",
     "compact",
     "convert",

@@ -30,7 +30,7 @@ class Stop(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class LookLimits:
+class ReadLimits:
     """What a look may take: rows looked at, bytes of their cells, and time."""
 
     rows: int = 2_000
@@ -42,7 +42,7 @@ class Budget:
     """What a look has taken of its limits. A limit is passed by what one call of the store returns,
     and no more: whoever spends asks after each row."""
 
-    def __init__(self, clock: Clock, limits: LookLimits) -> None:
+    def __init__(self, clock: Clock, limits: ReadLimits) -> None:
         self.limits = limits
         self.rows = 0
         self.bytes_ = 0

@@ -20,7 +20,7 @@ from itertools import groupby, islice
 from recovery.findings import RETENTION_MS
 from recovery.fsck import require_tables
 from recovery.opening import find_usual_rules
-from recovery.scan import MARKERS, Looked, list_rows, newest_old_ms, transactions
+from recovery.scan import MARKERS, OnRow, list_rows, newest_old_ms, transactions
 from txn.errors import CorruptRowError, InvalidRequestError
 from txn.model import (
     LOCK_SUFFIX,
@@ -56,7 +56,7 @@ def find_obstacles(
     tables: Collection[bytes] = (),
     *,
     retention_ms: int = RETENTION_MS,
-    looked: Looked = lambda table: None,
+    on_row: OnRow = lambda table: None,
 ) -> Iterator[str]:
     """Yield the reasons why a database cannot be converted now, each with a remedy.
 
@@ -67,7 +67,7 @@ def find_obstacles(
     yield from _list_row_obstacles(context)
     require_tables(context, tables)
     for span in _list_spans(context, tables):
-        yield from _list_cell_obstacles(context, span, retention_ms, looked)
+        yield from _list_cell_obstacles(context, span, retention_ms, on_row)
 
 
 def _list_row_obstacles(context: Context) -> Iterator[str]:
@@ -88,13 +88,13 @@ def _list_row_obstacles(context: Context) -> Iterator[str]:
 
 
 def _list_cell_obstacles(
-    context: Context, span: Span, retention_ms: int, looked: Looked
+    context: Context, span: Span, retention_ms: int, on_row: OnRow
 ) -> Iterator[str]:
     """Yield what is wrong with a table: keys that are locked or being written, locks and tags that
     changed recently, cells from the future."""
     counts: Counter[str] = Counter()
     examples: dict[str, Key] = {}
-    for row in list_rows(context, span, looked):
+    for row in list_rows(context, span, on_row):
         now_ms = context.clock.wall_ms()
         old_ms = newest_old_ms(now_ms, retention_ms)
         for key, cell in row.cells.items():
@@ -223,11 +223,11 @@ def find_databases(context: Context, table: bytes) -> set[bytes | None]:
 
 
 def find_table_obstacles(
-    context: Context, table: bytes, looked: Looked = lambda table: None
+    context: Context, table: bytes, on_row: OnRow = lambda table: None
 ) -> Iterator[str]:
     """Yield the reasons why a table cannot change its database now, each with a remedy. The whole
     table is read."""
-    yield from _list_cell_obstacles(context, Span(table), 0, looked)
+    yield from _list_cell_obstacles(context, Span(table), 0, on_row)
 
 
 def take_over(context: Context, table: bytes) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, assert_never
 
-from recovery.scan import Between, Looked, newest_old_ms
+from recovery.scan import OnProgress, OnRow, newest_old_ms
 from txn.model import Key
 from txn.protocol.row import RowState, TransactionRow
 
@@ -150,7 +150,7 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Young:
+class InGrace:
     """Unfinished items that changed within the grace, and so are no findings: live clients leave
     such items, and clients that have just died.
 
@@ -165,7 +165,7 @@ class Young:
         self.counts[kind] += 1
         self.oldest_ms = max(self.oldest_ms, silent_ms)
 
-    def merge(self, other: Young) -> None:
+    def merge(self, other: InGrace) -> None:
         """Add the counts of another check."""
         self.counts.update(other.counts)
         self.oldest_ms = max(self.oldest_ms, other.oldest_ms)
@@ -183,9 +183,9 @@ class CheckOptions:
     """The ages by which a check judges, and its callbacks: see `fsck.check`."""
 
     ages: Ages
-    looked: Looked = lambda table: None
-    young: Young = field(default_factory=Young)
-    between: Between = lambda table, row: None
+    on_row: OnRow = lambda table: None
+    young: InGrace = field(default_factory=InGrace)
+    on_progress: OnProgress = lambda table, row: None
 
 
 def judge(
@@ -257,7 +257,7 @@ class Tally:
 
     rows: int = 0
     counts: Counter[tuple[Kind, type[Result] | None]] = field(default_factory=Counter)
-    young: Young = field(default_factory=Young)
+    young: InGrace = field(default_factory=InGrace)
 
     def add(self, finding: Finding, result: Result | None = None) -> None:
         """Count a finding, and what became of it."""

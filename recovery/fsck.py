@@ -16,13 +16,13 @@ from recovery.findings import (
     Ages,
     CheckOptions,
     Finding,
+    InGrace,
     Kind,
     LeftAlone,
     NothingToDo,
     Repaired,
     Result,
     Severity,
-    Young,
     find_alive_ms,
     judge,
     list_facts,
@@ -31,8 +31,8 @@ from recovery.purge import delete_cells, find_expired_marker, retire_keys
 from recovery.scan import (
     BATCH,
     MARKERS,
-    Between,
-    Looked,
+    OnProgress,
+    OnRow,
     find_transaction,
     list_rows,
     list_suspects,
@@ -73,9 +73,9 @@ def check(
     grace_ms: int = GRACE_MS,
     retention_ms: int = RETENTION_MS,
     scan: Collection[bytes] = (),
-    looked: Looked = lambda table: None,
-    young: Young | None = None,
-    between: Between = lambda table, row: None,
+    on_row: OnRow = lambda table: None,
+    young: InGrace | None = None,
+    on_progress: OnProgress = lambda table, row: None,
 ) -> Iterator[Finding]:
     """Yield what a crash left: first transaction rows, then keys of the tables to scan.
 
@@ -90,7 +90,7 @@ def check(
     """
     require_tables(context, scan)
     ages = Ages(grace_ms, retention_ms)
-    options = CheckOptions(ages, looked, Young() if young is None else young, between)
+    options = CheckOptions(ages, on_row, InGrace() if young is None else young, on_progress)
     yield from check_transactions(context, Span(context.table), options)
     for span in list_data(context, scan):
         yield from check_data(context, span, options)
@@ -120,7 +120,7 @@ def check_transactions(context: Context, span: Span, options: CheckOptions) -> I
         return read_rows(context, [row_key])[row_key].is_over
 
     retention_ms = options.ages.retention_ms
-    for row in list_suspects(context, span, retention_ms, options.looked, options.between):
+    for row in list_suspects(context, span, retention_ms, options.on_row, options.on_progress):
         if is_row_key(row.row):
             yield from _check_transaction(context, row, options, is_over)
             yield from find_future(context, row)
@@ -136,14 +136,14 @@ def check_data(context: Context, span: Span, options: CheckOptions) -> Iterator[
     """Yield what `check` finds in a part of a table of data."""
     rows = (
         row
-        for row in list_rows(context, span, options.looked)
+        for row in list_rows(context, span, options.on_row)
         if span.table != context.table or not is_row_key(row.row)
     )
     while some := list(islice(rows, BATCH)):
         for row in some:
             yield from find_future(context, row)
         yield from check_rows(context, some, options)
-        options.between(span.table, some[-1].row)
+        options.on_progress(span.table, some[-1].row)
 
 
 def find_future(context: Context, row: Row) -> Iterator[Finding]:

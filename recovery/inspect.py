@@ -14,7 +14,7 @@ from functools import partial
 from itertools import islice, pairwise
 from typing import TypeVar, assert_never
 
-from recovery.bounds import Budget, LookLimits
+from recovery.bounds import Budget, ReadLimits
 from recovery.findings import GRACE_MS, RETENTION_MS, Finding, Kind, judge
 from recovery.scan import STATUS, find_transaction
 from txn.assertions import Assertion, holds, list_keys
@@ -43,7 +43,7 @@ VERSIONS = 10  # of a key, among which the replaced one is searched
 COUNTS = (2, 4, VERSIONS)
 """How many versions of a key are read, in turn, until it is found: each may be large."""
 
-LIMITS = LookLimits(rows=1_000, bytes_=64_000_000, ms=30_000)
+LIMITS = ReadLimits(rows=1_000, bytes_=64_000_000, ms=30_000)
 """Limits of reading a transaction's keys: it may have 100,000, each with a value of any size."""
 
 
@@ -147,7 +147,7 @@ def explain(
     *,
     grace_ms: int = GRACE_MS,
     retention_ms: int = RETENTION_MS,
-    limits: LookLimits = LIMITS,
+    limits: ReadLimits = LIMITS,
     most_parts: int | None = None,
 ) -> Explanation | None:
     """Return the transaction explained, or None if it has no row. limits: of reading its keys.

@@ -44,10 +44,10 @@ NOTHING = Cell(b"", 0)
 BY_VALUE = {status.encoded: status for status in Status}
 
 
-Looked = Callable[[bytes], None]
+OnRow = Callable[[bytes], None]
 """Is told the table of each row that was looked at, for a progress bar."""
 
-Between = Callable[[bytes, bytes], None]
+OnProgress = Callable[[bytes, bytes], None]
 """Is told now and then the table and the row that a look has come to, also where there is nothing
 to tell; what it raises ends the look."""
 
@@ -105,13 +105,13 @@ class Head(NamedTuple):
 def list_rows(
     context: Context,
     wanted: Span,
-    looked: Looked,
+    on_row: OnRow,
     exclude: RowExclusion | None = None,
     cells: Columns = None,
 ) -> Iterator[Row]:
     """Yield the rows as `stored_rows` does, and tell of each."""
     for row in stored_rows(context, wanted, exclude, cells):
-        looked(wanted.table)
+        on_row(wanted.table)
         yield row
 
 
@@ -124,8 +124,8 @@ def list_suspects(
     context: Context,
     wanted: Span,
     retention_ms: int,
-    looked: Looked,
-    between: Between = lambda table, row: None,
+    on_row: OnRow,
+    on_progress: OnProgress = lambda table, row: None,
 ) -> Iterator[Row]:
     """Yield the rows of a span of the transaction table from its last to its first, so in each salt
     bucket from the newest, but for those that are finished and were begun within the retention,
@@ -142,22 +142,26 @@ def list_suspects(
         start = max(wanted.start, bucket + name_time(old))
         stop = bucket + name_time(ahead) if last is None else min(last, bucket + name_time(ahead))
         if start < stop:
-            yield from _list_back(context, replace(wanted, start=stop, stop=last), looked, between)
+            yield from _list_back(
+                context, replace(wanted, start=stop, stop=last), on_row, on_progress
+            )
             for row in scan_in_steps(context, replace(wanted, start=start, stop=stop)):
                 if row.cells:
-                    looked(wanted.table)
+                    on_row(wanted.table)
                     yield row
                 else:
-                    between(wanted.table, row.row)
+                    on_progress(wanted.table, row.row)
             last = start
-    yield from _list_back(context, replace(wanted, stop=last), looked, between)
+    yield from _list_back(context, replace(wanted, stop=last), on_row, on_progress)
 
 
-def _list_back(context: Context, span: Span, looked: Looked, between: Between) -> Iterator[Row]:
+def _list_back(
+    context: Context, span: Span, on_row: OnRow, on_progress: OnProgress
+) -> Iterator[Row]:
     if span.stop is None or span.start < span.stop:
         for row in stored_rows(context, span, reverse=True):
-            looked(span.table)
-            between(span.table, row.row)
+            on_row(span.table)
+            on_progress(span.table, row.row)
             yield row
 
 
@@ -208,7 +212,7 @@ def _go_back(row_key: bytes, ms: int) -> bytes:
 def list_heads(
     context: Context,
     statuses: Collection[Status],
-    looked: Looked,
+    on_row: OnRow,
     foreign: Foreign | None = None,
     *,
     with_ages: bool = False,
@@ -218,7 +222,7 @@ def list_heads(
     not ours."""
     cells = [(FAMILY, STATUS), *((FAMILY, status.at) for status in statuses if with_ages)]
     others = leave_out(set(Status) - set(statuses))
-    for row in list_rows(context, Span(context.table), looked, others, cells):
+    for row in list_rows(context, Span(context.table), on_row, others, cells):
         found = {key[2]: cell for key, cell in row.cells.items()}
         cell = found.get(STATUS, NOTHING)
         status = BY_VALUE.get(cell.value)
@@ -231,11 +235,11 @@ def list_heads(
 
 
 def list_without_status(
-    context: Context, looked: Looked, foreign: Foreign | None = None
+    context: Context, on_row: OnRow, foreign: Foreign | None = None
 ) -> Iterator[TransactionRow]:
     """Yield the transaction rows without a status, or with one that this version does not know.
     foreign: counts the rows that are not ours."""
-    for row in list_rows(context, Span(context.table), looked, leave_out(Status)):
+    for row in list_rows(context, Span(context.table), on_row, leave_out(Status)):
         if foreign is not None:
             foreign.note(row.row)
         if is_row_key(row.row) and (found := decode_row(row)).status is None:
@@ -265,7 +269,7 @@ def find_transaction(context: Context, row_key: bytes) -> TransactionRow | None:
     return follow(decode_row(cells), decode_row(decisive or Row(whole, {})))
 
 
-def find(context: Context, piece: bytes, looked: Looked = lambda table: None) -> Iterator[bytes]:
+def find(context: Context, piece: bytes, on_row: OnRow = lambda table: None) -> Iterator[bytes]:
     """Yield the row keys that end with the piece, or begin with it when their bucket, the word
     `transaction` or the time is left out. Those of parts only where the piece reaches into what
     these have behind the key of their transaction: nothing else has a `-`. A whole key, which may
@@ -278,7 +282,7 @@ def find(context: Context, piece: bytes, looked: Looked = lambda table: None) ->
         found = call_store(context, lambda: context.store.read(keys))
         yield from (key.row for key in keys if found[key])
         return
-    for row in list_rows(context, Span(context.table), looked):
+    for row in list_rows(context, Span(context.table), on_row):
         is_wanted = (parent_of(row.row) is not None) is reaches_part(piece)
         if is_wanted and is_row_key(row.row) and has_piece(row.row, piece):
             yield row.row

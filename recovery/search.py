@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from recovery.bounds import Budget, LookLimits, Stop
+from recovery.bounds import Budget, ReadLimits, Stop
 from recovery.scan import AHEAD_MS, has_piece, reaches_part, whole_row
 from txn.errors import InvalidRequestError
 from txn.model import Key, Row
@@ -26,7 +26,7 @@ from txn.protocol.row import (
 from txn.protocol.statuses import Status
 from txn.request import Request
 
-DEFAULT = LookLimits()
+DEFAULT = ReadLimits()
 COUNT = 50
 _TIME = re.compile(rb"\d{13}")
 _PIECE = re.compile(
@@ -130,7 +130,7 @@ def find_page(
     context: Context,
     query: Query,
     before: bytes | None = None,
-    limits: LookLimits = DEFAULT,
+    limits: ReadLimits = DEFAULT,
     count: int = COUNT,
 ) -> SearchPage:
     """Return the newest transactions that the query finds, or those before a cursor: the `next` of

@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from recovery.documents import finding_document, result_document
-from recovery.findings import GRACE_MS, RETENTION_MS, Ages, CheckOptions, Finding, Result, Young
+from recovery.findings import GRACE_MS, RETENTION_MS, Ages, CheckOptions, Finding, InGrace, Result
 from recovery.fsck import check_data, check_transactions, list_data, repair_all, require_tables
 from recovery.opening import open_store_of
 from recovery.tables import check_counts
@@ -56,7 +56,7 @@ result and why are null where nothing was repaired."""
 OPTIONS = ("graceMs", "retentionMs", "scan", PARTITIONS)
 REPORT_EVERY_S = 0.5
 
-Found = tuple[Finding, Result | None]
+FindingResult = tuple[Finding, Result | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +80,14 @@ class Share(NamedTuple):
 
 
 @dataclass(slots=True)
-class Seen:
+class ShareSummary:
     """What a task counts beside its findings; it comes last."""
 
     rows: int
-    young: Young
+    young: InGrace
 
 
-Told = Found | Seen
+Reported = FindingResult | ShareSummary
 
 
 def fsck(
@@ -139,7 +139,7 @@ def plan_shares(
 
 def find_on_executors(
     spark: SparkSession, wanted: Inspection, shares: Sequence[Share]
-) -> RDD[Told]:
+) -> RDD[Reported]:
     """Return what tasks will find, one for each share."""
     divided = spark.sparkContext.parallelize(shares, max(1, len(shares)))
     return divided.mapPartitions(partial(inspect_shares, wanted))
@@ -150,7 +150,7 @@ def repair_shares(
     wanted: Inspection,
     shares: Sequence[Share],
     progress: Callable[[int], None] = lambda done: None,
-) -> RDD[Told]:
+) -> RDD[Reported]:
     """Check all shares, and repair where that is wanted; return what was found, which executors
     keep on their disks. Transactions come first: their locks are no orphans after that.
 
@@ -171,9 +171,9 @@ def repair_shares(
     return spark.sparkContext.union(kept)
 
 
-def list_lines(found: Told) -> list[tuple[str | None, ...]]:
+def list_lines(found: Reported) -> list[tuple[str | None, ...]]:
     """Return the line of a finding, in the order of COLUMNS; none for what else was seen."""
-    if isinstance(found, Seen):
+    if isinstance(found, ShareSummary):
         return []
     finding, result = found
     document, key = finding_document(finding), finding.key
@@ -260,10 +260,10 @@ def _open_context(uri: str, transactions: str, policy: Policy | None) -> Context
     return replace(context, policy=policy) if policy else context
 
 
-def inspect_shares(wanted: Inspection, shares: Iterable[Share]) -> Iterator[Told]:
+def inspect_shares(wanted: Inspection, shares: Iterable[Share]) -> Iterator[Reported]:
     """Yield the findings of the shares, repaired where that is wanted, and what else was seen."""
     context = _open_context(wanted.uri, wanted.transactions, wanted.policy)
-    seen = Seen(0, Young())
+    seen = ShareSummary(0, InGrace())
 
     def count(table: bytes) -> None:
         seen.rows += 1
@@ -294,7 +294,7 @@ def _divide_span(
         yield replace(span, start=ranges[0][0], stop=ranges[-1][1])
 
 
-def _run(spark: SparkSession, found: RDD[Told], progress: Callable[[int], None]) -> None:
+def _run(spark: SparkSession, found: RDD[Reported], progress: Callable[[int], None]) -> None:
     """Do the work of all tasks, and report meanwhile how many are done."""
     context, group = spark.sparkContext, f"txn-fsck-{uuid.uuid4().hex}"
 

@@ -32,7 +32,7 @@ PhaseName = Literal[
     "write",
     "lock",
     "assert",
-    "look",
+    "validate",
     "decide",
     "put",
     "clean",
@@ -46,7 +46,7 @@ last two are the ends of a transaction as a whole, told of where they fail."""
 PhaseOutcome = Literal["started", "done", "failed"]
 Action = Literal["rolled forward", "rolled back", "freed"]
 
-WorkName = Literal["show life", "extend lease", "watch locks", "watch the line"]
+WorkName = Literal["send heartbeat", "extend lease", "check locks", "watch queue"]
 """What threads do again and again behind the client's back: see txn/repeating.py."""
 
 CallName = Literal[

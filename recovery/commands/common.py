@@ -123,8 +123,8 @@ def report_change(as_json: bool, document: Document, obstacles: Sequence[str], l
 
 def find_row_key(context: Context, part: str) -> bytes:
     """Return the row key of the transaction that a whole key, or a piece of it, names."""
-    with row_bar(console(), "looking", hidden=False) as looked:
-        candidates = list(islice(find(context, unescape(part), looked), CANDIDATES + 1))
+    with row_bar(console(), "looking", hidden=False) as on_row:
+        candidates = list(islice(find(context, unescape(part), on_row), CANDIDATES + 1))
     if not candidates:
         raise _explain_absence(context, part)
     if len(candidates) > 1:

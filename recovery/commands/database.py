@@ -113,9 +113,9 @@ def convert(
     with open_store_of(store, transactions) as context:
         found = context.rules.name
         if found != protocol:
-            with common.row_bar(common.console(), "looking", hidden=as_json) as looked:
+            with common.row_bar(common.console(), "looking", hidden=as_json) as on_row:
                 obstacles = list(
-                    find_obstacles(context, tables, retention_ms=retention, looked=looked)
+                    find_obstacles(context, tables, retention_ms=retention, on_row=on_row)
                 )
         if not obstacles:
             if found != protocol:
@@ -240,8 +240,8 @@ def take_over(
     is_own = table != transactions  # else this is what mends it
     with open_store_of(store, transactions, mends=True, is_own=is_own) as context:
         before = sorted(each.decode() if each else "none" for each in find_databases(context, name))
-        with common.row_bar(common.console(), "looking", hidden=as_json) as looked:
-            obstacles = list(find_table_obstacles(context, name, looked))
+        with common.row_bar(common.console(), "looking", hidden=as_json) as on_row:
+            obstacles = list(find_table_obstacles(context, name, on_row))
         deleted = 0
         if not obstacles:
             common.confirm_stopped(f"{table} from {', '.join(before)} to {transactions}", yes)

@@ -22,11 +22,11 @@ from recovery.findings import (
     LONGEST_REQUEST_MS,
     Ages,
     Finding,
+    InGrace,
     Kind,
     Repaired,
     Result,
     Tally,
-    Young,
 )
 from recovery.fsck import check, compact, repair_all
 from recovery.opening import open_store_of
@@ -37,7 +37,7 @@ from txn.protocol.clocks import accept_clock, check_clock
 from txn.protocol.context import Context
 from txn.text import escape, key_text, shorten
 
-Found = tuple[Finding, Result | None]
+FindingResult = tuple[Finding, Result | None]
 """A finding, and what became of it; None: nothing was to be repaired."""
 
 LISTED = 20
@@ -136,11 +136,11 @@ def check_here(
     tally: Tally,
     *,
     do_repair: bool,
-) -> Generator[Found]:
+) -> Generator[FindingResult]:
     """Yield the findings, each repaired if that is wanted; the tally counts meanwhile."""
     bar.expect_tables(context.store, dict.fromkeys((context.table, *tables)))
 
-    def looked(table: bytes) -> None:
+    def on_row(table: bytes) -> None:
         tally.rows += 1
         bar(table)
 
@@ -149,9 +149,9 @@ def check_here(
         grace_ms=ages.grace_ms,
         retention_ms=ages.retention_ms,
         scan=tables,
-        looked=looked,
+        on_row=on_row,
         young=tally.young,
-        between=bar.reach_row,
+        on_progress=bar.reach_row,
     )
     unrepaired = ((finding, None) for finding in findings)
     for each in repair_all(context, findings) if do_repair else unrepaired:
@@ -183,7 +183,7 @@ def check_on_executors(
     tables: Sequence[bytes],
     bar: common.RowBar,
     tally: Tally,
-) -> Generator[Found]:
+) -> Generator[FindingResult]:
     """Do as `check_here` on executors of Spark, and yield the findings once all have ended.
 
     inspected: the store's URI, the transaction table, the ages, and whether to repair.
@@ -191,7 +191,7 @@ def check_on_executors(
     with require_extra("spark", option=SPARK):
         from recovery.spark import (  # noqa: PLC0415
             Inspection,
-            Seen,
+            ShareSummary,
             open_session,
             plan_shares,
             repair_shares,
@@ -201,7 +201,7 @@ def check_on_executors(
         shares = plan_shares(inspection, tables, None, spark.sparkContext.defaultParallelism)
         bar.reach(0, len(shares))
         for each in repair_shares(spark, inspection, shares, bar.reach).toLocalIterator():
-            if isinstance(each, Seen):
+            if isinstance(each, ShareSummary):
                 tally.rows += each.rows
                 tally.young.merge(each.young)
             else:
@@ -216,13 +216,13 @@ def _require_clock(context: Context, is_right: bool) -> None:
     check_clock(context)
 
 
-def _print_json(found: Iterator[Found]) -> None:
+def _print_json(found: Iterator[FindingResult]) -> None:
     for finding, result in found:
         repaired = {"repair": result_document(result)} if result else {}
         common.print_json(finding_document(finding) | repaired)
 
 
-def _print(out: Console, now_ms: int, found: Iterator[Found]) -> None:
+def _print(out: Console, now_ms: int, found: Iterator[FindingResult]) -> None:
     """Print the first findings of each kind as they come."""
     listed: Counter[Kind] = Counter()
     for finding, result in found:
@@ -310,7 +310,7 @@ def print_summary(out: Console, tally: Tally, grace_ms: int) -> None:
     _print_young(out, tally.young, grace_ms)
 
 
-def _print_young(out: Console, young: Young, grace_ms: int) -> None:
+def _print_young(out: Console, young: InGrace, grace_ms: int) -> None:
     """Print what is unfinished and no finding yet, which the exit code does not show."""
     if not young.counts:
         return

@@ -176,16 +176,16 @@ def _list_statuses(query: Query) -> list[Status]:
 
 
 def _list_newest(
-    context: Context, query: Query, limit: int, looked: scan.Looked
+    context: Context, query: Query, limit: int, on_row: scan.OnRow
 ) -> list[TransactionRow]:
     """Return the newest rows. No more are read than that takes, and one of each salt bucket."""
     others = scan.leave_out(set(Status) - set(_list_statuses(query)))
     rows = scan_transactions(context, exclude=others, with_parts=query.with_parts)
-    return list(islice(_select(context, query, rows, looked), limit))
+    return list(islice(_select(context, query, rows, on_row), limit))
 
 
 def _list_all(
-    context: Context, query: Query, looked: scan.Looked, foreign: scan.Foreign
+    context: Context, query: Query, on_row: scan.OnRow, foreign: scan.Foreign
 ) -> Iterator[TransactionRow]:
     """Yield the rows as they come, in the order of their keys."""
     others = scan.leave_out(set(Status) - set(_list_statuses(query)))
@@ -195,31 +195,31 @@ def _list_all(
             foreign.note(row.row)
             yield row
 
-    return _select(context, query, list_rows(), looked)
+    return _select(context, query, list_rows(), on_row)
 
 
 def _select(
-    context: Context, query: Query, rows: Iterable[Row], looked: scan.Looked
+    context: Context, query: Query, rows: Iterable[Row], on_row: scan.OnRow
 ) -> Iterator[TransactionRow]:
     for row in rows:
-        looked(context.table)
+        on_row(context.table)
         if (found := query.match(row, context.clock.wall_ms())) is not None:
             yield found
 
 
 def _list_names(
-    context: Context, query: Query, looked: scan.Looked, foreign: scan.Foreign
+    context: Context, query: Query, on_row: scan.OnRow, foreign: scan.Foreign
 ) -> Iterator[str]:
     """Yield the names of the statuses of rows, of which the requests are not read."""
     now_ms, least_ms = context.clock.wall_ms(), query.older_than_ms or 0
     # The status of a fenced row has a timestamp of its owner's.
     with_ages = least_ms > 0 and context.rules.locks_rows
     if statuses := _list_statuses(query):
-        for head in scan.list_heads(context, statuses, looked, foreign, with_ages=with_ages):
+        for head in scan.list_heads(context, statuses, on_row, foreign, with_ages=with_ages):
             if _find_age(head.since, now_ms) >= least_ms and query.matches_key(head.row_key):
                 yield str(head.status)
     if None in (query.statuses or ()):
-        for row in scan.list_without_status(context, looked, foreign):
+        for row in scan.list_without_status(context, on_row, foreign):
             since = row.since or row.newest
             if _find_age(since, now_ms) >= least_ms and query.matches_key(row.row_key):
                 yield NO_STATUS

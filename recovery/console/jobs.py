@@ -15,7 +15,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from recovery.doctor import Diagnosis, examine
-from recovery.findings import GRACE_MS, Finding, Kind, LeftAlone, Repaired, Result, Severity, Young
+from recovery.findings import (
+    GRACE_MS,
+    Finding,
+    InGrace,
+    Kind,
+    LeftAlone,
+    Repaired,
+    Result,
+    Severity,
+)
 from recovery.fsck import check, compact, repair, repair_all
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, TxnError
@@ -74,7 +83,7 @@ class FsckReport:
     table: bytes = b""
     tally: Counter[tuple[Kind, type[Result] | None]] = field(default_factory=Counter)
     kept: list[KeptFinding] = field(default_factory=list)
-    young: Young = field(default_factory=Young)
+    young: InGrace = field(default_factory=InGrace)
     trouble: str | None = None
     is_cancelled: bool = False
     _kept_bytes: int = 0
@@ -214,9 +223,9 @@ class Jobs:
             context,
             grace_ms=report.grace_ms,
             scan=report.tables,
-            looked=report.count_row,
+            on_row=report.count_row,
             young=report.young,
-            between=lambda table, row: report.require_going(),
+            on_progress=lambda table, row: report.require_going(),
         )
         if report.repairs:
             for finding, result in repair_all(context, findings):

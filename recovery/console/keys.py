@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from recovery.bounds import Budget, LookLimits, Stop
+from recovery.bounds import Budget, ReadLimits, Stop
 from recovery.inspect import COUNTS
 from recovery.scan import find_transaction
 from recovery.search import DEFAULT, Query, SearchPage, find_page
@@ -81,7 +81,7 @@ class KeyPage:
 
 
 def read_key_details(
-    context: Context, key: Key, limits: LookLimits = DEFAULT, count: int = 10
+    context: Context, key: Key, limits: ReadLimits = DEFAULT, count: int = 10
 ) -> KeyDetails:
     """Return a key, which names its table, and the last so many transactions that named it."""
     lock, tag = context.rules.lock_of(key), key.tag
@@ -116,7 +116,7 @@ def list_table_keys(
     context: Context,
     table: bytes,
     start: bytes = b"",
-    limits: LookLimits = DEFAULT,
+    limits: ReadLimits = DEFAULT,
     *,
     count: int = ROWS,
 ) -> KeyPage:
@@ -145,7 +145,7 @@ def _list_value(context: Context, key: Key, row: Row) -> ListedKey:
 
 
 def _read_before(
-    context: Context, key: Key, value: Cell | None, limits: LookLimits
+    context: Context, key: Key, value: Cell | None, limits: ReadLimits
 ) -> tuple[list[Cell], bool]:
     """Return the versions before this one, and whether they are all. The first one at first, and
     more where what was read promises to be within the limit: each may have ten megabytes."""

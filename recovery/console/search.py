@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from recovery.bounds import Budget, LookLimits, Stop
+from recovery.bounds import Budget, ReadLimits, Stop
 from recovery.console.unfinished import Unfinished
 from recovery.scan import whole_row
 from recovery.search import COUNT, Query, SearchPage, find_page, read_cursor
@@ -70,7 +70,7 @@ class Searches:
     """The searches that go on, or have done so a short while ago."""
 
     def __init__(
-        self, context: Context, limits: LookLimits, unfinished: Callable[[], Unfinished | None]
+        self, context: Context, limits: ReadLimits, unfinished: Callable[[], Unfinished | None]
     ) -> None:
         self._context = context
         self._limits = limits

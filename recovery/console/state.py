@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
-from recovery.bounds import LookLimits
+from recovery.bounds import ReadLimits
 from recovery.console.jobs import Doctor, Jobs
 from recovery.console.locks import CachedLeases, CachedLocks
 from recovery.console.metrics import ServerMetrics, StoreCollector, measure
@@ -113,7 +113,7 @@ class Console:
         context = replace(counted, policy=PATIENT)
         self.settings = settings
         self.context = context
-        self.limits = LookLimits()
+        self.limits = ReadLimits()
         self.background = Background(context, settings.servers)
         self.searches = Searches(context, self.limits, lambda: self.background.unfinished)
         self.jobs = Jobs(counted)

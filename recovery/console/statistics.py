@@ -18,7 +18,7 @@ from functools import partial
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
-from recovery.bounds import Budget, LookLimits
+from recovery.bounds import Budget, ReadLimits
 from txn.errors import CorruptRowError, InvalidRequestError
 from txn.model import Key, Row
 from txn.protocol.codec import decode_buffer
@@ -208,7 +208,7 @@ class Sampler:
     def _read_requests(self, row_keys: Sequence[bytes]) -> Iterator[Request]:
         """Yield the requests of these rows, until there are so many bytes: few of them are read at
         first, since one may have ten megabytes."""
-        budget = Budget(self._context.clock, LookLimits(len(row_keys) + 1, self._size.bytes_))
+        budget = Budget(self._context.clock, ReadLimits(len(row_keys) + 1, self._size.bytes_))
         for some in budget.divide(row_keys):
             if budget.over:
                 break

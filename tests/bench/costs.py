@@ -155,14 +155,14 @@ def measure_fsck(uri: str, pids: Mapping[str, Sequence[int]], rows: int) -> Cost
     case = Case("transfer", 1, 1, protocol="fenced")
     wrote_s = make_finished(uri, case.open, case.tables.name, rows)
     with open_engine(uri, case) as engine:
-        looked: list[bytes] = []
+        on_row: list[bytes] = []
         findings = measure(
-            lambda _: looked.clear() or _count(check(engine.context, looked=looked.append)),
+            lambda _: on_row.clear() or _count(check(engine.context, on_row=on_row.append)),
             1,
             1.0,
             pids,
         )
-        return {**_by_row(findings, len(looked)), "written_per_second": rows / wrote_s}
+        return {**_by_row(findings, len(on_row)), "written_per_second": rows / wrote_s}
 
 
 def measure_client(seconds: float) -> Cost:

@@ -204,8 +204,8 @@ class Wire:
 
 @contextmanager
 def wire(port: int) -> Iterator[Wire]:
-    between = Wire(port)
+    on_progress = Wire(port)
     try:
-        yield between
+        yield on_progress
     finally:
-        between.close()
+        on_progress.close()

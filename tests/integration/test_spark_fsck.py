@@ -15,15 +15,15 @@ from typing import get_args
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from recovery import Kind, Severity, Young, check
+from recovery import InGrace, Kind, Severity, check
 from recovery.fsck import Ages
 from recovery.opening import open_store_of
 from recovery.spark import (
     COLUMNS,
     Inspection,
-    Seen,
+    Reported,
     Share,
-    Told,
+    ShareSummary,
     fsck,
     inspect_shares,
     list_lines,
@@ -111,12 +111,12 @@ def test_a_worker_that_is_killed_amid_repairs_does_not_matter(
     killed = tmp_path / "killed"
     told = divided.mapPartitions(partial(look_and_die, wanted, str(killed))).collect()
     assert len(list(tmp_path.glob("killed*"))) == 2
-    assert sum(isinstance(each, Seen) for each in told) == len(shares)
+    assert sum(isinstance(each, ShareSummary) for each in told) == len(shares)
     repair_shares(spark, wanted, shares)  # data may have been looked at before its transactions
     assert {row[0] for row in find_here(uri)} <= REPORTED
 
 
-def look_and_die(wanted: Inspection, killed: str, shares: Iterable[Share]) -> Iterator[Told]:
+def look_and_die(wanted: Inspection, killed: str, shares: Iterable[Share]) -> Iterator[Reported]:
     """Kill this worker after the second repair of each kind of share, once."""
     for share in shares:
         mark = Path(f"{killed}-{share.is_data}")
@@ -142,16 +142,16 @@ def test_findings_are_a_source_of_spark(spark: SparkSession, uri: str) -> None:
 def test_what_is_young_and_how_much_was_seen_is_told(spark: SparkSession, uri: str) -> None:
     """A command tells it beside the findings, as one that looks by itself does."""
     wanted = Inspection(uri, "txn", Ages())
-    young, rows, done = Young(), 0, list[int]()
+    young, rows, done = InGrace(), 0, list[int]()
     found = repair_shares(spark, wanted, plan_shares(wanted, [TABLE], 3, 1), done.append).collect()
     for told in found:
-        if isinstance(told, Seen):
+        if isinstance(told, ShareSummary):
             rows += told.rows
             young.merge(told.young)
     with open_store_of(uri, "txn") as context:
-        here, looked = Young(), list[bytes]()
-        assert list(check(context, scan=[TABLE.encode()], young=here, looked=looked.append))
-    assert (young.counts, rows) == (here.counts, len(looked))
+        here, on_row = InGrace(), list[bytes]()
+        assert list(check(context, scan=[TABLE.encode()], young=here, on_row=on_row.append))
+    assert (young.counts, rows) == (here.counts, len(on_row))
     assert young.counts[Kind.DECIDED] and young.oldest_ms > 0
     assert done[-1] == len(plan_shares(wanted, [TABLE], 3, 1))
 

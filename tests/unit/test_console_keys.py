@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from recovery.bounds import LookLimits, Stop
+from recovery.bounds import ReadLimits, Stop
 from recovery.console.keys import MOST_VALUES, list_table_keys, read_key_details
 from recovery.inspect import VERSIONS
 from tests.unit.test_search import Weighing
@@ -90,7 +90,7 @@ def test_of_the_versions_before_some_are_read_and_it_is_told(
         world.store.write([Edit(key, b"x" * size, 100 + number)])
     store = Weighing(world.store)
     context = replace(world.engine.context, store=store)
-    found = read_key_details(context, key, LookLimits(bytes_=50_000))
+    found = read_key_details(context, key, ReadLimits(bytes_=50_000))
     assert [cell.timestamp for cell in found.earlier] == [98 + kept - at for at in range(shown)]
     assert found.are_all is (kept < VERSIONS)
     assert store.largest <= 50_000
@@ -209,8 +209,8 @@ def test_a_page_of_a_table_is_bounded() -> None:
     world.store.write([Edit(key, b"x" * 1_000, 5) for key in rows])
     store = CountingStore(world.store)
     context = replace(world.engine.context, store=store)
-    page = list_table_keys(context, TABLE, limits=LookLimits(bytes_=10_000))
+    page = list_table_keys(context, TABLE, limits=ReadLimits(bytes_=10_000))
     assert (page.next, page.stopped, page.rows) == (b"r0010", Stop.BYTES, 10)
-    page = list_table_keys(context, TABLE, limits=LookLimits(ms=0))
+    page = list_table_keys(context, TABLE, limits=ReadLimits(ms=0))
     assert (page.next, page.stopped) == (b"r0001", Stop.TIME)
     assert store.calls == {"scan": 2}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from recovery.bounds import LookLimits, Stop
+from recovery.bounds import ReadLimits, Stop
 from recovery.console.search import MAX_KEPT, UNWATCHED_MS, Search, Searches
 from recovery.console.unfinished import Unfinished, UnfinishedScan
 from recovery.search import COUNT, Query
@@ -23,7 +23,7 @@ from txn.protocol.row import new_row_key
 from txn.protocol.statuses import Status
 from txn.request import Request
 
-FEW = LookLimits(rows=100)
+FEW = ReadLimits(rows=100)
 PATIENCE_S = 30
 LOCKED = Query(statuses=frozenset({Status.LOCKED}))
 Make = Callable[..., Searches]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from recovery import Finding, Kind, LeftAlone, Repaired, Young, check, repair, repair_all, summary
+from recovery import Finding, InGrace, Kind, LeftAlone, Repaired, check, repair, repair_all, summary
 from tests.unit.worlds import TABLE, World, X, Y, after_status, stopped_at
 from txn.assertions import Assertion
 from txn.model import Check, Edit, Key, Mutation, Row
@@ -94,11 +94,11 @@ def test_within_the_grace_it_is_nobodys_business(status: Status, kind: Kind, end
     world = World()
     left_at(world, status)
     world.clock.advance(59_999)
-    young = Young()
+    young = InGrace()
     assert found(world, young=young) == []
     assert (young.counts, young.oldest_ms) == ({kind: 1}, 59_999)
     world.clock.advance(1)
-    young = Young()
+    young = InGrace()
     assert [finding.kind for finding in found(world, young=young)] == [kind]
     assert not young.counts
 
@@ -107,7 +107,7 @@ def test_what_is_finished_within_the_retention_is_not_unfinished() -> None:
     """A quiet store is clean, however much was committed on it a moment ago."""
     world = World()
     world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
-    young = Young()
+    young = InGrace()
     assert found(world, scan=[TABLE], young=young) == []
     assert (young.counts, young.oldest_ms) == ({}, 0)
 

@@ -60,10 +60,10 @@ def test_progress_hears_of_each_row() -> None:
     for key in (X, Y, Z):
         world.engine.commit([Mutation(key, b"1")])
     tables: list[bytes] = []
-    found(world, scan=[TABLE], retention_ms=0, looked=tables.append)
+    found(world, scan=[TABLE], retention_ms=0, on_row=tables.append)
     assert tables == [b"txn"] * 4 + [TABLE] * 3  # the name of the protocol is a row as well
     tables.clear()
-    found(world, scan=[TABLE], looked=tables.append)
+    found(world, scan=[TABLE], on_row=tables.append)
     assert tables == [b"txn"] + [TABLE] * 3  # and finished ones are not looked at
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from recovery import (
     Finding,
+    InGrace,
     Kind,
     LeftAlone,
     NothingToDo,
     Repaired,
-    Young,
     check,
     compact,
     repair,
@@ -34,7 +34,7 @@ MINUTE_MS = 60_000
 
 
 def found(
-    world: World, grace_ms: int = 0, table: bytes = TABLE, young: Young | None = None
+    world: World, grace_ms: int = 0, table: bytes = TABLE, young: InGrace | None = None
 ) -> list[Finding]:
     return list(check(world.engine.context, grace_ms=grace_ms, scan=[table], young=young))
 
@@ -104,7 +104,7 @@ def test_a_young_orphan_is_left_to_its_owner() -> None:
     world = World()
     ghost(world, None)
     world.clock.advance(20)
-    young = Young()
+    young = InGrace()
     assert found(world, MINUTE_MS, young=young) == []
     assert young.counts == {Kind.ORPHAN_LOCK: 1}
     assert 20 <= young.oldest_ms < MINUTE_MS
@@ -222,7 +222,7 @@ def test_a_young_tag_is_left_to_its_owner() -> None:
     """A repeated put is followed by its own clearing of the tag."""
     world = World()
     late_put(world)
-    young = Young()
+    young = InGrace()
     assert found(world, MINUTE_MS, young=young) == []
     assert young.counts == {Kind.STALE_TAG: 1}
     world.clock.advance(MINUTE_MS + 2)

@@ -6,11 +6,11 @@ import pytest
 
 from recovery import (
     Finding,
+    InGrace,
     Kind,
     LeftAlone,
     NothingToDo,
     Repaired,
-    Young,
     check,
     purge_row,
     purge_token,
@@ -142,7 +142,7 @@ def test_a_lock_of_a_finished_or_absent_holder_is_freed(is_there: bool) -> None:
 
 def test_a_young_orphan_is_counted() -> None:
     """Its transaction may have ended a moment ago, and be freeing it."""
-    world, young = fenced(), Young()
+    world, young = fenced(), InGrace()
     held(world, STRANGER)
     assert found(world, grace_ms=60_000, young=young) == []
     assert young.counts[Kind.ORPHAN_LOCK] == 1

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from recovery import Kind, check, repair
-from recovery.bounds import MOST_AT_ONCE, LookLimits
+from recovery.bounds import MOST_AT_ONCE, ReadLimits
 from recovery.documents import explanation_document, row_document
 from recovery.inspect import VERSIONS, AssertionVerdict, Explanation, Unseen, explain
 from tests.unit.test_search import Weighing
@@ -105,7 +105,7 @@ def test_a_version_that_was_not_looked_for_is_not_called_lost() -> None:
         done.append(engine.commit([Mutation(X, b"%d" % number), Mutation(Y, b"1")]).transaction)
 
     def look(at: int, **limits: int) -> tuple[Cell | None, Unseen | None]:
-        found = explain(engine.context, done[at], limits=LookLimits(**limits))
+        found = explain(engine.context, done[at], limits=ReadLimits(**limits))
         assert found is not None
         return found.changes[0].old and found.changes[0].old.value, found.changes[0].unseen
 
@@ -147,7 +147,7 @@ def test_an_explanation_is_bounded_in_bytes(status: Status) -> None:
     row_key = world.rows()[-1].row_key
     store = Weighing(world.store)
     context = replace(world.engine.context, store=store)
-    found = explain(context, row_key, limits=LookLimits(bytes_=200_000))
+    found = explain(context, row_key, limits=ReadLimits(bytes_=200_000))
     assert found is not None
     assert store.largest < (MOST_AT_ONCE + 2) * 20_000
     assert store.total <= 200_000 + store.largest
@@ -249,7 +249,7 @@ def test_of_many_keys_the_first_ones_are_read() -> None:
     row_key = undecided(world, [Some(Y), Some(Z)])
     counting = CountingStore(world.store)
     context = replace(world.engine.context, store=counting)
-    found = explain(context, row_key, limits=LookLimits(rows=2))
+    found = explain(context, row_key, limits=ReadLimits(rows=2))
     assert found is not None
     assert (found.request.keys, found.keys_read) == ((X, Y, Z), 2)
     assert found.verdicts == (AssertionVerdict.HOLDS, AssertionVerdict.UNKNOWN)

@@ -264,7 +264,7 @@ def test_beating_goes_on_after_any_error(
         engine.context.clock.sleep_ms(5)
         while row_of(engine, transaction).heartbeat == before:
             pass
-    assert told.count(WorkFailed("show life")) == 3
+    assert told.count(WorkFailed("send heartbeat")) == 3
 
 
 def test_beating_ends_with_a_closed_store(client: PartsClient) -> None:

@@ -65,10 +65,10 @@ def test_whatever_fails_is_told_and_done_again(
             raise failure
 
     pauses = Pauses(6)
-    repeat("show life", work, pauses, 30, told.append)
+    repeat("send heartbeat", work, pauses, 30, told.append)
     assert next(fails, "all was done") == "all was done"
     assert pauses.seconds == [30, 3, 6, 30, 3, 30, 30]
-    assert told == [WorkFailed("show life")] * 3
+    assert told == [WorkFailed("send heartbeat")] * 3
     level = logging.WARNING if isinstance(error, TxnError) else logging.ERROR
     assert [record.levelno for record in caplog.records] == [level] * 3
 
@@ -80,7 +80,7 @@ def test_the_pauses_after_failures_have_a_bound() -> None:
         raise MaybeApplied("away")
 
     pauses = Pauses(6)
-    repeat("show life", work, pauses, 30)
+    repeat("send heartbeat", work, pauses, 30)
     assert pauses.seconds == [30, 3, 6, 9, 10, 10, 10]
 
 
@@ -91,7 +91,7 @@ def test_a_watch_that_raises_ends_nothing(caplog: pytest.LogCaptureFixture) -> N
         raise ValueError("odd")
 
     pauses = Pauses(2)
-    repeat("show life", fail, pauses, 30, fail)
+    repeat("send heartbeat", fail, pauses, 30, fail)
     assert pauses.seconds == [30, 3, 6]
     assert caplog.text.count("a watch has failed: work=show life") == 2
 
@@ -103,7 +103,7 @@ def test_a_closed_store_ends_it(caplog: pytest.LogCaptureFixture) -> None:
         raise StoreClosedError("closed")
 
     pauses = Pauses(9)
-    repeat("show life", work, pauses, 30)
+    repeat("send heartbeat", work, pauses, 30)
     assert pauses.seconds == [30]
     assert not caplog.records
 
@@ -111,7 +111,7 @@ def test_a_closed_store_ends_it(caplog: pytest.LogCaptureFixture) -> None:
 def test_what_says_that_it_is_done_with_ends() -> None:
     """Such as a session that others have ended."""
     pauses = Pauses(9)
-    repeat("show life", lambda: False, pauses, 30)
+    repeat("send heartbeat", lambda: False, pauses, 30)
     assert pauses.seconds == [30]
 
 

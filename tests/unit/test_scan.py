@@ -128,11 +128,11 @@ def test_a_whole_row_key_is_looked_up_and_not_searched_for() -> None:
     row_key = world.rows()[0].row_key
     bare = row_key.partition(b"@")[0]
     gone = row_key.replace(b"transaction.17", b"transaction.16")
-    looked: list[bytes] = []
+    on_row: list[bytes] = []
     for wanted in (row_key, row_key[3:], bare, bare[3:]):
-        assert list(find(context, wanted, looked.append)) == [row_key]
-    assert list(find(context, gone[3:], looked.append)) == []
-    assert looked == []
+        assert list(find(context, wanted, on_row.append)) == [row_key]
+    assert list(find(context, gone[3:], on_row.append)) == []
+    assert on_row == []
     assert store.calls == {"scan": 5, "read": 4}
 
 
@@ -221,13 +221,13 @@ def test_every_look_goes_on_where_the_store_failed() -> None:
     assert len(list(find(breaking, b"transaction"))) == 101
     assert summary(breaking, [TABLE]) == expected
     assert not expected.is_quiet
-    looked: Counter[bytes] = Counter()
+    on_row: Counter[bytes] = Counter()
     findings = list(
         check(
-            breaking, grace_ms=0, retention_ms=0, scan=[TABLE], looked=lambda t: looked.update([t])
+            breaking, grace_ms=0, retention_ms=0, scan=[TABLE], on_row=lambda t: on_row.update([t])
         )
     )
-    assert looked == {b"txn": 102, TABLE: 100}
+    assert on_row == {b"txn": 102, TABLE: 100}
     assert Counter(finding.kind for finding in findings) == {Kind.EXPIRED: 100, Kind.DECIDED: 1}
 
 
@@ -312,12 +312,12 @@ def test_a_look_can_be_ended_while_there_is_nothing_to_tell() -> None:
 
     reached: list[bytes] = []
 
-    def between(table: bytes, row: bytes) -> None:
+    def on_progress(table: bytes, row: bytes) -> None:
         times.append(world.clock.wall_ms())
         reached.append(row)
 
     rows: list[str] = []
-    looks = check(context, looked=lambda _: rows.append(""), between=between)
+    looks = check(context, on_row=lambda _: rows.append(""), on_progress=on_progress)
     assert [found.kind for found in looks] == [Kind.EXPIRED]
     assert len(rows) == 2  # that one, and what tells of the protocol
     assert max(later - before for before, later in pairwise(times)) < 1_000
@@ -326,7 +326,7 @@ def test_a_look_can_be_ended_while_there_is_nothing_to_tell() -> None:
         reached, reverse=True
     )  # which tells how far it has come
     times[:] = []
-    assert len(list(check(world.engine.context, between=between))) == 1
+    assert len(list(check(world.engine.context, on_progress=on_progress))) == 1
     assert len(times) < 30  # where the store is quick
 
 

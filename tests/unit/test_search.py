@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recovery.bounds import Budget, LookLimits, Stop
+from recovery.bounds import Budget, ReadLimits, Stop
 from recovery.scan import AHEAD_MS
 from recovery.search import Query, SearchPage, find_page
 from tests.unit.worlds import TABLE, BreakingOff, World, X, Y, after_status
@@ -35,7 +35,7 @@ from txn.testing.faulty import Crash, Fault, Reply
 TXN = b"txn"
 NOW_MS = 1_700_000_000_000
 ALL = Query()
-MOST = LookLimits(rows=10**9, bytes_=10**12, ms=10**9)
+MOST = ReadLimits(rows=10**9, bytes_=10**12, ms=10**9)
 
 
 class Rows:
@@ -76,7 +76,7 @@ def order(row_key: bytes) -> bytes:
 
 
 def list_pages(
-    context: Context, query: Query = ALL, limits: LookLimits = MOST, count: int = 50
+    context: Context, query: Query = ALL, limits: ReadLimits = MOST, count: int = 50
 ) -> Iterator[SearchPage]:
     """Go through all pages."""
     before: bytes | None = None
@@ -356,8 +356,8 @@ def test_a_piece_of_a_row_key_is_found() -> None:
     wanted = keys[2_990]
     name, uid = wanted[3:], wanted[-32:]
     for piece in (wanted, wanted[:30], name, name[:29], name[12:], name[12:28], name[12:25]):
-        calls, _, looked = find_cost(rows, Query(id_=piece))
-        assert looked <= 2, piece
+        calls, _, on_row = find_cost(rows, Query(id_=piece))
+        assert on_row <= 2, piece
         assert calls < 20, piece
         assert list_keys_found(rows.context, Query(id_=piece)) == [wanted], piece
     for piece in (uid, uid[:9], uid[-9:]):
@@ -553,7 +553,7 @@ def test_a_budget_says_which_limit_is_reached() -> None:
     """In the order in which a person can do something about it."""
     clock = ManualClock()
     row = Row(b"r", {})
-    budget = Budget(clock, LookLimits(rows=2, bytes_=100, ms=5))
+    budget = Budget(clock, ReadLimits(rows=2, bytes_=100, ms=5))
     assert budget.over is None
     clock.advance(5)
     assert budget.over is Stop.TIME

@@ -41,7 +41,7 @@ from txn.request import (
 from txn.spans import Columns, Span, make_span
 from txn.stores.base import Store
 
-Given = Request | tuple[Iterable[Mutation | Delete], Iterable[Assertion]]
+RequestLike = Request | tuple[Iterable[Mutation | Delete], Iterable[Assertion]]
 RUN_ATTEMPTS = 1_000
 T = TypeVar("T")
 
@@ -140,7 +140,7 @@ class Engine:
 
     def commit_many(
         self,
-        requests: Iterable[Given],
+        requests: Iterable[RequestLike],
         *,
         ack: Ack = "complete",
         deadline_ms: Sequence[int | None] | None = None,
@@ -161,7 +161,7 @@ class Engine:
         return self._backend.commit_many(wanted, ack, times)
 
     def submit(
-        self, request: Given, *, ack: Ack = "complete", deadline_ms: int | None = None
+        self, request: RequestLike, *, ack: Ack = "complete", deadline_ms: int | None = None
     ) -> Future[Committed]:
         """Have a request committed soon, together with others, and return the future of its result.
 
@@ -178,7 +178,7 @@ class Engine:
         bound = self._bind(as_request(request), deadline_ms)
         return self._backend.submit(bound, ack, deadline_ms)
 
-    def check_request(self, request: Given) -> None:
+    def check_request(self, request: RequestLike) -> None:
         """Raise InvalidRequestError where a request cannot be committed. The store is asked for
         tables that this engine has not met yet, and may raise StoreError."""
         self._bind(as_request(request))
@@ -340,7 +340,7 @@ class Engine:
 
     # -------------------------------------------------------------------------------- details
 
-    def _bind_given(self, index: int, given: Given, deadline_ms: int | None) -> Request:
+    def _bind_given(self, index: int, given: RequestLike, deadline_ms: int | None) -> Request:
         try:
             return self._bind(as_request(given), deadline_ms)
         except InvalidRequestError as error:

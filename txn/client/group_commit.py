@@ -283,7 +283,7 @@ class GroupCommit(Generic[W]):
             with self._lock:
                 self._is_called = self._is_stranded = False
 
-    def _watch(self) -> None:
+    def _watch_queue(self) -> None:
         """Look again and again, as a thread in line does for itself, while futures are in line: a
         batch may have become overdue, and a future late, which every other thread may be too stuck
         to say."""
@@ -300,7 +300,7 @@ class GroupCommit(Generic[W]):
                 self._crew.do(self._lead, late)
             return True
 
-        repeat("watch the line", look, self._is_over, OVERDUE_MS / 1000, self._listener)
+        repeat("watch queue", look, self._is_over, OVERDUE_MS / 1000, self._listener)
 
     def _finish(self, batch: _Batch[W]) -> None:
         """Let those go on who wait for the batch, and those that come behind it."""
@@ -355,7 +355,7 @@ class GroupCommit(Generic[W]):
 
     def _have_watched(self) -> None:
         if not self._is_watched and self._has_futures:
-            self._is_watched = self._crew.hand_over(self._watch)
+            self._is_watched = self._crew.hand_over(self._watch_queue)
 
     @property
     def _has_futures(self) -> bool:

@@ -20,7 +20,7 @@ ATOMIC: Feature = "atomic"
 T = TypeVar("T")
 
 
-class _Told(threading.local):
+class _Delayed(threading.local):
     """What a thread has yet to tell: None where it tells at once."""
 
     later: list[StoreCall] | None = None
@@ -32,8 +32,8 @@ class MeasuredStore:
 
     def __init__(self, inner: Store, on_event: Listener) -> None:
         self._inner = inner
-        self._watch = on_event
-        self._told = _Told()
+        self._on_event = on_event
+        self._told = _Delayed()
 
     @property
     def features(self) -> frozenset[Feature]:
@@ -77,7 +77,7 @@ class MeasuredStore:
         finally:
             self._told.later = None
             for event in later:
-                self._watch(event)
+                self._on_event(event)
 
     def close(self) -> None:
         self._inner.close()
@@ -113,7 +113,7 @@ class MeasuredStore:
 
     def _tell(self, event: StoreCall) -> None:
         if self._told.later is None:
-            self._watch(event)
+            self._on_event(event)
         else:
             self._told.later.append(event)
 

@@ -165,7 +165,7 @@ class PartsClient:
         def heartbeat() -> None:
             self.heartbeat(transaction)
 
-        work = ("show life", heartbeat, over, every_s, self._context.on_event)
+        work = ("send heartbeat", heartbeat, over, every_s, self._context.on_event)
         heartbeats = Thread(target=repeat, args=work, name="txn-beat", daemon=True)
         heartbeats.start()
         try:

@@ -55,7 +55,7 @@ class Heartbeat:
         self._sure_until_ms = began_ms + sure_ms
         self._clock = clock
         self._stopped = threading.Event()
-        repeated = (work, self._beat, self._stopped, duration_s / IN_DURATION, on_event)
+        repeated = (work, self._heartbeat, self._stopped, duration_s / IN_DURATION, on_event)
         self._thread = threading.Thread(
             target=repeat, args=repeated, name=f"txn {work}", daemon=True
         )
@@ -78,7 +78,7 @@ class Heartbeat:
         self._stopped.set()
         self._thread.join()
 
-    def _beat(self) -> bool:
+    def _heartbeat(self) -> bool:
         began_ms = self._clock.monotonic_ms()
         is_renewed = None if self.ended else self._renew()
         if not is_renewed:

@@ -40,7 +40,7 @@ class Session:
         began_ms = clock.monotonic_ms()
         engine.commit([Mutation(key, self._value())], [Version(key, None)])
         self.heartbeat = Heartbeat(
-            "show life",
+            "send heartbeat",
             self._renew,
             lease_ms / 1000,
             sure_ms=lease_ms,

@@ -277,7 +277,7 @@ def watched(spark: SparkSession, held: Held) -> Iterator[None]:
         if held.lost:  # again and again: a statement may start one job after another
             context.cancelJobsWithTag(tag)
 
-    work = ("watch locks", cancel_if_lost, done, WATCH_S)
+    work = ("check locks", cancel_if_lost, done, WATCH_S)
     watcher = threading.Thread(target=repeat, args=work, name="txn-locks-watch", daemon=True)
     interrupts = context.getLocalProperty(INTERRUPT)
     context.addJobTag(tag)

@@ -95,7 +95,7 @@ def resolve_all(
     return gone
 
 
-@report_phase("look")
+@report_phase("validate")
 def validate_ranges(
     context: Context, transactions: Sequence[PendingCommit], contention: Contention
 ) -> list[PendingCommit]:

@@ -35,7 +35,7 @@ BATCH_BYTES = 8_000_000
 """Of the values of a batch, about: a server refuses more."""
 
 T = TypeVar("T")
-Given = Request | tuple[Iterable[Mutation | Delete], Iterable[Assertion]]
+RequestLike = Request | tuple[Iterable[Mutation | Delete], Iterable[Assertion]]
 OnAssertion = Literal["fail", "count"]
 Refused = Sequence[tuple[T, Request, TxnError]]
 """The requests of a batch that did not commit: the source, the request and the reason of each."""
@@ -109,7 +109,7 @@ class PartitionError(TxnError):
 def commit_partition(
     uri: str,
     rows: Iterable[Any],
-    to_request: Callable[[T], Given],
+    to_request: Callable[[T], RequestLike],
     *,
     once: Callable[[T], str | bytes] | None = None,
     once_retention_ms: int | None = None,
@@ -221,7 +221,7 @@ def _list_rows(rows: Iterable[Any]) -> Iterator[Any]:
 
 def _make_request(
     row: T,
-    to_request: Callable[[T], Given],
+    to_request: Callable[[T], RequestLike],
     once: Callable[[T], str | bytes] | None,
     once_retention_ms: int | None,
 ) -> Request:

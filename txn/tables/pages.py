@@ -116,7 +116,7 @@ class _Leaping:
     def __init__(self, reader: Reader, layouts: Layouts, wanted: RowChoice, now: int) -> None:
         self._reader, self._table = reader, wanted.table
         self._layouts, self._now = layouts, now
-        self._unless, self._reverse = wanted.exclude or NOTHING, wanted.reverse
+        self._exclude, self._reverse = wanted.exclude or NOTHING, wanted.reverse
         self._named: list[tuple[bytes, bytes, bytes, int]] | None = None
         if wanted.columns is not None:
             self._named = [self._find_named(*pair) for pair in sorted(wanted.columns)]
@@ -131,7 +131,7 @@ class _Leaping:
         get, reverse = self._reader.get, self._reverse
         rows: list[Row] = []
         size = 0
-        family, column, out = self._unless
+        family, column, out = self._exclude
         tail, oldest = self._find_named(family, column)[2:] if out else (b"", 0)
         for looked, stem in enumerate(walk_rows(self._reader, low, high, reverse=reverse)):
             if len(rows) >= PAGE_ROWS or looked >= PAGE_LEAPS or size >= PAGE_BYTES:
