@@ -38,6 +38,8 @@ class Policy:
     linger_ms: how long, at most, a request that could go waits for others to go with; 0: not at
         all.
     read_tries: optimistic tries of an atomic read before it takes the locks.
+    snapshot_rows: rows of a snapshot, or of a block's scan: each is held in memory, and of a block
+        asserted and locked.
     """
 
     attempts: int = 10
@@ -49,6 +51,7 @@ class Policy:
     longest_pause_ms: int = 50
     store_patience_ms: int = 15_000
     read_tries: int = 10
+    snapshot_rows: int = 10_000
     concurrent_batches: int = 1
     linger_ms: int = 0
 

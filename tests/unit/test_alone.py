@@ -24,9 +24,13 @@ from txn import (
     StoreError,
 )
 from txn.clock import ManualClock
+from txn.errors import NotApplied
 from txn.model import Check, Edit, Family
-from txn.protocol.locks import NAMED, FencedLock, read_lock
+from txn.protocol.locks import NAMED, Contention, FencedLock, read_lock
 from txn.protocol.row import strip_database
+from txn.protocol.single_row import commit_single_rows
+from txn.protocol.transaction import begin_commit
+from txn.request import bind_request
 from txn.stores import open_store
 from txn.testing.faulty import NO_FAULT, Call, Crash, Fault, FaultyStore, Reply
 
@@ -274,6 +278,46 @@ def test_it_is_not_asked_for_after_the_deadline() -> None:
     with pytest.raises(DeadlineError):
         world.engine.commit([Mutation(X, b"1")], deadline_ms=500)
     assert world.value() is None
+
+
+def test_one_whose_time_is_over_is_not_asked_for() -> None:
+    """Others of its batch may have taken long."""
+    context = World().engine.context
+    now_ms = context.clock.monotonic_ms()
+    t = begin_commit(context, bind_request([Mutation(X, b"1")], table=TABLE), now_ms)
+    commit_single_rows(context, [t], Contention(context, lambda holders: set()), False)
+    assert isinstance(t.failure, DeadlineError)
+
+
+def test_a_holder_that_cannot_be_looked_at_leaves_nothing_written() -> None:
+    """The commit was refused, so the store's error is a definite one."""
+    world = World()
+    stopped = FaultyStore(world.store)
+    stopped.plan = lambda call: (
+        Fault(NOTHING, Reply.CRASH) if is_decision(call) else Fault()  # its locks stay
+    )
+
+    def stop() -> None:
+        with pytest.raises(Crash):
+            world.client(stopped, seed=3).commit([Mutation(X, b"2"), Mutation(FAR, b"2")])
+        reads = iter(range(9))
+        world.faults.plan = lambda call: (
+            Fault(NOTHING, Reply.MAYBE_APPLIED)
+            if call.method == "read" and next(reads) > 0
+            else Fault()
+        )
+
+    before_the_step(world, stop)
+    with pytest.raises(NotApplied, match="nothing was committed"):
+        world.engine.commit([Mutation(X, b"1")])
+    assert world.value() is None
+
+
+def is_decision(call: Call) -> bool:
+    return any(
+        isinstance(item, Check) and any(edit.value == b"2-ASSERTED" for edit in item.edits)
+        for item in call.items
+    )
 
 
 def test_an_answer_that_nobody_believes_is_asked_for_again() -> None:

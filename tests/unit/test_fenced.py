@@ -11,6 +11,7 @@ import pytest
 from tests.unit.worlds import POLICY, TABLE, World, X, Y, Z
 from txn import Engine, Outcome
 from txn.assertions import Exact, Not, Or, Some, Version
+from txn.client.hot_keys import HotKeyTicket
 from txn.clock import ManualClock, poll
 from txn.errors import (
     AbortedError,
@@ -20,7 +21,6 @@ from txn.errors import (
     DeadlineError,
     TableUnavailable,
 )
-from txn.locks.manager import Ticket
 from txn.model import Cell, Check, Delete, Edit, Family, Key, Mutation
 from txn.policy import Policy
 from txn.protocol import fenced, recovery
@@ -739,7 +739,7 @@ def test_a_block_waits_for_keys_in_demand_before_it_reads_them(is_known: bool) -
         return Fault()
 
     world.faults.plan = let_go
-    found = world.engine._backend.look([X], Ticket())
+    found = world.engine._backend.look([X], HotKeyTicket())
     assert (LOCK in found) is is_known
     cell = found[X]
     assert cell is not None and cell.value == b"9"

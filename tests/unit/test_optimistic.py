@@ -9,7 +9,6 @@ import pytest
 
 from tests.unit.worlds import TABLE, World, X, Y, Z, after_status, stopped_at
 from txn.assertions import Exact, Not, Some, Version
-from txn.client import block
 from txn.client.block import OptimisticTransaction
 from txn.client.engine import Engine
 from txn.errors import (
@@ -640,11 +639,11 @@ def test_run_hands_on_what_the_commit_takes() -> None:
     assert {row.buffer.request.labels.get("a") for row in world.rows() if row.buffer} == {"b"}
 
 
-def test_a_transaction_has_a_limit_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transaction_has_a_limit_of_rows() -> None:
     """Each is asserted and locked."""
-    monkeypatch.setattr(block, "SNAPSHOT_ROWS", 1)
     world = given(x=b"1", y=b"1")
-    with pytest.raises(InvalidRequestError, match="limit=1"), world.engine.transaction() as t:
+    engine = Engine(world.store, table=TABLE, policy=Policy(snapshot_rows=1))
+    with pytest.raises(InvalidRequestError, match="limit=1"), engine.transaction() as t:
         assert len(t.scan(stop="y")) == 1
         t.scan()
 

@@ -37,9 +37,9 @@ from txn.model import (
     Row,
     cell_bytes,
 )
+from txn.policy import Policy
 from txn.protocol.row import column
 from txn.protocol.statuses import Status
-from txn.reading import scans as scans_module
 from txn.spans import Span, make_span
 from txn.stores.base import Store
 from txn.testing.counting import CountingStore
@@ -498,10 +498,9 @@ def test_a_range_that_never_stands_still_is_a_conflict() -> None:
         engine.scan(snapshot=True)
 
 
-def test_a_snapshot_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_has_a_limit() -> None:
     """It is held in memory, twice; the error says how many rows may be."""
-    monkeypatch.setattr(scans_module, "SNAPSHOT_ROWS", 3)
-    world = World()
+    world = World(policy=Policy(snapshot_rows=3))
     filled(world, "a", "b", "c")
     assert len(list(world.engine.scan(snapshot=True))) == 3
     filled(world, "d")
@@ -529,11 +528,10 @@ def deleted_keys(world: World, count: int) -> None:
     world.store.write([Edit(cell, b"", now) for key in left for cell in (key.lock, key.tag)])
 
 
-def test_deleted_keys_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleted_keys_do_not_count() -> None:
     """A queue in a table leaves them for as long as fsck keeps them; a snapshot and a block are
     limited by what they find."""
-    monkeypatch.setattr(scans_module, "SNAPSHOT_ROWS", 3)
-    world = World()
+    world = World(policy=Policy(snapshot_rows=3))
     deleted_keys(world, 10)
     filled(world, "a", "b", "c")
     assert [row.row for row in world.engine.scan(snapshot=True)] == [b"a", b"b", b"c"]
@@ -544,10 +542,9 @@ def test_deleted_keys_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert world.value(key("a")) == b"3"
 
 
-def test_what_is_held_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_held_counts() -> None:
     """Its value may be decided and not yet put."""
-    monkeypatch.setattr(scans_module, "SNAPSHOT_ROWS", 1)
-    world = World()
+    world = World(policy=Policy(snapshot_rows=1))
     filled(world, "a")
     stopped_at(world, Status.LOCKED)
     with pytest.raises(InvalidRequestError, match="limit=1"):

@@ -25,7 +25,7 @@ from txn.errors import (
 )
 from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_value, check_whole
 from txn.policy import Pace
-from txn.reading.scans import SNAPSHOT_ROWS, group_by_row
+from txn.reading.scans import group_by_row
 from txn.reading.snapshot import Snapshot
 from txn.request import Committed, Request, bind_key, check_deadline
 from txn.spans import Columns, Span, make_span
@@ -107,15 +107,17 @@ class OptimisticTransaction:
         The arguments are those of `Engine.scan`, and so are the rows; what this block wrote has no
         version yet, and the timestamp 0. Each cell found is validated like one that was
         got. So is that there are no others: the range is read again at the commit, under the locks,
-        and a cell that came into it is a conflict. At most 10,000 rows: else InvalidRequestError.
+        and a cell that came into it is a conflict. More rows than `Policy.snapshot_rows` are an
+        InvalidRequestError.
         """
         self._check_open()
         wanted = make_span(table or self._table, start, stop, prefix, columns)
         stored = (row for row in self._backend.scan(wanted, self._read_ms()) if row.cells)
-        rows = list(islice(stored, SNAPSHOT_ROWS + 1))
-        if len(rows) > SNAPSHOT_ROWS:
+        limit = self._backend.pace.policy.snapshot_rows
+        rows = list(islice(stored, limit + 1))
+        if len(rows) > limit:
             raise InvalidRequestError(
-                "too many rows for a transaction", limit=SNAPSHOT_ROWS, table=wanted.table
+                "too many rows for a transaction", limit=limit, table=wanted.table
             )
         for key, cell in ((key, cell) for row in rows for key, cell in row.cells.items()):
             if not self._was_met(key):

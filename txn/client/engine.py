@@ -220,8 +220,8 @@ class Engine:
         Each row is as of one instant during the scan, as in `read`. Two rows may be
         of different instants: a transaction may be seen in one and not in another, and rows that
         come behind the scan are not seen. With snapshot=True all rows are of one instant, up to
-        10,000 of them; ConflictError where writers leave no such instant. deadline_ms: until the
-        last row; then DeadlineError.
+        `Policy.snapshot_rows` of them; ConflictError where writers leave no such instant.
+        deadline_ms: until the last row; then DeadlineError.
         """
         check_deadline(deadline_ms)
         wanted = make_span(table or self._table, start, stop, prefix, columns)

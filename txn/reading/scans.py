@@ -145,7 +145,6 @@ class HolderRows:
         self._size -= len(buffer.request.mutations)
 
 
-SNAPSHOT_ROWS = 10_000
 PAGE_ROWS = 100
 
 Locked = Callable[[Sequence[Key]], Snapshot]
@@ -298,10 +297,10 @@ def _look_at_span(context: Context, part: Span, rest: Digest) -> Iterator[dict[K
         rest.add({key: cell for key, cell in row.cells.items() if key not in telling})
         yield telling
         rows += bool(telling)
-        if rows > SNAPSHOT_ROWS:
+        if rows > context.policy.snapshot_rows:
             raise InvalidRequestError(
                 "too many rows for a snapshot",
-                limit=SNAPSHOT_ROWS,
+                limit=context.policy.snapshot_rows,
                 table=part.table,
                 start=part.start,
                 stop=part.stop,
