@@ -182,7 +182,7 @@ def last_timestamp(rules: Rules, key: Key, cell: Cell) -> int:
 
 
 def name_database(row_key: bytes) -> bytes | None:
-    """Return the transaction table that a row key names; None: it names none, as older ones."""
+    """Return the transaction table that a row key names; None: it names none."""
     match = ROW_KEY.fullmatch(row_key)
     return None if match is None else match[3]
 
