@@ -1,333 +1,1079 @@
-"""Group commit of the embedded store: which writes share a commit, and what each is told."""
+"""Group commit: what threads and futures ask for while a batch is under way is the next one."""
 
 from __future__ import annotations
 
-import gc
+import os
 import threading
-import time
-import weakref
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from logging import ERROR
+from random import Random
 
-import lmdb
 import pytest
 
-from txn.clock import SystemClock
-from txn.errors import InvalidRequestError, MaybeApplied, NotApplied
-from txn.model import Family
-from txn.tables.changes import MAX_COLUMN
-from txn.tables.kv import lmdb as lmdb_module
-from txn.tables.kv.group_commit import CommitQueue
-from txn.tables.kv.lmdb import FIRST_MAP_SIZE, LmdbStore
-from txn.tables.kv.ordered import Writer
-from txn.tables.operations import Put, Remove, Selection
-from txn.tables.refusal import Refused
-from txn.tables.rows import Rows
-from txn.tables.tables import TableStore
+from tests.unit.worlds import POLICY, TABLE, World, X, Y, Z, stopped_at
+from txn import (
+    AssertionFailedError,
+    CommitOutcomeUnknown,
+    Committed,
+    ConflictError,
+    DeadlineError,
+    Delete,
+    Engine,
+    Exact,
+    InvalidRequestError,
+    Key,
+    Mutation,
+    Policy,
+    Request,
+    TxnError,
+    Version,
+)
+from txn.client.group_commit import GroupCommit, Item
+from txn.client.local import LocalBackend
+from txn.clock import ManualClock, SystemClock
+from txn.errors import StoreClosedError, StoreError
+from txn.events import BatchStarted, Event, Phase, Queued
+from txn.protocol.statuses import Status
+from txn.protocol.transaction import PendingCommit
+from txn.request import Ack
+from txn.service.client import connect_server
+from txn.testing.faulty import Call, Fault
+
+pytestmark = pytest.mark.fast
 
 PATIENCE_S = 60
-Body = Callable[[Writer], object]
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[LmdbStore]:
-    store = LmdbStore(str(tmp_path / "store"))
-    yield store
-    store.close()
+@dataclass(slots=True, eq=False)
+class Plain:
+    """The least that a group is made of."""
+
+    request: Request
+    ack: Ack
+    due_ms: int | None
+    lock_cells: Collection[Key] = ()
+    weight: int = 0
+    future: Future[Committed] | None = None
 
 
-def get(store: LmdbStore, key: bytes) -> bytes | None:
-    return store.read(lambda reader: reader.get(key))
+def backend_of(engine: Engine) -> LocalBackend:
+    assert isinstance(engine._backend, LocalBackend)
+    return engine._backend
 
 
-def put(key: bytes, value: bytes = b"v") -> Body:
-    return lambda writer: writer.put(key, value)
+def key(name: str) -> Key:
+    return Key(name, "d", "x", TABLE)
 
 
-def count_commits(store: LmdbStore) -> int:
-    files = store._shared._files
-    assert files is not None
-    return int(files.environment.info()["last_txnid"])
+def put(name: str, value: str = "1") -> Request:
+    return Request((Mutation(key(name), value.encode()),))
 
 
-def refuse(writer: Writer) -> None:
-    writer.put(b"refused", b"v")
-    raise InvalidRequestError("half way")
+def until(is_so: Callable[[], bool]) -> None:
+    """Let other threads run until something is so."""
+    turn = threading.Event()
+    for _ in range(PATIENCE_S * 1000):
+        if is_so():
+            return
+        turn.wait(0.001)
+    raise AssertionError("it has not come")
 
 
-class Commit:
-    """A write that does not end, and those that wait for it."""
+class Gate:
+    """Keeps the first batches of an engine under way until it is opened."""
 
-    def __init__(self, store: LmdbStore, pool: ThreadPoolExecutor) -> None:
-        self._store, self._pool = store, pool
-        self._entered, self._let = threading.Event(), threading.Event()
-        self._first = pool.submit(store.write, self._stay, shared=True)
-        assert self._entered.wait(PATIENCE_S)
+    def __init__(self, engine: Engine) -> None:
+        self.group_commit: GroupCommit[PendingCommit] = backend_of(engine)._group_commit
+        self.batches: list[list[PendingCommit]] = []
+        self.came, self.go = threading.Semaphore(0), threading.Event()
+        self._run, self.group_commit._run = self.group_commit._run, self.run
 
-    def _stay(self, writer: Writer) -> None:
-        writer.put(b"first", b"v")
-        self._entered.set()
-        assert self._let.wait(PATIENCE_S)
+    def run(self, batch: Sequence[PendingCommit]) -> None:
+        self.batches.append(list(batch))
+        self.came.release()
+        assert self.go.wait(PATIENCE_S)
+        self._run(batch)
 
-    def call_beside(self, *calls: Callable[[], object]) -> list[Future[object]]:
-        """Let threads make calls, in this order; all wait when this returns."""
-        queue = self._store._shared.queue._queue
-        asked = []
-        for call in calls:
-            count = len(queue)
-            asked.append(self._pool.submit(call))
-            until = time.monotonic() + PATIENCE_S
-            while len(queue) == count and time.monotonic() < until:
-                time.sleep(0.001)
-        return asked
+    @property
+    def sizes(self) -> list[int]:
+        return [len(batch) for batch in self.batches]
 
-    def write_beside(self, *bodies: Body) -> list[Future[object]]:
-        return self.call_beside(
-            *(lambda body=body: self._store.write(body, shared=True) for body in bodies)
-        )
-
-    def end(self) -> None:
-        self._let.set()
-        self._first.result(PATIENCE_S)
+    def in_line(self) -> int:
+        return sum(len(place.waiting) for place in self.group_commit._line)
 
 
-@pytest.fixture
-def commit(store: LmdbStore) -> Iterator[Commit]:
-    with ThreadPoolExecutor(8) as pool:
-        commit = Commit(store, pool)
-        yield commit
-        commit._let.set()
+@contextmanager
+def a_batch_under_way(
+    engine: Engine, request: Request | None = None
+) -> Iterator[tuple[Gate, ThreadPoolExecutor]]:
+    """Have a batch of one be under way, and threads to spare; let all end afterwards."""
+    gate = Gate(engine)
+    with ThreadPoolExecutor(12) as pool:
+        first = pool.submit(commit, engine, request or put("first"))
+        try:
+            assert gate.came.acquire(timeout=PATIENCE_S)
+            yield gate, pool
+        finally:
+            gate.go.set()
+        assert isinstance(first.result(PATIENCE_S), Committed)
 
 
-def test_writes_that_come_during_a_commit_are_one_commit(store: LmdbStore, commit: Commit) -> None:
-    """Each commit costs two flushes, for which all that wait pay together."""
-    before = count_commits(store)
-    asked = commit.write_beside(*(put(b"%d" % number) for number in range(5)))
-    commit.end()
-    for future in asked:
-        future.result(PATIENCE_S)
-    assert [get(store, b"%d" % number) for number in range(5)] == [b"v"] * 5
-    assert count_commits(store) == before + 2  # theirs, and that of the first
+def refuse(work: Callable[[], object]) -> bool:
+    """Stand in for a crew that has no thread to give."""
+    return False
 
 
-def test_writes_one_after_the_other_are_commits_of_their_own(store: LmdbStore) -> None:
-    """Nobody waits for company."""
-    before = count_commits(store)
-    for number in range(3):
-        store.write(put(b"%d" % number), shared=True)
-    assert count_commits(store) == before + 3
+def commit(engine: Engine, request: Request) -> Committed:
+    return engine.commit(request.mutations, request.assertions)
 
 
-@pytest.mark.parametrize(("durable", "flushes"), [((False, True), 1), ((False, False), 0)])
-def test_a_commit_is_durable_if_one_of_its_writes_is(
-    store: LmdbStore,
-    commit: Commit,
-    monkeypatch: pytest.MonkeyPatch,
-    durable: tuple[bool, ...],
-    flushes: int,
-) -> None:
-    """What is acknowledged as durable must survive a power failure, whoever led."""
-    steps: list[object] = []
-    apply = lmdb_module._Shared._apply
-
-    def count(self: lmdb_module._Shared, step: Callable[[], None]) -> None:
-        steps.append(step)
-        apply(self, step)
-
-    asked = commit.call_beside(
-        *(lambda each=each: store.write(put(b"k"), durable=each, shared=True) for each in durable)
-    )
-    monkeypatch.setattr(lmdb_module._Shared, "_apply", count)
-    commit.end()
-    for future in asked:
-        future.result(PATIENCE_S)
-    assert len(steps) == 2 + 1 + flushes  # the first write's two, a commit, and its flush
+# ------------------------------------------------------------------------------------ batches
 
 
-def test_one_that_raises_is_undone_alone(store: LmdbStore, commit: Commit) -> None:
-    """The others are strangers to it: they must neither fail nor lose anything."""
-    one, bad, two = commit.write_beside(put(b"one"), refuse, put(b"two"))
-    commit.end()
-    one.result(PATIENCE_S)
-    two.result(PATIENCE_S)
-    with pytest.raises(InvalidRequestError, match="half way"):
-        bad.result(PATIENCE_S)
-    assert [get(store, key) for key in (b"one", b"two", b"refused")] == [b"v", b"v", None]
+def test_a_batch_under_way_gathers_the_next_one() -> None:
+    """That is the whole of the queue: no timer, no size to tune."""
+    world = World()
+    with a_batch_under_way(world.engine) as (gate, pool):
+        done = [pool.submit(commit, world.engine, put(f"r{i}")) for i in range(8)]
+        until(lambda: gate.in_line() == 8)
+        gate.go.set()
+        assert all(isinstance(each.result(PATIENCE_S), Committed) for each in done)
+    assert gate.sizes == [1, 8]
 
 
-def test_the_map_grows_for_writes_that_are_too_large_together(
-    store: LmdbStore, commit: Commit
-) -> None:
-    """Each would have had room for itself."""
-    large = bytes(FIRST_MAP_SIZE * 2 // 3)
-    asked = commit.write_beside(*(put(b"%d" % number, large) for number in range(3)))
-    commit.end()
-    for future in asked:
-        future.result(PATIENCE_S)
-    assert [len(get(store, b"%d" % number) or b"") for number in range(3)] == [len(large)] * 3
+def test_who_watches_is_told_of_each_that_comes_and_goes() -> None:
+    """The sum is the length of the line, also where somebody leaves it by himself."""
+    world = World()
+    with a_batch_under_way(world.engine) as (gate, pool):
+        done = [pool.submit(commit, world.engine, put(f"r{i}")) for i in range(3)]
+        futures = [world.engine.submit(put(f"f{i}")) for i in range(2)]
+        until(lambda: gate.in_line() == 5)
+        until(lambda: sum(queue_changes(world)) == 5)
+        assert futures[0].cancel()
+        gate.go.set()
+        assert all(isinstance(each.result(PATIENCE_S), Committed) for each in [*done, futures[1]])
+    assert sum(queue_changes(world)) == 0
+    assert [e.transactions for e in world.events if isinstance(e, BatchStarted)] == gate.sizes
 
 
-def test_a_commit_that_finds_the_map_full_is_undone(
-    store: LmdbStore, commit: Commit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is found out before anything is written, so nobody has to be in doubt."""
-    runs: list[int] = []
-    asked = commit.write_beside(put(b"one"), lambda _: runs.append(1), put(b"two"))
-    apply = lmdb_module._Shared._apply
-
-    def fail(self: lmdb_module._Shared, step: Callable[[], None]) -> None:
-        if len(runs) == 1:
-            runs.append(2)
-            step.__self__.abort()  # type: ignore[attr-defined]
-            raise lmdb.MapFullError("full")
-        apply(self, step)
-
-    monkeypatch.setattr(lmdb_module._Shared, "_apply", fail)
-    commit.end()
-    for future in asked:
-        future.result(PATIENCE_S)
-    assert [get(store, key) for key in (b"one", b"two")] == [b"v", b"v"]
+def queue_changes(world: World) -> list[int]:
+    return [e.change for e in list(world.events) if isinstance(e, Queued) and e.queue == "line"]
 
 
-def test_when_a_commit_fails_none_of_its_writes_is_told_more_than_that(
-    store: LmdbStore, commit: Commit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It may be on disk: who runs its function again might undo what another reads there."""
-    runs: list[int] = []
-    asked = commit.write_beside(*[lambda _: runs.append(1)] * 3)
-
-    apply = lmdb_module._Shared._apply
-
-    def fail(self: lmdb_module._Shared, step: Callable[[], None]) -> None:
-        def take_and_fail() -> None:
-            step()
-            if runs:
-                raise lmdb.DiskError("no")
-
-        apply(self, take_and_fail)
-
-    monkeypatch.setattr(lmdb_module._Shared, "_apply", fail)
-    commit.end()
-    for future in asked:
-        with pytest.raises(MaybeApplied, match=r"^the commit failed path='[^']+' reason='[^']+'$"):
-            future.result(PATIENCE_S)
-    assert len(runs) == 3
+def test_futures_gather_without_a_thread_for_each() -> None:
+    """Thousands of tasks need no thousands of threads."""
+    world = World()
+    before = threading.active_count()
+    with a_batch_under_way(world.engine) as (gate, _):
+        done = [world.engine.submit(put(f"r{i}")) for i in range(200)]
+        assert threading.active_count() <= before + 3
+        gate.go.set()
+        assert all(each.result(PATIENCE_S).complete for each in done)
+    assert gate.sizes == [1, 200]
+    assert world.value(key("r199")) == b"1"
 
 
-def test_a_write_that_waits_too_long_is_taken_back(
-    store: LmdbStore, commit: Commit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is told that it had no effect, so it must have none later; the next one leads instead."""
-    monkeypatch.setattr("txn.tables.kv.exclusion.PATIENCE_MS", 10)
-    (late,) = commit.write_beside(put(b"late"))
-    with pytest.raises(NotApplied, match=r"another thread is writing .* waited_ms=\d\d"):
-        late.result(PATIENCE_S)
-    monkeypatch.undo()
-    (patient,) = commit.write_beside(put(b"patient"))
-    commit.end()
-    patient.result(PATIENCE_S)
-    assert (get(store, b"late"), get(store, b"patient")) == (None, b"v")
+def test_futures_alone_are_led_by_a_thread_of_the_engine() -> None:
+    """Nobody else is there to do it."""
+    world = World()
+    result = world.engine.submit(([Mutation(X, b"1")], [])).result(PATIENCE_S)
+    assert isinstance(result, Committed)
+    assert world.value(X) == b"1"
+    world.engine.close()
 
 
-def test_a_write_that_is_interrupted_as_it_waits_is_taken_back(
-    store: LmdbStore, commit: Commit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody would lead the others if it stayed in the queue."""
-
-    def interrupt(_: int) -> int:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("txn.tables.kv.group_commit.find_patience", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        store.write(put(b"interrupted"), shared=True)
-    monkeypatch.undo()
-    (other,) = commit.write_beside(put(b"other"))
-    commit.end()
-    other.result(PATIENCE_S)
-    assert (get(store, b"interrupted"), get(store, b"other")) == (None, b"v")
+def test_calls_of_many_go_with_others() -> None:
+    """A batch is a batch, whoever asked for its parts."""
+    world = World()
+    with a_batch_under_way(world.engine) as (gate, pool):
+        many = pool.submit(world.engine.commit_many, [put("a"), put("b")])
+        until(lambda: gate.in_line() == 2)
+        one = pool.submit(commit, world.engine, put("c"))
+        until(lambda: gate.in_line() == 3)
+        gate.go.set()
+        assert len(many.result(PATIENCE_S)) == 2 and one.result(PATIENCE_S).complete
+    assert gate.sizes == [1, 3]
 
 
-def test_a_write_that_is_interrupted_before_it_leads_is_taken_back(
-    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A notebook goes on after an interrupt, and its other threads with it."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(CommitQueue, "_lead", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        store.write(put(b"interrupted"), shared=True)
-    monkeypatch.undo()
-    monkeypatch.setattr("txn.tables.kv.exclusion.PATIENCE_MS", 10)
-    store.write(put(b"other"), shared=True)
-    assert (get(store, b"interrupted"), get(store, b"other")) == (None, b"v")
+def test_what_shares_a_lock_goes_in_different_batches_in_the_order_of_coming() -> None:
+    """In one they would be in each other's way, and one of them would have to try again."""
+    world = World()
+    with a_batch_under_way(world.engine) as (gate, _):
+        done = [world.engine.submit(put("same", str(i))) for i in range(3)]
+        other = world.engine.submit(put("other"))
+        gate.go.set()
+        stamps = [each.result(PATIENCE_S).timestamp for each in (*done, other)]
+    assert gate.sizes == [1, 2, 1, 1] and stamps[:3] == sorted(stamps[:3])
+    assert world.value(key("same")) == b"2"
+    assert all(w.tries == 1 for batch in gate.batches for w in batch)
 
 
-@pytest.mark.parametrize("work", [put(b"k"), refuse])
-def test_a_write_is_forgotten_when_it_is_over(store: LmdbStore, work: Body) -> None:
-    """An interrupt may leave a transaction open in its traceback, which stops all other writers."""
-    gc.disable()
-    try:
-        body = partial(work)
-        kept = weakref.ref(body)
-        with suppress(InvalidRequestError):
-            store.write(body, shared=True)
-        del body
-        assert kept() is None
-    finally:
-        gc.enable()
+def test_what_needs_a_lock_of_a_batch_under_way_waits_in_line() -> None:
+    """It would find it held by its own engine. What comes behind it does not overtake it."""
+    world = World()
+    backend_of(world.engine)._group_commit._concurrent_batches = 2
+    with a_batch_under_way(world.engine, Request((Mutation(X, b"1"),))) as (gate, _):
+        both = world.engine.submit(([Mutation(X, b"2"), Mutation(Y, b"2")], []))
+        second = world.engine.submit(([Mutation(Y, b"3")], []))
+        free = world.engine.submit(([Mutation(Z, b"2")], []))
+        assert gate.came.acquire(timeout=PATIENCE_S)
+        assert gate.sizes == [1, 1] and gate.in_line() == 2
+        assert gate.batches[1][0].request.mutations[0].key == Z
+        gate.go.set()
+        assert [each.result(PATIENCE_S).complete for each in (both, second, free)] == [True] * 3
+    assert (world.value(X), world.value(Y)) == (b"2", b"3")
 
 
-def test_each_write_of_many_threads_takes_effect_once(store: LmdbStore) -> None:
-    """Beside some that are undone, and so make others run again."""
-
-    def add(writer: Writer) -> None:
-        writer.put(b"sum", b"%d" % (int(writer.get(b"sum") or b"0") + 1))
-
-    def add_and_refuse(writer: Writer) -> None:
-        add(writer)
-        raise InvalidRequestError("no")
-
-    def repeat(number: int) -> None:
-        for turn in range(40):
-            if (number + turn) % 10:
-                store.write(add, shared=True)
-            else:
-                with pytest.raises(InvalidRequestError):
-                    store.write(add_and_refuse, shared=True)
-
-    with ThreadPoolExecutor(8) as pool:
-        assert len([*pool.map(repeat, range(8))]) == 8
-    assert get(store, b"sum") == b"%d" % (8 * 36)
+def test_both_acks_are_kept_in_a_line_of_both() -> None:
+    """Who asked for the end waits for the end."""
+    world = World()
+    with a_batch_under_way(world.engine) as (gate, _):
+        acks = [
+            world.engine.submit(put(f"r{i}"), ack=("complete", "decided")[i % 2])
+            for i in (0, 1, 2, 3)
+        ]  # type: ignore[call-overload]
+        gate.go.set()
+        first, _, third, _ = (each.result(PATIENCE_S) for each in acks)
+        assert first.complete and third.complete  # and so may the others be, by now
+    atomically = [[w.ack for w in batch] for batch in gate.batches[1:]]
+    assert atomically == [["complete"] * 2, ["decided"] * 2]
+    world.engine.flush()
+    assert {status for status in world.statuses()} == {Status.COMPLETE}
 
 
-def test_requests_of_many_threads_share_commits_unless_they_change_the_catalog(
-    store: LmdbStore, commit: Commit
-) -> None:
-    """A catalog that was seen in a commit which is undone must not be remembered."""
-    clock = SystemClock()
-    tables, rows = TableStore(store, clock), Rows(store, clock)
-    queue = store._shared.queue._queue
-    commit.end()
-    tables.ensure_table(b"t", {b"d": Family()})
-    with ThreadPoolExecutor(8) as pool:
-        again = Commit(store, pool)
-        puts = again.call_beside(
-            lambda: rows.mutate(b"t", [(b"1", [Put(b"d", b"q", b"v")])]),
-            lambda: rows.mutate(b"t", [(b"2", [Put(b"d", b"q" * (MAX_COLUMN + 1), b"v")])]),
-        )
-        whole = pool.submit(rows.mutate, b"t", [(b"3", [Remove()])])
-        assert len(queue) == 3
-        again.end()
-        puts[0].result(PATIENCE_S)
-        whole.result(PATIENCE_S)
-        with pytest.raises(Refused, match="too long"):
-            puts[1].result(PATIENCE_S)
-    assert [bool(each.versions) for each in rows.get(b"t", [b"1", b"2"], Selection())] == [
-        True,
-        False,
+def test_a_batch_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row that is written first waits for all the others."""
+    monkeypatch.setattr("txn.client.group_commit.MOST", 3)
+    world = World()
+    with a_batch_under_way(world.engine) as (gate, pool):
+        many = pool.submit(world.engine.commit_many, [put(f"r{i}") for i in range(7)])
+        until(lambda: gate.in_line() == 7)
+        gate.go.set()
+        assert all(isinstance(each, Committed) for each in many.result(PATIENCE_S))
+    assert gate.sizes == [1, 3, 3, 1]
+
+
+def test_a_batch_has_no_more_keys_than_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless it is of one transaction."""
+    monkeypatch.setattr("txn.client.group_commit.PORTION", 3)
+    world = World()
+    large = Request(tuple(Mutation(key(f"large{i}"), b"1") for i in range(5)))
+    small = [
+        Request((Mutation(key(f"{i}a"), b"1"), Mutation(key(f"{i}b"), b"1"))) for i in range(2)
     ]
+    gate = Gate(world.engine)
+    gate.go.set()
+    world.engine.commit_many([*small, large, put("one")])
+    assert [[len(w.lock_cells) for w in batch] for batch in gate.batches] == [[2, 1], [2], [5]]
+
+
+def test_a_batch_has_no_more_bytes_than_a_server_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each alone would be taken; one that is larger by itself still goes."""
+    monkeypatch.setattr("txn.client.group_commit.MOST_BYTES", 1_000)
+    world = World()
+    gate = Gate(world.engine)
+    gate.go.set()
+    results = world.engine.commit_many(
+        [put("a", "1" * 400), put("b", "1" * 2_000), put("c", "1" * 400), put("d", "1" * 400)]
+    )
+    assert all(isinstance(each, Committed) for each in results)
+    assert gate.sizes == [2, 1, 1]
+
+
+def test_who_has_nothing_in_line_begins_no_batch_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own commit may be done with long before that one is."""
+    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
+    world, leaders = World(), list[str]()
+    mine = ThreadPoolExecutor(1, thread_name_prefix="mine")
+    with a_batch_under_way(world.engine) as (gate, pool), mine:
+        run = gate.group_commit._run
+
+        def noted(batch: Sequence[PendingCommit]) -> None:
+            leaders.append(threading.current_thread().name)
+            run(batch)
+
+        gate.group_commit._run = noted
+        pair = [pool.submit(commit, world.engine, put(name)) for name in ("second", "third")]
+        until(lambda: gate.in_line() == 2)
+        world.clock.advance(50)
+        until(lambda: len(leaders) == 1)  # one of them leads, and the other one waits
+        last = mine.submit(commit, world.engine, put("fourth"))
+        until(lambda: gate.in_line() == 1)
+        world.clock.advance(50)
+        until(lambda: len(leaders) == 2)
+        gate.go.set()
+        assert all(each.result(PATIENCE_S).complete for each in (*pair, last))
+    assert leaders[1].startswith("mine")
+
+
+def test_who_is_asked_to_linger_waits_for_company() -> None:
+    """For a program that would rather send fewer requests than be answered at once."""
+    world = World(policy=Policy(linger_ms=200))
+    gate = Gate(world.engine)
+    gate.go.set()
+    with ThreadPoolExecutor(2) as pool:
+        done = [pool.submit(commit, world.engine, put(name)) for name in ("a", "b")]
+        assert all(each.result(PATIENCE_S).complete for each in done)
+    assert gate.sizes == [2]
+    before_ms = world.clock.monotonic_ms()
+    world.engine.submit(put("c")).result(PATIENCE_S)
+    assert world.clock.monotonic_ms() - before_ms >= 200
+
+
+def test_who_lingers_goes_as_soon_as_somebody_has_to_lead() -> None:
+    """A future has company in it already, and so has it in the future."""
+    world = World(policy=Policy(linger_ms=3_600_000))
+    gate = Gate(world.engine)
+    gate.go.set()
+    with ThreadPoolExecutor(1) as pool:
+        lingering = pool.submit(commit, world.engine, put("a"))
+        until(lambda: gate.in_line() == 1)
+        future = world.engine.submit(put("b"))
+        assert lingering.result(PATIENCE_S).complete and future.result(PATIENCE_S).complete
+    assert gate.sizes == [2]
+
+
+def test_a_batch_that_takes_long_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be at a region that is moving; others want what is elsewhere."""
+    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
+    world = World()
+    with a_batch_under_way(world.engine) as (gate, pool):
+        world.clock.advance(50)
+        other = pool.submit(commit, world.engine, put("other"))
+        assert gate.came.acquire(timeout=PATIENCE_S)
+        assert gate.sizes == [1, 1]
+        gate.go.set()
+        assert other.result(PATIENCE_S).complete
+
+
+def test_what_is_late_in_line_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where what it needs is held by a batch that does not end."""
+    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
+    world = World()
+    with a_batch_under_way(world.engine, put("same")) as (gate, pool):
+        late = pool.submit(world.engine.commit, put("same").mutations, deadline_ms=70)
+        until(lambda: gate.in_line() == 1)
+        world.clock.advance(70)
+        assert gate.came.acquire(timeout=PATIENCE_S)
+        gate.go.set()
+        with pytest.raises(DeadlineError, match="before anything was written"):
+            late.result(PATIENCE_S)
+    assert len(world.rows()) == 1
+
+
+@contextmanager
+def a_future_under_way(engine: Engine, request: Request) -> Iterator[Gate]:
+    """Have a batch of a future be under way, and let all end afterwards."""
+    gate = Gate(engine)
+    first = engine.submit(request)
+    try:
+        assert gate.came.acquire(timeout=PATIENCE_S)
+        yield gate
+    finally:
+        gate.go.set()
+    assert first.result(PATIENCE_S).complete
+
+
+def test_a_batch_that_takes_long_keeps_no_futures_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread waits that would look again, and the one that leads is stuck."""
+    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
+    world = World()
+    with a_future_under_way(world.engine, put("first")) as gate:
+        for number in range(2, 5):
+            other = world.engine.submit(put(f"other{number}"))
+            assert gate.in_line() == 1
+            world.clock.advance(50)
+            assert gate.came.acquire(timeout=PATIENCE_S)
+            assert gate.sizes == [1] * number and not other.done()
+    world.engine.flush()
+    assert other.result().complete
+    until(lambda: not gate.group_commit._is_watched)
+
+
+def test_where_every_thread_is_stuck_futures_go_on_as_one_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There is an end to threads; none is left called for ever."""
+    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
+    monkeypatch.setattr("txn.client.group_commit.SPARE", 0)
+    world = World()
+    with a_future_under_way(world.engine, put("first")) as gate:
+        others = [world.engine.submit(put(f"r{i}")) for i in range(3)]
+        until(lambda: gate.group_commit._is_watched)
+        world.clock.advance(50)
+        until(lambda: gate.group_commit._is_called)
+        gate.go.set()
+        assert all(each.result(PATIENCE_S).complete for each in others)
+    assert gate.sizes == [1, 3]
+
+
+def test_where_every_thread_is_stuck_a_late_future_is_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its time does not depend on that of others, which may have more."""
+    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
+    monkeypatch.setattr("txn.client.group_commit.SPARE", 0)
+    world = World()
+    with a_future_under_way(world.engine, put("first")) as gate:
+        patient = world.engine.submit(put("patient"))
+        late, *cancelled = [world.engine.submit(put(f"r{i}"), deadline_ms=70) for i in range(2)]
+        assert all(each.cancel() for each in cancelled)
+        until(lambda: gate.group_commit._is_watched)
+        world.clock.advance(70)
+        until(lambda: gate.group_commit._is_called)
+        assert gate.came.acquire(timeout=PATIENCE_S)  # though no thread is free to lead
+        assert gate.sizes == [1, 1] and not patient.done()
+        gate.go.set()
+        with pytest.raises(DeadlineError, match="before anything was written"):
+            late.result(PATIENCE_S)
+        assert patient.result(PATIENCE_S).complete
+
+
+@pytest.mark.parametrize("concurrent_batches", [1, 2])
+def test_a_future_that_is_late_in_line_is_told_so(
+    concurrent_batches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a batch could begin, but what the future needs is held by one that is stuck."""
+    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
+    world = World()
+    backend_of(world.engine)._group_commit._concurrent_batches = concurrent_batches
+    with a_future_under_way(world.engine, put("same")) as gate:
+        late = world.engine.submit(put("same"), deadline_ms=70)
+        until(lambda: gate.group_commit._is_watched)
+        assert gate.in_line() == 1
+        world.clock.advance(70)
+        assert gate.came.acquire(timeout=PATIENCE_S)
+        gate.go.set()
+        with pytest.raises(DeadlineError, match="before anything was written"):
+            late.result(PATIENCE_S)
+    assert len(world.rows()) == 1
+
+
+def test_a_row_key_is_of_about_the_time_of_its_row() -> None:
+    """It tells when a transaction began, and in a fenced database how its statuses lie."""
+    world = World()
+    with a_batch_under_way(world.engine) as (gate, pool):
+        waiting = pool.submit(commit, world.engine, put("second"))
+        until(lambda: gate.in_line() == 1)
+        world.clock.advance(1_001)
+        began_ms = world.clock.wall_ms()
+        gate.go.set()
+        done = waiting.result(PATIENCE_S)
+    assert int(done.transaction.split(b".")[1]) >= began_ms
+
+
+# ---------------------------------------------------------------------------------- conflicts
+
+
+def test_who_waits_for_a_lock_holds_nobody_else() -> None:
+    """Batches are of strangers: one must not pay for another's conflicts."""
+    world = World(policy=Policy(lock_ttl_ms=3_600_000, deadline_ms=5_000))
+    stopped_at(world, Status.LOCKED, X)
+    results = world.engine.commit_many([Request((Mutation(X, b"2"),)), put("a"), put("b")])
+    assert [type(each) for each in results] == [DeadlineError, Committed, Committed]
+    assert world.value(key("a")) == b"1"
+
+
+def test_a_future_that_is_in_conflict_goes_on_alone() -> None:
+    """It waits for the holder, and nobody waits with it."""
+    world = World()
+    stopped_at(world, Status.LOCKED, X)
+    stuck = world.engine.submit(([Mutation(X, b"2")], []))
+    assert world.engine.submit(put("a")).result(PATIENCE_S).complete
+    assert stuck.result(PATIENCE_S).complete
+    assert world.value(X) == b"2"
+
+
+def test_those_of_a_call_in_conflict_go_again_without_the_others() -> None:
+    """They wait alone only where going again brings nothing."""
+    world = World()
+    holder = stopped_at(world, Status.LOCKED, X)
+    gate = Gate(world.engine)
+    gate.go.set()
+    results = world.engine.commit_many([Request((Mutation(X, b"2"),)), put("a"), put("b")])
+    assert all(isinstance(each, Committed) for each in results)
+    assert gate.sizes == [3, 1] and gate.batches[1][0].request.mutations[0].key == X
+    assert world.engine.outcome(holder).value == "aborted"
+
+
+def test_a_key_in_demand_that_is_held_is_left_before_anything_is_written() -> None:
+    """An attempt that will fail costs its neighbours in the batch their time."""
+    world = World(policy=Policy(lock_ttl_ms=1_000, deadline_ms=60_000))
+    stopped_at(world, Status.LOCKED, X)
+    backend_of(world.engine)._contention.note_hot([X.lock])
+    gate = Gate(world.engine)
+    gate.go.set()
+    run, rows = gate._run, list[int]()
+
+    def count_rows(batch: Sequence[PendingCommit]) -> None:
+        run(batch)
+        rows.append(len(world.rows()))
+
+    gate._run = count_rows
+    results = world.engine.commit_many([Request((Mutation(X, b"2"),)), put("a")])
+    assert all(isinstance(each, Committed) for each in results)
+    assert rows[0] == 2, "the holder's, and that of the other"
+
+
+def test_what_was_overtaken_in_line_fails_without_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own client has written what the request asserts to be older: nothing has to be asked. So
+    it is for one that asserts a version only, and for small values."""
+    world = World()
+    contention = backend_of(world.engine)._contention
+    large, gone = key("large"), key("gone")
+    every = [X, Y, large, gone]
+    done = world.engine.commit([Mutation(k, b"1") for k in every])
+    contention.note_hot([Z.lock])
+    world.engine.commit(
+        [Mutation(X, b"2"), Mutation(Y, b"2"), Mutation(large, b"2" * 101), Delete(gone)]
+    )
+    assert contention._written.keys() == {X, Y}
+    calls: list[Call] = []
+
+    def plan(call: Call) -> Fault:
+        calls.append(call)
+        return Fault()
+
+    world.faults.plan = plan
+    with pytest.raises(AssertionFailedError) as failed:
+        world.engine.commit([Mutation(Z, b"1")], [Version(X, done.timestamp)])
+    assert not calls and failed.value.seen[X] == world.cell(X)
+    with pytest.raises(AssertionFailedError):
+        world.engine.commit([Mutation(Z, b"1")], [Version(X, done.timestamp)], once="token")
+    assert calls, "it may be its own first commit that came between"
+    monkeypatch.setattr("txn.protocol.locks.REMEMBERED", 1)
+    contention.note_hot([Z.lock])
+    world.engine.commit([Mutation(Z, b"1")])
+    assert contention._written.keys() == {Z}
+
+
+def test_a_client_of_one_attempt_makes_one() -> None:
+    """Whatever is left of its time."""
+    world = World(policy=Policy(attempts=1))
+    stopped_at(world, Status.LOCKED, X)
+    (result,) = world.engine.commit_many([Request((Mutation(X, b"2"),))])
+    assert isinstance(result, ConflictError)
+    with pytest.raises(ConflictError):
+        world.engine.submit(([Mutation(X, b"2")], [])).result(PATIENCE_S)
+
+
+# ------------------------------------------------------------------------- what a future tells
+
+
+def test_a_future_tells_what_commit_raises() -> None:
+    """The same errors, so that the same code handles them."""
+    world = World()
+    failed = world.engine.submit(([Mutation(X, b"1")], [Exact(Y, b"1")]))
+    with pytest.raises(AssertionFailedError):
+        failed.result(PATIENCE_S)
+    with pytest.raises(DeadlineError):
+        world.engine.submit(put("a"), deadline_ms=0).result(PATIENCE_S)
+
+
+@pytest.mark.parametrize("given", [([], []), ([Mutation(Key("x", "no", "x", TABLE), b"1")], []), 7])
+def test_what_is_invalid_is_told_before_it_is_in_line(given: object) -> None:
+    """Its author is there, and others must not hear of it."""
+    world = World()
+    with pytest.raises(InvalidRequestError):
+        world.engine.submit(given)  # type: ignore[arg-type]
+    assert not backend_of(world.engine)._group_commit._line
+
+
+def test_what_a_server_refuses_is_told_by_futures_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """The log is for what nobody else would hear of. Nor is it raised where the caller leads."""
+    backend = connect_server("txn://127.0.0.1:1")  # where nobody listens
+    with caplog.at_level(ERROR, "txn"):
+        for number in range(2):
+            future = backend.submit(put("a"), "complete", None)
+            assert isinstance(future.exception(PATIENCE_S), StoreError)
+            if not number:
+                backend._group_commit._crew.hand_over = lambda work: False  # type: ignore[method-assign]
+        backend.close()
+    assert not caplog.records
+
+
+def test_tokens_and_labels_are_each_requests_own() -> None:
+    """They go with the request into whatever batch it comes."""
+    world = World()
+    requests = [
+        Request((Mutation(key(f"r{i}"), b"1"),), once=b"token%d" % (i // 2), labels={"n": str(i)})
+        for i in range(4)
+    ]
+    with a_batch_under_way(world.engine) as (gate, _):
+        done = [world.engine.submit(each) for each in requests]
+        gate.go.set()
+        assert [each.result(PATIENCE_S).repeated for each in done] == [False, True] * 2
+    labels = sorted(
+        row.buffer.request.labels.get("n", "") for row in world.rows() if row.buffer is not None
+    )
+    assert labels == ["", "0", "1", "2", "3"]
+
+
+def test_a_future_is_cancelled_before_its_batch_begins_and_not_afterwards() -> None:
+    """A commit that is under way may be done already."""
+    world = World()
+    gate = Gate(world.engine)
+    first = world.engine.submit(put("a"))
+    assert gate.came.acquire(timeout=PATIENCE_S)
+    second = world.engine.submit(put("b"))
+    assert second.cancel() and not first.cancel()
+    gate.go.set()
+    assert first.result(PATIENCE_S).complete
+    with pytest.raises(CancelledError):
+        second.result(PATIENCE_S)
+    world.engine.flush()
+    assert (world.value(key("a")), world.value(key("b"))) == (b"1", None)
+    assert gate.sizes == [1]
+
+
+@pytest.mark.parametrize("cancelled", [1, 2])
+@pytest.mark.parametrize("leader", ["thread", "crew"])
+def test_what_is_behind_cancelled_futures_goes_on(leader: str, cancelled: int) -> None:
+    """They take no lock, so they keep nobody in line: nothing would call the one behind them."""
+    world = World()
+    gate = Gate(world.engine)
+    with ThreadPoolExecutor(1) as pool:
+        ask = partial(pool.submit, commit, world.engine) if leader == "thread" else None
+        first = (ask or world.engine.submit)(put("first"))
+        assert gate.came.acquire(timeout=PATIENCE_S)
+        gone = [world.engine.submit(put("same")) for _ in range(cancelled)]
+        last = world.engine.submit(put("same", "2"))
+        assert all(each.cancel() for each in gone)
+        gate.go.set()
+        assert first.result(PATIENCE_S).complete
+        assert last.result(PATIENCE_S).complete
+    world.engine.flush()
+    assert world.value(key("same")) == b"2" and gate.sizes == [1, 1]
+
+
+def test_a_cancelled_future_keeps_nobody_back_from_a_lock_that_is_free() -> None:
+    """Even while another one that it needed is held by a batch that takes long."""
+    world = World()
+    backend_of(world.engine)._group_commit._concurrent_batches = 2
+    with a_batch_under_way(world.engine, Request((Mutation(X, b"1"),))) as (gate, _):
+        both = world.engine.submit(([Mutation(X, b"2"), Mutation(Y, b"2")], []))
+        until(lambda: not gate.group_commit._is_called)
+        assert both.cancel()
+        world.engine.submit(([Mutation(Y, b"3")], []))
+        assert gate.came.acquire(timeout=PATIENCE_S)
+        assert gate.batches[1][0].request.mutations[0].value == b"3"
+    world.engine.flush()
+    assert world.value(Y) == b"3"
+
+
+def test_a_place_is_done_with_when_the_last_of_its_items_is_dropped() -> None:
+    """Its thread would wait for ever: a cancelled item is in no batch that ends."""
+    group_commit: GroupCommit[Item] = GroupCommit(
+        lambda batch: None, lambda w: None, ManualClock(), concurrent_batches=1, linger_ms=1
+    )
+    items = [Plain(put("a"), "complete", None, future=Future()) for _ in range(2)]
+    assert items[0].future is not None and items[0].future.cancel()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(group_commit.commit, items).result(PATIENCE_S)
+    assert not group_commit._line
+
+
+def test_flush_waits_for_futures_and_close_for_all() -> None:
+    """What was submitted is part of what was asked for."""
+    world = World()
+    stopped_at(world, Status.LOCKED, X)
+    futures = [world.engine.submit(each) for each in (([Mutation(X, b"2")], []), put("a"))]
+    world.engine.flush()
+    assert all(each.done() for each in futures)
+    last = world.engine.submit(put("b"))
+    world.engine.close()
+    assert last.done()
+    with pytest.raises(StoreClosedError):
+        world.engine.submit(put("c"))
+
+
+def test_close_waits_for_no_look_at_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is to be seen there any more, but what was cancelled."""
+    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 3_600_000)
+    world = World()
+    with a_batch_under_way(world.engine) as (gate, _):
+        assert world.engine.submit(put("a")).cancel()
+        assert gate.group_commit._is_watched
+        gate.group_commit.close()
+        assert gate.in_line() == 1
+
+
+def test_without_a_thread_to_spare_whoever_submits_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that is ending gets no new threads."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    world = World()
+    stopped_at(world, Status.LOCKED, X)
+    monkeypatch.setattr("threading.Thread.start", refuse)
+    assert world.engine.submit(put("a")).done()
+    assert world.engine.submit(([Mutation(X, b"2")], [])).done()
+    monkeypatch.undo()
+    assert world.value(X) == b"2"
+
+
+def test_who_leads_takes_futures_along_for_which_there_is_no_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They would wait for ever."""
+
+    world = World()
+    with a_batch_under_way(world.engine) as (gate, _):
+        monkeypatch.setattr(gate.group_commit._crew, "hand_over", refuse)
+        same = [world.engine.submit(put("first", str(i))) for i in range(2)]
+        gate.go.set()
+        assert all(each.result(PATIENCE_S).complete for each in same)
+
+
+def test_futures_for_which_there_is_no_thread_do_not_wait_for_a_leader_that_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its error is its own, and theirs are told to them, not to it."""
+
+    world = World()
+    gate = Gate(world.engine)
+
+    def broken(batch: Sequence[PendingCommit]) -> None:
+        raise ZeroDivisionError(len(gate.batches))
+
+    gate._run = broken
+    monkeypatch.setattr(gate.group_commit._crew, "hand_over", refuse)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(commit, world.engine, put("first"))
+        assert gate.came.acquire(timeout=PATIENCE_S)
+        others = [world.engine.submit(put("same", str(i))) for i in range(2)]
+        gate.go.set()
+        with pytest.raises(ZeroDivisionError, match="1"):
+            first.result(PATIENCE_S)
+        assert all(each.result(PATIENCE_S).complete for each in others)
+    assert world.engine.submit(put("last")).result(PATIENCE_S).complete
+
+
+def test_flush_leads_futures_for_which_there_is_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever submitted them was interrupted before it did."""
+    engine = World().engine
+    group_commit = backend_of(engine)._group_commit
+    monkeypatch.setattr(group_commit._crew, "hand_over", refuse)
+    monkeypatch.setattr(group_commit, "_lead_all", lambda: None)
+    future = engine.submit(put("a"))
+    monkeypatch.undo()
+    assert not future.done()
+    monkeypatch.setattr(group_commit._crew, "hand_over", refuse)
+    engine.flush()
+    assert future.result(0).complete
+
+
+# ------------------------------------------------------------------------ leaders that are lost
+
+
+class Killed(BaseException):
+    """What comes from outside, as KeyboardInterrupt does."""
+
+
+def test_who_is_killed_as_it_leads_futures_of_others_leaves_the_line_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Theirs are told of it, and those behind them go on."""
+    engine = World().engine
+    group_commit = backend_of(engine)._group_commit
+    run = group_commit._run
+
+    def kill(batch: Sequence[PendingCommit]) -> None:
+        group_commit._run = run
+        raise Killed
+
+    group_commit._run = kill
+    monkeypatch.setattr(group_commit._crew, "hand_over", refuse)
+    with pytest.raises(Killed):
+        engine.submit(put("a"))
+    assert not group_commit._line and not group_commit._under_way
+    assert engine.submit(put("a")).result(PATIENCE_S).complete
+
+
+def test_a_leader_that_is_killed_leaves_nobody_waiting() -> None:
+    """The others of its batch are told that their outcome is unknown, which it is, and where to
+    ask for it; those that come next are committed."""
+    world = World()
+    killed = threading.Event()
+
+    def plan(call: Call) -> Fault:
+        if call.method == "check_and_put" and not killed.is_set():
+            killed.set()
+            raise Killed
+        return Fault()
+
+    with a_batch_under_way(world.engine) as (gate, pool):
+        many = pool.submit(world.engine.commit_many, [put("a"), put("b")])
+        until(lambda: gate.in_line() == 2)
+        future = world.engine.submit(put("c"))
+        run = gate._run
+
+        def run_faulty(batch: Sequence[PendingCommit]) -> None:
+            if len(batch) > 1:
+                world.faults.plan = plan
+            run(batch)
+
+        gate._run = run_faulty
+        gate.go.set()
+        with pytest.raises(Killed):
+            many.result(PATIENCE_S)
+        with pytest.raises(CommitOutcomeUnknown) as unknown:
+            future.result(PATIENCE_S)
+    assert isinstance(unknown.value.__cause__, Killed)
+    assert unknown.value.transaction is not None
+    assert commit(world.engine, put("d")).complete
+
+
+def test_another_threads_kill_is_not_told_to_those_who_wait() -> None:
+    """Only the outcome is: KeyboardInterrupt is for the main thread."""
+    world = World()
+    gate = Gate(world.engine)
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(commit, world.engine, put("first"))
+        assert gate.came.acquire(timeout=PATIENCE_S)
+        done = [pool.submit(commit, world.engine, put(f"r{i}")) for i in range(3)]
+        until(lambda: gate.in_line() == 3)
+
+        def broken(some: object) -> list[object]:
+            raise Killed
+
+        run = gate._run
+
+        def run_broken(batch: Sequence[PendingCommit]) -> None:
+            if len(batch) == 3:
+                backend_of(world.engine)._contention.fail_blocked = broken  # type: ignore[method-assign, assignment]
+            run(batch)
+
+        gate._run = run_broken
+        gate.go.set()
+        assert first.result(PATIENCE_S).complete
+        errors = [each.exception(PATIENCE_S) for each in done]
+    assert sorted(type(error).__name__ for error in errors) == [
+        "CommitOutcomeUnknown",
+        "CommitOutcomeUnknown",
+        "Killed",
+    ]
+
+
+def test_a_thread_that_is_killed_as_it_waits_leaves_the_line() -> None:
+    """What it asked for is not done any more, and who was behind it goes on."""
+    world = World()
+    group_commit = backend_of(world.engine)._group_commit
+    world.engine.commit([Mutation(X, b"0")])
+
+    class Interrupted(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            raise Killed
+
+    with a_batch_under_way(world.engine) as (gate, pool):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("txn.client.group_commit.Event", Interrupted)
+            with pytest.raises(Killed):
+                world.engine.commit([Mutation(X, b"1")])
+        assert gate.in_line() == 0
+        after = pool.submit(commit, world.engine, put("after"))
+        until(lambda: gate.in_line() == 1)
+        gate.go.set()
+        assert after.result(PATIENCE_S).complete
+    assert world.value(X) == b"0" and not group_commit._under_way
+    assert sum(queue_changes(world)) == 0
+
+
+def test_a_leader_that_is_killed_before_it_begins_leaves_its_batch_to_the_others() -> None:
+    """Nothing was sent: each goes on by itself."""
+    world = World()
+    gate = Gate(world.engine)
+    lead = gate.group_commit._lead
+
+    def lead_killed(batch: object) -> None:
+        gate.group_commit._lead = lead  # type: ignore[method-assign]
+        raise Killed
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(commit, world.engine, put("first"))
+        assert gate.came.acquire(timeout=PATIENCE_S)
+        second = pool.submit(commit, world.engine, put("second"))
+        until(lambda: gate.in_line() == 1)
+        future = world.engine.submit(put("third"))
+        gate.group_commit._lead = lead_killed  # type: ignore[method-assign]
+        gate.go.set()
+        assert first.result(PATIENCE_S).complete
+        with pytest.raises(Killed):
+            second.result(PATIENCE_S)
+        assert future.result(PATIENCE_S).complete
+    assert world.value(key("third")) == b"1"
+
+
+def test_an_error_of_ours_is_the_leaders_and_the_line_goes_on() -> None:
+    """Nobody may wait for a leader that has gone."""
+    world = World()
+    contention = backend_of(world.engine)._contention
+    fail_blocked = contention.fail_blocked
+
+    def broken(some: object) -> list[object]:
+        raise ZeroDivisionError
+
+    contention.fail_blocked = broken  # type: ignore[method-assign, assignment]
+    with pytest.raises(ZeroDivisionError):
+        world.engine.commit([Mutation(X, b"1")])
+    with pytest.raises(CommitOutcomeUnknown):
+        world.engine.submit(put("a")).result(PATIENCE_S)
+    contention.fail_blocked = fail_blocked  # type: ignore[method-assign]
+    assert commit(world.engine, put("b")).complete
+
+
+def test_a_watch_may_commit() -> None:
+    """Its thread leads the batch that it tells of, and must not wait for itself."""
+    world = World()
+    told: list[Event] = []
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, Phase) and not told:
+            told.append(event)
+            engine.commit([Mutation(Y, b"1")])
+
+    engine = Engine(
+        world.store, table=TABLE, clock=world.clock, rng=Random(3), on_event=on_event, policy=POLICY
+    )
+    engine.commit([Mutation(X, b"1")])
+    assert told and (world.value(X), world.value(Y)) == (b"1", b"1")
+
+
+def test_a_watch_in_a_thread_of_the_engine_may_wait_for_a_future(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its own batch is overdue then, and another thread leads the future's."""
+    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
+    world = World()
+    told: list[Event] = []
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, Phase) and not told:
+            told.append(event)
+            assert engine.submit(put("inner")).result(PATIENCE_S).complete
+
+    engine = Engine(world.store, table=TABLE, on_event=on_event, policy=POLICY)
+    assert engine.submit(put("outer")).result(PATIENCE_S).complete
+    assert told and world.value(key("inner")) == b"1"
+    engine.close()
+
+
+@pytest.mark.parametrize("way", ["commit", "submit"])
+def test_a_future_may_call_back_to_commit(way: str) -> None:
+    """By then its batch is over. Its thread is busy, though, and another one has to be there."""
+    world = World()
+    done: Future[Committed] = Future()
+
+    def call_back(first: Future[Committed]) -> None:
+        if way == "commit":
+            done.set_result(commit(world.engine, put("first", "2")))
+        else:
+            done.set_result(world.engine.submit(put("first", "2")).result(PATIENCE_S))
+
+    with a_future_under_way(world.engine, put("before")):
+        world.engine.submit(put("first")).add_done_callback(call_back)
+    assert done.result(PATIENCE_S).complete
+    world.engine.flush()
+    assert world.value(key("first")) == b"2"
+
+
+# --------------------------------------------------------------------------------------- forks
+
+
+def test_a_child_begins_with_an_empty_line() -> None:
+    """Who waits for a batch, and who leads it, are threads of its parent."""
+    world = World()
+    with a_batch_under_way(world.engine) as (gate, pool):
+        second = pool.submit(commit, world.engine, put("second"))
+        future = world.engine.submit(put("third"))
+        until(lambda: gate.in_line() == 2)
+        child = os.fork()
+        if not child:
+            gate.go.set()
+            world.engine.flush()
+            done = world.engine.submit(put("fourth")).result(PATIENCE_S)
+            os._exit(0 if done.complete and gate.in_line() == 0 else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        gate.go.set()
+        assert second.result(PATIENCE_S).complete and future.result(PATIENCE_S).complete
+
+
+def test_a_child_of_a_leader_ends_its_batch_by_itself() -> None:
+    """A watch may fork; what is under way is its parent's, whose rows the child must not end."""
+    seen: list[int] = []
+
+    def run(batch: Sequence[Plain]) -> None:
+        seen.append(os.fork())
+
+    def tell(w: Plain) -> None:
+        pass
+
+    group_commit: GroupCommit[Plain] = GroupCommit(run, tell, ManualClock(), 1, 0)
+    group_commit.commit([Plain(put("a"), "complete", None)])
+    if not seen[0]:
+        os._exit(0 if not group_commit._under_way else 1)
+    assert os.waitpid(seen[0], 0)[1] == 0
+
+
+@pytest.mark.parametrize("linger_ms", [0, 1])
+def test_a_leader_goes_on_as_the_child_that_it_has_become(linger_ms: int) -> None:
+    """Alone, or out of the line: what it led is forgotten by then."""
+
+    def run(batch: Sequence[Plain]) -> None:
+        assert len(group_commit._under_way) == 1
+        group_commit._start()
+
+    group_commit: GroupCommit[Plain] = GroupCommit(run, lambda w: None, SystemClock(), 1, linger_ms)
+    for _ in range(2):
+        group_commit.commit([Plain(put("a"), "complete", None)])
+        assert not group_commit._under_way and not group_commit._line
+
+
+# ---------------------------------------------------------------------------------- all at once
+
+
+@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
+def test_threads_and_futures_at_few_keys_lose_nothing(protocol: str) -> None:
+    """Every commit that is told of is counted, and nothing else is."""
+    world = World(
+        policy=Policy(attempts=1_000, deadline_ms=120_000),
+        protocol=protocol,  # type: ignore[arg-type]
+    )
+    world.engine = Engine(
+        world.store, table=TABLE, policy=world.policy, clock=SystemClock(), protocol=world.protocol
+    )
+    keys = [key(f"k{i}") for i in range(5)]
+
+    def count(seed: int) -> int:
+        rng, told = Random(seed), 0
+        for _ in range(10):
+            some = rng.sample(keys, 2)
+            cells = world.engine.read(some)
+            given = (
+                [Mutation(k, b"%d" % (int(cells[k].value if cells[k] else 0) + 1)) for k in some],  # type: ignore[union-attr]
+                [Exact(k, c.value) if (c := cells[k]) else ~Exact(k, b"none") for k in some],
+            )
+            results: list[Committed | TxnError | Future[Committed]]
+            if seed % 2:
+                results = [world.engine.submit(given)]
+            else:
+                results = [*world.engine.commit_many([given])]
+            told += sum(is_done(result) for result in results)
+        return told
+
+    def is_done(result: Committed | TxnError | Future[Committed]) -> bool:
+        if isinstance(result, Future):
+            return result.exception(PATIENCE_S) is None
+        return isinstance(result, Committed)
+
+    world.engine.commit([Mutation(k, b"0") for k in keys])
+    with ThreadPoolExecutor(6) as pool:
+        told = sum(pool.map(count, range(6)))
+    total = sum(int(cell.value) for cell in world.engine.read(keys).values() if cell)
+    assert total == 2 * told > 0
+    world.engine.close()

@@ -1,96 +1,167 @@
-"""A thread that is interrupted at any line of the embedded store's group commit keeps no other
-waiting, and no other takes for committed what is not."""
+"""A thread that is interrupted at any line of the group commit leaves nobody waiting.
+
+The interrupt is raised before one line after the other of what a thread does that leads a batch of
+others' requests, which is worse than what Ctrl-C can do: that comes between two of them as well.
+"""
 
 from __future__ import annotations
 
-import threading
-import time
+import linecache
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Literal, cast
+from types import FrameType
+from typing import Any
 
 import pytest
 
-from tests.unit.test_gather_interrupts import Interrupt
-from txn.errors import MaybeApplied
-from txn.tables.kv.group_commit import CommitQueue
+from tests.unit.test_group_commit import PATIENCE_S, Gate, backend_of, commit, put, refuse, until
+from tests.unit.worlds import World
+from txn import CommitOutcomeUnknown, Committed, Request, Version
+from txn.client import group_commit as client_group_commit
+from txn.client import local
+from txn.host import crew
+from txn.tables.kv import group_commit
 
 pytestmark = pytest.mark.fast
 
-PATIENCE_S = 10
-Ending = Literal["well", "undone", "in doubt"]
+BOOKKEEPING = {
+    client_group_commit.__file__: None,
+    crew.__file__: None,
+    group_commit.__file__: None,
+    local.__file__: {"_commit_batch", "_settle", "_settle_alone"},
+}
+AT_ONCE = 20
+"""How many lines are tried in a test: they are tried in parallel."""
 
 
-class Harmless(Exception):
-    """What comes before anything is written."""
+def once(name: str) -> Request:
+    """A request that succeeds once: that a second one did is an assertion that fails."""
+    mutations = put(name).mutations
+    return Request(mutations, (Version(mutations[0].key, None),))
 
 
-class Commits:
-    """A store of names, whose first commit of several waits for `go`, and then ends in some way."""
+class Interrupt:
+    """Raises KeyboardInterrupt before the how-manyth line of the bookkeeping in its thread."""
 
-    def __init__(self, ending: Ending) -> None:
-        self.names: set[bytes] = set()
-        self.go = threading.Event()
-        self.queue = CommitQueue(self.commit, Harmless)
-        self._ending = ending
-        self._lock = threading.Lock()
+    def __init__(self, at: int) -> None:
+        self.left = at
+        self.place: str | None = None
 
-    def commit(self, body: Callable[[Any], Any], is_durable: Callable[[], bool]) -> Any:
-        with self._lock:
-            assert self.go.wait(PATIENCE_S)
-            names: list[bytes] = []
-            result = body(names)
-            ending = self._ending if len(names) > 1 else "well"
-            if ending == "undone":
-                raise Harmless
-            if ending == "in doubt":
-                raise MaybeApplied("lost")
-            self.names.update(names)
-            is_durable()
-            return result
+    def __enter__(self) -> None:
+        self._before = sys.gettrace()
+        sys.settrace(self._enter)
 
-    def write(self, name: bytes) -> bool:
-        """Return whether the name was certainly written."""
-        try:
-            self.queue.write(lambda writer: cast(list[bytes], writer).append(name), True)
-        except MaybeApplied:
-            return False
-        return True
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        sys.settrace(self._before)
+        return kind is KeyboardInterrupt
 
-    def await_queue(self, count: int, leader: Future[None]) -> None:
-        until = time.monotonic() + PATIENCE_S
-        while len(self.queue._queue) < count - leader.done() and time.monotonic() < until:
-            time.sleep(0.0005)
+    def _enter(self, frame: FrameType, event: str, argument: object) -> Any:
+        code = frame.f_code
+        if code.co_filename not in BOOKKEEPING:
+            return None
+        names = BOOKKEEPING[code.co_filename]
+        return self._step if names is None or code.co_name in names else None
+
+    def _step(self, frame: FrameType, event: str, argument: object) -> Any:
+        if event != "line" or self.place is not None:
+            return self._step
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+        is_left = line.startswith("with self._lock") and frame.f_locals["self"]._lock.locked()
+        if is_left or line == "try:":
+            return self._step  # the interpreter takes no interrupt there
+        self.left -= 1
+        if self.left < 0:
+            self.place = f"{frame.f_code.co_name}:{frame.f_lineno}: {line}"
+            raise KeyboardInterrupt
+        return self._step
 
 
-def interrupt_leader(ending: Ending, at: int) -> bool:
-    """Interrupt who leads two others at a line, and see that these, and later ones, are told the
-    truth; return whether it came to that line."""
-    commits, interrupt = Commits(ending), Interrupt(at)
+def interrupt_leader(at: int, *, has_crew: bool = True) -> str | None:
+    """Interrupt the leader of others' requests at a line; see that these are told how they ended,
+    and that the line goes on. Return which line it was; None: it came to the end before."""
+    world = World()
+    engine = world.engine
+    group_commit = backend_of(engine)._group_commit
+    gate, interrupt = Gate(engine), Interrupt(at)
+    others: list[Future[Committed]] = []
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(commit, engine, put("first"))
+        assert gate.came.acquire(timeout=PATIENCE_S)
+        if not has_crew:
+            group_commit._crew.hand_over = refuse  # type: ignore[method-assign, assignment]
 
-    def lead() -> None:
-        with interrupt:
-            commits.write(b"leader")
+        def lead() -> None:
+            with interrupt:
+                commit(engine, once("leader"))
 
-    with ThreadPoolExecutor(3) as pool:
         leader = pool.submit(lead)
-        commits.await_queue(1, leader)
-        others = [pool.submit(commits.write, name) for name in (b"one", b"two")]
-        commits.await_queue(3, leader)
-        commits.go.set()
-        written = [other.result(PATIENCE_S) for other in others]
+        until(lambda: gate.in_line() == 1 or leader.done())
+        others += [pool.submit(commit, engine, once(name)) for name in ("one", "two")]
+        until(lambda: gate.in_line() == (2 if leader.done() else 3))
+        others += [engine.submit(once(name)) for name in ("three", "four")]
+        gate.go.set()
         leader.result(PATIENCE_S)
-        for name, is_written in zip((b"one", b"two"), written, strict=True):
-            assert name in commits.names or not is_written, interrupt.place
-        assert pool.submit(commits.write, b"later").result(PATIENCE_S), interrupt.place
-    assert not commits.queue._queue, interrupt.place
-    return interrupt.place is not None
+        for other in others:
+            error = other.exception(PATIENCE_S)
+            assert error is None or isinstance(error, CommitOutcomeUnknown), interrupt.place
+        first.result(PATIENCE_S)
+    assert engine.commit(put("leader").mutations).complete
+    assert engine.submit(put("one")).result(PATIENCE_S).complete
+    assert not group_commit._line and not group_commit._under_way, interrupt.place
+    engine.close()
+    return interrupt.place
 
 
-@pytest.mark.parametrize("ending", ["well", "undone", "in doubt"])
-def test_a_leader_that_is_interrupted_anywhere_misleads_nobody(ending: Ending) -> None:
-    """Others waited for ever; or they took a write for committed though its commit had failed."""
-    count = 0
-    while interrupt_leader(ending, count):
-        count += 1
-    assert count > 20
+@pytest.mark.parametrize("has_crew", [True, False])
+def test_a_leader_that_is_interrupted_anywhere_leaves_nobody_waiting(has_crew: bool) -> None:
+    """Others waited for ever for a batch that nobody led any more."""
+    try_all(lambda at: interrupt_leader(at, has_crew=has_crew))
+
+
+def try_all(interrupt: Callable[[int], str | None]) -> None:
+    """Interrupt at one line after the other, until one has come to the end."""
+    places, at = set[str](), 0
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        while None not in (found := list(pool.map(interrupt, range(at, at + AT_ONCE)))):
+            places.update(place for place in found if place)
+            at += AT_ONCE
+    assert len(places) >= 10
+
+
+def interrupt_alone(at: int) -> str | None:
+    """The same of a thread that commits at once, and of others that come meanwhile."""
+    engine = World().engine
+    group_commit = backend_of(engine)._group_commit
+    interrupt = Interrupt(at)
+    with interrupt:
+        commit(engine, put("x"))
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(commit, engine, put("x")).result(PATIENCE_S).complete
+    assert not group_commit._line and not group_commit._under_way, interrupt.place
+    engine.close()
+    return interrupt.place
+
+
+def test_a_thread_that_is_interrupted_alone_keeps_no_key_from_others() -> None:
+    """Its batch was under way for ever, and its keys with it."""
+    try_all(interrupt_alone)
+
+
+def interrupt_submit(at: int) -> str | None:
+    """The same of a thread that submits, and of the end of its engine."""
+    engine = World().engine
+    group_commit = backend_of(engine)._group_commit
+    interrupt = Interrupt(at)
+    with interrupt:
+        engine.submit(put("x")).result(PATIENCE_S)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(commit, engine, put("x")).result(PATIENCE_S).complete
+        pool.submit(engine.close).result(PATIENCE_S)
+    assert not group_commit._line and not group_commit._under_way, interrupt.place
+    return interrupt.place
+
+
+def test_a_future_that_nobody_got_keeps_no_engine_open() -> None:
+    """`close` waited for it for ever."""
+    try_all(interrupt_submit)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
 
-from tests.unit.test_gather import Gate
+from tests.unit.test_group_commit import Gate
 from tests.unit.worlds import TABLE, World, X, Y, stopped_at
 from txn import (
     AssertionFailedError,

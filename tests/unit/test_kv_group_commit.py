@@ -1,0 +1,333 @@
+"""Group commit of the embedded store: which writes share a commit, and what each is told."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from txn.clock import SystemClock
+from txn.errors import InvalidRequestError, MaybeApplied, NotApplied
+from txn.model import Family
+from txn.tables.changes import MAX_COLUMN
+from txn.tables.kv import lmdb as lmdb_module
+from txn.tables.kv.group_commit import CommitQueue
+from txn.tables.kv.lmdb import FIRST_MAP_SIZE, LmdbStore
+from txn.tables.kv.ordered import Writer
+from txn.tables.operations import Put, Remove, Selection
+from txn.tables.refusal import Refused
+from txn.tables.rows import Rows
+from txn.tables.tables import TableStore
+
+PATIENCE_S = 60
+Body = Callable[[Writer], object]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[LmdbStore]:
+    store = LmdbStore(str(tmp_path / "store"))
+    yield store
+    store.close()
+
+
+def get(store: LmdbStore, key: bytes) -> bytes | None:
+    return store.read(lambda reader: reader.get(key))
+
+
+def put(key: bytes, value: bytes = b"v") -> Body:
+    return lambda writer: writer.put(key, value)
+
+
+def count_commits(store: LmdbStore) -> int:
+    files = store._shared._files
+    assert files is not None
+    return int(files.environment.info()["last_txnid"])
+
+
+def refuse(writer: Writer) -> None:
+    writer.put(b"refused", b"v")
+    raise InvalidRequestError("half way")
+
+
+class Commit:
+    """A write that does not end, and those that wait for it."""
+
+    def __init__(self, store: LmdbStore, pool: ThreadPoolExecutor) -> None:
+        self._store, self._pool = store, pool
+        self._entered, self._let = threading.Event(), threading.Event()
+        self._first = pool.submit(store.write, self._stay, shared=True)
+        assert self._entered.wait(PATIENCE_S)
+
+    def _stay(self, writer: Writer) -> None:
+        writer.put(b"first", b"v")
+        self._entered.set()
+        assert self._let.wait(PATIENCE_S)
+
+    def call_beside(self, *calls: Callable[[], object]) -> list[Future[object]]:
+        """Let threads make calls, in this order; all wait when this returns."""
+        queue = self._store._shared.queue._queue
+        asked = []
+        for call in calls:
+            count = len(queue)
+            asked.append(self._pool.submit(call))
+            until = time.monotonic() + PATIENCE_S
+            while len(queue) == count and time.monotonic() < until:
+                time.sleep(0.001)
+        return asked
+
+    def write_beside(self, *bodies: Body) -> list[Future[object]]:
+        return self.call_beside(
+            *(lambda body=body: self._store.write(body, shared=True) for body in bodies)
+        )
+
+    def end(self) -> None:
+        self._let.set()
+        self._first.result(PATIENCE_S)
+
+
+@pytest.fixture
+def commit(store: LmdbStore) -> Iterator[Commit]:
+    with ThreadPoolExecutor(8) as pool:
+        commit = Commit(store, pool)
+        yield commit
+        commit._let.set()
+
+
+def test_writes_that_come_during_a_commit_are_one_commit(store: LmdbStore, commit: Commit) -> None:
+    """Each commit costs two flushes, for which all that wait pay together."""
+    before = count_commits(store)
+    asked = commit.write_beside(*(put(b"%d" % number) for number in range(5)))
+    commit.end()
+    for future in asked:
+        future.result(PATIENCE_S)
+    assert [get(store, b"%d" % number) for number in range(5)] == [b"v"] * 5
+    assert count_commits(store) == before + 2  # theirs, and that of the first
+
+
+def test_writes_one_after_the_other_are_commits_of_their_own(store: LmdbStore) -> None:
+    """Nobody waits for company."""
+    before = count_commits(store)
+    for number in range(3):
+        store.write(put(b"%d" % number), shared=True)
+    assert count_commits(store) == before + 3
+
+
+@pytest.mark.parametrize(("durable", "flushes"), [((False, True), 1), ((False, False), 0)])
+def test_a_commit_is_durable_if_one_of_its_writes_is(
+    store: LmdbStore,
+    commit: Commit,
+    monkeypatch: pytest.MonkeyPatch,
+    durable: tuple[bool, ...],
+    flushes: int,
+) -> None:
+    """What is acknowledged as durable must survive a power failure, whoever led."""
+    steps: list[object] = []
+    apply = lmdb_module._Shared._apply
+
+    def count(self: lmdb_module._Shared, step: Callable[[], None]) -> None:
+        steps.append(step)
+        apply(self, step)
+
+    asked = commit.call_beside(
+        *(lambda each=each: store.write(put(b"k"), durable=each, shared=True) for each in durable)
+    )
+    monkeypatch.setattr(lmdb_module._Shared, "_apply", count)
+    commit.end()
+    for future in asked:
+        future.result(PATIENCE_S)
+    assert len(steps) == 2 + 1 + flushes  # the first write's two, a commit, and its flush
+
+
+def test_one_that_raises_is_undone_alone(store: LmdbStore, commit: Commit) -> None:
+    """The others are strangers to it: they must neither fail nor lose anything."""
+    one, bad, two = commit.write_beside(put(b"one"), refuse, put(b"two"))
+    commit.end()
+    one.result(PATIENCE_S)
+    two.result(PATIENCE_S)
+    with pytest.raises(InvalidRequestError, match="half way"):
+        bad.result(PATIENCE_S)
+    assert [get(store, key) for key in (b"one", b"two", b"refused")] == [b"v", b"v", None]
+
+
+def test_the_map_grows_for_writes_that_are_too_large_together(
+    store: LmdbStore, commit: Commit
+) -> None:
+    """Each would have had room for itself."""
+    large = bytes(FIRST_MAP_SIZE * 2 // 3)
+    asked = commit.write_beside(*(put(b"%d" % number, large) for number in range(3)))
+    commit.end()
+    for future in asked:
+        future.result(PATIENCE_S)
+    assert [len(get(store, b"%d" % number) or b"") for number in range(3)] == [len(large)] * 3
+
+
+def test_a_commit_that_finds_the_map_full_is_undone(
+    store: LmdbStore, commit: Commit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is found out before anything is written, so nobody has to be in doubt."""
+    runs: list[int] = []
+    asked = commit.write_beside(put(b"one"), lambda _: runs.append(1), put(b"two"))
+    apply = lmdb_module._Shared._apply
+
+    def fail(self: lmdb_module._Shared, step: Callable[[], None]) -> None:
+        if len(runs) == 1:
+            runs.append(2)
+            step.__self__.abort()  # type: ignore[attr-defined]
+            raise lmdb.MapFullError("full")
+        apply(self, step)
+
+    monkeypatch.setattr(lmdb_module._Shared, "_apply", fail)
+    commit.end()
+    for future in asked:
+        future.result(PATIENCE_S)
+    assert [get(store, key) for key in (b"one", b"two")] == [b"v", b"v"]
+
+
+def test_when_a_commit_fails_none_of_its_writes_is_told_more_than_that(
+    store: LmdbStore, commit: Commit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be on disk: who runs its function again might undo what another reads there."""
+    runs: list[int] = []
+    asked = commit.write_beside(*[lambda _: runs.append(1)] * 3)
+
+    apply = lmdb_module._Shared._apply
+
+    def fail(self: lmdb_module._Shared, step: Callable[[], None]) -> None:
+        def take_and_fail() -> None:
+            step()
+            if runs:
+                raise lmdb.DiskError("no")
+
+        apply(self, take_and_fail)
+
+    monkeypatch.setattr(lmdb_module._Shared, "_apply", fail)
+    commit.end()
+    for future in asked:
+        with pytest.raises(MaybeApplied, match=r"^the commit failed path='[^']+' reason='[^']+'$"):
+            future.result(PATIENCE_S)
+    assert len(runs) == 3
+
+
+def test_a_write_that_waits_too_long_is_taken_back(
+    store: LmdbStore, commit: Commit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told that it had no effect, so it must have none later; the next one leads instead."""
+    monkeypatch.setattr("txn.tables.kv.exclusion.PATIENCE_MS", 10)
+    (late,) = commit.write_beside(put(b"late"))
+    with pytest.raises(NotApplied, match=r"another thread is writing .* waited_ms=\d\d"):
+        late.result(PATIENCE_S)
+    monkeypatch.undo()
+    (patient,) = commit.write_beside(put(b"patient"))
+    commit.end()
+    patient.result(PATIENCE_S)
+    assert (get(store, b"late"), get(store, b"patient")) == (None, b"v")
+
+
+def test_a_write_that_is_interrupted_as_it_waits_is_taken_back(
+    store: LmdbStore, commit: Commit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would lead the others if it stayed in the queue."""
+
+    def interrupt(_: int) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("txn.tables.kv.group_commit.find_patience", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        store.write(put(b"interrupted"), shared=True)
+    monkeypatch.undo()
+    (other,) = commit.write_beside(put(b"other"))
+    commit.end()
+    other.result(PATIENCE_S)
+    assert (get(store, b"interrupted"), get(store, b"other")) == (None, b"v")
+
+
+def test_a_write_that_is_interrupted_before_it_leads_is_taken_back(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A notebook goes on after an interrupt, and its other threads with it."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(CommitQueue, "_lead", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        store.write(put(b"interrupted"), shared=True)
+    monkeypatch.undo()
+    monkeypatch.setattr("txn.tables.kv.exclusion.PATIENCE_MS", 10)
+    store.write(put(b"other"), shared=True)
+    assert (get(store, b"interrupted"), get(store, b"other")) == (None, b"v")
+
+
+@pytest.mark.parametrize("work", [put(b"k"), refuse])
+def test_a_write_is_forgotten_when_it_is_over(store: LmdbStore, work: Body) -> None:
+    """An interrupt may leave a transaction open in its traceback, which stops all other writers."""
+    gc.disable()
+    try:
+        body = partial(work)
+        kept = weakref.ref(body)
+        with suppress(InvalidRequestError):
+            store.write(body, shared=True)
+        del body
+        assert kept() is None
+    finally:
+        gc.enable()
+
+
+def test_each_write_of_many_threads_takes_effect_once(store: LmdbStore) -> None:
+    """Beside some that are undone, and so make others run again."""
+
+    def add(writer: Writer) -> None:
+        writer.put(b"sum", b"%d" % (int(writer.get(b"sum") or b"0") + 1))
+
+    def add_and_refuse(writer: Writer) -> None:
+        add(writer)
+        raise InvalidRequestError("no")
+
+    def repeat(number: int) -> None:
+        for turn in range(40):
+            if (number + turn) % 10:
+                store.write(add, shared=True)
+            else:
+                with pytest.raises(InvalidRequestError):
+                    store.write(add_and_refuse, shared=True)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len([*pool.map(repeat, range(8))]) == 8
+    assert get(store, b"sum") == b"%d" % (8 * 36)
+
+
+def test_requests_of_many_threads_share_commits_unless_they_change_the_catalog(
+    store: LmdbStore, commit: Commit
+) -> None:
+    """A catalog that was seen in a commit which is undone must not be remembered."""
+    clock = SystemClock()
+    tables, rows = TableStore(store, clock), Rows(store, clock)
+    queue = store._shared.queue._queue
+    commit.end()
+    tables.ensure_table(b"t", {b"d": Family()})
+    with ThreadPoolExecutor(8) as pool:
+        again = Commit(store, pool)
+        puts = again.call_beside(
+            lambda: rows.mutate(b"t", [(b"1", [Put(b"d", b"q", b"v")])]),
+            lambda: rows.mutate(b"t", [(b"2", [Put(b"d", b"q" * (MAX_COLUMN + 1), b"v")])]),
+        )
+        whole = pool.submit(rows.mutate, b"t", [(b"3", [Remove()])])
+        assert len(queue) == 3
+        again.end()
+        puts[0].result(PATIENCE_S)
+        whole.result(PATIENCE_S)
+        with pytest.raises(Refused, match="too long"):
+            puts[1].result(PATIENCE_S)
+    assert [bool(each.versions) for each in rows.get(b"t", [b"1", b"2"], Selection())] == [
+        True,
+        False,
+    ]
