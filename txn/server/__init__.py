@@ -1,1 +1,1 @@
-"""A Thrift server that bounds what its clients may take; it knows nothing of HBase."""
+"""A Thrift server with bounds on what its clients may use; it knows nothing of HBase."""

@@ -1,7 +1,7 @@
-"""One client's connection: its requests are read, carried out and answered one after the other.
+"""One client's connection: requests are read, carried out and answered one after the other.
 
-It has a thread of its own, so that a slow client holds nobody else. Whatever a request does wrong
-is answered where the stream still makes sense, and closes the connection where it does not.
+Each connection has its own thread, so a slow client blocks no other. An error in a request is
+answered if the rest of the stream can still be read; otherwise it closes the connection.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from txn.server.wire import (
 INTERNAL_ERROR = TApplicationException.INTERNAL_ERROR
 LONG_AT_ONCE = 2
 TELL_EACH_MS = 1000
-UNCHARGED = 4096  # requests smaller than this are not counted
+UNCHARGED = 4096  # smaller requests are not counted
 
 
 class Overdue(Exception):
@@ -45,7 +45,7 @@ class Overdue(Exception):
 
 
 class Method(NamedTuple):
-    """A method of a service: its arguments' names in order, and whose turn it takes."""
+    """A method of a service: its arguments' names in order, and the lock that it runs under."""
 
     run: Callable[..., Any]
     names: tuple[str, ...]
@@ -57,8 +57,8 @@ class Method(NamedTuple):
 class ServedInterface:
     """A service of a Thrift file, and the object whose methods carry it out, in many threads.
 
-    long: the methods that do much work in a request. Two of these are carried out at a time: many
-    threads that take the interpreter from each other at each step get less done than few.
+    long: methods that do much work in a request. Only two of these run at a time, because many
+    threads that compete for the interpreter get less done than few.
     """
 
     __slots__ = ("arguments", "methods")
@@ -81,8 +81,7 @@ class ServedInterface:
 
 
 class Revocable(list[Any]):
-    """A list to return that counts only once the client has it; `revoke` undoes the call where the
-    client certainly did not get it all."""
+    """A list to return that counts only once the client has it; else `revoke` undoes the call."""
 
     __slots__ = ("revoke",)
 
@@ -92,7 +91,7 @@ class Revocable(list[Any]):
 
 
 class RateLimitedLog:
-    """A log for what strangers can bring about as often as they like: one line a second."""
+    """A log for events that untrusted clients can cause at will: one line a second."""
 
     def __init__(self, log: logging.Logger, clock: Clock) -> None:
         self._log = log
@@ -101,7 +100,7 @@ class RateLimitedLog:
         self._left_out = 0
 
     def __call__(self, message: str, error: BaseException | None = None) -> None:
-        """Log a warning, with an error's traceback, unless there was one just now."""
+        """Log a warning, with an error's traceback, unless there was one within the last second."""
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._told_ms < TELL_EACH_MS:
             self._left_out += 1
@@ -119,22 +118,19 @@ class Memory:
         self._lock = threading.Lock()
 
     def take(self, size: int) -> None:
-        """Set so many bytes aside, or raise Malformed where there are none left."""
+        """Reserve so many bytes; raise Malformed if too few are left."""
         with self._lock:
             if size > self._left:
                 raise Malformed("too much in flight for the server's memory")
             self._left -= size
 
     def give_back(self, size: int) -> None:
-        """Return what was taken."""
         with self._lock:
             self._left += size
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The common state of a server's connections."""
-
     limits: Limits
     memory: Memory
     clock: Clock
@@ -144,7 +140,7 @@ class Shared:
 
 
 class ClientConnection:
-    """Serves one socket until it ends. `run` is the body of its thread."""
+    """Serves one socket until it ends; `run` is the body of its thread."""
 
     def __init__(
         self, connected: socket.socket, interface: ServedInterface, shared: Shared
@@ -156,14 +152,14 @@ class ClientConnection:
         self._clock = shared.clock
         self._charged = 0
         self._taken = 0
-        self._revoke: Callable[[], None] | None = None  # undoes the call that is not answered yet
+        self._revoke: Callable[[], None] | None = None  # undoes the call that has no answer yet
         self._due_ms: int | None = None  # None: between requests
         self._since_ms = shared.clock.monotonic_ms()
         self._stopping = False
         self._source = Source(self._receive, self._charge, shared.limits)
 
     def run(self) -> None:
-        """Serve until the client leaves, does what nobody understands, or the server stops."""
+        """Serve until the client leaves or breaks the protocol, or the server stops."""
         try:
             self._prepare()
             self._serve()
@@ -176,18 +172,18 @@ class ClientConnection:
             self._socket.close()
 
     def stop(self) -> None:
-        """Let it end after the request that it is at, and after those that have arrived whole."""
+        """End after the current request and those that have arrived completely."""
         self._stopping = True
         if self._due_ms is None:
             self._end_reading()
 
     def cut(self) -> None:
-        """End it now."""
+        """End now."""
         with suppress(OSError):
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def _end_reading(self) -> None:
-        # Not the method of an SSLSocket, which would go on in plain text.
+        # The method of an SSLSocket would continue in plain text.
         with suppress(OSError):
             socket.socket.shutdown(self._socket, socket.SHUT_RD)
 
@@ -209,7 +205,7 @@ class ClientConnection:
             reply = self._answer(call, isinstance(reader, Compact))
             del call
             source.begin()
-            self._release()  # a client that has its answer may count on the memory
+            self._release()  # a client with its answer may count on the memory
             self._deliver(LENGTH.pack(len(reply)) + reply if framed and reply else reply)
             self._since_ms, self._due_ms = self._clock.monotonic_ms(), None
             if self._stopping:
@@ -225,7 +221,7 @@ class ClientConnection:
             return b""
         try:
             return _encode_reply(call, answer, compact)
-        except Exception as error:  # noqa: BLE001  (what a handler returned is not of our making)
+        except Exception as error:  # noqa: BLE001  (a handler may return anything)
             self._shared.tell(annotate("a reply cannot be written", method=call.name), error)
             self._revoke_call()
             return _encode_reply(call, _internal(call.name), compact)
@@ -240,7 +236,7 @@ class ClientConnection:
         except TApplicationException as error:
             self._shared.tell(annotate("refused a request", method=name, answer=error.message))
             return error
-        except Exception as error:  # noqa: BLE001  (whatever it is, the others are served)
+        except Exception as error:  # noqa: BLE001  (any error must leave the other clients served)
             for field, kind in method.errors:
                 if isinstance(error, kind):
                     setattr(result, field, error)
@@ -269,7 +265,7 @@ class ClientConnection:
     # ---------------------------------------------------------------------------- socket
 
     def _prepare(self) -> None:
-        """Limit every wait; where it can, the kernel does, which saves asking it each time."""
+        """Limit every wait, in the kernel where possible: that saves a system call."""
         connected = self._socket
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -279,7 +275,7 @@ class ClientConnection:
             secure = self._shared.tls.wrap_socket(
                 connected, server_side=True, do_handshake_on_connect=False
             )
-            self._socket = secure  # a stop finds it, while the client has not greeted yet, too
+            self._socket = secure  # stop must find it even during the handshake
             if self._stopping:
                 self._end_reading()
             secure.do_handshake()
@@ -309,7 +305,7 @@ class ClientConnection:
         """Send a reply; revoke the call if the client certainly did not get all of it."""
         try:
             self._send(reply)
-            if self._revoke is not None:  # a client that was gone before has said so by now
+            if self._revoke is not None:  # a client that had left has reported it by now
                 code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                 if code:
                     raise OSError(code, "the client was gone")
@@ -341,7 +337,6 @@ def _internal(name: str) -> TApplicationException:
 
 
 def _encode_reply(call: WireCall, answer: TPayload, compact: bool) -> bytes:
-    """Return the bytes of a reply."""
     failed = isinstance(answer, TApplicationException)
     buffer = TCyMemoryBuffer()
     spoken: Any = TCompactProtocol if compact else TCyBinaryProtocol

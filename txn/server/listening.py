@@ -1,4 +1,4 @@
-"""Sockets that listen, for servers of any kind."""
+"""Listening sockets for servers of any kind."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BACKLOG = 1024
 
 
 def listen(bind: str, port: int) -> socket.socket:
-    """Return a socket that will listen on the port; 0 picks one that is free."""
+    """Return a listening socket for the port; 0 picks a free one."""
     family = socket.AF_INET6 if ":" in bind else socket.AF_INET
     try:
         return socket.create_server((bind, port), family=family, backlog=BACKLOG)

@@ -1,4 +1,4 @@
-"""The bounds of a server on sizes and times, in one value.
+"""The limits and options of a server.
 
 Each bound holds for one server process. A bound on bytes is checked before the memory is taken.
 """
@@ -19,13 +19,13 @@ HOUR_MS = 3_600_000
 class Limits:
     """Bounds of a server process. Durations are in milliseconds.
 
-    connections: open at once; the one too many is closed.
-    message_bytes: of one request, frame and all.
+    connections: open at once; further ones are closed.
+    message_bytes: of one request, including its frame.
     items: fields, elements and entries of one request together.
-    depth: how deep structs and containers nest in a request.
-    memory_bytes: what all requests that are being read or carried out may take together.
-    idle_ms: how long a connection may be without a request.
-    request_ms: from the first byte of a request to its last, and as long for taking the reply.
+    depth: nesting of structs and containers in a request.
+    memory_bytes: of all requests that are being read or carried out.
+    idle_ms: the longest time without a request.
+    request_ms: from the first byte of a request to its last, and again for reading the reply.
     grace_ms: how long a stop waits for requests that have begun.
     """
 
@@ -46,10 +46,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The way to listen. workers: processes that share the ports and the store.
+    """How a server listens. workers: processes that share the ports and the store.
 
-    tls_cert, tls_key: files in PEM; the key may be in the certificate's file.
-    keep_deletes_ms: delete markers stay so long; longer than `fsck` keeps rows of transactions.
+    tls_cert, tls_key: PEM files; the key may be in the certificate's file.
+    keep_deletes_ms: the lifetime of delete markers; it must exceed the time for which `fsck` keeps
+    transaction rows.
     """
 
     bind: str = "127.0.0.1"

@@ -1,8 +1,8 @@
-"""Thrift services on ports of this machine. It knows nothing of what the services are about.
+"""Thrift services on ports of this machine, independent of what the services do.
 
-A thread for each port that listens, and one for each connection. `stop` lets the requests end that
-have begun, and takes no others. Errors that a service does not declare become its
-TApplicationException, and harm nobody else.
+Each listening port has a thread, and so has each connection. `stop` lets running requests end and
+accepts no others. An error that a service does not declare becomes its TApplicationException, and
+affects no other client.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PAUSE_MS = 50
 
 
 def server_tls_context(options: Options) -> ssl.SSLContext | None:
-    """Return the TLS context of a server, None without TLS."""
+    """Return the TLS context of a server, or None without TLS."""
     if options.tls_cert is None:
         if options.tls_key is not None:
             raise InvalidRequestError("a TLS key needs its certificate: give --tls-cert")
@@ -40,7 +40,7 @@ def server_tls_context(options: Options) -> ssl.SSLContext | None:
 
 
 class Server:
-    """Serves connections of some listening sockets, in this process, from `start` to `stop`."""
+    """Serves the connections of some listening sockets in this process, from `start` to `stop`."""
 
     def __init__(
         self,
@@ -68,16 +68,14 @@ class Server:
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """The ports, in the order of the services."""
         return tuple(listening.getsockname()[1] for listening, _ in self._listening)
 
     def start(self) -> None:
-        """Begin to serve."""
         for listener in self._listeners:
             listener.start()
 
     def stop(self) -> bool:
-        """Accept nobody, finish what has begun, and return whether that ended within the grace."""
+        """Stop accepting, finish what has begun, and return whether that ended within the grace."""
         due_ms = self._clock.monotonic_ms() + self._limits.grace_ms
         with self._changed:
             self._stopping = True
@@ -106,7 +104,7 @@ class Server:
         self.stop()
 
     def _accept(self, listening: socket.socket, interface: ServedInterface) -> None:
-        # Other processes may accept from the same socket: it may not be shut to wake this thread.
+        # Other processes may share the socket, so this thread cannot be woken by shutting it down.
         listening.setblocking(False)
         poll = select.poll()
         poll.register(listening, select.POLLIN)
@@ -117,13 +115,13 @@ class Server:
                 connected, _ = listening.accept()
             except BlockingIOError:
                 continue  # another process was faster
-            except OSError as error:  # such as no more file descriptors
+            except OSError as error:  # such as no free file descriptors
                 self._tell(annotate("cannot accept a connection", cause=str(error)))
                 self._clock.sleep_ms(PAUSE_MS)
                 continue
             try:
                 self._welcome(connected, interface)
-            except Exception as error:  # noqa: BLE001  (the port is there for the next one)
+            except Exception as error:  # noqa: BLE001  (keep the port open)
                 self._tell("cannot serve a connection: closed it", error)
                 connected.close()
 

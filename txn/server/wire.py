@@ -1,10 +1,11 @@
-"""Thrift requests out of untrusted bytes: framed or not, binary or compact.
+"""Parse Thrift requests from untrusted bytes: framed or not, binary or compact.
 
-The Cython protocols of thriftpy2 believe every length that they read; this reader believes none. It
-checks each against what is left of the message, and takes memory only as the bytes arrive. Values
-are read as the interface says; a field or element of another type is skipped, as Thrift does.
-`Malformed`: the place in the stream is lost. `RequestRefused`: the message was read, and may be
-answered. The first bytes of a connection tell how it is spoken; it stays so.
+The Cython protocols of thriftpy2 trust every length that they read; this reader trusts none. It
+checks each length against the rest of the message, and takes memory only as the bytes arrive.
+Values are read as the interface declares them; a field or element of another type is skipped, as in
+Thrift. `Malformed` means that the position in the stream is lost. `RequestRefused` means that the
+message was read and may be answered. The first bytes of a connection determine its protocol for
+good.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from thriftpy2.thrift import TApplicationException, TMessageType, TPayload, TTyp
 
 from txn.server.options import Limits
 
-ITEM_BYTES = 256  # what an element takes in memory, a small struct or so
+ITEM_BYTES = 256  # the memory of an element, such as a small struct
 PORTION = 65_536
 LONGEST_NAME = 256
 LENGTH = Struct(">i")
@@ -31,12 +32,12 @@ COMPACT_TYPES = (
     *(TType.STOP, TType.BOOL, TType.BOOL, TType.BYTE, TType.I16, TType.I32, TType.I64),
     *(TType.DOUBLE, TType.STRING, TType.LIST, TType.SET, TType.MAP, TType.STRUCT),
 )
-_WIRE = {TType.BINARY: TType.STRING}  # how a type of thriftpy2's own is told
-_SKIPPED = {TType.STRING: TType.BINARY}  # how a type is read that the interface does not have
+_WIRE = {TType.BINARY: TType.STRING}  # the wire types of thriftpy2's own types
+_SKIPPED = {TType.STRING: TType.BINARY}  # how to skip a type that the interface does not have
 
 
 class Malformed(Exception):
-    """The rest of this stream cannot be understood."""
+    """The rest of this stream cannot be parsed."""
 
 
 class RequestRefused(Exception):
@@ -48,13 +49,13 @@ class RequestRefused(Exception):
 
 
 class _Unknown(TPayload):
-    """A struct that the interface does not have: all its fields are skipped."""
+    """A struct that the interface does not have; all its fields are skipped."""
 
     thrift_spec: ClassVar[dict[int, Any]] = {}
 
 
 class WireCall(NamedTuple):
-    """A request: method, kind of message, its number, and the arguments, or why there are none."""
+    """A request: method, kind of message, number, and the arguments or why there are none."""
 
     name: str
     kind: int
@@ -63,10 +64,10 @@ class WireCall(NamedTuple):
 
 
 class Source:
-    """The bytes of one connection, as far as they have arrived; `at` is how far they are read.
+    """The bytes of one connection that have arrived; `at` is the read position.
 
-    receive: returns the next bytes, at most so many, b"" at the end of the stream.
-    charge: is told of memory before it is taken, and may refuse by raising.
+    receive: returns up to so many further bytes, b"" at the end of the stream.
+    charge: called before memory is taken; it may refuse by raising.
     """
 
     __slots__ = ("_charge", "_receive", "at", "data", "end", "items", "limits")
@@ -83,19 +84,18 @@ class Source:
         self.end = limits.message_bytes
 
     def begin(self) -> None:
-        """Forget the message before."""
         del self.data[: self.at]
         self.at = self.items = 0
         self.end = self.limits.message_bytes
 
     def arrives(self) -> bool:
-        """Wait for the first bytes of a message; False at the end of the stream."""
+        """Wait for the first bytes of a message; return False at the end of the stream."""
         if not self.data:
             self.data += self._receive(PORTION)
         return bool(self.data)
 
     def fetch(self, size: int) -> int:
-        """Make sure that so many bytes have arrived, and read them; return where they begin."""
+        """Wait for so many bytes and read them; return their position."""
         at = self.at
         stop = at + size
         if stop > self.end or size < 0:
@@ -110,17 +110,15 @@ class Source:
         return at
 
     def take(self, size: int) -> bytes:
-        """Read so many bytes."""
         at = self.fetch(size)
         return bytes(self.data[at : at + size])
 
     def peek(self, size: int) -> bytes:
-        """Return the next bytes without reading them."""
         self.at = at = self.fetch(size)
         return bytes(self.data[at : at + size])
 
     def frame(self) -> None:
-        """Wait for a whole frame; the message must be in it."""
+        """Wait for a whole frame; the message must be inside it."""
         (size,) = LENGTH.unpack_from(self.data, self.fetch(4))
         if not 0 < size <= self.limits.message_bytes:
             raise Malformed(f"frame is too long bytes={size} limit={self.limits.message_bytes}")
@@ -128,7 +126,7 @@ class Source:
         self.at = self.fetch(size)
 
     def count(self, size: int) -> int:
-        """Take note of so many items, each of which has at least a byte to come."""
+        """Count so many items, each of which needs at least one more byte."""
         if size < 0 or self.at + size > self.end:
             raise Malformed(f"more elements than bytes elements={size}")
         self.items += size
@@ -140,7 +138,7 @@ class Source:
 
 
 class WireReader:
-    """Values of an interface from a source, spelt as in the binary protocol."""
+    """Reads an interface's values from a source, in the binary protocol."""
 
     __slots__ = ("_refused", "source")
 
@@ -149,7 +147,7 @@ class WireReader:
         self._refused: RequestRefused | None = None
 
     def head(self) -> tuple[str, int, int]:
-        """Return a message's method, kind and number, with or without a version before it."""
+        """Return a message's method, kind and number, with or without a version before them."""
         first = self.integer(TType.I32)
         if first >= 0:
             name, kind = self.name(first), self.integer(TType.BYTE)
@@ -160,7 +158,7 @@ class WireReader:
         return name, kind, self.integer(TType.I32)
 
     def field(self, last: int) -> tuple[int, int]:
-        """Return the next field's type and number; the one before had the number `last`."""
+        """Return the next field's type and number; the previous one had the number `last`."""
         source = self.source
         wire = source.data[source.fetch(1)]
         if wire == TType.STOP:
@@ -169,8 +167,8 @@ class WireReader:
         return wire, I16.unpack_from(source.data, source.fetch(2))[0]
 
     def strings(self, made: TPayload) -> int:
-        """Read all strings of bytes that a struct begins with and that have arrived, of which there
-        are most, in one call; return the number of the last."""
+        """Read a struct's leading byte strings that have arrived, the most common case, in one
+        call; return the last one's number."""
         source = self.source
         data, at, number = source.data, source.at, 0
         limit, known, values = min(len(data), source.end), made.thrift_spec, made.__dict__
@@ -207,18 +205,16 @@ class WireReader:
         return self.integer(TType.I32)
 
     def elements(self) -> tuple[int, int]:
-        """Return the type of a list's elements, and how many there are."""
         wire = self.source.data[self.source.fetch(1)]
         return wire, self.source.count(self.length())
 
     def entries(self) -> tuple[int, int, int]:
-        """Return the types of a map's keys and values, and how many there are."""
         at = self.source.fetch(2)
         key, value = self.source.data[at], self.source.data[at + 1]
         return key, value, self.source.count(self.length())
 
     def call(self, methods: Mapping[str, type[TPayload]]) -> WireCall:
-        """Read a message: a method's arguments, or why it cannot be called."""
+        """Read a message: a method's arguments, or the reason why it cannot be called."""
         self._refused = None
         name, kind, sequence = self.head()
         method = methods.get(name)
@@ -235,7 +231,7 @@ class WireReader:
         return WireCall(name, kind, sequence, arguments)
 
     def struct(self, kind: Any, depth: int) -> TPayload:
-        """Read a struct; the message is refused where it lacks a required field."""
+        """Read a struct; refuse the message if a required field is missing."""
         if depth <= 0:
             raise self._make_depth_error()
         made: TPayload = kind()
@@ -256,7 +252,7 @@ class WireReader:
         return made
 
     def _value(self, kind: int, spec: Any, depth: int) -> Any:
-        """Read a value of this type on the wire. spec: the interface's types in it, if any."""
+        """Read a value of this wire type. spec: the interface's types in it, if any."""
         match kind:
             case TType.BINARY:
                 return self.source.take(self.length())
@@ -309,7 +305,6 @@ class WireReader:
         return {}
 
     def _skip(self, wire: int, depth: int) -> None:
-        """Read a value of any type and forget it."""
         if wire == TType.BINARY:  # thriftpy2's own, never on the wire
             raise Malformed(f"unknown type type={wire}")
         self._value(_SKIPPED.get(wire, wire), None, depth)
@@ -321,7 +316,6 @@ class WireReader:
         self._refused = self._refused or RequestRefused(kind, message)
 
     def name(self, size: int) -> str:
-        """Read the name of a method."""
         if not 0 <= size <= LONGEST_NAME:
             raise Malformed(f"not a method's name bytes={size}")
         return self.source.take(size).decode(errors="replace")
@@ -391,7 +385,6 @@ class Compact(WireReader):
         return _compact_type(both >> 4), _compact_type(both & 15), size
 
     def _varint(self, bits: int) -> int:
-        """Return a number of seven bits a byte."""
         source, number = self.source, 0
         for shift in range(0, bits, 7):
             byte = source.data[source.fetch(1)]
@@ -402,7 +395,7 @@ class Compact(WireReader):
 
 
 def open_reader(source: Source) -> tuple[WireReader, bool]:
-    """Tell by the first bytes of a connection how it is spoken on it, and whether in frames."""
+    """Return the reader for a connection's first bytes, and whether it uses frames."""
     start = source.peek(2)
     if start[0] == COMPACT:
         return Compact(source), False
@@ -413,7 +406,7 @@ def open_reader(source: Source) -> tuple[WireReader, bool]:
         return Compact(source), True
     if start[4] & 0x80 or start[4] == 0:
         return WireReader(source), True
-    return WireReader(source), False  # without a version: the length of the name, then the name
+    return WireReader(source), False  # no version: the length of the name, then the name
 
 
 def _compact_type(nibble: int) -> int:

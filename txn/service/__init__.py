@@ -1,1 +1,1 @@
-"""The Transactional service: one wire, both ends."""
+"""The Transactional service: both ends of its wire."""

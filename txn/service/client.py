@@ -1,12 +1,12 @@
 """The engine behind `txn://host:port`: a client that commits through a server, without a store.
 
-A commit is sent once. Where its answer is lost, nothing is sent again but a request with a `once`
-token, of which at most one commits; otherwise the server is asked for the transactions that carry
-the request's name. What only the server knows, such as conflicts, is settled there.
+A commit is sent once. If its answer is lost, the client sends it again only if it has a `once`
+token, of which at most one commits. Otherwise the client asks the server for transactions with the
+request's name. The server handles everything that only it knows, such as conflicts.
 
-A call with a deadline has ended `ANSWER_MS` and `SETTLE_MS` after it, whatever the server does; one
-without, after the `timeout_ms` of the URI, `PATIENCE_MS` and `SETTLE_MS`. A read writes nothing: it
-fails with DeadlineError or NotApplied, and never leaves anything open.
+A call with a deadline ends at most `ANSWER_MS` and `SETTLE_MS` after it, whatever the server does.
+A call without one ends after the URI's `timeout_ms`, `PATIENCE_MS` and `SETTLE_MS`. A read writes
+nothing: it fails with DeadlineError or NotApplied, and leaves nothing open.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ from txn.tracing import Trace, begin_traces, list_headers
 
 NAME = b"request."
 LATE = "deadline passed before anything was sent"
-PATIENCE_MS = 10_000  # for what became of a commit that has no deadline
+PATIENCE_MS = 10_000  # to find the outcome of a commit without a deadline
 ANSWER_MS = 1_000  # how long after a deadline its answer may come
-SETTLE_MS = 500  # and then what became of it
-APART_MS = 500  # how far the deadlines of a batch may lie apart: all wait for the last one
+SETTLE_MS = 500  # and then its outcome
+APART_MS = 500  # deadlines in a batch differ by at most this: all wait for the last one
 
 
 @dataclass(slots=True, eq=False)
 class _Sent:
-    """A request whose result goes to a future. result: None: it is not known, nor was it tried."""
+    """A request with a future for its result. result: None if it is still unknown."""
 
     request: Request
     ack: Ack
@@ -73,20 +73,20 @@ class _Sent:
 
 
 def _can_join(one: _Sent, other: _Sent) -> bool:
-    """Whether both may be in one batch, at whose end both are told."""
+    """Return True if both may share a batch, whose end reports both results."""
     if one.due_ms is None or other.due_ms is None:
         return one.ack == other.ack and one.due_ms is other.due_ms
     return one.ack == other.ack and abs(one.due_ms - other.due_ms) <= APART_MS
 
 
 def connect_server(uri: str, clock: Clock | None = None) -> RemoteBackend:
-    """Return the backend of a server's URI. Nothing is sent yet."""
+    """Return the backend of a server's URI, without sending anything yet."""
     gateway, token = parse_server(split_uri(uri))
     return RemoteBackend(gateway, token=token, clock=clock)
 
 
 class RemoteBackend:
-    """Commits and reads by a server. Safe to share between threads, and across fork."""
+    """Commits and reads through a server; safe for threads and across fork."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class RemoteBackend:
         start_in_each_process(self._start)
 
     def _start(self) -> None:
-        # Futures of the parent of a fork end there.
+        # After a fork, the parent's futures end there.
         concurrent_batches = self.pace.policy.concurrent_batches
         self._group_commit = GroupCommit(
             self._commit_batch,
@@ -118,8 +118,8 @@ class RemoteBackend:
 
     @property
     def context(self) -> Context:
-        """The server's store and transaction table, and the clock and chance here; how often a
-        commit is tried is the server's policy."""
+        """The server's store and transaction table, with this client's clock and rng. The server's
+        policy limits the tries of a commit."""
         if self._database is None:
             found = self._service.call("database", repeat=True)
             if found.protocol not in PROTOCOLS:
@@ -130,10 +130,10 @@ class RemoteBackend:
         return Context(store, table, self._clock, self._rng, self.pace.policy, silent, rules)
 
     def check_key(self, key: Key, deadline_ms: int | None = None) -> None:
-        """Leave it to the server, which knows its tables and families."""
+        """Do nothing: the server knows its tables and families."""
 
     def check_request(self, request: Request, deadline_ms: int | None) -> None:
-        """Leave it to the server, which knows its tables and families."""
+        """Do nothing: the server knows its tables and families."""
 
     def commit(
         self,
@@ -143,8 +143,7 @@ class RemoteBackend:
         deadline_ms: int | None,
         known: Snapshot,
     ) -> Committed:
-        """Commit by the server. Where the outcome is unknown the error carries the name of the
-        request, for which `outcome` can be asked."""
+        """Commit through the server. An unknown outcome raises an error with the request's name."""
         traces = begin_traces([request], remote=True)
         with _end_traces(traces) as results:
             (headers,) = list_headers(traces)
@@ -160,8 +159,8 @@ class RemoteBackend:
         name = self._name()
 
         def send(most_ms: int | None = None) -> Committed:
-            """Send it with what is left of its time, and wait little longer for the reply; for one
-            that has no time of its own, at most for most_ms."""
+            """Send the request with the rest of its time, and wait little longer for the reply;
+            without a deadline, wait at most most_ms."""
             left_ms = self._left_ms(due_ms)
             done: Committed = self._service.call(
                 *("commit", request.mutations, request.assertions),
@@ -214,7 +213,6 @@ class RemoteBackend:
         ]
 
     def _send_many(self, requests: Sequence[TimedRequest], ack: Ack) -> list[Committed | TxnError]:
-        """Send requests that are not late."""
         name, sent_ms = self._name(), self._clock.monotonic_ms()
         times = [each.deadline_ms for each in requests if each.deadline_ms is not None]
         wait_ms = max(times) + ANSWER_MS if len(times) == len(requests) else None
@@ -231,7 +229,7 @@ class RemoteBackend:
         return [_judge(result, name_part(name, number)) for number, result in enumerate(results)]
 
     def submit(self, request: Request, ack: Ack, deadline_ms: int | None) -> Future[Committed]:
-        """Have one request committed soon, in one request to the server with others."""
+        """Queue a request, to be committed soon in one server request with others."""
         due_ms = self._due_ms(deadline_ms)
         future: Future[Committed] = Future()
         weight = len(encode_buffer(request, 0))
@@ -252,12 +250,12 @@ class RemoteBackend:
         results: list[Committed | TxnError]
         try:
             results = self._commit_many(requests, batch[0].ack)
-        except InvalidRequestError:  # one of them; nothing was written: each is told its own
+        except InvalidRequestError:  # one is invalid; nothing was written: each gets its own error
             results = [self._try(each) for each in batch]
         except Exception as error:
             for each in batch:
                 each.result = error
-            if not isinstance(error, TxnError):  # a mistake of ours
+            if not isinstance(error, TxnError):  # a bug of ours
                 raise
             return
         for each, result in zip(batch, results, strict=True):
@@ -274,19 +272,18 @@ class RemoteBackend:
             return error
 
     def read(self, keys: Sequence[Key], deadline_ms: int | None = None) -> Snapshot:
-        """Return the keys' cells as of one instant."""
         cells: Snapshot = self._call_read("read", deadline_ms, keys) if keys else {}
         return cells
 
     def look(
         self, keys: Sequence[Key], ticket: HotKeyTicket, deadline_ms: int | None = None
     ) -> Snapshot:
-        """Return the keys' cells as of one instant. What is in demand the server knows."""
+        """Return the keys' cells as of one instant; only the server knows the hot keys."""
         return self.read(keys, deadline_ms)
 
     def scan(self, wanted: Span, deadline_ms: int | None = None) -> Iterator[Row]:
-        """Yield the span's rows that have a value, a page at a time; the first one is asked for at
-        once. Between the pages the server keeps nothing."""
+        """Yield the span's rows with values page by page, the first one at once; the server keeps
+        no state in between."""
         due_ms = self._due_ms(deadline_ms)
         page = self._call_read("scan", deadline_ms, wanted)
 
@@ -303,7 +300,6 @@ class RemoteBackend:
     def view(
         self, keys: Sequence[Key], spans: Sequence[Span], deadline_ms: int | None = None
     ) -> tuple[Snapshot, list[dict[Key, Cell]]]:
-        """Return the cells of the keys, and those of each span, as of one instant."""
         if not spans:
             return self.read(keys, deadline_ms), []
         view: tuple[Snapshot, list[dict[Key, Cell]]]
@@ -326,7 +322,7 @@ class RemoteBackend:
             raise NotApplied(str(lost)) from lost
 
     def outcome(self, key: bytes) -> Outcome:
-        """Return what has become of a transaction, by its row key or the name of its request."""
+        """Return the outcome of a transaction, by its row key or its request's name."""
         outcome: Outcome
         if not key.startswith(NAME):
             outcome = self._call_read("outcome", None, key)
@@ -339,24 +335,21 @@ class RemoteBackend:
         return outcome
 
     def ensure_table(self, table: bytes, families: Collection[bytes]) -> None:
-        """Create the table and those of its families that are missing."""
         self._service.call("ensureTable", table, families, repeat=True)
 
     def flush(self) -> None:
-        """Wait for what was submitted. What was committed with ack="decided" is the server's to
-        complete."""
+        """Wait for everything submitted. The server completes the commits with ack="decided"."""
         self._group_commit.flush()
 
     def close(self) -> None:
-        """Flush, and close the connections."""
         self._group_commit.close()
         self._service.close()
 
     # ------------------------------------------------------------------------- lost answers
 
     def _send_again(self, send: Callable[[int], Committed], until_ms: int) -> Committed | None:
-        """Send a request with a `once` token again. Only a commit tells what became of the first:
-        it may still be under way where this one is refused."""
+        """Send a request with a `once` token again. Only a commit shows the outcome of the first
+        one: if this one is refused, the first may still be in progress."""
         for _ in SETTLING.tries(self._clock, self._rng, due_ms=until_ms):
             left_ms = until_ms - self._clock.monotonic_ms()
             if left_ms <= 0:
@@ -365,11 +358,9 @@ class RemoteBackend:
                 return send(left_ms)
             except StoreError:
                 continue
-            except TxnError:  # invalid, too: the first one may have been valid
+            except TxnError:  # even an invalid one: the first may have been valid
                 return None
         return None
-
-    # ------------------------------------------------------------------------------ details
 
     def _due_ms(self, deadline_ms: int | None) -> int | None:
         return None if deadline_ms is None else self._clock.monotonic_ms() + deadline_ms
@@ -417,7 +408,6 @@ def _end_traces(
 
 
 def _judge(result: Committed | TxnError, name: bytes) -> Committed | TxnError:
-    """Return what became of one request of many."""
     if isinstance(result, Committed):
         return result
     if isinstance(result, MaybeApplied) and not isinstance(result, TableUnavailable):

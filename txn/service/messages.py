@@ -1,9 +1,9 @@
 """The messages of the Transactional service, whose interface is transactional.thrift beside this
-file: one table of types, from which the codecs of each method's arguments and result are made.
+file. One table of types gives the codecs of each method's arguments and result.
 
-`encode` makes the message of a value, `decode` the value of a message; None stays None. A message
-that makes no sense raises InvalidRequestError. Errors of the library and exceptions of the wire
-stand for each other.
+`encode` turns a value into a message, and `decode` a message into a value; None stays None. An
+invalid message raises InvalidRequestError. The library's errors map to exceptions of the interface
+and back.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ ACKS: Mapping[Ack, int] = {"complete": IDL.Ack.COMPLETE, "decided": IDL.Ack.DECI
 OUTCOMES = {outcome: getattr(IDL.Outcome, outcome.name) for outcome in Outcome}
 KNOWN_OUTCOMES = {number: outcome for outcome, number in OUTCOMES.items()}
 REQUEST_LABEL = "txn.request"
-"""The label of a transaction that has the name that a client gave to its request."""
+"""The label of a transaction with the name of its client's request."""
 
 UNKNOWN_KIND = "the server's answer is of an unknown kind"
 
 
 class TimedRequest(NamedTuple):
-    """A request of a commitMany, with the time until its decision, and the headers of its span."""
+    """A request of a commitMany, with its time until the decision and its span's headers."""
 
     request: Request
     deadline_ms: int | None
@@ -68,7 +68,7 @@ class TimedRequest(NamedTuple):
 
 
 def name_part(name: bytes, number: int) -> bytes:
-    """Return the name of one request of many, whose name together is given."""
+    """Return the name of request `number` of a group with this name."""
     return b"%b/%d" % (name, number)
 
 
@@ -121,7 +121,7 @@ def _decode_values(messages: Sequence[Any]) -> dict[Key, Cell]:
 
 
 def encode_assertions(assertions: Iterable[Assertion]) -> list[Any]:
-    """Return assertions in the order of the wire: each part before what it is part of."""
+    """Return assertions in the order of the wire: each part before the whole."""
     messages: list[Any] = []
 
     def leaf(name: str, key: Key, operand: Operand) -> None:
@@ -137,7 +137,6 @@ def encode_assertions(assertions: Iterable[Assertion]) -> list[Any]:
 
 
 def decode_assertions(messages: Sequence[Any]) -> list[Assertion]:
-    """Return the assertions of a list in the order of the wire."""
     stack: list[Assertion] = []
     for node in messages:
         name = NAMES.get(node.kind, "")
@@ -199,13 +198,11 @@ Conversion = Callable[[Any], Any]
 
 
 class MessageCodec(NamedTuple):
-    """How values of a type and their messages become each other."""
-
     encode: Conversion
     decode: Conversion
 
 
-ENCODERS: Mapping[type[TxnError], Callable[[Any], Any]] = {  # the first that an error is one of
+ENCODERS: Mapping[type[TxnError], Callable[[Any], Any]] = {  # the first match counts
     InvalidRequestError: lambda error: IDL.Invalid(str(error)),
     CommitOutcomeUnknown: lambda error: IDL.OutcomeUnknown(error.transaction),
     ConflictError: _encode_conflict,
@@ -231,17 +228,14 @@ RESULTS = {field[2]: field[1] for field in IDL.Result.thrift_spec.values()}
 
 
 def encode_error(error: TxnError) -> Any:
-    """Return the exception of the wire that stands for an error."""
     return next(encode(error) for kind, encode in ENCODERS.items() if isinstance(error, kind))
 
 
 def decode_error(exception: Any) -> TxnError:
-    """Return the error that an exception of the wire stands for."""
     return DECODERS[type(exception)](exception)
 
 
 def encode_result(result: Committed | TxnError) -> Any:
-    """Return the message of one result of many."""
     if isinstance(result, Committed):
         return IDL.Result(TYPES[IDL.Committed].encode(result))
     exception = encode_error(result)
@@ -251,7 +245,7 @@ def encode_result(result: Committed | TxnError) -> Any:
 
 
 def decode_result(message: Any) -> Committed | TxnError:
-    """Return one result of many: a MaybeApplied where it is of an unknown kind."""
+    """Return one of several results; a MaybeApplied if its kind is unknown."""
     for kind, name in RESULTS.items():
         found = getattr(message, name)
         if found is not None:
@@ -268,8 +262,7 @@ PLAIN = MessageCodec(lambda value: value, lambda message: message)
 
 
 def _make_codec(struct: Any, make: Callable[..., Any]) -> MessageCodec:
-    """Return the codec of a type whose fields are those of a struct, in its order. make: what makes
-    a value of them."""
+    """Return the codec of a type with a struct's fields in order; `make` builds its values."""
     names = [name for _, name, *_ in struct.thrift_spec.values()]
     encoders, decoders = _list_codecs(struct)
 
@@ -283,7 +276,6 @@ def _make_codec(struct: Any, make: Callable[..., Any]) -> MessageCodec:
 
 
 def _list_codecs(struct: Any) -> tuple[list[Conversion | None], list[Conversion | None]]:
-    """Return what encodes each field of a struct, and what decodes it; None: it stays as it is."""
     codecs = [_find_codec(kind, *detail[:-1]) for kind, _, *detail in struct.thrift_spec.values()]
     plain = [codec is PLAIN for codec in codecs]
     return (
@@ -300,8 +292,7 @@ def _convert(conversions: list[Conversion | None], values: Sequence[Any]) -> lis
 
 
 def _find_codec(kind: int, detail: Any = None) -> MessageCodec:
-    """Return the codec of a type as thriftpy2 writes it: of a list the detail is the type of its
-    items, of a struct or an enum its class."""
+    """Return the codec of a thriftpy2 type. detail: a list's item type, or a class."""
     if kind != TType.LIST:
         return TYPES[detail] if isinstance(detail, type) else PLAIN
     item_kind, item_detail = detail if isinstance(detail, tuple) else (detail, None)
@@ -393,9 +384,8 @@ TYPES[IDL.Described] = MessageCodec(
 
 
 class RemoteMethod(NamedTuple):
-    """A method of the interface. encode: makes the message of its arguments, of which the options
-    are the last. decode: makes their values of their messages. result: the codec of its result, if
-    it has one."""
+    """A method of the interface. encode: makes the message of its arguments, options last. decode:
+    makes values of the arguments' messages. result: its codec, if any."""
 
     encode: Callable[[tuple[Any, ...]], Any]
     decode: Callable[[Sequence[Any]], list[Any]]

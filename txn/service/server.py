@@ -1,9 +1,9 @@
-"""The Transactional service: commits, atomic reads and outcomes, for clients without the store, and
-for recovery the cells as they are stored.
+"""The Transactional service: commits, atomic reads and outcomes for clients without the store, and
+stored cells for recovery.
 
-Each method is called with the messages of its arguments, as the interface declares them, and
-returns a message: `dispatch` decodes and encodes them. Every error is an exception of the interface
-that says what to do next. Where the server has a token, no request without it does anything.
+A method gets the messages of its arguments, as the interface declares them, and returns a message;
+`dispatch` decodes and encodes them. Every error is an exception of the interface that says what to
+do next. If the server has a token, a request without it has no effect.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ from txn.tracing import continue_trace, continue_traces, flush_traces
 
 NEAR_MS = 100  # how early a clock in ms may date a request's transaction
 MARGIN_MS = 64_000  # how far the server's clock may have been set since a request was sent
-MOST_SETTLED = 1_000_000  # as many as a request may have items
-SETTLE_MS = 10_000  # before the search for a request is given up
+MOST_SETTLED = 1_000_000  # the most items of a request
+SETTLE_MS = 10_000  # until the search for a request is given up
 PAGE_ROWS = 500
 PAGE_BYTES = 1_000_000
-PAGE_MS = 2_000  # before a page is sent as it is
+PAGE_MS = 2_000  # until an incomplete page is sent
 VIEW_BYTES = 64_000_000
 LONG = frozenset({"scan", "view", "storeScan", "storeCompact"})
 
@@ -69,8 +69,8 @@ Settled = tuple[Outcome, Committed | None]
 
 
 def dispatch(work: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a method of the interface of one that takes and returns values: check the token, which
-    comes with the options, decode the arguments, and encode the result or the error."""
+    """Make an interface method of one that takes and returns values: check the token in the
+    options, decode the arguments, and encode the result or the error."""
     method = METHODS[work.__name__]
 
     @wraps(work)
@@ -88,8 +88,7 @@ def dispatch(work: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Transactional:
-    """Carries out the requests of the service, in as many threads as there are clients. The methods
-    are those of the interface, transactional.thrift, which says what each of them does."""
+    """Carries out the service's requests; transactional.thrift documents them."""
 
     def __init__(
         self,
@@ -111,7 +110,6 @@ class Transactional:
 
     @property
     def service(self) -> ServedInterface:
-        """The interface, for a server."""
         return ServedInterface(IDL.Transactional, self, LONG)
 
     def flush(self) -> None:
@@ -120,7 +118,7 @@ class Transactional:
         flush_traces()
 
     def admit(self, options: Any) -> None:
-        """Raise Unauthorized unless the request has the token, if one is asked for."""
+        """Raise Unauthorized if the server has a token and the request does not."""
         if self._token is None:
             return
         if not hmac.compare_digest((options.token or "").encode(), self._token):
@@ -133,8 +131,7 @@ class Transactional:
         assertions: Sequence[Assertion] | None,
         options: Any,
     ) -> Committed:
-        """Apply all mutations if all assertions hold, and no key has come into the scanned ranges;
-        else none."""
+        """Apply all mutations if all assertions hold and the scanned ranges have no new keys."""
         within_ms, ack = options.withinMs, _ack(options)
         spans = [TYPES[IDL.Span].decode(span) for span in options.scanned or ()]
         check_deadline(within_ms)
@@ -228,7 +225,7 @@ class Transactional:
         return self._store.check_and_put(checks, durable=durable is not False)
 
     @dispatch
-    def storeScan(  # noqa: PLR0917  (they are the interface's)
+    def storeScan(  # noqa: PLR0917  (the interface's arguments)
         self,
         table: bytes,
         start: bytes,
@@ -258,10 +255,8 @@ class Transactional:
     def storeCompact(self, table: bytes, purge_before_ms: int, options: Any) -> None:
         self._store.compact(table, purge_before_ms)
 
-    # ------------------------------------------------------------------------------ details
-
     def _make_page(self, rows: Iterable[Row], is_reverse: bool = False) -> Page:
-        """Return the first rows that have cells, as many as fit, or are found in time."""
+        """Return the first rows with cells, limited by size and time."""
         clock, page, size = self._engine.context.clock, [], 0
         due_ms = clock.monotonic_ms() + PAGE_MS
         for row in rows:
@@ -274,10 +269,9 @@ class Transactional:
         return page, None
 
     def _find_requests(self, names: Sequence[bytes], ago_ms: int, options: Any) -> list[Settled]:
-        """Look for requests among the transactions that were begun since they were sent, the oldest
-        first: mostly the request is among the first rows, however many there are of others. Where
-        the clock was set meanwhile it is before these. An aborted attempt tells nothing: another
-        may follow."""
+        """Search for requests among the transactions begun since they were sent, oldest first: the
+        request is mostly among the first rows, however many others follow. If the clock was set
+        meanwhile, it comes before these. An aborted attempt is no answer, as another may follow."""
         within_ms = min(options.withinMs or SETTLE_MS, SETTLE_MS)
         settled: dict[str | None, Settled] = dict.fromkeys(
             map(_label, names), (Outcome.UNKNOWN, None)
@@ -295,7 +289,7 @@ class Transactional:
     def _judge_rows(
         self, name: bytes, ago_ms: int, within_ms: int
     ) -> Iterator[tuple[str | None, Outcome, Committed | None]]:
-        """Yield what rows tell of requests of this name, or of parts of it, until it is late."""
+        """Yield the outcomes in rows of requests with this name, until time is up."""
         context = self._engine.context
         clock, table = context.clock, context.table
         context = replace(context, policy=replace(context.policy, deadline_ms=within_ms))
@@ -308,13 +302,12 @@ class Transactional:
             if clock.monotonic_ms() >= due_ms:
                 return
             buffer = row.cells.get(column(table, row.row, b"buffer"))
-            # To decode each would take most of the time.
+            # Decoding each row would take most of the time.
             if buffer and _label(name).encode() in buffer.value and (told := _judge_row(row)):
                 yield told
 
 
 def _judge_row(row: Row) -> tuple[str | None, Outcome, Committed | None] | None:
-    """Return the name of the request of a transaction's row, and its outcome as the row has it."""
     found = decode_row(row)
     if found.buffer is None or found.status is None:
         return None
@@ -331,7 +324,6 @@ def _label(name: bytes) -> str:
 
 
 def _add_name(labels: Mapping[str, str], name: bytes | None) -> Mapping[str, str]:
-    """Return the labels with the name of the request, if it has one."""
     return labels if name is None else {**labels, REQUEST_LABEL: _label(name)}
 
 

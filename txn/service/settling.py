@@ -1,5 +1,4 @@
-"""What has become of commits whose answers were lost: the server is asked for the transactions that
-carry the requests' names."""
+"""Find the outcome of commits whose answers were lost, by the names of their requests."""
 
 from __future__ import annotations
 
@@ -20,15 +19,13 @@ Settled = tuple[Outcome, Committed | None]
 
 
 class Settler:
-    """Asks a server for requests that it was sent."""
-
     def __init__(self, service: RemoteService, clock: Clock, rng: random.Random) -> None:
         self._service = service
         self._clock = clock
         self._rng = rng
 
     def find_committed(self, name: bytes, sent_ms: int, until_ms: int) -> Committed | None:
-        """Look for a request's transactions; None: it is not known to be done."""
+        """Search for a request's transactions; return None if it is not known to be committed."""
 
         def ask_once(ago_ms: int, within_ms: int) -> list[Settled]:
             within = {"within_ms": within_ms, "withinMs": within_ms}
@@ -40,7 +37,7 @@ class Settler:
     def find_all_committed(
         self, name: bytes, sent_ms: int, count: int, until_ms: int, lost: MaybeApplied
     ) -> list[Committed | TxnError]:
-        """Look for the requests of a commitMany; what is not known to be done is unknown."""
+        """Search for the requests of a commitMany; the outcome of the others is unknown."""
 
         def ask_once(ago_ms: int, within_ms: int) -> list[Settled]:
             within = {"within_ms": within_ms, "withinMs": within_ms}
@@ -62,8 +59,8 @@ class Settler:
         sent_ms: int,
         until_ms: int,
     ) -> list[Committed | None]:
-        """Ask what has become of requests, again for as long as one is seen to be under way, or the
-        server is away; else a few times, since they may be on their way, or between attempts."""
+        """Ask for the outcome of requests. Repeat while one is in progress or the server is away;
+        otherwise only a few times, since they may be in flight or between attempts."""
         found: list[Settled] = []
         seen = 0
         for number in SETTLING.tries(self._clock, self._rng, due_ms=until_ms):

@@ -1,7 +1,7 @@
 """The store of a `txn serve`, `txn://host:port`, over its Transactional service.
 
-It is for recovery, which reads rows and ends what was begun, from another machine and with the
-server's token. Transactions are the server's own to carry out: see `txn.service.client`.
+It is for recovery from another machine, with the server's token: to read rows and end unfinished
+transactions. Transactions themselves go through `txn.service.client`.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from txn.stores.base import Feature
 from txn.stores.gateway import Gateway, GatewayError, Job, Pool, parse_gateway
 
 DEFAULT_PORT = 9092
-TIMEOUT_MS = 60_000  # more than a commit may take until it is decided
-UNKNOWN_METHOD = 1  # the type of the TApplicationException of a server that has no such method
+TIMEOUT_MS = 60_000  # longer than a commit may take to its decision
+UNKNOWN_METHOD = 1  # type of the TApplicationException for an unknown method
 
 
 def served_store(parts: SplitResult, clock: Clock) -> ServedStore:
-    """Return the store of the server of a URI. Nothing is sent yet."""
+    """Return the store of a URI's server, without sending anything yet."""
     return ServedStore(RemoteService(*parse_server(parts), clock))
 
 
 def parse_server(parts: SplitResult) -> tuple[Gateway, str | None]:
-    """Return where the server of a URI is, and the token it wants. The token is in no message."""
+    """Return the address of a URI's server, and its token. No error message contains the token."""
     options = parse_qsl(parts.query, keep_blank_values=True)
     tokens = [(name, value) for name, value in options if name in ("token", "token_file")]
     if len(tokens) > 1:
@@ -65,7 +65,7 @@ def parse_server(parts: SplitResult) -> tuple[Gateway, str | None]:
 
 
 class RemoteService:
-    """A server's Transactional service. Safe to share between threads, and across fork."""
+    """A server's Transactional service; safe for threads and across fork."""
 
     def __init__(self, gateway: Gateway, token: str | None, clock: Clock) -> None:
         self._token = token
@@ -79,8 +79,8 @@ class RemoteService:
         within_ms: int | None = None,
         **options: Any,
     ) -> Any:
-        """Send one request, and return its reply or raise the error of its exception. options: the
-        fields of the request's Options. repeat and within_ms are those of `Pool.run_one`."""
+        """Send one request; return its reply or raise the error of its exception. options: fields
+        of the request's Options. repeat, within_ms: those of `Pool.run_one`."""
         method = METHODS[name]
         request = method.encode((*values, IDL.Options(token=self._token, **options)))
 
@@ -147,10 +147,9 @@ class ServedStore:
         *,
         reverse: bool = False,
     ) -> Iterator[Row]:
-        """Yield the rows, a page at a time; between the pages the server holds nothing for us.
-
-        Where a server would take too long to find a page of rows that are not left out, it is asked
-        for all rows, and they are left out here."""
+        """Yield the rows page by page; the server keeps no state between pages. If the server would
+        take too long to find a page of rows that are not excluded, it sends all rows, and this
+        client excludes them."""
         check_exclusion(columns, exclude)
         following: bytes | None = start
         while following is not None:
@@ -167,7 +166,7 @@ class ServedStore:
                 start, stop = (start, following) if reverse else (following, stop)
 
     def atomically(self, work: Callable[[], None]) -> None:
-        """Run the function, one request after the other."""
+        """Run the function; each call is a request of its own."""
         work()
 
     def list_tables(self) -> list[bytes]:
@@ -181,13 +180,13 @@ class ServedStore:
     def ensure_table(
         self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
     ) -> None:
-        """Create what is missing; splits mean nothing on one machine."""
+        """Create what is missing; splits have no effect on one machine."""
         self._call("storeEnsure", table, families, repeat=True)
 
     def find_splits(
         self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
     ) -> list[bytes]:
-        """Return none: one server reads it all."""
+        """Return none, as one server reads everything."""
         return []
 
     def compact(self, table: bytes, purge_before_ms: int) -> None:
@@ -206,8 +205,8 @@ class ServedStore:
 
 
 def _decode_refusal(refused: GatewayError, server: str) -> TxnError:
-    """Return the error that a server's exception stands for. An exception that is not one of the
-    interface is the server's own failure, at any point of the work, or an unknown method."""
+    """Return the error for a server's exception. An exception outside the interface is a failure of
+    the server at any point of the work, or an unknown method."""
     cause = refused.__cause__
     if type(cause) in DECODERS:
         return decode_error(cause)

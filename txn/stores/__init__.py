@@ -1,17 +1,15 @@
-"""Opening a store by its URI: one dict from scheme to factory.
+"""Open a store by its URI: one dict maps each scheme to its factory.
 
 memory://                       a fresh store in this process
-memory://name                   the one of this name, for as long as the process lives
-embedded:///path                a directory; its options, and what they are if they are not given:
-                                sync=on: off survives the death of processes only
-                                mode=rw: ro writes nothing, as where files may not be written
-                                max_readers=1024: how many threads of all processes read at once
-hbase://zk1,zk2:2181            HBase by its own RPC; its options are in
-                                `txn.stores.hbase.native.target`
-hbase+thrift2://host:port       HBase through its Thrift 2 gateway; its options are in
-                                `txn.stores.gateway`
+memory://name                   a named store that lives as long as the process
+embedded:///path                a directory; its options and their defaults:
+                                sync=on: `off` survives the death of processes only
+                                mode=rw: `ro` never writes, for files that must not be written
+                                max_readers=1024: concurrent reader threads of all processes
+hbase://zk1,zk2:2181            HBase by its own RPC; options in `txn.stores.hbase.native.target`
+hbase+thrift2://host:port       HBase through its Thrift 2 gateway; options in `txn.stores.gateway`
 hbase+thrift1://host:port       HBase through its Thrift 1 gateway
-txn://host:port                 what a `txn serve` has, for recovery; its options are in
+txn://host:port                 the store of a `txn serve`, for recovery; options in
                                 `txn.service.store`
 """
 
@@ -53,10 +51,7 @@ _EMBEDDED: dict[str, Option] = {
 
 def open_store(uri: str, clock: Clock | None = None, *, create: bool = True) -> Store:
     """Open the store that the URI names; InvalidRequestError says what is wrong with a bad one.
-
-    create: whether an embedded store that does not exist is made. Otherwise it is an
-    InvalidRequestError, and nothing is written.
-    """
+    Without create, an absent embedded store is an InvalidRequestError and nothing is written."""
     parts, clock = split_uri(uri), clock or SystemClock()
     if parts.scheme in _LOCAL:
         return LocalStore(open_ordered(uri, create=create), clock)
@@ -70,7 +65,7 @@ def open_store(uri: str, clock: Clock | None = None, *, create: bool = True) -> 
 
 
 def open_ordered(uri: str, *, create: bool = True) -> OrderedStore:
-    """Open the keys and values beneath a store on this machine; see `open_store`."""
+    """Open the ordered key-value store beneath a store on this machine; see `open_store`."""
     parts = split_uri(uri)
     match parts.scheme:
         case "memory":
@@ -122,8 +117,7 @@ def _open_remote(parts: SplitResult, clock: Clock) -> Store:
 
 
 def _guess_uri(parts: SplitResult, place: str) -> str | None:
-    """Return what is meant by a URI of no scheme that is known, if that can be guessed."""
-    if not place or fullmatch(r"[\w.-]+:\d+", place):  # a server, but nobody knows which kind
+    if not place or fullmatch(r"[\w.-]+:\d+", place):  # a server of an unknown kind
         return None
     if parts.scheme in {"", "file"}:
         return _make_embedded_uri(parts.path if parts.scheme else place)
@@ -136,5 +130,5 @@ def _make_embedded_uri(path: str) -> str:
 
 
 def _show_place(parts: SplitResult) -> str:
-    """Return the URI without its options, one of which may be a token."""
+    """Return the URI without its options, because one of them may be a token."""
     return show_uri(parts._replace(query=""))

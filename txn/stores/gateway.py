@@ -1,12 +1,10 @@
-"""Connections to one Thrift gateway of HBase, the requests of a call over them in parallel, and the
-URI that says how to make them.
+"""Connections to one Thrift gateway of HBase, parallel requests over them, and the gateway's URI.
 
-Requests are sent and their replies received in two steps. No threads: a call sends its requests on
-as many connections as are free, several ahead on each where their replies are short, then reads the
-replies in the order of sending. A gateway reads a connection's next request when it has answered
-the one before. A connection that failed, or whose reply was not read, is thrown away. What happened
-before a request was sent is NotApplied; what goes wrong in sending it, or until its reply has been
-read, is MaybeApplied. Every wait ends at the deadline of the call that waits.
+A call needs no threads. It sends its requests on all free connections, several ahead on each if the
+replies are short, and then reads the replies in the same order. A gateway reads a connection's next
+request after it has answered the previous one. A connection that failed, or has an unread reply, is
+thrown away. A failure before a request was sent is NotApplied; a later one, until its reply has
+been read, is MaybeApplied. Every wait ends at the deadline of its call.
 
 hbase+thrift2://host:9090?transport=framed&protocol=compact&pool=16&timeout_ms=30000&tls=on&ca=file
 """
@@ -43,33 +41,32 @@ from txn.stores.wire import Wire, connect_socket, trust
 
 DEFAULT_PORT = 9090
 BUFFER = 16_384
-AHEAD_BYTES = 32_768  # what a socket takes in while nobody reads from it, and more
+AHEAD_BYTES = 32_768  # a socket buffers at least this much while its peer does not read
 CALL, EXCEPTION = TMessageType.CALL, TMessageType.EXCEPTION
-IDLE_MS = 1_000  # a connection that rested for longer may have been closed by the gateway
+IDLE_MS = 1_000  # the gateway may have closed a connection that was idle for longer
 
 T = TypeVar("T")
 
 Request = tuple[str, TPayload]
-"""The name of a method of the service, and its arguments."""
+"""A method name of the service and its arguments."""
 
 Job = Generator[Request, Any, T]
-"""Requests that are sent one after the other: it yields each, gets its reply, returns a result."""
+"""Requests in sequence: a generator yields each request, gets its reply and returns a result."""
 
 
 class GatewayError(Exception):
-    """The gateway answered a request with an error, its cause; the connection is as good as new.
-    table: which the request was about, if it was about one."""
+    """An error reply of the gateway, with its cause; the connection stays usable."""
 
     table: bytes | None = None
 
 
 class Garbled(OSError):
-    """What came is no reply of Thrift's to the request; the connection is of no more use."""
+    """The received bytes are no valid Thrift reply; the connection is useless."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """Where a gateway is and how it wants to be spoken to. The defaults are HBase's own."""
+    """The address and options of a gateway. The defaults are HBase's own."""
 
     host: str
     port: int = DEFAULT_PORT
@@ -111,21 +108,18 @@ _OPTIONS: dict[str, Option] = {
 
 
 def make_requests(service: ModuleType) -> Callable[..., Request]:
-    """Return the function that makes a request of a method's name and its arguments."""
+    """Return the function that builds a request from a method name and its arguments."""
     kinds = {name: getattr(service, name + "_args") for name in service.thrift_services}
     return lambda name, *arguments: (name, kinds[name](*arguments))
 
 
 def run_request(request: Request) -> Job[None]:
-    """A job of one request, whose reply says nothing."""
     yield request
 
 
 class Connection:
-    """A socket to a gateway. `busy` while there is a request whose reply has not been read.
-
-    used_ms: when a reply was last waited for, or when it was opened, by the monotonic clock.
-    """
+    """A socket to a gateway; `busy` while a reply has not been read. used_ms: the monotonic time
+    when it was opened or last waited for a reply."""
 
     __slots__ = (
         *("_answered", "_is_framed", "_monotonic_ms"),
@@ -140,7 +134,7 @@ class Connection:
         tls: ssl.SSLContext | None,
         due_ms: int,
     ) -> None:
-        """Connect; OSError (which covers time-outs and TLS) where that fails."""
+        """Connect; raise OSError (which covers time-outs and TLS) on failure."""
         self._monotonic_ms = clock.monotonic_ms
         self.used_ms = clock.monotonic_ms()
         within_ms = min(gateway.connect_ms, due_ms - self.used_ms)
@@ -155,17 +149,16 @@ class Connection:
         self._protocol: Any = protocol(self._transport)
         self._results = results
         self._sent = self._answered = 0
-        self._tables: deque[object] = deque()  # of the requests whose replies are missing
+        self._tables: deque[object] = deque()  # of the requests without a reply
 
     @property
     def busy(self) -> bool:
-        """Whether a reply is missing."""
         return self._sent != self._answered
 
     def send(self, request: Request, due_ms: int, *, is_last: bool = True) -> None:
-        """Send a request. While a reply is missing, only one that the gateway can take without
-        reading it, which is one of at most `AHEAD_BYTES`; or any, if few and short ones are.
-        is_last: send it now; others wait for `flush`, but for a frame, which never does."""
+        """Send a request. While a reply is missing, send only a request that the gateway can buffer
+        unread: one of at most `AHEAD_BYTES`, or any if they are few and short. is_last: send now;
+        otherwise wait for `flush`, except that a frame is always sent at once."""
         name, arguments = request
         self._sent = sequence = self._sent + 1
         self._tables.append(next(iter(arguments.__dict__.values()), None))
@@ -178,13 +171,13 @@ class Connection:
             self._transport.flush()
 
     def flush(self) -> None:
-        """Send the requests that wait for it, together."""
+        """Send the buffered requests together."""
         if not self._is_framed:
             self._transport.flush()
 
     def receive(self, due_ms: int) -> Any:
-        """Wait for the next reply and return its value. Raises GatewayError where it is an error,
-        Garbled where it is none, and OSError where it does not come."""
+        """Wait for the next reply and return its value. Raise GatewayError if it is an error,
+        Garbled if it is invalid, and OSError if it does not come."""
         self.used_ms = self._monotonic_ms()
         self._wire.limit(self.used_ms, due_ms)
         protocol = self._protocol
@@ -195,7 +188,7 @@ class Connection:
             protocol.read_message_end()
         except OSError:
             raise
-        except Exception as cause:  # whatever the driver stumbles over in such bytes
+        except Exception as cause:  # the driver may raise anything on such bytes
             raise Garbled(f"not a reply: {type(cause).__name__}: {cause}") from cause
         if sequence != self._answered + 1:
             raise ConnectionError("the reply is another request's")
@@ -215,7 +208,7 @@ class Connection:
         return found
 
     def rests_well(self, now_ms: int) -> bool:
-        """Whether it may carry the next request, as far as can be known without sending one."""
+        """Return True if it seems able to carry the next request, without sending one."""
         if self._sent != self._answered:
             return False
         return now_ms - self.used_ms < IDLE_MS or not self._wire.is_readable()
@@ -226,8 +219,7 @@ class Connection:
 
 
 class Pool:
-    """At most `gateway.pool` connections to a Thrift service. Safe for many threads, and across
-    fork."""
+    """At most `gateway.pool` connections to a Thrift service; safe for threads and across fork."""
 
     def __init__(self, gateway: Gateway, service: ModuleType, clock: Clock) -> None:
         self.gateway = gateway
@@ -241,9 +233,9 @@ class Pool:
         start_in_each_process(self._start)
 
     def _start(self) -> None:
-        for connection in self._idle:  # of the parent: two processes would mix their replies
+        for connection in self._idle:  # the parent's: two processes would mix up their replies
             connection.close()
-        self._lock = RLock()  # for all that follows; entered faster than a Condition is
+        self._lock = RLock()  # for all fields below; faster to enter than a Condition
         self._changed = Condition(self._lock)
         self._idle = []
         self._open = self._waiting = 0
@@ -258,26 +250,24 @@ class Pool:
     ) -> list[T]:
         """Run the jobs and return their results, in order.
 
-        repeat: whether they may be run once more where a connection broke. ahead: how many
-        requests a connection may have unanswered; more than one only where all replies are short.
-        connections: on how many connections at most.
-        Raises GatewayError where the gateway answered with an error, after which the other jobs may
-        have taken effect.
+        repeat: jobs may run once more if a connection breaks.
+        ahead: unanswered requests per connection; more than one only if all replies are short.
+        connections: the most connections to use.
+        Raises GatewayError if the gateway answered with an error; other jobs may have taken effect.
         """
         return self._try(lambda *times: self._run(jobs(), ahead, connections, *times), repeat)
 
     def run_one(
         self, job: Callable[[], Job[T]], *, repeat: bool, within_ms: int | None = None
     ) -> T:
-        """Run a single job as `run` does. within_ms: how long to wait for it, where that is less
-        than the gateway's."""
+        """Run a single job as `run` does. within_ms: a time limit shorter than the gateway's."""
         return self._try(lambda *times: self._run_alone(job(), *times), repeat, within_ms)
 
     def run_beside(self, jobs: Sequence[Job[T]], work: Callable[[], None]) -> list[T] | None:
         """Run a function after the first requests are sent and before their replies are read.
 
-        None where the jobs failed, or would have taken the last free connection: a caller that
-        waits for one while holding another might wait for ever.
+        Return None if the jobs failed, or would have taken the last free connection: a caller that
+        holds one connection and waits for another might wait for ever.
         """
         flight = Flight(self._take_spare(len(jobs)), jobs, self._due_ms(self._clock.monotonic_ms()))
         has_begun = False
@@ -293,7 +283,7 @@ class Pool:
             self._give_back(flight.connections)
 
     def close(self) -> None:
-        """Close the connections at rest now, and those in use when they come back."""
+        """Close the idle connections now, and the busy ones when they are returned."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -303,7 +293,6 @@ class Pool:
     def _try(
         self, attempt: Callable[[int, int], T], repeat: bool, within_ms: int | None = None
     ) -> T:
-        """Make an attempt, which is told the time and its deadline, and perhaps another one."""
         now_ms = self._clock.monotonic_ms()
         due_ms = self._due_ms(now_ms, within_ms)
         while True:
@@ -331,7 +320,6 @@ class Pool:
             self._give_back(connections)
 
     def _run_alone(self, job: Job[T], now_ms: int, due_ms: int) -> T:
-        """Run a single job, which is what most calls are."""
         connection = self._take_connection(now_ms, due_ms)
         try:
             request = next(job)
@@ -355,7 +343,6 @@ class Pool:
     # ---------------------------------------------------------------- lending connections
 
     def _take_connection(self, now_ms: int, due_ms: int) -> Connection:
-        """Take a connection at rest, or a new one, or wait for either."""
         with self._lock:
             while not (connection := self._find_idle(now_ms)):
                 if self._closed:
@@ -367,9 +354,8 @@ class Pool:
         return connection or self._connect(due_ms)
 
     def _take_connections(self, wanted: int, now_ms: int, due_ms: int) -> list[Connection]:
-        """Take at least one connection, waiting for it, and up to half of what is free beside it:
-        where many threads are at work, each does best with its requests one after the other. On an
-        error do with fewer."""
+        """Take at least one connection, waiting for it, and up to half of the other free ones: with
+        many busy threads, each does best with sequential requests. On an error, use fewer."""
         connections = [self._take_connection(now_ms, due_ms)]
         try:
             with self._lock:
@@ -384,7 +370,6 @@ class Pool:
         return connections
 
     def _take_another(self, now_ms: int, due_ms: int) -> Connection | None:
-        """Take a connection at rest, or a new one, if there is one without waiting."""
         with self._lock:
             connection = self._find_idle(now_ms)
             if connection or self._open >= self.gateway.pool:
@@ -393,8 +378,7 @@ class Pool:
         return self._connect(due_ms)
 
     def _take_spare(self, wanted: int) -> list[Connection]:
-        """Take connections that are at rest, unless all others belong to callers of this, who may
-        wait for one more."""
+        """Take idle connections, unless callers of this method would then hold all."""
         connections: list[Connection] = []
         now_ms = self._clock.monotonic_ms()
         with self._lock:
@@ -404,7 +388,6 @@ class Pool:
         return connections
 
     def _find_idle(self, now_ms: int) -> Connection | None:
-        """Take a connection that is at rest, the one that was used last."""
         while self._idle:
             connection = self._idle.pop()
             if connection.rests_well(now_ms):
@@ -414,7 +397,6 @@ class Pool:
         return None
 
     def _wait(self, due_ms: int) -> int:
-        """Wait until one comes free, or may be opened; return the time."""
         left_ms = due_ms - self._clock.monotonic_ms()
         self._waiting += 1
         try:
@@ -441,7 +423,6 @@ class Pool:
         return len(self._idle) + self.gateway.pool - self._open
 
     def _connect(self, due_ms: int) -> Connection:
-        """Open a connection that has been counted already."""
         try:
             return Connection(self.gateway, self._results, self._clock, self._tls, due_ms)
         except BaseException as error:
@@ -455,8 +436,6 @@ class Pool:
 
 
 class Flight(Generic[T]):
-    """Jobs on their way over some connections."""
-
     __slots__ = ("_due_ms", "_flying", "_results", "_waiting", "connections")
 
     def __init__(
@@ -469,8 +448,7 @@ class Flight(Generic[T]):
         self._results: list[Any] = [None] * len(jobs)
 
     def start(self, ahead: int = 1) -> bool:
-        """Send the first requests, up to so many on a connection, which go out together; return
-        whether there are any."""
+        """Send the first requests together, up to `ahead` per connection; return True if any."""
         share = -(-len(self._waiting) // max(1, len(self.connections)))
         for connection in self.connections:
             for _ in range(min(ahead, share)):
@@ -479,7 +457,7 @@ class Flight(Generic[T]):
         return bool(self._flying)
 
     def finish(self) -> list[T]:
-        """Read the replies, the oldest request's first, and send what follows them."""
+        """Read the replies, oldest request first, and send the requests that follow."""
         flying, due_ms = self._flying, self._due_ms
         while flying:
             connection, index, job = flying.popleft()
@@ -494,7 +472,6 @@ class Flight(Generic[T]):
         return self._results
 
     def _begin_next(self, connection: Connection, *, is_last: bool = True) -> None:
-        """Send the first request of the next job that has one; one that has none is done."""
         while self._waiting:
             index, job = self._waiting.popleft()
             try:

@@ -1,6 +1,6 @@
 """The store contract over tables on this machine: `memory://` and `embedded:///path?sync=off`.
 
-`memory://` is what every other store is compared with. `embedded://` keeps its cells in a directory
+`memory://` is the reference for every other store. `embedded://` keeps its cells in a directory
 that many processes may use at once.
 """
 
@@ -24,7 +24,7 @@ UNAVAILABLE: frozenset[Reason] = frozenset(
 
 
 class LocalStore:
-    """Tables kept by an ordered key-value store in this process."""
+    """Tables in an ordered key-value store of this process. Each call is one local transaction."""
 
     __slots__ = ("_ordered", "_tables")
 
@@ -39,7 +39,7 @@ class LocalStore:
     def read(
         self, *groups: Collection[Key], beside: Callable[[], None] | None = None
     ) -> dict[Key, Cell | None]:
-        """Read all the groups in one instant, rows and all, after what is to be done beside."""
+        """Run `beside`, then read all groups in one instant."""
         if beside is not None:
             beside()
         try:
@@ -48,21 +48,18 @@ class LocalStore:
             _raise_meaning(error)
 
     def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
-        """Read in one local transaction."""
         try:
             return self._tables.read_versions(keys, count)
         except Refused as error:
             _raise_meaning(error)
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
-        """Write all the edits in one local transaction."""
         try:
             self._tables.write(edits, durable=durable)
         except Refused as error:
             _raise_meaning(error)
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
-        """Carry out the checks one after the other in one local transaction."""
         try:
             return self._tables.check_and_put(checks, durable=durable)
         except Refused as error:
@@ -78,32 +75,29 @@ class LocalStore:
         *,
         reverse: bool = False,
     ) -> Iterator[Row]:
-        """Yield the rows of some hundreds at a time; nothing is held between them."""
+        """Yield the rows, read some hundreds at a time; nothing is held between the pages."""
         try:
             yield from self._tables.scan(table, start, stop, columns, exclude, reverse=reverse)
         except Refused as error:
             _raise_meaning(error)
 
     def atomically(self, work: Callable[[], None]) -> None:
-        """Run the function in one local transaction."""
         self._ordered.atomically(work)
 
     def list_tables(self) -> list[bytes]:
-        """Return the names in the catalogue, but for those of the emulator's own namespace."""
+        """Return all names except those of the emulator's own namespace."""
         return [name for name in self._tables.list_tables() if not name.startswith(b"hbase:")]
 
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
-        """Return the families' settings, which are complete here."""
         return self._tables.describe(table)
 
     def ensure_table(
         self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
     ) -> None:
-        """Create what is missing; splits mean nothing on one machine."""
+        """Create what is missing; splits have no effect on one machine."""
         self._tables.ensure_table(table, families)
 
     def assign_table(self, table: bytes, database: bytes) -> None:
-        """Change the table's entry in one local transaction."""
         try:
             self._tables.assign_table(table, database)
         except Refused as error:
@@ -112,27 +106,26 @@ class LocalStore:
     def find_splits(
         self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
     ) -> list[bytes]:
-        """Find them with a few seeks for each, without reading what lies between."""
+        """Find the splits with a few seeks for each, without reading the rows in between."""
         try:
             return self._tables.find_splits(table, count, start, stop)
         except Refused as error:
             _raise_meaning(error)
 
     def compact(self, table: bytes, purge_before_ms: int | None = None) -> None:
-        """Do what a major compaction of HBase does, which nobody else does here."""
+        """Do the work of HBase's major compaction, which nothing else does here."""
         try:
             self._tables.compact(table, purge_before_ms)
         except Refused as error:
             _raise_meaning(error)
 
     def close(self) -> None:
-        """Close the ordered store."""
         self._ordered.close()
 
 
 def _raise_meaning(error: Refused) -> NoReturn:
-    """Raise what a refusal by the tables means: to a plain client of HBase's that its request is
-    wrong, here that a table went which was there when the request was checked."""
+    """Translate a refusal by the tables. To a plain HBase client its request is wrong; here a table
+    is gone that existed when the request was checked."""
     if error.reason not in UNAVAILABLE:
         raise error
     table = error.facts["table"]

@@ -1,5 +1,5 @@
-"""The parts of a store's URI: its addresses, and its options, each of which is known, is there once
-and has a value that it may have."""
+"""The parts of a store's URI: its addresses and options. Every option must be known, appear once
+and have an allowed value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 from txn.errors import InvalidRequestError
 
 Option = Callable[[str, str], str | int]
-"""Takes an option's name and what was given; returns its value or raises InvalidRequestError."""
+"""Takes an option's name and text; returns its value or raises InvalidRequestError."""
 
 
 _ADDRESS = re.compile(
@@ -21,8 +21,7 @@ _ADDRESS = re.compile(
 
 
 def split_uri(uri: object) -> SplitResult:
-    """Return the parts of a URI. InvalidRequestError also for spaces around it and for control
-    characters, which Python leaves out."""
+    """Return the parts of a URI; refuse outer spaces and control characters, which Python drops."""
     try:
         if isinstance(uri, str) and uri == uri.strip() and not re.search(r"[\0-\x1f\x7f]", uri):
             return urlsplit(uri)
@@ -32,7 +31,7 @@ def split_uri(uri: object) -> SplitResult:
 
 
 def parse_address(text: str, usual_port: int) -> tuple[str, int]:
-    """Return the host and the port of `host`, `host:port` or, of IPv6, `[host]:port`."""
+    """Return the host and port of `host`, `host:port` or, for IPv6, `[host]:port`."""
     found = _ADDRESS.fullmatch(text)
     if found is None:
         raise InvalidRequestError("not an address: write host:port, or [IPv6]:port", given=text)
@@ -46,8 +45,7 @@ def parse_address(text: str, usual_port: int) -> tuple[str, int]:
 
 
 def read_options(parts: SplitResult, known: Mapping[str, Option]) -> dict[str, Any]:
-    """Return the values of the options that a URI has, each of which must be known and have one of
-    its values."""
+    """Return the values of a URI's options, each of which must be known and valid."""
     if parts.fragment:
         raise InvalidRequestError("it has no fragment", uri=show_uri(parts))
     options: dict[str, Any] = {}
@@ -63,7 +61,7 @@ def read_options(parts: SplitResult, known: Mapping[str, Option]) -> dict[str, A
 
 
 def show_uri(parts: SplitResult) -> str:
-    """Return a URI for people to read as they wrote it: `geturl` leaves out an empty host."""
+    """Return a URI as its author wrote it: `geturl` drops an empty host."""
     uri, bare = parts.geturl(), f"{parts.scheme}:/"
     if not parts.netloc and uri.startswith(bare) and not uri.startswith(f"{bare}/"):
         uri = uri.replace(bare, f"{bare}//", 1)
@@ -71,14 +69,12 @@ def show_uri(parts: SplitResult) -> str:
 
 
 def hide_login(uri: str) -> str:
-    """Return a URI for people to read: without what may be a user, a password or a token."""
+    """Return a URI without its user, password and token, for messages."""
     shown = re.sub(r"//[^/?#]*@", "//***@", uri)
     return re.sub(r"([?&](?:token|password)=)[^&#]*", r"\1***", shown)
 
 
 def one_of(*values: str) -> Option:
-    """Return an option that has one of these values."""
-
     def read(name: str, value: str) -> str:
         if value not in values:
             raise InvalidRequestError("unknown value", option=name, given=value, known=list(values))
@@ -88,14 +84,14 @@ def one_of(*values: str) -> Option:
 
 
 def number(name: str, value: str) -> int:
-    """A positive number below 1,000,000,000."""
+    """Read a positive number below 1,000,000,000."""
     if not (value.isascii() and value.isdecimal()) or len(value) > 9 or not int(value):
         raise InvalidRequestError("not a positive number", option=name, given=value)
     return int(value)
 
 
 def up_to(limit: int) -> Option:
-    """Return an option that is a positive number up to the limit."""
+    """Return an option for a positive number up to the limit."""
 
     def read(name: str, value: str) -> int:
         if number(name, value) > limit:
@@ -106,14 +102,12 @@ def up_to(limit: int) -> Option:
 
 
 def file(name: str, value: str) -> str:
-    """A file that exists."""
     if not Path(value).is_file():
         raise InvalidRequestError("no such file", option=name, given=value)
     return value
 
 
 def word(name: str, value: str) -> str:
-    """Any text that is not empty."""
     if not value:
         raise InvalidRequestError("an option has no value", option=name)
     return value

@@ -1,4 +1,4 @@
-"""A socket to a server, whose every wait ends in time."""
+"""A socket to a server with a time limit for every wait."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from txn.errors import InvalidRequestError
 
 
 class SharedWire:
-    """A socket from which one thread reads while another writes to it; each has its own limit.
+    """A socket that one thread may read while another writes, each with its own limit.
 
-    The kernel keeps the limit. Python's own would ask it twice for each read and write, and let go
-    of the interpreter each time.
+    The kernel keeps the limit. Python's own would take two system calls for each read and write,
+    and release the interpreter lock each time.
     """
 
     __slots__ = ("_read_ms", "_socket", "_write_ms")
@@ -29,7 +29,7 @@ class SharedWire:
         connected.settimeout(None)
 
     def read(self, size: int, left_ms: int) -> bytes:
-        """Return what is there, once there is something; TimeoutError after about that time."""
+        """Wait for data and return what there is; raise TimeoutError after about that time."""
         if _differ(self._read_ms, left_ms):
             self._read_ms = left_ms
             _limit_kernel(self._socket, left_ms, socket.SO_RCVTIMEO)
@@ -39,7 +39,7 @@ class SharedWire:
             raise TimeoutError("timed out") from error
 
     def write(self, data: bytes, left_ms: int) -> None:
-        """Write all of it. After a TimeoutError nobody can tell how much was written."""
+        """Write all of it. After a TimeoutError it is unknown how much was written."""
         if _differ(self._write_ms, left_ms):
             self._write_ms = left_ms
             _limit_kernel(self._socket, left_ms, socket.SO_SNDTIMEO)
@@ -53,24 +53,24 @@ class SharedWire:
             raise TimeoutError("timed out") from error
 
     def is_readable(self) -> bool:
-        """Whether something came that nobody asked for, such as the end of the stream."""
+        """Return True if unrequested data has come, such as the end of the stream."""
         return _poll(self._socket, select.POLLIN | select.POLLHUP, 0)
 
     def end(self) -> None:
-        """End it for everybody, also for a thread that reads from it. Its number stays taken: that
-        thread would read from whose it is next."""
+        """End the connection for all threads, even one that is reading. The descriptor stays open,
+        because that thread would read from its next user."""
         with suppress(OSError):  # it may have ended already
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close this process's end, which no thread may use any more. A copy in another process,
-        after a fork, stays usable."""
+        """Close this process's end, which no thread may be using. A copy in another process, after
+        a fork, stays usable."""
         self._socket.close()
 
 
 class SharedTlsWire(SharedWire):
-    """The same with TLS, whose library lets one thread at a time do either: so nobody waits in it,
-    but for the socket."""
+    """A SharedWire with TLS. The library lets one thread at a time read or write, so threads wait
+    only for the socket, never inside the library."""
 
     __slots__ = ("_lock", "_tls")
 
@@ -113,15 +113,13 @@ class SharedTlsWire(SharedWire):
 
 
 def share_wire(connected: socket.socket) -> SharedWire:
-    """Return the wire of a socket, with TLS or without."""
     if isinstance(connected, ssl.SSLSocket):
         return SharedTlsWire(connected)
     return SharedWire(connected)
 
 
 class Wire:
-    """What thriftpy2's transports read from and write to: a socket whose waits are limited, all of
-    them together."""
+    """The byte stream of thriftpy2's transports: a socket with one deadline for all waits."""
 
     __slots__ = ("_due_s", "_shared")
 
@@ -130,7 +128,7 @@ class Wire:
         self._due_s = time.monotonic()
 
     def limit(self, now_ms: int, due_ms: int) -> None:
-        """Let no wait from now on last much beyond the deadline."""
+        """Let no further wait last much beyond the deadline."""
         self._due_s = time.monotonic() + (due_ms - now_ms) / 1000
 
     def read(self, size: int) -> bytes:
@@ -156,7 +154,7 @@ class Wire:
 
 
 def _differ(limit_ms: int, left_ms: int) -> bool:
-    """Whether a limit is too short or much too long; one that nearly fits saves a call."""
+    """Return True if a limit is too short or much too long; a near fit saves a system call."""
     return not left_ms <= limit_ms <= left_ms + left_ms // 8
 
 
@@ -176,26 +174,23 @@ def _poll(connected: socket.socket, event: int, within_s: float) -> bool:
     poll = select.poll()
     try:
         poll.register(connected, event)
-    except ValueError as error:  # it was closed
+    except ValueError as error:  # closed
         raise OSError(str(error)) from error
     return bool(poll.poll(within_s * 1000))
 
 
 def trust(tls: str, ca: str, certificate: str = "", key: str = "") -> ssl.SSLContext | None:
-    """Return whom to trust, and what to show, or None without TLS; all are names of files.
-
-    Raises InvalidRequestError for a bad file.
-    """
+    """Return the TLS context for these files, or None; InvalidRequestError for a bad file."""
     if tls == "off":
         return None
     try:
         context = ssl.create_default_context(cafile=ca or None)
-    except OSError as error:  # also those of TLS
+    except OSError as error:  # including TLS errors
         raise InvalidRequestError("not a file of certificates", ca=ca, cause=str(error)) from error
     if certificate:
         try:
-            context.load_cert_chain(certificate, key or None, password="")  # nobody is asked for it
-        except OSError as error:  # also those of TLS
+            context.load_cert_chain(certificate, key or None, password="")  # never prompt
+        except OSError as error:  # including TLS errors
             raise InvalidRequestError(
                 "not a certificate and its key", certificate=certificate, cause=str(error)
             ) from error
@@ -205,10 +200,10 @@ def trust(tls: str, ca: str, certificate: str = "", key: str = "") -> ssl.SSLCon
 def connect_socket(
     host: str, port: int, within_ms: int, tls: ssl.SSLContext | None
 ) -> socket.socket:
-    """Return a connected socket; OSError (which covers time-outs and TLS) where that fails."""
+    """Return a connected socket; raise OSError (which covers time-outs and TLS) on failure."""
     try:
         connected = socket.create_connection((host, port), within_ms / 1000)
-    except UnicodeError as error:  # what a host name may not be
+    except UnicodeError as error:  # from an illegal host name
         raise OSError(str(error)) from error
     try:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,8 +1,8 @@
-"""Making, changing and listing tables, families and namespaces, as HBase's clients do.
+"""Create, change and list tables, families and namespaces for HBase's clients.
 
-Names are bytes; `default:t` and `t` are the same table. Refused has the reason that HBase's error
-is made from. What is dropped is gone at once; its cells are removed afterwards in short
-transactions, by the next one if that was interrupted.
+Names are bytes; `default:t` and `t` are the same table. Refused carries the reason from which
+HBase's error is made. A drop takes effect at once. Short transactions remove its cells afterwards;
+if they are interrupted, the next drop continues.
 """
 
 from __future__ import annotations
@@ -67,11 +67,10 @@ class Admin(catalog.CatalogUser):
         self._switch(name, True)
 
     def disable(self, name: bytes) -> None:
-        """Disable an enabled table: reads and writes are refused; `table not enabled`."""
+        """Disable an enabled table, so that reads and writes are refused; `table not enabled`."""
         self._switch(name, False)
 
     def find(self, name: bytes) -> TableEntry | None:
-        """Return a table, or None where there is none."""
         return self._store.read(self._load).tables.get(plain_table(name))
 
     def table(self, name: bytes) -> TableEntry:
@@ -79,7 +78,7 @@ class Admin(catalog.CatalogUser):
         return self._store.read(self._load).find(plain_table(name))
 
     def tables(self, namespace: bytes | None = None) -> dict[bytes, TableEntry]:
-        """Return all tables by their names, or a namespace's (`namespace not found`), sorted."""
+        """Return all tables by name, or those of a namespace (`namespace not found`), sorted."""
 
         def body(reader: Reader) -> dict[bytes, TableEntry]:
             if namespace is not None:
@@ -92,17 +91,17 @@ class Admin(catalog.CatalogUser):
         return self._store.read(body)
 
     def user_tables(self) -> dict[bytes, TableEntry]:
-        """Return the tables that HBase lists unless it is asked for those of the system, too."""
+        """Return all tables except system tables."""
         tables = self.tables().items()
         return {name: table for name, table in tables if _namespace_of(name) != b"hbase"}
 
     def modify(self, name: bytes, families: Mapping[bytes, FamilySettings]) -> None:
-        """Give the table exactly these families; the cells of those left out are deleted."""
+        """Give the table exactly these families; the cells of dropped families are deleted."""
         catalog.check_names(plain_table(name), families)
         self._alter(name, lambda _: families)
 
     def add_family(self, name: bytes, family: bytes, settings: FamilySettings) -> None:
-        """Add a family; `do not retry` if it is there."""
+        """Add a family; `do not retry` if it exists."""
 
         def change(families: _Families) -> _Families:
             if family in families:
@@ -121,7 +120,7 @@ class Admin(catalog.CatalogUser):
         self._alter(name, change)
 
     def drop_family(self, name: bytes, family: bytes) -> None:
-        """Delete a family and its cells; `no such column family`, or `do not retry` the last."""
+        """Delete a family and its cells; `no such column family`, `do not retry` for the last."""
 
         def change(families: _Families) -> _Families:
             _check_there(name, family, families)
@@ -165,11 +164,11 @@ class Admin(catalog.CatalogUser):
         self._store.write(body)
 
     def namespaces(self) -> dict[bytes, dict[str, str]]:
-        """Return all namespaces and their properties, `default` and `hbase` among them."""
+        """Return the properties of all namespaces, including `default` and `hbase`."""
         return self._store.read(_read_namespaces)
 
     def remove_garbage(self) -> None:
-        """Remove the cells of what was dropped, some thousands in each transaction."""
+        """Remove the cells of dropped tables and families, some thousands in each transaction."""
         while self._store.write(catalog.remove_garbage, durable=False):
             pass
 
@@ -196,7 +195,6 @@ class Admin(catalog.CatalogUser):
     def _empty(
         self, name: bytes, make_next: Callable[[TableCatalog, TableEntry], TableEntry | None]
     ) -> None:
-        """Give up the cells of a disabled table, and put another in its place, or none."""
         name = plain_table(name)
 
         def body(writer: Writer) -> None:
@@ -209,7 +207,7 @@ class Admin(catalog.CatalogUser):
         self.remove_garbage()
 
     def _alter(self, name: bytes, change: Callable[[_Families], _Families]) -> None:
-        """Change the families in one transaction: another client may be changing them too."""
+        """Change the families in one transaction, as another client may be changing them too."""
         name = plain_table(name)
         self.remove_garbage()
 

@@ -1,15 +1,15 @@
-"""The catalog of tables and families, and the key of a cell, which sorts in HBase's order.
+"""The catalog of tables and families, and the keys of cells, which sort in HBase's order.
 
-The catalog lives under table number 0 of the same ordered store. A counter there changes with every
-change of the catalog, so one that has loaded it once only compares the counter, in each local
-transaction. Order: by row, then family, then column, each byte by byte. What masks all columns of a
-family in a row (deletes of rows and families) has a key of its own, before the cells of the row.
+The catalog is table number 0 of the same ordered store. Its counter changes with every change, so a
+user loads the catalog once and then compares only the counter in each local transaction. Keys sort
+by row, then family, then column, byte by byte. Masks, which hide all columns of a family in a row
+(deletes of rows and families), have a key of their own before the cells of the row.
 
-    entry   = JSON; bytes are text of ISO 8859-1, but the names of families of UTF-8. Only what
-              differs from the default is stored, except for versions and ttl_ms, which always are
+    entry   = JSON; bytes are text of ISO 8859-1, but names of families of UTF-8. Only values that
+              differ from the default are stored; versions and ttl_ms always are
     key     = table number (u32, big-endian), row, 00 00, family, 00, column
-    masks   = table number, row, 00 00, 00, family          a state of markers alone, as in `cells`
-    row     : each byte 00 is written as 00 FF, so that 00 00 ends it and sorts before what goes on
+    masks   = table number, row, 00 00, 00, family          a state of markers only, as in `cells`
+    row     : each byte 00 is written as 00 FF, so that 00 00 ends it and sorts before longer rows
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from txn.tables.refusal import Refused
 
 CATALOG = bytes(4)
 BLOCK_SIZES = range(1024, 16 * 1024 * 1024 + 1)
-# What HBase must be told, and clients of the emulator look for; here nobody purges any earlier.
+# HBase needs this setting and clients of the emulator read it; here no marker is purged earlier.
 KEEPS_MARKERS = (("hbase.hstore.time.to.purge.deletes", str(KEEP_DELETES_MS + 3_600_000)),)
 
 _COUNTER = CATALOG + b"counter"
@@ -48,7 +48,7 @@ _GARBAGE = CATALOG + b"garbage "
 _GARBAGE_STOP = CATALOG + b"garbage!"
 ROW_END = b"\0\0"
 ROW_PASSED = b"\0\1"
-"""Behind the escaped row: where its keys begin, and where those of the rows after it may begin."""
+"""After an escaped row: the start of its keys, and a bound below the keys of all later rows."""
 _TABLE_NAME = re.compile(r"(?:\w+:)?\w[\w.-]*")
 _NAMESPACE_NAME = re.compile(r"\w+")
 _DEFAULTS = FamilySettings()
@@ -59,10 +59,8 @@ GARBAGE_KEYS = 5_000
 
 
 class Region(NamedTuple):
-    """A part of a table: its rows from start (included) to stop (excluded); b"" is open.
-
-    number: of milliseconds, when it was made; HBase's region id.
-    """
+    """Rows of a table from start to stop (excluded; b"": open). number: HBase's region id, a time
+    in ms."""
 
     start: bytes
     stop: bytes
@@ -71,10 +69,10 @@ class Region(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableEntry:
-    """A table's number and its families.
+    """A table's number and families.
 
-    masked: whether any of its rows has ever had masks. splits: where its regions, which mean
-    nothing here, begin after the first. created_ms: when it was made.
+    masked: whether any row has ever had masks.
+    splits: where its regions, which have no effect here, begin after the first.
     """
 
     number: int
@@ -86,7 +84,6 @@ class TableEntry:
 
     @property
     def prefix(self) -> bytes:
-        """The first bytes of each of the table's keys."""
         return self.number.to_bytes(4)
 
     @property
@@ -96,16 +93,13 @@ class TableEntry:
 
     @property
     def regions(self) -> list[Region]:
-        """The regions in order of their rows."""
         edges = pairwise([b"", *self.splits, b""])
         return [Region(start, stop, self.created_ms) for start, stop in edges]
 
 
 class FamilyLayout(NamedTuple):
-    """The keys of a family's cells, and its limits.
-
-    masks: what ends the key of a row's masks; None while the table has never had any.
-    """
+    """The keys of a family's cells, and its limits. masks: the end of the key of a row's masks;
+    None if the table never had any."""
 
     prefix: bytes
     infix: bytes
@@ -117,7 +111,7 @@ class FamilyLayout(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableCatalog:
-    """All tables, as of one value of the counter; only those that are enabled have layouts."""
+    """All tables at one value of the counter; only enabled tables have layouts."""
 
     counter: bytes | None
     tables: Mapping[bytes, TableEntry]
@@ -131,14 +125,14 @@ class TableCatalog:
         return found
 
     def table(self, name: bytes) -> TableEntry:
-        """Return a table that can be read and written, or raise Refused naming it."""
+        """Return an enabled table, or raise Refused naming it."""
         found = self.find(name)
         if not found.enabled:
             raise Refused("table not enabled", "the table is disabled", table=name)
         return found
 
     def layout(self, table: bytes | None, family: bytes) -> FamilyLayout:
-        """Return where the cells of a family go, or raise the error that says why not."""
+        """Return the layout of a family, or raise the error that says why there is none."""
         found = self.layouts.get((table, family))
         if found is None:
             raise self._missing(table, family)
@@ -155,8 +149,7 @@ class TableCatalog:
 
 
 class CatalogUser:
-    """A user of an ordered store's tables, with the catalog as last read; as safe for threads and
-    processes as the ordered store is."""
+    """A user of an ordered store's tables, as safe for threads and processes as that store."""
 
     __slots__ = ("_catalog", "_clock", "_store")
 
@@ -173,7 +166,6 @@ class CatalogUser:
 
 
 def load_catalog(reader: Reader) -> TableCatalog:
-    """Return the catalog as it is stored."""
     counter = reader.get(_COUNTER)
     tables = {}
     for key in reader.keys(_TABLE, _TABLE_STOP):
@@ -255,7 +247,7 @@ def _decode_family(shown: Mapping[str, Any]) -> FamilySettings:
 
 
 def family_of(settings: FamilySettings) -> Family:
-    """Return the settings of a family that the protocol needs."""
+    """Return a family's settings that the protocol needs."""
     database = dict(settings.configuration).get(DATABASE_ENTRY)
     return Family(
         settings.versions, settings.ttl_ms, database=database.encode() if database else None
@@ -263,7 +255,7 @@ def family_of(settings: FamilySettings) -> Family:
 
 
 def save(writer: Writer, known: TableCatalog, name: bytes, table: TableEntry | None) -> None:
-    """Set or, for None, remove a table, in the caller's transaction."""
+    """Store a table or, for None, remove it, in the caller's transaction."""
     if table is None:
         writer.delete(_TABLE + name)
     else:
@@ -272,17 +264,17 @@ def save(writer: Writer, known: TableCatalog, name: bytes, table: TableEntry | N
 
 
 def next_number(known: TableCatalog) -> int:
-    """Return the number for a new table, which no table has ever had, and the next counter."""
+    """Return the next counter, which is also a number that no table has ever had."""
     return int.from_bytes(known.counter or b"") + 1
 
 
 def find_missing(
     known: TableCatalog, name: bytes, families: Mapping[bytes, Family]
 ) -> dict[bytes, FamilySettings] | None:
-    """Return all families that a table is to have, None if it has them.
+    """Return all families that a table must get, or None if it has them.
 
-    Raise InvalidRequestError where an existing family's settings or database differ, or a name is
-    illegal. A family without a database gets the one that is given.
+    Raise InvalidRequestError if an existing family has other settings or another database, or a
+    name is illegal. A family without a database gets the given one.
     """
     table = known.tables.get(name)
     existing = {} if table is None else dict(table.families)
@@ -310,7 +302,7 @@ def find_missing(
 def ensure(
     writer: Writer, known: TableCatalog, name: bytes, families: Mapping[bytes, Family]
 ) -> None:
-    """Create the table and the families that are missing, in the caller's transaction."""
+    """Create the missing table and families, in the caller's transaction."""
     missing = find_missing(known, name, families)
     if missing is None:
         return
@@ -321,7 +313,7 @@ def ensure(
 
 
 def assign_family(settings: FamilySettings, database: bytes | None) -> FamilySettings:
-    """Return the settings of a family that belongs to this database; None: to none."""
+    """Return a family's settings with this database, or with none for None."""
     others = tuple(pair for pair in settings.configuration if pair[0] != DATABASE_ENTRY)
     owned = ((DATABASE_ENTRY, database.decode()),) if database else ()
     return replace(settings, configuration=others + owned)
@@ -330,8 +322,9 @@ def assign_family(settings: FamilySettings, database: bytes | None) -> FamilySet
 def alter(
     writer: Writer, known: TableCatalog, name: bytes, families: Mapping[bytes, FamilySettings]
 ) -> None:
-    """Give the table exactly these families, in the caller's transaction. What is left of one that
-    was dropped goes before it comes back: it would be seen again, and what is put then removed."""
+    """Give the table exactly these families, in the caller's transaction. Garbage of a dropped
+    family is removed before the family comes back; otherwise its old cells would reappear and new
+    ones be removed."""
     table = known.find(name)
     for family in set(table.families) - set(families):
         mark_garbage(writer, table, family)
@@ -342,12 +335,12 @@ def alter(
 
 
 def mark_garbage(writer: Writer, table: TableEntry, family: bytes = b"") -> None:
-    """Leave the cells of a table that is dropped, or of a family, to the next sweep."""
+    """Mark the cells of a dropped table or family for the next sweep."""
     writer.put(_GARBAGE + table.prefix + family, b"")
 
 
 def remove_garbage(writer: Writer) -> bool:
-    """Remove some cells of the first thing that was dropped; return whether there was one."""
+    """Remove some cells of the first dropped table or family; return False if there is none."""
     garbage = next(writer.keys(_GARBAGE, _GARBAGE_STOP), None)
     if garbage is None:
         return False
@@ -371,7 +364,7 @@ def _remove_some(writer: Writer, garbage: bytes) -> None:
 
 
 def escape_row(row: bytes) -> bytes:
-    """Return the row as it stands in a key, without its end."""
+    """Return the escaped form of a row in a key, without its end."""
     return row.replace(b"\0", b"\0\xff") if b"\0" in row else row
 
 
@@ -393,7 +386,7 @@ def check_row(row: bytes) -> None:
 
 
 def walk_rows(reader: Reader, low: bytes, high: bytes, *, reverse: bool) -> Iterator[bytes]:
-    """Yield the prefix of each row's keys between two keys, leaping from row to row."""
+    """Yield the key prefix of each row between two keys, leaping from row to row."""
     first, before = reader.first, reader.before
     while True:
         key = before(high) if reverse else first(low, high)
@@ -408,13 +401,13 @@ def walk_rows(reader: Reader, low: bytes, high: bytes, *, reverse: bool) -> Iter
 
 
 def family_keys(reader: Reader, layout: FamilyLayout, row: bytes) -> Iterator[bytes]:
-    """Yield the keys of all columns of a family in a row, which is given escaped."""
+    """Yield the keys of all columns of a family in an escaped row."""
     start = layout.prefix + row + layout.infix
     return reader.keys(start, start[:-1] + b"\1")
 
 
 def masks_key(layout: FamilyLayout, row: bytes) -> bytes | None:
-    """Return the key of a row's masks of the family; None where there can be none."""
+    """Return the key of a row's masks of the family, or None if there can be none."""
     return None if layout.masks is None else layout.prefix + escape_row(row) + layout.masks
 
 
@@ -424,23 +417,22 @@ def split_row(key: bytes) -> int:
 
 
 def plain_row(row: bytes) -> bytes:
-    """Return a row that is given escaped."""
+    """Return the unescaped form of a row."""
     return row.replace(b"\0\xff", b"\0") if b"\0" in row else row
 
 
 def family_and_column(key: bytes, end: int) -> tuple[bytes, bytes]:
-    """Return the family and the column of a key whose row ends there; of masks, b"" and family."""
+    """Return the family and column of a key whose row ends at `end`; of masks, b"" and family."""
     family, _, column = key[end + 2 :].partition(b"\0")
     return family, column
 
 
 def is_table_name(name: bytes) -> bool:
-    """Return whether HBase takes the name of a table."""
     return _TABLE_NAME.fullmatch(name.decode(errors="replace")) is not None
 
 
 def check_names(table: bytes, families: Mapping[bytes, FamilySettings]) -> None:
-    """Raise Refused unless HBase takes the name, and families of these names and settings."""
+    """Raise Refused unless HBase accepts these names and settings."""
     if len(table) > MAX_TABLE or not is_table_name(table):
         raise Refused("illegal argument", "not a legal table name", table=table)
     if not families:
@@ -466,13 +458,13 @@ def _is_family_name(name: bytes) -> bool:
 
 
 def check_namespace_name(name: bytes) -> None:
-    """Raise Refused unless HBase takes the name of a namespace."""
+    """Raise Refused unless HBase accepts the namespace's name."""
     if _NAMESPACE_NAME.fullmatch(name.decode(errors="replace")) is None:
         raise Refused("illegal argument", "not a legal namespace name", namespace=name)
 
 
 def check_settings(family: bytes, settings: FamilySettings) -> None:
-    """Raise Refused for settings that HBase refuses, with its reasons."""
+    """Raise Refused, with HBase's reasons, for settings that HBase refuses."""
     if settings.versions < 1:
         raise Refused("illegal argument", "versions must be positive", family=family)
     if settings.ttl_ms is not None and settings.ttl_ms <= 0:

@@ -1,22 +1,23 @@
-"""One column's stored state, and which of its versions is visible: pure functions over bytes.
+"""One column's stored state and its visible versions: pure functions over bytes.
 
-The state is the newest put versions, newest first, with the markers that still mask late puts: a
-delete-column marker (everything at or below its timestamp), kept at the end, and exact markers (the
-one version of that timestamp). A masked put is dropped at once, and so is one that more than enough
-newer versions hide. Two puts at one timestamp: the later arrival replaces. This answers as HBase 2
-does (without `NEW_VERSION_BEHAVIOR`, `KEEP_DELETED_CELLS=FALSE`). HBase leaves one thing to chance:
-a version that VERSIONS hides can be seen until a flush, by a time range or after an exact delete of
-a newer one. Here it is gone at once, as if each put were flushed.
+The state has the newest put versions, newest first, and the markers that still mask late puts. A
+delete-column marker masks everything at or below its timestamp and is kept at the end. An exact
+marker masks the one version of its timestamp. A masked put is dropped at once, and so is one that
+enough newer versions hide. Of two puts at one timestamp, the later arrival replaces the earlier.
+
+This behaves as HBase 2 does (without `NEW_VERSION_BEHAVIOR`, with `KEEP_DELETED_CELLS=FALSE`), with
+one difference. In HBase a version hidden by VERSIONS can be seen until a flush, through a time
+range or after an exact delete of a newer one. Here it is gone at once, as if each put were flushed.
 
     state   = *(version / exact) [timestamp:u64 0xFFFFFFFF]        big-endian
     version = timestamp:u64 size:u32 value / timestamp:u64 (0x80000000 | 8 + size):u32 ttl:i64 value
     exact   = timestamp:u64 0xFFFFFFFE
 
-A version with a TTL of its own (ms; HBase's `_ttl`) is not there any more once its timestamp and
-its TTL lie before now: reads, limits of versions and compactions pass over it. An older version is
-then seen again, as in HBase.
+A version may have a TTL of its own (ms; HBase's `_ttl`). When its timestamp plus its TTL lies
+before now, reads, version limits and compactions ignore it. An older version then becomes visible
+again, as in HBase.
 
-The row-level markers of a family are such a state too, of markers alone.
+The row-level markers of a family are such a state too, of markers only.
 """
 
 from __future__ import annotations
@@ -45,8 +46,6 @@ _TTL_FORM = struct.Struct(">q")
 
 
 class CellVersion(NamedTuple):
-    """One visible version of a cell."""
-
     family: bytes
     column: bytes
     timestamp: int
@@ -54,7 +53,7 @@ class CellVersion(NamedTuple):
 
 
 def newest(state: bytes, oldest_ms: int = 0, now_ms: int = 0) -> Cell | None:
-    """Return the newest visible version; those below `oldest_ms` have expired."""
+    """Return the newest visible version; versions below `oldest_ms` have expired."""
     timestamp, size = _unpack(state)
     if size > _LENGTH:
         return next(iter(versions(state, oldest_ms, now_ms, limit=1)), None)
@@ -73,10 +72,10 @@ def versions(
     until: int = FOREVER,
     at_least: int = 0,
 ) -> list[Cell]:
-    """Return the visible versions, newest first, at most so many.
+    """Return up to `limit` visible versions, newest first.
 
-    Only those with timestamps from `since` (included) to `until` (excluded) count; the first
-    `at_least` of them never expire, which is HBase's MIN_VERSIONS. now_ms: for TTLs of their own.
+    Only timestamps from `since` (included) to `until` (excluded) count. The first `at_least` of
+    them never expire, which is HBase's MIN_VERSIONS. now_ms: for TTLs of single versions.
     """
     found: list[Cell] = []
     at, end = 0, len(state)
@@ -108,8 +107,7 @@ def put_version(
     *,
     ttl_ms: int | None = None,
 ) -> bytes:
-    """Return the state after a put, of at most `limit` versions; the same object if unchanged, as
-    by one whose TTL is over already."""
+    """Return the state after a put, with up to `limit` versions; the same object if unchanged."""
     if len(value) > MAX_SIZE:
         raise InvalidRequestError("value is too large", bytes=len(value), limit=MAX_SIZE)
     if ttl_ms is None:
@@ -121,7 +119,7 @@ def put_version(
     if not state:
         return head + value
     found, size = _unpack(state)
-    if found <= timestamp and size <= _LENGTH:  # as nearly always: it is the newest
+    if found <= timestamp and size <= _LENGTH:  # nearly always: it is the newest
         end = _HEAD_SIZE + size
         if limit == 1 and len(state) == end:
             return head + value
@@ -131,7 +129,7 @@ def put_version(
 
 
 def find_ttl(state: bytes, timestamp: int) -> int | None:
-    """Return the TTL of the version of this timestamp, None where it has none."""
+    """Return the TTL of the version with this timestamp, or None."""
     for at, _, found, size in _entries(state):
         if found == timestamp and _LENGTH < size < _EXACT:
             return _read_ttl(state, at + _HEAD_SIZE)
@@ -157,7 +155,7 @@ def delete(state: bytes, timestamp: int) -> bytes:
 
 
 def delete_exact(state: bytes, timestamp: int) -> bytes:
-    """Return the state after a delete of the one version; the same object if nothing changes."""
+    """Return the state after an exact delete; the same object if nothing changes."""
     newer, _, found, size = _locate(state, timestamp)
     if _hides(found, size, timestamp):
         return state
@@ -165,13 +163,13 @@ def delete_exact(state: bytes, timestamp: int) -> bytes:
 
 
 def drop_versions(state: bytes, timestamp: int) -> bytes:
-    """Return the state without what is at or below the timestamp, which is masked from outside."""
+    """Return the state without what is at or below the timestamp, masked by a row-level marker."""
     newer, _, found, _ = _locate(state, timestamp)
     return state[:newer] if 0 <= found <= timestamp else state
 
 
 def drop_exact(state: bytes, timestamp: int) -> bytes:
-    """Return the state without the one version, which is masked from outside."""
+    """Return the state without the one version, which a row-level marker masks."""
     newer, _, found, size = _locate(state, timestamp)
     if found == timestamp and size < _EXACT:
         return state[:newer] + state[newer + _HEAD_SIZE + (size & _LENGTH) :]
@@ -179,7 +177,7 @@ def drop_exact(state: bytes, timestamp: int) -> bytes:
 
 
 def masks(state: bytes, timestamp: int) -> bool:
-    """Return whether a marker of this state hides a put of the timestamp."""
+    """Return True if a marker of this state hides a put of the timestamp."""
     _, _, found, size = _locate(state, timestamp)
     return _hides(found, size, timestamp)
 
@@ -193,10 +191,8 @@ def compact_cell(
     limit: int = ALL,
     at_least: int = 0,
 ) -> bytes:
-    """Return what a major compaction keeps, empty where that is nothing.
-
-    What has expired or is hidden goes, and markers below `purge_before_ms` (None: all of them).
-    """
+    """Return the state that a major compaction keeps, perhaps none: without expired and hidden
+    versions, and markers below `purge_before_ms` (None: all)."""
     kept = []
     count = 0
     for at, end, timestamp, size in _entries(state):
@@ -222,17 +218,16 @@ def _has_expired(state: bytes, at: int, timestamp: int, now_ms: int) -> bool:
 
 
 def _is_over(ends_ms: int, now_ms: int) -> bool:
-    return ends_ms > FOREVER or ends_ms < now_ms  # Java's sum beyond 64 bits is negative
+    return ends_ms > FOREVER or ends_ms < now_ms  # in Java a sum beyond 64 bits is negative
 
 
 def _hides(found: int, size: int, timestamp: int) -> bool:
-    """Return whether the entry, as `_locate` found it, is a marker that hides the timestamp."""
     return size >= _EXACT and (found == timestamp or (size == _MARKER and found > timestamp))
 
 
 def _locate(state: bytes, timestamp: int, now_ms: int = 0) -> tuple[int, int, int, int]:
-    """Return where what is above the timestamp ends, how many versions that is, and the timestamp
-    and the size of the entry there: -1 and 0 at the end."""
+    """Return the end of the entries above the timestamp, the number of versions among them, and the
+    timestamp and size of the next entry: -1 and 0 at the end."""
     at, end, count = 0, len(state), 0
     while at < end:
         found, size = _unpack(state, at)
@@ -248,7 +243,7 @@ def _locate(state: bytes, timestamp: int, now_ms: int = 0) -> tuple[int, int, in
 
 
 def _trim(state: bytes, at: int, room: int, now_ms: int) -> list[bytes]:
-    """Return the parts of the rest of the state that stay: so many versions, and all markers."""
+    """Return the parts of the rest of the state that stay: `room` versions, and all markers."""
     parts = []
     start, end = at, len(state)
     while at < end:
@@ -268,7 +263,6 @@ def _trim(state: bytes, at: int, room: int, now_ms: int) -> list[bytes]:
 
 
 def _entries(state: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """Yield where each version and marker begins and ends, its timestamp and its size."""
     at, end = 0, len(state)
     while at < end:
         timestamp, size = _unpack(state, at)

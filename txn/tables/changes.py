@@ -1,7 +1,7 @@
 """The operations of one mutation of a row, carried out in the caller's local transaction.
 
-All of them happen at one server time. As in HBase, what is added to or appended to, and which
-version is the newest, is found before anything is written; a put at or below a marker of the same
+All operations happen at one server time. As in HBase, the values to add or append to, and the
+newest versions, are determined before anything is written. A put at or below a marker of the same
 mutation is masked. The new version of an Add or Append is above the one it replaces.
 """
 
@@ -21,7 +21,7 @@ from txn.tables.operations import MAX_TIMESTAMP, Add, Append, Operation, Put, Re
 from txn.tables.refusal import Refused
 
 MAX_COLUMN = 131_072
-"""HBase takes whatever makes no cell too large; our keys are walked through in pieces."""
+"""HBase accepts any column that fits the limit of a cell; our keys are walked in pieces."""
 KEY_VALUE_OVERHEAD = 20
 _LENGTH_OVERHEAD = 4
 _LONG = 8
@@ -33,7 +33,7 @@ def key_value_bytes(row: bytes, family: bytes, column: bytes, value: bytes) -> i
 
 
 def check_cells(row: bytes, operations: Iterable[Operation]) -> None:
-    """Refuse the cells that HBase's servers refuse, whatever is there."""
+    """Raise Refused for cells that HBase's servers refuse in any table."""
     for operation in operations:
         if isinstance(operation, (Put, Append)):
             _check_size(row, operation)
@@ -45,10 +45,8 @@ def check_cells(row: bytes, operations: Iterable[Operation]) -> None:
 def prepare_changes(
     writer: Writer, known: TableCatalog, table: bytes, operations: Sequence[Operation]
 ) -> TableCatalog:
-    """Return the catalog with which the operations can be carried out, or raise Refused.
-
-    The first time that rows or families are deleted, the table is marked as having masks.
-    """
+    """Return the catalog for the operations, or raise Refused. The first delete of a row or family
+    marks the table as having masks."""
     found = known.table(table)
     for operation in operations:
         _check(known, table, operation)
@@ -59,13 +57,11 @@ def prepare_changes(
 
 
 def deletes_whole(operations: Iterable[Operation]) -> bool:
-    """Return whether rows or families are deleted, which may change the catalog first."""
+    """Return True if rows or families are deleted, which may change the catalog first."""
     return any(isinstance(one, Remove) and one.column is None for one in operations)
 
 
 class RowChange:
-    """One row of a table, at one server time."""
-
     __slots__ = ("_known", "_layout", "_now", "_row", "_table", "_writer")
 
     def __init__(
@@ -80,10 +76,8 @@ class RowChange:
     def carry_out(
         self, operations: Sequence[Operation], put_ms: int | None = None
     ) -> tuple[CellVersion, ...]:
-        """Do all the operations; return what Adds and Appends put, in HBase's order.
-
-        put_ms: the time of puts that have none of their own, where it is not the server's.
-        """
+        """Carry out all operations; return what Adds and Appends put, in HBase's order. put_ms: the
+        time of puts without one, if it is not the server's."""
         resolved = self._resolve(operations, self._now if put_ms is None else put_ms)
         results = []
         for operation, computed in resolved:
@@ -98,7 +92,6 @@ class RowChange:
     def _resolve(
         self, operations: Sequence[Operation], put_ms: int
     ) -> list[tuple[Put | Remove, bool]]:
-        """Return puts and removes with their timestamps, and which of them were computed."""
         resolved: list[tuple[Put | Remove, bool]] = []
         exact: dict[tuple[bytes, bytes], int] = {}
         for operation in operations:
@@ -133,7 +126,7 @@ class RowChange:
         return put
 
     def _date(self, operation: Remove, exact: dict[tuple[bytes, bytes], int]) -> Remove:
-        """Return the removal with its timestamp: of the newest version, the next, or now."""
+        """Return the removal with its timestamp: the newest version's, the next one's, or now."""
         if operation.timestamp is not None:
             return operation
         family, column = operation.family, operation.column
@@ -179,7 +172,7 @@ class RowChange:
             self._store(name, old, new)
 
     def _remove_family(self, family: bytes, timestamp: int, exact: bool) -> None:
-        """Mask what is there and what comes later; reads then need not look at the masks."""
+        """Mask the present cells and record the mask for later ones; so reads ignore the masks."""
         layout, escaped = self._layout(family), catalog.escape_row(self._row)
         masks_key = catalog.masks_key(layout, self._row) or b""
         old = self._writer.get(masks_key) or b""
@@ -209,7 +202,7 @@ def write_cell(
     *,
     ttl_ms: int | None = None,
 ) -> None:
-    """Write a version, or for None a delete-column marker. cell: its family, row and key."""
+    """Write a version or, for None, a delete-column marker. cell: its family, row and key."""
     layout, row, name = cell
     old = writer.get(name) or b""
     if value is None:
@@ -223,7 +216,6 @@ def write_cell(
 
 
 def _is_masked(reader: Reader, layout: FamilyLayout, row: bytes, timestamp: int) -> bool:
-    """Return whether the row's masks of the family hide a put of the timestamp."""
     key = catalog.masks_key(layout, row)
     masks = None if key is None else reader.get(key)
     return masks is not None and cells.masks(masks, timestamp)
@@ -249,5 +241,5 @@ def _check_size(row: bytes, put: Put | Append) -> None:
 
 
 def _long(number: int) -> bytes:
-    """Return the number as 8 bytes; as Java's, it begins again from below."""
+    """Return the number as 8 bytes; it wraps around as in Java."""
     return (number & ((1 << 64) - 1)).to_bytes(_LONG)

@@ -1,7 +1,7 @@
 """Requests of plain HBase clients to tables, and their results: frozen data, no I/O.
 
 Timestamps are milliseconds; None is the server's time. Families and columns are bytes; an empty
-column is a column like any other.
+column name is legal.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ Operator = Literal["<", "<=", "=", "!=", ">=", ">", "no-op"]
 
 
 class Result(NamedTuple):
-    """A row as found, in HBase's order: family, column, newest first; nothing there: no versions.
-
-    partial: more of this row follows in the next result (`Selection.batch`).
-    """
+    """A row's versions in HBase's order; empty for an absent row. partial: more of the row follows
+    in the next result (`Selection.batch`)."""
 
     row: bytes
     versions: tuple[CellVersion, ...] = ()
@@ -32,12 +30,14 @@ class Result(NamedTuple):
 class Selection:
     """The wanted part of each row.
 
-    columns: () means all; (family, None) a whole family, which HBase forgets when a column of that
-    family follows. versions: at most so many of each cell. since (included), until (excluded): the
-    timestamps; family_times: those of some families instead, each (family, since, until). filter:
-    what `parse_filter` returns. store_limit, store_offset: at most so many versions of each family
-    in a row, after leaving out so many. batch: a scan's results hold at most so many versions; a
-    row of more comes as several results.
+    columns: () for all; (family, None) is a whole family, which HBase forgets if a column of that
+    family follows.
+    versions: at most so many of each cell.
+    since (included), until (excluded): timestamps.
+    family_times: (family, since, until) overrides them for some families.
+    filter: a result of `parse_filter`.
+    store_limit, store_offset: the most versions of each family in a row, after skipping so many.
+    batch: the most versions in a result of a scan; a larger row comes as several results.
     """
 
     columns: tuple[tuple[bytes, bytes | None], ...] = ()
@@ -53,7 +53,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The rows of a scan; empty: from the first, to the last. Reversed, start is the greater."""
+    """The rows of a scan; an empty bound is open. If reversed, start is the greater one."""
 
     start: bytes = b""
     stop: bytes = b""
@@ -63,8 +63,8 @@ class Range:
 
 
 class Put(NamedTuple):
-    """Write a version. ttl_ms: it is gone so long after its timestamp, if not before; None: by the
-    family's TTL alone."""
+    """Write a version. ttl_ms: it expires so long after its timestamp, or earlier by the family's
+    TTL; None: by the family's TTL alone."""
 
     family: bytes
     column: bytes
@@ -74,11 +74,11 @@ class Put(NamedTuple):
 
 
 class Remove(NamedTuple):
-    """Delete versions, also those that arrive later with such a timestamp.
+    """Delete versions, also later arrivals with such timestamps.
 
-    family None: of the whole row; column None: of the whole family. exact: only the version of
-    exactly that timestamp (None: of the newest visible one; two of them in one mutation: the two
-    newest). Otherwise all at or below the timestamp (None: now).
+    family None: the whole row; column None: the whole family.
+    exact: only the version with exactly that timestamp (None: the newest visible one; two of them
+    in one mutation delete the two newest). Otherwise all at or below the timestamp (None: now).
     """
 
     family: bytes | None = None
@@ -88,10 +88,8 @@ class Remove(NamedTuple):
 
 
 class Add(NamedTuple):
-    """Add to a number of 64 bits, big-endian; an absent one counts as 0.
-
-    ttl_ms: as of a Put; None keeps that of the version which is added to.
-    """
+    """Add to a big-endian 64-bit number; an absent one counts as 0. ttl_ms: as of a Put; None keeps
+    the TTL of the replaced version."""
 
     family: bytes
     column: bytes
@@ -113,13 +111,12 @@ Operation = Put | Remove | Add | Append
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition on a row: on one cell, or (filter) that the row passes the filter.
+    """A condition on a row: on one cell, or that the row passes a filter.
 
-    As in HBase the expected value stands on the left: `value operator cell`. A value of None or
-    of no bytes is HBase's null check: it holds for an absent or empty cell, or with `!=` for any
-    other. An absent cell never holds against any other value, `!=` included. HBase refuses "no-op"
-    only where there are two values to compare. since, until: the
-    timestamps that are looked at.
+    As in HBase the expected value is on the left: `value operator cell`. A value of None or b"" is
+    HBase's null check: it holds for an absent or empty cell, or with `!=` for any other. An absent
+    cell meets no condition with another value, not even `!=`. HBase refuses "no-op" only if there
+    are two values to compare. since, until: the timestamps that count.
     """
 
     family: bytes = b""
@@ -133,10 +130,10 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class FamilySettings:
-    """All that HBase shows of a column family, with HBase's defaults. ttl_ms None: for ever.
+    """All settings that HBase shows of a column family, with its defaults. ttl_ms None: for ever.
 
-    Only versions, min_versions and ttl_ms mean anything here; the rest is kept to be shown. Other
-    values of keep_deleted_cells than FALSE, and new_version_behavior, are refused.
+    Only versions, min_versions and ttl_ms have an effect here; the others are only shown. Values of
+    keep_deleted_cells other than FALSE, and new_version_behavior, are refused.
     """
 
     versions: int = 1

@@ -1,7 +1,7 @@
-"""Pages of a scan: some rows, read in one local transaction, and where the next ones begin.
+"""Pages of a scan: some rows, read in one local transaction, and where the next page begins.
 
-Where few cells of each row are looked at, the scan leaps from row to row; else it steps through all
-of them. A page is bounded by what was looked at, not only by what was found.
+A scan that needs few cells of each row leaps from row to row; another one reads all cells. A page
+is bounded by the cells it reads, not only by the rows it finds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PAGE_CELLS = 20_000
 PAGE_LEAPS = 2_000
 PAGE_BYTES = 4 * 1024 * 1024
 LEAPS = 2
-"""For so many cells of a row, and no more, looking for each is quicker than to go through all."""
+"""Up to so many cells of a row are found faster by seeking each than by reading all."""
 
 NOTHING = RowExclusion(b"", b"", frozenset())
 
@@ -37,20 +37,18 @@ class RowChoice(NamedTuple):
 
     @property
     def families(self) -> set[bytes]:
-        """The families that are named."""
         named = {family for family, _ in self.columns or ()}
         return named | {self.exclude.family} if self.exclude else named
 
     @property
     def leaps(self) -> bool:
-        """True if the scan leaps from row to row, as a reverse scan has to."""
+        """Return True if the scan leaps from row to row, as a reverse scan must."""
         few = self.columns is not None and len(self.columns) <= LEAPS
         return few or self.exclude is not None or self.reverse
 
 
 class ScanPage(NamedTuple):
-    """Rows, and the row, escaped, at which the next ones begin or, in reverse, before which they
-    end; None: there are no more."""
+    """Rows, and the escaped row where the next page begins (in reverse: ends); None at the end."""
 
     rows: list[Row]
     resume: bytes | None
@@ -64,7 +62,7 @@ def find_oldest(layout: FamilyLayout, now: int) -> int:
 def read_page(
     reader: Reader, layouts: Layouts, wanted: RowChoice, limits: tuple[bytes, bytes], now: int
 ) -> ScanPage:
-    """Read the first rows of a range of keys. The families that are named must have layouts."""
+    """Read the first rows of a range of keys. The named families must have layouts."""
     if wanted.leaps:
         return _Leaping(reader, layouts, wanted, now).read(*limits)
     return _step(reader, layouts, wanted, limits, now)
@@ -73,7 +71,7 @@ def read_page(
 def _step(
     reader: Reader, layouts: Layouts, wanted: RowChoice, limits: tuple[bytes, bytes], now: int
 ) -> ScanPage:
-    """Go through all cells; the states of those that are not wanted are not read."""
+    """Read through all cells; skip the states of unwanted ones."""
     rows: list[Row] = []
     current = None
     found: dict[Key, Cell] = {}
@@ -87,7 +85,7 @@ def _step(
         family, column = catalog.family_and_column(name, end)
         layout = layouts.get((wanted.table, family))
         if layout is None or not state:
-            continue  # a row's masks, of a family that was dropped, or not wanted
+            continue  # masks, a dropped family, or an unwanted one
         cell = newest(state, find_oldest(layout, now), now)
         if cell is not None:
             if not found:
@@ -100,7 +98,6 @@ def _step(
 def _list_states(
     reader: Reader, wanted: RowChoice, limits: tuple[bytes, bytes]
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the keys of the cells with their states, empty where they are not wanted."""
     columns = wanted.columns
     if columns is None:
         yield from reader.items(*limits)
@@ -111,7 +108,7 @@ def _list_states(
 
 
 class _Leaping:
-    """A page that looks at few cells of each row, or at the others of few rows only."""
+    """A page that needs few cells of each row, or all cells of few rows."""
 
     def __init__(self, reader: Reader, layouts: Layouts, wanted: RowChoice, now: int) -> None:
         self._reader, self._table = reader, wanted.table
@@ -122,12 +119,11 @@ class _Leaping:
             self._named = [self._find_named(*pair) for pair in sorted(wanted.columns)]
 
     def _find_named(self, family: bytes, column: bytes) -> tuple[bytes, bytes, bytes, int]:
-        """Return a column with what ends its key in each row, and when its cells have expired."""
+        """Return a column, the end of its keys, and when its cells have expired."""
         layout = self._layouts[self._table, family]
         return family, column, layout.infix + column, find_oldest(layout, self._now)
 
     def read(self, low: bytes, high: bytes) -> ScanPage:
-        """Read the rows between two keys, as many as make a page."""
         get, reverse = self._reader.get, self._reverse
         rows: list[Row] = []
         size = 0
@@ -147,7 +143,6 @@ class _Leaping:
         return ScanPage(rows, None)
 
     def _fill_named(self, row: Row, stem: bytes) -> int:
-        """Read the cells of a row that are named, and return their size."""
         size, get = 0, self._reader.get
         for family, column, tail, oldest in self._named or ():
             state = get(stem + tail)
@@ -158,13 +153,12 @@ class _Leaping:
         return size
 
     def _fill(self, row: Row, stem: bytes) -> int:
-        """Read all cells of a row, and return their size."""
         size = 0
         for name, state in self._reader.items(stem + ROW_END, stem + ROW_PASSED):
             family, column = catalog.family_and_column(name, len(stem))
             layout = self._layouts.get((self._table, family))
             if layout is None:
-                continue  # a row's masks, or of a family that was dropped
+                continue  # masks, or a dropped family
             cell = newest(state, find_oldest(layout, self._now), self._now)
             if cell is not None:
                 row.cells[new_tuple(Key, (row.row, family, column, self._table))] = cell

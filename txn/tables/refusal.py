@@ -1,4 +1,4 @@
-"""Why tables refuse a request, in words that a service turns into HBase's own exceptions."""
+"""Why tables refuse a request, in reasons that a service turns into HBase's own exceptions."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Reason = Literal[
 
 
 class Refused(InvalidRequestError):
-    """The request can never succeed as it is; `reason` says which of HBase's errors it is.
+    """The request can never succeed as it is; `reason` names HBase's error.
 
-    `illegal argument` is what HBase's client finds before it sends anything (an
-    IllegalArgumentException in Java); `do not retry` what only the server finds, and `constraint`
-    its ConstraintException (namespaces); `retries exhausted` what the server fails at in such a way
-    that its clients ask again, in vain, for a minute.
+    `illegal argument`: HBase's client finds it before it sends anything (IllegalArgumentException).
+    `do not retry`: only the server finds it.
+    `constraint`: the server's ConstraintException (namespaces).
+    `retries exhausted`: the server fails in a way that its clients retry, in vain, for a minute.
     """
 
     def __init__(self, reason: Reason, message: str, **facts: object) -> None:

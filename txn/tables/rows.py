@@ -1,6 +1,6 @@
 """Rows as HBase's own clients see them, on the same stored bytes as `txn.tables.tables.TableStore`.
 
-Each call is one local transaction; a scan is one for each page. Refused says what HBase refuses.
+Each call is one local transaction; a scan is one per page. Refused reports what HBase refuses.
 """
 
 from __future__ import annotations
@@ -29,29 +29,26 @@ PAGE_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """The position of a scan, with the state of its filter; opaque."""
+    """The position of a scan and the state of its filter; opaque."""
 
     at: bytes
     filtered: FilteredScan | None
 
 
 class Page(NamedTuple):
-    """Some results of a scan; resume None: there are no more.
-
-    A page may hold no result and have more after it, where much was looked at in vain.
-    """
+    """Some results of a scan, perhaps none if much was read in vain; resume is None at the end."""
 
     results: list[Result]
     resume: Resume | None
 
 
 class Rows(catalog.CatalogUser):
-    """HBase's rows; safe for threads and processes as far as the ordered store is."""
+    """HBase's rows; as safe for threads and processes as the ordered store."""
 
     __slots__ = ()
 
     def get(self, table: bytes, rows: Sequence[bytes], selection: Selection) -> list[Result]:
-        """Return what is selected of each row, in the order given, in one instant."""
+        """Return the selected part of each row, in the given order, as of one instant."""
         table = plain_table(table)
         for row in rows:
             catalog.check_row(row)
@@ -69,10 +66,8 @@ class Rows(catalog.CatalogUser):
         *,
         durable: bool = True,
     ) -> list[Result]:
-        """Carry out the operations of each row, all or none, all at one server time.
-
-        Return for each the new versions of its Adds and Appends, in order of family and column.
-        """
+        """Carry out the operations of each row, all or none, at one server time. Return for each
+        row the new versions of its Adds and Appends, by family and column."""
         table = plain_table(table)
         for row, operations in mutations:
             catalog.check_row(row)
@@ -100,10 +95,8 @@ class Rows(catalog.CatalogUser):
         *,
         durable: bool = True,
     ) -> bool:
-        """Carry out the operations if the condition holds; return whether it does.
-
-        Puts are then at the server's time, but never below the version that was looked at.
-        """
+        """Carry out the operations if the condition holds; return whether it does. Puts get the
+        server's time, but never one below the checked version's."""
         table = plain_table(table)
         catalog.check_row(row)
         changes.check_cells(row, operations)
@@ -131,7 +124,7 @@ class Rows(catalog.CatalogUser):
         limit_rows: int,
         resume: Resume | None = None,
     ) -> Page:
-        """Return the next rows of a scan, at most so many (with a batch, of whole rows still)."""
+        """Return further results of a scan, of up to `limit_rows` whole rows."""
         table = plain_table(table)
         fresh = resume.filtered if resume else _make_filtered(selection, rows.reverse)
         if fresh is not None and selection.batch is not None and fresh.filter.has_filter_row:
@@ -157,8 +150,7 @@ class Rows(catalog.CatalogUser):
 def _read_page(
     plan: ReadPlan, rows: Range, at: bytes | None, filtered: FilteredScan | None, limit_rows: int
 ) -> Page:
-    """Read rows until there are enough, or enough was looked at. at: where to go on, if not at the
-    beginning."""
+    """Read until enough rows were found or enough was read. at: where to resume, if anywhere."""
     low, high = _find_bounds(rows)
     if at is not None:
         low, high = (low, at) if rows.reverse else (at, high)
@@ -187,7 +179,7 @@ def _read_page(
 def _read_rows(
     plan: ReadPlan, bounds: tuple[bytes, bytes], reverse: bool, filtered: FilteredScan | None
 ) -> Iterator[tuple[bytes, list[CellVersion]]]:
-    """Yield the rows between the bounds, escaped, and what is found in each."""
+    """Yield the escaped rows between the bounds, and the versions found in each."""
     prefix = plan.families[0].layout.prefix
     low = prefix + bounds[0]
     high = prefix + bounds[1] if bounds[1] else (int.from_bytes(prefix) + 1).to_bytes(4)
@@ -209,14 +201,14 @@ def _read_rows(
 
 
 def _find_bounds(rows: Range) -> tuple[bytes, bytes]:
-    """Return the bounds of the keys of a range, without the table's prefix; b"" is open."""
+    """Return the key bounds of a range, without the table's prefix; b"" is open."""
     start = _bound(rows.start, rows.include_start == rows.reverse)
     stop = _bound(rows.stop, rows.include_stop != rows.reverse)
     return (stop, start) if rows.reverse else (start, stop)
 
 
 def _bound(row: bytes, after: bool) -> bytes:
-    """Return the start of all keys from the row on, or of those after it."""
+    """Return the start of all keys from the row on or, with after, beyond it."""
     return catalog.escape_row(row) + (ROW_PASSED if after else ROW_END) if row else b""
 
 

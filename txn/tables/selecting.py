@@ -1,8 +1,8 @@
-"""Selections: HBase's way from the stored versions of a row to a result.
+"""Selections: from the stored versions of a row to a result, as in HBase.
 
-Families come one after the other, and in each of them columns, and versions newest first. Deleted,
-expired and unwanted versions are left out first; then the filter is asked, of all versions that the
-family keeps; only those that it lets pass count for the selection's limits.
+Families come in order, in each of them the columns, and versions newest first. Deleted, expired and
+unwanted versions are left out first. Then the filter sees all versions that the family keeps. Only
+those that pass count for the selection's limits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from txn.tables.operations import MAX_TIMESTAMP, Selection
 
 
 class FamilyRead(NamedTuple):
-    """The part of a selection in one family: these columns, in order, or None for all."""
+    """The part of a selection in one family: its columns in order, or None for all."""
 
     family: bytes
     layout: FamilyLayout
@@ -33,16 +33,16 @@ class FamilyRead(NamedTuple):
     until: int
 
     def has_row(self, reader: Reader, row: bytes) -> bool:
-        """Return whether the row, given escaped, has anything in the family."""
+        """Return True if the escaped row has any cell in the family."""
         return next(family_keys(reader, self.layout, row), None) is not None
 
     def read_columns(
         self, reader: Reader, row: bytes, limit: int
     ) -> Iterator[tuple[bytes, list[Cell]]]:
-        """Yield the columns of a row, given escaped, with at most so many versions of each."""
+        """Yield the columns of an escaped row, with up to `limit` versions of each."""
         layout = self.layout
         start = layout.prefix + row + layout.infix
-        # HBase gives a named column one expired version more than MIN_VERSIONS promises.
+        # HBase returns one expired version more of a named column than MIN_VERSIONS promises.
         named_kept = self.columns is not None and layout.min_versions > 0
         names = (
             list(family_keys(reader, layout, row))
@@ -68,7 +68,7 @@ class FamilyRead(NamedTuple):
                     yield name[len(start) :], found
 
     def make_cell_reader(self, limit: int) -> Callable[[bytes], Sequence[Cell]]:
-        """Return a function that finds the visible versions of a column, up to the limit."""
+        """Return a function that finds up to `limit` visible versions of a column."""
         _, layout, _, oldest_ms, now_ms, since, until = self
         limit, at_least = min(limit, layout.versions), layout.min_versions
         if limit == 1 and (at_least, since, until) == (0, 0, MAX_TIMESTAMP):
@@ -90,14 +90,14 @@ class FamilyRead(NamedTuple):
 
 
 class ReadPlan(NamedTuple):
-    """A selection on the families that there are, in a local transaction."""
+    """A selection on the existing families, in a local transaction."""
 
     reader: Reader
     families: tuple[FamilyRead, ...]
     selection: Selection
 
     def read_row(self, row: bytes) -> list[CellVersion]:
-        """Return what the selection takes of a row, given escaped, without its filter."""
+        """Return the selected versions of an escaped row, without the filter."""
         found: list[CellVersion] = []
         _, families, selection = self
         for family in families:
@@ -113,8 +113,8 @@ class ReadPlan(NamedTuple):
         return found
 
     def read_whole_rows(self, low: bytes, high: bytes) -> Iterator[tuple[bytes, list[CellVersion]]]:
-        """Yield each row of a range of keys, escaped, with the versions that a selection of all
-        columns takes without its filter. One walk is much quicker than a search for each row."""
+        """Yield each escaped row of a range of keys with the versions that a selection of all
+        columns takes without a filter. One walk is much faster than a search for each row."""
         limit = self.selection.versions
         families = {
             each.layout.infix: (each.family, each.make_cell_reader(limit)) for each in self.families
@@ -129,7 +129,7 @@ class ReadPlan(NamedTuple):
                 row, found = key[4:end], []
             begin = key.find(b"\0", end + 2) + 1
             known = families.get(key[end:begin])
-            if known is not None:  # else a row's masks, or of a family that was dropped
+            if known is not None:  # otherwise masks, or a dropped family
                 family, read = known
                 for value, at in read(state):
                     found.append(new_tuple(CellVersion, (family, key[begin:], at, value)))
@@ -146,7 +146,7 @@ class ReadPlan(NamedTuple):
 def make_plan(
     reader: Reader, known: TableCatalog, table: bytes, selection: Selection, now_ms: int
 ) -> ReadPlan:
-    """Return the plan of a selection; Refused where a family is missing."""
+    """Return the plan of a selection; raise Refused if a family is missing."""
     wanted: dict[bytes, set[bytes] | None] = {}
     for family, column in selection.columns:
         if column is None:
@@ -168,10 +168,10 @@ def make_plan(
 
 
 class FilteredScan:
-    """A scan's filter on its way through the rows.
+    """The state of a scan's filter across rows.
 
-    A filter that wants nothing more ends the scan of the family where it says so; as in HBase, the
-    row is finished by the families after it, which may see it change its mind in the next row.
+    A filter that wants nothing more ends the scan of that family. As in HBase, the later families
+    still finish the row, and may see the filter change its answer in the next row.
     """
 
     def __init__(self, filter_: Filter) -> None:
@@ -179,7 +179,7 @@ class FilteredScan:
         self.filter = filter_
 
     def read_row(self, plan: ReadPlan, row: bytes, name: bytes) -> list[CellVersion]:
-        """Return the versions that pass of a row, which is given escaped and plain."""
+        """Return the versions that pass of a row, given escaped and plain."""
         families = [each for each in plan.families if each.family not in self._closed]
         first = [each for each in families if self.filter.is_family_essential(each.family)]
         if not any(each.has_row(plan.reader, row) for each in first):
@@ -199,7 +199,7 @@ class FilteredScan:
         return found
 
     def goes_back(self, plan: ReadPlan) -> bool:
-        """Return whether HBase can do such a scan in reverse: where it decides on whole rows."""
+        """Return True if HBase can reverse the scan: the filter decides on whole rows."""
         return all(self.filter.is_family_essential(each.family) for each in plan.families)
 
     def _read_family(self, plan: ReadPlan, family: FamilyRead, row: bytes) -> list[CellVersion]:
@@ -213,7 +213,6 @@ class FilteredScan:
     def _filter_family(
         self, plan: ReadPlan, family: FamilyRead, row: bytes
     ) -> Iterator[CellVersion]:
-        """Yield the versions of a family that pass."""
         hint = b""
         kept = family.layout.versions
         wanted = min(plan.selection.versions, kept)
@@ -229,12 +228,12 @@ class FilteredScan:
                 if code == SEEK_TO_HINT:
                     hint = self.filter.next_cell_hint(version) or b""
                 if (code.step == NEXT_COLUMN.step and column) or hint > column:
-                    break  # a column without a name has no next one to HBase, only a next version
+                    break  # to HBase an empty column name has no next column
 
     def _filter_versions(
         self, versions: Iterator[CellVersion], wanted: int
     ) -> Iterator[tuple[CellVersion, ReturnCode]]:
-        """Yield a column's versions with what becomes of them; at most so many are included."""
+        """Yield a column's versions with their codes; include at most `wanted`."""
         included = 0
         for version in versions:
             if self.filter.filter_all_remaining():
@@ -247,7 +246,7 @@ class FilteredScan:
             yield version, code
 
     def _filter_row(self, found: list[CellVersion]) -> list[CellVersion] | None:
-        """Return the versions of a row that stay; None if the filter leaves out the row."""
+        """Return the versions of a row that stay, or None if the filter leaves out the row."""
         if not found:
             return None
         if self.filter.has_filter_row:

@@ -1,7 +1,7 @@
-"""Tables, families and cells as HBase has them, over any ordered key-value store.
+"""Tables, families and cells as in HBase, over any ordered key-value store.
 
-Each call is one local transaction, so a whole batch is atomic here and rows always are; a scan is
-one for each page. The server's time is that of the clock, but never below the checked cell's.
+Each call is one local transaction, so a whole batch is atomic here. A scan is one per page. The
+server's time is the clock's, but never below the checked cell's.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from txn.tables.kv.ordered import Reader, Writer, divide_keys
 from txn.tables.operations import MAX_TIMESTAMP
 from txn.tables.pages import PAGE_BYTES, PAGE_ROWS, RowChoice, ScanPage, find_oldest
 
-UNMAP_PAGES = 2  # after so many a long scan gives back the memory that it has taken up
+UNMAP_PAGES = 2  # after so many, a long scan gives its memory back
 
 
 class TableStore(catalog.CatalogUser):
-    """HBase's data model; safe for threads and processes as far as the ordered store is."""
+    """HBase's data model; as safe for threads and processes as the ordered store."""
 
     __slots__ = ()
 
     def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
-        """Return the newest visible version of each key, None for an absent one, in one instant."""
+        """Return the newest visible version of each key as of one instant."""
 
         def body(reader: Reader) -> dict[Key, Cell | None]:
             known, now, get = self._load(reader), self._clock.wall_ms(), reader.get
@@ -59,7 +59,6 @@ class TableStore(catalog.CatalogUser):
         return self._store.read(body)
 
     def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
-        """Return the visible versions of each key, newest first, at most so many of each."""
         check_count(count)
 
         def body(reader: Reader) -> dict[Key, list[Cell]]:
@@ -80,8 +79,6 @@ class TableStore(catalog.CatalogUser):
         return self._store.read(body)
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True) -> None:
-        """Write puts and delete-column markers at their own timestamps."""
-
         def body(writer: Writer) -> None:
             known, now = self._load(writer), self._clock.wall_ms()
             before = None
@@ -117,8 +114,7 @@ class TableStore(catalog.CatalogUser):
         *,
         reverse: bool = False,
     ) -> Iterator[Row]:
-        """Yield rows in byte order, or the last one first. As in HBase, an empty stop is the end of
-        the table."""
+        """Yield rows in order or in reverse; as in HBase, an empty stop is the table's end."""
         check_exclusion(columns, exclude)
         wanted = RowChoice(table, None if columns is None else frozenset(columns), exclude, reverse)
         low, high = catalog.escape_row(start), catalog.escape_row(stop) if stop else None
@@ -134,7 +130,7 @@ class TableStore(catalog.CatalogUser):
     def find_splits(
         self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
     ) -> list[bytes]:
-        """Return at most so many rows, between which there are about as many keys each."""
+        """Return up to `count` rows that divide a range into parts of similar numbers of keys."""
 
         def body(reader: Reader) -> list[bytes]:
             found = self._load(reader).table(table)
@@ -147,19 +143,16 @@ class TableStore(catalog.CatalogUser):
         return self._store.read(body)
 
     def list_tables(self) -> list[bytes]:
-        """Return the names of all tables, in byte order."""
         return sorted(self._store.read(self._load).tables)
 
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
-        """Return the table's families and their settings, or None for an absent table."""
         found = self._store.read(self._load).tables.get(table)
         if found is None:
             return None
         return {name: catalog.family_of(settings) for name, settings in found.families.items()}
 
     def ensure_table(self, table: bytes, families: Mapping[bytes, Family]) -> None:
-        """Create the table and the families that are missing. No writer is waited for where
-        nothing is."""
+        """Create the missing table and families. It waits for no writer if nothing is missing."""
 
         def is_missing(reader: Reader) -> bool:
             return catalog.find_missing(self._load(reader), table, families) is not None
@@ -170,7 +163,7 @@ class TableStore(catalog.CatalogUser):
             )
 
     def assign_table(self, table: bytes, database: bytes) -> None:
-        """Let all families of a table belong to a database; `table not found`."""
+        """Assign all families of a table to a database; `table not found`."""
 
         def body(writer: Writer) -> None:
             known = self._load(writer)
@@ -181,9 +174,9 @@ class TableStore(catalog.CatalogUser):
         self._store.write(body)
 
     def compact(self, table: bytes, purge_before_ms: int | None = None) -> None:
-        """Do what HBase's major compaction does: drop what has expired, and delete markers.
+        """Do HBase's major compaction: drop expired versions and delete markers.
 
-        Only the markers below `purge_before_ms` go (None: all), as with the setting
+        Only markers below `purge_before_ms` go (None: all), as with the setting
         `hbase.hstore.time.to.purge.deletes`.
         """
         resume: bytes | None = b""
@@ -193,8 +186,8 @@ class TableStore(catalog.CatalogUser):
     def compact_page(
         self, table: bytes, resume: bytes, purge_before_ms: int | None = None
     ) -> bytes | None:
-        """Compact a bounded part of a table, from `resume` on, b"" at first; return where the next
-        part begins, None at the end. A writer waits only where there is something to drop."""
+        """Compact a bounded part of a table from `resume` on, b"" at first. Return where the next
+        part begins, or None at the end. A writer has to wait only if there is something to drop."""
         stale, following = self._store.read(
             lambda reader: self._stale(reader, table, resume, purge_before_ms)
         )
@@ -215,8 +208,6 @@ class TableStore(catalog.CatalogUser):
         return following
 
     def _page(self, wanted: RowChoice, low: bytes, high: bytes | None) -> ScanPage:
-        """Read a page between two rows, escaped; high None: to the end of the table."""
-
         def body(reader: Reader) -> ScanPage:
             known = self._load(reader)
             found = known.table(wanted.table)
@@ -249,12 +240,11 @@ class TableStore(catalog.CatalogUser):
 def _compact(
     known: TableCatalog, table: bytes, key: bytes, kept: tuple[bytes, int, int | None]
 ) -> bytes:
-    """Return the state of a column, or of a row's masks, after a major compaction."""
     state, now, purge_before_ms = kept
     family, column = catalog.family_and_column(key, catalog.split_row(key))
     layout = known.layouts.get((table, family or column))
     if layout is None:
-        return b""  # of a family that was dropped
+        return b""  # of a dropped family
     return cells.compact_cell(
         state,
         0 if layout.ttl_ms is None else now - layout.ttl_ms,
@@ -272,7 +262,6 @@ def _check_timestamp(timestamp: int) -> int:
 
 
 def _check(writer: Writer, known: TableCatalog, check: Check, now: int) -> bool:
-    """Carry out one check in the caller's transaction; an expected no is False."""
     key, expected, puts, edits = check
     row, family, column, table = key
     layout = known.layout(table, family)
@@ -287,7 +276,7 @@ def _check(writer: Writer, known: TableCatalog, check: Check, now: int) -> bool:
         if its_family != family:
             other = known.layout(table, its_family)
             write_cell(writer, (other, row, cell_key(other, row, its_column)), value, at, now)
-        elif its_column == column and layout.masks is None:  # as of each lock: its state is known
+        elif its_column == column and layout.masks is None:  # as of a lock: its state is known
             state = put_version(state or b"", at, value, layout.versions, now)
             writer.put(name, state)
         else:

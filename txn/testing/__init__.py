@@ -1,1 +1,1 @@
-"""Stores that fail on purpose or count, around any other: for your own tests too."""
+"""Stores that wrap any other and fail on purpose or count calls; for your own tests too."""

@@ -1,7 +1,7 @@
-"""Any store with a count per method and a trace, because cost is a fact with a test.
+"""A wrapper that counts and traces the calls of any store, because cost is a fact with a test.
 
-Each call is passed on as it was made, so that what is counted is what runs: by its own name, also
-where it fails. A store that makes one call of several can have a counter below it as well.
+Each call is passed on unchanged under its own name, also if it fails, so the counts are the calls
+that really run. A store that combines calls may have another counter below it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from txn.stores.base import Feature, Store, wrap_call
 
 
 class Counted(NamedTuple):
-    """One call: the method, and the keys, edits, checks or the table that it was given."""
+    """One call: the method, and its keys, edits, checks or table."""
 
     method: str
     items: tuple[object, ...]
 
 
 class CountingStore:
-    """A store that keeps the books: `trace` has every call since the last `reset`; those that are
-    made `together`, or beside a read, come behind that one."""
+    """A store that records its calls: `trace` has every call since the last `reset`. Calls made
+    inside `atomically`, or beside a read, follow the call that contains them."""
 
     def __init__(self, inner: Store) -> None:
         self.features: frozenset[Feature] = inner.features
@@ -31,19 +31,18 @@ class CountingStore:
 
     @property
     def calls(self) -> Counter[str]:
-        """How often each method was called."""
+        """The number of calls of each method."""
         return Counter(call.method for call in self.trace)
 
     @property
     def items(self) -> Counter[str]:
-        """How many items each method was given, over all its calls."""
+        """The number of items in all calls of each method."""
         found: Counter[str] = Counter()
         for call in self.trace:
             found[call.method] += len(call.items)
         return found
 
     def reset(self) -> None:
-        """Forget what was counted."""
         self.trace.clear()
 
     read = wrap_call(Store.read)

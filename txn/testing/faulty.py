@@ -1,8 +1,8 @@
-"""A wrapper that makes calls of any store fail, for tests. A plan says which fail, and how.
+"""A wrapper that makes calls of any store fail, for tests. A plan says which calls fail, and how.
 
-A fault answers three questions about a call: which of its items took effect, what its caller was
-told, and which of its items will happen once more later. A client that crashed makes no further
-call. Nothing here is random and nothing waits: `deliver` makes a late request happen.
+A fault answers three questions about a call: which items took effect, what the store reported, and
+which items will take effect (again) later. A crashed client makes no further call. Nothing is
+random and nothing waits; `deliver` carries out a late request.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ T = TypeVar("T", Edit, Check)
 
 
 class Crash(BaseException):
-    """The client has stopped. Nothing in the library catches it, as nothing catches SIGKILL."""
+    """The client has stopped. The library never catches it, as no program catches SIGKILL."""
 
 
 class _Undone(Exception):
-    """The work of a `together` had no effect, and will have none."""
+    """The work of an `atomically` had no effect, and never will."""
 
 
 class Reply(Enum):
@@ -49,12 +49,13 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What becomes of one call. Of a write by row, a row goes with its first item.
+    """The fate of one call. In a write by row, a row shares the fate of its first item.
 
-    applied: the positions of the items that take effect now; None: all. reply: what the caller is
-    told. late: the positions of the items that happen (again) whenever `deliver` says so.
-    twice: the call is sent a second time at once, as a gateway does whose connection broke, and it
-    is the second answer that is reported.
+    applied: positions of the items that take effect now; None: all.
+    reply: what the store reports to the caller.
+    late: positions of the items that take effect (again) when `deliver` runs.
+    twice: the call is repeated at once, as by a gateway after a broken connection, and the second
+    answer is reported.
     """
 
     applied: frozenset[int] | None = None
@@ -71,7 +72,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """Items of an earlier call that are still on their way; of a write by row, whole rows."""
+    """Items of an earlier call that are still in flight; of a write by row, whole rows."""
 
     call: Call
     items: tuple[Item, ...]
@@ -83,29 +84,30 @@ NO_FAULT = Fault()
 
 
 def faultless(call: Call) -> Fault:
-    """Let the call be."""
+    """Return no fault."""
     return NO_FAULT
 
 
 def at(faults: Mapping[int, Fault]) -> Plan:
-    """Return the plan that has these faults at the calls of these numbers."""
+    """Return the plan with these faults, by the numbers of the calls."""
     return lambda call: faults.get(call.number, NO_FAULT)
 
 
 class FaultyStore:
     """A client's view of a store that fails as the plan says.
 
-    calls: how many calls were made. in_flight: requests that `deliver` makes happen once more.
-    reads_early: whether a read beside other work comes before that work, or after it.
-    features: a test may add what is left out at first. With "atomic_together" what is done together
-    is one call, with one fault.
+    calls: the number of calls so far.
+    in_flight: requests that `deliver` can still carry out.
+    reads_early: decides whether a read comes before the work beside it, or after.
+    features: some are left out at first; a test may add them. With "atomic" the calls inside
+    `atomically` are one call, with one fault.
     """
 
     def __init__(
         self, inner: Store, plan: Plan = faultless, reads_early: Callable[[], bool] = lambda: False
     ) -> None:
-        # The store behind a real client may read row by row, and do one thing after the other, so
-        # tests have to do with that. Calls that the store makes by itself have no number.
+        # A real client's store may read row by row and run calls one after the other, so tests must
+        # cope with that. Calls that the store makes by itself have no number.
         apart: frozenset[Feature] = frozenset({"instant_reads", "atomic", "remote_calls"})
         self.features: frozenset[Feature] = inner.features - apart
         self.plan = plan
@@ -114,7 +116,7 @@ class FaultyStore:
         self.crashed = False
         self.in_flight: list[Late] = []
         self._inner = inner
-        self._is_inside = False  # of what is one call
+        self._is_inside = False  # inside one call
 
     read_versions = wrap_call(Store.read_versions)
     scan = wrap_call(Store.scan)
@@ -162,7 +164,7 @@ class FaultyStore:
 
     def atomically(self, work: Callable[[], None]) -> None:
         if "atomic" not in self.features or self._is_inside:
-            work()  # one call after the other: whatever may come between them, does
+            work()  # one call after the other; anything may come in between
             return
         fault = self._fault("atomically", ())
 
@@ -191,7 +193,7 @@ class FaultyStore:
         self._inner.close()
 
     def deliver(self, index: int = 0) -> Late:
-        """Make a request that is in flight happen, even if its sender has crashed meanwhile."""
+        """Carry out a request in flight, even if its sender has crashed meanwhile."""
         late = self.in_flight.pop(index)
         if late.call.method == "write":
             self._inner.write(cast(tuple[Edit, ...], late.items), by_row=late.by_row)

@@ -1,1 +1,1 @@
-"""HBase behind its Thrift gateways."""
+"""HBase, by its own RPC or its Thrift gateways."""

@@ -1,4 +1,4 @@
-"""HBase's Thrift 2 service, for those who call it and those who answer."""
+"""HBase's Thrift 2 service, for clients and for our servers."""
 
 from __future__ import annotations
 

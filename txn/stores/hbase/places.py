@@ -1,4 +1,4 @@
-"""Keys, rows and pages of HBase's tables, whichever way they are asked for."""
+"""Keys, rows and pages of HBase's tables, for every way to reach them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check_place(key: Key) -> None:
 
 
 def keep_last(edits: Iterable[Edit]) -> Collection[Edit]:
-    """Return the edits without those that another one replaces: of two puts of a cell at one
+    """Return the edits without those that a later one replaces: of two puts of a cell at one
     timestamp, HBase shows the one that arrived last."""
     kept: dict[tuple[Key, int | None, bool], Edit] = {}
     for edit in edits:
@@ -44,7 +44,7 @@ def keep_last(edits: Iterable[Edit]) -> Collection[Edit]:
 
 
 def list_targets(checks: Sequence[Check]) -> Iterator[Key]:
-    """Return the keys of checks, lazily: they are needed only where one of them fails."""
+    """Return the keys of checks, lazily: they are needed only if a check fails."""
     return (key for check in checks for key in (check.key, *check.targets))
 
 
@@ -79,7 +79,7 @@ def complete_versions(
 
 
 def row_after(row: bytes) -> bytes:
-    """Return the least row that comes after this one, of those that HBase takes."""
+    """Return the least row after this one that HBase accepts."""
     if len(row) < MAX_ROW:
         return row + b"\0"
     kept = row.rstrip(b"\xff")
@@ -87,8 +87,7 @@ def row_after(row: bytes) -> bytes:
 
 
 def row_below(row: bytes) -> bytes:
-    """Return a row shortly before this one: between the two there is hardly any other. An empty row
-    stands for the beginning of the table, as it does before the least row."""
+    """Return a row shortly before this one; an empty row stands for the beginning of the table."""
     if not row or row.endswith(b"\0"):
         return row[:-1]
     padding = b"\xff" * min(8, MAX_ROW - len(row))
@@ -98,7 +97,7 @@ def row_below(row: bytes) -> bytes:
 def cut(
     items: Sequence[T], size: Callable[[T], int], most_bytes: int, most: int
 ) -> Iterator[list[T]]:
-    """Cut what is sent at once where it would take too much of a server's memory."""
+    """Cut a request into parts that fit a server's memory."""
     part: list[T] = []
     total = 0
     for item in items:
@@ -142,7 +141,7 @@ FINAL = {
     "SpaceLimitingException",
     "ThrottlingException",
 }
-"""What HBase's own clients do not ask again for."""
+"""Errors that HBase's own clients do not retry."""
 
 REOPENED = {
     "LeaseException",
@@ -150,12 +149,11 @@ REOPENED = {
     "ScannerResetException",
     "UnknownScannerException",
 }
-"""Not again with the same scanner, but with a new one."""
+"""Errors to retry with a new scanner, not with the same one."""
 
 
 def is_final(error: object, can_retry: bool | None) -> bool:
-    """Whether a gateway's error means that a request is refused for good. can_retry: what the
-    gateway says of it, if it does."""
+    """Return True if a gateway's error is final. can_retry: the gateway's own statement, if any."""
     names = set(re.findall(r"\w+Exception", first_line(error)))
     if names & (ELSEWHERE | BUSY | REOPENED):
         return False
@@ -163,8 +161,8 @@ def is_final(error: object, can_retry: bool | None) -> bool:
 
 
 def make_refusal(table: bytes, error: object) -> TableUnavailable:
-    """Return the error of a table that refuses a request for good; some of it may have happened.
-    Without a name it is the request as a whole that was refused."""
+    """Return the error of a table that refuses a request for good; the request may be partly done.
+    Without a name, the server refused the request as a whole."""
     words = "the table refuses it" if table else "the server refuses it"
     message = annotate(words, table=table or None, cause=first_line(error))
     return TableUnavailable(message, table)
@@ -175,7 +173,7 @@ def find_absent(
     keys: Iterable[Key],
     table: bytes = b"",
 ) -> TableUnavailable | None:
-    """Return which table or family is missing, if any of a request on these keys, or the table."""
+    """Return the error of a missing table or family of these keys, or of this table, if any."""
     families: dict[bytes, set[bytes]] = {table: set()} if table else {}
     for key in keys:
         families.setdefault(key.table or b"", set()).add(key.family)
@@ -190,17 +188,17 @@ def find_absent(
 
 
 def first_line(error: object) -> str:
-    """Return what an error of a server says, without the trace that comes with it."""
+    """Return a server error's message without its trace."""
     return str(error).partition("\n")[0][:300]
 
 
 def keep_between(rows: Iterable[bytes], start: bytes, stop: bytes | None) -> list[bytes]:
-    """Return those of the rows that lie between the ends of a range, in order."""
+    """Return the rows strictly between the ends of a range, in order."""
     return sorted({row for row in rows if row > start and (not stop or row < stop)})
 
 
 def write_filter(exclude: RowExclusion) -> bytes:
-    """Return what HBase's filter language says of it: one condition for each value."""
+    """Return the exclusion in HBase's filter language: one condition for each value."""
     family, column = (part.replace(b"'", b"''") for part in exclude[:2])
     return b" AND ".join(
         b"SingleColumnValueFilter('%b', '%b', !=, 'binary:%b', false, true)"

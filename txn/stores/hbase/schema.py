@@ -1,4 +1,4 @@
-"""What families of HBase must be like, and the command that makes such ones."""
+"""What transactions need of HBase's families, and the shell command that makes such families."""
 
 from __future__ import annotations
 
@@ -18,18 +18,15 @@ CHANGE_PAUSE_MS = 200
 
 
 class Schema(Protocol):
-    """Tables that can be looked at and changed. A change is False where another client is at it."""
+    """Tables. A change returns False if another client is changing the table."""
 
-    def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
-        """Return the table's families and their settings, or None for an absent table."""
+    def describe(self, table: bytes) -> Mapping[bytes, Family] | None: ...
 
     def create(
         self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes]
-    ) -> bool:
-        """Create a table, and its namespace."""
+    ) -> bool: ...
 
-    def add(self, table: bytes, name: bytes, family: Family) -> bool:
-        """Add a family to a table."""
+    def add(self, table: bytes, name: bytes, family: Family) -> bool: ...
 
 
 def make_table(
@@ -39,7 +36,7 @@ def make_table(
     families: Mapping[bytes, Family],
     splits: Sequence[bytes],
 ) -> None:
-    """Create what is missing; where another client is at it too, wait a little."""
+    """Create what is missing; wait a little if another client is creating it too."""
     if not is_legal(table):
         raise InvalidRequestError("not a legal table name", table=table)
     for name, family in families.items():
@@ -64,8 +61,7 @@ def make_table(
 
 
 def refuse_change(table: bytes, error: Exception) -> bool:
-    """Return False where a change was refused because another client is at it too; raise
-    InvalidRequestError where it can never be made."""
+    """Return False if another client's change caused a refusal; else raise InvalidRequestError."""
     if any(word in str(error) for word in ("xists", "oncurrent")):
         return False
     raise InvalidRequestError(
@@ -76,8 +72,7 @@ def refuse_change(table: bytes, error: Exception) -> bool:
 def compare_families(
     table: bytes, known: Mapping[bytes, Family], asked: Mapping[bytes, Family]
 ) -> None:
-    """Raise InvalidRequestError where a family that is known has not the settings asked for, or
-    belongs to another database."""
+    """Raise InvalidRequestError if a known family differs, or belongs to another database."""
     for name, family in asked.items():
         refuse_other_database(table, known.values(), family.database)
         found = known.get(name, family)
@@ -93,14 +88,14 @@ def compare_families(
 
 
 def refuse_family(table: bytes, name: bytes, family: Family) -> None:
-    """Raise InvalidRequestError where no transaction may write to the family."""
+    """Raise InvalidRequestError if no transaction may write to the family."""
     reason = find_refusal(family)
     if reason is not None:
         raise InvalidRequestError(reason, table=table, family=name)
 
 
 def make_assign_command(table: bytes, families: Iterable[bytes], database: bytes) -> str:
-    """Return the command of the HBase shell that lets a table belong to a database."""
+    """Return the HBase shell command that assigns a table to a database."""
     entry = f"CONFIGURATION => {{'{DATABASE_ENTRY}' => '{database.decode()}'}}"
     parts = [f"{{NAME => '{name.decode()}', {entry}}}" for name in families]
     return f"alter '{table.decode()}', {', '.join(parts)}"
@@ -113,7 +108,7 @@ def _database_entry(family: Family) -> str:
 def shell_command(
     verb: str, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
 ) -> str:
-    """Return the command of the HBase shell that makes such a table, or adds such families."""
+    """Return the HBase shell command that creates such a table, or adds such families."""
     parts = [
         f"{{NAME => '{name.decode()}', VERSIONS => {family.versions}, CONFIGURATION => "
         f"{{'{PURGE}' => '{family.keep_deletes_ms or PURGE_MS}'{_database_entry(family)}}}}}"

@@ -1,8 +1,8 @@
-"""The store contract over a Thrift gateway of HBase, whichever of the two it is.
+"""The store contract over either Thrift gateway of HBase.
 
-What a gateway is asked, request by request, is its dialect's. Here is what holds for both: what
-is refused before it is sent, what is sent in parallel or again, and what an error means.
-A checked write is never repeated here, since its repeat answers "no" where it answered "yes".
+A dialect makes the single requests. This module has the common rules: what is refused before it is
+sent, what is sent in parallel or retried, and what an error means. A checked write is never retried
+here, since the retry answers "no" where the first try answered "yes".
 """
 
 from __future__ import annotations
@@ -53,19 +53,18 @@ from txn.stores.hbase.schema import make_table, refuse_change
 T = TypeVar("T")
 
 ROWS_A_REQUEST = 1_000
-BYTES_A_REQUEST = 1_500_000  # a framed gateway takes 2 MB by default
-ASKED_WITHIN_MS = 2_000  # why nothing was answered
+BYTES_A_REQUEST = 1_500_000  # a framed gateway accepts 2 MB by default
+ASKED_WITHIN_MS = 2_000  # for the reason of a failure
 PAGE_ROWS = 500
 FIRST_PAGE_ROWS = 32
 PAGE_BYTES = 1_000_000
-AHEAD = 16  # requests whose replies, errors too, fit into what a socket takes in unread
+AHEAD = 16  # so many replies, even errors, fit into an unread socket
 
 
 class PageScan(NamedTuple):
-    """What is asked for one page: so many rows of a table, from `first` on up to `last`, which is
-    not among them (empty: no limit). reverse: `first` is the greater of the two, and the rows come
-    from the last one to the first. sieve: only rows that this filter, as HBase writes it, lets
-    pass."""
+    """A request for one page: rows of a table from `first` up to `last` (excluded; empty: no
+    limit). reverse: `first` is the greater row, and the rows come from last to first. sieve: an
+    HBase filter that the rows must pass."""
 
     table: bytes
     first: bytes
@@ -76,52 +75,47 @@ class PageScan(NamedTuple):
 
 
 class Dialect(Protocol):
-    """How a kind of gateway is asked for things. Nothing is sent before a job is run."""
+    """The requests of one kind of gateway. Nothing is sent before a job runs."""
 
     features: frozenset[Feature]
 
     def read(self, table: bytes, rows: KeysByRow) -> list[Job[dict[Key, Cell]]]:
-        """Return jobs that read the newest versions; together they find all keys that exist."""
+        """Return jobs that read the newest versions and together find all existing keys."""
 
     def read_versions(
         self, table: bytes, rows: KeysByRow, count: int
     ) -> list[Job[dict[Key, list[Cell]]]]:
-        """Return jobs that read so many versions; together they find all keys that exist."""
+        """Return jobs that read up to `count` versions and together find all existing keys."""
 
     def write(self, table: bytes, edits: Sequence[Edit], by_row: bool) -> list[Job[None]]:
-        """Return jobs that put and mark; no cell has two edits of one kind and timestamp.
-        by_row: the edits of each row at once."""
+        """Return jobs that put and mark; no cell has two edits of one kind and timestamp."""
 
-    def check(self, check: Check) -> Job[bool]:
-        """Return the job of one checked write."""
+    def check(self, check: Check) -> Job[bool]: ...
 
     def page(self, scan: PageScan, columns: Columns) -> Job[list[Row]]:
-        """Return the job that gets the first so many rows of a range, fewer only at its end."""
+        """Return the job that gets the first rows of a range, fewer only at its end."""
 
-    def list_tables(self) -> Job[list[bytes]]:
-        """Return the job that gets the names of all tables but those of HBase itself."""
+    def list_tables(self) -> Job[list[bytes]]: ...
 
     def describe(self, table: bytes) -> Job[dict[bytes, Family]]:
-        """Return the job that gets the families' settings; refused where there is no table."""
+        """Return the job that gets the families' settings; it fails for an absent table."""
 
     def starts(self, table: bytes) -> Job[list[bytes]]:
         """Return the job that gets the first rows of all regions."""
 
     def is_enabled(self, table: bytes) -> Job[bool]:
-        """Return the job that tells whether the table, which is there, can be used."""
+        """Return the job that tells whether an existing table can be used."""
 
     def create(
         self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes]
     ) -> Job[None]:
-        """Return the job that creates a table, and its namespace."""
+        """Return the job that creates a table and its namespace."""
 
-    def add(self, table: bytes, name: bytes, family: Family) -> Job[None]:
-        """Return the job that adds a family to a table."""
+    def add(self, table: bytes, name: bytes, family: Family) -> Job[None]: ...
 
 
 class _Explaining:
-    """A block in which a failure is told as what it means. (A generator would cost three times as
-    much, at each call.)"""
+    """A block that translates failures; a generator would cost three times as much per call."""
 
     __slots__ = ("_raise_meaning",)
 
@@ -137,7 +131,7 @@ class _Explaining:
 
 
 class HBaseStore:
-    """Tables of HBase. Durable at each call, whatever was asked for."""
+    """Tables of HBase behind a gateway. Each call is durable, even with durable=False."""
 
     def __init__(self, pool: Pool, dialect: Dialect, clock: Clock) -> None:
         self.features = dialect.features
@@ -148,9 +142,9 @@ class HBaseStore:
     def read(
         self, *groups: Collection[Key], beside: Callable[[], None] | None = None
     ) -> dict[Key, Cell | None]:
-        """Read each group with one request a table, or a few for many rows; a row is always in one.
-        Two groups go out on one connection, without waiting in between, if one request is enough
-        for each and the second is small. What is beside runs while requests are on their way."""
+        """Read each group with one request per table, or a few for many rows; a row is never
+        divided. Two groups share a connection without a wait in between if each needs one request
+        and the second is small. `beside` runs while requests are in flight."""
         tables = [group_by_table(keys) for keys in groups]
         keys = groups[0] if len(groups) == 1 else [key for part in groups for key in part]
         read, run = self._dialect.read, self._pool.run
@@ -174,7 +168,7 @@ class HBaseStore:
         return is_one_each and all(_bytes(group) <= AHEAD_BYTES for group in groups[1:])
 
     def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
-        """Read them with the requests of `read`, but for Thrift 1: there with one for each key."""
+        """Read with the requests of `read`; Thrift 1 needs one for each key."""
         check_count(count)
         tables, read = group_by_table(keys), self._dialect.read_versions
         with self._explain(keys):
@@ -182,7 +176,7 @@ class HBaseStore:
         return complete_versions(keys, found)
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
-        """Write all of it in parallel; nothing of it depends on an order."""
+        """Write everything in parallel: no edit depends on the order."""
         if by_row:
             self._require_row_mutations(edits[0].key if edits else None)
         tables: dict[bytes, list[Edit]] = {}
@@ -194,14 +188,14 @@ class HBaseStore:
             self._pool.run(lambda: _list_jobs(write, tables, by_row), repeat=True)
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
-        """Send the checks of different rows in parallel, and those of one row in their order."""
+        """Send the checks of different rows in parallel, and those of one row in order."""
         for check in checks:
             check_place(check[0])
             check_targets(check)
             if check.edits:
                 self._require_row_mutations(check.key)
         with self._explain(list_targets(checks)):
-            if len(checks) == 1:  # as nine times in ten
+            if len(checks) == 1:  # nine times in ten
                 return [self._pool.run_one(lambda: self._dialect.check(checks[0]), repeat=False)]
             return self._check_rows(checks)
 
@@ -240,8 +234,8 @@ class HBaseStore:
         *,
         reverse: bool = False,
     ) -> Iterator[Row]:
-        """Yield the rows, a page at a time; between the pages the gateway holds nothing for us.
-        Where so many rows are left out that a page does not come in time, they are sent as well."""
+        """Yield the rows page by page; the gateway keeps no state between pages. If so many rows
+        are excluded that a page does not come in time, the gateway sends these rows too."""
         check_exclusion(columns, exclude)
         wanted = None if columns is None else list(columns)
         limit = FIRST_PAGE_ROWS
@@ -271,20 +265,18 @@ class HBaseStore:
             limit = _next_limit(page, limit)
 
     def atomically(self, work: Callable[[], None]) -> None:
-        """Run the function: HBase has nothing that would make its calls one."""
+        """Run the function; HBase cannot make its calls one transaction."""
         work()
 
     def list_tables(self) -> list[bytes]:
-        """Return the names that the gateway tells."""
         try:
             return sorted(map(plain_table, self._one(self._dialect.list_tables)))
         except GatewayError as error:
             raise self._make_unexplained(error, None) from error
 
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
-        """Return the settings that the gateway shows."""
         if not is_legal(table):
-            return None  # there cannot be one, but gateways fail at the question
+            return None  # there can be no such table, but gateways fail at the question
         try:
             return self._one(lambda: self._dialect.describe(table))
         except GatewayError as error:
@@ -301,40 +293,36 @@ class HBaseStore:
     def ensure_table(
         self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
     ) -> None:
-        """Create what is missing, so that delete markers live as long as the protocol asks."""
+        """Create missing parts with the lifetime of delete markers that the protocol needs."""
         make_table(self, self._clock, table, families, splits)
 
     def create(
         self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes]
     ) -> bool:
-        """Create a table; False where another client is at it."""
         return self._change(table, lambda: self._dialect.create(table, families, splits))
 
     def add(self, table: bytes, name: bytes, family: Family) -> bool:
-        """Add a family to a table; False where another client is at it."""
         return self._change(table, lambda: self._dialect.add(table, name, family))
 
     def find_splits(
         self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
     ) -> list[bytes]:
-        """Return where the regions begin."""
         with self._explain((), table):
             return keep_between(self._one(lambda: self._dialect.starts(table)), start, stop)
 
     def compact(self, table: bytes, purge_before_ms: int) -> None:
-        """Leave it to HBase, which does so with the setting that `ensure_table` gives a family."""
+        """Do nothing: HBase purges markers by the setting that `ensure_table` gives a family."""
 
     def close(self) -> None:
-        """Close the connections."""
         self._pool.close()
 
     def _explain(self, keys: Iterable[Key], table: bytes = b"") -> _Explaining:
         return _Explaining(partial(self._raise_meaning, keys, table))
 
     def _raise_meaning(self, keys: Iterable[Key], table: bytes, error: BaseException) -> None:
-        """Raise what a failure means for a request on these keys, if not just itself: most errors
-        of a gateway name what is missing, in no fixed way, and HBase tries to write to a disabled
-        table for longer than we wait."""
+        """Raise the error that a failure means for a request on these keys, if it is another one.
+        Most gateway errors name a missing part in no fixed way, and HBase tries to write to a
+        disabled table for longer than we wait."""
         if isinstance(error, GatewayError):
             gone = self._find_obstacle(list(keys), table)
             raise gone or self._make_unexplained(error, error.table) from error
@@ -344,14 +332,12 @@ class HBaseStore:
                 raise gone from error
 
     def _find_obstacle(self, keys: Collection[Key], table: bytes) -> TableUnavailable | None:
-        """Return why these keys cannot be used, as far as the gateway can be asked."""
         with suppress(GatewayError, TxnError):
             gone = find_absent(self.describe, keys, table)
             return gone or self._find_disabled({table, *(key.table or b"" for key in keys)})
         return None
 
     def _find_disabled(self, tables: Iterable[bytes]) -> TableUnavailable | None:
-        """Return that a table is disabled, as far as the gateway can be asked."""
         with suppress(GatewayError, TxnError):
             for name in sorted(filter(None, tables)):
                 if not self._one(lambda: self._dialect.is_enabled(name), ASKED_WITHIN_MS):  # noqa: B023
@@ -389,27 +375,26 @@ class HBaseStore:
 def _list_jobs(
     make: Callable[..., list[Job[T]]], tables: Mapping[bytes, Any], *arguments: object
 ) -> list[Job[T]]:
-    """Return the jobs for what is asked of each table."""
     return [job for table, part in tables.items() for job in make(table, part, *arguments)]
 
 
 def is_absence(error: GatewayError, table: bytes) -> bool:
-    """Whether the gateway says that there is no such table; it says so by its bare name."""
+    """Return True if the gateway says, perhaps by the bare name, that the table does not exist."""
     line = first_line(error)
     return line == table.decode(errors="replace") or "TableNotFound" in line
 
 
 def _bytes(keys: Iterable[Key]) -> int:
-    """Return at most how many bytes a request for these keys takes, rather more than fewer."""
+    """Return an upper estimate of the bytes of a request for these keys."""
     return 1_000 + sum(len(row) + len(family) + len(column) + 40 for row, family, column, _ in keys)
 
 
 def _make_page_scan(
     table: bytes, limits: tuple[bytes, bytes], rows: int, sieve: bytes | None, reverse: bool
 ) -> PageScan:
-    """Return the request for the next page of a range. A gateway takes the bound that it comes to
-    first as included and the other as excluded, also in reverse: so it is asked for one row more,
-    and for those from a little below the start; neither is among the rows of the range."""
+    """Return the request for the next page of a range. A gateway includes the first bound and
+    excludes the other, also in reverse. So a reverse page asks for one row more, down to a row
+    slightly below the start; neither extra row belongs to the range."""
     start, stop = limits
     if not reverse:
         return PageScan(table, start, stop, rows, sieve, reverse)
@@ -417,7 +402,6 @@ def _make_page_scan(
 
 
 def _next_limit(page: Sequence[Row], limit: int) -> int:
-    """Return how many rows to ask for next, so that a page takes about the memory that it may."""
     size = sum(len(key.column) + len(cell.value) for row in page for key, cell in row.cells.items())
     fitting = PAGE_BYTES * len(page) // max(size, 1)
     return max(1, min(fitting, 4 * limit, PAGE_ROWS))

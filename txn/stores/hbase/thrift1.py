@@ -1,8 +1,9 @@
-"""What is asked of HBase's Thrift 1 gateway, `hbase+thrift1://host:port`.
+"""The requests of HBase's Thrift 1 gateway, `hbase+thrift1://host:port`.
 
-A checked write carries one cell. Several are sent as several, on the same condition, with the
-checked cell last, and end at the first "no". Its `isDelete` would write an empty value: markers go
-by mutateRowsTs. It can neither show nor set all that matters of a table, so it makes none.
+A checked write carries one cell. Several cells are several writes on the same condition, the
+checked cell last; they end at the first "no". `isDelete` in them would write an empty value, so
+markers go by mutateRowsTs. The gateway cannot show or set all settings that matter, so it creates
+no tables.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import SplitResult
 
-import happybase  # noqa: F401  (it loads the next module from the interface that it ships)
+import happybase  # noqa: F401  (loads the next module from its own interface file)
 from Hbase_thrift import BatchMutation, Hbase, Mutation, TRowResult, TScan
 
 from txn.clock import Clock
@@ -24,20 +25,18 @@ from txn.stores.hbase.store import BYTES_A_REQUEST, ROWS_A_REQUEST, HBaseStore, 
 
 
 def thrift1_store(parts: SplitResult, clock: Clock) -> HBaseStore:
-    """Return the store behind the Thrift 1 gateway of a URI. Nothing is sent yet."""
+    """Return the store behind the Thrift 1 gateway of a URI, without sending anything yet."""
     return HBaseStore(Pool(parse_gateway(parts), Hbase, clock), Thrift1(), clock)
 
 
-NOW = (1 << 63) - 1  # HBase's word for the server's time
+NOW = (1 << 63) - 1  # means the server's time
 
 
 class Thrift1:
-    """The requests of Thrift 1."""
-
     features: frozenset[Feature] = frozenset()
 
     def read(self, table: bytes, rows: KeysByRow) -> list[Job[dict[Key, Cell]]]:
-        """One getRowsWithColumns for all the rows of which the same columns are wanted."""
+        """Send one getRowsWithColumns for all rows with the same wanted columns."""
         groups: dict[tuple[bytes, ...], list[bytes]] = {}
         for row, keys in rows.items():
             groups.setdefault(tuple(sorted(map(_column, keys))), []).append(row)
@@ -50,11 +49,9 @@ class Thrift1:
     def read_versions(
         self, table: bytes, rows: KeysByRow, count: int
     ) -> list[Job[dict[Key, list[Cell]]]]:
-        """One getVer for each key."""
         return [_read_versions(table, key, count) for keys in rows.values() for key in keys]
 
     def write(self, table: bytes, edits: Sequence[Edit], by_row: bool) -> list[Job[None]]:
-        """One mutateRowsTs for all the edits of the same timestamp."""
         times: dict[int | None, dict[bytes, list[Mutation]]] = {}
         for key, value, timestamp in edits:
             mutation = Mutation(value is None, _column(key), value, True)
@@ -68,7 +65,6 @@ class Thrift1:
         ]
 
     def check(self, check: Check) -> Job[bool]:
-        """One checkAndPut a cell."""
         key, expected, puts, _ = check
         column = _column(key)
         for put, value in sorted(puts, key=lambda item: item[0] == key):
@@ -79,7 +75,6 @@ class Thrift1:
         return True
 
     def page(self, scan: PageScan, columns: Columns) -> Job[list[Row]]:
-        """A scanner, opened, read once and closed."""
         wanted = None if columns is None else [b":".join(column) for column in columns]
         asked = TScan(
             startRow=scan.first,
@@ -95,12 +90,11 @@ class Thrift1:
         return [Row(result.row, _cells(scan.table, result)) for result in found]
 
     def list_tables(self) -> Job[list[bytes]]:
-        """One getTableNames."""
         names: list[bytes] = yield _call("getTableNames")
         return names
 
     def describe(self, table: bytes) -> Job[dict[bytes, Family]]:
-        """One getColumnDescriptors: version counts and TTLs are all that it shows."""
+        """Send one getColumnDescriptors, which shows version counts and TTLs only."""
         found = yield _call("getColumnDescriptors", table)
         return {
             name.rstrip(b":"): Family(
@@ -111,23 +105,21 @@ class Thrift1:
         }
 
     def starts(self, table: bytes) -> Job[list[bytes]]:
-        """One getTableRegions."""
         found = yield _call("getTableRegions", table)
         return [each.startKey or b"" for each in found]
 
     def is_enabled(self, table: bytes) -> Job[bool]:
-        """One isTableEnabled."""
         return (yield _call("isTableEnabled", table)) is not False
 
     def create(
         self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes]
     ) -> Job[None]:
-        """None: say how to make it."""
+        """Raise an error with the shell command to use instead."""
         raise _cannot_make(table, shell_command("create", table, families, splits))
         yield
 
     def add(self, table: bytes, name: bytes, family: Family) -> Job[None]:
-        """None: say how to make it."""
+        """Raise an error with the shell command to use instead."""
         raise _cannot_make(table, shell_command("alter", table, {name: family}))
         yield
 

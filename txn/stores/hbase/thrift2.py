@@ -1,7 +1,7 @@
-"""What is asked of HBase's Thrift 2 gateway, `hbase+thrift2://host:port`.
+"""The requests of HBase's Thrift 2 gateway, `hbase+thrift2://host:port`.
 
-A checked write is one checkAndPut, with any cells of the row; expected-free is no value at all. The
-interface is hbase2.thrift beside this file.
+A checked write is one checkAndPut with any cells of the row; to expect an absent cell it sends no
+value. The interface is hbase2.thrift beside this file.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ DURABILITIES = {IDL.TDurability.SKIP_WAL: "SKIP_WAL", IDL.TDurability.ASYNC_WAL:
 
 
 def _narrow(kind: Any, *fields: str) -> Any:
-    """Return a struct like this one, with those of its fields that are sent from here: each field
-    that is left unset costs time as well, when it is made and when it is written."""
+    """Return a struct with only the fields that we send: unset fields cost time too."""
     spec = {number: field for number, field in kind.thrift_spec.items() if field[1] in fields}
     unset = [(field, None) for field in fields]
     return type(kind)(kind.__name__, (kind,), {"thrift_spec": spec, "default_spec": unset})
@@ -41,30 +40,26 @@ TDelete = _narrow(IDL.TDelete, "row", "columns", "deleteType")
 
 
 def thrift2_store(parts: SplitResult, clock: Clock) -> HBaseStore:
-    """Return the store behind the Thrift 2 gateway of a URI. Nothing is sent yet."""
+    """Return the store behind the Thrift 2 gateway of a URI, without sending anything yet."""
     return HBaseStore(Pool(parse_gateway(parts), IDL.THBaseService, clock), Thrift2(), clock)
 
 
 class Thrift2:
-    """The requests of Thrift 2."""
-
     features: frozenset[Feature] = frozenset(
         {"multi_cell_check", "row_mutations", "describe", "remote_calls"}
     )
 
     def read(self, table: bytes, rows: KeysByRow) -> list[Job[dict[Key, Cell]]]:
-        """One getMultiple, or several for many rows."""
         return [_read(table, part) for part in _divide(rows)]
 
     def read_versions(
         self, table: bytes, rows: KeysByRow, count: int
     ) -> list[Job[dict[Key, list[Cell]]]]:
-        """One getMultiple, or several for many rows."""
         return [_read_versions(table, part, count) for part in _divide(rows)]
 
     def write(self, table: bytes, edits: Sequence[Edit], by_row: bool) -> list[Job[None]]:
-        """One put, or a putMultiple for several rows, and one deleteMultiple, or several for many
-        bytes; a mutateRow for each row that has puts and deletes which go together."""
+        """Send one put or putMultiple, one deleteMultiple, and a mutateRow for each row whose puts
+        and deletes must be atomic. Many bytes take several requests."""
         puts: dict[bytes, list[Any]] = {}
         marks: dict[bytes, list[Any]] = {}
         size = 0
@@ -89,7 +84,7 @@ class Thrift2:
         return jobs
 
     def check(self, check: Check) -> Job[bool]:
-        """One checkAndPut, or one checkAndDelete; where there is both, one checkAndMutate."""
+        """Send one checkAndPut or checkAndDelete; for both puts and deletes, one checkAndMutate."""
         (row, family, column, table), expected, puts, edits = check
         cells = [TColumnValue(key[1], key[2], value) for key, value in puts]
         marks = []
@@ -109,7 +104,6 @@ class Thrift2:
         return bool((yield _call(method, table, row, family, column, expected or None, change)))
 
     def page(self, scan: PageScan, columns: Columns) -> Job[list[Row]]:
-        """One getScannerResults, which opens a scanner, reads from it and closes it."""
         wanted = None if columns is None else [IDL.TColumn(*column) for column in columns]
         asked = IDL.TScan(
             scan.first,
@@ -135,12 +129,10 @@ class Thrift2:
         ]
 
     def list_tables(self) -> Job[list[bytes]]:
-        """One getTableNamesByPattern."""
         found = yield _call("getTableNamesByPattern", None, False)
         return [b"%b:%b" % (each.ns or b"default", each.qualifier) for each in found]
 
     def describe(self, table: bytes) -> Job[dict[bytes, Family]]:
-        """One getTableDescriptor."""
         found = yield _call("getTableDescriptor", _table_name(table))
         above = found.attributes or {}
         return {
@@ -157,18 +149,16 @@ class Thrift2:
         }
 
     def starts(self, table: bytes) -> Job[list[bytes]]:
-        """One getAllRegionLocations."""
         found = yield _call("getAllRegionLocations", table)
         return [each.regionInfo.startKey or b"" for each in found]
 
     def is_enabled(self, table: bytes) -> Job[bool]:
-        """One isTableEnabled."""
         return (yield _call("isTableEnabled", _table_name(table))) is not False
 
     def create(
         self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes]
     ) -> Job[None]:
-        """One createTable, after a createNamespace where there is none."""
+        """Send one createTable, after a createNamespace if needed."""
         name = _table_name(table)
         if name.ns is not None and name.ns.decode() not in (yield _call("listNamespaces")):
             yield _call("createNamespace", IDL.TNamespaceDescriptor(name.ns.decode()))
@@ -176,7 +166,6 @@ class Thrift2:
         yield _call("createTable", IDL.TTableDescriptor(name, columns), list(splits) or None)
 
     def add(self, table: bytes, name: bytes, family: Family) -> Job[None]:
-        """One addColumnFamily."""
         yield _call("addColumnFamily", _table_name(table), _column(name, family))
 
 
@@ -189,7 +178,7 @@ def _mutate(row: bytes, cells: Sequence[Any], marks: Sequence[Any]) -> Any:
 
 
 def _put(table: bytes, puts: Sequence[Any]) -> Job[None]:
-    """A batch costs the servers half as much again as a put, which needs no list of actions."""
+    """Use `put` for one row: a batch of one costs the servers half as much again."""
     if len(puts) == 1:
         return run_request(_call("put", table, puts[0]))
     return run_request(_call("putMultiple", table, puts))
@@ -242,7 +231,7 @@ def _get(table: bytes, gets: Sequence[Any]) -> Job[Sequence[Any]]:
 
 
 def _parts(items: list[Any], size: int) -> Iterable[list[Any]]:
-    """Cut what is too much for a request; size: of all the values in it."""
+    """Cut what is too large for one request; size: of all its values."""
     if len(items) <= ROWS_A_REQUEST and size <= BYTES_A_REQUEST:
         return [items]
     return cut(
@@ -271,7 +260,7 @@ def _column(name: bytes, family: Family) -> Any:
 
 
 def _keep_deletes_ms(column: Any, above: Mapping[bytes, bytes]) -> int:
-    """How long the family's delete markers live; the family's own setting goes first."""
+    """Return how long delete markers live; the family's setting overrides the table's."""
     name = PURGE.encode()
     text = (
         (column.attributes or {}).get(name)

@@ -1,4 +1,4 @@
-"""The arguments of HBase's filters: how each is read, and what comparators do."""
+"""Parse the arguments of HBase's filters, and run comparators."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMPARISONS: dict[str, Callable[[bytes, bytes], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Comparator:
-    """A value to compare a part of a cell with, and the kind of comparison."""
+    """A value and the way to compare it with a part of a cell."""
 
     kind: Literal["binary", "binaryprefix", "regexstring", "substring"]
     value: bytes
@@ -48,7 +48,7 @@ class Comparator:
 
 
 Reader = Callable[[list[bytes]], tuple[Any, ...]]
-"""Reads the arguments of a filter; ValueError says what is wrong with them."""
+"""Reads the arguments of a filter; raises ValueError for wrong ones."""
 
 
 def _decode(value: bytes) -> str:
@@ -101,7 +101,7 @@ def read_comparator(argument: bytes) -> Comparator:
 
 
 def take(*readers: Callable[[bytes], object], lengths: tuple[int, ...] = ()) -> Reader:
-    """Return a reader of that many arguments, each in its own way."""
+    """Return a reader that applies one of the readers to each argument."""
     allowed = lengths or (len(readers),)
 
     def read(arguments: list[bytes]) -> tuple[object, ...]:

@@ -1,7 +1,7 @@
-"""HBase's filters together: AND, OR, SKIP and WHILE at work on a scan.
+"""HBase's lists of filters: AND, OR, SKIP and WHILE in a scan.
 
-In a list each filter steps on its own, and what they say is merged: AND takes the furthest step, OR
-the nearest. A filter of an OR that wanted to be further on is not asked again before that.
+Each filter in a list steps on its own, and their answers are merged: AND takes the furthest step,
+OR the nearest. OR does not call a filter again before the point that it skipped to.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from txn.tables.filters.standard import (
 
 
 def make_filter(expression: Expression, *, reverse: bool = False) -> Filter:
-    """Return the filter for a scan that has not begun."""
     kind = _LISTS.get(expression.name) or FILTERS[expression.name]
     made = kind(
         *(
@@ -49,7 +48,7 @@ class _List(Filter):
         return any(member.is_family_essential(family) for member in self._members)
 
     def filter_row_key(self, row: bytes) -> bool:
-        # Each is asked, since some remember the row.
+        # Call every member, because some remember the row.
         out = [
             member.filter_all_remaining() or member.filter_row_key(row) for member in self._members
         ]
@@ -67,8 +66,7 @@ class _List(Filter):
         return self._join(member.filter_all_remaining() for member in self._members)
 
     @abstractmethod
-    def _join(self, answers: Iterable[bool]) -> bool:
-        """Join the answers of the members."""
+    def _join(self, answers: Iterable[bool]) -> bool: ...
 
 
 class _And(_List):
@@ -88,7 +86,7 @@ class _And(_List):
                 self._seeking = member
             found = ReturnCode(found.includes and code.includes, max(found.step, code.step))
             if not found.includes:
-                break  # those behind count only what those before let pass
+                break  # later members count only versions that the earlier ones include
         return found
 
     def transform_cell(self, version: CellVersion) -> CellVersion:
@@ -129,7 +127,7 @@ class _Or(_List):
         return found or SKIP
 
     def _repeat_code(self, number: int, version: CellVersion) -> ReturnCode | None:
-        """Return a member's last answer if it holds until a later version; None: ask the member."""
+        """Return a member's last answer if it still holds; None: call the member."""
         last = self._last[number]
         if last is None:
             return None
@@ -139,7 +137,7 @@ class _Or(_List):
             if hint is None:
                 return None
             there, here = (before.family, hint), version[:2]
-            # In a reverse scan HBase compares the wrong way round: what it sought, it never meets.
+            # In a reverse scan HBase compares in the wrong direction, so it never reaches the hint.
             waiting = here >= there if self.reverse else here < there
             return SEEK_TO_HINT if waiting else None
         if code.step == NEXT_COLUMN.step and before[:2] == version[:2]:
@@ -166,14 +164,14 @@ class _Or(_List):
 
 
 def _merge_codes(one: ReturnCode, other: ReturnCode) -> ReturnCode:
-    """Include what either includes, and take the nearer step; none where only one has a hint."""
+    """Include if either includes, and take the nearer step; take none if only one has a hint."""
     is_hint_of_one = SEEK_TO_HINT in (one, other) and one != other
     step = 0 if is_hint_of_one else min(one.step, other.step)
     return ReturnCode(one.includes or other.includes, step)
 
 
 class _Skip(Filter):
-    """Its filter is not asked about row keys, so a filter of rows leaves out every row in it."""
+    """It does not pass row keys to its filter, so a filter of rows leaves out every row in it."""
 
     has_filter_row = True
     _out = False

@@ -1,4 +1,4 @@
-"""HBase's filter language, and `parse_filter`, which reads it as HBase does.
+"""HBase's filter language, and `parse_filter`, which parses it as HBase does.
 
     filter     = part *(AND / OR part)          AND binds closer than OR
     part       = simple / SKIP part / WHILE part / "(" filter ")"
@@ -7,9 +7,9 @@
     operator   = < / <= / = / != / >= / >
     comparator = binary: / binaryprefix: / regexstring: / substring:, and bytes; in quotes
 
-Keywords are upper case; AND and OR stand between spaces or parentheses. HBase reads a parenthesis
-wrongly where OR comes before AND in it, and refuses it: so does this. What filters do is in
-`txn.tables.filters.standard`.
+Keywords are upper case; AND and OR stand between spaces or parentheses. HBase misreads and refuses
+a parenthesis with an OR before an AND, and so does this parser. `txn.tables.filters.standard` has
+the filters.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _ARGUMENT = re.compile(rb"'(?:''|[^'])*+'|[^' ,)][^ ,)]*+(?=[ ,)])")
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A filter by its name, with its arguments in their types; AND, OR, SKIP or WHILE with filters.
+    """A filter's name and typed arguments; for AND, OR, SKIP and WHILE these are filters.
 
-    AND takes the furthest step that any of its filters wants, OR the nearest. SKIP leaves out the
-    rows of which its filter leaves out anything. WHILE ends the scan there.
+    AND takes the furthest step of its filters, OR the nearest. SKIP leaves out a row if its filter
+    leaves out any part of it. WHILE ends the scan there.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Expression:
 
 
 def parse_filter(text: bytes) -> Expression:
-    """Return the filter that the text says; Refused (illegal argument) names the bad place."""
+    """Return the filter of a text; Refused (illegal argument) names the bad place."""
     return _Parser(text).parse()
 
 
@@ -70,7 +70,6 @@ class _Parser:
         return self._filters[0]
 
     def _read_word(self, at: int) -> int:
-        """Read an operator or a simple filter; return where it ends."""
         found = _KEYWORD.match(self._text, at)
         if found is not None:
             keyword = found[0].decode()
@@ -86,7 +85,6 @@ class _Parser:
         return found.end()
 
     def _close(self, at: int) -> None:
-        """Finish what stands in a parenthesis."""
         if not self._operators:
             raise self._bad("a parenthesis is closed that was not opened", at)
         top = self._operators[-1]
@@ -99,7 +97,7 @@ class _Parser:
             top = self._operators.pop()
 
     def _reduce(self, at: int) -> None:
-        """Replace the topmost operator, and all like it below, and its filters by one filter."""
+        """Replace the top operator, all equal ones below it, and their filters by one filter."""
         operator = self._operators.pop()
         count = 1
         if operator in {"AND", "OR"}:
@@ -121,7 +119,6 @@ def _bad(message: str, at: int, text: bytes) -> Refused:
 
 
 def _read_simple(text: bytes, at: int) -> Expression:
-    """Return a filter of a name and arguments; `at` is where it stands."""
     name = text.partition(b"(")[0].partition(b" ")[0].decode("utf-8", "replace")
     kind = FILTERS.get(name)
     if kind is None:
@@ -133,7 +130,7 @@ def _read_simple(text: bytes, at: int) -> Expression:
 
 
 def _split_arguments(text: bytes) -> list[bytes]:
-    """Return the arguments, those in quotes with their quotes, but unescaped."""
+    """Return the unescaped arguments; quoted ones keep their quotes."""
     found = []
     at = 0
     while at < len(text):
@@ -146,6 +143,6 @@ def _split_arguments(text: bytes) -> list[bytes]:
         argument, at = match[0], match.end()
         if argument[:1] == b"'":
             argument = b"'" + argument[1:-1].replace(b"''", b"'") + b"'"
-            at += 1  # HBase does not look at what follows a quote
+            at += 1  # HBase ignores the byte after a quote
         found.append(argument)
     return found

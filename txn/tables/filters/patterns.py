@@ -1,7 +1,7 @@
-"""Regular expressions of strangers: RE2 takes time in proportion to what it searches.
+"""Untrusted regular expressions, run by RE2 in linear time.
 
-HBase's are Java's, which can take for ever. RE2 knows most of what these do without going back: no
-look ahead or behind, references, possessive or atomic groups, which are refused.
+HBase uses Java's, which can run for ever. RE2 supports most of their syntax except what needs
+backtracking. Lookaround, backreferences, and possessive or atomic groups are refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OPTIONS.never_capture = True
 
 
 def searcher(pattern: bytes) -> Callable[[bytes], bool]:
-    """Return a function that searches a value (UTF-8, mended if need be) for the expression."""
+    """Return a function that searches a value (UTF-8, repaired if need be) for the expression."""
     compiled = _compile(pattern)
     return lambda value: compiled.search(_make_utf8(value)) is not None
 

@@ -1,8 +1,8 @@
-"""HBase's filters one by one; `lists` puts them together.
+"""HBase's single filters; `lists` combines them.
 
-A filter in use is asked about each row, each version in it, and the row as a whole, in that order,
-and remembers what it needs to. Classes and methods have the names that they have in HBase. The
-quirks are HBase's too: they decide what its clients see.
+A filter sees each row key, each version in the row, and the row as a whole, in that order, and
+keeps state in between. Classes and methods have HBase's names. The quirks are HBase's too, because
+its clients see them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _COLUMN = (unquote, unquote, read_operator, read_comparator, read_boolean, read_
 
 
 class ReturnCode(NamedTuple):
-    """The answer of a filter to a version: include it or not, and the step to the next one.
+    """A filter's answer for a version: include it or not, and the step to the next one.
 
     step: 0 to the next version, 1 to the next column, 2 to the next row (in this family), 3 to the
     filter's hint.
@@ -48,7 +48,7 @@ SEEK_TO_HINT = ReturnCode(False, 3)
 
 
 class Filter:
-    """A filter that lets everything pass. reverse: whether the scan goes back."""
+    """A filter that passes everything. reverse: the direction of the scan."""
 
     arguments: ClassVar[Reader] = take()
     has_filter_row = False
@@ -58,35 +58,35 @@ class Filter:
         """Forget the last row."""
 
     def filter_row_key(self, row: bytes) -> bool:
-        """Return whether to leave out the row without looking at its versions."""
+        """Return True to leave out the row without reading its versions."""
         return self.filter_all_remaining()
 
     def filter_cell(self, version: CellVersion) -> ReturnCode:
-        """Return whether a version is included, and the next step."""
+        """Return whether to include a version, and the next step."""
         return INCLUDE
 
     def transform_cell(self, version: CellVersion) -> CellVersion:
-        """Return an included version as it is shown."""
+        """Return the form in which an included version is returned."""
         return version
 
     def next_cell_hint(self, version: CellVersion) -> bytes | None:
-        """Return from which column of the family to go on after SEEK_TO_HINT."""
+        """Return the column of the family to continue from after SEEK_TO_HINT."""
         return None
 
     def filter_row_cells(self, found: list[CellVersion]) -> list[CellVersion]:
-        """Return which of the row's included versions stay."""
+        """Return the row's included versions that stay."""
         return found
 
     def filter_row(self) -> bool:
-        """Return whether to leave out the row after all."""
+        """Return True to leave out the row after all."""
         return False
 
     def filter_all_remaining(self) -> bool:
-        """Return whether nothing that follows can pass."""
+        """Return True if no later row can pass."""
         return False
 
     def is_family_essential(self, family: bytes) -> bool:
-        """Return whether the family is needed to decide on a row; the others are read after it."""
+        """Return True if the filter needs the family to decide on a row."""
         return True
 
 
@@ -144,7 +144,7 @@ class PrefixFilter(Filter):
 
 
 class MultipleColumnPrefixFilter(Filter):
-    """Only the greatest prefix that is not above the column is looked at."""
+    """Only the greatest prefix that is not above the column matters."""
 
     arguments = take_each(unquote)
     _hint: bytes | None = None
@@ -172,7 +172,7 @@ class ColumnPrefixFilter(MultipleColumnPrefixFilter):
 
 
 class ColumnRangeFilter(Filter):
-    """An empty end is open."""
+    """An empty bound is open."""
 
     arguments = take(unquote, read_boolean, unquote, read_boolean)
 
@@ -282,7 +282,7 @@ class TimestampsFilter(Filter):
 
 
 class CompareFilter(Filter):
-    """Compares one part of each version; `otherwise` is what becomes of one that fails."""
+    """Compares one part of each version; `otherwise` is the answer if it fails."""
 
     arguments = take(read_operator, read_comparator)
     part: ClassVar[int]

@@ -1,16 +1,16 @@
-"""Mutual exclusion of writers and openings of a store: one thread of one process at a time.
+"""Mutual exclusion of the writers and openers of a store: one thread of one process at a time.
 
-LMDB's own mutex makes a writer wait for as long as its owner is stopped, and a waiter was seen
-asleep in it after its owner's death. So each writer first takes a lock that the kernel frees with
-its owner's death, and waits for it until a deadline: in LMDB's mutex nobody ever sleeps. The kernel
-marks a dead thread's mutex before it frees the files of its process, so the next owner of this lock
-finds the mutex marked, and LMDB mends it.
+LMDB's own mutex makes a writer wait for as long as the owner is stopped; a waiter was even seen
+asleep in it after the owner's death. So each writer first takes a lock that the kernel frees at its
+owner's death, and waits for it until a deadline. Then no process ever sleeps in LMDB's mutex. The
+kernel marks a dead thread's mutex before it frees the files of its process, so the next owner of
+this lock finds the mutex marked, and LMDB repairs it.
 
-Of the kernel's locks it is that of POSIX: a forked child does not inherit it, while a `flock` or an
-open file description's lock would outlive its owner in a child; and it tells its owner's process.
-It is of a process, so threads take one of their own first. It ends early where the process closes
-another descriptor of the file, as a copy of the directory does: LMDB's mutex still keeps writers
-apart then.
+It is a POSIX lock. A forked child does not inherit it, while a `flock` or a lock of an open file
+description would outlive its owner in a child. It also reports its owner's process. It belongs to a
+process, so threads first take a lock of their own. It ends early if the process closes another
+descriptor of the file, as a copy of the directory does; LMDB's mutex still keeps writers apart
+then.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from txn.clock import SystemClock, limit_due, poll
 from txn.errors import NotApplied
 
 WRITER_FILE = "writer.lock"
-WRITING = 0  # each takes two bytes: the lock, and the first place in line for it
+WRITING = 0  # each takes two bytes: the lock, and first place in its queue
 OPENING = 2
 LINE_MS = 20
 PATIENCE_MS = 10_000
 
 _CLOCK = SystemClock()
 _HELD = (BlockingIOError, PermissionError)  # POSIX allows either
-_QUESTION = "hhqqi"  # of Linux: the kind of the lock, whence, start, length, the owner's process
+_QUESTION = "hhqqi"  # Linux: kind of lock, whence, start, length, owner's process
 
 
 def open_file(folder: str, *, may_write: bool) -> int | None:
-    """Return a descriptor of the file whose bytes are the locks. One a process and store is open
-    at a time: to close one frees all. Without the right to write it can only be shared, and is None
-    if no process ever wrote there."""
+    """Return a descriptor of the file whose bytes are the locks. A process opens one for each store
+    at a time, because closing any of them frees all locks. Without the right to write, the lock can
+    only be shared; the result is None if no process ever wrote there."""
     path = os.path.join(folder, WRITER_FILE)
     if may_write:
         return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -50,16 +50,16 @@ def open_file(folder: str, *, may_write: bool) -> int | None:
 
 
 def find_patience(began_ms: int) -> int:
-    """Return for how long a writer of this thread that began to wait then does so."""
+    """Return how long a writer that began to wait at `began_ms` may wait."""
     return limit_due(began_ms, began_ms + PATIENCE_MS) - began_ms
 
 
 class FileLock:
-    """A lock on bytes of the file; as a context manager it is held meanwhile.
+    """A lock on bytes of the file, and a context manager that holds it.
 
-    One that comes when it is free takes it: quick writers lose no time by waking each other. One
-    that has waited for `LINE_MS` takes the first place in line, past which nobody gets: a
-    process that writes without a pause would otherwise keep all others out.
+    A writer that finds it free takes it, so quick writers do not lose time waking each other. A
+    writer that has waited for `LINE_MS` takes the first place in the queue, and no other writer can
+    pass it. Otherwise a process that writes without a pause would keep all others out.
     """
 
     __slots__ = ("_file", "_kind", "_lock", "_path", "_place", "_thread")
@@ -74,8 +74,7 @@ class FileLock:
         self._thread = threading.Lock()
 
     def __enter__(self) -> None:
-        """Wait until it is free; NotApplied where it is not within `PATIENCE_MS`, or soon after the
-        deadline of the caller."""
+        """Wait for the lock; NotApplied after `PATIENCE_MS`, or soon after a deadline."""
         began_ms = None
         if not self._thread.acquire(blocking=False):
             began_ms = self._wait_for_thread()
@@ -99,7 +98,7 @@ class FileLock:
             self._thread.release()
 
     def _wait_for_thread(self) -> int:
-        """Wait for the other threads of this process; return when that began."""
+        """Wait for the other threads of this process; return the time when the wait began."""
         began_ms = _CLOCK.monotonic_ms()
         if not self._thread.acquire(timeout=find_patience(began_ms) / 1000):
             raise self._make_refusal(os.getpid(), fcntl.F_WRLCK, began_ms)
@@ -125,7 +124,7 @@ class FileLock:
 
     def _take_in_line(self) -> bool:
         try:
-            fcntl.lockf(self._file, self._kind, 1, self._place)  # had already, it is had once more
+            fcntl.lockf(self._file, self._kind, 1, self._place)  # repeated if held already
             fcntl.lockf(self._file, self._kind, 1, self._lock)
         except _HELD:
             return False
@@ -133,8 +132,7 @@ class FileLock:
         return True
 
     def _find_owner(self, byte: int) -> tuple[int | None, int]:
-        """Return the process that has the byte, where the system tells it in a way that we know,
-        and the kind of its lock."""
+        """Return the process that holds the byte, if known, and the kind of its lock."""
         if sys.platform != "linux":
             return None, fcntl.F_WRLCK
         question = struct.pack(_QUESTION, fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)

@@ -1,19 +1,19 @@
-"""The files of an embedded store before LMDB opens them: whole and of a form that we know.
+"""Checks of an embedded store's files before LMDB opens them.
 
-The file `format` says that the directory is ours. It is written last, when LMDB's files are there:
-a directory with it and without them has lost them. Until then the file `.format-begun`, written
-first, tells a store that is being made, or whose making was cut short, from a directory that
-belongs to somebody else.
+The file `format` marks the directory as a store. It is written last, after LMDB's files, so a
+directory that has it but not them has lost them. Before that, the file `.format-begun`, which is
+written first, marks a store whose creation is in progress or was interrupted. Other directories
+belong to someone else.
 
-LMDB maps its data file. A page that is mapped but not in the file kills the process without a word,
-so the file's size is compared with what its meta pages say before LMDB reads it.
+LMDB maps its data file. A mapped page that is missing from the file kills the process without a
+message. So the file's size is compared with its meta pages before LMDB reads it.
 
 LMDB frees the reader slots of dead processes only through an open environment, and opening one
-takes a slot. So where all are taken, the dead ones are freed here. A living process with slots has
-the lock file's byte of its process number locked. Whoever gets that lock knows that the process is
-dead; while it has the lock, nobody else frees these slots, and no new process of that number takes
-one. No function of the lock file may run while it is open in this process: to close a descriptor of
-it would end LMDB's locks.
+takes a slot. So if all slots are taken, this module frees the dead ones. A living process with
+slots holds a lock on the lock file's byte of its process number. If we get that lock, the process
+is dead. While we hold it, no other process frees these slots, and no new process with that number
+takes one. No function on the lock file may run while this process has the file open elsewhere,
+because closing a descriptor of it would end LMDB's locks.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from txn.tables.kv.exclusion import WRITER_FILE
 DATA_FILE = "data.mdb"
 LOCK_FILE = "lock.mdb"
 FORMAT = 1
-_SHOWN = 5  # names of files, in an error
+_SHOWN = 5  # file names in an error
 _FORMAT_FILE = "format"
 _ASIDE = ".format-"
 _BEGUN = ".format-begun"
 _STORE_FILES = (DATA_FILE, LOCK_FILE, WRITER_FILE)
 _FORMAT_TEXT = "hbase-txn embedded store, format {}\n"
 _FORMAT_PATTERN = re.compile(re.escape(_FORMAT_TEXT).replace(r"\{\}", r"(\d{1,9})"))
-_HEADER = struct.Struct("@NHHHH")  # of a page: number, padding, flags, end of its offsets, ...
+_HEADER = struct.Struct("@NHHHH")  # of a page: number, padding, flags, end of offsets, ...
 _META = struct.Struct("@IIPNIHHNNNNNIHHNNNNNNN")  # ..., two trees, last page, transaction
 _NODE = struct.Struct("@HHHH")
 _NUMBER = struct.Struct("@N")
@@ -49,20 +49,18 @@ _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _PAGE_SIZES = frozenset(1 << bits for bits in range(8, 17))
 _TRIES = 8
 _SLOT_BYTES = 64
-_LOCK_HEADER_BYTES = 2 * _SLOT_BYTES  # at least: LMDB adds what it lacks
-_STAMP_BYTES = 8  # LMDB's magic, and the layout of the file
+_LOCK_HEADER_BYTES = 2 * _SLOT_BYTES  # at least: LMDB adds the rest
+_STAMP_BYTES = 8  # LMDB's magic and the layout of the file
 _PROCESS = struct.Struct("@i")
-_PROCESS_AT = struct.calcsize("@N")  # in a slot, behind the number of a commit
+_PROCESS_AT = struct.calcsize("@N")  # in a slot, after the number of a commit
 
 
 # ------------------------------------------------------------------------- the directory
 
 
 def prepare_directory(path: str, create: bool) -> str:
-    """Return the real path of a store's directory. One that is absent or empty is begun.
-
-    create: otherwise InvalidRequestError is raised, and nothing is written.
-    """
+    """Return the real path of a store's directory; begin an absent or empty one. Without create,
+    such a directory is an InvalidRequestError and nothing is written."""
     path = os.path.realpath(path)
     try:
         text = _read_format(path)
@@ -85,12 +83,10 @@ def prepare_directory(path: str, create: bool) -> str:
 
 
 def is_complete(path: str) -> bool:
-    """Return whether the store was made."""
     return os.path.exists(os.path.join(path, _FORMAT_FILE))
 
 
 def is_writable(path: str) -> bool:
-    """Return whether this process may write to the directory, and to its files."""
     files = [os.path.join(path, name) for name in _STORE_FILES]
     return os.access(path, os.R_OK | os.W_OK | os.X_OK) and all(
         os.access(file, os.R_OK | os.W_OK) or not os.path.exists(file) for file in files
@@ -98,7 +94,7 @@ def is_writable(path: str) -> bool:
 
 
 def complete_directory(path: str) -> None:
-    """Write down that the store was made, after its data file, unless that was done."""
+    """Mark the store as complete, once its data file exists, unless it is marked."""
     if not is_complete(path):
         _write_format(path)
     with suppress(FileNotFoundError):
@@ -143,7 +139,7 @@ def _begin(path: str) -> None:
     names = os.listdir(path)
     asides = [name for name in names if name.startswith(_ASIDE)]
     others = set(names).difference(asides, _STORE_FILES if asides else ())
-    if others and not is_complete(path):  # another process may have made it just now
+    if others and not is_complete(path):  # another process may have completed it just now
         raise NotApplied(
             "the directory is not a store of ours", path=path, contains=sorted(others)[:_SHOWN]
         )
@@ -162,7 +158,7 @@ def _flush(path: str) -> None:
 
 
 class _Meta(NamedTuple):
-    """A commit, as its meta page has it: the free list's root, the last page, its number."""
+    """A commit in its meta page: the root of the free list, the last page, its number."""
 
     page_bytes: int
     free_root: int
@@ -171,9 +167,10 @@ class _Meta(NamedTuple):
 
 
 def check_data_file(path: str, *, may_write: bool) -> int:
-    """Return the number of the newest commit; NotApplied unless all pages it uses are there.
+    """Return the number of the newest commit; NotApplied unless all its pages are in the file.
 
-    may_write: open it so. Where a file system copies a file at that, it is another one afterwards.
+    may_write: open the file for writing. Some file systems copy it then, so that it is another
+    file.
     """
     try:
         with open(path, "r+b" if may_write else "rb", buffering=0) as file:
@@ -184,8 +181,8 @@ def check_data_file(path: str, *, may_write: bool) -> int:
 
 
 def make_data_file(path: str) -> None:
-    """Make the file of a new store, empty. What a process left that was killed, or met a full disk,
-    while it made the first pages is no store yet."""
+    """Create an empty data file for a new store. A file left by a process that was killed, or met a
+    full disk, before its first pages were complete is not yet a store."""
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         _check_pages(file, path)
@@ -196,7 +193,7 @@ def make_data_file(path: str) -> None:
 
 
 def extend_data_file(path: str, size: int) -> None:
-    """Make a file that is shorter so long. No process writes to it meanwhile."""
+    """Extend a shorter file to this size. No process may be writing to it."""
     file = os.open(path, os.O_RDWR)
     try:
         os.pwrite(file, b"\0", size - 1)
@@ -248,8 +245,8 @@ def _read_meta(file: int, offset: int, path: str) -> _Meta:
 
 
 def _is_whole(file: int, meta: _Meta, size: int) -> bool:
-    """Return whether the file has all pages but free ones at its end: LMDB does not write a page
-    that one transaction took and gave back."""
+    """Return True if only free pages at the end are missing: LMDB never writes a page that one
+    transaction took and gave back."""
     missing = set(range(size // meta.page_bytes, meta.last_page + 1))
     if not missing:
         return True
@@ -260,7 +257,7 @@ def _is_whole(file: int, meta: _Meta, size: int) -> bool:
 
 
 def _list_free_pages(file: int, meta: _Meta) -> Iterator[int]:
-    """Yield the pages of LMDB's free list; struct.error where it cannot be read."""
+    """Yield the pages of LMDB's free list; raise struct.error if it is unreadable."""
     pages = [meta.free_root] if meta.free_root <= meta.last_page else []
     for _ in range(meta.last_page):
         if not pages:
@@ -285,8 +282,8 @@ def _list_free_pages(file: int, meta: _Meta) -> Iterator[int]:
 
 
 def make_lock_file(folder: str, max_readers: int) -> None:
-    """Give a lock file that is absent or empty its space: on a full disk, a mapped page without
-    space kills the process that writes to it."""
+    """Allocate an absent or empty lock file: on a full disk, a mapped page without space kills the
+    process that writes to it."""
     path = os.path.join(folder, LOCK_FILE)
     if os.path.exists(path) and os.path.getsize(path):
         return
@@ -299,8 +296,8 @@ def make_lock_file(folder: str, max_readers: int) -> None:
 
 
 def free_dead_slots(folder: str, model: str) -> int:
-    """Free the slots of dead processes; return how many slots there are. No thread may have the
-    file open. model: a folder with a lock file of one slot, made by the same LMDB; it tells the
+    """Free the slots of dead processes; return the number of slots. No thread may have the file
+    open. model: a folder with a lock file of one slot from the same LMDB, which shows the
     layout."""
     with open(os.path.join(model, LOCK_FILE), "rb") as one:
         pattern = one.read()

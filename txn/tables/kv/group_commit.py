@@ -1,11 +1,11 @@
-"""Group commit: what threads write while another commit is under way becomes one commit after it.
+"""Group commit: writes that arrive during a commit share the next one.
 
-The first write in the queue leads, without a timer: once it is the only writer of all processes, it
-takes all that have come by then. A write returns when the commit that it is part of is done. Where
-one of several raises, all are undone, and each is run again alone, in its own thread.
+The first write in the queue leads; there is no timer. Once it is the only writer of all processes,
+it takes all writes that have arrived. A write returns when its commit is done. If one of several
+raises, all are undone, and each runs again alone in its own thread.
 
-A thread may be interrupted between any two steps. So a leader that ends by an error takes its group
-out of the queue once more, and no group counts as committed until its leader says so.
+A thread may be interrupted between any two steps. So a leader that fails removes its group from the
+queue again, and a group counts as committed only when its leader says so.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _CLOCK = SystemClock()
 
 
 class _Write:
-    """The write of a thread, which waits for `wake`, and then leads unless it has a group.
-    is_leader: of its group, if any."""
+    """A thread's write. It waits for `wake`, and then leads unless it has a group. is_leader: it
+    leads its group, if it has one."""
 
     __slots__ = ("body", "durable", "group", "is_leader", "result", "wake")
 
@@ -40,15 +40,15 @@ class _Write:
         self.wake.acquire()
 
     def call(self) -> None:
-        """Wake its thread; nobody else does so meanwhile."""
+        """Wake its thread. Only one thread may call this at a time."""
         if self.wake.locked():
             self.wake.release()
 
 
 class _Group:
-    """The outcome of writes that share a commit. is_done: it was made; is_undone: it certainly was
-    not. failure: what its error said; the error itself would be part of a cycle, and keep open a
-    transaction that an interrupt left in its traceback."""
+    """The outcome of writes that share a commit. is_undone: it certainly was not made. failure: the
+    error's message; the error itself would form a cycle, and keep a transaction open that an
+    interrupt left in its traceback."""
 
     __slots__ = ("failure", "is_done", "is_undone")
 
@@ -58,9 +58,9 @@ class _Group:
 
 
 class CommitQueue:
-    """The writes of one process that may share a commit. commit: runs a function in a transaction
-    of its own, and asks the second one afterwards whether its commit must be durable. harmless: the
-    error that comes before anything is written, of the commit too."""
+    """The writes of one process that may share a commit. commit: runs a function in a new
+    transaction, and then asks the second whether it must be durable. harmless: the error that means
+    that nothing was written."""
 
     __slots__ = ("_commit", "_harmless", "_lock", "_queue")
 
@@ -70,10 +70,10 @@ class CommitQueue:
         self._commit = commit
         self._harmless = harmless
         self._lock = Lock()
-        self._queue: list[_Write] = []  # those that are being committed, then those that wait
+        self._queue: list[_Write] = []  # writes in the current commit, then waiting ones
 
     def write(self, body: Callable[[Writer], R], durable: bool) -> R:
-        """Run the function in a commit, with others or alone; return its result."""
+        """Run the function in a commit, shared or alone; return its result."""
         mine = _Write(body, durable)
         try:
             with self._lock:
@@ -84,7 +84,7 @@ class CommitQueue:
                 mine.is_leader = True
                 group = mine.group = _Group()
                 self._lead(mine, group)
-        except BaseException:  # an interrupt comes anywhere: nobody would lead the others
+        except BaseException:  # an interrupt: the other writes would have no leader
             self._leave(mine)
             raise
         if group.is_undone:
@@ -120,19 +120,18 @@ class CommitQueue:
             self._leave(mine)
 
     def _wait(self, mine: _Write) -> _Group | None:
-        """Wait until its commit is over; None: it has to lead. NotApplied where that takes too
-        long."""
+        """Wait for the commit; None: this thread must lead. Raise NotApplied after too long."""
         began_ms = _CLOCK.monotonic_ms()
         if not mine.wake.acquire(timeout=find_patience(began_ms) / 1000):
             if self._leave(mine):
                 message = "another thread is writing to the store and does not end"
                 raise NotApplied(message, waited_ms=_CLOCK.monotonic_ms() - began_ms)
-            mine.wake.acquire()  # its commit is under way
+            mine.wake.acquire()  # its commit is running
         return mine.group
 
     def _leave(self, mine: _Write) -> bool:
-        """Take a write out of the queue, with those that it leads, and call who leads next; False:
-        another one leads it. Where this was interrupted, it may be done again."""
+        """Remove a write from the queue with the writes that it leads, and wake the next leader.
+        Return False if another thread leads it. After an interrupt it may be called again."""
         with self._lock:
             mine.is_leader = mine.is_leader or mine.group is None
             group = mine.group = mine.group or _Group()

@@ -1,14 +1,18 @@
 """The ordered key-value store on LMDB: durable, for many threads and processes at once.
 
-Each commit flushes its data before the page that makes it visible, so a power failure can only undo
-the last commits, never a part of one, and never spoils the file; `durable=True` flushes that page
-too before the call returns. With `sync=False` nothing is flushed: a store survives the death of
-processes, not a power failure. A local transaction that finds the map too small, resized by another
-process, or its slots taken by dead readers starts again after that was mended. Writers, and those
-that open the files, keep each other out by `txn.tables.kv.exclusion`, within a bounded time.
-LMDB wants one environment a process and file, untouched by a forked child. The registry below, the
-only state of this module, sees to both: before a fork every idle environment is closed, to be
-opened again at its next use, and one that stays busy cannot be used in the child.
+Each commit flushes its data before the page that makes it visible. So a power failure can only undo
+whole last commits, and never damages the file. `durable=True` also flushes that page before the
+call returns. With `sync=False` nothing is flushed: a store survives the death of processes, but not
+a power failure.
+
+A local transaction starts again, after a repair, if the map is too small, another process has
+resized it, or dead readers hold all slots. Writers and openers exclude each other through
+`txn.tables.kv.exclusion`, within a bounded time.
+
+LMDB requires one environment per process and file, and a forked child must not touch it. The
+registry below, the only state of this module, ensures both. Before a fork it closes every idle
+environment, which reopens at its next use. An environment that stays busy cannot be used in the
+child.
 """
 
 from __future__ import annotations
@@ -50,18 +54,14 @@ R = TypeVar("R")
 
 
 class _Joined(threading.local):
-    """The transaction that this thread's calls are part of, if any.
-
-    durable: whether one of them is to be durable. obstacle: the first error of the driver in one of
-    them; after it there is nothing to commit, even if it was caught on its way.
-    """
+    """The transaction that this thread's calls are part of, if any. obstacle: the first driver
+    error in one of them. After it nothing can be committed, even if a caller caught it."""
 
     writer: Writer | None = None
     durable = False
     obstacle: lmdb.Error | None = None
 
     def run(self, body: Callable[[Writer], R], writer: Writer) -> R:
-        """Do the work of a call in the transaction that it is part of."""
         try:
             return body(writer)
         except lmdb.Error as error:
@@ -70,7 +70,7 @@ class _Joined(threading.local):
 
 
 class LmdbStore:
-    """One user's handle on the store in a directory; all of a process share what is open."""
+    """A user's handle on a directory's store; the handles of a process share its files."""
 
     __slots__ = ("_closed", "_joined", "_shared")
 
@@ -83,9 +83,9 @@ class LmdbStore:
         sync: bool = True,
         max_readers: int = MAX_READERS,
     ) -> None:
-        """create: whether a store that does not exist is made, or an InvalidRequestError.
-        read_only: write nothing; so it is, too, where this process may not write to the files.
-        max_readers: threads of all processes that may read at once; the first opening decides."""
+        """create: make a store that does not exist; otherwise that is an InvalidRequestError.
+        read_only: write nothing; also implied if this process may not write to the files.
+        max_readers: concurrent reader threads of all processes; the first opening decides."""
         self._closed = False
         self._joined = _Joined()
         path = prepare_directory(path, create and not read_only)
@@ -111,9 +111,9 @@ class LmdbStore:
         return self._run_writing(lambda: self._shared.write(body, lambda: durable))
 
     def atomically(self, work: Callable[[], None]) -> None:
-        """Run the function; its transactions here, in this thread, become one, which is undone if
-        it raises, and durable if one of them is to be. Where it finds the map too small it is
-        undone and run again, as any transaction is."""
+        """Run the function and make its transactions in this thread one, which is undone if it
+        raises and durable if one of them must be. If the map is too small, it is undone and run
+        again, as any transaction is."""
         joined = self._joined
         if joined.writer is not None:
             work()
@@ -133,12 +133,12 @@ class LmdbStore:
         self._run_writing(lambda: self._shared.write(body, lambda: joined.durable))
 
     def unmap(self) -> None:
-        """Close the files, to be opened again at their next use, unless somebody is using them:
-        each page that was ever read counts as memory of this process until then."""
+        """Close the files until their next use, unless a thread is using them. Until then each page
+        that was ever read counts as memory of this process."""
         self._shared.unmap()
 
     def close(self) -> None:
-        """Give the handle back; the last one of the process closes the files."""
+        """Release the handle; the last one of the process closes the files."""
         if not self._closed:
             self._closed = True
             _REGISTRY.release(self._shared)
@@ -150,7 +150,6 @@ class LmdbStore:
         return self._run(attempt)
 
     def _run(self, attempt: Callable[[], R]) -> R:
-        """Make attempts until one is not stopped by something that can be mended."""
         if self._closed:
             raise StoreClosedError("the store is closed", path=self._shared.path)
         shared = self._shared
@@ -175,8 +174,7 @@ class LmdbStore:
 
 
 def find_reason(path: str, error: Exception | None) -> str:
-    """Return why LMDB failed: of a write for which a disk has not the room it knows only that it
-    came to less than was asked for."""
+    """Return why LMDB failed. If the disk is full, LMDB only knows that a write was short."""
     with suppress(OSError):
         free = shutil.disk_usage(path).free
         if free < FULL_BYTES:
@@ -185,9 +183,9 @@ def find_reason(path: str, error: Exception | None) -> str:
 
 
 class _Shared:
-    """The environment of one directory in this process, with its users.
+    """The environment of one directory in this process, and its users.
 
-    Local transactions enter and leave; one that must be alone (to resize the map, to close) waits
+    Local transactions enter and leave. An exclusive one (to resize the map, or to close) waits
     until the last has left, and holds the lock meanwhile.
     """
 
@@ -195,15 +193,15 @@ class _Shared:
         self.opening = opening
         self.path = opening.path
         self.map_size = FIRST_MAP_SIZE
-        self.max_readers = opening.max_readers  # until the files are open, and tell
+        self.max_readers = opening.max_readers  # until the open files give the real number
         self.users = 0
         self.lock = threading.RLock()
         self.queue = CommitQueue(self.write, lmdb.MapFullError)
         self._changed = threading.Condition(self.lock)
-        self._active: list[int] = []  # the thread of each
-        self._waiting: set[int] = set()  # the threads that let nobody enter
+        self._active: list[int] = []  # the threads of transactions
+        self._waiting: set[int] = set()  # the threads that keep others out
         self._closed = False
-        self._lost: str | None = None  # why the files can be used no more
+        self._lost: str | None = None  # why the files are unusable
         self._last: LastUse | None = None
         self._inherited: LmdbFiles | None = None
         self._files: LmdbFiles | None = None
@@ -226,7 +224,7 @@ class _Shared:
             self._leave()
 
     def write(self, body: Callable[[LmdbWriter], R], is_durable: Callable[[], bool]) -> R:
-        """is_durable: asked after the function has been run."""
+        """is_durable: called after the function has run."""
         files = self._enter()
         try:
             with files.writing:
@@ -241,7 +239,7 @@ class _Shared:
             self._leave()
 
     def _confirm(self, files: LmdbFiles) -> None:
-        """Raise MaybeApplied if a commit went to a file that may not be the store's any more."""
+        """Raise MaybeApplied if a commit went to a file that may no longer be the store's."""
         try:
             files.check()
         except StoreClosedError as error:
@@ -254,7 +252,7 @@ class _Shared:
             files.check_transaction(transaction, writes=True)
             result = body(LmdbWriter(transaction))
         except BaseException:
-            # The driver lets an abort wait until no other thread is in it: make that soon.
+            # The driver delays an abort while another thread is inside: pause them to make it soon.
             with self._pause():
                 self._abort(transaction)
             raise
@@ -265,7 +263,7 @@ class _Shared:
         return result
 
     def mend(self, obstacle: lmdb.Error, seen: int) -> bool:
-        """Remove what stopped a transaction, if possible; `seen` is the map's size before it."""
+        """Remove the obstacle of a transaction, if possible; `seen` is the map's size before it."""
         match obstacle:
             case lmdb.MapFullError() | lmdb.MapResizedError():
                 self._grow(obstacle, seen)
@@ -284,21 +282,21 @@ class _Shared:
             environment = self._usable().environment
             if self.map_size != seen:
                 return  # another thread was faster
-            # The pages that dead readers seemed to read are free again: that may be room enough.
+            # Clearing dead readers frees the pages that they held: that may be room enough.
             if isinstance(obstacle, lmdb.MapFullError) and environment.reader_check():
                 return
             try:
                 environment.set_mapsize(seen * 2)
             except (lmdb.Error, MemoryError) as error:
-                self._shut()  # a failed resize has left no map at all
+                self._shut()  # a failed resize leaves no map at all
                 message = "the store cannot grow in this process's address space"
                 facts = {"path": self.path, "bytes": seen * 2, "reason": str(error)}
                 raise NotApplied(message, **facts) from error
-            # At least what another process has filled, whatever was asked for.
+            # The driver maps at least what another process has filled.
             self.map_size = environment.info()["map_size"]
 
     def close(self) -> None:
-        """Close for good, when the last transaction has left; in a child leave a busy one alone."""
+        """Close for good after the last transaction; in a child leave a busy one alone."""
         with self.lock:
             if self._inherited is not None:
                 return
@@ -312,7 +310,7 @@ class _Shared:
                 self._shut()
 
     def is_lost(self) -> bool:
-        """Return whether its files can be used no more, as others have taken their place."""
+        """Return True if the files are unusable because others have replaced them."""
         with self.lock:
             if self._inherited is not None:
                 return False
@@ -325,7 +323,7 @@ class _Shared:
             return False
 
     def before_fork(self) -> None:
-        """Close, if transactions end in time, and keep everyone out until after the fork."""
+        """Close if transactions end in time, and keep all threads out until after the fork."""
         self.lock.acquire()
         self._waiting.add(threading.get_ident())
         self._changed.wait_for(self._may_fork, FORK_PATIENCE_S)
@@ -334,14 +332,14 @@ class _Shared:
             self._shut()
 
     def _may_fork(self) -> bool:
-        """Return True if nothing is to be waited for, or only this thread's own transaction."""
+        """Return True if no transaction runs, or only this thread's own."""
         is_own = threading.get_ident() in self._active
         return self._inherited is not None or is_own or not self._active
 
     def after_fork(self, in_child: bool) -> None:
-        """Let everyone in again; in the child only if the environment was closed."""
+        """Let threads in again; in a child only if the environment was closed."""
         if in_child:
-            self._waiting.clear()  # those threads are its parent's
+            self._waiting.clear()  # those threads are the parent's
             self.queue = CommitQueue(self.write, lmdb.MapFullError)
             if self._files is not None:
                 self._inherited, self._files = self._files, None
@@ -366,7 +364,6 @@ class _Shared:
 
     @contextmanager
     def _pause(self) -> Iterator[None]:
-        """Let nobody enter meanwhile."""
         with self.lock:
             self._waiting.add(threading.get_ident())
         try:
@@ -383,7 +380,7 @@ class _Shared:
             yield
 
     def _usable(self) -> LmdbFiles:
-        """Return the open files, opened if need be; the lock is held."""
+        """Return the files, opened if need be; the lock is held."""
         if self._inherited is not None:
             message = "the store was busy when this process was forked: fork before using it"
             raise StoreClosedError(message, path=self.path, pid=os.getpid())
@@ -413,15 +410,14 @@ class _Shared:
             self._files = None
 
     def _abort(self, transaction: lmdb.Transaction[bytes]) -> None:
-        if self._inherited is None:  # else this is a child, and the transaction is its parent's
+        if self._inherited is None:  # in a child the transaction is the parent's
             transaction.abort()
 
     def _apply(self, step: Callable[[], None]) -> None:
-        """Take a step of a commit."""
         try:
             step()
         except lmdb.MapFullError:
-            raise  # it is found out before anything is written
+            raise  # raised before anything is written
         except lmdb.Error as error:
             reason = find_reason(self.path, error)
             raise MaybeApplied("the commit failed", path=self.path, reason=reason) from error
@@ -436,7 +432,6 @@ class _Registry(Forked):
         self.expect_forks()
 
     def acquire(self, opening: Opening) -> _Shared:
-        """Return this process's environment of the directory, with one more user."""
         path = opening.path
         with self._lock:
             shared = self._environments.get(path)
@@ -453,7 +448,6 @@ class _Registry(Forked):
             return shared
 
     def release(self, shared: _Shared) -> None:
-        """Take back one user; the last one closes the environment."""
         with self._lock:
             shared.users -= 1
             if not shared.users:
@@ -462,13 +456,12 @@ class _Registry(Forked):
                     del self._environments[shared.path]
 
     def before_fork(self) -> None:
-        """Let nobody open or close meanwhile."""
+        """Keep threads from opening and closing until after the fork."""
         self._lock.acquire()
         for shared in self._environments.values():
             shared.before_fork()
 
     def after_fork(self, in_child: bool) -> None:
-        """Go on."""
         for shared in self._environments.values():
             shared.after_fork(in_child)
         self._lock.release()

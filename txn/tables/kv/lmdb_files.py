@@ -1,11 +1,11 @@
-"""LMDB's files of a store, open in this process: made, checked, watched and closed.
+"""LMDB's files of a store in this process: created, checked, watched and closed.
 
-LMDB trusts its files. So they are checked before it opens them, and at each transaction they must
-still be the ones at their path, with all their pages, changed by nothing but LMDB. Otherwise what
-this process writes would be lost, and what it reads is old: the store is closed to it.
+LMDB trusts its files, so they are checked before it opens them. At each transaction they must still
+be the files at their path, with all their pages, changed only by LMDB. Otherwise this process would
+lose its writes and read old data, so it closes the store.
 
-A store that may not be written is read without LMDB's locks, which are in a file that readers write
-to. Instead each of its read transactions keeps the writers out.
+A read-only store is read without LMDB's locks, because readers write to their file. Instead each
+read transaction keeps writers out.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ _TRIES = 64
 
 
 class Opening(NamedTuple):
-    """How a store is opened. path: its directory."""
-
     path: str
     sync: bool
     max_readers: int
@@ -42,21 +40,19 @@ class LastUse(NamedTuple):
 
 
 class LmdbFiles:
-    """The open environment of a store, and the file whose bytes are locks.
-
-    reading, writing: held during a transaction. lost: why the store can be used no more, if so.
-    """
+    """The open environment of a store, and the file whose bytes are locks. reading, writing: held
+    during a transaction. lost: why the store is unusable, if it is."""
 
     def __init__(self, opening: Opening, map_size: int, last: LastUse | None) -> None:
-        """map_size: at least. last: None at the first time."""
+        """map_size: a minimum. last: None at the first opening."""
         path = opening.path
         self.lost: str | None = None
         self.reading: AbstractContextManager[None] = nullcontext()
         self.writing: AbstractContextManager[None] = nullcontext()
         self._data = os.path.join(path, files.DATA_FILE)
         self._lock = None if opening.read_only else os.path.join(path, files.LOCK_FILE)
-        self._newest = 0  # commit that this process knows of
-        self._checked = 0, 0  # the commit, and the size of a file that lacks free pages only
+        self._newest = 0  # newest commit that this process knows
+        self._checked = 0, 0  # the commit and size of a file that lacks only free pages
         self._file = exclusion.open_file(path, may_write=not opening.read_only)
         try:
             with self._lock_opening(opening):
@@ -66,10 +62,11 @@ class LmdbFiles:
             raise
 
     def _lock_opening(self, opening: Opening) -> AbstractContextManager[None]:
-        """Make the locks of transactions; return that of opening the files.
+        """Create the locks of transactions; return the lock of opening the files.
 
-        The process that opens them first makes LMDB's lock file anew. Were it killed amid that, one
-        that waits for it in LMDB would go on with the half, and write over commits.
+        The process that opens them first recreates LMDB's lock file. If it were killed halfway, a
+        process that waits for it in LMDB would continue with the incomplete file and overwrite
+        commits.
         """
         file, path = self._file, opening.path
         if file is None:
@@ -98,7 +95,7 @@ class LmdbFiles:
             raise
 
     def _prepare(self, opening: Opening, *, is_new: bool) -> int:
-        """Return the number of the newest commit, after making what a new store lacks."""
+        """Create what a new store lacks; return the number of the newest commit."""
         number = 0
         if is_new and not files.is_complete(opening.path):
             files.make_data_file(self._data)
@@ -109,8 +106,8 @@ class LmdbFiles:
         return number
 
     def check(self) -> None:
-        """Raise StoreClosedError unless the data file is the one that was opened, and as long."""
-        known = self._size  # before the look: another thread may look later, and come first
+        """Raise StoreClosedError unless the data file is the opened one and has not shrunk."""
+        known = self._size  # read first: a later check by another thread may finish sooner
         inode, size = self._identify(self._data)
         if inode != self._inode:
             raise self._lose("the store was replaced")
@@ -119,8 +116,7 @@ class LmdbFiles:
         self._size = size
 
     def check_locks(self) -> None:
-        """Raise StoreClosedError unless the files of locks are those that were opened, and LMDB's
-        is as long."""
+        """Raise StoreClosedError if a lock file was replaced or LMDB's has shrunk."""
         if self._file is not None and not os.fstat(self._file).st_nlink:
             raise self._lose("the store's lock file was replaced")
         if self._lock is None:
@@ -129,13 +125,13 @@ class LmdbFiles:
         if inode != self._lock_inode:
             raise self._lose("the store's lock file was replaced")
         if size < self._lock_size:
-            os.truncate(self._lock, self._lock_size)  # else LMDB could not even be closed
+            os.truncate(self._lock, self._lock_size)  # otherwise LMDB could not even be closed
             raise self._lose("the store's lock file was cut short")
 
     def check_transaction(self, transaction: lmdb.Transaction[bytes], *, writes: bool) -> None:
         """Raise StoreClosedError unless LMDB's newest commit fits a transaction that has just
-        begun, after `check`, and all pages of it are in the file."""
-        known = self._newest  # before the look, as in `check`
+        begun, after `check`, and all its pages are in the file."""
+        known = self._newest  # read first, as in `check`
         info = self.environment.info()
         newest, before = info["last_txnid"], transaction.id() - writes
         self._newest = newest
@@ -147,12 +143,12 @@ class LmdbFiles:
             self._check_short(newest, whole, writes)
 
     def note_commit(self) -> None:
-        """Take down the commit that was just made: none before it may come back."""
+        """Record the commit just made; no earlier one may become the newest again."""
         self._newest = self.environment.info()["last_txnid"]
 
     def _is_stuck(self, before: int, newest: int) -> bool:
-        """Return whether LMDB's lock file tells of a commit that is not one of the last two, and
-        goes on to. The last one it may not know: a writer is killed before it tells."""
+        """Return True if LMDB's lock file keeps reporting a commit that is not one of the last two.
+        It may lack the last one, if a writer was killed before it updated the file."""
         if newest == before + 1:
             return False
         with self.environment.begin() as later:
@@ -166,13 +162,13 @@ class LmdbFiles:
                 raise self._lose("the store's data file was cut short") from error
             self._checked = newest, self._size
         if writes:
-            with suppress(OSError):  # it only spares the next ones this check
+            with suppress(OSError):  # only spares later ones this check
                 files.extend_data_file(self._data, whole)
 
     def close(self) -> LastUse:
-        """Close the files; return what a later opening has to find."""
+        """Close the files; return what a later opening must find."""
         number = 0
-        with suppress(StoreClosedError, lmdb.Error):  # where it is spoilt, any file will do
+        with suppress(StoreClosedError, lmdb.Error):  # if the file is damaged, accept any later one
             self.check_locks()
             self.check()
             number = self.environment.info()["last_txnid"]
@@ -185,7 +181,6 @@ class LmdbFiles:
             os.close(self._file)
 
     def _identify(self, path: str) -> tuple[tuple[int, int], int]:
-        """Return the file's device and inode, and its size."""
         try:
             found = os.stat(path)
         except FileNotFoundError as error:
@@ -198,8 +193,8 @@ class LmdbFiles:
 
 
 def _open_environment(opening: Opening, map_size: int) -> lmdb.Environment:
-    """Open LMDB's files, with a larger map if another process lets them outgrow it meanwhile, and
-    after freeing the slots of dead readers if these are all."""
+    """Open LMDB's files, with a larger map if another process outgrows it meanwhile, and after
+    freeing the slots of dead readers if there are no others."""
     slots: int | None = None
     for _ in range(_TRIES):
         try:
@@ -237,7 +232,7 @@ def _open_environment(opening: Opening, map_size: int) -> lmdb.Environment:
 
 
 def refuse_reader(path: str, slots: int | None) -> NotApplied:
-    """Return the error for a store whose reader slots living processes have all taken."""
+    """Return the error for a store whose reader slots are all taken by living processes."""
     return NotApplied(
         "all reader slots of the store are taken: end some processes that use it, or end all and "
         "open it with ?max_readers=",

@@ -1,11 +1,11 @@
-"""Local transactions of LMDB, with keys longer than LMDB takes.
+"""Local transactions of LMDB, with keys longer than LMDB accepts.
 
 A trie of layers, as in Masstree (Mao, Kohler, Morris, EuroSys 2012). A key of up to 490 bytes is
-stored as it is. A longer one is cut: its first 490 bytes and a byte 00 are the key of a pointer,
-whose value is the number of a further layer, where the rest is stored in the same way behind FF and
-that number. A pointer is one byte longer than any whole key, so the two are never confused, and it
-sorts right after the whole key of its 490 bytes: before all that are greater.
-Layer 0 has no prefix, so no key of a caller may begin with FF.
+stored as it is. A longer key is cut: its first 490 bytes and a byte 00 are the key of a pointer.
+The pointer's value is the number of another layer. The rest is stored there in the same way, after
+FF and that number. A pointer is one byte longer than any whole key, so the two are never confused.
+It sorts right after the whole key of its 490 bytes, before all greater ones. Layer 0 has no prefix,
+so no key of a caller may begin with FF.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SeekBack = Callable[[bytes], bytes | None]
 
 
 class LmdbReader:
-    """A local transaction of LMDB; keys that fit are its own, longer ones go through layers."""
+    """A local transaction of LMDB; short keys are read directly, longer ones through layers."""
 
     __slots__ = ("_leaping", "_transaction", "get_short")
 
@@ -51,7 +51,7 @@ class LmdbReader:
                 if key >= stop:
                     return
                 if len(key) > SLICE:
-                    start = key  # what is behind it begins here, and goes on through the layers
+                    start = key  # continue through the layers from here
                     break
                 yield key, value
             else:
@@ -85,8 +85,6 @@ class LmdbReader:
 
 
 class LmdbWriter(LmdbReader):
-    """A reader that also writes."""
-
     __slots__ = ("_put_short",)
 
     def __init__(self, transaction: lmdb.Transaction[bytes]) -> None:
@@ -99,7 +97,7 @@ class LmdbWriter(LmdbReader):
         self._put_short(key, value)
 
     def put_all(self, items: list[tuple[bytes, bytes]]) -> None:
-        """Put values, in this order as far as the keys are short."""
+        """Put values, the short keys in this order."""
         for key, value in items:
             if len(key) > SLICE:
                 self.put(key, value)
@@ -111,8 +109,7 @@ class LmdbWriter(LmdbReader):
 
 
 class GatheringWriter:
-    """A writer of a local transaction that is made of several: each key is looked for once, and put
-    once, in order, by `flush`."""
+    """A writer for a group of transactions: each key is looked up once and `flush` puts it once."""
 
     __slots__ = ("_changed", "_known", "_writer")
 
@@ -152,13 +149,12 @@ class GatheringWriter:
         self._known[key] = None
 
     def flush(self) -> None:
-        """Put what was changed since the last time."""
         self._writer.put_all(sorted(self._changed.items()))
         self._changed.clear()
 
 
 def find_value(get: Get, key: bytes) -> bytes | None:
-    """Return the stored form of a key; None if it cannot be there, for want of a layer."""
+    """Return the stored form of a key, or None if a layer of it is missing."""
     layer = b""
     while len(key) > SLICE:
         number = get(layer + key[:SLICE] + b"\0")
@@ -169,7 +165,7 @@ def find_value(get: Get, key: bytes) -> bytes | None:
 
 
 def make_layers(get: Get, put: Put, key: bytes) -> bytes:
-    """Return the stored form of a key, after adding the layers that it needs."""
+    """Return the stored form of a key, after adding missing layers."""
     layer = b""
     while len(key) > SLICE:
         pointer = layer + key[:SLICE] + b"\0"
@@ -184,7 +180,7 @@ def make_layers(get: Get, put: Put, key: bytes) -> bytes:
 
 
 def remove_key(get: Get, delete: Callable[[bytes], object], seek: Seek, key: bytes) -> None:
-    """Remove a key, and each layer that is empty then."""
+    """Remove a key, and each layer that becomes empty."""
     pointers = []
     layer = b""
     while len(key) > SLICE:
@@ -212,12 +208,11 @@ def merge_keys(get: Get, seek: Seek, start: bytes, stop: bytes) -> Iterator[byte
 
 
 def find_before(get: Get, seek_back: SeekBack, key: bytes) -> bytes | None:
-    """Return the greatest whole key below this one, or None."""
     return _before(get, seek_back, b"", key)
 
 
 def _before(get: Get, seek_back: SeekBack, layer: bytes, key: bytes) -> bytes | None:
-    """Return the greatest key of a layer and below that is below this one, without its start."""
+    """Return the greatest key below this one in a layer and its sublayers, without prefix."""
     stop = layer + key
     if len(key) > SLICE:
         pointer = layer + key[:SLICE] + b"\0"
@@ -231,7 +226,7 @@ def _before(get: Get, seek_back: SeekBack, layer: bytes, key: bytes) -> bytes | 
 
 
 def _last(get: Get, seek_back: SeekBack, layer: bytes, stop: bytes) -> bytes | None:
-    """Return the greatest key of a layer and below that is stored below the stop."""
+    """Return the greatest key stored below the stop in a layer and its sublayers."""
     stored = seek_back(stop)
     if stored is None or not stored.startswith(layer):
         return None
@@ -245,10 +240,8 @@ def _last(get: Get, seek_back: SeekBack, layer: bytes, stop: bytes) -> bytes | N
 
 
 def _walk(get: Get, seek: Seek, where: tuple[bytes, bytes], start: bytes) -> Iterator[bytes]:
-    """Yield the keys of a layer and below; `where` is its prefix and what its keys stand behind.
-
-    The first key may be one below the start, where that is longer than a slice.
-    """
+    """Yield the keys of a layer and its sublayers. where: the layer's prefix and the common prefix
+    of its keys. The first key may be below a start that is longer than a slice."""
     layer, before = where
     for stored in seek(layer + start[:SLICE]):
         if not stored.startswith(layer):

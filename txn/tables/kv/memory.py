@@ -1,6 +1,6 @@
-"""An ordered key-value store in memory, for one process: what the others are compared with.
+"""An ordered key-value store in memory, for one process: the reference for the others.
 
-One lock serialises all local transactions, readers too, which makes each of them one instant.
+One lock serialises all local transactions, readers too, so each of them sees one instant.
 """
 
 from __future__ import annotations
@@ -18,10 +18,7 @@ R = TypeVar("R")
 
 
 class _Shared:
-    """The state that all handles on the same keys and values share.
-
-    joined: the transaction that the calls of the thread with the lock are part of, if any.
-    """
+    """The state of all handles on the same data. joined: the lock owner's transaction, if any."""
 
     __slots__ = ("data", "joined", "lock")
 
@@ -41,13 +38,11 @@ class MemoryStore:
         self._shared = _Shared()
 
     def share(self) -> MemoryStore:
-        """Return another handle on the same keys and values."""
         other = MemoryStore()
         other._shared = self._shared
         return other
 
     def read(self, body: Callable[[Reader], R]) -> R:
-        """Run the function while nothing else runs."""
         with self._shared.lock:
             self._check_open()
             return body(self._shared.joined or _Transaction(self._shared.data))
@@ -55,7 +50,6 @@ class MemoryStore:
     def write(
         self, body: Callable[[Writer], R], *, durable: bool = True, shared: bool = False
     ) -> R:
-        """Run the function while nothing else runs; if it raises, undo what it did."""
         with self._shared.lock:
             self._check_open()
             if self._shared.joined is not None:
@@ -68,8 +62,6 @@ class MemoryStore:
                 raise
 
     def atomically(self, work: Callable[[], None]) -> None:
-        """Run the function while nothing else runs; if it raises, undo what its calls did."""
-
         def body(writer: Writer) -> None:
             assert isinstance(writer, _Transaction)
             self._shared.joined = writer
@@ -85,10 +77,10 @@ class MemoryStore:
                 self.write(body)
 
     def unmap(self) -> None:
-        """Keep it: memory is where the keys and values are."""
+        """Do nothing: the data is in memory."""
 
     def close(self) -> None:
-        """Give the handle back; what other handles see stays."""
+        """Release the handle; other handles stay usable."""
         self._closed = True
 
     def _check_open(self) -> None:

@@ -1,8 +1,8 @@
-"""The ordered key-value store that tables are built on: bytes to bytes, in byte order.
+"""The ordered key-value store under the tables: bytes to bytes, in byte order.
 
-All work happens in local transactions: a function that is handed a reader or a writer and may be
-called again from the start, so it must not change anything else. Writers are serialised; a reader
-sees one instant.
+All work happens in local transactions: functions that get a reader or a writer. A function may run
+again from its start, so it must not change anything else. Writers are serialised; a reader sees one
+instant.
 """
 
 from __future__ import annotations
@@ -16,73 +16,67 @@ R = TypeVar("R")
 
 SAMPLE = 64
 PARTS_EACH = 16
-"""So many small parts are made for each wanted part, which then consists of neighbours."""
+"""Each wanted part consists of so many small neighbouring parts."""
 
-_BYTES = 16  # of keys, from where they differ
+_BYTES = 16  # of keys, after their common prefix
 
 
 class Reader(Protocol):
-    """One consistent view; valid inside the function that it was handed to."""
+    """A consistent view, valid inside the function that gets it."""
 
-    def get(self, key: bytes) -> bytes | None:
-        """Return the value, or None for an absent key."""
+    def get(self, key: bytes) -> bytes | None: ...
 
     def keys(self, start: bytes, stop: bytes) -> Iterator[bytes]:
-        """Yield the keys from start (included) to stop (excluded) in byte order, lazily.
-        A writer changes nothing while it iterates."""
+        """Yield the keys from start to stop (excluded) in order; meanwhile change nothing."""
 
-    def items(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the same keys, each with its value."""
+    def items(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]: ...
 
     def first(self, start: bytes, stop: bytes) -> bytes | None:
-        """Return the first of `keys`, or None: the quicker way to leap from one to the next."""
+        """Return the first of `keys`, or None: a faster way to leap between keys."""
 
     def before(self, key: bytes) -> bytes | None:
         """Return the greatest key below this one, or None."""
 
 
 class Writer(Reader, Protocol):
-    """A reader that sees and makes its own changes, all of them or none."""
+    """A reader that sees its own changes, which are applied all or none."""
 
-    def put(self, key: bytes, value: bytes) -> None:
-        """Set the value of a key."""
+    def put(self, key: bytes, value: bytes) -> None: ...
 
-    def delete(self, key: bytes) -> None:
-        """Remove the key if it is there."""
+    def delete(self, key: bytes) -> None: ...
 
 
 class OrderedStore(Protocol):
-    """A store of keys and values."""
-
-    def read(self, body: Callable[[Reader], R]) -> R:
-        """Run the function in a read transaction and return its result."""
+    def read(self, body: Callable[[Reader], R]) -> R: ...
 
     def write(
         self, body: Callable[[Writer], R], *, durable: bool = True, shared: bool = False
     ) -> R:
         """Run the function in a write transaction and commit it, unless it raises.
-        With durable=False a power failure may undo it with everything after it, never a part.
-        shared: one commit may do for this and what other threads write so; then any of them runs
-        the function, and what it did may be undone after others have seen it, and run again."""
+        durable: if False, a power failure may undo it and everything after it, but never a part of
+        it.
+        shared: it may share a commit with other threads' shared writes. Then any of these threads
+        may run the function, and its changes may be undone after others have seen them, and made
+        again."""
 
     def atomically(self, work: Callable[[], None]) -> None:
-        """Run a function whose transactions here, in its thread, all become one, which is undone
-        if it raises, and is durable if one of them is. The function may be run again if nothing of
-        it took effect. Within it, `together` just runs what it is given."""
+        """Run a function and make all its transactions in this thread one, which is undone if the
+        function raises and durable if one of them is. The function may run again if nothing of it
+        took effect. A nested call just runs its function."""
 
     def unmap(self) -> None:
-        """Give back the memory that reading has taken up, if nobody is at it just now."""
+        """Give back the memory that reading has used, unless a thread is using it."""
 
     def close(self) -> None:
-        """Release what is held; the store cannot be used afterwards."""
+        """Release all resources; the store cannot be used afterwards."""
 
 
 def divide_keys(reader: Reader, start: bytes, stop: bytes, count: int) -> list[bytes]:
-    """Return keys, at most so many, that divide a range into parts of about as many keys each.
+    """Return up to `count` keys that divide a range into parts of similar numbers of keys.
 
-    They are between start and stop, both excluded, and in order. How many keys a part has is not
-    known, but how dense they are at its beginning is. The part that seems to have the most is
-    halved in the middle between its first key and its last, again and again.
+    They lie strictly between start and stop, in order. The number of keys in a part is estimated
+    from their density at its beginning. The part with the largest estimate is repeatedly halved
+    midway between its first and last key.
     """
     first, last = next(reader.keys(start, stop), None), reader.before(stop)
     if first is None or last is None:
@@ -108,7 +102,7 @@ def divide_keys(reader: Reader, start: bytes, stop: bytes, count: int) -> list[b
 
 
 def _count_keys(reader: Reader, low: bytes, high: bytes) -> tuple[float, bool]:
-    """Return how many keys there seem to be from low to high, and whether they were counted."""
+    """Return the estimated number of keys from low to high, and whether they were counted."""
     some = list(islice(reader.keys(low, high), SAMPLE))
     if len(some) < SAMPLE:
         return len(some) + 1, True
@@ -119,7 +113,6 @@ def _count_keys(reader: Reader, low: bytes, high: bytes) -> tuple[float, bool]:
 
 
 def _choose(parts: list[tuple[bytes, float]], count: int) -> list[bytes]:
-    """Return where parts begin that have their share of the keys before them."""
     parts.sort()
     before = [0.0, *accumulate(number for _, number in parts)]
     share = before[-1] / (count + 1)

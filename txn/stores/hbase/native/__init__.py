@@ -1,1 +1,1 @@
-"""HBase's own RPC: a call of the store is one request to each region server that it needs."""
+"""HBase's own RPC: a store call sends one request to each region server involved."""

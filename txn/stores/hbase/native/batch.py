@@ -1,8 +1,7 @@
-"""Items carried out by the servers that have their rows: one request to each, again for what moved.
+"""Carry out items on the servers with their rows: one request each, repeated for moved rows.
 
-What certainly did not happen is asked for again until its time is over: rows whose region is
-elsewhere, servers that are busy. What may have happened is asked for again only if that changes
-nothing.
+Items that certainly had no effect, because a region moved or a server is busy, are retried until
+the deadline. Items that may have taken effect are retried only if repeating them changes nothing.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ PAUSES = Backoff(first_ms=5, longest_ms=1_000)
 ITEMS_A_REQUEST = 2_000
 BYTES_A_REQUEST = 8_000_000
 CHECKS_A_REQUEST = 16
-"""A server takes them one after the other, and waits for its log after each."""
+"""A server executes them one after the other, and waits for its log after each."""
 ROWS_A_REQUEST = 64
-"""Of other items. While a server works on one request, the next is made, or an answer is read."""
+"""Rows of other items. During one request, the next is built or an answer is read."""
 MOST_REQUESTS = 8
-"""To a server at a time; beyond that they get larger. It has few threads (30)."""
+"""To one server at a time; beyond that the requests get larger. A server has few threads (30)."""
 
 Entry = list[tuple[int, Item]]
-"""Items, by their position, that share an entry of a request: those of one region, or one alone."""
+"""Items by position that share an entry of a request: all of one region, or one alone."""
 
 
 class Shipment(NamedTuple):
@@ -46,15 +45,13 @@ class Shipment(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """A part on its way."""
-
     shipment: Shipment
     connection: RpcConnection
     call: RpcCall
 
 
 class Batches:
-    """Carries out items. Safe for many threads."""
+    """Carries out items; safe for threads."""
 
     def __init__(self, servers: Servers, regions: Regions, clock: Clock) -> None:
         self.servers = servers
@@ -70,12 +67,13 @@ class Batches:
         beside: Callable[[], None] | None = None,
         due_ms: int | None = None,
     ) -> list[Any]:
-        """Return the answer to each item. once: it must not be done twice.
+        """Return the answer to each item.
 
-        beside: run when the first requests are on their way, and what it raises is raised.
-        due_ms: when the call of the store is to end, if it has begun before.
-        Raises RemoteError where a server refuses an item, TableUnavailable, NotApplied where none
-        of it was done, and MaybeApplied.
+        once: the items must not be done twice.
+        beside: run while the first requests are in flight; its exceptions propagate.
+        due_ms: the deadline of the store's call, if it has begun before.
+        Raises RemoteError if a server refuses an item, TableUnavailable, NotApplied if nothing was
+        done, and MaybeApplied.
         """
         answers: list[Any] = []
         due_ms = self.due_ms() if due_ms is None else due_ms
@@ -92,8 +90,8 @@ class Batches:
         return answers
 
     def run_in_turn(self, groups: Sequence[Sequence[Item]], *, due_ms: int) -> list[list[Any]]:
-        """Return the answers to reads, those of no group read before all of the earlier ones: in
-        one request, if one server has all of them, which it carries out in its order."""
+        """Return the answers to groups of reads. No group is read before all earlier ones. If one
+        server has all items, one request carries them, and the server keeps their order."""
         items = [item for group in groups for item in group]
         answers = None
         if len(items) <= ITEMS_A_REQUEST:
@@ -104,18 +102,16 @@ class Batches:
         return [[next(found) for _ in group] for group in groups]
 
     def try_once(self, items: Sequence[Item], due_ms: int) -> list[Any]:
-        """Return the answers to reads that come without asking again, and None for the others."""
+        """Return the answers to reads that succeed at the first try, and None for the others."""
         return _Run(self, items, False, due_ms).try_once()
 
     def due_ms(self) -> int:
-        """Return when a call of the store that begins now is to end."""
+        """Return the deadline of a store call that begins now."""
         now_ms = self.clock.monotonic_ms()
         return limit_due(now_ms, now_ms + self.servers.target.timeout_ms)
 
 
 class _Run:
-    """One call of the store, until each of its items has an answer."""
-
     def __init__(self, batches: Batches, items: Sequence[Item], once: bool, due_ms: int) -> None:
         self._servers, self._regions = batches.servers, batches.regions
         self._clock, self._rng = batches.clock, batches.rng
@@ -124,12 +120,12 @@ class _Run:
         self._due_ms = due_ms
         self._flying: list[Sent] = []
         self._answers: dict[int, Any] = {}
-        self._gone: set[bytes] = set()  # tables of which a region is not where it was thought
-        self._is_touched = False  # a request was lost, which may have been carried out
+        self._gone: set[bytes] = set()  # tables with a region that has moved
+        self._is_touched = False  # a request was lost that may have been carried out
         self._cause: Exception | None = None
 
     def run(self, beside: Callable[[], None] | None) -> list[Any]:
-        """Return the answers. NotApplied is raised only if nothing was done, or may be yet."""
+        """Return the answers. NotApplied means that nothing was done, or will be."""
         try:
             return self._run(beside)
         except NotApplied as error:
@@ -140,7 +136,6 @@ class _Run:
             self._drop_all()
 
     def try_once(self) -> list[Any]:
-        """Return the answers to one try; None where there is none."""
         try:
             self._send(_split_all(self._divide(range(len(self._items)))))
             self._receive_all()
@@ -168,7 +163,7 @@ class _Run:
         raise NotApplied("the servers could not do it in time", cause=_cause(self._cause))
 
     def try_in_one_request(self, groups: Sequence[Sequence[Item]]) -> list[Any] | None:
-        """Return the answers, if one request to one server gets all of them, else None."""
+        """Return the answers if one request to one server covers all groups, else None."""
         parts: list[Shipment] = []
         begin = 0
         for group in groups:
@@ -187,7 +182,7 @@ class _Run:
     # ------------------------------------------------------------------------------- sending
 
     def _divide(self, positions: Iterable[int]) -> list[Shipment]:
-        """Group items by servers and regions; those that stand apart keep their order."""
+        """Group items by server and region; items with entries of their own keep their order."""
         parts: dict[Address, Shipment] = {}
         shared: dict[Location, Entry] = {}
         for position in positions:
@@ -208,8 +203,8 @@ class _Run:
         return list(parts.values())
 
     def _send(self, parts: Iterable[Shipment]) -> None:
-        """Send what can be sent. Of a server that cannot be reached all regions are forgotten, and
-        it is not tried for each part again: that may take long."""
+        """Send all possible requests. If a server cannot be reached, forget all its regions and do
+        not try it for each part again, because that may take long."""
         gone: set[Address] = set()
         for part in parts:
             if part.server in gone:
@@ -233,7 +228,6 @@ class _Run:
             del self._flying[0]
 
     def _receive(self, sent: Sent) -> None:
-        """Take the answers of a request; items that may be asked for again get none."""
         part, connection, call = sent
         try:
             response = connection.receive(call, PB.MultiResponse, self._due_ms)
@@ -261,14 +255,14 @@ class _Run:
                     raise answer.error
 
     def _note(self, error: RemoteError, regions: Iterable[Location]) -> None:
-        """Something was not done: look its region up again, unless its server is only busy."""
+        """Note a failed item; look its region up again unless its server is only busy."""
         self._cause = error
         for region in dict.fromkeys(regions) if error.is_elsewhere else ():
             self._regions.forget(region)
             self._gone.add(region.table)
 
     def _lose(self, sent: Sent, error: OSError) -> None:
-        """No answer came: what was asked may have been done, and may yet be."""
+        """Note that no answer came: the items may have been done, or still may be."""
         self._regions.forget_server(sent.shipment.server)
         self._is_touched, self._cause = True, error
         if self._once or self._clock.monotonic_ms() >= self._due_ms:
@@ -276,10 +270,10 @@ class _Run:
                 "no answer from the server", server=sent.shipment.server, cause=_cause(error)
             ) from error
 
-    # ------------------------------------------------------------------------- asking again
+    # ----------------------------------------------------------------------------- retrying
 
     def _prepare_again(self, waiting: Sequence[int]) -> None:
-        """Refuse what would come in another order, and what waits for a person."""
+        """Refuse retries that would change the order, and errors that only a person can fix."""
         if self._once:
             undone = {(self._items[i].table, self._items[i].row): i for i in reversed(waiting)}
             for position in self._answers:
@@ -292,13 +286,13 @@ class _Run:
 
 
 def _split_all(parts: Iterable[Shipment]) -> Iterator[Shipment]:
-    """Yield what is to be sent: each when the one before has been, so that its server may begin."""
+    """Yield the requests lazily, so that a server can begin before the next one is built."""
     for part in parts:
         yield from _split(part)
 
 
 def _split(part: Shipment) -> list[Shipment]:
-    """Let a server take much in several requests, side by side; a row stays in one."""
+    """Divide much work for one server into parallel requests; a row stays in one."""
     count = sum(map(len, part.entries))
     most = CHECKS_A_REQUEST if part.entries[0][0][1].is_apart else ROWS_A_REQUEST
     wanted = min(-(-count // most), MOST_REQUESTS)

@@ -1,5 +1,5 @@
-"""Cells that come behind an answer, in a block: as bytes, which are taken apart here, since that
-costs Python less than messages, and the servers a copy less."""
+"""Cells that follow an answer in a block of bytes. Decoding the bytes here is cheaper for Python
+than messages, and saves the servers a copy."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from txn.model import Cell, Key, new_tuple
 
 CODEC = "org.apache.hadoop.hbase.codec.KeyValueCodec"
 
-# A cell is its length, those of its key and value, both, the row with its length of two bytes, the
-# family with one of one byte, the column, the timestamp, and a byte for its kind; then the value.
+# A cell is: its length, the lengths of its key and value, the row with a two-byte length, the
+# family with a one-byte length, the column, the timestamp, a byte for its kind, and the value.
 _HEAD = struct.Struct(">iiiH")
 _TIMESTAMP = struct.Struct(">q")
 _LENGTHS, _AFTER_COLUMN = 12, 9
 
 
 class Cells:
-    """A block, from which cells are taken in their order."""
-
     __slots__ = ("_at", "_block")
 
     def __init__(self, block: bytes) -> None:
@@ -27,7 +25,7 @@ class Cells:
         self._at = 0
 
     def take(self, count: int, table: bytes) -> dict[Key, Cell]:
-        """Take the next cells. Raises MaybeApplied where there are not so many."""
+        """Take the next `count` cells; raise MaybeApplied if there are too few."""
         block, at = self._block, self._at
         found: dict[Key, Cell] = {}
         try:

@@ -1,8 +1,8 @@
-"""One connection to a server of HBase, for any number of threads.
+"""One connection to a server of HBase, shared by any number of threads.
 
-Calls are sent one after the other and answered in any order, each under its number. There is no
-thread that reads: of those that wait for an answer one reads for all, until it has its own; then
-the next one does. So a thread alone sends and receives by itself, and nobody has to wake it.
+Calls are sent one after the other and answered in any order; a number identifies each. There is no
+reader thread. One of the waiting threads, the leader, reads for all until it has its own answer;
+then the next one leads. So a single thread sends and receives without a switch of threads.
 """
 
 from __future__ import annotations
@@ -24,22 +24,21 @@ from txn.stores.hbase.native.tenure import Tenure
 from txn.stores.hbase.places import BUSY, ELSEWHERE, FINAL, REOPENED
 from txn.stores.wire import connect_socket, share_wire
 
-PREAMBLE = b"HBas\x00"  # and the version of what follows
-SPEAKS = {"version": "2.4.0", "version_major": 2, "version_minor": 4}  # as what a server takes us
+PREAMBLE = b"HBas\x00"  # followed by the version
+SPEAKS = {"version": "2.4.0", "version_major": 2, "version_minor": 4}  # our claimed client
 UNSAID = dict.fromkeys(("url", "revision", "user", "date", "src_checksum"), "")
 SIMPLE, KERBEROS = b"\x50", b"\x51"
-IDLE_MS = 1_000  # a connection that rested for longer may have been closed by the server
+IDLE_MS = 1_000  # the server may have closed a connection that was idle for longer
 CHUNK = 65_536
-MOST_BYTES = 1 << 30  # more than this is no length of an answer
-LAST_NUMBER = (1 << 31) - 1  # of a call: a server takes it for negative beyond
+MOST_BYTES = 1 << 30  # no answer is longer
+LAST_NUMBER = (1 << 31) - 1  # of a call: a server reads larger ones as negative
 
 _LENGTH = struct.Struct(">I")
 
 
 class RemoteError(Exception):
-    """A server answered a call, or an item of one, with an error. name: of its class in Java.
-    table: of the item, where that is known. is_told_final: whether the server says that a call is
-    refused for good, as it never does of an item."""
+    """A server answered a call, or an item, with an error. name: of its Java class. is_told_final:
+    the server says that it refuses the call for good, as it never does of an item."""
 
     def __init__(
         self, name: str | bytes, trace: str | bytes, *, is_told_final: bool = False
@@ -51,24 +50,24 @@ class RemoteError(Exception):
 
     @property
     def is_elsewhere(self) -> bool:
-        """Nothing was done: this server has not what was asked for, or is not at work."""
+        """Nothing was done: the server does not have the region, or is not running."""
         return self.name in ELSEWHERE
 
     @property
     def is_busy(self) -> bool:
-        """Nothing was done: there is too much to do."""
+        """Nothing was done: the server is overloaded."""
         return self.name in BUSY
 
     @property
     def is_final(self) -> bool:
-        """The server will say the same whenever it is asked."""
+        """Return True if a retry would get the same answer."""
         is_other_scanner = self.name in REOPENED
         return self.name in FINAL or (self._is_told_final and not is_other_scanner)
 
 
 class RpcCall:
-    """A call on its way; then its answer, and the block of cells behind it, or an error.
-    doubted_ms: when an answer came that the server may have given after its time."""
+    """A call in flight; later its answer and the block of cells behind it, or an error. doubted_ms:
+    when an answer came that the server may have given after it lost its regions."""
 
     __slots__ = (
         "answer",
@@ -89,10 +88,10 @@ class RpcCall:
         self.answer = self.block = b""
         self.error: Exception | None = None
         self.is_done = self.leads = False
-        self.wakes: Lock | None = None  # of a thread that waits for it, held until there is news
+        self.wakes: Lock | None = None  # of a waiting thread; held until there is news
 
     def end(self, answer: bytes, block: bytes, error: Exception | None) -> None:
-        """Have the answer, or the reason why there will be none, and wake who waits for it."""
+        """Store the answer, or the reason why there will be none, and wake the waiting thread."""
         self.answer, self.block, self.error, self.is_done = answer, block, error, True
         self.wake()
 
@@ -103,10 +102,10 @@ class RpcCall:
 
 
 class RpcConnection:
-    """A socket to one service of a server. `is_broken` once it can carry no more calls.
+    """A socket to one service of a server; `is_broken` once it can carry no more calls.
 
-    service: "ClientService" of a region server, "MasterService" or "ClientMetaService". tenure:
-    whether a region server may be believed.
+    service: "ClientService" of a region server, "MasterService" or "ClientMetaService".
+    tenure: decides whether answers of a region server are valid.
     """
 
     def __init__(
@@ -120,7 +119,7 @@ class RpcConnection:
         tls: ssl.SSLContext | None,
         tenure: Tenure | None,
     ) -> None:
-        """Connect; OSError (which covers time-outs and TLS) where that fails."""
+        """Connect; raise OSError (which covers time-outs and TLS) on failure."""
         due_ms = clock.monotonic_ms() + within_ms
         self.address = address
         self.is_broken = False
@@ -141,11 +140,11 @@ class RpcConnection:
             raise
 
     def send(self, method: str, request: Any, due_ms: int) -> RpcCall:
-        """Send a call; the server drops it if it has not begun with it by then. OSError: nothing
-        was sent. What goes wrong later is told by `receive`."""
+        """Send a call; the server drops it if it has not begun by the deadline. OSError means that
+        nothing was sent. `receive` raises later errors."""
         body = request.SerializeToString()
         if not self._sending.acquire(timeout=self._left_ms(due_ms) / 1000):
-            self.retire()  # whoever has it does not get on, or was interrupted
+            self.retire()  # the thread that holds it is stuck or was interrupted
             raise TimeoutError("timed out")
         try:
             if self.is_broken:
@@ -167,7 +166,7 @@ class RpcConnection:
         return call
 
     def _send_whole(self, call: RpcCall, data: bytes, left_ms: int) -> None:
-        """Send all of it, or end the connection: what is sent next would complete it."""
+        """Send all of the data, or end the connection: later data would complete a partial call."""
         try:
             self._wire.write(data, left_ms)
         except OSError as error:
@@ -178,16 +177,16 @@ class RpcConnection:
             raise
 
     def receive(self, call: RpcCall, response: Any, due_ms: int) -> Any:
-        """Wait for the answer to a call; raise RemoteError where it is an error, and OSError where
-        it does not come, after which nobody can tell what became of the call."""
+        """Wait for the answer to a call. Raise RemoteError if it is an error. Raise OSError if none
+        comes; then the outcome of the call is unknown."""
         if not call.is_done:
             try:
                 self._wait(call, due_ms)
             except TimeoutError:
-                self.retire()  # it may be dead; who waits on it still has its own time
+                self.retire()  # it may be dead; other waiting threads keep their own deadlines
                 raise
             except BaseException:
-                if call.leads:  # interrupted before it could let another one lead
+                if call.leads:  # interrupted before it could pass the lead on
                     self.end()
                 raise
             finally:
@@ -202,30 +201,28 @@ class RpcConnection:
         try:
             tenure.confirm(sent_ms, doubted_ms, due_ms)
         except TimeoutError:
-            self.retire()  # who asks does not get on, or was interrupted
+            self.retire()  # the thread that confirms is stuck or was interrupted
             raise
         except ConnectionError as error:
             self.end(error)
             raise
 
     def ask(self, method: str, request: Any, response: Any, due_ms: int) -> tuple[Any, Cells]:
-        """Send a call and wait for its answer and the cells behind it."""
         call = self.send(method, request, due_ms)
         return self.receive(call, response, due_ms), Cells(call.block)
 
     def call(self, method: str, request: Any, response: Any, due_ms: int) -> Any:
-        """Send a call and wait for its answer."""
         return self.receive(self.send(method, request, due_ms), response, due_ms)
 
     def drop(self, call: RpcCall) -> None:
-        """Wait no more for a call; its answer is nobody's."""
+        """Stop waiting for a call and discard its answer."""
         with self._changing:
             self._calls.pop(call.number, None)
             self._end_if_done()
         self._close_if_unused()
 
     def rests_well(self) -> bool:
-        """Whether it may carry the next call, as far as can be known without sending one."""
+        """Return True if it seems able to carry the next call, without sending one."""
         if self.is_broken:
             return False
         if self._calls or self._clock.monotonic_ms() - self._used_ms < IDLE_MS:
@@ -233,13 +230,13 @@ class RpcConnection:
         return not self._wire.is_readable()
 
     def end(self, error: Exception | None = None) -> None:
-        """Close it, and tell all who wait for an answer that none will come."""
+        """Close the connection and fail all calls in flight."""
         self.is_broken = True
         with self._changing:
             calls, self._calls = self._calls, {}
             self._waiting.clear()
             for call in calls.values():
-                if call.is_done:  # the thread that was about to say so was interrupted
+                if call.is_done:  # the thread that was about to wake it was interrupted
                     call.wake()
                 else:
                     call.end(b"", b"", error or ConnectionError("the connection was closed"))
@@ -247,14 +244,14 @@ class RpcConnection:
         self._close_if_unused()
 
     def retire(self) -> None:
-        """Carry no more calls, and close when the last one on its way has ended."""
+        """Accept no more calls, and close after the last one in flight."""
         with self._changing:
             self.is_broken = True
             self._end_if_done()
         self._close_if_unused()
 
     def close_copy(self) -> None:
-        """Close what a forked process has of it: the connection is its parent's, and so are the
+        """Close a forked process's copy. The connection belongs to the parent, and so do the
         threads that wait on it or hold its locks. A call of the thread that forked ends here."""
         self._wire.close()
         self._sending, self._changing = Lock(), Lock()
@@ -273,20 +270,19 @@ class RpcConnection:
             self._leave(call)
 
     def _lead(self, call: RpcCall, due_ms: int) -> None:
-        """Read for all, until the answer is there."""
         try:
             while not call.is_done:
                 self._receive_one(due_ms)
                 if not call.is_done:
-                    self._left_ms(due_ms)  # others' answers may come for ever
+                    self._left_ms(due_ms)  # others' answers may never stop
         except OSError:
             raise
         except BaseException:
-            self.end()  # an interrupt may have lost what was just read: nobody can go on behind it
+            self.end()  # an interrupt may have lost bytes that were read
             raise
 
     def _may_lead(self, call: RpcCall, due_ms: int) -> bool:
-        """Wait until the answer is there, or it is this thread's turn to read."""
+        """Wait until the answer is there (False) or this thread must read (True)."""
         with self._changing:
             if call.is_done:
                 return False
@@ -302,7 +298,6 @@ class RpcConnection:
         return call.leads
 
     def _leave(self, call: RpcCall) -> None:
-        """Wait no more, and let another one lead, if it was this one."""
         with self._changing:
             if call in self._waiting:
                 self._waiting.remove(call)
@@ -317,7 +312,6 @@ class RpcConnection:
             call.leads = False
 
     def _greet(self, service: str, target: Target, due_ms: int) -> None:
-        """Say what is spoken, and who speaks."""
         header = PB.ConnectionHeader(
             service_name=service,
             cell_block_codec_class=CODEC,
@@ -333,7 +327,6 @@ class RpcConnection:
             self._write(PREAMBLE + SIMPLE + _frame(header.SerializeToString()), due_ms)
 
     def _receive_one(self, due_ms: int) -> None:
-        """Read one answer, whoever waits for it. One that is late has nobody: it is dropped."""
         try:
             answer = self._read_frame(due_ms)
             head, begin = _read_delimited(answer, 0)
@@ -357,7 +350,7 @@ class RpcConnection:
         self._used_ms = came_ms = self._clock.monotonic_ms()
         with self._changing:
             call = self._calls.get(header.call_id)
-            if call is not None:  # it is known until it has ended, whatever happens here
+            if call is not None:  # registered until it has ended, whatever happens here
                 if self._tenure is not None and not self._tenure.vouches_for(call.sent_ms, came_ms):
                     call.doubted_ms = came_ms
                 if call in self._waiting:
@@ -366,7 +359,7 @@ class RpcConnection:
                 del self._calls[header.call_id]
             self._end_if_done()
         if error is not None and not 0 < header.call_id <= self._number:
-            self.end(ConnectionError(str(error)))  # of the connection: who speaks is not let in
+            self.end(ConnectionError(str(error)))  # about the connection: the user is not let in
 
     def _end_if_done(self) -> None:
         if self.is_broken and not self._calls:
@@ -374,7 +367,7 @@ class RpcConnection:
             self._wire.end()
 
     def _close_if_unused(self) -> None:
-        """Close what has ended, once no thread reads from it or writes to it."""
+        """Close an ended connection once no thread reads from it or writes to it."""
         if self._is_ended and not self._is_led and self._sending.acquire(blocking=False):
             try:
                 self._wire.close()
@@ -390,15 +383,13 @@ class RpcConnection:
         return self._take(4 + size, due_ms)[4:]
 
     def _take(self, size: int, due_ms: int) -> bytes:
-        """Take so many bytes, once they are there."""
         self._fill(size, due_ms)
         taken = bytes(memoryview(self._buffer)[:size])
         del self._buffer[:size]
         return taken
 
     def _fill(self, size: int, due_ms: int) -> None:
-        """Read until so many bytes are there; what has come stays if it is too late, for the one
-        who reads next."""
+        """Read until `size` bytes are buffered. After a time-out they stay for the next reader."""
         left_ms = 1
         while len(self._buffer) < size:
             if left_ms <= 0:
@@ -431,7 +422,7 @@ def _frame(*parts: bytes) -> bytes:
 
 
 def _text(said: str | bytes) -> str:
-    """Return what a server says, which protobuf leaves as it is where it is no text."""
+    """Decode a server's message; protobuf returns invalid text as bytes."""
     return said if isinstance(said, str) else said.decode(errors="replace")
 
 
@@ -445,7 +436,6 @@ def _varint(number: int) -> bytes:
 
 
 def _read_delimited(data: bytes, at: int) -> tuple[bytes, int]:
-    """Return the part that begins with its length here, and where it ends."""
     size = shift = 0
     for place in range(at, min(at + 5, len(data))):
         byte = data[place]

@@ -1,8 +1,7 @@
-"""What a request asks of single rows or of a range, as messages of HBase's, and what its answer
-says of each row.
+"""Requests for single rows or a range as HBase's messages, and the answers for each row.
 
-Reads, and writes that stand alone, share a list for their region; a checked write, or a row that is
-put to and deleted from at once, has an entry of its own.
+Reads and plain writes share a list for their region. A checked write, or a row with atomic puts and
+deletes, has an entry of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from txn.stores.hbase.places import row_after
 
 PUT, DELETE = 2, 3
 EQUAL, NOT_EQUAL = 2, 3
-MULTIPLE_VERSIONS = 1  # of a delete: all up to its timestamp
+MULTIPLE_VERSIONS = 1  # of a delete: all versions up to its timestamp
 FILTERS = "org.apache.hadoop.hbase.filter."
 COMPARATOR = FILTERS + "BinaryComparator"
 PASS_ALL = 1
@@ -31,8 +30,8 @@ Columns = dict[bytes, list[tuple[bytes, bytes | None, int | None]]]
 
 
 class ReadRow:
-    """Gets the newest versions of some columns of a row. Its answer: the cells that there are.
-    versions: if given, at most so many of each column; the answer has lists, the newest first."""
+    """Get the newest versions of some columns of a row; the answer is the existing cells. versions:
+    if given, up to so many of each column; the answer has lists, newest first."""
 
     __slots__ = ("_keys", "_versions", "row", "table")
     is_apart = False
@@ -67,7 +66,7 @@ class ReadRow:
 
 
 class WriteRow:
-    """Puts to a row and deletes from it; where it is both, at once if is_apart."""
+    """Put to a row and delete from it; with is_apart both take effect at once."""
 
     __slots__ = ("_marks", "_puts", "is_apart", "row", "size", "table")
 
@@ -97,7 +96,7 @@ class WriteRow:
 
 
 class CheckRow:
-    """Writes to a row if one of its cells has a value. Its answer: whether it had."""
+    """Write to a row if one of its cells has a value; the answer is whether it had."""
 
     __slots__ = ("_check", "row", "size", "table")
     is_apart = True
@@ -139,8 +138,8 @@ Item = ReadRow | WriteRow | CheckRow
 
 
 class Failed:
-    """An item that has failed. `is_undone`: it certainly had no effect, and may be asked again;
-    but `is_partial`: one of the two writes that it consists of had."""
+    """A failed item. is_undone: it certainly had no effect and may be retried. is_partial: one of
+    its two writes took effect."""
 
     __slots__ = ("error", "is_partial", "is_undone")
 
@@ -153,7 +152,7 @@ class Failed:
 def read_answers(
     entries: Sequence[Sequence[tuple[int, Item]]], response: Any, cells: Cells
 ) -> dict[int, Any]:
-    """Return what became of the items of each entry of a request, by their position."""
+    """Return the answers to the items of each entry of a request, by position."""
     if len(response.regionActionResult) != len(entries):
         raise MaybeApplied(
             "answers are missing", asked=len(entries), got=len(response.regionActionResult)
@@ -181,7 +180,7 @@ def _read_apart(item: Item, result: Any, cells: Cells) -> Any:
 def _read_list(
     entry: Sequence[tuple[int, Item]], result: Any, cells: Cells, answers: dict[int, Any]
 ) -> None:
-    """Read the answers to items that share an entry. One of two writes of a row may fail."""
+    """Read the answers to items that share an entry. One of a row's two writes may fail."""
     for answer in result.resultOrException:
         if answer.index >= len(entry):
             raise MaybeApplied("an answer is of no row", index=answer.index, asked=len(entry))
@@ -226,9 +225,8 @@ def _encode_comparator(value: bytes) -> bytes:
 
 
 class ScanRange(NamedTuple):
-    """What a scan asks for: rows of a table from the start to the stop, which is not among them
-    (empty: to the end), these columns of theirs (None: all), and which rows it leaves out.
-    reverse: the last row comes first."""
+    """The rows of a table from start to stop (excluded; empty: to the end), with columns (None:
+    all). reverse: the last row comes first."""
 
     table: bytes
     start: bytes
@@ -238,18 +236,17 @@ class ScanRange(NamedTuple):
     reverse: bool
 
     def find_region(self, regions: Regions, due_ms: int) -> Location:
-        """Return the region that has the first of the rows."""
         bound = self.stop if self.reverse else self.start
         return regions.find(self.table, bound, due_ms, before=self.reverse)
 
     def skip_region(self, region: Location) -> ScanRange | None:
-        """Return what is left behind a region, if anything is."""
+        """Return the rest of the range behind a region, or None."""
         bound = region.start if self.reverse else region.stop
         return self._move(bound) if bound else None
 
     def skip_rows(self, cursor: bytes, last: bytes) -> ScanRange | None:
-        """Return what is left, if anything is, after an answer with this last row, of a server that
-        stands at this row; both may be empty."""
+        """Return the rest of the range, or None, after an answer that ended with row `last` of a
+        server that stands at row `cursor`; both may be empty."""
         if self.reverse:
             bounds = self.stop, row_after(cursor) if cursor else b"", last
             return self._move(min((bound for bound in bounds if bound), default=b""))
@@ -260,12 +257,12 @@ class ScanRange(NamedTuple):
         return None if rest.stop and rest.start >= rest.stop else rest
 
     def is_due(self, row: Row) -> bool:
-        """Whether a row that was read by itself is one of them."""
+        """Return True if a row that was read separately belongs to the scan."""
         return bool(row.cells) and (self.exclude is None or not self.exclude.matches(row))
 
 
 def make_scan(wanted: ScanRange, limit: int) -> Any:
-    """Return the request for the first so many rows; which region it is for is still open."""
+    """Return the request for the first `limit` rows, without its region."""
     request = PB.ScanRequest(
         number_of_rows=limit,
         close_scanner=True,
@@ -290,7 +287,6 @@ def make_scan(wanted: ScanRange, limit: int) -> Any:
 
 
 def _leave_out(sieve: Any, exclude: RowExclusion) -> None:
-    """Let the server leave out rows with any of the values: one condition for each."""
     conditions = PB.FilterList(operator=PASS_ALL)
     for value in sorted(exclude.values):
         condition = PB.SingleColumnValueFilter(

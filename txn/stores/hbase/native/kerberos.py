@@ -1,7 +1,8 @@
-"""Kerberos, as SASL's mechanism GSSAPI on a connection that was just opened, by the library gssapi.
+"""Kerberos: SASL's mechanism GSSAPI on a new connection, with the library gssapi.
 
-The ticket is the user's own, of `kinit` or a keytab (KRB5_CLIENT_KTNAME). Who speaks is proven, and
-no more: what follows goes as it is, so that secrecy is TLS's. A server that wants more is refused.
+The user's own ticket is used, from `kinit` or a keytab (KRB5_CLIENT_KTNAME). It authenticates and
+no more: later data is not wrapped, so secrecy needs TLS. A server that requires wrapping is
+refused.
 """
 
 from __future__ import annotations
@@ -15,16 +16,15 @@ from txn.host.extras import require_extra
 from txn.stores.hbase.native.target import Target
 
 AUTHENTICATION_ONLY = 1
-CHOICE = bytes([AUTHENTICATION_ONLY, 0, 0, 0])  # and buffers of no size, as nothing is wrapped
-TO_SIMPLE = -88  # what a server without Kerberos says in place of a length
+CHOICE = bytes([AUTHENTICATION_ONLY, 0, 0, 0])  # with buffers of size 0, as nothing is wrapped
+TO_SIMPLE = -88  # sent by a server without Kerberos in place of a length
 MOST_BYTES = 1 << 20
 
 _NUMBER = struct.Struct(">i")
 
 
 class Unwelcome(NotApplied):
-    """A server does not let this client in, or this client does not trust it: see to tickets and
-    certificates."""
+    """The server or this client rejects the other: check tickets and certificates."""
 
 
 Read = Callable[[int], bytes]
@@ -32,10 +32,10 @@ Write = Callable[[bytes], None]
 
 
 def prove_user(target: Target, host: str, read: Read, write: Write) -> str:
-    """Prove to a server who speaks, and return the name. read: exactly so many bytes.
+    """Authenticate the user to a server and return the user's name.
 
-    Raises InvalidRequestError without the library or the system's Kerberos, and Unwelcome where
-    one of the two sides is not content with the other.
+    Raises InvalidRequestError without the library or the system's Kerberos, and Unwelcome if one
+    side rejects the other.
     """
     gssapi = _import_gssapi(target)
     principal, _, realm = target.principal.partition("@")

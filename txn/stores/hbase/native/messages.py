@@ -1,6 +1,6 @@
-"""The classes of the messages in hbase.proto, which is read when this is imported.
+"""The message classes of hbase.proto, which is parsed at import.
 
-So no generated code is kept, whose version would tie us to one of protobuf's.
+So there is no generated code, which would tie us to one version of protobuf.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ _KINDS = descriptor_pb2.FieldDescriptorProto
 
 
 class Messages:
-    """Each message of a file, which has nothing but plain messages: its class, by its name."""
-
     def __init__(self, name: str, text: str) -> None:
         pool = descriptor_pool.DescriptorPool()
         pool.AddSerializedFile(_describe(name, text).SerializeToString())

@@ -1,7 +1,7 @@
-"""Where the rows of tables are: regions, on servers, found in HBase's own table of them.
+"""Find the region and server of a row in HBase's meta table.
 
-What was found is kept until somebody sees that it is no longer so. A region is looked up when a row
-of it is first needed, and again after it has moved, was split or merged, or its server has gone.
+Regions are cached until a caller reports that one is stale. A region is looked up when one of its
+rows is first needed, and again after it moved, was split or merged, or lost its server.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from txn.stores.hbase.places import first_line
 META = b"hbase:meta"
 META_REGION = b"hbase:meta,,1"
 BY_NAME = 1
-DEFAULT_NAMESPACE = b"default:"  # without which tables of it are known
-AFTER_ALL = b":"  # sorts behind the number that ends the name of any region
+DEFAULT_NAMESPACE = b"default:"  # omitted in the names of its tables
+AFTER_ALL = b":"  # sorts behind the number that ends a region's name
 DISABLED, DISABLING = 1, 2
 UNREADABLE = "cannot read where regions are"
 PAUSES = Backoff(first_ms=10, longest_ms=1_000)
@@ -45,16 +45,14 @@ class Location(NamedTuple):
     server: Address
 
     def has(self, row: bytes, before: bool = False) -> bool:
-        """Return True if the row is one of them or, with before, if the row before it is, which is
-        the last one of the table where the row is empty."""
+        """Return True if the row is in the region. before: ask for the row before it instead, which
+        is the table's last row if the row is empty."""
         if before:
             return (not row or self.start < row) and (not self.stop or b"" < row <= self.stop)
         return self.start <= row and (not self.stop or row < self.stop)
 
 
 class _Known(NamedTuple):
-    """The regions of a table that were found, in order."""
-
     starts: tuple[bytes, ...] = ()
     regions: tuple[Location, ...] = ()
 
@@ -63,8 +61,8 @@ NOTHING = _Known()
 
 
 class Regions:
-    """What is known of them. Safe for many threads, without a lock: what is known of a table is
-    replaced, never changed, and what two threads replace at once is only looked up again."""
+    """A cache of regions. It is safe for threads without a lock: a table's entry is replaced and
+    never changed, and an update lost in a race only costs another lookup."""
 
     def __init__(self, servers: Servers, registry: Registry, clock: Clock) -> None:
         self._clock = clock
@@ -73,10 +71,11 @@ class Regions:
         self._meta = SoleService(servers, "ClientService", registry.find_meta, UNREADABLE)
 
     def find(self, table: bytes, row: bytes, due_ms: int, *, before: bool = False) -> Location:
-        """Return the region that has a row or, with before, the region of the row that comes before
-        it, which is the last one of the table where the row is empty.
+        """Return the region of a row. before: of the row before it instead, which is the table's
+        last row if the row is empty.
 
-        Raises TableUnavailable for an absent table, NotApplied where the region is nowhere by then.
+        Raises TableUnavailable for an absent table, and NotApplied if the region is on no server by
+        the deadline.
         """
         known = self._tables.get(table)
         if known is not None:
@@ -88,7 +87,7 @@ class Regions:
     def list_starts(
         self, table: bytes, start: bytes, stop: bytes | None, due_ms: int
     ) -> list[bytes]:
-        """Return the first row of each region that a range has rows of, in order."""
+        """Return the first row of each region that overlaps a range, in order."""
         region = self.find(table, start, due_ms)
         starts = [region.start]
         while region.stop and (not stop or region.stop < stop):
@@ -97,25 +96,22 @@ class Regions:
         return starts
 
     def forget(self, region: Location) -> None:
-        """Look the region up when it is needed again."""
+        """Forget a region, so that its next use looks it up."""
         known = self._tables.get(region.table, NOTHING)
         self._tables[region.table] = _without(known, lambda each: each == region)
 
     def forget_server(self, address: Address) -> None:
-        """Look all regions of a server up when they are needed again."""
         for table, known in list(self._tables.items()):
             self._tables[table] = _without(known, lambda each: each.server == address)
         self._meta.forget(address)
 
     def check_table(self, table: bytes, due_ms: int) -> None:
-        """Raise TableUnavailable where a table is absent or disabled."""
+        """Raise TableUnavailable if a table is absent or disabled."""
         state = self._read_state(table, due_ms)
         if state is None:
             raise TableUnavailable(annotate("no such table", table=table), table)
         if state in {DISABLED, DISABLING}:
             raise TableUnavailable(annotate("the table is disabled", table=table), table)
-
-    # ------------------------------------------------------------------------------- details
 
     def _look_up(self, table: bytes, row: bytes, due_ms: int, before: bool) -> Location:
         for _ in PAUSES.tries(self._clock, self._rng, due_ms=due_ms):
@@ -123,7 +119,7 @@ class Regions:
             if found is not None and found.has(row, before):
                 self._keep(found)
                 return found
-            self.check_table(table, due_ms)  # a region that is moved, split or merged is nowhere
+            self.check_table(table, due_ms)  # a region that moves, splits or merges has no server
         raise NotApplied("no server has the region", table=table, row=row[:40])
 
     def _keep(self, found: Location) -> None:
@@ -136,8 +132,8 @@ class Regions:
         )
 
     def _read_region(self, table: bytes, row: bytes, due_ms: int, before: bool) -> Location | None:
-        """Read the last region that does not begin behind the row or, with before, that begins
-        before it; None where it is nowhere now."""
+        """Read the last region that begins at or before the row or, with before, strictly before
+        it. Return None if it is on no server now."""
         request = PB.ScanRequest(number_of_rows=1, close_scanner=True)
         name = table.removeprefix(DEFAULT_NAMESPACE)
         if before:
@@ -166,7 +162,7 @@ class Regions:
         return None
 
     def ask_meta(self, method: str, request: Any, response: Any, due_ms: int) -> tuple[Any, Cells]:
-        """Ask the server of the table of regions, wherever that is by now."""
+        """Send a request to the server that has the meta table now."""
         request.region.type, request.region.value = BY_NAME, META_REGION
         try:
             return self._meta.ask(method, request, response, due_ms)
@@ -194,7 +190,6 @@ def _overlap(one: Location, other: Location) -> bool:
 
 
 def _decode_region(table: bytes, cells: Mapping[Key, Cell]) -> Location | None:
-    """Return what a row of the table of regions tells; None of a region that is nowhere now."""
     told = {key.column: cell.value for key, cell in cells.items()}
     host, _, port = told.get(b"server", b"").decode(errors="replace").rpartition(":")
     try:

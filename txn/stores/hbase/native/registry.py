@@ -1,5 +1,4 @@
-"""Where the table of all regions is, the active master, and which servers are at work: as ZooKeeper
-knows, or the masters."""
+"""Find the meta region, the active master and the live servers, by ZooKeeper or the masters."""
 
 from __future__ import annotations
 
@@ -22,18 +21,17 @@ from txn.stores.hbase.native.target import Address, Target
 from txn.stores.hbase.places import first_line
 
 LOGGER = logging.getLogger(__name__)
-LOGGER.addHandler(logging.NullHandler())  # nothing on stderr, unless a program asks for it
+LOGGER.addHandler(logging.NullHandler())  # nothing on stderr unless a program asks for it
 MARK = b"PBUF"
 NAMED = 0xFF
 SERVERS = 10
-"""What to tell of a cluster: the names of the servers that are at work."""
+"""In requests for a cluster's status: the names of its live servers."""
 
 Question = Callable[[KazooClient, float], Any]
-"""Asks ZooKeeper about a node, for so many seconds."""
 
 
 class Registry:
-    """Asks each time that it is asked: what is known of it others keep."""
+    """Ask at each call; callers cache the answers."""
 
     def __init__(self, target: Target, servers: Servers, clock: Clock) -> None:
         self._target = target
@@ -44,7 +42,6 @@ class Registry:
         servers.list_servers = self.list_servers
 
     def find_meta(self, due_ms: int) -> Address:
-        """Return the server of the region that has the table of regions."""
         if self._target.registry:
             response = self._ask_masters("GetMetaRegionLocations", due_ms)
             for location in response.meta_locations:
@@ -54,14 +51,12 @@ class Registry:
         return _address(self._read_node("meta-region-server", PB.MetaRegionServer, due_ms).server)
 
     def find_master(self, due_ms: int) -> Address:
-        """Return the active master."""
         if self._target.registry:
             return _address(self._ask_masters("GetActiveMaster", due_ms).server_name)
         return _address(self._read_node("master", PB.Master, due_ms).master)
 
     def list_servers(self, since_ms: int, due_ms: int) -> frozenset[Address]:
-        """Return the region servers that were at work at a moment after this one: what was asked
-        for one server is told of all."""
+        """Return the servers live at a moment after `since_ms`; one answer serves many callers."""
         found = self._at_work
         if found[0] <= since_ms:
             asked_ms = self._clock.monotonic_ms()
@@ -108,8 +103,8 @@ class Registry:
         return _decode_node(node, self._ask_zookeeper(node, _read_data, due_ms), kind)
 
     def _ask_zookeeper(self, node: str, question: Callable[..., Any], due_ms: int) -> Any:
-        """Ask about a node with a session of its own: this is done seldom. The driver has waits
-        without end, so it does this in a thread that can be left alone."""
+        """Ask about a node in a new session, as this is rare. The driver has unbounded waits, so it
+        runs in a thread that can be abandoned."""
         hosts, limit_ms = str(self._target), 2 * self._target.connect_ms
         within_ms = max(1, min(limit_ms, due_ms - self._clock.monotonic_ms()))
         found: list[Any] = []
@@ -118,7 +113,7 @@ class Registry:
         )
         try:
             asker.start()
-        except RuntimeError as error:  # the interpreter is ending, or has no thread to give
+        except RuntimeError as error:  # the interpreter is shutting down or has no threads left
             found.append(error)
         else:
             asker.join(within_ms / 1000)
@@ -132,7 +127,6 @@ class Registry:
 
 
 def _ask(hosts: str, question: Question, within_s: float, found: list[Any]) -> None:
-    """Have the answer to a question, or why there is none."""
     try:
         client = KazooClient(hosts, timeout=within_s, logger=LOGGER)
         try:
@@ -141,7 +135,7 @@ def _ask(hosts: str, question: Question, within_s: float, found: list[Any]) -> N
         finally:
             client.stop()
             client.close()
-    except Exception as error:  # noqa: BLE001  (whatever the driver raises, it is told)
+    except Exception as error:  # noqa: BLE001  (any error of the driver is reported)
         found.append(error)
 
 
@@ -151,14 +145,14 @@ def _read_data(node: str, client: KazooClient, within_s: float) -> bytes:
 
 
 def _list_names(node: str, client: KazooClient, within_s: float) -> list[str]:
-    """Return the names below a node, as of now: the ZooKeeper that is asked may be behind."""
+    """Return the names below a node as of now; a ZooKeeper server may lag behind without `sync`."""
     client.sync_async(node).get(timeout=within_s)
     names: list[str] = client.get_children_async(node).get(timeout=within_s)
     return names
 
 
 def _decode_node(node: str, data: bytes, kind: Any) -> Any:
-    """Read a message that stands behind the name of who wrote it, if there is one, and a mark."""
+    """Decode a message that may follow its writer's name and a mark."""
     if data[:1] == bytes([NAMED]):
         data = data[5 + int.from_bytes(data[1:5]) :]
     try:
@@ -179,6 +173,5 @@ def _address(server: Any) -> Address:
 
 
 def _read_name(name: str) -> Address:
-    """Return the address in a server's name, which ends with when it started."""
     host, port, _ = name.rsplit(",", 2)
     return host, int(port)

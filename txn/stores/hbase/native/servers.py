@@ -1,5 +1,4 @@
-"""Connections to the servers of a cluster, opened when they are needed, and the services that only
-one of its servers has."""
+"""Connections to a cluster's servers, opened on demand, and services that only one server has."""
 
 from __future__ import annotations
 
@@ -22,16 +21,15 @@ from txn.stores.hbase.native.tenure import ListServers, Tenure
 from txn.stores.hbase.places import first_line
 from txn.stores.wire import trust
 
-TRY_MS = 10_000  # of an answer; then another server may have the service
+TRY_MS = 10_000  # for an answer; then another server may have the service
 PAUSES = Backoff(first_ms=10, longest_ms=1_000)
 
 Place = tuple[Address, str, int]
-"""A server, a service of it, and which of the connections to it."""
 
 
 class Servers:
-    """At most `target.connections` to each service. Safe for many threads.
-    list_servers: tells which region servers are at work; set by the registry."""
+    """At most `target.connections` connections to each service; safe for threads. list_servers:
+    returns the live region servers; set by the registry."""
 
     list_servers: ListServers
 
@@ -46,19 +44,18 @@ class Servers:
     def _start(self) -> None:
         self._open: dict[Place, RpcConnection] = {}
         self._opening: dict[Place, Lock] = {}
-        self._made: WeakSet[RpcConnection] = WeakSet()  # those too that others have replaced
+        self._made: WeakSet[RpcConnection] = WeakSet()  # including those that were replaced
         self._lock = Lock()
 
     def reset(self) -> None:
-        """Leave the connections, in a forked process, to the one that opened them: two would mix
-        their answers."""
+        """Close a forked process's copies: two processes would mix up their answers."""
         inherited = list(self._made)
         self._start()
         for connection in inherited:
             connection.close_copy()
 
     def connect(self, address: Address, service: str, due_ms: int) -> RpcConnection:
-        """Return a connection that can carry calls; OSError where there can be none."""
+        """Return a usable connection; raise OSError if there is none."""
         place = address, service, next(self._turns) % self.target.connections
         known = self._open.get(place)
         if known is not None and known.rests_well():
@@ -66,7 +63,7 @@ class Servers:
         with self._lock:
             opening = self._opening.setdefault(place, Lock())
         if not opening.acquire(timeout=self._left_ms(due_ms) / 1000):
-            self._opening.pop(place, None)  # whoever has it does not get on, or was interrupted
+            self._opening.pop(place, None)  # the thread that holds it is stuck or was interrupted
             raise TimeoutError("timed out")
         try:
             known = self._open.get(place)
@@ -82,7 +79,7 @@ class Servers:
             self._open[place] = made
             with self._lock:
                 self._made.add(made)
-            if self._is_closed:  # meanwhile
+            if self._is_closed:  # by another thread
                 made.end()
             return made
         finally:
@@ -103,7 +100,7 @@ class Servers:
                 tenure=tenure,
             )
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
-            raise  # a server that is going
+            raise  # a server that is shutting down
         except ssl.SSLError as error:
             raise Unwelcome("TLS fails", server=address, cause=str(error)) from error
 
@@ -114,7 +111,7 @@ class Servers:
         return left_ms
 
     def close(self) -> None:
-        """Close all connections; calls on their way end with an error."""
+        """Close all connections; calls in flight fail."""
         self._is_closed = True
         with self._lock:
             made = list(self._made)
@@ -124,11 +121,8 @@ class Servers:
 
 
 class SoleService:
-    """A service that one server has at a time, such as the active master's. Which server that is
-    gets found again when it does not answer.
-
-    failure: what to say where nobody answers in time.
-    """
+    """A service that one server has at a time, such as the active master's; found again when it
+    does not answer. failure: the error message if there is no answer in time."""
 
     def __init__(
         self, servers: Servers, name: str, find: Callable[[int], Address], failure: str
@@ -141,17 +135,16 @@ class SoleService:
         self._address: Address | None = None
 
     def forget(self, address: Address) -> None:
-        """Find the server again, if it was this one."""
+        """Find the server again if it had this address."""
         if self._address == address:
             self._address = None
 
     def ask(
         self, method: str, request: Any, response: Any, due_ms: int, *, once: bool = False
     ) -> tuple[Any, Cells]:
-        """Return the answer to a request and the cells behind it. once: a request that was sent is
-        not sent again, since it may have been carried out.
+        """Return the answer to a request and the cells behind it. once: never send it twice.
 
-        Raises RemoteError, and where no answer came NotApplied or, with once, MaybeApplied.
+        Raises RemoteError, and without an answer NotApplied or, with once, MaybeApplied.
         """
         clock = self._servers.clock
         cause: Exception | None = None
@@ -170,7 +163,7 @@ class SoleService:
                     raise
                 self._address, cause = None, error
             except (OSError, NotApplied) as error:
-                self._address, cause = None, cause or error  # the later ones may just be late
+                self._address, cause = None, cause or error  # later errors may be mere time-outs
                 if call is not None and once:
                     break
             else:

@@ -1,8 +1,9 @@
-"""Reads of many threads in one request: what they want while one is under way goes as the next.
+"""Combine the reads of many threads: reads that arrive during a request form the next one.
 
-Most of what a read costs is the request, not its rows. The thread that comes first reads; of those
-that come meanwhile one reads for all, afterwards, with one try. Who gets no answer in it reads for
-itself: nobody is told of another one's missing table, or waits for another one's slow server.
+A read costs mostly the request, not its rows. The first thread reads at once. One of the threads
+that arrive meanwhile then reads for all of them, with one try. A thread without an answer reads for
+itself, so no thread gets the error of another thread's table or waits for another thread's slow
+server.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from txn.stores.hbase.native.connection import RemoteError
 from txn.stores.hbase.native.items import ReadRow
 
 PATIENCE_MS = 100
-"""How long a read waits in line before it goes by itself, and for how long others wait for one."""
+"""How long a read waits in the queue, and for how long a reader holds up others."""
 TOGETHER_MS = 1_000
-"""How long a read for many may take."""
+"""The time limit of a combined read."""
 MOST = 1_000
-"""Rows that are read together."""
+"""The most rows in a combined read."""
 
 Read = Callable[[Sequence[ReadRow], int], list[Any]]
-"""Told what to read, and when it is to end by the monotonic clock."""
+"""Takes the rows and the deadline on the monotonic clock."""
 
 
 class SharedRead:
-    """A read in line. news: held until somebody has read it, or it is to read for its party.
-    answers: None where it is to read for itself."""
+    """A read in the queue. news: held until the read is done or its thread must read for its party.
+    answers: None if the thread must read for itself."""
 
     __slots__ = ("answers", "due_ms", "items", "news", "party")
 
@@ -43,10 +44,10 @@ class SharedRead:
 
 
 class SharedReads:
-    """A line of reads. Safe for many threads.
+    """A queue of reads; safe for threads.
 
-    read: answers each item, or raises. try_once: answers those that it can without asking again,
-    with None for the others.
+    read: answers each item, or raises.
+    try_once: answers items that succeed at the first try, and None for the others.
     """
 
     def __init__(self, read: Read, try_once: Read, clock: Clock) -> None:
@@ -56,14 +57,14 @@ class SharedReads:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all that wait, as in a forked process: those are its parent's threads."""
+        """Forget all waiting reads: in a forked process they belong to the parent's threads."""
         self._lock = Lock()
         self._line: list[SharedRead] = []
         self._reader: SharedRead | None = None
         self._since_ms = 0
 
     def read(self, items: Sequence[ReadRow], due_ms: int) -> list[Any]:
-        """Return the answer to each item, each read after this was called."""
+        """Return the answer to each item, read after this call began."""
         mine = SharedRead(items, due_ms)
         try:
             if not self._may_read(mine):
@@ -78,7 +79,7 @@ class SharedReads:
         return self._read(items, due_ms) if mine.answers is None else mine.answers
 
     def _may_read(self, mine: SharedRead) -> bool:
-        """Whether nobody reads, or somebody has for long; else it stands in line."""
+        """Return True if there is no reader, or a slow one; otherwise join the queue."""
         with self._lock:
             now_ms = self._clock.monotonic_ms()
             if self._reader is None or now_ms - self._since_ms > PATIENCE_MS:
@@ -94,7 +95,7 @@ class SharedReads:
             if mine in self._line:
                 self._line.remove(mine)
                 return
-        mine.news.acquire(timeout=TOGETHER_MS / 1000)  # it is just being read, or is to read
+        mine.news.acquire(timeout=TOGETHER_MS / 1000)  # either it is being read, or it must read
 
     def _read_for_all(self, party: Sequence[SharedRead]) -> None:
         items = [item for each in party for item in each.items]
@@ -102,13 +103,13 @@ class SharedReads:
         try:
             found = iter(self._try_once(items, due_ms))
         except (TxnError, RemoteError):
-            return  # each reads for itself, and is told what is wrong with its own
+            return  # each thread reads for itself and gets its own error
         for each in party:
             answers = [next(found) for _ in each.items]
             each.answers = None if None in answers else answers
 
     def _leave(self, mine: SharedRead) -> None:
-        """Wait no more: those of its party have news, and the next ones in line are called."""
+        """Stop reading: notify the rest of the party and call the next ones in the queue."""
         with self._lock:
             for each in mine.party[1:]:
                 each.news.release()

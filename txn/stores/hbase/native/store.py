@@ -57,16 +57,16 @@ from txn.stores.hbase.places import (
 from txn.stores.hbase.schema import make_table
 
 FIRST_PAGE_ROWS, PAGE_ROWS = 32, 2_000
-ASKED_WITHIN_MS = 2_000  # why something was refused
+ASKED_WITHIN_MS = 2_000  # for the reason of a refusal
 
 
 def native_store(parts: SplitResult, clock: Clock) -> NativeStore:
-    """Return the store of the cluster of a URI. Nothing is sent yet."""
+    """Return the store of a URI's cluster, without sending anything yet."""
     return NativeStore(parse_target(parts), clock)
 
 
 class NativeStore:
-    """Tables of HBase, without a gateway. Durable at each call, whatever was asked for."""
+    """Tables of HBase without a gateway. Each call is durable, even with durable=False."""
 
     features: frozenset[Feature] = frozenset(
         {"multi_cell_check", "row_mutations", "describe", "remote_calls"}
@@ -84,15 +84,14 @@ class NativeStore:
         start_in_each_process(self._start)
 
     def _start(self) -> None:
-        # Connections, and the reads that threads share, belong to the parent of a fork.
+        # After a fork, connections and shared reads belong to the parent.
         self._servers.reset()
         self._shared.reset()
 
     def read(
         self, *groups: Collection[Key], beside: Callable[[], None] | None = None
     ) -> dict[Key, Cell | None]:
-        """Read with one request to each server; groups too go in one, if one server has them all.
-        What is beside runs while requests are on their way."""
+        """Read with one request to each server; groups share it if one server has them all."""
         due_ms = self._batches.due_ms()
         groups = groups or ((),)
         wanted = [_list_reads(keys) for keys in groups]
@@ -108,14 +107,12 @@ class NativeStore:
         return complete(keys, [*first, *(cells for part in rest for cells in part)])
 
     def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
-        """Read with one request to each server."""
         check_count(count)
         items = [ReadRow(*place, count) for place in _list_places(keys)]
         found = self._try(lambda: self._batches.run(items, once=False), keys)
         return complete_versions(keys, found)
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
-        """Write with one request to each server."""
         rows: dict[tuple[bytes, bytes], list[Edit]] = {}
         for edit in keep_last(edits):
             row, _, _, table = edit[0]
@@ -124,7 +121,7 @@ class NativeStore:
         self._try(lambda: self._batches.run(items, once=False), (edit.key for edit in edits))
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
-        """Check with one request to each server, which takes the checks in their order."""
+        """Send one request to each server, which executes the checks in order."""
         for check in checks:
             check_place(check[0])
             check_targets(check)
@@ -144,7 +141,7 @@ class NativeStore:
         *,
         reverse: bool = False,
     ) -> Iterator[Row]:
-        """Yield the rows, a page at a time; between the pages the servers hold nothing for us."""
+        """Yield the rows page by page; servers keep no state between pages."""
         check_exclusion(columns, exclude)
         limit = FIRST_PAGE_ROWS
         sought = None if columns is None else list(columns)
@@ -164,47 +161,40 @@ class NativeStore:
             limit = min(4 * limit, PAGE_ROWS)
 
     def atomically(self, work: Callable[[], None]) -> None:
-        """Run the function: HBase has nothing that would make its calls one."""
+        """Run the function; HBase cannot make its calls one transaction."""
         work()
 
     def list_tables(self) -> list[bytes]:
-        """Return the names that the master tells."""
         return self._tables.list_names()
 
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
-        """Return the settings that the master tells."""
         return self._tables.describe(table)
 
     def ensure_table(
         self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
     ) -> None:
-        """Create what is missing, so that delete markers live as long as the protocol asks."""
+        """Create missing parts with the lifetime of delete markers that the protocol needs."""
         make_table(self._tables, self._clock, table, families, splits)
 
     def assign_table(self, table: bytes, database: bytes) -> None:
-        """Change the families' configuration: the regions are opened again."""
+        """Change the families' configuration, which reopens the regions."""
         if not self._tables.assign_table(table, database):
             raise StoreError("another client changes the table: try again", table=table)
 
     def find_splits(
         self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
     ) -> list[bytes]:
-        """Return where the regions begin."""
         due_ms = self._batches.due_ms()
         found = self._try(lambda: self._regions.list_starts(table, start, stop, due_ms), (), table)
         return keep_between(found, start, stop)
 
     def compact(self, table: bytes, purge_before_ms: int) -> None:
-        """Leave it to HBase, which does so with the setting that `ensure_table` gives a family."""
+        """Do nothing: HBase purges markers by the setting that `ensure_table` gives a family."""
 
     def close(self) -> None:
-        """Close the connections."""
         self._servers.close()
 
-    # ------------------------------------------------------------------------------- details
-
     def _read_page(self, wanted: ScanRange, limit: int) -> tuple[list[Row], ScanRange | None]:
-        """Return the first rows of a range, and the rest of it, if there may be any."""
         table, request = wanted.table, make_scan(wanted, limit)
         due_ms = self._batches.due_ms()
         cause: Exception | None = None
@@ -239,14 +229,14 @@ class NativeStore:
         wanted: ScanRange,
         due_ms: int,
     ) -> tuple[list[Row], ScanRange | None]:
-        """Return the rows of an answer, and the rest of the range. A server that takes long stops
-        on its way: within a row, which is then read by itself, or where there are none."""
+        """Return the rows of an answer, and the rest of the range. A slow server stops early:
+        within a row, which is then read separately, or where there are no rows."""
         table, counts = region.table, answer.cells_per_result
         rows = [_make_row(cells.take(count, table)) for count in counts if count]
         rest = wanted.skip_rows(answer.cursor.row, rows[-1].row if rows else b"")
         if rows and any(answer.partial_flag_per_result[-1:]):
             last = self._read_row(wanted, rows.pop().row, due_ms)
-            rows += [last] if wanted.is_due(last) else []  # it may be gone by now
+            rows += [last] if wanted.is_due(last) else []  # it may have been deleted by now
         if not answer.more_results_in_region:
             return rows, wanted.skip_region(region)
         return rows, rest
@@ -258,7 +248,7 @@ class NativeStore:
         return Row(row, found)
 
     def _try(self, call: Callable[[], Any], keys: Iterable[Key], table: bytes = b"") -> Any:
-        """Make a call, and raise what a server's refusal means for a request on these keys."""
+        """Make a call; translate a server's refusal for a request on these keys."""
         try:
             return call()
         except RemoteError as error:
@@ -270,7 +260,6 @@ class NativeStore:
             raise MaybeApplied("a server refused", cause=first_line(error)) from error
 
     def _find_absent(self, keys: Iterable[Key], table: bytes) -> TableUnavailable | None:
-        """Return which table or family is missing, as far as that can be asked."""
         with suppress(TxnError):
             return find_absent(
                 lambda name: self._tables.describe(name, ASKED_WITHIN_MS), keys, table

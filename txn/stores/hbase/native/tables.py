@@ -24,8 +24,6 @@ FINISHED, UNKNOWN = 2, 0
 
 
 class MasterTables:
-    """The schema of a cluster."""
-
     def __init__(self, servers: Servers, registry: Registry, clock: Clock) -> None:
         self._servers = servers
         self._clock = clock
@@ -35,13 +33,12 @@ class MasterTables:
         )
 
     def list_names(self) -> list[bytes]:
-        """Return the names of all tables but those of HBase itself, in byte order."""
+        """Return the names of all tables except HBase's own, in byte order."""
         schemas = self._ask_schemas(PB.GetTableDescriptorsRequest())
         names = (schema.table_name for schema in schemas)
         return sorted(plain_table(b"%b:%b" % (each.namespace, each.qualifier)) for each in names)
 
     def describe(self, table: bytes, within_ms: int | None = None) -> dict[bytes, Family] | None:
-        """Return the table's families and their settings, or None for an absent table."""
         found = self._find_schema(table, within_ms)
         try:
             return None if found is None else _read_schema(found)
@@ -51,7 +48,7 @@ class MasterTables:
     def create(
         self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes]
     ) -> bool:
-        """Create a table, and its namespace; False where another client is at it."""
+        """Create a table and its namespace; return False if another client is changing it."""
         request = PB.CreateTableRequest(split_keys=sorted(splits))
         request.table_schema.table_name.CopyFrom(_table_name(table))
         for name, family in families.items():
@@ -63,19 +60,18 @@ class MasterTables:
                 return refuse_change(table, error)
             wanted = PB.CreateNamespaceRequest()
             wanted.namespaceDescriptor.name = request.table_schema.table_name.namespace
-            self._change(table, "CreateNamespace", wanted)  # False: it is there by now
+            self._change(table, "CreateNamespace", wanted)  # False means that it exists by now
             return self._change(table, "CreateTable", request)
         return True
 
     def add(self, table: bytes, name: bytes, family: Family) -> bool:
-        """Add a family to a table; False where another client is at it."""
         request = PB.AddColumnRequest(
             table_name=_table_name(table), column_families=_column(name, family)
         )
         return self._change(table, "AddColumn", request)
 
     def assign_table(self, table: bytes, database: bytes) -> bool:
-        """Change what each family says of its database; False where another client is at it."""
+        """Set the database of each family; return False if another client is changing the table."""
         schema = self._find_schema(table)
         if schema is None:
             raise InvalidRequestError("no such table", table=table)
@@ -83,8 +79,6 @@ class MasterTables:
             _assign_column(column, database)
         request = PB.ModifyTableRequest(table_name=_table_name(table), table_schema=schema)
         return self._change(table, "ModifyTable", request)
-
-    # ------------------------------------------------------------------------------- details
 
     def _find_schema(self, table: bytes, within_ms: int | None = None) -> Any:
         if not is_legal(table):
@@ -97,7 +91,6 @@ class MasterTables:
     def _ask_schemas(
         self, request: Any, table: bytes = b"", within_ms: int | None = None
     ) -> Sequence[Any]:
-        """Return the schemas of the tables that are named, or of all; none for an absent one."""
         try:
             due_ms = self._due_ms(within_ms)
             response, _ = self._master.ask(
@@ -112,7 +105,6 @@ class MasterTables:
         return cast(Sequence[Any], response.table_schema)
 
     def _change(self, table: bytes, method: str, request: Any) -> bool:
-        """Have the master make a change; False where another client is at it."""
         try:
             self._carry_out(table, method, request)
         except RemoteError as error:
@@ -120,7 +112,7 @@ class MasterTables:
         return True
 
     def _carry_out(self, table: bytes, method: str, request: Any) -> None:
-        """Have the master make a change, and wait until it is made. Raises RemoteError."""
+        """Make a change through the master and wait until it is done; raise RemoteError."""
         due_ms = self._due_ms()
         started, _ = self._master.ask(method, request, PB.ProcedureStarted, due_ms, once=True)
         wanted = PB.GetProcedureResultRequest(proc_id=started.proc_id)
@@ -133,9 +125,9 @@ class MasterTables:
                 if done.HasField("exception"):
                     told = done.exception.generic_exception
                     raise RemoteError(told.class_name, f"{told.class_name}: {told.message}")
-                if done.state in {FINISHED, UNKNOWN}:  # one that ended long ago is not known
+                if done.state in {FINISHED, UNKNOWN}:  # the master forgets old procedures
                     return
-        except NotApplied as error:  # the question; the change may have been made
+        except NotApplied as error:  # only the question failed: the change may have been made
             cause = error
         raise MaybeApplied("the master has not changed the table in time", table=table) from cause
 

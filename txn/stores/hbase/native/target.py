@@ -1,10 +1,10 @@
-"""Which cluster, and how it wants to be spoken to: what a URI says.
+"""The cluster that a URI names, and how to connect to it.
 
-hbase://zk1,zk2:2181/hbase?user=alice      by its ZooKeeper, and the node that HBase has there
-hbase://?registry=master1:16000,master2    by its masters (or, from HBase 2.5, any of its servers)
+hbase://zk1,zk2:2181/hbase?user=alice      by its ZooKeeper and HBase's node there
+hbase://?registry=master1:16000,master2    by its masters (from HBase 2.5: any of its servers)
 
-Further options: timeout_ms=30000 of a call with all its repeats, connect_ms=5000, connections=1 to
-each server; tls=on, ca=file and certificate=file (with its key, or key=file) that is shown;
+Further options: timeout_ms=30000 for a call with all retries, connect_ms=5000, connections=1 to
+each server; tls=on, ca=file and the client's certificate=file (with its key, or key=file);
 auth=kerberos, and principal=hbase/_HOST@REALM of the servers.
 """
 
@@ -42,7 +42,7 @@ def _current_user() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """zookeeper, or registry: addresses of those that are asked where everything is."""
+    """A cluster's addresses and options. `registry`, if given, replaces `zookeeper`."""
 
     zookeeper: tuple[Address, ...] = ()
     znode: str = "/hbase"
@@ -81,7 +81,6 @@ def parse_target(parts: SplitResult) -> Target:
 
 
 def _addresses(text: str, usual_port: int) -> tuple[Address, ...]:
-    """Return addresses that have commas between them. One without a port has the next one's."""
     found: list[Address] = []
     port = usual_port
     for part in reversed(text.split(",")):
