@@ -235,6 +235,6 @@ def guard(on_event: Listener) -> Listener:
         try:
             on_event(event)
         except Exception:
-            LOG.exception("the watch failed at an event: %s", type(event).__name__)
+            LOG.exception("a listener failed at an event: %s", type(event).__name__)
 
     return on_event if on_event is silent else tell

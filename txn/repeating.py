@@ -56,4 +56,4 @@ def _tell(name: WorkName, error: Exception, on_event: Listener) -> None:
     try:
         on_event(WorkFailed(name))
     except Exception:  # noqa: BLE001  (it must not; but nothing else may end the thread)
-        LOG.exception("a watch has failed: work=%s", name)
+        LOG.exception("a listener failed: work=%s", name)

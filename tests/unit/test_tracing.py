@@ -138,7 +138,7 @@ def test_what_others_wrote_into_a_lock_is_told_to_nobody(
 
     world.on_event = stumble  # type: ignore[method-assign]
     world.client(seed=7).commit_many([([Mutation(X, b"1")], [])])
-    assert "the watch failed at an event: Conflict" in caplog.text
+    assert "a listener failed at an event: Conflict" in caplog.text
     (span,) = spans.commits()
     assert "conflict" in names(span)
     assert SECRET.decode() not in told(span) + caplog.text
