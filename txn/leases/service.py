@@ -1,4 +1,4 @@
-"""Leases in a relational database, granted wholly or not at all, and timed by its clock.
+"""Leases in a relational database, granted all or nothing, timed by its clock.
 
 Each decision about an object is made under the lock of its table (`take_turn` in databases.py):
 read the conflicting rows, then the clock, then write. Expired rows in the way are removed at once,
@@ -140,7 +140,7 @@ class LeaseService:
     ) -> list[Lease]:
         """Return the leases of these objects and of all that they contain, and the exclusive leases
         of all that contains them. Return all leases if no objects are given. Sorted by object.
-        most: return at most so many, any of them."""
+        most: the largest number to return, of any leases."""
         is_live = and_(this.granted, this.end_utc > now())
         wanted = [
             and_(match_overlaps(some), is_live) for some in _split_batches(list_paths(objects))

@@ -2,7 +2,7 @@
 
 Requests stand in order of arrival. A denied request keeps its place at the denied object and at the
 objects before it in path order. So a request with a place never waits for one whose place is
-earlier in path order, and places cannot deny each other in a cycle.
+earlier in path order. Hence places cannot deny each other in a cycle.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Lock requests: paths in a hierarchy, two modes, and the order in which locks are taken.
 
-Shared is compatible only with shared. A lock on an object takes each of its parents as shared, and
-the objects of a request are taken in path order, so requests cannot wait for each other in a cycle.
+Shared is compatible only with shared. A lock on an object takes each of its parents as shared. The
+objects of a request are taken in path order, so requests cannot wait for each other in a cycle.
 
 Hive's names are case-insensitive: names of databases, tables and partition columns are stored in
 lower case. Partition values keep their case.

@@ -1,7 +1,7 @@
 """Run Apache Spark's statements under the locks they need, and jobs under locks or a lease.
 
 The locks of a statement are determined before they are taken and again afterwards; if a table
-changed in between, they are taken anew. While the statement runs, a thread watches the locks. If
+changed in between, they are taken again. While the statement runs, a thread watches the locks. If
 they are lost, it cancels the statement's jobs, and LockLost is raised whatever their result.
 """
 
@@ -65,7 +65,7 @@ _SETS = re.compile(r"\bset\b", re.IGNORECASE)
 
 
 class SessionCatalog:
-    """The tables and views of a Spark session, read anew each time."""
+    """The tables and views of a Spark session, read again at each call."""
 
     def __init__(self, spark: SparkSession, databases: Iterable[str] = ()) -> None:
         """databases: those of unqualified names; by default the session's current one."""
