@@ -1,1 +1,1 @@
-"""A real HBase on this machine, for tests, benches and trying things out."""
+"""A real HBase on this machine, for tests, benchmarks and experiments."""

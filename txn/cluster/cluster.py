@@ -1,8 +1,7 @@
 """Start, observe, damage and stop a cluster.
 
-`cluster.json` in the cluster's folder lists the processes that were started. It is written before
-and after each of them, so that an interrupted start can be stopped like any other. A lock admits
-one start or stop at a time to a folder.
+`cluster.json` in the cluster's folder lists the started processes. It is written before and after
+each start, so an interrupted start can be stopped too. A lock allows one start or stop at a time.
 """
 
 from __future__ import annotations
@@ -47,39 +46,35 @@ RECORD = "cluster.json"
 LOCK = "lock"
 POLL_EACH_MS = 200
 READY_WITHIN_MS = 180_000
-# Standalone, ZooKeeper may end before the region server, which then asks for it for 20 s and more.
+# Standalone, ZooKeeper may end before the region server, which then retries for over 20 s.
 GRACE_MS = 90_000
 
 OnStep = Callable[[str], None]
 
 
 class Cluster:
-    """A cluster in a folder, and the processes that were started for it."""
-
     def __init__(
         self, settings: Settings, processes: Mapping[str, Process], clock: Clock | None = None
     ) -> None:
         self.settings = settings
-        self.processes = dict(processes)  # by name, in the order of starting
+        self.processes = dict(processes)  # by name, in start order
         self._clock = clock or SystemClock()
 
     @property
     def uris(self) -> dict[str, str]:
-        """The names of its stores: HBase's own protocol, by way of ZooKeeper, and the gateways."""
+        """The store URIs by name: `native` (through ZooKeeper) and the two gateways."""
         ports = self.settings.ports
         gateways = {name: f"hbase+{name}://127.0.0.1:{ports[name]}" for name in GATEWAYS}
         return {NATIVE: f"hbase://127.0.0.1:{ports['zookeeper']}", **gateways}
 
     def is_ready(self) -> bool:
-        """Return whether both gateways get answers from the master."""
         return all(gateway_answers(name, self.settings.ports[name]) for name in GATEWAYS)
 
     def kill(self, name: str) -> None:
-        """End a process with SIGKILL, and return once it has ended."""
         end([self._process(name)], self._clock, grace_ms=0)
 
     def restart(self, name: str, *, within_ms: int = READY_WITHIN_MS) -> None:
-        """Start a process that has ended, and return once it answers. Raises ClusterError."""
+        """Start a process that has ended, and wait until it answers. Raises ClusterError."""
         if self._process(name).is_alive:
             raise ClusterError("the process is still running", name=name)
         role = next(role for role in list_roles(self.settings) if role.name == name)
@@ -88,16 +83,14 @@ class Cluster:
         self._wait_for(name, partial(self._answers, name), within_ms, watched=(name,))
 
     def stop(self, *, grace_ms: int = GRACE_MS) -> list[Process]:
-        """End every process and return those that had to be killed; data stays in the folder.
-
-        grace_ms: the time they have to write down what they hold in memory; 0 kills them at once.
-        """
+        """Stop every process and return those that had to be killed; data stays in the folder.
+        grace_ms: time for the processes to flush their memory; 0 kills them at once."""
         killed = []
         with _lock_folder(self.settings.folder):
-            self.processes = _read_record(self.settings.folder)[1]  # others may have begun some
+            self.processes = _read_record(self.settings.folder)[1]  # others may have started some
             for group in _group_by_end(list(self.processes.values())):
                 killed += end(group, self._clock, grace_ms=grace_ms)
-            # What was found by its mark may have been the shell that had just started it.
+            # A process identified by its mark may have been the shell that started it.
             killed += end(_read_record(self.settings.folder)[1].values(), self._clock, grace_ms=0)
         return killed if grace_ms else []
 
@@ -108,7 +101,7 @@ class Cluster:
             raise ClusterError("no such process", name=name, names=list(self.processes)) from None
 
     def start_processes(self, java: Path, jars: Sequence[Path], on_step: OnStep) -> None:
-        """Start all of them, and return once the cluster answers. Raises ClusterError."""
+        """Start all processes and wait until the cluster answers. Raises ClusterError."""
         if self.settings.distributed and not (self.settings.folder / "namenode").exists():
             on_step("formatting the name node")
             self._format(java, jars)
@@ -161,7 +154,7 @@ class Cluster:
         within_ms: int = READY_WITHIN_MS,
         watched: Sequence[str] = (),
     ) -> None:
-        """Wait until something is there; the end of a watched process, or of any, is an error."""
+        """Wait until `is_there()`; fail if a watched process ends (by default, any process)."""
         deadline = self._clock.monotonic_ms() + within_ms
         while not is_there():
             for process in map(self._process, watched or self.processes):
@@ -194,11 +187,11 @@ def start(
     on_step: OnStep = lambda step: None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Cluster:
-    """Start a cluster and return once both gateways answer; on a failure nothing stays behind.
+    """Start a cluster and return once both gateways answer; after a failure no process is left.
 
-    settings.ports: the ones to use; the others are chosen. on_step: receives the name of each step.
-    on_progress: receives how many of the missing jars are there. Raises ClusterError, JarError,
-    SettingsError and JavaNotFoundError.
+    settings.ports: fixed ports; the others are chosen. on_step: receives the name of each step.
+    on_progress: receives the number of fetched jars and of missing jars. Raises ClusterError,
+    JarError, SettingsError and JavaNotFoundError.
     """
     java = find_java_home() / "bin" / "java"
     settings.folder.mkdir(parents=True, exist_ok=True)
@@ -219,10 +212,7 @@ def start(
 
 
 def open_cluster(folder: Path, clock: Clock | None = None) -> Cluster:
-    """Return the cluster that was started in the folder, whether or not it runs.
-
-    Raises ClusterError where none ever was.
-    """
+    """Return the cluster of a folder, running or not. Raises ClusterError if it never had one."""
     return Cluster(*_read_record(folder), clock)
 
 
@@ -236,10 +226,8 @@ def _read_record(folder: Path) -> tuple[Settings, dict[str, Process]]:
 
 
 def _read_last_settings(settings: Settings) -> Settings | None:
-    """Return the settings of the last start in this folder; None: there was none.
-
-    Raises ClusterError where no cluster may start here.
-    """
+    """Return the settings of the folder's last start, or None for a new folder. Raises ClusterError
+    if no cluster may start here."""
     folder = settings.folder
     if not (folder / RECORD).exists():
         if any(path.name != LOCK for path in folder.iterdir()):
@@ -256,7 +244,7 @@ def _read_last_settings(settings: Settings) -> Settings | None:
 
 @contextmanager
 def _lock_folder(folder: Path) -> Iterator[None]:
-    """Admit one start or stop at a time. Raises ClusterError if another one is under way."""
+    """Allow one start or stop at a time. Raises ClusterError if another one is running."""
     with (folder / LOCK).open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -267,11 +255,11 @@ def _lock_folder(folder: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            fcntl.flock(file, fcntl.LOCK_UN)  # a child on its way to another program has it, too
+            fcntl.flock(file, fcntl.LOCK_UN)  # a child between fork and exec holds the lock as well
 
 
 def _group_by_end(processes: Sequence[Process]) -> list[list[Process]]:
-    """Group processes in the order of their end: gateways, HBase's servers, what those need."""
+    """Group processes in stop order: gateways, HBase's servers, then HDFS and ZooKeeper."""
     base = ("namenode", "datanode", "zookeeper")
     return [
         [each for each in processes if each.name in GATEWAYS],

@@ -1,9 +1,8 @@
-"""What a cluster consists of: its configuration files, and its processes in the order in which
-they start.
+"""The configuration files of a cluster, and its processes in start order.
 
-Standalone, the master's process holds the region server and ZooKeeper as well, and writes to the
-local file system. Distributed, each is a process of its own, on HDFS. The files are filled in from
-the templates beside this module.
+In standalone mode, the master's process contains the region server and ZooKeeper, and writes to the
+local file system. In distributed mode, each is a process of its own, on HDFS. The files are filled
+in from the templates beside this module.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from xml.sax.saxutils import escape
 from txn.cluster.processes import MARK_PROPERTY
 from txn.cluster.settings import GATEWAYS, Settings
 
-# A killed region server is noticed after this time; a busy machine must not lose a living one.
+# The time after which a killed region server is noticed. A slow machine must not lose a living one.
 SESSION_MS = 6_000
 STANDALONE_SESSION_MS = 90_000
 
 FILES = ("hbase-site.xml", "core-site.xml", "hdfs-site.xml", "log4j.properties")
-# Security is asked for here as well as in hbase-site.xml, which Hadoop's part of HBase never reads.
+# Hadoop's part of HBase never reads hbase-site.xml: its properties belong in core-site.xml.
 HADOOP = "hadoop."
 
 SMALL_HEAP_MB = 1024
@@ -45,11 +44,10 @@ _KERBEROS = "--add-exports=java.security.jgss/sun.security.krb5=ALL-UNNAMED"
 
 
 def write_configuration(settings: Settings) -> None:
-    """Write the configuration into the cluster's folder, with the folders that it names."""
     conf = settings.conf
     for folder in (conf, settings.logs, settings.folder / "tmp"):
         folder.mkdir(parents=True, exist_ok=True)
-    for page in ("hdfs", "datanode"):  # HDFS looks for its web pages and starts on empty ones, too
+    for page in ("hdfs", "datanode"):  # HDFS requires folders for its web pages; they may be empty
         (conf / "webapps" / page).mkdir(parents=True, exist_ok=True)
     names = _names(settings)
     for name in FILES:
@@ -95,8 +93,6 @@ def _properties(settings: Settings, *, of_hadoop: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """One process: its name, its class, what the class is told, its heap."""
-
     name: str
     main: str
     arguments: tuple[str, ...]
@@ -137,12 +133,11 @@ def list_roles(settings: Settings) -> list[Role]:
 
 
 def make_class_path(settings: Settings, jars: Sequence[Path]) -> str:
-    """Return the variable CLASSPATH: as an option it would fill the screen of every `ps`."""
+    """Return the value of CLASSPATH, a variable because as an option it would flood `ps`."""
     return ":".join(map(str, [settings.conf, *jars]))
 
 
 def make_command(role: Role, settings: Settings, java: Path, mark: str) -> list[str]:
-    """Return the command line of a process."""
     logs, temporary = settings.logs, settings.folder / "tmp"
     opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
     collector = ["-XX:+UseSerialGC"] if role.memory_mb < SMALL_HEAP_MB else []

@@ -1,10 +1,9 @@
-"""HBase's jars: which ones, where they are kept, and how they get there.
+"""HBase's jars: their lock files, their cache and their download.
 
-For each version `jars-VERSION.lock` names every jar and its SHA-256: each machine runs the same
-bytes, and none has to work out dependencies. jgo fetches what the user's cache lacks; a jar that is
-in the cache is whole, because it gets its name there only after its hash was compared.
-`python -m txn.cluster.jars VERSION` prints the lock file of a version, or of what is named in its
-place as `group:artifact:version`.
+`jars-VERSION.lock` names every jar of a version and its SHA-256, so all machines run the same bytes
+and none resolves dependencies. jgo fetches the jars that the user's cache lacks. A jar gets its
+name in the cache after its hash was compared, so a cached jar is complete.
+`python -m txn.cluster.jars VERSION` prints a lock file, also for `group:artifact:version`.
 """
 
 from __future__ import annotations
@@ -27,21 +26,19 @@ from txn.host.java import cache_folder
 if TYPE_CHECKING:
     from jgo.maven import MavenContext
 
-HBASE_VERSION = "2.6.1"  # unless another is asked for
-HBASE_VERSIONS = ("2.4.17", "2.5.8", HBASE_VERSION)  # those with a lock file, the oldest first
+HBASE_VERSION = "2.6.1"  # the default
+HBASE_VERSIONS = ("2.4.17", "2.5.8", HBASE_VERSION)  # those with a lock file, oldest first
 DOWNLOADS_AT_ONCE = 8
 REPOSITORY_TIMEOUT_S = 60
 TRIES = 3
 
 
 class JarError(TxnError):
-    """A jar cannot be fetched, or is not the one that was locked: check the network."""
+    """A jar cannot be fetched, or its hash differs from the lock file: check the network."""
 
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """One jar of the lock file."""
-
     coordinates: str
     sha256: str
 
@@ -52,12 +49,11 @@ class Jar:
 
 
 def read_locked(version: str = HBASE_VERSION) -> list[Jar]:
-    """Return the jars of a version, in the order of the class path."""
+    """Return the jars of a version, in class path order."""
     return parse_lock(files("txn.cluster").joinpath(f"jars-{version}.lock").read_text())
 
 
 def parse_lock(text: str) -> list[Jar]:
-    """Return the jars that a lock file names."""
     lines = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
     return [Jar(coordinates, sha256) for coordinates, sha256 in lines]
 
@@ -67,11 +63,10 @@ def fetch(
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     jars: Sequence[Jar] | None = None,
 ) -> list[Path]:
-    """Return the class path, after fetching the jars that the folder lacks.
+    """Return the class path, after fetching the jars that the folder lacks. Raises JarError.
 
-    folder: by default in the user's cache. on_progress: receives how many of the missing jars are
-    there. jars: by default those of HBASE_VERSION.
-    Raises JarError.
+    folder: by default in the user's cache. on_progress: receives the number of fetched jars and of
+    missing jars. jars: by default those of HBASE_VERSION.
     """
     folder = folder or cache_folder() / "jars"
     jars = read_locked() if jars is None else jars
@@ -96,7 +91,6 @@ def fetch(
 
 
 def _fetch_one(context: MavenContext, jar: Jar, folder: Path) -> None:
-    """Fetch a jar. Another process may do the same; the file of the last one stays."""
     artifact = context.create_dependency(jar.coordinates).artifact
     for left in reversed(range(TRIES)):
         try:
@@ -111,15 +105,15 @@ def _fetch_one(context: MavenContext, jar: Jar, folder: Path) -> None:
             if not left:
                 raise JarError("a jar is not as locked", jar=jar.name, sha256=found)
         if artifact.cached_path is not None:
-            artifact.cached_path.unlink(missing_ok=True)  # or jgo would take a torn file for good
+            artifact.cached_path.unlink(missing_ok=True)  # jgo would accept a truncated file
 
 
 def _maven(folder: Path) -> MavenContext:
-    """Maven Central, or what the user's jgo settings name in its place."""
+    """Return a context for Maven Central, or for the repositories in the user's jgo settings."""
     with require_extra("cluster"):  # imported here: most users of the package start no cluster
         from jgo.config import GlobalSettings  # noqa: PLC0415
         from jgo.maven import MavenContext, ProfileConstraints, PythonResolver  # noqa: PLC0415
-    # HBase 2.4 names Hadoop's jars in a profile for when none was chosen, which jgo passes by.
+    # HBase 2.4 names Hadoop's jars in a default profile, which jgo does not activate by itself.
     profiles = ProfileConstraints(properties={"!hadoop.profile": ""})
     context = MavenContext(
         PythonResolver(profiles),
@@ -132,7 +126,7 @@ def _maven(folder: Path) -> MavenContext:
 
 
 def find_roots(version: str) -> list[str]:
-    """Return the jars of a version that need all the others."""
+    """Return the jars whose dependencies include all others."""
     return [f"org.apache.hbase:{name}:{version}" for name in ("hbase-server", "hbase-thrift")]
 
 
@@ -142,7 +136,7 @@ def _sha256(path: Path) -> str:
 
 
 def lock(wanted: str) -> Iterator[str]:
-    """Yield the lines of a new lock file: what a version of HBase, or another root, needs today."""
+    """Yield the lines of a new lock file for an HBase version, or for `group:artifact:version`."""
     about, roots = (wanted, [wanted]) if ":" in wanted else (f"HBase {wanted}", find_roots(wanted))
     yield f"# The class path of {about}; written by `python -m txn.cluster.jars {wanted}`."
     with tempfile.TemporaryDirectory() as place:

@@ -1,12 +1,11 @@
-"""Server processes that outlive the program that starts them, known by process id and mark; and
-whether they answer.
+"""Server processes that outlive the program that starts them, and checks of whether they answer.
 
-Each carries a random mark on its command line, and nothing is ever signalled whose command line
-does not show it: a process id may long belong to somebody else. The servers are not our children,
-so a dead one never stays behind as a zombie that looks alive.
+A process is identified by its process id and a random mark on its command line. Process ids are
+reused, so only a process whose command line shows the mark is ever signalled. The servers are not
+our children, so a dead one never remains as a zombie that looks alive.
 
-A gateway is asked for something that only an initialized master can tell, in one message of the
-binary protocol of Thrift, written out by hand: no driver is needed for it, and no client is kept.
+A gateway is probed with a call that only an initialized master can answer. The call is one
+handwritten message of Thrift's binary protocol, so it needs no driver and no client.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ POLL_MS = 50
 STATE_READS = 1_000
 LOG_LINES = 40
 LOG_BYTES = 64 * 1024
-KERNEL = 2  # the parent of threads of the kernel, which have no command line either
+KERNEL = 2  # the parent of kernel threads, which have no command line either
 
 TIMEOUT_S = 3
 
@@ -42,12 +41,12 @@ _QUESTIONS = {"thrift1": "getTableNames", "thrift2": "listNamespaceDescriptors"}
 _LIVE_NODES = "jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
 _SUCCESS_LIST = b"\x0f\x00\x00"
 
-# The shell ends at once and leaves the server to the system; the server keeps the session's id.
+# The shell exits at once, so the server is orphaned; the server keeps the session id.
 _DETACH = 'out=$1; shift; "$@" </dev/null >>"$out" 2>&1 & echo $!'
 
 
 class ClusterError(TxnError):
-    """The cluster could not do what it was asked; `log` is the end of what the server said."""
+    """A cluster operation failed; `log` is the end of the server's log."""
 
     def __init__(self, reason: str, tail: str = "", **facts: object) -> None:
         super().__init__(reason, **facts)
@@ -55,7 +54,7 @@ class ClusterError(TxnError):
 
 
 class ProcessState(Enum):
-    """Running: the mark is seen. Ending: its memory is gone already, its ports perhaps not."""
+    """RUNNING: the mark is visible. ENDING: its memory is freed, but perhaps not its ports."""
 
     RUNNING = auto()
     ENDING = auto()
@@ -64,7 +63,7 @@ class ProcessState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A server that was started; it may have ended since. pid: 0 while it is not known yet."""
+    """A server that was started and may have ended. pid: 0 while unknown."""
 
     name: str
     pid: int
@@ -76,7 +75,7 @@ class Process:
         return _find_state(self) is ProcessState.RUNNING
 
     def signal(self, number: int) -> bool:
-        """Send a signal, and return whether the process was still there to get it."""
+        """Send a signal; return False if the process has ended."""
         if not self.is_alive:
             return False
         try:
@@ -89,7 +88,7 @@ class Process:
 def launch(
     name: str, command: Sequence[str], *, port: int, mark: str, logs: Path, env: Mapping[str, str]
 ) -> Process:
-    """Start a server whose command line holds the mark; what it prints goes to `NAME.out`."""
+    """Start a server whose command line contains the mark; its output goes to `NAME.out`."""
     said = subprocess.run(
         ["/bin/sh", "-c", _DETACH, "sh", str(logs / f"{name}.out"), *command],
         stdout=subprocess.PIPE,
@@ -101,7 +100,7 @@ def launch(
 
 
 def identify(process: Process) -> Process:
-    """Return it with its id, by its mark where its starter did not get to know that."""
+    """Return the process with its id, which is found by its mark if unknown."""
     if process.pid:
         return process
     import psutil  # noqa: PLC0415
@@ -111,7 +110,7 @@ def identify(process: Process) -> Process:
 
 
 def end(processes: Iterable[Process], clock: Clock, *, grace_ms: int) -> list[Process]:
-    """Ask the processes to end, kill those that have not within the grace, and return these."""
+    """Terminate the processes, kill those that are left after the grace, and return these."""
     processes = list(processes)
     if grace_ms:
         for process in processes:
@@ -124,7 +123,6 @@ def end(processes: Iterable[Process], clock: Clock, *, grace_ms: int) -> list[Pr
 
 
 def log_tail(name: str, logs: Path) -> str:
-    """Return the end of a server's log, and of what it printed beside it."""
     return "\n".join(line for suffix in ("log", "out") for line in _tail(logs / f"{name}.{suffix}"))
 
 
@@ -138,7 +136,7 @@ def _tail(path: Path) -> list[str]:
 
 
 def _wait(processes: list[Process], clock: Clock, limit_ms: int) -> list[Process]:
-    """Wait until the processes are gone, with their ports and locks; return those that are not."""
+    """Wait until the processes have ended and freed their ports and locks; return the rest."""
     deadline = clock.monotonic_ms() + limit_ms
     left = processes
     while left := [process for process in left if _find_state(process) is not ProcessState.GONE]:
@@ -158,16 +156,13 @@ def _find_state(process: Process) -> ProcessState:
 
 
 def _read_state(process: Process) -> ProcessState | None:
-    """Read the state once; None: read it again.
-
-    A process that becomes another program, as a script does by `exec`, has no command line for a
-    moment. One that is ending has no command line and no program.
-    """
+    """Read the state once; None means that it must be read again. During `exec` a process has no
+    command line for a moment. A process that is ending has no executable either."""
     with require_extra("cluster"):  # imported here: most users of the package start no cluster
         import psutil  # noqa: PLC0415
     try:
         found = psutil.Process(process.pid)
-        if found.status() == psutil.STATUS_ZOMBIE:  # of its threads the first has ended, or all
+        if found.status() == psutil.STATUS_ZOMBIE:  # perhaps only its first thread
             return ProcessState.ENDING if found.num_threads() > 1 else ProcessState.GONE
         if line := found.cmdline():
             is_ours = f"-D{MARK_PROPERTY}={process.mark}" in line
@@ -175,7 +170,7 @@ def _read_state(process: Process) -> ProcessState | None:
         if found.exe():
             return None
         return ProcessState.GONE if found.ppid() == KERNEL else ProcessState.ENDING
-    except psutil.ZombieProcess:  # since the look at its status
+    except psutil.ZombieProcess:  # since its status was read
         return None
     except psutil.Error:
         return ProcessState.GONE
@@ -185,7 +180,6 @@ def _read_state(process: Process) -> ProcessState | None:
 
 
 def port_answers(port: int) -> bool:
-    """Return whether something accepts connections there."""
     try:
         with socket.create_connection(("127.0.0.1", port), TIMEOUT_S):
             return True
@@ -194,7 +188,7 @@ def port_answers(port: int) -> bool:
 
 
 def gateway_answers(kind: str, port: int) -> bool:
-    """Return whether a gateway, "thrift1" or "thrift2", gets an answer from the master."""
+    """Return True if a gateway, "thrift1" or "thrift2", gets an answer from the master."""
     name = _QUESTIONS[kind].encode()
     head = struct.pack(">II", _CALL, len(name)) + name
     answer = struct.pack(">II", _REPLY, len(name)) + name
@@ -209,13 +203,13 @@ def gateway_answers(kind: str, port: int) -> bool:
 
 
 def data_node_is_known(namenode_http_port: int) -> bool:
-    """Return whether HDFS can take data: its name node has heard of a data node."""
+    """Return True if HDFS can take data: its name node knows a data node."""
     url = f"http://127.0.0.1:{namenode_http_port}/{_LIVE_NODES}"
     try:
         with urlopen(url, timeout=TIMEOUT_S) as answer:
             beans = json.load(answer)["beans"]
     except HTTPError as error:
-        error.close()  # it is an answer, with a connection and a file
+        error.close()  # an HTTPError is a response that must be closed
         return False
     except (OSError, ValueError):
         return False

@@ -1,9 +1,8 @@
-"""The settings of a cluster: its folder, its kind, its ports and its memory.
+"""The settings of a cluster: folder, mode, ports, memory and version.
 
-Ports that were not given are kept from one start to the next while they are free, so that the
-addresses of a cluster stay the same. They lie below the range from which the system takes the ports
-of outgoing connections. Until its servers listen, a start claims its ports by binding the UDP ports
-of the same numbers, which nothing else uses.
+A cluster keeps its chosen ports from one start to the next if they are free, so its addresses stay
+the same. They lie below the range of ephemeral ports. Until its servers listen, a start claims its
+ports by binding the UDP ports of the same numbers, which nothing else uses.
 """
 
 from __future__ import annotations
@@ -31,16 +30,15 @@ _HDFS = ("namenode", "namenode-http", "datanode", "datanode-http", "datanode-ipc
 
 
 class SettingsError(TxnError):
-    """No cluster can have these settings: change the one that is named."""
+    """No cluster can have these settings: change the one named."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One cluster. Two clusters differ in their folder; memory is the heap of one process.
+    """One cluster. Each cluster needs its own folder; memory is the heap of one process.
 
-    bind: where ZooKeeper, the master, the region servers and the gateways listen.
-    version: HBase's, in full or by its beginning; without one, the version of the folder's last
-    start, and in a new folder the default.
+    bind: the address on which ZooKeeper, the master, the region servers and the gateways listen.
+    version: HBase's version or a prefix of it; default: the folder's last, or `HBASE_VERSION`.
     """
 
     folder: Path
@@ -68,11 +66,8 @@ class Settings:
             find_version(self.version)
 
     def with_version(self, last: str | None) -> Settings:
-        """Return it with a version in full. last: of the folder's last start, if it had one.
-
-        Raises SettingsError where that was a later one: HBase reads what an earlier version has
-        written, and not the other way round.
-        """
+        """Return the settings with a full version. last: the version of the folder's last start.
+        Raises SettingsError if `last` is later: HBase does not read files of later versions."""
         version = find_version(self.version) if self.version else last or HBASE_VERSION
         if last is not None and _order(version) < _order(last):
             raise SettingsError(
@@ -82,12 +77,10 @@ class Settings:
 
     @property
     def conf(self) -> Path:
-        """The folder of the configuration files."""
         return self.folder / "conf"
 
     @property
     def logs(self) -> Path:
-        """The folder of the logs."""
         return self.folder / "logs"
 
     def region_names(self) -> list[str]:
@@ -97,12 +90,11 @@ class Settings:
         return (*_ALWAYS, *self.region_names(), *(_HDFS if self.distributed else ()))
 
     def document(self) -> dict[str, object]:
-        """Return it as what `from_document` takes."""
         return {**asdict(self), "folder": str(self.folder)}
 
 
 def find_version(name: str) -> str:
-    """Return the version that is named, in full or by its beginning. Raises SettingsError."""
+    """Return the latest version with this prefix. Raises SettingsError."""
     found = [each for each in HBASE_VERSIONS if f"{each}.".startswith(f"{name}.")]
     if not found:
         raise SettingsError("no such version of HBase here", version=name, known=HBASE_VERSIONS)
@@ -110,7 +102,6 @@ def find_version(name: str) -> str:
 
 
 def from_document(document: Mapping[str, Any]) -> Settings:
-    """Return the settings that were written down."""
     return Settings(**{**document, "folder": Path(document["folder"])})
 
 
@@ -122,11 +113,8 @@ def _order(version: str) -> tuple[int, ...]:
 def claim_ports(
     settings: Settings, before: Mapping[str, int], rng: random.Random
 ) -> Iterator[dict[str, int]]:
-    """Yield a port for each name: the chosen one, else the one used before, else a free one. Other
-    starts keep off those that were not chosen until the servers have started.
-
-    Raises SettingsError where a chosen port is taken.
-    """
+    """Yield a port for each name: the given one, the one used before, or a free one. Other starts
+    avoid the chosen ports until the block ends. Raises SettingsError if a given port is taken."""
     ports = dict(settings.ports)
     for name, port in ports.items():
         if not _is_free(port):
@@ -154,7 +142,7 @@ def _is_free(port: int) -> bool:
 
 
 def _claim(claims: ExitStack, port: int) -> bool:
-    """Take the port of UDP, if no other start has it and the port itself is free."""
+    """Claim the UDP port; return False if another start has it or the TCP port is taken."""
     claim = claims.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
     try:
         claim.bind(("127.0.0.1", port))

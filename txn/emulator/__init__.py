@@ -1,1 +1,1 @@
-"""HBase's Thrift services over tables on this machine, and transactions: `txn serve`."""
+"""HBase's Thrift services over local tables, and the Transactional service: `txn serve`."""

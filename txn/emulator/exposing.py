@@ -1,8 +1,8 @@
-"""`txn serve --metrics PORT`: metrics of the transactions served, for Prometheus.
+"""`txn serve --metrics PORT`: metrics of the served transactions, for Prometheus.
 
-Several workers count into files of one folder, and each answers with the sums of all, since a
-client does not choose the worker. The counts of a worker that has ended stay in the files, so that
-no sum goes back.
+A client cannot choose the worker that answers. So the workers count into files of one folder, and
+each answers with the sums over all workers. The counts of a worker that has ended stay in the
+files, so no sum ever decreases.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
 
 LOG = getLogger("txn.serve")
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-"""As txn.metrics has it, which may not be imported before it is set."""
+"""The variable that txn.metrics reads; that module may be imported only after it is set."""
 
 PATIENCE_S = 10
 MOST_AT_ONCE = 32
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = PATIENCE_S  # a silent client keeps no thread for longer
+    timeout = PATIENCE_S  # limits how long a silent client occupies a thread
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: somebody asks each few seconds."""
+        """Log nothing: Prometheus asks every few seconds."""
 
     def get_stderr(self) -> TextIO:
-        """Print no traceback for a client that does not read: a mistake is told by the server."""
+        """Suppress tracebacks for clients that do not read; the server logs real errors."""
         return StringIO()
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """Answers few at a time, each in a thread, on a socket that listens."""
+    """Answers a limited number of requests at once, each in a thread, on a listening socket."""
 
     daemon_threads = True
     block_on_close = False
@@ -57,7 +57,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().__init__(("", 0), _Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listening
-        # Other processes accept from the same socket: one may be faster, and nobody may block.
+        # Other processes accept from this socket too, so accept must not block.
         listening.setblocking(False)
         self.server_name, self.server_port = "localhost", listening.getsockname()[1]
         self.setup_environ()
@@ -74,7 +74,7 @@ class _Server(ThreadingMixIn, WSGIServer):
             raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread, or close the connection where there are too many."""
+        """Answer in a thread, or close the connection if too many are open."""
         if not self._free.acquire(blocking=False):
             self._tell("too many ask for metrics at a time: closed a connection")
             self.shutdown_request(request)
@@ -86,14 +86,12 @@ class _Server(ThreadingMixIn, WSGIServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer, in a thread."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Tell of a connection that broke, or was silent."""
         error = sys.exception()
         if isinstance(error, OSError):
             LOG.debug("a connection broke cause=%r", str(error))
@@ -102,10 +100,10 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class Exposition:
-    """A server of metrics on a listening socket, from `start` to `stop`, in each process.
+    """A metrics server on a listening socket, in each process from `start` to `stop`.
 
-    listening: None where nobody is to be answered, nor anything counted. shared: whether several
-    processes serve. It must be made before they are, and closed once they have ended.
+    listening: None disables counting and answering. shared: True if several processes serve; create
+    the exposition before they start, and close it after they end.
     """
 
     def __init__(self, listening: socket.socket | None, *, shared: bool) -> None:
@@ -117,7 +115,7 @@ class Exposition:
         if shared:
             self._folder = os.environ[FOLDER] = tempfile.mkdtemp(prefix="txn-metrics-")
         try:
-            with require_extra("metrics"):  # what is missing is told before anybody is served
+            with require_extra("metrics"):  # report a missing extra before serving anything
                 from txn import metrics  # noqa: PLC0415
             self._metrics = metrics
         except BaseException:
@@ -125,7 +123,7 @@ class Exposition:
             raise
 
     def start(self) -> Listener:
-        """Begin to answer; return the watch that counts."""
+        """Begin to answer; return the listener that counts."""
         if self._listening is None:
             return silent
         on_event: Listener = self._metrics.Metrics()
@@ -134,17 +132,15 @@ class Exposition:
         return on_event
 
     def stop(self) -> None:
-        """Answer no more."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
 
     def forget(self, process: int) -> None:
-        """Take out of the sums what waited in a worker that has ended."""
+        """Remove the gauges of a worker that has ended from the sums."""
         if self._folder is not None:
             self._metrics.forget_process(process)
 
     def close(self) -> None:
-        """Delete what the workers have counted."""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)

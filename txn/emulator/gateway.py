@@ -1,8 +1,7 @@
-"""The common part of HBase's two gateways: names, arguments, changes of rows, and errors.
+"""The common part of HBase's two gateways: names, arguments, row changes and errors.
 
-A gateway answers what HBase's server refuses with the exceptions of its interface, and what already
-its own client finds wrong mostly with Thrift's own "Internal error". Both begin here with the
-words that HBase's have, and go on to say what is wrong.
+HBase's gateways report errors of its server with exceptions of the Thrift interface. Errors of its
+client mostly become Thrift's own "Internal error". Our messages add the reason to HBase's words.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ PORT = 16020
 DEFAULT_NAMESPACE = b"default"
 FOREVER_S = 2_147_483_647
 WAIT_LIMIT_MS = 20
-"""A cell from further in the future than this is not waited for."""
+"""Cells that lie further in the future are not waited for."""
 
 HBASE = "org.apache.hadoop.hbase"
 _CLASSES: dict[Reason, str] = {
@@ -56,23 +55,22 @@ _CLASSES: dict[Reason, str] = {
     "retries exhausted": f"{HBASE}.client.RetriesExhaustedException",
 }
 OPTIONAL = frozenset({"attributes", "columns", "value", "splitKeys", "regex", "logQueryFilter"})
-"""The arguments without which HBase's gateways can do what is asked."""
+"""The arguments that HBase's gateways do not require."""
 _ZEROS: dict[int, int] = {TType.BOOL: 0, TType.I32: 0, TType.I64: 0}  # as in Java
 _VARIANT = re.compile("(Ver|WithColumns|WithStop)?(Ts)?$")
-"""Ends the names of methods that differ only in which arguments they have."""
+"""The endings of methods that differ only in their arguments."""
 
 # ---------------------------------------------------------------------------------- names
 
 
 def check_table(name: bytes | None) -> bytes:
-    """Return the name; refuse one that no table of HBase can have."""
+    """Return the name, or refuse it if no table of HBase can have it."""
     if not name or not is_table_name(name):
         raise Refused("illegal argument", "not a legal table name", table=name)
     return name
 
 
 def region_name(table: bytes, region: Region) -> bytes:
-    """Return the whole name of a region, in the form that HBase gives it."""
     name = b"%s,%s,%d" % (table, region.start, region.number)
     digest = hashlib.md5(name, usedforsecurity=False).hexdigest()
     return b"%s.%s." % (name, digest.encode())
@@ -82,24 +80,22 @@ def region_name(table: bytes, region: Region) -> bytes:
 
 
 def check_time(timestamp: int) -> int | None:
-    """Return the timestamp, None for HBase's "now"."""
+    """Return a timestamp that is not negative, or None for HBase's "now"."""
     refuse_negative(timestamp)
     return time_of(timestamp)
 
 
 def time_of(timestamp: int) -> int | None:
-    """Return the timestamp as it is, None for HBase's "now"."""
     return None if timestamp == MAX_TIMESTAMP else timestamp
 
 
 def refuse_negative(timestamp: int) -> None:
-    """Raise Refused for a time before all others."""
     if timestamp < 0:
         raise Refused("illegal argument", "timestamps are not negative", timestamp=timestamp)
 
 
 def range_of(start: bytes | None, stop: bytes | None, *, reverse: bool = False) -> Range:
-    """Return a range of rows; as in HBase, from a row to itself means that row."""
+    """Return a range of rows. As in HBase, equal bounds mean that one row."""
     first, last = start or b"", stop or b""
     if max(len(first), len(last)) > MAX_ROW:
         raise Refused("illegal argument", "a row is at most 32767 bytes", bytes=len(first))
@@ -107,7 +103,7 @@ def range_of(start: bytes | None, stop: bytes | None, *, reverse: bool = False) 
 
 
 def ttl_of(attributes: Mapping[bytes, bytes] | None) -> int | None:
-    """Return the TTL (ms) that a mutation's attributes give to its cells; None: they give none."""
+    """Return the cell TTL (ms) in a mutation's attributes, or None."""
     given = (attributes or {}).get(b"_ttl")
     if given is None:
         return None
@@ -117,22 +113,21 @@ def ttl_of(attributes: Mapping[bytes, bytes] | None) -> int | None:
 
 
 def ttl_ms(seconds: int) -> int | None:
-    """Return a family's TTL of HBase in milliseconds, None for its "for ever"."""
+    """Return HBase's TTL of a family in milliseconds, or None for "for ever"."""
     return None if seconds == FOREVER_S else seconds * 1000
 
 
 def ttl_s(settings: FamilySettings) -> int:
-    """Return a family's TTL as HBase shows it."""
     return FOREVER_S if settings.ttl_ms is None else settings.ttl_ms // 1000
 
 
 def batch_of(size: int | None) -> int | None:
-    """Return how many versions a result may hold; HBase takes what is not positive for any."""
+    """Return the limit of versions per result; for HBase, zero and negative mean no limit."""
     return size if size is not None and size > 0 else None
 
 
 def check_sizes(row: bytes, puts: Iterable[Put]) -> None:
-    """Refuse the puts that HBase's own client does not send; those of servers are not many more."""
+    """Refuse puts that HBase's client does not send; the server's limit is about the same."""
     for family, column, value, *_ in puts:
         size = key_value_bytes(row, family, column, value)
         if size > MAX_CELL:
@@ -142,7 +137,7 @@ def check_sizes(row: bytes, puts: Iterable[Put]) -> None:
 
 
 def require(struct: Any, *names: str) -> None:
-    """Refuse a struct of the interface without these fields, which a gateway of HBase needs."""
+    """Raise InternalError if a struct lacks one of these fields, as HBase's gateways do."""
     for name in names:
         if getattr(struct, name) is None:
             raise InternalError("a field is missing", field=name)
@@ -152,12 +147,12 @@ def require(struct: Any, *names: str) -> None:
 
 
 class PacedRows(Rows):
-    """Rows whose changes return only when the server's clock has come past what they wrote.
+    """Rows whose changes return only after the server's clock has passed the written timestamps.
 
-    A delete of "now" hides what is put in the same millisecond, and a count in the millisecond of
-    the last one gets the next one's timestamp. HBase needs milliseconds for a request, so its
-    clients never find that out; here, one that puts after its own delete, or sets a counter that it
-    has just counted, would. So those changes, and no others, take up to a millisecond more.
+    A delete of "now" hides puts of the same millisecond. A second increment in one millisecond gets
+    the next millisecond's timestamp. HBase needs milliseconds per request, so its clients never see
+    this. Here, a put after the client's own delete or increment could be lost. So these changes,
+    and no others, take up to a millisecond longer.
     """
 
     __slots__ = ()
@@ -184,7 +179,7 @@ class PacedRows(Rows):
         *,
         durable: bool,
     ) -> None:
-        """Change many rows; where the server refuses some of them, HBase does the others."""
+        """Change many rows. If the server refuses some, the others are changed, as in HBase."""
         with refuse_as_many():
             try:
                 self.mutate(table, mutations, durable=durable)
@@ -226,11 +221,11 @@ def _deletes_now(operations: Iterable[Operation]) -> bool:
 
 
 class InternalError(InvalidRequestError):
-    """A gateway of HBase fails at this request, with no error of its interface."""
+    """A request at which HBase's gateways fail without an exception of their interface."""
 
 
 class PartialFailure(InvalidRequestError):
-    """Of a request about many rows some were refused, which HBase calls worth a retry."""
+    """Some rows of a request about many were refused; HBase reports this as retriable."""
 
     def __init__(self, refused: Refused) -> None:
         super().__init__(f"Failed 1 action: {format_error(refused)}: 1 time")
@@ -239,7 +234,7 @@ class PartialFailure(InvalidRequestError):
 
 @contextmanager
 def refuse_as_many(rows: int = 2) -> Iterator[None]:
-    """Make of what the server refuses in a request about so many rows what HBase makes of it."""
+    """Turn a refusal into HBase's PartialFailure, if the request is about several rows."""
     try:
         yield
     except Refused as refused:
@@ -250,7 +245,7 @@ def refuse_as_many(rows: int = 2) -> Iterator[None]:
 
 @contextmanager
 def fail_internally() -> Iterator[None]:
-    """Make of what is refused what a gateway of HBase makes of it before it looks at the table."""
+    """Turn a refusal into the internal error of a gateway that fails before it reads the table."""
     try:
         yield
     except Refused as refused:
@@ -258,19 +253,16 @@ def fail_internally() -> Iterator[None]:
 
 
 def reason_of(error: TxnError) -> Reason:
-    """Return which kind of refusal it is."""
     return error.reason if isinstance(error, Refused) else "illegal argument"
 
 
 def format_error(error: TxnError) -> str:
-    """Return the error's message as HBase would begin it, with the name of the Java class."""
     if not isinstance(error, InvalidRequestError):
         return f"java.io.IOException: {error}"
     return f"{_CLASSES[reason_of(error)]}: {error}"
 
 
 def make_internal(method: str, error: Exception) -> TApplicationException:
-    """Return the answer of HBase's gateways where they fail themselves, with the reason."""
     return TApplicationException(
         TApplicationException.INTERNAL_ERROR, f"Internal error processing {method}: {error}"
     )
@@ -282,11 +274,11 @@ def make_internal(method: str, error: Exception) -> TApplicationException:
 def join_services(
     service: Any, explain: Callable[[str, TxnError], Exception], *parts: object
 ) -> object:
-    """Return an object with all methods of the service, each carried out by the part that has it.
+    """Return an object with all methods of the service, each delegated to the part that has it.
 
-    Parts take the interface's arguments by their names there. One that has no method of a name,
-    such as getRowTs, has it without that ending, for all arguments. explain: makes the service's
-    own exception of an error in the method of that name.
+    Parts take the interface's argument names. A method with a variant ending, such as getRowTs, may
+    be implemented under its base name for all arguments. explain: maps a method name and an error
+    to the service's own exception.
     """
     return SimpleNamespace(
         **{name: _make_call(service, name, explain, parts) for name in service.thrift_services}
@@ -320,8 +312,8 @@ def _make_call(
 
 
 def _complete(given: dict[str, Any], zeros: Mapping[str, int | None]) -> None:
-    """Make of arguments that a request does not have what Java makes of them: numbers are 0, and
-    what needs anything else fails."""
+    """Fill in missing arguments as Java does: numbers become 0. Raise InternalError for any other
+    missing argument that is required."""
     for name, zero in zeros.items():
         if given[name] is None:
             given[name] = zero
@@ -330,7 +322,7 @@ def _complete(given: dict[str, Any], zeros: Mapping[str, int | None]) -> None:
 
 
 def _name_table(error: TxnError, arguments: tuple[object, ...]) -> TxnError:
-    """Return the error, or a worse one: HBase knows by its name that some table cannot be."""
+    """Return the error, or HBase's error for a table name that is not legal."""
     table = getattr(arguments[0], "table", arguments[0]) if arguments else None
     refused = error.refused if isinstance(error, PartialFailure) else error
     if reason_of(refused) == "table not found" and isinstance(table, bytes):

@@ -1,12 +1,12 @@
-"""The scanners that clients have opened and not closed yet, and how far each has come.
+"""The open scanners of clients, and their positions.
 
-A scanner is a position in a table, never a transaction: each call reads its pages from where the
-last one stopped. As with HBase, opening looks at nothing, so that what is wrong with the table
-comes out at the first call. Scanners of clients that went away end with their lease. Numbers begin
-anywhere: one that a client has from another worker, or from before a restart, is of nobody here.
+A scanner is a position in a table, not a transaction: each call reads pages from where the last one
+stopped. As in HBase, opening a scanner does not access the table, so the first call reports errors.
+Scanners of clients that went away expire. Numbers start at a random value, so that a number from
+another worker, or from before a restart, is unknown here.
 
-A call takes from its scanner what it returns, and nothing if it fails: it works on a copy of the
-position, which the scanner gets at the end. If the reply does not reach the client, it is put back.
+A call consumes the results it returns, and nothing if it fails: it works on a copy of the position,
+which it stores at the end. If the reply does not reach the client, the old position is restored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ VERSION_OVERHEAD = 64
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The scan of a scanner; limit: at most so many rows. in_order: how its cells are shown."""
+    """The scan of a scanner. limit: most rows. in_order: show cells as a sorted list."""
 
     table: bytes
     rows: Range
@@ -45,8 +45,8 @@ class Scan:
 class ScannerLimits:
     """Bounds of the scanners of a process.
 
-    open: so many at once. lease_ms: how long one lives unused. reply_bytes: of one call's rows, of
-    which the first is always returned. call_ms: how long one call may look for them.
+    open: most open scanners. lease_ms: how long an unused one lives. reply_bytes: size of one
+    call's rows; the first is always returned. call_ms: time for reading in one call.
     """
 
     open: int = 10_000
@@ -57,8 +57,8 @@ class ScannerLimits:
 
 @dataclass(frozen=True, slots=True)
 class _Position:
-    """The progress of a scanner. left: so many rows may follow what was read; pending: read, and
-    returned up to `at`."""
+    """The progress of a scanner. left: how many rows may still be read. pending: results that were
+    read; those before index `at` were returned."""
 
     left: int | None
     pending: Sequence[Result] = ()
@@ -67,7 +67,6 @@ class _Position:
     ended: bool = False
 
     def advance(self, count: int) -> tuple[Sequence[Result], _Position]:
-        """Return at most so many of the pending results, and the position after them."""
         at = self.at + count
         if at < len(self.pending):
             return self.pending[self.at : at], replace(self, at=at)
@@ -83,7 +82,7 @@ class _Scanner:
 
 
 class Scanners:
-    """Safe for threads; calls of one scanner take turns."""
+    """Safe to share between threads; calls of one scanner run one at a time."""
 
     def __init__(
         self, rows: Rows, clock: Clock, limits: ScannerLimits, rng: random.Random | None = None
@@ -91,12 +90,11 @@ class Scanners:
         self._rows = rows
         self._clock = clock
         self._limits = limits
-        self._open: OrderedDict[int, _Scanner] = OrderedDict()  # the longest unused first
+        self._open: OrderedDict[int, _Scanner] = OrderedDict()  # least recently used first
         self._next = (rng or random.SystemRandom()).getrandbits(30)
         self._lock = threading.Lock()
 
     def open(self, scan: Scan) -> int:
-        """Return the number of a new scanner."""
         scanner = self._new(scan)
         with self._lock:
             self._expire()
@@ -110,11 +108,9 @@ class Scanners:
     def next(
         self, number: int, count: int, show: Callable[[Scan, list[Result]], list[Any]]
     ) -> Revocable | None:
-        """Return the next results as they are to be shown, fewer only at the end.
-
-        None: there is no such scanner. Where that is too much, or takes too long, a call for fewer
-        gets the same rows.
-        """
+        """Return the next results, as `show` makes them; fewer than `count` only at the end.
+        Returns None if there is no such scanner. After an error because of size or time, a call for
+        fewer rows gets the same rows."""
         with self._lock:
             self._expire()
             scanner = self._open.get(number)
@@ -132,13 +128,12 @@ class Scanners:
         return shown
 
     def close(self, number: int) -> bool:
-        """Forget a scanner; return whether there was one."""
+        """Forget a scanner; return False if there was none."""
         with self._lock:
             self._expire()
             return self._open.pop(number, None) is not None
 
     def first(self, scan: Scan, count: int) -> list[Result]:
-        """Return the first results of a scan that is not kept open."""
         return self._take(self._new(scan), count)[1]
 
     def _new(self, scan: Scan) -> _Scanner:
@@ -158,14 +153,13 @@ class Scanners:
         self._open.move_to_end(number)
 
     def _take(self, scanner: _Scanner, count: int) -> tuple[_Position, list[Result]]:
-        """Return the next results, and the position after them."""
         if count < 0:
             raise Refused("illegal argument", "a number of rows is not negative", rows=count)
         due_ms = self._clock.monotonic_ms() + self._limits.call_ms
         position, found, size = scanner.position, list[Result](), 0
         while len(found) < count and (position.pending or not position.ended):
             if self._clock.monotonic_ms() > due_ms:
-                if size <= PAGE_BYTES:  # what it found is kept for the next call, which goes on
+                if size <= PAGE_BYTES:  # keep the results for the next call, which continues
                     pending = [*found, *position.pending[position.at :]]
                     scanner.position = replace(position, pending=pending, at=0)
                 raise StoreError("the scan took too long", limit=self._limits.call_ms)
@@ -181,7 +175,6 @@ class Scanners:
         return position, found
 
     def _fetch(self, scan: Scan, position: _Position, count: int) -> _Position:
-        """Return the position after one more page, whose results are pending."""
         limit = min(count, ROWS_A_PAGE, count if position.left is None else position.left)
         page = self._rows.scan(
             scan.table, scan.rows, scan.selection, limit_rows=limit, resume=position.resume
@@ -194,7 +187,7 @@ class Scanners:
 
 
 def _put_back(scanner: _Scanner, before: _Position, after: _Position) -> None:
-    """Go back to the position before a call, unless another call has gone on from there."""
+    """Restore the position before a call, unless a later call has moved on."""
     with scanner.lock:
         if scanner.position is after:
             scanner.position = before

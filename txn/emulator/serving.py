@@ -1,7 +1,7 @@
-"""`txn serve`: HBase's services and the Transactional one, on ports, over one store.
+"""`txn serve`: HBase's services and the Transactional service, on ports, over one store.
 
-HBase's services need the store's keys, and so one on this machine. The Transactional one needs no
-more than the contract of a store: it may stand before HBase itself, for clients that cannot.
+HBase's services need a store on this machine, whose keys they read. The Transactional service works
+with any store: it may run in front of HBase, for clients that cannot reach HBase.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NAMES = ("thrift1", "thrift2", "transactional")
 ON_THIS_MACHINE = ("embedded", "memory")
 PAGE_REST_MS = 100
 ROUND_REST_MS = 600_000
-LONG = frozenset(  # of HBase's methods, those that read many rows
+LONG = frozenset(  # HBase's methods that read many rows
     {
         *("getRows", "getRowsWithColumns", "getRowsTs", "getRowsWithColumnsTs"),
         *("scannerGet", "scannerGetList"),
@@ -47,10 +47,12 @@ LONG = frozenset(  # of HBase's methods, those that read many rows
 
 @dataclass(frozen=True, slots=True)
 class Hosted:
-    """The services to run. store: `embedded:///path` or `memory://`; or a URI of HBase, for the
-    Transactional service alone. ports: by a name of NAMES; 0 picks one. token: what requests of the
-    Transactional service must show. protocol, transactions: those of its transactions, as `connect`
-    takes them. metrics: the port on which Prometheus reads of them."""
+    """The services to run.
+
+    store: `embedded:///path`, `memory://`, or an HBase URI for the Transactional service alone.
+    ports: by a name in NAMES; 0 picks one. token: required of requests to the Transactional
+    service. protocol, transactions: as in `connect`. metrics: the port for Prometheus.
+    """
 
     store: str
     ports: Mapping[str, int]
@@ -79,12 +81,11 @@ class Hosted:
 
     @property
     def scheme(self) -> str:
-        """The kind of the store."""
         return urlsplit(self.store).scheme
 
     @property
     def is_on_this_machine(self) -> bool:
-        """True if its keys can be read here; an unknown name fails when the store is opened."""
+        """True if the keys can be read here. Unknown schemes fail when the store is opened."""
         return self.scheme in ON_THIS_MACHINE
 
 
@@ -94,10 +95,8 @@ def serve(
     ready: Callable[[Mapping[str, int]], None],
     log: logging.Logger,
 ) -> None:
-    """Serve until SIGTERM or SIGINT. `ready` is called with the ports once all are served.
-
-    No threads may be running. Raises InvalidRequestError for what cannot be served.
-    """
+    """Serve until SIGTERM or SIGINT. `ready` is called with the ports once all are served. No
+    threads may be running. Raises InvalidRequestError if the options do not fit the store."""
     if options.workers > 1 and hosted.scheme == "memory":
         raise InvalidRequestError("a store in memory has one worker", store=hosted.store)
     clock = SystemClock()
@@ -139,8 +138,8 @@ def serve(
 def _prepare(
     hosted: Hosted, options: Options, clock: Clock, log: logging.Logger
 ) -> tuple[OrderedStore | None, Chore]:
-    """Return the store's keys, if it is on this machine, and the chore beside serving.
-    A bad store is refused here, before anything listens."""
+    """Return the store's keys, if it is on this machine, and the chore beside serving. Refuse a bad
+    store before anything listens."""
     if hosted.is_on_this_machine:
         keys = open_ordered(hosted.store)
         return keys, Compactor(keys, clock, options.keep_deletes_ms, log).step
@@ -152,10 +151,8 @@ def _prepare(
 def open_services(
     hosted: Hosted, keys: OrderedStore | None, clock: Clock, on_event: Listener = silent
 ) -> tuple[Callable[[], None], dict[str, ServedInterface]]:
-    """Return a function to call after the services have stopped, and the services by name.
-
-    keys: of the store; None where it is elsewhere, and sees to its tables itself.
-    """
+    """Return a function to call after the services have stopped, and the services by name. keys:
+    the keys of a store on this machine; None for a remote store, which has tables of its own."""
     services: dict[str, ServedInterface] = {}
     with ExitStack() as ends:
         store = open_store(hosted.store, clock) if keys is None else LocalStore(keys, clock)
@@ -178,12 +175,12 @@ def open_services(
 
 
 class Compactor:
-    """Compacts what is served, a little at a time, in a process that has nothing else to do.
+    """Compacts the served store a little at a time, in an otherwise idle process.
 
-    HBase compacts by itself; here the supervisor does, between two signals: it drops what has
-    expired and delete markers that nothing needs any more. A step is a page of a table, and writers
-    wait only for pages on which there is something to drop. Several compactors of a store do no
-    harm. keep_deletes_ms: how long delete markers stay; longer than rows of transactions do.
+    HBase compacts by itself; here the supervisor does, between signals. It drops expired cells and
+    delete markers that are no longer needed. A step is one page of a table. Writers wait only for
+    pages with something to drop. Several compactors on one store are harmless. keep_deletes_ms: how
+    long delete markers stay, which is longer than transaction rows do.
     """
 
     def __init__(
@@ -198,12 +195,12 @@ class Compactor:
         self._rests = self._round()
 
     def step(self) -> int:
-        """Compact a page; return how long to rest. A failure ends the round and is logged: the
-        caller has workers to see to."""
+        """Compact a page; return how long to rest (ms). A failure is logged and ends the round: the
+        caller must go on to supervise workers."""
         try:
             for rest_ms in self._rests:
                 return rest_ms
-        except Exception:  # noqa: BLE001  (the workers have to be seen to)
+        except Exception:  # noqa: BLE001  (workers must be supervised)
             self._log.exception("a round of compactions failed")
         self._rests = self._round()
         return ROUND_REST_MS
@@ -212,7 +209,7 @@ class Compactor:
         for table in self._admin.tables():
             try:
                 yield from self._pages(table)
-            except TxnError as error:  # it was dropped or disabled, or the disk is full
+            except TxnError as error:  # the table was dropped or disabled, or the disk is full
                 self._log.info(annotate("gave up a compaction", cause=str(error)))
 
     def _pages(self, table: bytes) -> Iterator[int]:
@@ -223,6 +220,6 @@ class Compactor:
             yield PAGE_REST_MS
 
     def _find_time(self) -> int:
-        """Return the time of day; where it was set forward since this began, as it would
-        have been without that: nothing grows old by setting a clock."""
+        """Return the time of day without forward clock adjustments since the start: setting the
+        clock forward makes nothing expire."""
         return min(self._clock.wall_ms(), self._clock.monotonic_ms() + self._ahead_ms)

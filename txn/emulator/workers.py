@@ -1,11 +1,10 @@
-"""Several processes that serve the same ports over one store, and their supervisor.
+"""Worker processes that serve the same ports over one store, and their supervisor.
 
-The supervisor listens, serves nobody, and forks: all workers accept from the same sockets, so that
-a client that comes while a worker dies is served by another. A worker that ends by itself is
-replaced. None outlives the supervisor: each notices that the pipe between them has been closed.
-Signals that ask for the end are blocked, to be taken between two pieces of work; what may last long
-looks for them meanwhile. A thread from before, such as one that sends traces, does not block them,
-and passes on what it takes.
+The supervisor listens and forks, but serves no clients. All workers accept from the same sockets,
+so if one dies, another serves the next client. A worker that ends by itself is replaced. No worker
+outlives the supervisor: it exits when the pipe between them closes. Signals that ask for the end
+are blocked and taken between two pieces of work; long work polls for them. A thread that existed
+before, such as a trace exporter, does not block them and passes them on.
 """
 
 from __future__ import annotations
@@ -23,34 +22,33 @@ from txn.clock import Clock
 from txn.errors import annotate
 
 ASKS_TO_END = (signal.SIGINT, signal.SIGTERM)
-QUICK_MS = 1_000  # a worker that lived for less is not replaced at once
-KILL_AFTER_MS = 5_000  # beyond the grace
+QUICK_MS = 1_000  # a worker that lived for less is replaced after a pause
+KILL_AFTER_MS = 5_000  # after the grace
 LOOK_EACH_MS = 20
-LOOK_AGAIN_MS = 1_000  # a signal that another thread took just before does not wake this one
+LOOK_AGAIN_MS = 1_000  # a signal that another thread took does not wake this one
 
 Work = Callable[[], Callable[[], object]]
-"""Starts to serve, in the process that calls it; returns what stops it."""
+"""Starts to serve in the calling process; returns a function that stops."""
 
 
 Chore = Callable[[], int]
-"""Does a little work; returns for how many milliseconds there is none."""
+"""Does a little work; returns how long to rest (ms)."""
 
 
 def wait(awaited: Collection[int], chore: Chore) -> int:
-    """Return the first of these blocked signals that comes; until then, see to the chore."""
+    """Do the chore until one of these blocked signals arrives; return the signal."""
     rest_ms = 0
     while True:
         if rest_ms <= 0:
             rest_ms = chore()
         came = signal.sigtimedwait(awaited, min(rest_ms, LOOK_AGAIN_MS) / 1000)
-        # Of a process that was stopped until its time was over, Python returns what is no signal.
+        # If the process was stopped meanwhile, Python may return what is not a signal.
         if came is not None and came.si_signo in awaited:
             return came.si_signo
         rest_ms -= LOOK_AGAIN_MS
 
 
 def serve_here(start: Work, ready: Callable[[], None], chore: Chore) -> None:
-    """Serve in this process until a signal asks for the end."""
     _await(ASKS_TO_END)
     stop = start()
     ready()
@@ -59,8 +57,8 @@ def serve_here(start: Work, ready: Callable[[], None], chore: Chore) -> None:
 
 
 class Supervisor:
-    """Keeps so many workers alive until a signal asks for the end. No threads may be running but
-    such as a fork can do without. forget: is told of each process that has ended."""
+    """Keeps `count` workers alive until SIGINT or SIGTERM. Only threads that a fork can lose may be
+    running. forget: called with the process id of each worker that has ended."""
 
     def __init__(
         self,
@@ -82,7 +80,6 @@ class Supervisor:
         self._lifeline, self._held = os.pipe()
 
     def run(self, ready: Callable[[], None], chore: Chore) -> None:
-        """Start the workers, call `ready` once all serve, and see to them until the end."""
         awaited = {*ASKS_TO_END, signal.SIGCHLD}
         _await(awaited)
         starting = [self._fork() for _ in range(self._count)]
@@ -93,7 +90,7 @@ class Supervisor:
         self._end()
 
     def _fork(self) -> int:
-        """Start a worker; return the pipe that ends when it serves, or has ended."""
+        """Start a worker; return a pipe that closes when it serves or has ended."""
         heard, said = os.pipe()
         try:
             pid = os.fork()
@@ -110,7 +107,7 @@ class Supervisor:
         return heard
 
     def _all_serve(self, starting: list[int]) -> bool:
-        """Wait until all serve; False: a signal has asked for the end meanwhile."""
+        """Wait until all serve; return False if a signal asks for the end."""
         for pipe in starting:
             while not select.select([pipe], [], [], LOOK_EACH_MS / 1000)[0]:
                 if _has_signal():
@@ -119,7 +116,6 @@ class Supervisor:
         return True
 
     def _work(self, said: int) -> NoReturn:
-        """The life of a worker."""
         code = 1
         try:
             threading.Thread(target=self._watch_supervisor, daemon=True).start()
@@ -136,7 +132,7 @@ class Supervisor:
             os._exit(code)
 
     def _watch_supervisor(self) -> None:
-        os.read(self._lifeline, 1)  # ends with the last holder of the other end
+        os.read(self._lifeline, 1)  # returns when the last holder of the other end closes it
         os._exit(1)
 
     def _replace(self) -> None:
@@ -148,7 +144,6 @@ class Supervisor:
             self._fork_again()
 
     def _fork_again(self) -> None:
-        """Start a worker in the place of another, as soon as the system allows it."""
         while not _has_signal():
             try:
                 os.close(self._fork())
@@ -167,12 +162,11 @@ class Supervisor:
         for pid in ended:
             try:
                 self._forget(pid)
-            except Exception:  # noqa: BLE001  (the workers have to be seen to)
+            except Exception:  # noqa: BLE001  (workers must be supervised)
                 self._log.exception("what a worker has counted cannot be closed")
         return ended
 
     def _end(self) -> None:
-        """Ask all workers to end; kill those that have not after the grace."""
         for pid in self._born_ms:
             os.kill(pid, signal.SIGTERM)
         due_ms = self._clock.monotonic_ms() + self._grace_ms + KILL_AFTER_MS
@@ -187,26 +181,26 @@ class Supervisor:
 
 
 def _await(signals: Collection[int]) -> None:
-    """Have signals wait for this thread, which must be the main one, until it asks for them."""
+    """Block signals in this thread, which must be the main one, until it waits for them."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     for number in signals:
         signal.signal(number, _pass_on)
 
 
 def _pass_on(number: int, frame: object) -> None:
-    """Let a signal wait here, where it is blocked, that a thread took which does not block it.
-    Without a handler that would be the end of the process, or, of SIGCHLD, nothing."""
+    """Redirect a signal from a thread that does not block it to this one, where it stays pending.
+    Without a handler it would end the process or, for SIGCHLD, be lost."""
     signal.pthread_kill(threading.get_ident(), number)
 
 
 def _has_signal() -> bool:
-    """Return True if one of the blocked signals has come; it stays pending."""
+    """Return True if a blocked end signal is pending; it stays pending."""
     return not signal.sigpending().isdisjoint(ASKS_TO_END)
 
 
 @contextmanager
 def _end_by_signals() -> Iterator[None]:
-    """Meanwhile end this process when it is asked to: it serves nobody yet."""
+    """End this process on SIGINT or SIGTERM within the block: it serves no client yet."""
     over = threading.Event()
 
     def look() -> None:

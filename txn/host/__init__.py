@@ -1,1 +1,1 @@
-"""The machine below: extras, forks, Java."""
+"""Process support: optional dependencies, forks, background threads, tokens and Java."""

@@ -1,4 +1,4 @@
-"""A few threads for work that runs in the background."""
+"""A small thread pool for background work."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ LOG = getLogger("txn")
 
 
 class Crew:
-    """At most so many threads, made as they are needed. A child of a fork makes its own; the work
-    that was handed over before the fork is done by its parent."""
+    """A pool of at most `most` threads, started on demand. A forked child has a new pool; the
+    parent does the work submitted before the fork."""
 
     def __init__(self, most: int, name: str) -> None:
         self._most = most
@@ -26,8 +26,7 @@ class Crew:
         self._pool: ThreadPoolExecutor | None = None
 
     def hand_over(self, work: Callable[..., object], *args: object) -> bool:
-        """Have the work done soon. Return False where there is no thread for it: then the caller
-        has to do it. Errors of the work go to the log."""
+        """Submit work; its errors are logged. Return False if the caller must do it instead."""
         claim = Lock()
 
         def do() -> None:
@@ -39,14 +38,14 @@ class Crew:
                 self._pool = ThreadPoolExecutor(self._most, thread_name_prefix=self._name)
             try:
                 self._pool.submit(do)
-            except RuntimeError:  # the interpreter is ending, or has no thread to give
-                # Those that there are may find it in the pool's queue all the same.
+            except RuntimeError:  # the interpreter is exiting, or cannot start a thread
+                # The work is in the pool's queue already, so a running thread may have claimed it.
                 return not claim.acquire(blocking=False)
             return True
 
     def do(self, work: Callable[..., object], *args: object) -> None:
-        """Do the work in the caller's thread. Its errors go to the log; one that ends a thread, as
-        KeyboardInterrupt does, is raised as well."""
+        """Do the work in the caller's thread and log its errors. Errors that end a thread, such as
+        KeyboardInterrupt, are raised as well."""
         try:
             work(*args)
         except BaseException as error:
@@ -57,7 +56,6 @@ class Crew:
                 raise
 
     def close(self) -> None:
-        """Wait until all that was handed over is done, and end the threads."""
         with self._lock:
             pool, self._pool = self._pool, None
         if pool is not None:

@@ -1,4 +1,4 @@
-"""Errors that say what to install where a driver is missing: most of them come with extras."""
+"""Errors that name the extra to install when a driver is missing."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from txn.errors import InvalidRequestError, annotate
 
 OWN_EXTRAS = {"psycopg": "postgresql"}
-"""Drivers of which there is a choice: the extra that has this one."""
+"""Modules that have an extra of their own; it is named instead of the caller's extra."""
 
 
 @contextmanager
 def import_extra(extra: str) -> Iterator[None]:
-    """Name the extra in a ModuleNotFoundError that the block raises."""
+    """Add the name of the extra to a ModuleNotFoundError from the block."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -22,7 +22,7 @@ def import_extra(extra: str) -> Iterator[None]:
 
 @contextmanager
 def require_extra(extra: str, **facts: object) -> Iterator[None]:
-    """Turn a ModuleNotFoundError into an InvalidRequestError: the request needs the extra."""
+    """Turn the block's ModuleNotFoundError into an InvalidRequestError that names the extra."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,9 +1,8 @@
-"""State that each process makes for itself, and objects that a fork has to wait for.
+"""Fork safety: per-process state, and objects that prepare for a fork.
 
-Locks, threads and connections do not go through a fork: a thread that the child does not have may
-hold the lock, and two processes on one connection mix their replies. An object keeps them apart in
-one method that makes them, and has it called again in each child by `start_in_each_process`. A
-`Forked` is for the few that a fork has to wait for.
+Locks, threads and connections do not survive a fork. A thread that is missing in the child may hold
+a lock, and two processes on one connection mix their replies. An object creates such state in one
+method, which `start_in_each_process` calls again in each child. `Forked` objects delay the fork.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from weakref import WeakKeyDictionary, WeakSet
 
 
 def start_in_each_process(start: Callable[[], None]) -> None:
-    """Call a method of an object now, and again in each child of a fork, in the thread that forks,
-    for as long as the object lives. An object has one such method."""
+    """Call a bound method now, and in each forked child while its object lives, in the thread that
+    forks. An object has at most one such method."""
     start()
     method = cast(MethodType, start)
     with _LOCK:
@@ -26,25 +25,25 @@ def start_in_each_process(start: Callable[[], None]) -> None:
 
 
 class Forked:
-    """Something that is told of each fork, from `expect_forks` on, in the thread that forks."""
+    """An object whose methods are called around each fork, in the forking thread."""
 
     def expect_forks(self) -> None:
-        """Be told of forks for as long as this exists."""
+        """Register this object until it is garbage collected."""
         with _LOCK:
             _KNOWN.add(self)
 
     def before_fork(self) -> None:
-        """Be ready to be copied, and change no more."""
+        """Prepare to be copied; no state may change until `after_fork`."""
 
     def after_fork(self, in_child: bool) -> None:
-        """Go on, in the parent or in its child."""
+        """Resume, in the parent or in the child."""
 
 
 _LOCK = RLock()
 _STARTS: WeakKeyDictionary[object, Callable[[Any], None]] = WeakKeyDictionary()
 _KNOWN: WeakSet[Forked] = WeakSet()
 _TOLD: list[Forked] = []
-"""Those that are being forked: all of them, until it is over, whatever becomes of them."""
+"""Strong references during a fork, so that every `before_fork` is followed by an `after_fork`."""
 
 
 def _before() -> None:

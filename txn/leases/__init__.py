@@ -1,4 +1,4 @@
-"""Leases: shared and exclusive claims on tables and partitions, for a time, in a database."""
+"""Leases in a database: shared and exclusive claims, for a time, on tables and partitions."""
 
 from typing import TYPE_CHECKING
 

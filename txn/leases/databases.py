@@ -1,19 +1,18 @@
-"""Transactions on the database of the leases, and what the databases do differently.
+"""Transactions on the database of the leases, and the differences between databases.
 
-Work is retried where that may help, for a bounded time. It may be run several times, also after a
-run whose commit took effect and was not reported; it must be right all the same.
+Work is retried for a bounded time if that may help. It may run several times, even after a run
+whose commit took effect unreported, and must be correct then too.
 
-A turn makes a decision about leases right. Until the transaction ends, nobody else decides about
-the same tables, and what the transaction reads shows all that was decided before. SQLite has one
-turn for all tables, its write lock. PostgreSQL has one per table, an advisory lock, under READ
-COMMITTED, where a statement sees what was committed before the statement.
+`take_turn` makes decisions about leases safe. Until the transaction ends, no other transaction
+decides about the same tables, and its reads show all earlier decisions. On SQLite this is the write
+lock, which covers all tables. On PostgreSQL it is an advisory lock per table, under READ COMMITTED,
+where a statement sees all that was committed before it began.
 
-A forked process gets connections of its own. It leaves alone those to a PostgreSQL. Those to SQLite
-must not be copied at all: a fork copies what SQLite knows of its files, but not its locks on them.
-A child that went on with that would believe in locks which end with its parent, and write to files
-which others have deleted. So a fork waits until no transaction is under way, and closes connections
-before, to be opened again at their next use. If a transaction stays under way for too long, the
-child cannot use that database.
+A forked process gets its own connections. It does not touch inherited PostgreSQL connections.
+Inherited SQLite connections are unsafe: a fork copies SQLite's knowledge of its files, but not its
+file locks. The child would believe in locks that end with its parent, and write to files that
+others have deleted. So a fork waits until no transaction runs and closes the connections, which are
+reopened at their next use. If a transaction runs for too long, the child cannot use that database.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ RETRYING = Backoff(first_ms=20, longest_ms=200)
 FORK_WITHIN_S = 10.0
 
 TIMEOUT_S = 15
-"""How long a statement waits for a turn, and the server for a client within a transaction."""
+"""How long a statement waits for a lock, and the server for a client within a transaction."""
 
 CLIENTS = 16
-"""Connections to a server that one service keeps at most."""
+"""Most connections of one service to a server."""
 
 SQLITE_BUSY, SQLITE_LOCKED = 5, 6
 KEEPALIVE = {
@@ -58,10 +57,10 @@ KEEPALIVE = {
     "keepalives_interval": f"{TIMEOUT_S // 3}",
     "keepalives_count": "2",
 }
-"""How a server that vanished from the network is noticed, unless the URL says otherwise."""
+"""Defaults that detect a server that vanished from the network; the URL may override them."""
 
 TRANSIENT_CLASSES = frozenset({"08", "40", "53", "55", "57"})
-"""Lost connections; serialisation and deadlocks; resources; lock time-outs; shutdown."""
+"""Lost connections; serialization and deadlocks; resources; lock time-outs; shutdown."""
 
 PERMANENT = (
     "password authentication failed",
@@ -71,7 +70,7 @@ PERMANENT = (
     "invalid ",
     "unrecognized configuration parameter",
 )
-"""Parts of messages, for errors without a code: the server refuses the login, or an option."""
+"""Parts of messages without an error code: the server refuses the login or an option."""
 
 SESSION_SETTINGS = {
     "client_encoding": "UTF8",
@@ -87,12 +86,11 @@ SESSION_SETTINGS = {
     "transaction_timeout": "0",
 }
 """Settings that the code relies on, whatever a role or a database sets. The time-outs bound how
-long others wait for a client that was stopped within its turn."""
+long others wait for a client that was stopped while it held a table lock."""
 
 
 class Database(Protocol):
-    """One kind of database. can_be_forked: a child can leave inherited connections alone, and open
-    others."""
+    """One kind of database. can_be_forked: a child may abandon inherited connections."""
 
     can_be_forked: bool
 
@@ -100,17 +98,17 @@ class Database(Protocol):
         """Return an engine whose connections are ready for the methods below."""
 
     def take_turn(self, connection: Connection, names: Sequence[Path]) -> None:
-        """Begin to decide about these tables; turns are taken in one order, so without deadlock."""
+        """Lock these tables until the transaction ends. One lock order prevents deadlocks."""
 
     def next_id(self, connection: Connection) -> int:
-        """Return a number that is greater than every one before, committed or not."""
+        """Return a number greater than all before it, committed or not."""
 
     def is_transient(self, error: BaseException) -> bool:
-        """Return True if a retry may help; the work may be done already. error: the driver's."""
+        """Return True if a retry may help; the work may have taken effect. error: the driver's."""
 
 
 class Sqlite:
-    """A file on this machine. Its clock is the machine's."""
+    """A file on this machine, with the machine's clock."""
 
     can_be_forked = False
 
@@ -126,9 +124,9 @@ class Sqlite:
             _make_file(File(str(url.database)))
         except OSError as error:
             raise StoreError("no place for the leases", url=str(url), reason=str(error)) from error
-        # Left alone by the driver, a transaction begins where take_turn says so and nowhere else.
+        # With the driver in autocommit mode, a transaction begins only where take_turn begins it.
         options = {"isolation_level": None, "timeout": TIMEOUT_S}
-        # One connection: threads queue for it, while SQLite's lock would be granted at random.
+        # One connection: its pool is a fair queue for threads; SQLite's lock is granted at random.
         engine = create_engine(
             url.set(drivername="sqlite"), connect_args=options, pool_size=1, max_overflow=0
         )
@@ -148,7 +146,7 @@ class Sqlite:
 
 
 class Postgresql:
-    """A server, for many machines. Its clock is that of the server."""
+    """A server for many machines, with the server's clock."""
 
     can_be_forked = True
 
@@ -156,7 +154,7 @@ class Postgresql:
         url = url.set(drivername="postgresql+psycopg")
         options = {**KEEPALIVE, **url.query}
         arguments = {}
-        if "prepare_threshold" in options:  # the driver's own, and not of its library
+        if "prepare_threshold" in options:  # an option of psycopg, not of libpq
             arguments["prepare_threshold"] = _parse_threshold(options.pop("prepare_threshold"))
         _check_options(url, options)
         try:
@@ -171,7 +169,7 @@ class Postgresql:
             raise InvalidRequestError(
                 "not the URL of a PostgreSQL", url=hide_password(url), cause=str(error)
             ) from error
-        # Before SQLAlchemy asks for anything: it does not expect every encoding.
+        # Insert before SQLAlchemy's own first query, which does not support every encoding.
         event.listen(engine, "connect", _prepare_postgresql, insert=True)
         return engine
 
@@ -192,12 +190,10 @@ class Postgresql:
 
 KINDS: dict[str, Database] = {"sqlite": Sqlite(), "postgresql": Postgresql()}
 _CARRIED: set[str] = set()
-"""Databases with a transaction of a parent's of this process."""
+"""Databases on which the parent had a transaction when this process was forked."""
 
 
 class Connections(Forked):
-    """A pool of connections to one database, opened when they are needed."""
-
     def __init__(self, url: URL, clock: Clock, rng: random.Random) -> None:
         kind = KINDS.get(url.get_backend_name())
         if kind is None:
@@ -210,18 +206,17 @@ class Connections(Forked):
         self._clock = clock
         self._rng = rng
         self._engine = kind.engine(url)
-        # SQLAlchemy wraps what its own calls raise; a new connection is prepared by the driver's.
+        # SQLAlchemy wraps errors of its own calls, but not those of preparing a connection.
         self._errors = (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error)
         self._closed = False
         self._changed = threading.Condition(threading.RLock())
-        self._inside: list[int] = []  # the thread of each transaction
+        self._inside: list[int] = []  # the thread of each running transaction
         self._forking = False
-        self._inherited: list[Any] = []  # pools of a parent's, which it goes on using
+        self._inherited: list[Any] = []  # the parent's pools, which it still uses
         self.expect_forks()
 
     def create_tables(self) -> None:
-        """Create the tables if they are missing, in a turn of its own: of processes that open a
-        new database at once, one creates them and the others find them."""
+        """Create missing tables under a lock: one of several processes creates them."""
 
         def work(connection: Connection) -> None:
             if not connection.dialect.has_table(connection, leases.name):
@@ -232,7 +227,7 @@ class Connections(Forked):
 
     def run(self, work: Callable[[Connection], T], *, within_ms: int = TIMEOUT_S * 1000) -> T:
         """Do the work in a transaction and commit it. NotApplied: it was not done. MaybeApplied: a
-        commit of it was sent, and not answered."""
+        commit was sent, but not answered."""
         due_ms = self._clock.monotonic_ms() + within_ms
         kind: type[NotApplied | MaybeApplied] = NotApplied
         for _ in RETRYING.tries(self._clock, self._rng, due_ms=due_ms):
@@ -252,7 +247,6 @@ class Connections(Forked):
         raise kind(message, url=self._name, reason=" ".join(str(cause).split())) from failure
 
     def close(self) -> None:
-        """Give the connections back."""
         with self._changed:
             self._closed = True
             if self._name not in _CARRIED:
@@ -260,7 +254,7 @@ class Connections(Forked):
 
     @contextmanager
     def _enter(self) -> Iterator[None]:
-        """Begin a transaction, which a fork waits for where connections cannot be carried."""
+        """Begin a transaction; where connections cannot be forked, a fork waits for its end."""
         with self._changed:
             self._changed.wait_for(lambda: not self._forking)
             if self._closed:
@@ -277,8 +271,8 @@ class Connections(Forked):
                 self._changed.notify_all()
 
     def before_fork(self) -> None:
-        """Close SQLite's connections, if transactions end in time, and begin none until the fork is
-        over."""
+        """Wait for running transactions, up to a limit, and close SQLite's connections. No
+        transaction begins until the fork is over."""
         self._changed.acquire()
         if self.database.can_be_forked:
             return
@@ -288,14 +282,13 @@ class Connections(Forked):
             self._engine.dispose()
 
     def _may_fork(self) -> bool:
-        """Return True if nothing is under way, or this thread's own transaction is, for which it
-        would wait for ever."""
+        """Return True if no transaction runs, or one of this thread does: waiting would not end."""
         return not self._inside or threading.get_ident() in self._inside
 
     def after_fork(self, in_child: bool) -> None:
-        """Let transactions begin again. A child leaves alone what its parent goes on using."""
+        """Allow transactions again. A child abandons the connections that its parent still uses."""
         if in_child and self.database.can_be_forked:
-            self._inherited.append(self._engine.pool)  # else they would be closed as garbage
+            self._inherited.append(self._engine.pool)  # else garbage collection would close them
             self._engine.dispose(close=False)
         elif in_child and self._inside:
             _CARRIED.add(self._name)
@@ -305,7 +298,6 @@ class Connections(Forked):
 
 
 def hide_password(url: URL) -> str:
-    """Return the URL without its passwords, for messages."""
     secret = {name: "***" for name in url.query if "password" in name}
     return url.update_query_dict(secret).render_as_string(hide_password=True)
 
@@ -318,7 +310,6 @@ def _parse_threshold(given: object) -> int | None:
 
 
 def _check_options(url: URL, options: Collection[str]) -> None:
-    """Raise InvalidRequestError for an option that the driver's library does not know."""
     known = {each.keyword.decode() for each in _load_driver(url).pq.Conninfo.get_defaults()}
     if unknown := sorted(set(options) - known):
         raise InvalidRequestError(
@@ -331,33 +322,31 @@ def _load_driver(url: URL) -> Any:
 
 
 def _make_lock_key(name: Path) -> int:
-    """Return the number of a table's turn. Two tables with one number wait for each other."""
+    """Return the key of an advisory lock. Tables with equal keys only wait for each other."""
     said = blake2b(f"txn_leases/{name}".encode(), digest_size=8).digest()
     return int.from_bytes(said, signed=True)
 
 
 def _make_file(file: File) -> None:
-    """Create the file's folder if it is missing. In a folder that hands on its group, create the
-    file as well, writable for that group whatever this process's umask is. SQLite gives the rights
-    of the file to those that it puts beside it."""
+    """Create the file's folder. In a folder with the set-group-id bit, also create the file,
+    writable for the group whatever the umask is; SQLite gives the files beside it the same mode."""
     folder = file.parent
     folder.mkdir(parents=True, exist_ok=True)
     mode = folder.stat().st_mode
     if mode & S_ISGID and not file.exists():
         with NamedTemporaryFile(prefix=f".{file.name}-", dir=folder) as made:
             os.fchmod(made.fileno(), mode & 0o666)
-            with suppress(FileExistsError):  # nobody ever sees it with other rights
+            with suppress(FileExistsError):  # the file never exists with another mode
                 os.link(made.name, file)
 
 
 def _prepare_sqlite(connection: Any, _: object) -> None:
     connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=FULL")  # a lease outlives its process: so must its row
+    connection.execute("PRAGMA synchronous=FULL")  # leases outlive processes, so rows must
 
 
 def _prepare_postgresql(connection: Any, _: object) -> None:
-    """Set what the code relies on, as far as this version of the server has it; and acknowledge no
-    lease that a crash of the server can undo."""
+    """Apply the settings that this server knows. A server crash must not undo a confirmed lease."""
     autocommit, connection.autocommit = connection.autocommit, True
     connection.execute(f"SET statement_timeout = '{TIMEOUT_S}s'")  # the next one may take a while
     wanted = ", ".join(f"('{name}', '{value}')" for name, value in SESSION_SETTINGS.items())
@@ -373,5 +362,4 @@ def _prepare_postgresql(connection: Any, _: object) -> None:
 
 
 def _find_cause(error: BaseException) -> BaseException:
-    """Return what the driver said, without the statement."""
     return error.orig or error if isinstance(error, DBAPIError) else error

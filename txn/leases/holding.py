@@ -1,7 +1,7 @@
-"""Leases that extend themselves for as long as somebody holds them.
+"""Leases that a heartbeat extends while they are held.
 
-The database says when a lease has ended. A holder that cannot ask it relies on its heartbeat, which
-allows for a difference between the two clocks (see txn/locks/held.py).
+The database decides when a lease has ended. A holder that cannot reach it relies on its heartbeat,
+which allows for a difference between the two clocks (see txn/locks/held.py).
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ from txn.locks.held import Heartbeat, Held
 from txn.locks.requests import LockRequest, in_order
 
 DRIFT = 100
-"""Two clocks may differ by this part of a duration."""
+"""Two clocks may differ by one part in `DRIFT` of a duration."""
 
 LOG = getLogger("txn")
 
 
 class HeldLease(Held):
-    """A lease that is held. Its fencing token is its id, which grows with time. Leaving the block
-    drops it. If one of its objects is dropped, by force or by the lease's id, all of it is lost,
-    and what is left is not extended any more."""
+    """A held lease; leaving the block drops it. Its fencing token is its id, which grows with time.
+    If one of its objects is dropped, the lease is lost and not extended."""
 
     def __init__(
         self,

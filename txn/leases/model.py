@@ -1,7 +1,7 @@
-"""A lease: who has claimed which table or partition, how, and from when until when.
+"""The model of a lease: its owner, object, mode and time.
 
-Times are the database's, in UTC. A claim names a table or a partition; claims conflict as lock
-requests do, a claim on a partition taking the table and the partitions around it as shared.
+Times are the database's, in UTC. Claims conflict as lock requests do: a claim on a partition is a
+shared claim on its table and on the partitions that contain it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from txn.errors import InvalidRequestError, TxnError, annotate
 from txn.locks.requests import LockRequest, Mode, Path, parts_of, path
 
 LeaseType = Literal["s", "x"]
-"""Shared, for readers, and exclusive, for writers."""
+"""`s`: shared, for readers. `x`: exclusive, for writers."""
 
 MAX_OBJECTS = 1_000
 MAX_OBJECT = 2_000
-"""Letters of a path as text: PostgreSQL does not index texts that are much longer."""
+"""The longest path as text (characters): PostgreSQL does not index much longer texts."""
 
 MAX_USER = 255
 LAST_ID = 2**63 - 1
@@ -30,11 +30,9 @@ SHORTEST_S = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """One object of a lease. partition_name: empty for a whole table, else `day=1/hour=2`.
-
-    start_utc stays as it is when the lease is extended. All objects that were grabbed together have
-    the same lease_id, and a lease that was grabbed later has a larger one.
-    """
+    """One object of a lease. partition_name: like `day=1/hour=2`; empty for a whole table.
+    Extending a lease does not change start_utc. All objects of one grab have the same lease_id, and
+    a later grab has a larger one."""
 
     user: str
     lease_id: int
@@ -47,13 +45,11 @@ class Lease:
 
     @property
     def path(self) -> Path:
-        """What is leased."""
         partition = parts_of(self.partition_name) if self.partition_name else ()
         return Path((self.db_name, self.table_name, *partition))
 
     @property
     def request(self) -> LockRequest:
-        """What is leased, and how."""
         return LockRequest(self.path, Mode(self.lease_type.upper()))
 
     def __str__(self) -> str:
@@ -61,27 +57,26 @@ class Lease:
 
 
 Object = str | Path | LockRequest | Lease
-"""A database, a table or a partition; who claimed it, and how, does not matter."""
+"""A database, a table or a partition; the owner and the mode of a lease or request are ignored."""
 
 
 class InvalidArgumentsError(InvalidRequestError):
-    """What was asked for is no claim, or for a time that cannot be. Nothing was written."""
+    """The request is not a valid claim or has an invalid duration. Nothing was written."""
 
 
 class ExceedsMaxLeaseTimeError(InvalidArgumentsError):
-    """The lease would be longer than leases may be: ask for less, or grab another one later."""
+    """The lease would exceed the longest allowed time: ask for less, or grab another one later."""
 
 
 class LeaseNotFoundError(TxnError):
-    """The lease has expired or was dropped, wholly or in part: stop, and write nothing else."""
+    """The lease, or a part of it, has expired or was dropped: stop, and write nothing else."""
 
 
 class LeaseAlreadyExistsError(TxnError):
-    """Others have, or wait for, what was asked for, and still did when the time to wait was over.
-    Nothing is held.
+    """Conflicting leases or requests were still there when the wait ended. Nothing is held.
 
-    lease: the one in the way that ends last. waits: it is not granted yet, but was asked for before
-    us; its end is that of its place in the queue, unless its owner goes on waiting.
+    lease: the one in the way that ends last. waits: that one is not granted yet, but was requested
+    earlier; its end is that of its place in the queue unless its owner keeps waiting.
     """
 
     def __init__(self, lease: Lease, *, waits: bool = False) -> None:
@@ -94,7 +89,7 @@ class LeaseAlreadyExistsError(TxnError):
 
 
 def check_claims(objects: Iterable[LockRequest] | LockRequest) -> tuple[LockRequest, ...]:
-    """Return each object once, in its stronger mode, in the order of the paths."""
+    """Return each object once, in its stronger mode, in path order."""
     modes: dict[Path, Mode] = {}
     for each in _list_objects(objects):
         if not isinstance(each, LockRequest):
@@ -112,12 +107,11 @@ def check_claims(objects: Iterable[LockRequest] | LockRequest) -> tuple[LockRequ
 
 
 def list_paths(objects: Iterable[Object] | Object) -> tuple[Path, ...]:
-    """Return the paths that are meant, each once, in order."""
     return tuple(sorted({_read_path(each) for each in _list_objects(objects)}))
 
 
 def check_seconds(name: str, given: object, longest_s: float, least_s: float = SHORTEST_S) -> float:
-    """Return a time in seconds, finite and within these limits."""
+    """Return a number of seconds as a float; it must be finite and within these limits."""
     is_number = isinstance(given, Real) and not isinstance(given, bool)
     if not (is_number and least_s <= given <= longest_s < math.inf):  # type: ignore[operator]
         raise InvalidArgumentsError(
@@ -127,7 +121,6 @@ def check_seconds(name: str, given: object, longest_s: float, least_s: float = S
 
 
 def check_duration(given: object, longest_s: float) -> timedelta:
-    """Return how long a lease is to be."""
     if isinstance(given, Real) and given > longest_s:  # type: ignore[operator]
         raise ExceedsMaxLeaseTimeError(
             "too long for a lease", duration_s=given, longest_s=longest_s
@@ -136,19 +129,17 @@ def check_duration(given: object, longest_s: float) -> timedelta:
 
 
 def check_lease_id(lease_id: object) -> int:
-    """Return the id of a lease."""
     if type(lease_id) is not int or not 0 < lease_id <= LAST_ID:
         raise InvalidArgumentsError(f"not an id of a lease: lease_id={lease_id!r} limit={LAST_ID}")
     return lease_id
 
 
 def find_tables(objects: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the tables that the objects are or lie in: nothing conflicts across tables."""
+    """Return the tables of the objects: objects of different tables never conflict."""
     return tuple(sorted({Path(each.parts[:2]) for each in objects}))
 
 
 def check_user(user: object) -> str:
-    """Return a user's name if it can be written down."""
     if not isinstance(user, str) or not 0 < len(user) <= MAX_USER or not _is_text(user):
         shown = repr(user)[:40]
         raise InvalidArgumentsError(f"not a name of a user: user={shown} limit={MAX_USER}")
@@ -156,7 +147,7 @@ def check_user(user: object) -> str:
 
 
 def _list_objects(objects: object) -> Iterable[object]:
-    """Return the objects, or the one. Bytes are one object, which is no path."""
+    """Return the objects as an iterable. Bytes are one (invalid) object, not a sequence."""
     is_one = isinstance(objects, (str, bytes, bytearray)) or not isinstance(objects, Iterable)
     return (objects,) if is_one else objects  # type: ignore[return-value]
 
@@ -192,5 +183,5 @@ def _check_path(at: Path) -> None:
 
 
 def _is_text(part: str) -> bool:
-    """Return True if every database can store it."""
+    """Return True if every database can store the text."""
     return "\0" not in part and not any("\ud800" <= letter <= "\udfff" for letter in part)

@@ -1,4 +1,4 @@
-"""Opening the leases of a database, whose tables are created if they are missing."""
+"""Open the leases of a database; missing tables are created."""
 
 from __future__ import annotations
 
@@ -18,16 +18,13 @@ if TYPE_CHECKING:
 VARIABLE = "TXN_LEASES"
 FILE = "leases.sqlite"
 MACHINE = Path("/var/lib/hbase-txn")
-"""A folder that an administrator makes for the leases of all users of a machine."""
+"""An administrator creates this folder for the leases of all users of a machine."""
 
 
 def default_url(environ: Mapping[str, str] = os.environ) -> str:
-    """Return which leases are meant where none are named: those of `TXN_LEASES`; else those of this
-    machine, where an administrator has made the folder for them (docs/leases.md); else those of
-    this user, which keep no other user out.
-
-    InvalidRequestError: the machine has leases, which this user may not write.
-    """
+    """Return the default URL: `TXN_LEASES`, else the machine's leases, else the user's. The machine
+    has leases if an administrator created their folder (docs/leases.md). The user's leases exclude
+    no other user. InvalidRequestError: this user may not write the machine's leases."""
     if found := environ.get(VARIABLE):
         return found
     if not MACHINE.is_dir():
@@ -39,7 +36,7 @@ def default_url(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def user_url(environ: Mapping[str, str] = os.environ) -> str:
-    """Return where leases are that are of this user alone: a file in the user's data folder."""
+    """Return the URL of this user's own leases, a file in the user's data folder."""
     home = Path(environ.get("HOME") or "~", ".local", "share").expanduser()
     return f"sqlite:///{Path(environ.get('XDG_DATA_HOME') or home, 'hbase-txn', FILE)}"
 
@@ -47,9 +44,8 @@ def user_url(environ: Mapping[str, str] = os.environ) -> str:
 def open_leases(url: str | None = None, **details: Any) -> LeaseService:
     """Open the leases in `sqlite:////path` or `postgresql+psycopg://user@host/database`.
 
-    url: else `default_url()`. Unless `TXN_LEASES` is set, or the machine has a place for all,
-    that is for the programs of one user and keeps no other user out.
-    details: max_lease_s (a week unless it is given), place_s, clock, chance.
+    url: by default `default_url()`, which may be for the programs of one user only. details:
+    max_lease_s (default: a week), place_s, clock, rng.
     """
     url = default_url() if url is None else url
     with require_extra("leases"):
@@ -65,7 +61,7 @@ def open_leases(url: str | None = None, **details: Any) -> LeaseService:
 
 
 def parse_url(url: str) -> URL:
-    """Return the parts of a database's URL. An error does not show it: a password may be in it."""
+    """Parse a database URL. Errors do not show it, since it may contain a password."""
     from sqlalchemy import make_url  # noqa: PLC0415
     from sqlalchemy.exc import ArgumentError  # noqa: PLC0415
 

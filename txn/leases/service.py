@@ -1,9 +1,9 @@
-"""Leases in a relational database: grabbed wholly or not at all, for a time by its clock.
+"""Leases in a relational database, granted all or nothing, timed by its clock.
 
-Each decision about an object is made in a turn of its table (see databases.py): read the rows in
-the way, then the clock, then write. Expired rows in the way are removed at once, so that no
-extension can bring them back. A waiting request has rows as well, which keep its place in the
-queue; they expire, as leases do, unless the request renews them.
+Each decision about an object is made under the lock of its table (`take_turn` in databases.py):
+read the conflicting rows, then the clock, then write. Expired rows in the way are removed at once,
+so no extension can revive them. A waiting request has rows too, which keep its place in the queue.
+They expire like leases unless the request renews them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ this = leases.c
 
 
 class _Grab(NamedTuple):
-    """A request for a lease. By its token, an attempt finds what earlier ones wrote."""
+    """A request for a lease. An attempt finds the rows of earlier attempts by the token."""
 
     token: str
     objects: tuple[LockRequest, ...]
@@ -74,16 +74,16 @@ class _Grab(NamedTuple):
         return find_tables([each.path for each in self.objects])
 
     def match_others(self, place: int) -> list[ColumnElement[bool]]:
-        """Match the leases, and the places before this one, that conflict with the request."""
+        """Match conflicting leases, and conflicting requests queued before `place`."""
         is_before = or_(this.granted, this.lease_id < place)
         return [and_(match_conflicts(some), is_before) for some in _split_batches(self.objects)]
 
 
 class LeaseService:
-    """Grants leases. Safe to share between threads, and of use after a fork, too.
+    """Grants leases. Safe to share between threads, and usable after a fork.
 
-    Every call raises StoreError if the database does not answer, after 15 seconds of trying.
-    max_lease_s: from the start of a lease to its end. place_s: how long a waiting request keeps its
+    Every call raises StoreError if the database does not answer within 15 seconds. max_lease_s:
+    longest time from the start of a lease to its end. place_s: how long a waiting request keeps its
     place in the queue without renewing it.
     """
 
@@ -111,11 +111,11 @@ class LeaseService:
         *,
         user: str | None = None,
     ) -> int:
-        """Take all of the objects, which need not exist, or none; return the id of the lease.
+        """Lease all objects, which need not exist, or none; return the id of the lease.
 
-        wait_s: how long to wait for others, first come, first served; LeaseAlreadyExistsError says
-        who is still there. After StoreError nothing is held, or it is given back with the next
-        grab of this service, and ends by itself at the latest.
+        wait_s: how long to wait, first come, first served; after that, LeaseAlreadyExistsError
+        names a conflicting lease. After StoreError the lease may exist: the next grab drops it, or
+        it expires.
         """
         within_ms = round(check_seconds("wait_s", wait_s, WEEK_S, 0) * 1000)
         request = _Grab(
@@ -138,9 +138,9 @@ class LeaseService:
     def list_lease(
         self, objects: Iterable[Object] | Object = (), *, most: int | None = None
     ) -> list[Lease]:
-        """Return the leases of these objects and of all that lies in them, and the exclusive ones
-        of what they lie in; or all if none are named. In the order of the objects. most: no more
-        than so many, whichever they are."""
+        """Return the leases of these objects and of all that they contain, and the exclusive leases
+        of all that contains them. Return all leases if no objects are given. Sorted by object.
+        most: the largest number to return, of any leases."""
         is_live = and_(this.granted, this.end_utc > now())
         wanted = [
             and_(match_overlaps(some), is_live) for some in _split_batches(list_paths(objects))
@@ -162,11 +162,11 @@ class LeaseService:
         objects: Iterable[Object] | Object = (),
         duration_s: float | None = None,
     ) -> datetime:
-        """Let these objects of a lease, or all, end no earlier than a duration from now; return
-        until when all of them are leased. duration_s: that of the grab if none is given.
+        """Extend these objects of a lease, or all; return until when all of them are leased.
 
-        All are those that were granted: a holder that has given one back names the rest.
-        LeaseNotFoundError: one of them is not leased any more, and none was extended.
+        Each then ends `duration_s` from now or later; the default is the duration of the grab. All
+        means all that were granted: a holder that dropped some must name the rest. Raises
+        LeaseNotFoundError, and extends nothing, if one of them is not leased any more.
         """
         wanted = list_paths(objects)
         chosen = _match_lease(lease_id, wanted)
@@ -191,7 +191,7 @@ class LeaseService:
             changed = connection.execute(
                 update(leases).where(chosen, is_shorter).values(end_utc=end)
             )
-            dropped = sum(row.end_utc < end for row in rows) - changed.rowcount  # at this moment
+            dropped = sum(row.end_utc < end for row in rows) - changed.rowcount  # dropped meanwhile
             if dropped:
                 raise _make_not_found(lease_id, wanted, left - dropped, count)
             ends: list[datetime] = [max(row.end_utc, end) for row in rows]
@@ -200,14 +200,15 @@ class LeaseService:
         return self.connections.run(work)
 
     def drop_lease(self, lease_id: int, objects: Iterable[Object] | Object = ()) -> int:
-        """End these objects of a lease, or all; return how many there were, or fewer if the
-        database failed meanwhile. One that has ended already is no error."""
+        """End these objects of a lease, or all; return how many were leased, or fewer if the
+        database failed meanwhile. A lease that has ended is not an error."""
         return self._drop(and_(_match_lease(lease_id, list_paths(objects)), this.end_utc > now()))
 
     def force_drop_lease(self, objects: Iterable[Object] | Object) -> int:
-        """End anybody's leases of these objects and of all that lies in them, or all if none are
-        named; return how many there were. One of what they lie in stays. A Lease stands for its
-        object, which another may have by now: `drop_lease(its.lease_id, its)` ends it alone."""
+        """End the leases of all users on these objects and on all that they contain, or all leases
+        if no objects are given; return how many there were. Leases on containing objects stay. A
+        Lease stands for its object, which another user may hold by now;
+        `drop_lease(its.lease_id, its)` ends only that one."""
         is_live = and_(this.granted, this.end_utc > now())
         wanted = [and_(match_within(some), is_live) for some in _split_batches(list_paths(objects))]
         return self._drop(*(wanted or [is_live]))
@@ -220,16 +221,14 @@ class LeaseService:
         *,
         user: str | None = None,
     ) -> HeldLease:
-        """Grab a lease that extends itself until it is released, lost, or `max_lease_s` old.
-
-        A holder that dies keeps it for duration_s more at most. Raises what `grab_lease` raises,
-        and if it may wait what `extend_lease` raises: then the lease ends by itself.
-        """
+        """Grab a lease that extends itself until it is released, lost, or `max_lease_s` old. If the
+        holder dies, the lease ends within duration_s. Raises the errors of `grab_lease` and, if
+        wait_s > 0, those of `extend_lease`, after which the lease expires."""
         wanted = check_claims(objects)
         began_ms = self._clock.monotonic_ms()
         lease_id = self.grab_lease(wanted, duration_s, wait_s, user=user)
         extend = partial(self.extend_lease, lease_id, duration_s=duration_s)
-        if wait_s > 0:  # it may have begun at any moment of that time
+        if wait_s > 0:  # it may have been granted at any time during the wait
             began_ms = self._clock.monotonic_ms()
             extend()
         return HeldLease(
@@ -244,16 +243,15 @@ class LeaseService:
         )
 
     def remove_expired(self) -> int:
-        """Remove the rows of what has ended; return how many there were. Nobody sees a difference,
-        and grabs do the same now and then."""
+        """Remove expired rows; return how many there were. Grabs also do this now and then."""
         return self._drop(this.end_utc <= now())
 
     def now(self) -> datetime:
-        """Return the time by the database's clock, the only one that counts."""
+        """Return the time by the database's clock, which alone decides."""
         return self.connections.run(_read_now)
 
     def close(self) -> None:
-        """Give the connections back; leases stay."""
+        """Close the connections; leases stay."""
         self.connections.close()
 
     def __enter__(self) -> Self:
@@ -282,12 +280,12 @@ class LeaseService:
             self._clock.sleep_ms(min(RETRYING.pause_ms(tries, self._rng), left_ms))
 
     def _attempt(self, connection: Connection, request: _Grab, *, waits: bool) -> int | Row[Any]:
-        """Return the id of the lease, or the row in the way; then a waiting request has a place."""
+        """Return the lease id or a conflicting row; if it waits, the request then has a place."""
         self.connections.database.take_turn(connection, request.tables)
         is_mine = this.token == request.token
         mine = connection.execute(select(leases).where(is_mine)).first()
         if mine is not None and mine.granted:
-            return int(mine.lease_id)  # by an attempt whose reply was lost
+            return int(mine.lease_id)  # granted by an attempt whose reply was lost
         in_the_way = request.match_others(LAST_ID if mine is None else mine.lease_id)
         found = [row for some in in_the_way for row in _find_latest(connection, some)]
         at = _read_now(connection)
@@ -341,8 +339,7 @@ class LeaseService:
         return number
 
     def _sweep(self) -> None:
-        """Remove what failed grabs may have written. The turn waits for an attempt that is still
-        under way on the server."""
+        """Remove rows of failed grabs. The table lock waits for an attempt that still runs."""
         for token, request in list(self._owed.items()):
             try:
                 self.connections.run(partial(self._remove, request=request), within_ms=0)
@@ -376,7 +373,7 @@ def _read_now(connection: Connection) -> datetime:
 
 
 def _find_latest(connection: Connection, chosen: ColumnElement[bool]) -> Sequence[Row[Any]]:
-    """Return the rows that end last, some of them; if these have ended, all have."""
+    """Return some of the rows that end last; if these have expired, all have."""
     rows = select(leases).where(chosen).order_by(this.end_utc.desc()).limit(MOST_SHOWN)
     return connection.execute(rows).all()
 

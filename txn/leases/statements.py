@@ -1,7 +1,6 @@
 """Statements about leases: SHOW LEASE and DROP FORCE LEASE.
 
-They may stand beside statements about locks, and like those are understood, all of a text, before
-the first of them is run.
+They may be mixed with statements about locks. The whole text is parsed before any statement runs.
 """
 
 from __future__ import annotations
@@ -23,24 +22,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ShowLeases:
-    """Lists the leases on a table or a partition and what lies in it, and the exclusive ones on
-    what it lies in; None: all."""
+    """Lists the leases on an object and all that it contains, and the exclusive leases on what
+    contains it; None: all leases."""
 
     within: Path | None
 
     def run(self, leases: LeaseService) -> list[Lease]:
-        """Return the leases."""
         return leases.list_lease([] if self.within is None else self.within)
 
 
 @dataclass(frozen=True, slots=True)
 class DropLeases:
-    """Drops anybody's leases on a table or a partition and what lies in it; None: all."""
+    """Drops all users' leases on an object and on all that it contains; None: all leases."""
 
     within: Path | None
 
     def run(self, leases: LeaseService) -> int:
-        """Drop them, and return how many there were."""
         return leases.force_drop_lease([] if self.within is None else self.within)
 
 
@@ -50,8 +47,6 @@ Statement = ShowLeases | DropLeases
 def parse_lease_statement(
     sql: str, settings: Mapping[str, str] | None = None, catalog: Catalog | None = None
 ) -> list[Statement | locks.Statement]:
-    """Return the statements of a text, about leases and about locks, or raise InvalidRequestError;
-    USE applies to the rest."""
     return [
         _parse(words, catalog) or locks.parse_words(words, catalog)
         for words in read_statements(sql, settings)

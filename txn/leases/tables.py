@@ -1,8 +1,8 @@
-"""The table of leases, and the conditions that match its rows; the same on all databases.
+"""The table of leases, and conditions that match its rows, for all supported databases.
 
-A row is one object of a lease, or of a request that waits for one. Its key is the number of the
-lease, or of the place in the queue, and the object's path as text. Such texts are ASCII without `/`
-within a part, so what lies in `a/b` is exactly what is at least `a/b/` and less than `a/b0`.
+A row is one object of a lease or of a waiting request. Its key is the number of the lease (or of
+the place in the queue) and the object's path as text. These texts are ASCII without `/` within a
+part, so the objects in `a/b` are exactly those from `a/b/` up to, but not including, `a/b0`.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from txn.locks.requests import LockRequest, Mode, Path
 
 IDS = "txn_lease_ids"
 BATCH = 100
-"""Objects in one statement; SQLite allows expressions only so deep."""
+"""Objects per statement: SQLite limits the depth of expressions."""
 
 
 class Utc(TypeDecorator[datetime]):
-    """An instant, in microseconds; on SQLite a text, in UTC, which sorts as the times do."""
+    """An instant, in microseconds. SQLite stores it as UTC text, which sorts like the times."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -63,8 +63,6 @@ class Utc(TypeDecorator[datetime]):
 
 
 class now(FunctionElement[datetime]):
-    """The database's clock at the moment at which the expression is evaluated."""
-
     type = Utc()
     inherit_cache = True
 
@@ -97,7 +95,7 @@ leases = Table(
     Column("granted", Boolean, nullable=False),
     Column("duration_s", Double, nullable=False),
     Column("token", String(32), nullable=False),
-    # Of how many objects the lease was granted, so that the loss of one is noticed.
+    # The number of objects granted, so that the loss of one is noticed.
     Column("claims", Integer, nullable=False),
     Index("txn_leases_object", "object"),
     Index("txn_leases_end_utc", "end_utc"),
@@ -115,14 +113,14 @@ def _create_ids(_: Table, connection: Connection, **__: Any) -> None:
 
 
 def match_within(objects: Iterable[Path]) -> ColumnElement[bool]:
-    """Match rows of these objects, one at least, and of what lies in them."""
+    """Match the rows of these objects (at least one) and of all that they contain."""
     names = [str(each) for each in objects]
     return or_(leases.c.object.in_(names), *map(_match_inside, names))
 
 
 def match_overlaps(objects: Sequence[Path]) -> ColumnElement[bool]:
-    """Match rows of these objects, one at least, of what lies in them, and exclusive ones of what
-    they lie in: all that could deny one of them to a request."""
+    """Match the rows that could deny one of these objects (at least one) to a request: those of
+    `match_within`, and exclusive ones of the containing objects."""
     return or_(
         match_within(objects),
         _match_exclusive(chain.from_iterable(each.parents for each in objects)),
@@ -130,8 +128,8 @@ def match_overlaps(objects: Sequence[Path]) -> ColumnElement[bool]:
 
 
 def match_conflicts(requests: Sequence[LockRequest]) -> ColumnElement[bool]:
-    """Match rows that conflict with at least one of the requests: exclusive ones of the objects and
-    of what these lie in; for an exclusive request, also all of its object and within it."""
+    """Match rows that conflict with at least one request: exclusive ones of its object and of what
+    contains it; for an exclusive request, all rows of its object and within it."""
     objects = [each.path for each in requests]
     alone = [each.path for each in requests if each.mode is Mode.EXCLUSIVE]
     is_exclusive = _match_exclusive(chain(objects, *(each.parents for each in objects)))

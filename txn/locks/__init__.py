@@ -1,4 +1,4 @@
-"""Shared and exclusive locks on databases, tables and partitions, as Hive has them."""
+"""Shared and exclusive locks on databases, tables and partitions, as in Hive."""
 
 from txn.locks.held import Held, LockLost
 from txn.locks.hive.settings import from_hive

@@ -1,8 +1,8 @@
-"""Locks and leases that are held: a heartbeat shows that the holder lives, and `Held` gives back.
+"""Held locks and leases: the heartbeat that keeps them, and `Held`, which releases them.
 
-A holder that cannot reach the server takes its claim for lost in time: the heartbeat counts the
-claim's duration, on the holder's monotonic clock, from before the last acknowledged renewal was
-sent. So the holder stops before anybody else may take the claim for ended.
+The heartbeat measures a claim's duration on the holder's monotonic clock, from before the last
+acknowledged renewal was sent. A holder that cannot reach the server regards its claim as lost when
+that time is over. So it stops before others may regard the claim as ended.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from txn.repeating import repeat
 from txn.text import name_failure
 
 IN_DURATION = 3
-"""How often a claim is renewed in its duration."""
+"""Renewals per duration of a claim."""
 
 
 class LockLost(TxnError):
-    """What was held is not any more: stop, and write nothing else."""
+    """The claim is no longer held: stop, and write nothing else."""
 
 
 class Heartbeat:
-    """A thread that renews a claim at each third of its duration, until it is stopped or ended.
+    """A thread that renews a claim every third of its duration, until stopped or lost.
 
-    renew: renews once, and returns True; False: the claim has ended; None: it cannot be renewed any
-    more. renewed: called after each renewal. sure_ms: how long after a renewal began the claim
-    certainly lasts.
+    renew: renews once; returns True if renewed, False if the claim has ended, None if it cannot be
+    renewed any more. renewed: called after each renewal. sure_ms: how long the claim certainly
+    lasts, counted from before the renewal was sent.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Heartbeat:
         on_event: Listener = silent,
     ) -> None:
         self.ended = False
-        """The claim is known to have ended."""
+        """True if the claim is known to have ended."""
         self._renew = renew
         self._renewed = renewed
         self._sure_ms = sure_ms
@@ -61,20 +61,17 @@ class Heartbeat:
         )
 
     def start(self) -> None:
-        """Begin to renew the claim."""
         self._thread.start()
 
     @property
     def lost(self) -> bool:
-        """Whether the claim has ended, or may have, for want of contact."""
+        """True if the claim has ended, or may have because the server could not be reached."""
         return self.ended or self._clock.monotonic_ms() >= self._sure_until_ms
 
     def end(self) -> None:
-        """Note that the claim has ended."""
         self.ended = True
 
     def stop(self) -> None:
-        """Renew it no more."""
         self._stopped.set()
         self._thread.join()
 
@@ -90,11 +87,10 @@ class Heartbeat:
 
 
 class Held:
-    """All objects of one request, under locks or a lease. Leaving the block releases them.
+    """All objects of one request, held under locks or a lease. Leaving the block releases them.
 
-    requests: in order, the parents among them. tokens: the fencing token of each object. kind: what
-    errors call it. A forked process may ask about them, and cannot release them: they are its
-    parent's.
+    requests: in path order, with all parents. tokens: the fencing token of each object. kind: used
+    in error messages. A forked process may check them, but only its parent can release them.
     """
 
     def __init__(
@@ -120,13 +116,13 @@ class Held:
 
     @property
     def lost(self) -> bool:
-        """Whether they are lost, or may be, for want of contact; a call that costs nothing. Once it
-        was True it stays so: the holder has stopped. Explicit locks survive the want of contact."""
+        """True if they are lost, or may be because the server could not be reached. Costs no call,
+        and never becomes False again. Explicit locks survive a loss of contact."""
         self._lost = self._lost or self._is_lost()
         return self._lost
 
     def check(self) -> None:
-        """Ask the server; raise LockLost unless they are certainly held at this moment."""
+        """Ask the server; raise LockLost unless they are certainly held now."""
         if self._ending or self.lost:
             raise self._make_error("no longer held")
         try:
@@ -138,7 +134,7 @@ class Held:
             raise self._make_error("no longer held")
 
     def release(self) -> None:
-        """Give them back; a second call changes nothing. After an error that may be tried again."""
+        """Release them; a second call has no effect. After an error, it may be called again."""
         if self._released or self._pid != os.getpid():
             return
         self._ending = True

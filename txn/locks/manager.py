@@ -1,8 +1,8 @@
-"""The lock manager: what is the same wherever locks are kept, over a small backend.
+"""The lock manager: the logic common to all backends, which keep the queues.
 
-A request is for all of its objects or none of them. What is held is lost when its session or its
-lease ends; then the holder is told, and must stop. A fencing token grows with every exclusive
-grant of an object, so that whatever is locked can refuse an owner that lost the lock unawares.
+A request takes all of its objects or none. When its session or lease ends, the holder loses them,
+is informed, and must stop. A fencing token grows with every exclusive grant of an object, so the
+locked resource can reject an owner that lost its lock without noticing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ UNLOCKING = Backoff(first_ms=20, longest_ms=640)
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """One request on its way. name: 32 hexadecimal digits, by which its entries are found again."""
+    """A request under way. name: 32 hexadecimal digits that identify its entries."""
 
     name: str
     owner: Owner
@@ -36,14 +36,12 @@ class Ticket:
 
 
 class Entry(NamedTuple):
-    """A lock in a queue, and the ticket that it belongs to."""
-
     ticket: str
     lock: Lock
 
 
 class Grant(NamedTuple):
-    """What a request was granted. is_lost: costs nothing. are_there: asks the server."""
+    """A granted request. is_lost: makes no call. are_there: asks the server."""
 
     tokens: Mapping[Path, int]
     is_lost: Callable[[], bool]
@@ -52,36 +50,36 @@ class Grant(NamedTuple):
 
 
 class SessionEnded(LockLost):
-    """Others took us for dead while we waited; nothing was held."""
+    """Our session was ended by others while we waited; nothing was held."""
 
 
 class LockAttempt(Protocol):
-    """A request that asks for its objects, until it is granted or gives up."""
+    """A request that asks for its objects until it is granted or gives up."""
 
     def acquire(self, schedule: RetrySchedule) -> Grant | Denial:
-        """Take all objects or none. A denied request keeps its places if the queues are fair."""
+        """Take all objects or none. In fair queues a denied request keeps its places."""
 
     def wait(self, denial: Denial, pause_ms: int, schedule: RetrySchedule) -> None:
-        """Wait for so long, or until the queue moves."""
+        """Wait for the pause, or until the queue moves."""
 
 
 class LockBackend(Protocol):
-    """Where queues are kept, and the session of this process. Safe to share between threads."""
+    """The storage of queues, and the session of this process. Safe to share between threads."""
 
     clock: Clock
     rng: random.Random
     first_poll_ms: int | None
-    """How soon a denied request asks again; None if the backend notifies of changes."""
+    """The first pause before a denied request asks again; None if the backend reports changes."""
 
     on_contact: Callable[[], None]
-    """Called now and then while the backend can be reached, so that what failed is done."""
+    """Called now and then while the backend can be reached, to finish failed work."""
 
     def begin(self, ticket: Ticket, wanted: Sequence[LockRequest]) -> LockAttempt:
-        """Begin a request, in a session that lives."""
+        """Begin a request in a live session."""
 
     def scan(self, within: Path | None) -> Iterator[Entry]:
-        """Yield the entries of an object and of what lies in it, each queue in its order; without
-        those of ended sessions."""
+        """Yield the entries of an object and of all that it contains, each queue in its order,
+        without those of ended sessions."""
 
     def list_locks(self, denial: Denial) -> Sequence[Lock]:
         """Return the locks that deny a request."""
@@ -94,16 +92,18 @@ class LockBackend(Protocol):
         is_unsure: bool = False,
         is_owed: bool = False,
     ) -> None:
-        """Remove a ticket's entries from the queues of these objects. is_unsure: an attempt of the
-        ticket may still be under way, and must not take effect afterwards. is_owed: it is done
-        between two heartbeats, so it must end in a part of the lease."""
+        """Remove a ticket's entries from the queues of these objects.
+
+        is_unsure: an attempt of the ticket may still be under way and must not take effect later.
+        is_owed: the call runs between two heartbeats, so it must take a fraction of the lease.
+        """
 
     def close(self) -> None:
-        """End the session, and with it its locks; explicit ones stay."""
+        """End the session and its locks; explicit locks stay."""
 
 
 class _Owed(NamedTuple):
-    """Entries that are to be removed; see `LockBackend.remove`."""
+    """Entries that must still be removed; see `LockBackend.remove`."""
 
     objects: tuple[Path, ...]
     is_unsure: bool
@@ -129,7 +129,7 @@ class LockManager:
         explicit: bool = False,
         waiting: Waiting | None = None,
     ) -> Held:
-        """Take all of the requests and their parents, or none: LockDenied names who has them."""
+        """Take all of the requests and their parents, or none. LockDenied names the holders."""
         waiting = waiting_or_default(self._waiting if waiting is None else waiting)
         if not isinstance(query, str):
             raise InvalidRequestError(f"a query is text: query={query!r}")
@@ -144,7 +144,6 @@ class LockManager:
             try:
                 grant = self._acquire(attempt, schedule)
             except SessionEnded:
-                # Nothing was held: begin again in a new session, at the end of the queue.
                 if (pause_ms := schedule.next_pause_ms()) is None:
                     raise
                 clock.sleep_ms(pause_ms)
@@ -163,15 +162,15 @@ class LockManager:
                 )
 
     def locks(self, within: str | Path | None = None) -> list[Lock]:
-        """Return held and awaited locks, in the order of the paths and of their arrival; only an
-        object and what lies in it, if one is given."""
+        """Return held and awaited locks in path order, then in order of arrival. within: only an
+        object and all that it contains."""
         found = self._backend.scan(None if within is None else as_path(within))
         return sorted((entry.lock for entry in found), key=lambda lock: lock.request.path)
 
     def release(self, wanted: str | Path, *, force: bool = False) -> int:
-        """Give back explicit locks on exactly this object, of this owner or with `force` of all;
-        return how many there were. Parents that no other object of the same request needs are given
-        back with it; an object that its own request needs stays."""
+        """Release this owner's explicit locks on exactly this object, or with `force` those of all
+        owners; return how many there were. Parents are released too unless another object of the
+        same request needs them. If the object itself is such a parent, it stays."""
         wanted = as_path(wanted)
         entries = list(self._backend.scan(Path(wanted.parts[:1])))
         count = 0
@@ -189,7 +188,6 @@ class LockManager:
         return count
 
     def close(self) -> None:
-        """End the session; what it holds implicitly is given back."""
         self._backend.close()
 
     def __enter__(self) -> Self:
@@ -223,20 +221,19 @@ class LockManager:
         return None
 
     def _sweep(self) -> None:
-        """Remove entries that could not be removed, or that may yet be granted to a request that
-        failed. What cannot be done now is done at the next contact; it ends with the session."""
+        """Remove entries whose removal failed, or that a failed request may still be granted. The
+        rest is retried at the next contact, and ends with the session."""
         for ticket, owed in list(self._owed.items()):
             try:
                 self._backend.remove(ticket, owed.objects, is_unsure=owed.is_unsure, is_owed=True)
             except CorruptRowError:
-                continue  # an odd row keeps no others; a request for its object is told of it
+                continue  # a corrupt row delays no others; requests for its object raise the error
             except TxnError:
                 return
             self._owed.pop(ticket, None)
 
 
 def check_owner_name(name: str | None) -> str:
-    """Return the name of an owner; that of the user, if none is given."""
     if not isinstance(name, str | None):
         raise InvalidRequestError(f"the name of an owner is text: name={name!r}")
     return name or login_name()

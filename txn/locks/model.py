@@ -1,4 +1,4 @@
-"""Locks as users see them: owners, held and awaited locks, denials, and how to wait."""
+"""Locks as users see them: owners, locks, denials and wait policies."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from txn.locks.requests import LockRequest
 from txn.model import check_choice, check_whole
 
 Fairness = Literal["fair", "hive"]
-"""`hive`: a request that is compatible with the holders gets in, and readers starve writers.
-`fair`: readers that come after a waiting writer wait behind it."""
+"""`fair`: readers that come after a waiting writer wait behind it. `hive`: any request compatible
+with the holders is granted, so readers starve writers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The owner of a lock, shown to those that it keeps waiting. query: the statement, if any."""
+    """The owner of a lock, as shown to waiting requests. query: the statement, if any."""
 
     name: str
     host: str
@@ -42,7 +42,7 @@ class Lock:
 
 
 class LockDenied(TxnError):
-    """Others hold what was asked for, and still did after the last retry. Nothing is held."""
+    """The objects were still held by others after the last retry. Nothing is held."""
 
     def __init__(self, wanted: LockRequest, holders: Sequence[Lock]) -> None:
         held = ", ".join(f"{lock.request} by {lock.owner}" for lock in holders)
@@ -55,32 +55,31 @@ class LockDenied(TxnError):
 
 @dataclass(frozen=True, slots=True)
 class LockListing:
-    """Locks as they were at some moment; is_whole: these are all of them."""
+    """The locks at some moment. is_whole: False if there are more."""
 
     locks: tuple[Lock, ...]
     is_whole: bool
 
 
 class LockReader(Protocol):
-    """Lists locks and changes nothing: a session that has stopped is not ended by it."""
+    """Lists locks and changes nothing: it does not end silent sessions."""
 
     def list_first(self, most: int) -> LockListing:
-        """Return held and awaited locks in the order of their paths and of their arrival, no more
-        than so many."""
+        """Return at most `most` held and awaited locks, by path and then by arrival."""
 
     def close(self) -> None:
-        """Release the connection."""
+        """Close the connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """How long and how to wait. Durations in milliseconds; Hive's settings by `from_hive`.
+    """How to wait for locks. `from_hive` reads these from Hive's settings.
 
-    retries: after the first denial. pause_ms: between them, each between half and all of it; Hive's
-    own default is a minute.
-    deadline_ms: for all of it; 0 or less: one try; None: only the retries count.
-    unlock_retries: for a release.
     enabled: False turns locking off.
+    retries: after the first denial.
+    pause_ms: between retries; each pause is between half and all of it. Hive's default is a minute.
+    unlock_retries: for a release.
+    deadline_ms: for the whole wait; 0 or less: one try; None: only the retries count.
     """
 
     enabled: bool = True
@@ -101,14 +100,13 @@ class Waiting:
 
 
 def waiting_or_default(waiting: Waiting | None) -> Waiting:
-    """Return how to wait; as usual if it is None."""
     if not isinstance(waiting, Waiting | None):
         raise InvalidRequestError(f"how to wait is told by a Waiting: waiting={waiting!r}")
     return Waiting() if waiting is None else waiting
 
 
 def login_name() -> str:
-    """Return the name of the user; its number if it has no name, as in a container."""
+    """Return the user's name, or the user id if it has no name, as in a container."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

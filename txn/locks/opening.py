@@ -1,4 +1,4 @@
-"""Opening a lock manager: by its URI, in a store that is open, or on a ZooKeeper."""
+"""Open a lock manager: by its URI, in an open store, or on ZooKeeper."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ OF_STORE, OF_ZOOKEEPER = ("lease_ms", "table"), ("session_ms", "base")
 
 
 def open_manager(uri: str, **details: Any) -> LockManager:
-    """Open a lock manager: `zookeeper://host:port,host:port/base` (options in
-    txn/locks/zookeeper/ensemble.py), or any store that `connect` takes, in whose table `locks` they
-    are then kept.
+    """Open a lock manager at `zookeeper://host:port,host:port/base`, or in the table `locks` of any
+    store that `connect` takes. ZooKeeper's options are in txn/locks/zookeeper/ensemble.py.
 
     details: name (of the owner), waiting, clock, chance; session_ms for ZooKeeper; lease_ms and
-    table for a store. A store opened here is closed with its manager.
+    table for a store. The manager closes a store that was opened here.
     """
     parts = split_uri(uri)
     known = (*OF_ALL, *(OF_ZOOKEEPER if parts.scheme == ZOOKEEPER else OF_STORE))
@@ -47,16 +46,14 @@ def open_manager(uri: str, **details: Any) -> LockManager:
 def open_stored(
     engine: Engine, *, name: str | None = None, waiting: Waiting | None = None, **details: Any
 ) -> LockManager:
-    """Open a lock manager in a table of a store. details: those of `StoredQueues`."""
     return LockManager(StoredQueues(engine, **details), name=name, waiting=waiting)
 
 
 def open_zookeeper(
     hosts: str, *, name: str | None = None, waiting: Waiting | None = None, **details: Any
 ) -> LockManager:
-    """Open a lock manager in a session with ZooKeeper. details: those of `ZooKeeperQueues`."""
     with require_extra("zookeeper", hosts=hosts):
         from txn.locks.zookeeper.queues import ZooKeeperQueues  # noqa: PLC0415
-    check_owner_name(name)  # before there is a session to end
+    check_owner_name(name)  # before a session is opened
     waiting_or_default(waiting)
     return LockManager(ZooKeeperQueues(hosts, **details), name=name, waiting=waiting)

@@ -1,8 +1,8 @@
-"""The queue of requests at an object, wherever it is kept: which requests are denied, and by which.
+"""The queue of requests at an object, for any backend: which requests are denied, and by which.
 
-Requests stand in the order of their arrival. A request that is denied at an object keeps its place
-there and at the objects before it, in the order of paths. So a request that has a place waits for
-none whose place comes earlier, and places cannot deny each other in a circle.
+Requests stand in order of arrival. A denied request keeps its place at the denied object and at the
+objects before it in path order. So a request with a place never waits for one whose place is
+earlier in path order. Hence places cannot deny each other in a cycle.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ class QueueMember(Protocol):
 
     @property
     def mode(self) -> Mode:
-        """The mode that it asks for there."""
+        """The mode that it asks for."""
 
 
 class Denial(NamedTuple):
-    """The first object that a request was denied, and the requests that deny it."""
+    """The first object denied to a request, and the requests that deny it."""
 
     wanted: LockRequest
     blockers: tuple[Any, ...]
 
     def keeps(self, at: Path) -> bool:
-        """Whether the denied request keeps its place at an object, where queues are fair."""
+        """Return True if, in fair queues, the denied request keeps its place at an object."""
         return at <= self.wanted.path
 
 
 def find_denial(
     queues: Mapping[Path, Iterable[QueueMember]], ticket: str, wanted: Sequence[LockRequest]
 ) -> Denial | None:
-    """Return the first object that others keep from a ticket: those before it in the queue, and all
-    of them if it is not in it."""
+    """Return the first object that other requests deny to a ticket: those before it in the queue,
+    or all if it is not in the queue."""
     for request in wanted:
         blockers = []
         for each in queues[request.path]:
@@ -57,8 +57,8 @@ def find_denial(
 
 
 def list_blockers(queue: Sequence[Lock], index: int) -> list[Lock]:
-    """Return the locks in an object's queue that keep this one waiting: incompatible holders, and
-    incompatible requests before it. None, if it is held."""
+    """Return the locks that keep this one waiting: incompatible holders, and incompatible requests
+    before it. A held lock has none."""
     waiting = queue[index]
     return [
         each
@@ -72,9 +72,8 @@ def list_blockers(queue: Sequence[Lock], index: int) -> list[Lock]:
 class RetrySchedule:
     """The retries of one denied request: their number, jittered pauses, and the deadline.
 
-    first_poll_ms: for a backend that does not notify of changes. The request then polls, soon and
-    then less and less often. Polls divide the pause before the first retry, and again that after
-    each change in the queue.
+    first_poll_ms: for a backend that does not report changes. The request then polls, soon and then
+    less often. Polls divide the pause before the first retry, and after each change in the queue.
     """
 
     def __init__(
@@ -94,16 +93,14 @@ class RetrySchedule:
 
     @property
     def left_ms(self) -> int | None:
-        """How long it is until the deadline; None if there is none."""
         return None if self._due_ms is None else self._due_ms - self._clock.monotonic_ms()
 
     @property
     def is_over(self) -> bool:
-        """Whether the deadline has come."""
         return self.left_ms is not None and self.left_ms <= 0
 
     def next_pause_ms(self) -> int | None:
-        """Return how long to wait before the next try, or None if there is none."""
+        """Return how long to wait before the next try, or None to give up."""
         if self._left == 0 or self.is_over:
             return None
         pause_ms = self._next_poll_ms() or self._next_retry_ms()
@@ -111,17 +108,16 @@ class RetrySchedule:
         return pause_ms if left_ms is None else min(pause_ms, max(1, left_ms))
 
     def note_wake(self) -> None:
-        """Do not count the last retry, since its pause was cut short: a request that is woken at
-        each step forward in a queue has no less time than one that sleeps through them."""
+        """Do not count the last retry, since its pause was cut short. Otherwise a request that is
+        woken at each step in the queue would have less time than one that sleeps through them."""
         if self._clock.monotonic_ms() < self._woken_until_ms:
             self._left += 1
 
     def note_move(self) -> None:
-        """Poll soon again: the queue has changed, and may go on changing."""
+        """Poll soon again: the queue has changed and may change again."""
         self._poll_ms = self._first_poll_ms
 
     def _next_poll_ms(self) -> int:
-        """Return the pause before a poll that is no retry, or 0."""
         poll_ms = self._add_jitter(self._poll_ms)
         if self._polled_ms + self._poll_ms >= self.waiting.pause_ms:
             return 0
@@ -130,7 +126,6 @@ class RetrySchedule:
         return poll_ms
 
     def _next_retry_ms(self) -> int:
-        """Return the rest of the pause before a retry."""
         self._left -= 1
         polled_ms, self._polled_ms = self._polled_ms, 0
         self._poll_ms = self.waiting.pause_ms

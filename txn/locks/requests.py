@@ -1,11 +1,10 @@
-"""Lock requests: paths in a hierarchy, two modes, and the order in which requests are taken.
+"""Lock requests: paths in a hierarchy, two modes, and the order in which locks are taken.
 
-Shared goes with shared and with nothing else. A lock on an object takes each of its parents as
-shared, and all objects of a request are taken in the order of their paths; so no two requests can
-wait for each other in a circle.
+Shared is compatible only with shared. A lock on an object takes each of its parents as shared. The
+objects of a request are taken in path order, so requests cannot wait for each other in a cycle.
 
-Hive's names are the same in upper and lower case: those of databases, tables and partition columns
-are kept in lower case, wherever a path comes from. The values of partitions are kept as they are.
+Hive's names are case-insensitive: names of databases, tables and partition columns are stored in
+lower case. Partition values keep their case.
 """
 
 from __future__ import annotations
@@ -17,27 +16,23 @@ from urllib.parse import quote, unquote
 
 from txn.errors import InvalidRequestError
 
-NAMES = 2  # the parts that are the name of a database and of a table
+NAMES = 2  # the names of the database and the table
 MAX_PARTS = 32
 MAX_PART = 255
 SAFE = "=-_.+ "
 
 
 class Mode(Enum):
-    """How an object is locked."""
-
     SHARED = "S"
     EXCLUSIVE = "X"
 
     def allows(self, other: Mode) -> bool:
-        """Whether two holders may have the same object in these modes."""
         return self is other is Mode.SHARED
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Path:
-    """An object: `database/table/part=1/part=2`, from the outermost part inwards. Names in it are
-    in lower case, however they were given."""
+    """An object: `database/table/part=1/part=2`, outermost first, its names in lower case."""
 
     parts: tuple[str, ...]
 
@@ -57,39 +52,36 @@ class Path:
 
     @property
     def parents(self) -> tuple[Path, ...]:
-        """The objects that this one lies in, outermost first."""
         return tuple(Path(self.parts[:count]) for count in range(1, len(self.parts)))
 
     def __str__(self) -> str:
-        """The path as text, a `/` within a part as %2F."""
+        """Return the path as text; a `/` within a part becomes %2F."""
         return text_of(self.parts)
 
 
 def path(text: str) -> Path:
-    """Return the path that a text names."""
     if not isinstance(text, str):
         raise InvalidRequestError(f"not the text of a path: {text!r}")
     return Path(parts_of(text))
 
 
 def as_path(given: str | Path) -> Path:
-    """Return a path that is given as such or as text."""
     return given if isinstance(given, Path) else path(given)
 
 
 def text_of(parts: Iterable[str]) -> str:
-    """Return some parts of a path as text, a `/` within one as %2F."""
+    """Return parts of a path as text; a `/` within a part becomes %2F."""
     return "/".join(quote(part, safe=SAFE) for part in parts)
 
 
 def parts_of(text: str) -> tuple[str, ...]:
-    """Return the parts that a text names, as they are written there."""
+    """Return the parts in a text, with their case unchanged."""
     return tuple(unquote(part) for part in text.split("/"))
 
 
 def lower_names(parts: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the parts of a path with its names in lower case: of the database, the table and the
-    columns of `column=value`. A part below a table that has no `=` is a value."""
+    """Return the parts with names in lower case: the database, the table, and each `column` of
+    `column=value`. Below the table, a part without `=` is a value."""
     columns = (part.partition("=") for part in parts[NAMES:])
     below = (column.lower() + sign + value if sign else column for column, sign, value in columns)
     return (*map(str.lower, parts[:NAMES]), *below)
@@ -97,8 +89,6 @@ def lower_names(parts: tuple[str, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, order=True)
 class LockRequest:
-    """An object that somebody wants, and how."""
-
     path: Path
     mode: Mode
 
@@ -113,21 +103,18 @@ class LockRequest:
 
 
 def shared(text: str | Path) -> LockRequest:
-    """Return a request for an object together with others who read it.
-
-    Others may still change what lies in it: a reader of a table's partitions locks each of them.
-    """
+    """Return a request for an object that other readers may share. Others may still change what the
+    object contains: to read a table's partitions, lock each of them."""
     return LockRequest(as_path(text), Mode.SHARED)
 
 
 def exclusive(text: str | Path) -> LockRequest:
-    """Return a request for an object alone."""
     return LockRequest(as_path(text), Mode.EXCLUSIVE)
 
 
 def in_order(requests: Iterable[LockRequest] | LockRequest) -> tuple[LockRequest, ...]:
-    """Return all that the requests ask for: each object once, in its stronger mode, every parent
-    shared at least, in the order of the paths."""
+    """Return all locks that the requests need, in path order: each object once in its stronger
+    mode, and every parent at least as shared."""
     modes: dict[Path, Mode] = {}
     for request in _each(requests):
         for parent in request.path.parents:
@@ -138,7 +125,6 @@ def in_order(requests: Iterable[LockRequest] | LockRequest) -> tuple[LockRequest
 
 
 def _each(requests: Iterable[LockRequest] | LockRequest) -> Iterator[LockRequest]:
-    """Yield the requests; one alone is taken as well."""
     found = (requests,) if isinstance(requests, LockRequest | str) else requests
     if not isinstance(found, Iterable):
         raise InvalidRequestError(f"requests are a list: given={requests!r}")
@@ -151,7 +137,6 @@ def _each(requests: Iterable[LockRequest] | LockRequest) -> Iterator[LockRequest
 
 
 def _is_unicode(part: str) -> bool:
-    """Return True if the text can be encoded."""
     try:
         part.encode()
     except UnicodeEncodeError:

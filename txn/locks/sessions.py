@@ -1,6 +1,6 @@
-"""A lock session in a store: a row that its owner changes with each heartbeat.
+"""Lock sessions in a store: rows that their owners change with each heartbeat.
 
-An observer that finds it unchanged for a whole lease, by a clock of its own, deletes it.
+An observer deletes a row that stays unchanged for a whole lease, by the observer's own clock.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FAMILY, COLUMN = "s", "heartbeat"
 
 
 class Session:
-    """A row that says that its owner lives, and the heartbeat that keeps saying so."""
+    """A row that shows that its owner lives, and the heartbeat that updates it."""
 
     def __init__(
         self, engine: Engine, key: Key, lease_ms: int, clock: Clock, renewed: Callable[[], None]
@@ -53,12 +53,11 @@ class Session:
 
     @property
     def name(self) -> str:
-        """The name that entries know it by."""
         return self.key.row.decode()
 
     def end(self) -> None:
-        """Delete the row: all that the session holds is free; at the end of its lease, if the store
-        cannot be reached."""
+        """Delete the row, which frees all that the session holds. If the store cannot be reached,
+        that happens when the lease ends."""
         self.heartbeat.end()
         self.heartbeat.stop()
         with suppress(TxnError):
@@ -77,7 +76,7 @@ class Session:
 
 
 class Sessions:
-    """The sessions of a process, and what it has seen of others'."""
+    """The sessions of this process, and its observations of others."""
 
     def __init__(
         self, engine: Engine, table: str, lease_ms: int, clock: Clock, rng: Random
@@ -93,7 +92,7 @@ class Sessions:
         self._seen: dict[str, tuple[bytes, int]] = {}
 
     def open(self, renewed: Callable[[], None]) -> Session:
-        """Return our session, a new one if there is none that lives."""
+        """Return our live session, or open a new one."""
         with self._guard:
             if self._closed:
                 raise StoreClosedError("the lock manager was closed")
@@ -104,7 +103,6 @@ class Sessions:
             return self._own[-1]
 
     def close(self) -> None:
-        """End our sessions; there will be no other."""
         with self._guard:
             self._closed = True
             own, self._own = self._own, []
@@ -112,7 +110,7 @@ class Sessions:
             session.end()
 
     def find_dead(self, names: Collection[str]) -> set[str]:
-        """Return those that have ended; end those that have been silent for their lease."""
+        """Return the sessions that have ended; end those that were silent for their whole lease."""
         keys = {name: make_session_key(name, self._table) for name in names}
         cells = self._engine.read(list(keys.values())) if keys else {}
         now_ms = self._clock.monotonic_ms()
@@ -135,12 +133,12 @@ class Sessions:
         try:
             self._engine.commit([Delete(key)], [Exact(key, cell.value)])
         except AbortedError:
-            return False  # it lives, or somebody else is at it
+            return False  # it lives, or another observer is ending it
         return True
 
 
 def make_session_key(name: str, table: str | bytes) -> Key:
-    """Return the cell that a session changes to show that it lives."""
+    """Return the cell that a session changes with each heartbeat."""
     return Key(name, FAMILY, COLUMN, table)
 
 

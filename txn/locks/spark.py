@@ -1,8 +1,8 @@
-"""Statements of Apache Spark under the locks that they need, and jobs under locks or a lease.
+"""Run Apache Spark's statements under the locks they need, and jobs under locks or a lease.
 
-The locks that a statement needs are determined before they are held, and again once they are: a
-table that changed in between is locked anew. While the statement runs, a thread watches the locks.
-If they are lost, it cancels the statement's jobs, and LockLost is raised whatever came of them.
+The locks of a statement are determined before they are taken and again afterwards; if a table
+changed in between, they are taken again. While the statement runs, a thread watches the locks. If
+they are lost, it cancels the statement's jobs, and LockLost is raised whatever their result.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ MOST_TRIES = 5
 WATCH_S = 0.2
 INTERRUPT = "spark.job.interruptOnCancel"
 TABLES = frozenset({"MANAGED", "EXTERNAL", "MATERIALIZED_VIEW", "STREAMING_TABLE"})
-# Settings with which strings and names mean what we do not know, and the sign of a statement that
-# they matter for.
+# Settings that change the meaning of strings and names in ways we do not model, and the sign that
+# makes a statement depend on them (empty: every statement).
 MEANINGS = {
     "spark.sql.parser.escapedStringLiterals": "\\",
     "spark.sql.ansi.doubleQuotedIdentifiers": '"',
     "spark.sql.caseSensitive": "",
     "spark.sql.path.enabled": "",
 }
-# Statements that name tables and read none.
+# Statements that name tables but do not read them.
 READS_NOTHING = NOTHING | {"EXPLAIN", "UNCACHE"}
 _RELATION = re.compile(r"'UnresolvedRelation \[([^\]]*)\]")
 _COMMON = re.compile(r"\bCTE \[([^\]]*)\]")
@@ -65,10 +65,10 @@ _SETS = re.compile(r"\bset\b", re.IGNORECASE)
 
 
 class SessionCatalog:
-    """The tables and views that a Spark session knows, read anew each time."""
+    """The tables and views of a Spark session, read again at each call."""
 
     def __init__(self, spark: SparkSession, databases: Iterable[str] = ()) -> None:
-        """databases: those of names without one; else the session's own."""
+        """databases: those of unqualified names; by default the session's current one."""
         self._spark = spark
         self._databases = frozenset(databases) or {spark.catalog.currentDatabase().lower()}
         self._made: set[str] | None = None
@@ -102,13 +102,13 @@ class SessionCatalog:
     def _view(self, name: Path) -> Table:
         rows = self._spark.sql(f"DESCRIBE TABLE EXTENDED {quoted(name)}").collect()
         facts = {row[0]: row[1] for row in rows}
-        # Where Hive made the view, the names in it are whole and its database is not told.
+        # If Hive made the view, its names are qualified and its database is not recorded.
         namespace = facts.get("View Catalog and Namespace", name.parts[0]).rpartition(".")[2]
         query = bind_values(facts["View Text"])
         return Table(query=query, database=namespace.strip("`").lower())
 
     def _refuse_temporary(self, name: Path) -> None:
-        """A temporary view may be of anything: its name says nothing about what it reads."""
+        """Refuse a temporary view: its name does not determine what it reads."""
         for each in self._names(name):
             if self._spark.catalog.tableExists(each) and (
                 self._spark.catalog.getTable(each).isTemporary
@@ -127,22 +127,22 @@ class SessionCatalog:
         return found
 
     def _made_functions(self) -> set[str]:
-        """Return the functions that the session has made outside of databases; they hide others."""
+        """Return the session's own functions outside of databases; they hide built-in ones."""
         if self._made is None:
             rows = self._spark.sql("SHOW USER FUNCTIONS").collect()
             self._made = {str(row[0]).lower() for row in rows}
         return self._made
 
     def _names(self, name: Path) -> list[str]:
-        """Return what a name may stand for in the session, in Spark's spelling: also for something
-        temporary, if a statement may have left out the database."""
+        """Return what a name may stand for, quoted for Spark: also a temporary object, if the
+        statement may have left out the database."""
         is_bare = name.parts[0] in self._databases
         return [quoted(name), *([quoted(Path(name.parts[-1:]))] if is_bare else [])]
 
 
 def _read_function(function: Function) -> list[Table]:
-    """Return what a function reads, and the defaults of its parameters. One of Java or Python reads
-    no table; what one of SQL does is in its description."""
+    """Return what a function reads, and its parameters' defaults. Functions in Java or Python read
+    no table; the description of an SQL function contains its body."""
     if not str(function.className).startswith("sqlFunction"):
         return [Table()]
     try:
@@ -159,13 +159,12 @@ def _read_function(function: Function) -> list[Table]:
 
 
 def quoted(name: Path) -> str:
-    """Return the name of a table as Spark takes it."""
     return ".".join(f"`{part.replace('`', '``')}`" for part in name.parts)
 
 
 def session_requests(spark: SparkSession, sql: str, args: Args | None = None) -> list[LockRequest]:
-    """Return what to lock while a statement runs in this session, with its variables replaced as
-    the session replaces them. args: values of markers, as `spark.sql` takes them."""
+    """Return the locks that a statement needs in this session, after variable substitution. args:
+    values of parameter markers, as in `spark.sql`."""
     text = replace_variables(spark, sql)
     _check_session(spark, text)
     text = bind_values(text, args)
@@ -181,14 +180,14 @@ def session_requests(spark: SparkSession, sql: str, args: Args | None = None) ->
 
 
 def _check_parsed(spark: SparkSession, statement: str, locked: set[str]) -> None:
-    """Refuse a statement in which Spark's own parser finds a table that would not be locked."""
+    """Refuse a statement in which Spark's parser finds a table that would not be locked."""
     session = getattr(spark, "_jsparkSession", None)
-    if session is None:  # over Spark Connect there is no parser to ask
+    if session is None:  # Spark Connect offers no parser
         return
     try:
         tree = session.sessionState().sqlParser().parsePlan(statement).treeString()
     except PySparkException:
-        return  # Hive's alone: Spark does not run it
+        return  # a statement of Hive only: Spark does not run it
     common = {name for names in _COMMON.findall(tree) for name in names.lower().split(", ")}
     for name in _RELATION.findall(tree):
         *_, table = name.lower().split(", ")
@@ -197,8 +196,7 @@ def _check_parsed(spark: SparkSession, statement: str, locked: set[str]) -> None
 
 
 def replace_variables(spark: SparkSession, sql: str) -> str:
-    """Return a text with its variables, `${x}`, replaced by this session. Over Spark Connect it
-    stays as it is."""
+    """Replace variables, `${x}`, as this session does; over Spark Connect, replace none."""
     session = getattr(spark, "_jsparkSession", None)
     if session is None or "${" not in sql:
         return sql
@@ -216,7 +214,6 @@ def replace_variables(spark: SparkSession, sql: str) -> str:
 
 
 def _check_session(spark: SparkSession, sql: str) -> None:
-    """Refuse what a session may be set to that gives statements another meaning."""
     catalog = spark.catalog.currentCatalog()
     if catalog not in SESSION_CATALOGS:
         raise InvalidRequestError("only the session's own catalogue is known", catalog=catalog)
@@ -233,14 +230,14 @@ def locked_sql(
     *,
     waiting: Waiting | None = None,
 ) -> list[Row]:
-    """Run a statement under its locks and return its rows; a query is run, not only planned.
+    """Run a statement under its locks and return its rows; a query is executed, not only planned.
 
-    args: values of markers, as `spark.sql` takes them; write data frames in as views or tables.
-    waiting: how to wait for them; else as the session's Hive settings say (`hive.lock.numretries`
-    and so on). Raises LockDenied with nothing done, and LockLost if the locks were lost before the
-    end: then the statement's jobs were cancelled, and what it wrote must be examined.
+    args: values of parameter markers, as in `spark.sql`; data frames must be views or tables.
+    waiting: how to wait; by default as the session's Hive settings say (`hive.lock.numretries`
+    etc.). Raises LockDenied with nothing done. Raises LockLost if the locks were lost before the
+    end: then the statement's jobs were cancelled, and what they wrote must be examined.
     """
-    text = replace_variables(spark, sql)  # what is run is what was examined
+    text = replace_variables(spark, sql)  # run exactly what was analysed
     with locked(spark, manager, text, args, waiting=waiting):
         return spark.sql(text, args).collect()  # type: ignore[arg-type]
 
@@ -254,8 +251,8 @@ def locked(
     *,
     waiting: Waiting | None = None,
 ) -> Iterator[Held]:
-    """Hold, within the block, the locks that one or more statements need; jobs that the block's
-    thread starts are cancelled if the locks are lost. args: values of markers."""
+    """Hold the locks of one or more statements within the block. If they are lost, jobs that the
+    block's thread started are cancelled. args: values of parameter markers."""
     wanted = partial(session_requests, spark, sql, args)
     with (
         _hold(manager, sql, wanted, waiting or _read_waiting(spark)) as held,
@@ -266,15 +263,15 @@ def locked(
 
 @contextmanager
 def watched(spark: SparkSession, held: Held) -> Iterator[None]:
-    """Run a block's jobs under what is held, locks or a lease: if it is lost, the jobs that the
-    block's thread starts are cancelled, and LockLost is raised whatever came of them."""
+    """Run the block's jobs under held locks or a lease. If they are lost, jobs that the block's
+    thread started are cancelled, and LockLost is raised whatever their result."""
     _refresh(spark, held)
     context = spark.sparkContext
     tag = f"txn-locks-{uuid.uuid4().hex}"
     done = threading.Event()
 
     def cancel_if_lost() -> None:
-        if held.lost:  # again and again: a statement may start one job after another
+        if held.lost:  # repeatedly: a statement may start several jobs
             context.cancelJobsWithTag(tag)
 
     work = ("check locks", cancel_if_lost, done, WATCH_S)
@@ -323,7 +320,7 @@ def _read_waiting(spark: SparkSession) -> Waiting:
 
 
 def _refresh(spark: SparkSession, held: Held) -> None:
-    """Forget which files there were before the locks were held: Spark keeps such lists."""
+    """Refresh Spark's cached file lists, which may be older than the locks."""
     for table in {request.path.parts[:2] for request in held.requests}:
         if len(table) == 2 and spark.catalog.tableExists(quoted(Path(table))):
             spark.catalog.refreshTable(quoted(Path(table)))

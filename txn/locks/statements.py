@@ -1,7 +1,7 @@
 """Statements about locks: SHOW LOCKS, EXPLAIN LOCKS, LOCK and UNLOCK.
 
-All of a text is understood before the first of its statements is run. Locks that are taken by
-statement are explicit: they stay until they are given back, whatever becomes of their owner.
+The whole text is parsed before any statement runs. Locks taken by statement are explicit: they stay
+until they are released, even after their owner has ended.
 """
 
 from __future__ import annotations
@@ -22,33 +22,29 @@ from txn.locks.requests import LockRequest, Path, in_order
 
 @dataclass(frozen=True, slots=True)
 class ShowLocks:
-    """Lists the locks on an object and on what lies in it; extended: also those that wait."""
+    """Lists the locks on an object and on all that it contains. extended: also waiting requests."""
 
     within: Path | None
     extended: bool
 
     def run(self, manager: LockManager) -> list[Lock]:
-        """Return the locks."""
         return [lock for lock in manager.locks(self.within) if self.extended or lock.granted]
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainLocks:
-    """The locks that a statement needs, with all of their parents."""
-
     requests: tuple[LockRequest, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TakeLock:
-    """Takes an explicit lock. settings: Hive's, as they are where the statement stands."""
+    """Takes an explicit lock. settings: Hive's, as of this statement."""
 
     request: LockRequest
     statement: str
     settings: tuple[tuple[str, str], ...] = ()
 
     def run(self, manager: LockManager, waiting: Waiting) -> tuple[LockRequest, ...]:
-        """Take it with its parents, and return these as well."""
         waiting = from_hive(dict(self.settings), waiting)
         if not waiting.enabled:
             raise InvalidRequestError("locking is turned off", statement=self.statement)
@@ -59,8 +55,6 @@ class TakeLock:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseLocks:
-    """Gives back the explicit locks on an object."""
-
     path: Path
 
 
@@ -70,16 +64,15 @@ Statement = ShowLocks | ExplainLocks | TakeLock | ReleaseLocks
 def parse_lock_statement(
     sql: str, settings: Mapping[str, str] | None = None, catalog: Catalog | None = None
 ) -> list[Statement]:
-    """Return the statements of a text, or raise InvalidRequestError; USE and SET apply to the rest,
-    and are not among them."""
+    """Return the statements of a text. USE and SET apply to the rest, and are left out."""
     return [parse_words(words, catalog) for words in read_statements(sql, settings)]
 
 
 def explain_statements(
     sql: str, settings: Mapping[str, str] | None = None, catalog: Catalog | None = None
 ) -> tuple[LockRequest, ...]:
-    """Return all that is taken for the statements of a text, in order: what `requests` returns,
-    with every parent. EXPLAIN LOCKS before a statement changes nothing."""
+    """Return all locks for the statements of a text, in order: those of `requests`, with every
+    parent. EXPLAIN LOCKS before a statement is ignored."""
     found: list[LockRequest] = []
     for words in read_statements(sql, settings):
         while words.accept("EXPLAIN", "LOCKS"):
@@ -90,7 +83,6 @@ def explain_statements(
 
 
 def parse_words(words: WordReader, catalog: Catalog | None) -> Statement:
-    """Return the statement that these words are, or raise InvalidRequestError."""
     if words.accept("SHOW", "LOCKS"):
         return _show(words, catalog)
     if words.accept("EXPLAIN", "LOCKS"):

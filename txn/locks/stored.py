@@ -1,9 +1,8 @@
-"""Locks in rows of any store, for those who run no ZooKeeper: changed by our own transactions.
+"""Locks in the rows of any store, without ZooKeeper, changed by our own transactions.
 
-An object's row keeps its queue: the requests that hold it, and those that wait in a place. A
-request is one transaction over all of its objects, so it is granted wholly or not at all. An owner
-of implicit locks has a session (sessions.py). A session that has ended is deleted, and nobody's
-entries outlive it.
+An object's row contains its queue: granted requests, and waiting requests that keep a place. A
+request is one transaction over all of its objects, so it is granted wholly or not at all. The owner
+of implicit locks has a session (sessions.py). Entries of ended sessions do not count.
 
 row     = {"token": the last fencing token, "queue": [request, ..]}     JSON
 """
@@ -35,13 +34,13 @@ from txn.spans import Span
 
 TABLE = "locks"
 OBJECTS, COLUMN = "o", "queue"
-"""Where an object's row keeps its queue."""
+"""The cell of an object's queue."""
 
 TRY_WITHIN_MS = 30_000
 SWEEPS_IN_LEASE = 6
 FIRST_POLL_MS = 5
 MOST_OBJECTS = 20_000
-"""Rows that are listed at most: an object keeps its row, with its token, when nobody waits."""
+"""Most rows that are listed: an object keeps its row, with its token, when its queue is empty."""
 
 
 # ------------------------------------------------------------------------------ rows of queues
@@ -49,8 +48,7 @@ MOST_OBJECTS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class QueuedRequest:
-    """One request in an object's queue; granted, or a place that others wait behind. session: None
-    if the lock survives it."""
+    """One request in a queue, granted or waiting. session: None if the lock survives it."""
 
     ticket: str
     mode: Mode
@@ -63,34 +61,30 @@ class QueuedRequest:
     token: int
 
     def as_lock(self, at: Path) -> Lock:
-        """Return the request as others see it."""
         owner, is_explicit = Owner(self.owner, self.host, self.query), self.session is None
         request = LockRequest(at, self.mode)
         return Lock(request, owner, self.since_ms, self.granted, is_explicit, self.token)
 
 
 class Queue(NamedTuple):
-    """An object's row: the last fencing token, and its requests in the order of arrival."""
+    """An object's row: the last fencing token, and its requests in order of arrival."""
 
     token: int = 0
     requests: tuple[QueuedRequest, ...] = ()
 
     def has(self, ticket: str) -> bool:
-        """Whether the ticket is in the queue."""
         return any(each.ticket == ticket for each in self.requests)
 
     def without(self, tickets: Collection[str]) -> Queue:
-        """Return the queue without these tickets."""
         return Queue(self.token, tuple(e for e in self.requests if e.ticket not in tickets))
 
     def encode(self) -> bytes:
-        """Return what the row keeps."""
         queue = [asdict(each) | {"mode": each.mode.value} for each in self.requests]
         return json.dumps({"token": self.token, "queue": queue}).encode()
 
     @classmethod
     def decode(cls, row: bytes, value: bytes | None) -> Queue:
-        """Return the queue that the row of an object keeps; an absent one has an empty queue."""
+        """Return the queue in an object's row; it is empty if the row is absent."""
         if value is None:
             return Queue()
         try:
@@ -102,7 +96,6 @@ class Queue(NamedTuple):
 
 
 def _decode_path(row: bytes) -> Path:
-    """Return the object whose row it is."""
     try:
         return path(row.decode())
     except ValueError as error:
@@ -113,7 +106,7 @@ def _decode_path(row: bytes) -> Path:
 
 
 class StoredQueues:
-    """The queues in one table of a store. `owns_engine`: the engine is closed with them."""
+    """The queues in one table of a store. owns_engine: close the engine with them."""
 
     first_poll_ms: int | None = FIRST_POLL_MS
 
@@ -139,12 +132,10 @@ class StoredQueues:
         engine.ensure_table(table, [OBJECTS, FAMILY])
 
     def begin(self, ticket: Ticket, wanted: Sequence[LockRequest]) -> _Attempt:
-        """Begin a request, in a session that lives if it wants anything."""
         session = self.sessions.open(self.on_contact) if wanted else None
         return _Attempt(self, ticket, wanted, session)
 
     def scan(self, within: Path | None) -> Iterator[Entry]:
-        """Yield the entries of an object and of what lies in it, in the order of the paths."""
         prefix = None if within is None else str(within)
         queues: dict[Path, Queue] = {}
         for row in self.engine.scan(self._table, prefix=prefix, columns=[(OBJECTS, COLUMN)]):
@@ -158,7 +149,6 @@ class StoredQueues:
                     yield Entry(each.ticket, each.as_lock(at))
 
     def list_locks(self, denial: Denial) -> list[Lock]:
-        """Return the locks that deny a request."""
         return [each.as_lock(denial.wanted.path) for each in denial.blockers]
 
     def remove(
@@ -169,8 +159,8 @@ class StoredQueues:
         is_unsure: bool = False,
         is_owed: bool = False,
     ) -> None:
-        """Remove a ticket's entries. If a transaction of its may be under way, every queue is
-        written, which settles that one before, or makes it fail."""
+        """Remove a ticket's entries. If one of its transactions may be under way, write every
+        queue: that transaction has then committed before, or fails."""
 
         def work(t: OptimisticTransaction) -> None:
             for at, queue in self.read(t, objects).items():
@@ -181,23 +171,19 @@ class StoredQueues:
         self.engine.run(work, deadline_ms=deadline_ms)
 
     def close(self) -> None:
-        """End the sessions; what they hold implicitly is given back."""
         self.sessions.close()
         if self._owns_engine:
             self.engine.close()
 
     def key(self, at: Path) -> Key:
-        """Return the cell of an object's queue."""
         return Key(str(at), OBJECTS, COLUMN, self._table)
 
     def read(self, t: OptimisticTransaction, objects: Collection[Path]) -> dict[Path, Queue]:
-        """Return the queues of these objects."""
         keys = {at: self.key(at) for at in objects}
         values = t.get_many(list(keys.values()))
         return {at: Queue.decode(key.row, values[key]) for at, key in keys.items()}
 
     def read_alive(self, t: OptimisticTransaction, objects: Collection[Path]) -> dict[Path, Queue]:
-        """Return the queues without the requests of sessions that have ended."""
         queues = self.read(t, objects)
         dead = self._find_dead(queues.values())
         gone = {e.ticket for queue in queues.values() for e in queue.requests if e.session in dead}
@@ -209,8 +195,6 @@ class StoredQueues:
 
 
 class _Attempt:
-    """A request of one session."""
-
     def __init__(
         self,
         queues: StoredQueues,
@@ -225,8 +209,7 @@ class _Attempt:
         self._session = session
 
     def acquire(self, schedule: RetrySchedule) -> Grant | Denial:
-        """Take all objects or none, in one transaction. What others undo by changing the queues is
-        tried again until the request's time is over."""
+        """Take all objects or none, in one transaction; retry conflicts until time is over."""
         denial: Denial | None = None
         is_first = True
 
@@ -259,14 +242,13 @@ class _Attempt:
             raise SessionEnded("our session was ended while we waited") from failed
 
     def wait(self, denial: Denial, pause_ms: int, schedule: RetrySchedule) -> None:
-        """Wait for so long: a store does not notify of changes."""
+        """Sleep for the pause: a store does not report changes."""
         self._queues.clock.sleep_ms(pause_ms)
 
     def _list_denying(
         self, queues: Mapping[Path, Queue], is_fair: bool
     ) -> dict[Path, list[QueuedRequest]]:
-        """Return the requests that may deny ours, and ours: where queues are not fair, those that
-        wait deny nobody anything."""
+        """Return our request and those that may deny it: in unfair queues, only granted ones."""
         own = self._ticket.name
         return {
             at: [each for each in queue.requests if is_fair or each.granted or each.ticket == own]
@@ -283,8 +265,7 @@ class _Attempt:
     def _keep_places(
         self, queues: Mapping[Path, Queue], denial: Denial, is_fair: bool
     ) -> dict[Path, Queue]:
-        """Return the queues that change: the request stands at the denied object, and stays where
-        it keeps a place."""
+        """Return the changed queues; the request also takes a place at the denied object."""
         changed: dict[Path, Queue] = {}
         for at, queue in queues.items():
             if queue.has(self._ticket.name):
@@ -311,7 +292,7 @@ class _Attempt:
         )
 
     def _put(self, t: OptimisticTransaction, changed: Mapping[Path, Queue]) -> None:
-        """Write these queues. Nothing is granted to a session that has been ended meanwhile."""
+        """Write these queues, on condition that our session has not been ended."""
         for at, queue in changed.items():
             t.put(self._queues.key(at), queue.encode())
         if changed and self._session is not None:
@@ -327,7 +308,7 @@ class _Attempt:
         )
 
     def _are_granted(self, tokens: Mapping[Path, int], session: Session | None) -> bool:
-        """Return True if all of these are granted and the session lives, at one instant."""
+        """Return True if at one instant all of these are granted and the session lives."""
         keys = {at: self._queues.key(at) for at in tokens}
         alive = [session.key] if session else []
         cells = self._engine.read([*keys.values(), *alive])
@@ -345,7 +326,7 @@ class _Attempt:
 
 
 class StoredLockReader:
-    """Lists the locks in one table of a store, which need not be there, and writes nothing."""
+    """Lists the locks in one table of a store, which may be missing, and writes nothing."""
 
     def __init__(self, context: Context, table: str = TABLE) -> None:
         self._context = context
@@ -353,13 +334,13 @@ class StoredLockReader:
 
     @property
     def is_there(self) -> bool:
-        """Whether there is such a table: the first request for a lock creates it."""
+        """True if the table exists; the first request for a lock creates it."""
         families = self._context.store.describe(self._table) or {}
         return {OBJECTS.encode(), FAMILY.encode()} <= families.keys()
 
     def list_first(self, most: int) -> LockListing:
-        """Return the first locks. Those of ended sessions are left out; one that is silent, but not
-        ended yet, still keeps others out."""
+        """Return the first locks, without those of ended sessions. Locks of silent sessions are
+        included, since they still exclude others."""
         if not self.is_there:
             raise InvalidRequestError("no table of locks", table=self._table)
         queues = sorted(islice(self._list_queues(), MOST_OBJECTS + 1), key=lambda each: each[0])
@@ -374,7 +355,7 @@ class StoredLockReader:
         return LockListing(tuple(locks[:most]), is_whole)
 
     def close(self) -> None:
-        """The store is closed by whoever opened it."""
+        """Do nothing: the store's owner closes it."""
 
     def _list_queues(self) -> Iterator[tuple[Path, Queue]]:
         column = frozenset({(OBJECTS.encode(), COLUMN.encode())})
@@ -384,7 +365,7 @@ class StoredLockReader:
                 yield _decode_path(row.row), Queue.decode(row.row, cell.value)
 
     def _read(self, keys: Sequence[Key]) -> Snapshot:
-        """Read a row that never stands still as it is, instead of under locks."""
+        """Read a row that keeps changing as it is, without locks."""
         found = call_store(self._context, lambda: self._context.store.read(list(keys)))
         return {key: found[key] for key in keys}
 

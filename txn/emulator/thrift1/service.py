@@ -1,9 +1,9 @@
 """HBase's Thrift 1 service: rows and scanners. Its tables are in the module beside this one.
 
-What HBase's gateway does in several steps (deletes, then puts, of one mutateRow), or leaves out in
-silence (`isDelete` of a checkAndPut, a put without a qualifier), is done in the same way here,
-because clients can tell. Arguments have the names of the interface; the methods with Ver,
-WithColumns, WithStop and Ts at their ends are those without, with an argument more.
+Clients can observe what HBase's gateway does in several steps (mutateRow: deletes, then puts) or
+ignores (`isDelete` of a checkAndPut, a put without a qualifier). This module does the same. It uses
+the interface's argument names. Methods ending in Ver, WithColumns, WithStop and Ts are their base
+methods with another argument.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SERVICE: Any = IDL.Hbase
 DECLARING = frozenset(
     {"createTable", "mutateRow", "mutateRowTs", "mutateRows", "mutateRowsTs", "checkAndPut"}
 )
-"""The methods that answer an illegal argument with the exception that the interface has for it."""
+"""The methods whose interface declares IllegalArgument."""
 
 _PARTIAL = f"{gateway.HBASE}.client.RetriesExhaustedWithDetailsException"
 
@@ -50,7 +50,6 @@ Columns = Sequence[bytes] | None
 
 
 def handler(store: OrderedStore, clock: Clock, limits: ScannerLimits | None = None) -> object:
-    """Return an object with the methods of the service, over the tables of a store."""
     rows = gateway.PacedRows(store, clock)
     data = Data1(rows, Scanners(rows, clock, limits or ScannerLimits()))
     tables = Tables1(Admin(store, clock), TableStore(store, clock), clock)
@@ -58,7 +57,6 @@ def handler(store: OrderedStore, clock: Clock, limits: ScannerLimits | None = No
 
 
 def explain_error(method: str, error: TxnError) -> Exception:
-    """Return the exception of HBase's Thrift 1 gateway for an error."""
     is_illegal = (
         isinstance(error, InvalidRequestError) and gateway.reason_of(error) == "illegal argument"
     )
@@ -79,8 +77,6 @@ def explain_error(method: str, error: TxnError) -> Exception:
 
 
 class Data1:
-    """Reading and changing rows, and scanners."""
-
     def __init__(self, rows: gateway.PacedRows, scanners: Scanners) -> None:
         self._rows = rows
         self._scanners = scanners
@@ -127,7 +123,7 @@ class Data1:
         timestamp: int = MAX_TIMESTAMP,
         attributes: Attributes = None,
     ) -> None:
-        """The deletes, then the puts, which come later and so survive them."""
+        """Apply the deletes, then the puts, which are later and so survive."""
         if not row:
             raise Refused("illegal argument", "a row is 1 to 32767 bytes", bytes=0)
         removes, puts = _split_mutations(
@@ -147,7 +143,7 @@ class Data1:
         timestamp: int = MAX_TIMESTAMP,
         attributes: Attributes = None,
     ) -> None:
-        """The puts of all rows, then the deletes, which therefore hide them."""
+        """Apply the puts of all rows, then the deletes, which hide them."""
         changes: list[tuple[bytes, Sequence[Operation]]] = []
         durable = False
         with gateway.refuse_as_many():
@@ -282,7 +278,6 @@ class Data1:
 
 
 def _split_column(name: bytes | None) -> tuple[bytes, bytes | None]:
-    """Return family and qualifier; None for the qualifier where there is no colon."""
     if name is None:
         raise gateway.InternalError("no column")
     family, colon, qualifier = name.partition(b":")
@@ -290,7 +285,7 @@ def _split_column(name: bytes | None) -> tuple[bytes, bytes | None]:
 
 
 def _split_cell(name: bytes | None) -> tuple[bytes, bytes]:
-    """Return family and qualifier, of which a change of one cell needs both."""
+    """Return family and qualifier; both are required to change a cell."""
     family, qualifier = _split_column(name)
     if qualifier is None:
         raise gateway.InternalError("the column has no qualifier", column=name)
@@ -298,7 +293,7 @@ def _split_cell(name: bytes | None) -> tuple[bytes, bytes]:
 
 
 def _select(columns: Columns, until: int = MAX_TIMESTAMP, versions: int = 1) -> Selection:
-    """Return a selection of columns (none: all), older than the timestamp."""
+    """Select columns (all if none are given) with timestamps before `until`."""
     if versions < 1:
         message = "java.io.IOException: versions must be positive"
         raise IDL.IOError(message=message, canRetry=True)
@@ -310,7 +305,7 @@ def _select(columns: Columns, until: int = MAX_TIMESTAMP, versions: int = 1) -> 
 def _split_mutations(
     mutations: Iterable[Any], timestamp: int | None, ttl_ms: int | None
 ) -> tuple[list[Remove], list[Put]]:
-    """Return the deletions and the puts among the mutations of a row; families are not put."""
+    """Return the deletes and puts of a row; a put of a whole family is ignored."""
     removes: list[Remove] = []
     puts: list[Put] = []
     for mutation in mutations:
@@ -325,12 +320,11 @@ def _split_mutations(
 
 
 def is_durable(mutations: Iterable[Any]) -> bool:
-    """Return True if any mutation must survive a power failure; HBase goes by the last one."""
+    """Return True if any mutation must survive a power failure; HBase asks only the last."""
     return any(mutation.writeToWAL for mutation in mutations)
 
 
 def scan_of(table: bytes, asked: Any) -> Scan:
-    """Return the scan of a TScan."""
     table = gateway.check_table(table)
     rows = gateway.range_of(asked.startRow, asked.stopRow, reverse=bool(asked.reversed))
     columns = tuple(_split_column(column) for column in asked.columns or ())
@@ -344,7 +338,6 @@ def scan_of(table: bytes, asked: Any) -> Scan:
 
 
 def _range_of_prefix(prefix: bytes) -> Range:
-    """Return the range of all rows that begin so."""
     kept = prefix.rstrip(b"\xff")
     return Range(prefix, kept[:-1] + bytes([kept[-1] + 1]) if kept else b"")
 
@@ -354,7 +347,6 @@ def _show(scan: Scan, results: list[Result]) -> list[Any]:
 
 
 def _row_results(results: Iterable[Result], *, in_order: bool = False) -> list[Any]:
-    """Return TRowResults; rows without cells are left out."""
     return [_row_result(result, in_order) for result in results if result.versions]
 
 

@@ -1,4 +1,4 @@
-"""The tables of HBase's Thrift 1 service: making, listing, describing and compacting them."""
+"""The tables of HBase's Thrift 1 service: creating, listing, describing and compacting them."""
 
 from __future__ import annotations
 
@@ -31,8 +31,6 @@ REGION_VERSION = 1
 
 
 class Tables1:
-    """Everything of the interface that is about tables, and the server itself."""
-
     def __init__(self, admin: Admin, tables: TableStore, clock: Clock) -> None:
         self._admin = admin
         self._tables = tables
@@ -48,11 +46,11 @@ class Tables1:
         return self._admin.table(check_table(tableName)).enabled
 
     def compact(self, tableNameOrRegionName: bytes) -> None:
-        """Nothing: there are no files to merge."""
+        """Do nothing: there are no files to merge."""
         self._admin.table(_table_of(tableNameOrRegionName))
 
     def majorCompact(self, tableNameOrRegionName: bytes) -> None:
-        """Drop what has expired, and delete markers that no transaction needs any more."""
+        """Drop expired cells and delete markers that no transaction needs."""
         table = _table_of(tableNameOrRegionName)
         self._admin.table(table)
         self._tables.compact(table, self._clock.wall_ms() - KEEP_DELETES_MS)
@@ -95,7 +93,7 @@ class Tables1:
         self._admin.drop(tableName)
 
     def getRegionInfo(self, row: bytes) -> Any:
-        """The last region whose row of `hbase:meta` is not after the given one."""
+        """Return the last region whose row in `hbase:meta` is not after the given one."""
         table, _, rest = row.partition(b",")
         start, _, number = rest.rpartition(b",")
         wanted = table, start, number.partition(b".")[0]
@@ -164,5 +162,4 @@ def _region(table: bytes, region: Region) -> Any:
 
 
 def _table_of(name: bytes) -> bytes:
-    """Return the table of a table's or a region's name."""
     return check_table(name.partition(b",")[0])

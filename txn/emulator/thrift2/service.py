@@ -1,7 +1,5 @@
-"""HBase's Thrift 2 service: rows and scanners. Its tables are in the module beside this one.
-
-Arguments have the names of the interface.
-"""
+"""HBase's Thrift 2 service: rows and scanners, with the interface's argument names. Its tables are
+in the module beside this one."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ from txn.tables.refusal import Refused
 
 SERVICE: Any = IDL.THBaseService
 OF_MANY_ROWS = frozenset({"mutateRow", "checkAndMutate"})
-"""The methods that HBase carries out as a request about many rows."""
+"""The methods that HBase executes as requests about many rows."""
 OF_FAMILIES = frozenset({"addColumnFamily", "modifyColumnFamily", "deleteColumnFamily"})
 OF_FAMILY = ("do not retry", "no such column family")
 OPERATORS: dict[int, Operator] = {0: "<", 1: "<=", 2: "=", 3: "!=", 4: ">=", 5: ">", 6: "no-op"}
@@ -47,14 +45,12 @@ _PUT_TYPE = 4
 
 
 def handler(store: OrderedStore, clock: Clock, limits: ScannerLimits | None = None) -> object:
-    """Return an object with the methods of the service, over the tables of a store."""
     rows = gateway.PacedRows(store, clock)
     data = Data2(rows, Scanners(rows, clock, limits or ScannerLimits()))
     return gateway.join_services(SERVICE, explain_error, data, Tables2(Admin(store, clock)))
 
 
 def explain_error(method: str, error: TxnError) -> Exception:
-    """Return the exception of HBase's Thrift 2 gateway for an error."""
     if isinstance(error, Refused) and (
         error.reason == "retries exhausted"
         or (method in OF_MANY_ROWS and error.reason != "illegal argument")
@@ -76,8 +72,6 @@ def explain_error(method: str, error: TxnError) -> Exception:
 
 
 class Data2:
-    """Reading and changing rows, and scanners."""
-
     def __init__(self, rows: gateway.PacedRows, scanners: Scanners) -> None:
         self._rows = rows
         self._scanners = scanners
@@ -100,7 +94,6 @@ class Data2:
         return found
 
     def _read(self, table: bytes, gets: Sequence[Any]) -> list[Result]:
-        """Read together the rows of which the same is asked."""
         groups: dict[Selection, list[int]] = {}
         for position, get in enumerate(gets):
             groups.setdefault(_selection_of(get), []).append(position)
@@ -144,7 +137,7 @@ class Data2:
         return self._compute(table, tincrement, adds)
 
     def append(self, table: bytes, tappend: Any) -> Any:
-        """Append; the timestamps mean nothing."""
+        """Append to cells; the given timestamps are ignored."""
         cells = tappend.columns
         if not cells or not all(cell.family for cell in cells):
             raise gateway.InternalError("no columns to append to, or no family")
@@ -192,7 +185,7 @@ class Data2:
         durable = is_durable(change)
         try:
             return self._rows.check_and_mutate(table, row, condition, operations, durable=durable)
-        except Refused as refused:  # HBase's clients do not try checked changes again
+        except Refused as refused:  # HBase's clients do not retry checked changes
             if refused.reason != "retries exhausted":
                 raise
             raise Refused("do not retry", str(refused)) from refused
@@ -234,7 +227,7 @@ class Data2:
         return found
 
     def closeScanner(self, scannerId: int) -> None:
-        """Close it; as in HBase 2, one that is unknown may have expired and is no error."""
+        """Close a scanner. As in HBase 2, an unknown one may have expired and is no error."""
         self._scanners.close(scannerId)
 
     def getScannerResults(self, table: bytes, tscan: Any, numRows: int) -> list[Any]:
@@ -245,7 +238,7 @@ class Data2:
 
 
 def _selection_of(get: Any) -> Selection:
-    """Return the selection of a TGet; a single timestamp goes before a range."""
+    """Return the selection of a TGet; a single timestamp overrides a time range."""
     if get.maxVersions is not None and get.maxVersions < 1:
         raise IDL.TIOError(message="versions must be positive", canRetry=True)
     _refuse_bytes(get)
@@ -262,14 +255,14 @@ def _selection_of(get: Any) -> Selection:
         since=since,
         until=until,
         filter=None if get.filterString is None else parse_filter(get.filterString),
-        # HBase looks at the limit only after the first cell.
+        # HBase checks the limit only after the first cell.
         store_limit=None if limit is None or limit < 0 else max(limit, 1),
         store_offset=get.storeOffset or 0,
     )
 
 
 def scan_of(table: bytes, asked: Any) -> Scan:
-    """Return the scan of a TScan; to HBase a limit that is not positive is none."""
+    """Return the scan of a TScan; as in HBase, a limit that is not positive means no limit."""
     _refuse_bytes(asked)
     since, until = _time_range(asked.timeRange)
     versions = 1 if asked.maxVersions is None else asked.maxVersions
@@ -312,12 +305,11 @@ def _time_range(times: Any) -> tuple[int, int]:
 
 
 def _columns_of(columns: Iterable[Any] | None) -> tuple[tuple[bytes, bytes | None], ...]:
-    """Return columns; one without a qualifier is a whole family."""
     return tuple((column.family, column.qualifier) for column in columns or ())
 
 
 def _check_puts(put: Any) -> list[Put]:
-    """Return the operations of a TPut, where HBase's client looks at their sizes."""
+    """Return the puts of a TPut, for methods where HBase's client checks their sizes."""
     puts = _puts_of(put)
     gateway.check_sizes(put.row, puts)
     return puts
@@ -338,7 +330,7 @@ def _puts_of(put: Any) -> list[Put]:
 
 
 def _removes_of(delete: Any) -> list[Operation]:
-    """Return the operations of a TDelete; an empty list of columns means the row, as in HBase."""
+    """Return the operations of a TDelete. As in HBase, an empty list of columns means the row."""
     if not delete.columns:
         whole = delete.timestamp if delete.columns is None else None
         return [Remove(timestamp=_check_optional_time(whole))]
@@ -346,7 +338,7 @@ def _removes_of(delete: Any) -> list[Operation]:
     if kind not in IDL.TDeleteType._VALUES_TO_NAMES:
         raise gateway.InternalError("a delete of columns needs its type", type=kind)
     columns = delete.columns
-    if kind == IDL.TDeleteType.DELETE_FAMILY:  # HBase forgets what it was told of a family before
+    if kind == IDL.TDeleteType.DELETE_FAMILY:  # in HBase the last column of a family wins
         columns = {column.family: column for column in columns}.values()
     return [_remove_of(column, kind) for column in columns]
 
@@ -365,7 +357,6 @@ def _remove_of(column: Any, kind: int) -> Remove:
 
 
 def _operations_of(mutations: Any) -> list[Operation]:
-    """Return the operations of a TRowMutations, which are all of one row."""
     row = mutations.row
     check_row(row)
     found: list[Operation] = []
@@ -384,19 +375,17 @@ def _operations_of(mutations: Any) -> list[Operation]:
 
 
 def _check_same_row(row: bytes, change: Any) -> None:
-    """Refuse a change of another row than the one that is checked."""
     if change.row != row:
         text = "the row of the action doesn't match the original one"
         raise Refused("do not retry", text, row=change.row, original=row)
 
 
 def _check_optional_time(timestamp: int | None) -> int | None:
-    """Return the timestamp; None, like HBase's greatest, is "now"."""
+    """Return the timestamp; None and HBase's greatest mean "now"."""
     return None if timestamp is None else gateway.check_time(timestamp)
 
 
 def is_durable(change: Any) -> bool:
-    """Return True if the change must survive a power failure."""
     return change.durability not in NOT_DURABLE
 
 
@@ -410,7 +399,6 @@ def _pack_results(found: Sequence[Result]) -> list[Any]:
 
 
 def _pack_result(found: Result) -> Any:
-    """Return a TResult; nothing there has no row."""
     row, versions, partial = found
     values = [
         _ColumnValue(family, column, value, timestamp, None, _PUT_TYPE)

@@ -1,7 +1,7 @@
 """The tables and namespaces of HBase's Thrift 2 service.
 
-HBase keeps every setting of a family as text under a name, and shows some of them a second time as
-typed fields. A typed field goes before a text of the same setting.
+HBase stores every setting of a family as text under a name, and shows some of them as typed fields
+too. A typed field overrides the text of the same setting.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DEFAULTS = FamilySettings()
 
 
 class _Setting(NamedTuple):
-    """A setting's name as text, and as a field of Thrift 2. is_shown: as text, by default, too."""
+    """A setting as text and as a Thrift 2 field. is_shown: its default is shown as text, too."""
 
     text: bytes
     field: str | None
@@ -79,8 +79,6 @@ _ENUMS = {
 
 
 class Tables2:
-    """Tables, their families and regions, namespaces, and the server itself."""
-
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
 
@@ -215,7 +213,7 @@ class Tables2:
         return []
 
     def _match(self, regex: str | None, includeSysTables: bool) -> dict[bytes, TableEntry]:
-        """Return the tables whose names match as a whole, those of `default` with or without it."""
+        """Return tables whose full names match; in the default namespace its prefix is optional."""
         tables = self._admin.tables() if includeSysTables else self._admin.user_tables()
         if regex is None:
             return tables
@@ -229,7 +227,7 @@ class Tables2:
 
 
 def _name(table: Any) -> bytes:
-    """Return a table's name, its namespace before it unless it is the default one."""
+    """Return the name of a table, with its namespace unless that is the default."""
     if table is None or b":" in table.qualifier:
         raise InternalError("not a legal table name")
     if table.ns in (None, b"", DEFAULT_NAMESPACE):
@@ -286,7 +284,6 @@ def _settings(column: Any) -> FamilySettings:
 def _read_texts(
     texts: Mapping[bytes, bytes],
 ) -> tuple[dict[str, Any], tuple[tuple[bytes, bytes], ...]]:
-    """Return the settings that the texts name, and those of unknown names as they are."""
     changes: dict[str, Any] = {}
     for text, value in texts.items():
         name = _BY_TEXT.get(text)

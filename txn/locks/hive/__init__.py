@@ -1,1 +1,1 @@
-"""Which locks Hive's statements need."""
+"""The locks that Hive's statements need."""

@@ -1,7 +1,7 @@
-"""What statements that define, move and mend access: ALTER, CREATE, DROP, LOAD and the like.
+"""The accesses of statements that define, move or repair: ALTER, CREATE, DROP, LOAD and the like.
 
-Each form that is known stands here, to its last word. A statement of any other form is refused: an
-unknown clause may name another table.
+The known forms are listed here in full. A statement of any other form is refused, since an unknown
+clause may name another table.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from txn.locks.requests import Path
 
 Accesses = list[Access]
 DATABASE = ("DATABASE", "SCHEMA", "NAMESPACE")
-# Change no data and read none, whatever they say; what they set has been read before them.
+# Statements that neither change nor read data. The settings they change have been read already.
 NOTHING = frozenset(
     {"ADD", "DESC", "DESCRIBE", "GRANT", "LIST", "RELOAD", "RESET", "REVOKE", "SET",
      "SHOW", "USE"}
 )  # fmt: skip
 
-# [..] may be missing, {..} may be missing or repeated, (..|..) is one of several. <..> is a part
-# with a rule of its own: in _ACCESSES if the statement accesses it, else in _PARTS or _SIGNS.
+# [..] is optional, {..} is optional and repeatable, (..|..) is a choice. <..> is a part with a rule
+# of its own: in _ACCESSES if the statement accesses it, else in _PARTS or _SIGNS.
 _FORMS = """
 ALTER <db> <database> <set> (DBPROPERTIES|PROPERTIES) [IF EXISTS] <group>
 ALTER <db> <database> SET OWNER (USER|ROLE|GROUP) <name>
@@ -112,8 +112,8 @@ _DOTTED = rf"{_NAME}(?: \.{_NAME})*"
 _OBJECT = rf"{_DOTTED}(?: PARTITION \(\))?"
 _QUERIES = ("SELECT", "WITH", "FROM", "VALUES", "MAP", "REDUCE", "TABLE")
 _BARE = rf" (?:{'|'.join(_QUERIES)})(?: .*)?"
-# What stands between the < and > of a type, within others or not; `>>` is one sign. Each text fits
-# in one way only, so that one that does not fit is refused at once.
+# The text between < and > of a type, with nesting; `>>` is one sign. Each text matches in one way
+# only, so a text that does not match is refused at once.
 _INSIDE = r"(?: [^ '<>]+| ')*+"
 for _ in range(16):
     _INSIDE = rf"(?: [^ '<>]+| '| <{_INSIDE} ?>)*+"
@@ -155,7 +155,6 @@ _PARTS = {
     "trait": "RETURNS (TABLE [<group>]|<type>)|LANGUAGE <word>|[NOT] DETERMINISTIC|COMMENT <text>"
     "|CONTAINS SQL|READS SQL DATA|SQL SECURITY <word>|DEFAULT COLLATION <name>",
 }
-# Partitions of a table: ALTER TABLE <of> DROP <parts>.
 _OF = {
     "of": _DOTTED,
     "other": _DOTTED,
@@ -167,7 +166,6 @@ _BRACKETS = {"[": "(?:", "]": ")?", "{": "(?:", "}": ")*", "(": "(?:", ")": ")",
 
 
 def list_accesses(statement: str, database: str) -> Accesses:
-    """Return what one statement accesses."""
     words = WordReader(statement, database)
     forms = _compile_forms().get(words.key, [])
     shape = words.shape()
@@ -184,7 +182,6 @@ def list_accesses(statement: str, database: str) -> Accesses:
 
 
 def _list_form_accesses(words: WordReader, shape: Shape, match: re.Match[str]) -> Iterator[Access]:
-    """Yield what a statement of this form accesses, in the order in which it is named."""
     parts: list[Spec] = []
     for role, text in match.groupdict().items():
         if text is None:
@@ -207,7 +204,7 @@ def _list_form_accesses(words: WordReader, shape: Shape, match: re.Match[str]) -
 
 @cache
 def _compile_forms() -> dict[str, list[re.Pattern[str]]]:
-    """Return the forms by their first words."""
+    """Return the forms, grouped by first word."""
     found: dict[str, list[re.Pattern[str]]] = {}
     for form in _FORMS.strip().splitlines():
         found.setdefault(form.split()[0], []).append(re.compile(_compile_form(form)))
@@ -245,7 +242,7 @@ def _read_query(words: WordReader) -> Accesses:
 
 
 def _check_explained(words: WordReader) -> Accesses:
-    """EXPLAIN looks at nothing but the catalogue; what it explains must be understood."""
+    """EXPLAIN reads only the catalogue, but what it explains must be understood."""
     _find_explained(words)
     return []
 
@@ -257,12 +254,12 @@ def _find_explained(words: WordReader) -> Accesses:
 
 
 def _read_values(words: WordReader) -> Accesses:
-    """Read the values that variables are given; in ORDER BY no word can be an alias."""
+    """Read the values of variables, after ORDER BY, where no word can be an alias."""
     return list_query_accesses(f"SELECT 1 ORDER BY {words.read_rest()}", words.database)
 
 
 def _read_defaults(words: WordReader) -> Accesses:
-    """Read the defaults of parameters, for calls of the function that leave one out."""
+    """Read the defaults of parameters, which calls of the function may evaluate."""
     words.expect("(")
     return [
         access
@@ -272,11 +269,11 @@ def _read_defaults(words: WordReader) -> Accesses:
 
 
 def _read_body(words: WordReader) -> Accesses:
-    """Read the query or the value that calls of a function evaluate, as if it were a view."""
+    """Read the query or value that calls of a function evaluate, as for a view."""
     return _read_query(words) if words.key in _QUERIES else _read_values(words)
 
 
-# What is accessed, and how it is read from where it begins.
+# The pattern of each accessed part, and the function that reads it.
 _ACCESSES: dict[str, tuple[str, Callable[[WordReader], Accesses]]] = {
     "again": (_DOTTED, lambda words: _change_and_read(words.read_table())),
     "bare": (_BARE, _read_query),

@@ -1,4 +1,4 @@
-"""The functions of Spark 4.3 and of Hive. None of them reads a table.
+"""The built-in functions of Spark 4.3 and of Hive. None of them reads a table.
 
 `SHOW SYSTEM FUNCTIONS` lists Spark's; `tests/integration/test_locks_spark_plans.py` compares them.
 """

@@ -1,7 +1,7 @@
-"""What a statement accesses, before it is known how the tables are partitioned; and catalogues.
+"""The accesses of a statement, independent of partitioning; and catalogues.
 
-A statement reads tables, changes objects, or changes how a table is stored. Which locks that means
-depends on the catalogue; without one, partitions are taken as the statement writes them.
+A statement reads tables, changes objects, or changes how a table is stored. The catalogue decides
+which locks that needs; without one, partitions are taken as the statement writes them.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ ConstantKind = Literal["string", "number", "date", "boolean", "null"]
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A constant of a statement. text: its value as written, without quotes."""
+    """A constant in a statement. text: its value as written, without quotes."""
 
     kind: ConstantKind
     text: str
 
 
 Spec = tuple[tuple[str, Constant | None], ...]
-"""A partition as a statement writes it; None for a part that only the data will tell."""
+"""A partition as a statement writes it; None for a value that only the data determines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Reads a table or a view, of it no more than rows whose columns have one of these values."""
+    """Reads a table or a view, and only rows whose columns have one of the known values."""
 
     table: Path
     known: Mapping[str, tuple[Constant, ...]] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Changes a database, a table, or of a table one partition."""
+    """Changes a database, a table, or one partition of a table."""
 
     table: Path
     partition: Spec = ()
@@ -54,14 +54,14 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Changes how the future partitions of a table are stored, and touches none that there is."""
+    """Changes how future partitions of a table are stored, and no existing partition."""
 
     table: Path
 
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Requires that an object stay as it is."""
+    """Requires that an object stays unchanged."""
 
     table: Path
     partition: Spec = ()
@@ -69,7 +69,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:
-    """Calls a function, which may read tables. name: as written. database: of names without one."""
+    """Calls a function, which may read tables. database: for an unqualified name."""
 
     name: tuple[str, ...]
     database: str
@@ -80,8 +80,7 @@ Access = Read | Change | Restore | Keep | FunctionCall
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A partition column, in lower case as all names. kind: its type as Hive writes it, empty if it
-    is not known."""
+    """A partition column in lower case. kind: Hive's name of its type; empty if unknown."""
 
     name: str
     kind: str = ""
@@ -92,7 +91,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table or, if it has a query, a view, whose names are those of its database."""
+    """A table, or with a query a view. database: for unqualified names in the query."""
 
     partitioned_by: tuple[Column, ...] = ()
     query: str | None = None
@@ -100,27 +99,27 @@ class Table:
 
 
 class Catalog(Protocol):
-    """Knows the tables. Paths are `database/table`, in lower case."""
+    """The known tables. Paths are `database/table`, in lower case."""
 
     def table(self, name: Path) -> Table | None:
-        """Return what a table is, None if there is no such table."""
+        """Return a table, or None if there is no such table."""
 
     def partitions(self, name: Path) -> Iterable[Sequence[str]]:
-        """Return the values of each partition that there is, in the order of the columns."""
+        """Yield the values of each existing partition, in column order."""
 
 
 @runtime_checkable
 class Functions(Protocol):
-    """A catalogue that also knows the functions that users have made."""
+    """A catalogue that also knows user-defined functions."""
 
     def functions(self, name: Path) -> Sequence[Table]:
-        """Return what each function that may be meant reads, a query or nothing; none if there is
-        no such function. name: `database/function`, or `function` alone."""
+        """Return what each matching function reads, a query or nothing; empty if there is no such
+        function. name: `database/function`, or `function` alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """A catalogue that was written down."""
+    """A fixed catalogue."""
 
     known: Mapping[Path, Table]
     existing: Mapping[Path, Sequence[Sequence[str]]] = field(default_factory=dict)
@@ -133,8 +132,7 @@ class Tables:
 
 
 def spell_constant(constant: Constant, kind: str) -> str | None:
-    """Return how the path of a partition spells a constant that is put into a column of this type;
-    None where that is not certain."""
+    """Return how a path spells a constant stored in a column of this type; None if uncertain."""
     if constant.kind == "null" or constant == Constant("string", ""):
         return NULL_PARTITION
     text = constant.text.lower() if constant.kind == "boolean" else constant.text
@@ -151,8 +149,8 @@ def spell_constant(constant: Constant, kind: str) -> str | None:
 
 
 def find_equal(constant: Constant, kind: str) -> str | None:
-    """Return which value of a column of this type is the only one that equals a constant; None
-    where there may be several, as `1` and `01` of a string that is compared with a number."""
+    """Return the only value of a column of this type that equals a constant. Return None if several
+    may, as `1` and `01` when a string is compared with a number."""
     if constant.kind == "null" or (kind == "string" and constant.kind != "string"):
         return None
     return spell_constant(constant, kind)

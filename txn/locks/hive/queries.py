@@ -1,8 +1,8 @@
-"""What queries access: alone, or within INSERT, CREATE .. AS, MERGE, UPDATE and DELETE.
+"""The accesses of queries, alone or within INSERT, CREATE .. AS, MERGE, UPDATE and DELETE.
 
-A predicate counts only if each row of the table that it is false for is certainly without effect:
-a conjunct of the WHERE of the table's own SELECT, or of the ON of a join that drops such rows.
-The name of a common table expression is no table where that expression is visible.
+A predicate counts only if rows of the table for which it is false certainly have no effect. That
+holds for conjuncts of the WHERE of the table's own SELECT, and of the ON of joins that drop such
+rows. The name of a visible common table expression is not a table.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _QUERY_BEHIND = "|".join(
     rf"(?<= {word})"
     for word in (r"\(", r"\)", "AS", "ALL", "DISTINCT", "UNION", "EXCEPT", "INTERSECT", "MINUS")
 )
-# What sqlglot's grammar does not know, as shapes of words, and what stands for it there.
+# Syntax that sqlglot does not know, as patterns of words, with its replacement.
 _REWRITES: list[Rewrite] = [
     (re.compile(pattern), rewrite)
     for pattern, rewrite in (
-        (r"(?<= \)) IF NOT EXISTS", lambda words, text: ""),  # behind the partition of an INSERT
+        (r"(?<= \)) IF NOT EXISTS", lambda words, text: ""),  # after the partition of an INSERT
         (r"(?:(?<= INSERT)|(?<= MERGE)) WITH SCHEMA EVOLUTION", lambda words, text: ""),
         (rf"(?<= DIRECTORY '){_FORMAT}", lambda words, text: ""),
         (rf"(?<= DIRECTORY){_FORMAT}", lambda words, text: "''"),
@@ -54,7 +54,7 @@ _REWRITES: list[Rewrite] = [
 
 
 def list_query_accesses(statement: str, database: str) -> list[Access]:
-    """Return what a statement accesses that selects, inserts, merges, updates or deletes."""
+    """Return the accesses of a statement that selects, inserts, merges, updates or deletes."""
     tree = _parse(statement)
     targets = list(_list_targets(tree, statement))
     found: list[Access] = [_make_change(target, statement, database) for target in targets]
@@ -83,7 +83,7 @@ def _parse(statement: str) -> exp.Expr:
 
 
 def _check_calls(tree: exp.Expr, statement: str) -> None:
-    """Refuse a function of some database that is named as one with a grammar of its own."""
+    """Refuse a database's function that has the name of a built-in one with special syntax."""
     for call in tree.find_all(exp.Func):
         around = call.parent
         is_behind = isinstance(around, exp.Dot) and around.expression is call
@@ -93,7 +93,7 @@ def _check_calls(tree: exp.Expr, statement: str) -> None:
 
 
 def _list_calls(tree: exp.Expr, statement: str, database: str) -> Iterator[FunctionCall]:
-    """Return the functions that are called by name; a hint that looks like a call is none."""
+    """Return the functions called by name; a hint that looks like a call is not one."""
     _check_calls(tree, statement)
     found: dict[FunctionCall, None] = {}
     for call in tree.find_all(exp.Anonymous):
@@ -114,7 +114,6 @@ def _list_calls(tree: exp.Expr, statement: str, database: str) -> Iterator[Funct
 
 
 def _list_targets(tree: exp.Expr, statement: str) -> Iterator[exp.Table]:
-    """Yield the tables that the statement changes."""
     match tree:
         case exp.MultitableInserts():
             for each in tree.expressions:
@@ -156,7 +155,6 @@ def _read_path(table: exp.Table, statement: str, database: str) -> Path:
 
 
 def _is_common(table: exp.Table) -> bool:
-    """Return True if the name is that of a common table expression that is visible there."""
     if table.args.get("db"):
         return False
     name = table.name.lower()
@@ -169,8 +167,8 @@ def _is_common(table: exp.Table) -> bool:
 
 
 def _list_visible(around: exp.Expr, inside: exp.Expr) -> list[exp.Expr]:
-    """Return the common table expressions that a part of this expression sees: if it is one of them
-    itself, those before it."""
+    """Return the common table expressions of `around` that are visible in `inside`; for one of
+    themselves, those before it."""
     if isinstance(around, exp.With):
         if around.args.get("recursive"):
             return around.expressions
@@ -186,7 +184,7 @@ def _list_ancestors(node: exp.Expr) -> Iterator[exp.Expr]:
 
 
 def _list_reads(table: exp.Table, statement: str, database: str) -> list[Access]:
-    """Return one read, or one for each INSERT of a multi-insert: each has its own predicates."""
+    """Return one read, or one per INSERT of a multi-insert: each has its own predicates."""
     path = _read_path(table, statement, database)
     if path.parts[-1] == "stream" and table.alias and not table.args.get("db"):
         refuse_statement(statement, "a stream: lock the table by hand", at=table.alias)
@@ -256,7 +254,6 @@ def _list_known(table: exp.Table, conditions: Iterator[exp.Expr] | list[exp.Expr
 
 
 def _read_equality(condition: exp.Expr) -> tuple[exp.Column, tuple[Constant, ...]] | None:
-    """Return the column and its values, of `p = 1`, `1 = p` and `p IN (1, 2)`."""
     match condition:
         case exp.EQ(this=exp.Column() as column, expression=value):
             values = [value]
@@ -272,10 +269,10 @@ def _read_equality(condition: exp.Expr) -> tuple[exp.Column, tuple[Constant, ...
 
 
 def _belongs_to(column: exp.Column, table: exp.Table) -> bool:
-    """Return True if it may be a column of the table; so may one that is named without a table."""
+    """Return True if the column may be one of the table's; an unqualified one may."""
     alias = table.args.get("alias")
     if table.args.get("pivots") or table.find_ancestor(exp.TableSample):
-        return False  # the predicate is about what comes of the table's rows, not about each
+        return False  # the predicate is about rows derived from the table's
     if table.args.get("sample") or (alias is not None and alias.columns):
         return False
     database = column.args.get("db")
@@ -287,7 +284,7 @@ def _belongs_to(column: exp.Column, table: exp.Table) -> bool:
 
 
 def _is_only_matched(table: exp.Table) -> bool:
-    """Return True if it is joined by SEMI or ANTI: its columns have no names outside of the ON."""
+    """Return True for a table in a SEMI or ANTI join, whose columns are visible only in the ON."""
     joins = (each for each in _list_ancestors(table) if isinstance(each, exp.Join))
     return any(join.kind in {"SEMI", "ANTI"} for join in joins)
 

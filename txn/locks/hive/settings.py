@@ -1,4 +1,4 @@
-"""Hive's own settings of locks, and how to wait by them."""
+"""Hive's settings for locks, and the wait policy they define."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ MAX_DIGITS = 18
 
 
 def from_hive(settings: Mapping[str, str], base: Waiting | None = None) -> Waiting:
-    """Return what Hive's settings mean: `hive.support.concurrency`, `hive.lock.numretries`,
-    `hive.lock.sleep.between.retries` (`60s`, `500ms`, or seconds), `hive.unlock.numretries`.
+    """Return the wait policy of Hive's settings: `hive.support.concurrency`,
+    `hive.lock.numretries`, `hive.lock.sleep.between.retries` (`60s`, `500ms`, or seconds),
+    `hive.unlock.numretries`.
 
-    Raises InvalidRequestError for any other, which would else be ignored without a word.
+    Raises InvalidRequestError for any other setting instead of ignoring it.
     """
     found = waiting_or_default(base)
     for name, text in check_texts(settings).items():
@@ -32,7 +33,6 @@ def from_hive(settings: Mapping[str, str], base: Waiting | None = None) -> Waiti
 
 
 def check_texts(settings: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the settings if they are texts by name."""
     if not isinstance(settings, Mapping):
         raise InvalidRequestError(f"settings are texts by name: given={settings!r}")
     for name, text in settings.items():

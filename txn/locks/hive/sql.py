@@ -1,8 +1,8 @@
-"""Which locks a Hive statement needs: Hive's own table, `requests(sql)`.
+"""The locks that a Hive statement needs, after Hive's own table: `requests(sql)`.
 
-Reading is shared, and everything else exclusive, on the smallest objects that are certain. A shared
-lock on a table does not keep anyone from changing one of its partitions; so a reader of a
-partitioned table locks each partition that it may read, and that takes a catalogue.
+Reads are shared, all else is exclusive, on the smallest objects that are certain. A shared lock on
+a table does not prevent changes of its partitions. So a reader of a partitioned table locks each
+partition that it may read, which requires a catalogue.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ MAX_COMBINATIONS = 1000
 def requests(
     sql: str, settings: Mapping[str, str] | None = None, catalog: Catalog | None = None
 ) -> list[LockRequest]:
-    """Return what to lock while a statement runs, in order, the parents of partitions among them.
+    """Return the locks that a statement needs, in order, including the parents of partitions.
 
-    Several statements, with semicolons between them, are locked together. settings: of them
-    `hive.current.database` counts, else names without a database are of `default`. catalog: how the
-    tables are partitioned and which are views; without it partitions are taken as the statement
-    writes them, and a query locks tables only, which keeps nobody out of their partitions. Raises
-    InvalidRequestError for what is not understood, never returning less than is needed.
+    Several statements, separated by semicolons, are locked together. settings: only
+    `hive.current.database` (default: `default`) counts, for unqualified names. catalog: which
+    tables are partitioned and which are views. Without it, partitions are taken as the statement
+    writes them, and a query locks only tables, which does not exclude others from their partitions.
+    Raises InvalidRequestError for what is not understood; it never returns too few locks.
     """
     known = catalog if catalog is not None else Tables({})
     found: list[LockRequest] = []
@@ -66,7 +66,7 @@ def requests(
 
 
 def make_object_path(table: Path, spec: Spec, known: Table | None) -> Path:
-    """Return the path of a partition, as far as it is certain; of the table, if no part is."""
+    """Return the path of a partition up to its first uncertain part, or of the table."""
     if known is None or not spec:
         columns = [Column(name) for name, _ in spec]
     else:
@@ -121,7 +121,6 @@ def _lock_read(
 
 
 def _lock_query(view: Table, name: Path, catalog: Catalog, depth: int) -> Iterator[LockRequest]:
-    """Yield the locks that the query of a view or of a function needs."""
     if depth >= MAX_VIEWS:
         raise InvalidRequestError("views within views", limit=MAX_VIEWS, view=str(name))
     for access in list_query_accesses(view.query or "", view.database or name.parts[0]):
@@ -129,7 +128,7 @@ def _lock_query(view: Table, name: Path, catalog: Catalog, depth: int) -> Iterat
 
 
 def _lock_call(call: FunctionCall, catalog: Catalog, depth: int) -> Iterator[LockRequest]:
-    """Yield the locks that a called function needs: none, unless a user has made it."""
+    """Yield the locks for a called function: none for a built-in one."""
     name = Path(call.name if len(call.name) > 1 else (call.database, *call.name))
     found = catalog.functions(name) if isinstance(catalog, Functions) else ()
     is_built_in = call.name[-1] in BUILT_IN and call.name[:-1] in BUILT_IN_AT
@@ -143,11 +142,9 @@ def _lock_call(call: FunctionCall, catalog: Catalog, depth: int) -> Iterator[Loc
 def _list_partitions(
     read: Read, columns: Sequence[Column], catalog: Catalog
 ) -> Iterator[tuple[str, ...]]:
-    """Yield the values of the partitions that are read, or of their first columns.
-
-    Those that the statement names are locked whether they are there or not; where it does not name
-    all columns, those that are there as well.
-    """
+    """Yield the values of the partitions that are read, or of their first columns. Partitions that
+    the statement names are locked even if they do not exist. If it does not name all columns, the
+    matching existing ones are locked as well."""
     wanted = [_list_values(read.known.get(column.name, ()), column.kind) for column in columns]
     named = list(takewhile(bool, wanted))
     if named and prod(len(values) for values in named) <= MAX_COMBINATIONS:
@@ -160,7 +157,7 @@ def _list_partitions(
 
 
 def _list_values(constants: Iterable[Constant], kind: str) -> frozenset[str]:
-    """Return the values that a column may have; none if it may have any."""
+    """Return the values that a column may have; empty if it may have any."""
     texts = [find_equal(constant, kind) for constant in constants]
     known = frozenset(text for text in texts if text is not None)
     return known if len(known) == len(set(texts)) else frozenset()

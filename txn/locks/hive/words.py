@@ -1,8 +1,8 @@
-"""Reading the statements of Hive and Spark that sqlglot's grammar does not know, word by word.
+"""A word-by-word reader of Hive and Spark statements that sqlglot's grammar does not know.
 
-sqlglot's tokenizer reads them, so names, strings and comments are the same everywhere. Hive and
-Spark replace `${x}` before they parse, so a text with a variable in it is refused. Whatever is not
-understood is an error that quotes the beginning of the statement.
+It uses sqlglot's tokenizer, so names, strings and comments are the same everywhere. Hive and Spark
+replace `${x}` before they parse, so texts with a variable are refused. Anything else that is not
+understood is an error, which quotes the beginning of the statement.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from txn.locks.requests import Path
 
 SHOWN = 60
 SESSION_CATALOGS = frozenset({"spark_catalog", "hive"})
-# Where Spark looks for temporary views; and its formats, whose "tables" are paths of files.
+# The database of temporary views in Spark; and Spark's formats, whose "tables" are file paths.
 TEMPORARY = frozenset({"global_temp"})
 FORMATS = frozenset(
     {"avro", "binaryfile", "csv", "delta", "json", "libsvm", "orc", "parquet", "text", "xml"}
@@ -42,7 +42,7 @@ _WORD = re.compile(r"[\w`]")
 _PLAIN = re.compile(r"[^\\'$\x00-\x1f]*")
 _VARIABLE = re.compile(r"\$\{[^}]*\}")
 _DEFAULT = re.compile(r"(?<= DEFAULT)(?: (?!,|COMMENT\b)\S+)+")
-# How a shape writes what is no plain word; a name in backquotes matches as names do.
+# The signs for tokens other than plain words; a name in backquotes matches like a name.
 _SIGNS = {
     TokenType.IDENTIFIER: "`",
     TokenType.STRING: "'",
@@ -52,8 +52,8 @@ _SIGNS = {
 
 
 class Statements(Spark):
-    """Spark's dialect, which has Hive's in it. No statement is an opaque command, and each function
-    stays the name that was written, with all of its arguments."""
+    """Spark's dialect, which includes Hive's. No statement is an opaque command, and each function
+    keeps its written name and all of its arguments."""
 
     class Tokenizer(Spark.Tokenizer):
         COMMANDS: ClassVar[set[TokenType]] = set()
@@ -70,7 +70,7 @@ class Statements(Spark):
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word or a sign. key: in upper case, empty if it was quoted. start, end: in the text."""
+    """A word or a sign. key: in upper case; empty if quoted. start, end: positions in the text."""
 
     key: str
     text: str
@@ -80,16 +80,13 @@ class Word:
 
 
 def refuse_statement(statement: str, reason: str = "not understood", **facts: object) -> NoReturn:
-    """Raise the error for a statement whose locks cannot be told."""
     shown = " ".join(statement.split())[:SHOWN]
     raise InvalidRequestError(reason, statement=shown, **facts)
 
 
 def tokenize(text: str) -> list[Token]:
-    """Return the tokens of a text, or raise InvalidRequestError.
-
-    A string whose value depends on the meaning of a backslash is a RAW_STRING, no constant.
-    """
+    """Return the tokens of a text. Raises InvalidRequestError. A string whose value depends on the
+    meaning of a backslash becomes a RAW_STRING, not a constant."""
     if variable := _VARIABLE.search(text):
         refuse_statement(text, "a variable whose value is not known", variable=variable[0])
     try:
@@ -108,7 +105,7 @@ def tokenize(text: str) -> list[Token]:
 
 
 def _check_known(text: str, tokens: list[Token]) -> None:
-    """Refuse what stands for another text, and a comment that Spark continues in the next line."""
+    """Refuse placeholders, and comments that Spark continues on the next line."""
     for brace, token in pairwise(tokens):
         if brace.token_type is TokenType.L_BRACE and _NAME.fullmatch(token.text):
             refuse_statement(text, "a placeholder whose value is not known", placeholder=token.text)
@@ -117,7 +114,6 @@ def _check_known(text: str, tokens: list[Token]) -> None:
 
 
 def split_statements(sql: str) -> list[str]:
-    """Return the statements of a text that has semicolons between them."""
     if not isinstance(sql, str):
         raise InvalidRequestError(f"statements are text: given={sql!r}")
     found: list[str] = []
@@ -132,9 +128,9 @@ def split_statements(sql: str) -> list[str]:
 
 
 def read_statements(sql: str, settings: Mapping[str, str] | None) -> Iterator[WordReader]:
-    """Yield the words of each statement of a text, with the settings that hold for it: those given,
-    and those of every SET and USE before it. Of these, SETs of what concerns locks and USEs are not
-    yielded themselves. Names without a database are of that of the settings."""
+    """Yield the words of each statement, with its settings: those given, and those of earlier SET
+    and USE statements. USE, and SET of a setting of locks, are not yielded. Unqualified names
+    belong to the settings' database."""
     known = dict(check_texts(settings or {}))
     for statement in split_statements(sql):
         words = WordReader(statement, known.get(DATABASE_SETTING, DEFAULT).lower(), known)
@@ -150,7 +146,6 @@ def read_statements(sql: str, settings: Mapping[str, str] | None) -> Iterator[Wo
 
 
 def _read_setting(statement: str) -> dict[str, str]:
-    """Return what is set by `SET name=value`, if it concerns locks."""
     words = WordReader(statement, DEFAULT)
     name, _, value = words.read_rest().partition("=") if words.accept("SET") else ("", "", "")
     is_known = name.strip() in {*HIVE_SETTINGS, DATABASE_SETTING}
@@ -158,8 +153,7 @@ def _read_setting(statement: str) -> dict[str, str]:
 
 
 class WordReader:
-    """Reads a statement from its first word to its last. Names without a database get this one.
-    settings: Hive's, as they are where the statement stands."""
+    """Reads a statement word by word. settings: Hive's, as of this statement."""
 
     def __init__(
         self, statement: str, database: str, settings: Mapping[str, str] | None = None
@@ -176,52 +170,46 @@ class WordReader:
 
     @property
     def key(self) -> str:
-        """The next word in upper case; empty at the end, and if it is quoted."""
+        """The next word in upper case; empty at the end or if quoted."""
         return "" if self.at_end else self._words[self._next].key
 
     def accept(self, *keys: str) -> bool:
-        """Step over these words if they come next, one after the other."""
+        """Skip these words and return True if they come next."""
         coming = self._words[self._next : self._next + len(keys)]
         found = [word.key for word in coming] == list(keys)
         self._next += len(keys) if found else 0
         return found
 
     def accept_one(self, *keys: str) -> str:
-        """Step over the next word if it is one of these, and return it; else return nothing."""
+        """Skip the next word and return it if it is one of these; else return ""."""
         key = self.key
         return key if key in keys and self.accept(key) else ""
 
     def expect(self, *keys: str) -> None:
-        """Step over these words; anything else is not understood."""
         if not self.accept(*keys):
             self.refuse()
 
     def seek(self, word: int) -> None:
-        """Go to a word, counted from 0."""
         self._next = word
 
     def shape(self) -> Shape:
-        """Return what is left of the statement as a text for patterns."""
         return make_shape(self._words, self._next)
 
     def read_rest(self) -> str:
-        """Return what comes next as text, and step over it."""
         text = "" if self.at_end else self.statement[self._words[self._next].start :]
         self._next = len(self._words)
         return text
 
     def expect_end(self) -> None:
-        """Check that there is nothing more."""
         if not self.at_end:
             self.refuse()
 
     def refuse(self, reason: str = "not understood") -> NoReturn:
-        """Raise the error for a statement whose locks cannot be told."""
         at = None if self.at_end else self._words[self._next].text
         refuse_statement(self.statement, reason, at=at)
 
     def read_identifier(self) -> str:
-        """Read a name without dots; Hive's names are all lower case."""
+        """Read a name without dots; it is put in lower case, as in Hive."""
         if self.at_end:
             self.refuse()
         word = self._words[self._next]
@@ -232,14 +220,12 @@ class WordReader:
         return word.text.lower()
 
     def read_table(self) -> Path:
-        """Read the name of a table or a view."""
         parts = [self.read_identifier()]
         while self.accept("."):
             parts.append(self.read_identifier())
         return make_table_path(parts, self.database, self.statement)
 
     def read_database(self) -> Path:
-        """Read the name of a database."""
         name = self.read_identifier()
         if self.accept("."):
             if name not in SESSION_CATALOGS:
@@ -248,11 +234,10 @@ class WordReader:
         return Path((name,))
 
     def read_partition(self) -> Spec:
-        """Read PARTITION and its columns, if they come next."""
         return self.read_columns() if self.accept("PARTITION") else ()
 
     def read_columns(self) -> Spec:
-        """Read `(p=1, q)`; a comparison other than equality tells nothing about its column."""
+        """Read `(p=1, q)`; a comparison other than equality determines no value."""
         self.expect("(")
         found: list[tuple[str, Constant | None]] = []
         while True:
@@ -263,8 +248,7 @@ class WordReader:
         return tuple(found)
 
     def read_defaults(self) -> list[str]:
-        """Read the parameters of a function, `x INT DEFAULT 1, y INT`; return the text of each
-        default value."""
+        """Return the default values' texts in parameters such as `x INT DEFAULT 1, y INT`."""
         shape, found = self.shape(), []
         for match in _DEFAULT.finditer(shape.text.partition(" )")[0]):
             first, last = shape.words[match.start()], shape.words[match.end()] - 1
@@ -285,7 +269,6 @@ class WordReader:
 
 
 def make_table_path(parts: list[str], database: str, statement: str) -> Path:
-    """Return the path of a table from the parts of its name."""
     if len(parts) == 3 and parts[0] in SESSION_CATALOGS:
         parts = parts[1:]
     if len(parts) > 2:
@@ -311,22 +294,22 @@ def _read_words(statement: str) -> Iterator[Word]:
             yield Word(key, token.text, token.token_type, token.start, token.end + 1)
             continue
         for part in re.finditer(r"\S+", statement[token.start : token.end + 1]):
-            # The tokenizer takes MSCK REPAIR for one word.
+            # The tokenizer treats MSCK REPAIR as one word.
             start, end = token.start + part.start(), token.start + part.end()
             yield Word(part[0].upper(), part[0], token.token_type, start, end)
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """WordReader as a text: each one, or its sign, behind a space, and each outermost pair of
-    parentheses as `()`. words: the words that begin at each position of the text."""
+    """Words as one text: a space before each word or its sign, and `()` for each outermost pair of
+    parentheses. words: the number of the word at each position of the text."""
 
     text: str
     words: Mapping[int, int]
 
 
 def make_shape(words: Sequence[Word], start: int = 0, *, folded: bool = True) -> Shape:
-    """Return the shape of words from one on. folded: with pairs of parentheses as one."""
+    """Return the shape of the words from `start` on. folded: write parentheses as `()`."""
     text, at, depth = "", {}, 0
     for number, word in enumerate(words[start:], start):
         closes = folded and depth > 0 and word.key == ")"
@@ -343,8 +326,8 @@ Rewrite = tuple[re.Pattern[str], Callable[[Sequence[Word], str], str]]
 
 
 def replace_words(statement: str, rewrites: Iterable[Rewrite]) -> str:
-    """Return a statement with other words where the shape of its words fits a pattern. Each rewrite
-    is given the words and the text that are there, the latter without the first of the words."""
+    """Replace words where the shape of the statement matches a pattern. Each rewrite gets the
+    matched words and their text without the first word."""
     for pattern, rewrite in rewrites:
         words = list(_read_words(statement))
         shape = make_shape(words, folded=False)
@@ -380,10 +363,8 @@ def _read_constant(words: list[Word]) -> Constant | None:
 
 
 def bind_values(sql: str, args: Args | None = None) -> str:
-    """Return a text with the values of its markers, and with the names that IDENTIFIER gives.
-
-    args: as `spark.sql` takes them, by name or in order.
-    """
+    """Replace parameter markers by their values, and IDENTIFIER(..) by the name that it gives.
+    args: as in `spark.sql`, by name or in order."""
     if not isinstance(args, Mapping | Sequence | None) or isinstance(args, str | bytes):
         raise InvalidRequestError(f"args are values by name, or in order: given={args!r}")
     if args and not isinstance(args, Mapping) and len(split_statements(sql)) > 1:
@@ -398,7 +379,7 @@ def bind_values(sql: str, args: Args | None = None) -> str:
 
 
 def _find_markers(text: str, args: Args) -> Iterator[tuple[int, int, Any]]:
-    """Yield where each marker begins and ends, and its value. A colon behind a word is none."""
+    """Yield start, end and value of each marker. A colon directly after a word is none."""
     tokens = tokenize(text)
     values = iter(() if isinstance(args, Mapping) else args)
     for token, following in pairwise([*tokens, None]):
@@ -432,7 +413,7 @@ def _make_literal(value: Any) -> str | None:
 
 
 def _escape(text: str) -> str:
-    """A string that nobody takes for a constant, but whose quotes end where they must."""
+    """Return a string that no reader treats as a constant, but that ends at the right quote."""
     return "'" + "".join(f"\\u{ord(each):04x}" for each in text) + "'"
 
 

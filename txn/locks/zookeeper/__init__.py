@@ -1,1 +1,1 @@
-"""A queue of locks in ZooKeeper."""
+"""Locks in ZooKeeper."""

@@ -1,8 +1,8 @@
-"""A ZooKeeper client whose every call ends: it retries while the connection breaks, within bounds.
+"""A ZooKeeper client with bounded calls: it retries lost connections, but every call ends.
 
-The only module that knows the driver. A call that may be made twice is retried. Another one raises
-ReplyLost, and the caller must find out whether it was carried out. A session is taken for lost as
-soon as the server may have ended it, which is before the server says so.
+Only this module uses the driver. Idempotent calls are retried. Other calls raise ReplyLost, and the
+caller must find out whether they took effect. A session counts as lost as soon as the server may
+have ended it, before the server says so.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ TLS_WITHIN_S = 5
 MAX_PAUSE_MS = 1_000
 RETRYING = Backoff(first_ms=20, longest_ms=MAX_PAUSE_MS)
 PAUSES_IN_SESSION = 6
-LOGGER.addHandler(logging.NullHandler())  # nothing on stderr, unless a program asks for it
+LOGGER.addHandler(logging.NullHandler())  # print nothing on stderr by default
 
 
 class ReplyLost(StoreError):
-    """The reply was lost: what was asked may have been done, or may be done yet."""
+    """The reply was lost: the call may have taken effect, or may still."""
 
 
 class NodeMissing(StoreError):
-    """A node that was needed is not there."""
+    """A required node is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreateNode:
-    """A node to make; with `sequence` the server appends a number to its name."""
+    """A node to create; with `sequence` the server appends a number to its name."""
 
     at: str
     data: bytes
@@ -78,20 +78,16 @@ class CreateNode:
 
 @dataclass(frozen=True, slots=True)
 class RemoveNode:
-    """A node to delete."""
-
     at: str
 
 
 class NodeData(NamedTuple):
-    """What a node holds, and the transaction in which it was made."""
-
     data: bytes
     created_in: int
 
 
 class Created(NamedTuple):
-    """Nodes that were made, in which transaction, and what was in their folders afterwards."""
+    """Created nodes, their transaction, and the children of their folders afterwards."""
 
     nodes: list[str]
     created_in: int
@@ -99,7 +95,7 @@ class Created(NamedTuple):
 
 
 class ZooKeeperClient:
-    """One session at a time with ZooKeeper. Safe to share between threads, not to fork."""
+    """One ZooKeeper session at a time. Safe to share between threads, but not across a fork."""
 
     def __init__(
         self,
@@ -115,7 +111,7 @@ class ZooKeeperClient:
         self._rng = SystemRandom()
         self._on_connected = on_connected
         self._silent_since_ms: int | None = None
-        # The driver's own pauses double without end: it would miss a server that is back.
+        # The driver's own pauses double without limit: it would miss a server that is back.
         pause_s = min(MAX_PAUSE_MS, session_ms / PAUSES_IN_SESSION) / 1000
         options = _make_options(credentials)
         try:
@@ -140,14 +136,14 @@ class ZooKeeperClient:
             raise NotApplied("cannot connect to ZooKeeper", hosts=hosts, cause=cause) from error
 
     def lost_since(self, losses: int) -> bool:
-        """Whether the session of that count may have ended: it did, or there has been no contact
-        for the rest of its time, of which the driver uses two thirds to notice a silence."""
+        """Return True if the session may have ended since `losses` was read: it did, or there was
+        no contact for the rest of its time, of which the driver takes two thirds to notice a
+        silence."""
         since_ms = self._silent_since_ms
         silent_ms = 0 if since_ms is None else self._clock.monotonic_ms() - since_ms
         return self.losses != losses or silent_ms * 3 >= self._session_ms
 
     def close(self) -> None:
-        """End the session, and all that is ephemeral with it."""
         self.losses += 1
         self._closed = True
         self._client.remove_listener(self._note_state)
@@ -157,59 +153,56 @@ class ZooKeeperClient:
     # -------------------------------------------------------------------------- single calls
 
     def list_children(self, folders: Sequence[str]) -> list[list[str]]:
-        """Return the names in each folder, in one round trip; an absent one has none."""
+        """Return the names in each folder, in one round trip; a missing folder has none."""
         calls = [methodcaller("get_children_async", folder) for folder in folders]
         return [found or [] for found in self._call_all(calls)]
 
     def get(self, nodes: Sequence[str]) -> list[NodeData | None]:
-        """Return what is known of each node, in one round trip; None: it is absent."""
+        """Return each node, or None if it is missing, in one round trip."""
         found = self._call_all([methodcaller("get_async", at) for at in nodes])
         return [NodeData(each[0], each[1].czxid) if each else None for each in found]
 
     def read_created(
         self, nodes: Sequence[str], within_ms: int = CALL_WITHIN_MS
     ) -> list[int | None]:
-        """Return the transaction in which each node was made, or None, in one round trip."""
+        """Return the transaction that created each node, or None, in one round trip."""
         found = self._call_all([methodcaller("exists_async", at) for at in nodes], within_ms)
         return [stat.czxid if stat else None for stat in found]
 
     def watch(self, at: str, gone: Callable[[object], None]) -> bool:
-        """Return True if a node is there, and then call `gone` when something happens to it or to
-        the session."""
+        """Return True if a node exists; then call `gone` once it or the session changes."""
         (stat,) = self._call_all([methodcaller("exists_async", at, watch=gone)])
         return stat is not None
 
     def sync(self, at: str) -> None:
-        """See all that was done before now, by any server of the ensemble."""
+        """Make all earlier writes visible to us, on whichever server they were done."""
         self._call_all([methodcaller("sync_async", at)])
 
     def create_folders(self, folders: Sequence[str]) -> None:
-        """Make each folder that is absent; the outer ones come first."""
+        """Create missing folders; outer ones must come first."""
         self._call_all([methodcaller("create_async", folder) for folder in folders])
 
     def tidy(self, folders: Sequence[str]) -> None:
-        """Delete each folder that is empty, if that can be done now; the inner ones come first."""
+        """Delete empty folders if the server can be reached; inner ones must come first."""
         if not self._closed and self._silent_since_ms is None:
-            with suppress(StoreError):  # an empty folder does no harm
+            with suppress(StoreError):  # an empty folder is harmless
                 calls = [methodcaller("delete_async", folder) for folder in folders]
                 self._call_all(calls, self._session_ms)
 
     # ------------------------------------------------------------------- all or nothing, once
 
     def apply(self, steps: Sequence[CreateNode | RemoveNode]) -> None:
-        """Take all steps or none, once.
-
-        Raises NodeMissing if a folder or a node is absent, and ReplyLost if the reply was lost.
-        """
+        """Take all steps or none, once. Raises NodeMissing if a folder or a node is missing, and
+        ReplyLost if the reply was lost."""
         self._refuse_if_closed()
         _read_results(self._request(steps).commit_async())
 
     def create(self, steps: Sequence[CreateNode], folders: Sequence[str]) -> Created:
-        """Take all steps or none, once, and list the folders behind them in the same round trip: a
-        session's requests are carried out in their order. Raises as `apply` does."""
+        """Take all steps or none, once, and then list the folders, in the same round trip: the
+        server executes a session's requests in order. Raises as `apply` does."""
         self._refuse_if_closed()
         request = self._request(steps)
-        # Of all that a transaction can do only this tells its number; folders hold no data.
+        # Only this operation reports the number of the transaction; folders hold no data.
         request.set_data(folders[0], b"")
         answer = request.commit_async()
         children = self.list_children(folders)
@@ -230,7 +223,7 @@ class ZooKeeperClient:
     def _call_all(
         self, calls: Sequence[Callable[[KazooClient], Any]], within_ms: int = CALL_WITHIN_MS
     ) -> list[Any]:
-        """Make calls that may be made twice, in one round trip; repeat those without a reply."""
+        """Make idempotent calls in one round trip; repeat those without a reply."""
         answers: dict[int, Any] = {}
         due_ms = self._clock.monotonic_ms() + within_ms
         for _ in RETRYING.tries(self._clock, self._rng, due_ms=due_ms):
@@ -272,7 +265,7 @@ class ZooKeeperClient:
             self._silent_since_ms = self._clock.monotonic_ms()
 
     def _report_connected(self) -> None:
-        """Run in a thread of its own, so that no reply waits for it."""
+        """Run in a separate thread, so that no reply waits for it."""
         try:
             self._on_connected()
         except StoreError as error:
@@ -287,7 +280,7 @@ def _make_options(credentials: Credentials) -> dict[str, Any]:
         options["auth_data"] = [("digest", f"{credentials.user}:{credentials.password}")]
         options["default_acl"] = CREATOR_ALL_ACL
     if credentials.tls == "on":
-        _make_tls(credentials)  # the driver would not say that a file is none of its kind
+        _make_tls(credentials)  # the driver does not report a bad file
         options |= {"use_ssl": True, "check_hostname": True, "ca": credentials.ca or None}
         options["certfile"] = credentials.certificate or None
         options["keyfile"] = credentials.key or credentials.certificate or None
@@ -308,7 +301,7 @@ def _make_tls(credentials: Credentials) -> ssl.SSLContext:
 
 
 def _find_tls_error(hosts: Sequence[tuple[str, int]], credentials: Credentials) -> str | None:
-    """Return why the first server is no partner for TLS, which the driver does not tell."""
+    """Return why TLS with the first server fails, which the driver does not report."""
     if credentials.tls == "off":
         return None
     try:
@@ -343,5 +336,5 @@ def _make_failure(message: str, error: Exception) -> StoreError:
 
 
 def _describe(error: Exception) -> str:
-    """Return an error of the driver's as text: most of them say nothing but their class."""
+    """Return a driver's error as text: for most, the class is all the information."""
     return f"{type(error).__name__}: {error}".removesuffix(": ")

@@ -1,8 +1,8 @@
-"""Where a ZooKeeper is and how it lets us in: what a URI says.
+"""The address and credentials of a ZooKeeper ensemble, from a URI.
 
 zookeeper://user:password@zk1:2181,zk2:2181/base?tls=on&ca=file&certificate=file&key=file
 
-With a user, by digest authentication, all that is made belongs to that user alone.
+With a user (digest authentication), all created nodes belong to that user alone.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ ZOOKEEPER_PORT = 2181
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """user and password: for digest authentication, if any. certificate: with its key, which may be
-    in a file of its own, and is shown to the server. ca: signs the server's, beside those that this
-    machine trusts."""
+    """user, password: for digest authentication, if any. certificate: shown to the server, with its
+    key, which may be in a file of its own. ca: signs the server's certificate, besides the
+    authorities that this machine trusts."""
 
     user: str = ""
     password: str = field(default="", repr=False)
@@ -45,7 +45,7 @@ class Credentials:
 
 
 class Ensemble(NamedTuple):
-    """hosts: `host:port,host:port`. base: the folder of the locks; empty: the usual one."""
+    """hosts: `host:port,host:port`. base: the folder of the locks; empty: the default."""
 
     hosts: str
     base: str
@@ -53,8 +53,7 @@ class Ensemble(NamedTuple):
 
 
 def parse_ensemble(parts: SplitResult) -> Ensemble:
-    """Return the place of a URI; InvalidRequestError says what is wrong with a bad one, and never
-    shows its password."""
+    """Parse a URI. Raises InvalidRequestError, whose message never shows the password."""
     login, at, hosts = parts.netloc.rpartition("@")
     shown = hide_login(parts.geturl())
     if not hosts or parts.fragment:

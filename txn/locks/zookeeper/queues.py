@@ -1,10 +1,10 @@
-"""Locks in ZooKeeper: a sequence node for each object under the object's path, by the usual recipe.
+"""Locks in ZooKeeper by the usual recipe: sequence nodes in a folder for each object.
 
 A shared lock is `read-<ticket>-<number>`, an exclusive one `write-<ticket>-<number>`. Shared is
-denied by any lower `write-`, exclusive by anything lower. Nodes are ephemeral, so a session that
-ends gives all of its locks back; those of an explicit lock become persistent when it is granted.
-All nodes of a request are created in one transaction, and found again by their ticket if its reply
-is lost. The fencing token is the transaction in which a node was created.
+denied by any lower `write-`, exclusive by any lower node. Nodes are ephemeral, so the end of a
+session releases all of its locks; those of an explicit lock become persistent when it is granted.
+All nodes of a request are created in one transaction. If its reply is lost, they are found by their
+ticket. The fencing token is the transaction that created the node.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from txn.model import check_whole
 BASE = "/hbase-txn/locks"
 SESSION_MS = 10_000
 TRIES = 20
-AT_ONCE = 250  # nodes in a transaction: ZooKeeper takes a megabyte at most
+AT_ONCE = 250  # nodes per transaction, which ZooKeeper limits to a megabyte
 MENDING = Backoff(first_ms=20, longest_ms=640)
 TIDIED_AT_ONCE = 1_000
 USED_UP = "ZooKeeper has counted to 2^31 here: delete the folder when nobody has locks in it"
 KINDS = {Mode.SHARED: "read-", Mode.EXCLUSIVE: "write-"}
 MODES = {"read": Mode.SHARED, "write": Mode.EXCLUSIVE}
-# A ticket is 32 hexadecimal digits. The number has a sign once ZooKeeper's counter has run over.
+# A ticket is 32 hexadecimal digits. A negative number means that ZooKeeper's counter overflowed.
 NODE = re.compile(r"(read|write)-([0-9a-f]{32})-(-?[0-9]{10})")
 
 
@@ -51,8 +51,6 @@ NODE = re.compile(r"(read|write)-([0-9a-f]{32})-(-?[0-9]{10})")
 
 
 class Node(NamedTuple):
-    """A lock node: its number in the queue, its mode, its ticket, and its name."""
-
     number: int
     mode: Mode
     ticket: str
@@ -63,7 +61,7 @@ Queue = list[Node]
 
 
 class Note(NamedTuple):
-    """What a node holds. token: 0 means the transaction in which the node was created."""
+    """The data of a node. token: 0 means the transaction that created the node."""
 
     owner: str
     host: str
@@ -73,12 +71,10 @@ class Note(NamedTuple):
     token: int = 0
 
     def encode(self) -> bytes:
-        """Return the bytes of the node."""
         return json.dumps(self._asdict()).encode()
 
     @classmethod
     def decode(cls, data: bytes, created_in: int = 0) -> Self:
-        """Return the note of a node."""
         fields: dict[str, Any] = json.loads(data)
         note = cls(**fields)
         return note if note.token else note._replace(token=created_in)
@@ -93,29 +89,26 @@ def parse_node(name: str) -> Node | None:
 
 
 def make_queue(names: Iterable[str]) -> Queue:
-    """Return the lock nodes among the names in a folder, in their order."""
     return sorted(node for node in map(parse_node, names) if node)
 
 
 def folder_name(part: str) -> str:
-    """Return the name of an object's folder; one that looks like a lock node is disguised."""
+    """Return the name of an object's folder; a name like that of a lock node is escaped."""
     text = text_of((part,))
     return f"%{ord(text[0]):02x}{text[1:]}" if parse_node(text) else text
 
 
 def part_of(name: str) -> str:
-    """Return the part of a path that a folder is named after."""
     (part,) = parts_of(name)
     return part
 
 
 class Folders(NamedTuple):
-    """Where the queues of objects are: a folder for each object, in that of its parent."""
+    """The folders of queues: one for each object, within that of its parent."""
 
     base: str
 
     def of(self, at: Path | None) -> str:
-        """Return the folder of an object, or the base."""
         return "/".join([self.base, *map(folder_name, at.parts if at else ())])
 
     def all(self, objects: Iterable[Path]) -> list[str]:
@@ -131,20 +124,19 @@ class Folders(NamedTuple):
 
 
 class QueueReader:
-    """Reads the queues under one base path. What it returns may be over at the next moment."""
+    """Reads the queues under one base path. Its results may be out of date at once."""
 
     def __init__(self, client: ZooKeeperClient, folders: Folders) -> None:
         self._client = client
         self._folders = folders
 
     def read(self, objects: Iterable[Path]) -> dict[Path, Queue]:
-        """Return the queue at each object, in one round trip."""
+        """Return the queue of each object, in one round trip."""
         asked = list(objects)
         found = self._client.list_children([self._folders.of(at) for at in asked])
         return dict(zip(asked, map(make_queue, found), strict=True))
 
     def scan(self, within: Path | None) -> Iterator[Entry]:
-        """Yield the entries of an object and of what lies in it, in the order of each queue."""
         (names,) = self._client.list_children([self._folders.of(within)])
         for name in names:
             if parse_node(name) is None:
@@ -154,13 +146,12 @@ class QueueReader:
             yield from self._read_entries(within, make_queue(names))
 
     def list_locks(self, denial: Denial) -> list[Lock]:
-        """Return the locks that deny a request."""
         at, blocking = denial.wanted.path, {node.ticket for node in denial.blockers}
         entries = self._read_entries(at, self.read([at])[at])
         return [entry.lock for entry in entries if entry.ticket in blocking]
 
     def _read_entries(self, at: Path, queue: Sequence[Node]) -> Iterator[Entry]:
-        """Yield the nodes of a queue that are still there: granted, unless one before denies it."""
+        """Yield entries of the nodes that still exist, granted unless an earlier one denies it."""
         folder = self._folders.of(at)
         found = self._client.get([f"{folder}/{node.name}" for node in queue])
         for node, data in zip(queue, found, strict=True):
@@ -178,8 +169,6 @@ class QueueReader:
 
 
 class ZooKeeperQueues:
-    """The queues under one base path, and one session."""
-
     first_poll_ms: int | None = None
 
     def __init__(
@@ -207,10 +196,9 @@ class ZooKeeperQueues:
         self.list_locks = self.reader.list_locks
 
     def _note_contact(self) -> None:
-        self.on_contact()  # which is set later
+        self.on_contact()  # set after construction
 
     def begin(self, ticket: Ticket, wanted: Sequence[LockRequest]) -> _Attempt:
-        """Begin a request in the session, or in the next one."""
         return _Attempt(self, ticket, wanted)
 
     def remove(
@@ -221,7 +209,7 @@ class ZooKeeperQueues:
         is_unsure: bool = False,
         is_owed: bool = False,
     ) -> None:
-        """Remove a ticket's nodes, also those of an attempt whose reply was lost."""
+        """Remove a ticket's nodes, including those of attempts whose reply was lost."""
         self.client.sync(self.folders.base)
         queues = self.reader.read(reversed(objects))
         nodes = [
@@ -236,12 +224,11 @@ class ZooKeeperQueues:
             self._tidy()
 
     def close(self) -> None:
-        """End the session, which gives back all that is not explicit."""
         self._tidy()
         self.client.close()
 
     def remove_nodes(self, nodes: Sequence[str], retries: int = 0) -> None:
-        """Delete all of the nodes that are there. retries: after lost replies."""
+        """Delete all of the nodes that exist. retries: after lost replies."""
         for first in range(0, len(nodes), AT_ONCE):
             self._remove_batch(nodes[first : first + AT_ONCE], retries)
 
@@ -263,7 +250,7 @@ class ZooKeeperQueues:
         raise StoreError("cannot delete nodes in ZooKeeper", at=nodes[0])
 
     def tidy_later(self, objects: Iterable[Path]) -> None:
-        """Delete folders that are empty, but not each time: most are soon needed again."""
+        """Delete empty folders from time to time: most are needed again soon."""
         self._used = self._used.union(objects)  # not changed in place: threads share it
         if len(self._used) >= TIDIED_AT_ONCE:
             self._tidy()
@@ -274,8 +261,7 @@ class ZooKeeperQueues:
 
 
 class _Attempt:
-    """A request on its way: the names of its nodes and, as far as that is known, the transactions
-    in which they were created."""
+    """A request under way: its nodes and, as far as known, the transactions that made them."""
 
     def __init__(
         self, queues: ZooKeeperQueues, ticket: Ticket, wanted: Sequence[LockRequest]
@@ -292,10 +278,8 @@ class _Attempt:
         self._has_tried = False
 
     def acquire(self, schedule: RetrySchedule) -> Grant | Denial:
-        """Stand in the queue of every object, unless one is seen to be denied.
-
-        If one is denied, leave the others. In a fair queue the places stay that `Denial.keeps`.
-        """
+        """Enter the queue of every object, unless one is known to be denied. After a denial, leave
+        the other queues; fair queues keep the places of `Denial.keeps`."""
         is_fair = schedule.waiting.fairness == "fair"
         for _ in range(TRIES):
             losses = self._client.losses
@@ -309,13 +293,13 @@ class _Attempt:
                 return self._stand_back(denial, is_fair, places)
             tokens = self._read_tokens()
             if len(tokens) < len(self._wanted) or self._client.losses != losses:
-                continue  # a session has ended, and with it some of our nodes
+                continue  # a session has ended, and some of our nodes with it
             if not self._ticket.explicit or self._make_lasting(tokens):
                 return self._make_grant(tokens, losses)
         raise StoreError("our nodes in ZooKeeper keep going away", wanted=str(self._wanted[0]))
 
     def wait(self, denial: Denial, pause_ms: int, schedule: RetrySchedule) -> None:
-        """Wait for the last of those before us to go, but no longer than this."""
+        """Wait until the last request before ours goes away, for at most the pause."""
         gone = threading.Event()
         at = f"{self._folders.of(denial.wanted.path)}/{denial.blockers[-1].name}"
         is_there = self._client.watch(at, lambda event: gone.set())
@@ -327,7 +311,7 @@ class _Attempt:
         return find_denial(queues, self._ticket.name, self._wanted)
 
     def _note_nodes(self, queues: dict[Path, Queue]) -> None:
-        """Note our node in each queue, in their order, and make sure that it is the only one."""
+        """Note our node in each queue, in their order, and delete duplicates."""
         self._nodes = {}
         for at, queue in queues.items():
             folder = self._folders.of(at)
@@ -340,7 +324,6 @@ class _Attempt:
                 self._queues.remove_nodes([f"{folder}/{node.name}" for node in ours[1:]], TRIES)
 
     def _read_tokens(self) -> dict[Path, int]:
-        """Return in which transaction our nodes were created, of those that are there."""
         nodes = dict(zip(self._nodes, self._list_nodes(self._nodes), strict=True))
         unknown = [node for node in nodes.values() if node not in self._created_in]
         found = zip(unknown, self._client.read_created(unknown), strict=True)
@@ -349,7 +332,7 @@ class _Attempt:
         return {at: known[node] for at, node in nodes.items() if node in known}
 
     def _stand_back(self, denial: Denial, is_fair: bool, places: Collection[Path]) -> Denial:
-        """Keep, of these places, those that a denied request keeps, and no others."""
+        """Keep those of these places that a denied request keeps, and leave all others."""
         kept = {denial.wanted.path, *filter(denial.keeps, places)} if is_fair else set()
         self._leave([each for each in self._nodes if each not in kept])
         return denial
@@ -360,7 +343,7 @@ class _Attempt:
             del self._nodes[each]
 
     def _enter(self) -> dict[Path, Queue]:
-        """Stand in the queue of each object; return the queues, each as it was afterwards."""
+        """Enter the queue of each object; return the queues as they were afterwards."""
         queues = self._read([each for each in self._wanted if each.path in self._nodes])
         absent = [each for each in self._wanted if each.path not in self._nodes]
         for first in range(0, len(absent), AT_ONCE):
@@ -368,7 +351,7 @@ class _Attempt:
         return queues
 
     def _create(self, wanted: Sequence[LockRequest]) -> dict[Path, Queue]:
-        """Create a node for each object, all or none of them; return the queues with them."""
+        """Create a node for each object, or none; return the queues including them."""
         data, name = self._note.encode(), self._ticket.name
         folders = [self._folders.of(each.path) for each in wanted]
         steps = [
@@ -382,7 +365,7 @@ class _Attempt:
                 objects = [each.path for each in wanted]
                 self._client.create_folders(self._folders.all(objects))
             except ReplyLost:
-                # They may have been created: to create others would be to wait behind ourselves.
+                # Look for the nodes first: with duplicates, we would wait behind ourselves.
                 self._client.sync(self._folders.base)
                 queues = self._read(wanted)
                 if all(any(node.ticket == name for node in queue) for queue in queues.values()):
@@ -395,8 +378,8 @@ class _Attempt:
         raise StoreError("cannot create nodes in ZooKeeper", at=steps[0].at)
 
     def _make_lasting(self, tokens: dict[Path, int]) -> bool:
-        """Put a persistent node of the same name, and so of the same place in the queue, where each
-        of ours is; return False if one is gone. Until then a place ends with its session."""
+        """Replace our nodes by persistent ones of the same names, and so with the same places.
+        Return False if a node is missing. Until then a place ends with its session."""
         objects = list(tokens)
         for first in range(0, len(objects), AT_ONCE // 2):
             batch = objects[first : first + AT_ONCE // 2]
@@ -448,11 +431,9 @@ class ZooKeeperLockReader:
         self._reader = QueueReader(self._client, Folders(ensemble.base or BASE))
 
     def list_first(self, most: int) -> LockListing:
-        """Return the first locks."""
         found = [entry.lock for entry in islice(self._reader.scan(None), most + 1)]
         locks = sorted(found[:most], key=lambda lock: lock.request.path)
         return LockListing(tuple(locks), len(found) <= most)
 
     def close(self) -> None:
-        """End the session."""
         self._client.close()
