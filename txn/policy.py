@@ -72,7 +72,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How a client waits between its tries: by which clock, chance and policy."""
+    """How a client waits between its tries: by which clock, rng and policy."""
 
     clock: Clock
     rng: Random

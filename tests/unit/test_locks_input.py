@@ -6,11 +6,13 @@ Most of it was a TypeError or an AttributeError from somewhere inside, or taken 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from random import Random
 from typing import Any
 
 import pytest
 
 from txn import Engine
+from txn.clock import ManualClock
 from txn.errors import InvalidRequestError
 from txn.locks import (
     LockDenied,
@@ -146,3 +148,14 @@ def test_a_catalogue_may_write_its_names_in_any_case() -> None:
     known = Tables({path("D/T"): Table((Column("Day", "string"),))})
     found = hive.requests("INSERT INTO d.t PARTITION (DAY='Mon') SELECT 1", catalog=known)
     assert [str(each) for each in found] == ["S d/t", "X d/t/day=Mon"]
+
+
+def test_a_manager_takes_each_detail_that_it_names() -> None:
+    """Names in a list of texts are easily missed when a parameter is renamed."""
+    options: tuple[dict[str, Any], ...] = (
+        {"rng": Random(1), "clock": ManualClock()},
+        {"lease_ms": 1, "table": "held"},
+    )
+    for details in options:
+        with open_manager("memory://details", name="one", **details) as manager:
+            assert manager.locks() == []

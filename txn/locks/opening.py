@@ -15,7 +15,7 @@ from txn.locks.zookeeper.ensemble import parse_ensemble
 from txn.stores.options import split_uri
 
 ZOOKEEPER = "zookeeper"
-OF_ALL = ("name", "waiting", "clock", "chance")
+OF_ALL = ("name", "waiting", "clock", "rng")
 OF_STORE, OF_ZOOKEEPER = ("lease_ms", "table"), ("session_ms", "base")
 
 
@@ -23,7 +23,7 @@ def open_manager(uri: str, **details: Any) -> LockManager:
     """Open a lock manager at `zookeeper://host:port,host:port/base`, or in the table `locks` of any
     store that `connect` takes. ZooKeeper's options are in txn/locks/zookeeper/ensemble.py.
 
-    details: name (of the owner), waiting, clock, chance; session_ms for ZooKeeper; lease_ms and
+    details: name (of the owner), waiting, clock, rng; session_ms for ZooKeeper; lease_ms and
     table for a store. The manager closes a store that was opened here.
     """
     parts = split_uri(uri)
