@@ -52,8 +52,7 @@ class AtomicWriter(DataSourceArrowWriter):
 
     part_keys: the number of keys per part, if its rows allow. wait_ms: how long each part may wait
     for locks. ack: whether the job ends when all values are in place, or once it is decided.
-    transaction: its row key; None: an earlier job of this name wrote the table, so this one does
-    nothing.
+    transaction: its row key; None: a job of this name wrote the table before, and nothing is done.
     """
 
     access: Access

@@ -74,7 +74,6 @@ class FeedOptions:
 
     @classmethod
     def parse(cls, options: SourceOptions) -> FeedOptions:
-        """Return the checked options, or raise InvalidRequestError that names a wrong one."""
         options.check(OPTIONS)
         start = (options.text("startingOffsets") or "latest").lower()
         if start not in ("latest", "earliest") and not start.isdecimal():

@@ -32,8 +32,8 @@ ALL = ""
 @dataclass(frozen=True)
 class Conditions:
     """The assertions of rows. absent: columns whose cells must be absent; None: all cells.
-    versions: pairs of a mapped column, or ALL, and the column with its timestamp. documents: the
-    column of assertions."""
+    versions: pairs of a mapped column, or ALL, and the column of its timestamp. documents: of
+    assertions."""
 
     absent: tuple[str, ...] | None = ()
     versions: tuple[tuple[str, str], ...] = ()
@@ -41,7 +41,6 @@ class Conditions:
 
     @classmethod
     def parse(cls, options: SourceOptions, schema: StructType) -> Conditions:
-        """Return the conditions; raise InvalidRequestError for a column that does not fit."""
         versions = _parse_versions(options.text("ifVersion"))
         for _, source in versions:
             _check_type("ifVersion", schema, source, (LongType, IntegerType), "a timestamp in ms")
@@ -78,8 +77,7 @@ class Conditions:
     def list_assertions(
         self, mapping: TableMapping, row: bytes, written: Sequence[Key], inputs: Sequence[Any]
     ) -> tuple[Assertion, ...]:
-        """Return the assertions of a row. written: the keys that it writes; inputs: its values from
-        `list_inputs`."""
+        """Return the assertions of a row. written: its written keys; inputs: from `list_inputs`."""
         absent = mapping.columns if self.absent is None else map(mapping.find_column, self.absent)
         found: list[Assertion] = [Not(Some(mapping.key_of(row, column))) for column in absent]
         for (name, source), timestamp in zip(self.versions, inputs, strict=False):

@@ -85,9 +85,8 @@ class ColumnDefinition:
 
 @dataclass(frozen=True, slots=True)
 class TableDefinition:
-    """All columns of a table as the options describe them. separator: between the columns of a row
-    key; empty: they have fixed widths and no separator. is_partial: a schema may lack some
-    columns."""
+    """All columns of a table. separator: between the columns of a row key; empty: they have fixed
+    widths and no separator. is_partial: a schema may lack some columns."""
 
     table: bytes
     row: Sequence[ColumnDefinition]

@@ -21,7 +21,7 @@ class MappedColumn:
     """A column of the schema that is a cell, the row key, or a part of the row key.
 
     place: its position in the schema. family, qualifier: empty in the row key. width: in bytes, if
-    it is fixed.
+    fixed.
     """
 
     name: str

@@ -82,7 +82,6 @@ class Counts:
         return cls(spark.sparkContext.accumulator(Summary(), _SummaryParam()))
 
     def add(self, summary: Summary) -> None:
-        """Add a task's counts; called in the task."""
         self.accumulator.add(summary)
 
     def name_accumulator(self) -> str:
@@ -119,8 +118,7 @@ def commit_partition(
     policy: Policy | None = None,
     trace: Headers | None = None,
 ) -> Summary:
-    """Commit a transaction for each row of a Spark partition, in batches; batches of large rows are
-    smaller.
+    """Commit a transaction for each row of a Spark partition, in batches.
 
     rows: as `foreachPartition` passes them; or the record batches of `mapInArrow`, or the frames of
     `mapInPandas`, whose rows become dictionaries.
@@ -131,9 +129,9 @@ def commit_partition(
     once_retention_ms: a promise that Spark runs no task of the job again later than this after its
     commits, so that fsck may then delete the tokens; see `Engine.commit`.
     on_assertion: whether a false assertion fails the task, or only counts as refused.
+    batch: the most rows of a batch; batches of large rows are smaller.
     table, transactions, policy: as in `txn.connect`.
-    trace: the result of `txn.tracing.capture_trace` in the driver: the parent span of the
-    transactions.
+    trace: the result of `txn.tracing.capture_trace` in the driver, the transactions' parent span.
 
     When it returns or raises, everything that it committed is complete. Raises PartitionError for a
     failed request: earlier batches and the rest of its own batch stay committed; later batches do
@@ -242,8 +240,7 @@ def _weigh(source: tuple[Any, Request]) -> int:
 def _commit_batch(
     engine: Engine, requests: Sequence[Request], ack: Ack
 ) -> Sequence[Committed | TxnError]:
-    """Commit a batch. An invalid request fails it before any write; then send each request
-    alone."""
+    """Commit a batch, or, if an invalid request fails it before any write, each request alone."""
     try:
         return engine.commit_many(requests, ack=ack)
     except InvalidRequestError as error:

@@ -202,7 +202,7 @@ _SPANS: dict[type, Callable[[bytes], Range]] = {
     LessThanOrEqual: lambda data: (b"", data + b"\0"),
     StringStartsWith: _find_prefix,
 }
-_LIMITS: dict[type, Callable[[int], tuple[int | None, int | None]]] = {
+_LIMITS: dict[type, Callable[[int], tuple[int | None, int | None]]] = {  # both included
     EqualTo: lambda value: (value, value),
     EqualNullSafe: lambda value: (value, value),
     GreaterThan: lambda value: (value + 1, None),

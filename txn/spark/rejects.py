@@ -65,7 +65,6 @@ class Rejects:
         self.drop_files(job)
 
     def drop_files(self, job: str) -> None:
-        """Delete the hidden files of a job."""
         for left in self.folder.glob(f".{job}-*.rejects") if self.folder else ():
             left.unlink(missing_ok=True)
 

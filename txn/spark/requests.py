@@ -148,7 +148,6 @@ class SourceRow:
     place: int
 
     def document(self) -> dict[str, Any]:
-        """Return the row for a JSON document, with bytes as text."""
         columns = zip(self.batch.schema.names, self.batch.columns, strict=True)
         return {name: _describe_value(values[self.place]) for name, values in columns}
 

@@ -102,7 +102,6 @@ class ViewReader(DataSourceReader):
         raise NotImplementedError
 
     def describe_rows(self, context: Context, rows: Sequence[Row]) -> list[dict[str, Any]]:
-        """Return the records for these stored rows."""
         raise NotImplementedError
 
 
@@ -127,7 +126,7 @@ class TransactionsReader(ViewReader):
 
 
 class LocksReader(ViewReader):
-    """A record for each lock held in some tables, at the time it was read, by whole scans."""
+    """A record for each lock held in some tables, read whole, at the time it was read."""
 
     known = LOCKS_SCHEMA
     options = (*ViewReader.options, "table")

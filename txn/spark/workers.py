@@ -26,8 +26,8 @@ YOUNG_OBJECTS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How a task opens its store, as `txn.connect` takes it. A mistyped name is an error: nothing
-    is created."""
+    """How a task opens its store, as in `txn.connect`. Nothing is created: a wrong name is an
+    error."""
 
     uri: str
     table: str | bytes | None = None

@@ -1,5 +1,4 @@
-"""`df.write.format("txn")` and `writeStream.format("txn")`: each row, or group of rows, is a
-transaction.
+"""`df.write.format("txn")` and `writeStream.format("txn")`: a transaction per row, or row group.
 
 Spark makes the writer once per job, while planning, and pickles it to all attempts of all tasks and
 to the final commit. It carries the name of the job, with which tokens begin. So a task that runs
@@ -142,7 +141,6 @@ class TxnWriter(DataSourceArrowWriter):
         self.plan.end_job(self.job, _list_reports(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """End a job that failed. What its tasks committed stays."""
         self.plan.rejects.drop_files(self.job)
 
 

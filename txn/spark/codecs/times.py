@@ -30,7 +30,6 @@ def list_plain_values(values: pa.Array) -> list[Any]:
 
 
 def _count_times(kind: pa.DataType) -> pa.DataType:
-    """Return a type with whole numbers in place of instants, times and dates."""
     if pa.types.is_timestamp(kind):
         return pa.int64()
     if pa.types.is_date32(kind):
@@ -46,8 +45,8 @@ def _count_times(kind: pa.DataType) -> pa.DataType:
 
 
 def count_micros(value: datetime | int, has_zone: bool) -> int:
-    """Return the microseconds of an instant or a time without a zone. As everywhere in PySpark, a
-    naive instant is local."""
+    """Return the microseconds of an instant (local if naive, as in PySpark) or a time without a
+    zone."""
     if isinstance(value, int):
         return value
     if not has_zone:
@@ -58,8 +57,7 @@ def count_micros(value: datetime | int, has_zone: bool) -> int:
 
 
 def format_iso(kind: DataType, value: Any) -> str:
-    """Return a date or time of this type, given as such or as a whole number, as ISO 8601. Instants
-    are in UTC."""
+    """Return a date or time of this type, or its whole number, as ISO 8601; instants in UTC."""
     if isinstance(kind, DateType):
         days = value if isinstance(value, int) else (value - _EPOCH.date()).days
         return _format_micros(days * _DAY).partition("T")[0]
