@@ -39,8 +39,8 @@ def read_flights(spark: SparkSession, csv: Path) -> DataFrame:
 
 
 def load_flights(load: Load, by: WayName) -> int:
-    """Commit each flight that is not loaded yet, exactly once even if tasks run again. Return the
-    number of transactions."""
+    """Commit each flight that is not loaded yet, exactly once; return how many transactions that
+    is."""
     with saying("reading", dict):
         total = load.flights.count()
     way = WAYS[by]

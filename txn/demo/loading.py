@@ -154,8 +154,7 @@ def load_by_arrow(load: Load, total: int) -> None:
 
 
 class TableWrite(NamedTuple):
-    """A write to a table. name: the column with the flight's name, whose rows are one
-    transaction."""
+    """A write to a table. name: the column with the flight's name, one transaction each."""
 
     rows: DataFrame
     options: dict[str, str]

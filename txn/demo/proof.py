@@ -52,8 +52,8 @@ class ProofCheck:
 def reconcile(
     spark: SparkSession, uri: str, tables: DemoTables, csv: DataFrame, transactions: int
 ) -> list[ProofCheck]:
-    """Compare the tables with the flights of the CSV in both directions, and the transactions with
-    their expected number."""
+    """Compare the flights of the CSV with the tables, in both directions, and count
+    transactions."""
     scan_flights = partial(scan_in_tasks, spark, uri, tables.flights, FLIGHT_SPLITS)
     scan_indexes = partial(scan_in_tasks, spark, uri, tables.indexes, INDEX_SPLITS)
     scan_transactions = partial(scan_in_tasks, spark, uri, tables.transactions, TRANSACTION_SPLITS)
@@ -109,7 +109,7 @@ def prove_index(
             if entry.startswith(f"{index}/"):
                 yield entry, row.row
 
-    known = stored.where(f.col(ANCHOR).isNotNull()).rdd  # others are no flights: reported
+    known = stored.where(f.col(ANCHOR).isNotNull()).rdd  # the rest is reported already
     expected = spark.createDataFrame(known.flatMap(list_entries), ENTRIES)
     found = entries.where(f.col("entry").startswith(f"{index}/"))
     name = f"index by {index}"

@@ -54,8 +54,7 @@ class ExpectedTable:
     def inspect(self, engine: Engine) -> Iterator[Sight]:
         """Yield three sights: of some cells, of the rows of a scan, and of the cells again.
 
-        A scan is not of one instant, so its rows count only if the cells were the same before and
-        after.
+        A scan is not of one instant, so its rows count only between equal reads of the cells.
         """
         step = -(-len(self.rows) // KEYS)
         chosen = {*self.rows[::step], self.rows[-1]}
