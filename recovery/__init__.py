@@ -1,4 +1,4 @@
-"""The operator's side of hbase-txn: what crashed clients left behind, and its repair."""
+"""The operator's side of hbase-txn: find and repair what crashed clients left behind."""
 
 from recovery.convert import convert, find_obstacles
 from recovery.findings import (

@@ -1,4 +1,4 @@
-"""How much one look at a store may take: rows, bytes and time, whatever the size of the table."""
+"""Limits of one read operation: rows, bytes and time, whatever the size of the table."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from txn.model import Row, cell_bytes
 T = TypeVar("T")
 
 MOST_AT_ONCE = 8
-"""So many rows or values are read in one call at most: any of them may have ten megabytes, and how
-many it has nobody knows before."""
+"""The most rows or values in one call, since each may have ten megabytes."""
 
 
 class Stop(Enum):
-    """Why a look went no further. AGE: what was begun before is older than was asked for, by its
-    key; only what was finished late can still be among it."""
+    """Why a read stopped. AGE: by its key, a row began before the wanted age; earlier rows could
+    match only if they were finished late."""
 
     FOUND = "as many as were asked for"
     BEGINNING = "the beginning of the table"
@@ -31,16 +30,14 @@ class Stop(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """What a look may take: rows looked at, bytes of their cells, and time."""
-
     rows: int = 2_000
     bytes_: int = 16_000_000
     ms: int = 2_000
 
 
 class Budget:
-    """What a look has taken of its limits. A limit is passed by what one call of the store returns,
-    and no more: whoever spends asks after each row."""
+    """What a read has spent of its limits. The caller checks `over` after each row, so a limit is
+    exceeded by at most the result of one store call."""
 
     def __init__(self, clock: Clock, limits: ReadLimits) -> None:
         self.limits = limits
@@ -50,16 +47,16 @@ class Budget:
         self._due_ms = clock.monotonic_ms() + limits.ms
 
     def spend(self, row: Row, *, again: bool = False) -> int:
-        """Take a row into account; return its bytes. again: it was counted as a row before."""
+        """Count a row and return its bytes. again: the row itself was counted before."""
         size = sum(cell_bytes(key, cell.value) for key, cell in row.cells.items())
         self.rows += not again
         self.bytes_ += size
         return size
 
     def divide(self, items: Sequence[T], cost: int = 1) -> Iterator[Sequence[T]]:
-        """Yield the items, few at a time: at first one, then as many as promise, by the bytes that
-        were spent on the last ones, no more than is left of the limit. cost: how many values are
-        read of each. Whoever takes them ends where the budget is over."""
+        """Yield the items in groups: one at first, then as many as should fit into the limit,
+        judging by the last ones. cost: the values read per item. The caller stops once `over` says
+        so."""
         at, size, most = 0, 1, max(1, MOST_AT_ONCE // cost)
         while at < len(items):
             before = self.bytes_
@@ -71,7 +68,7 @@ class Budget:
 
     @property
     def over(self) -> Stop | None:
-        """Which limit is reached, if one is."""
+        """Return the limit that is reached, or None."""
         if self.rows >= self.limits.rows:
             return Stop.ROWS
         if self.bytes_ >= self.limits.bytes_:

@@ -1,12 +1,12 @@
-"""Convert a database to another protocol, and let a table belong to another database.
+"""Convert a database to another protocol, and move a table to another database.
 
-A conversion changes the recorded name of the protocol. No client may be connected, no transaction
-may have a row and no lock may be held: so no request of the old protocol can arrive later. Then it
-deletes what the old protocol keeps beside values. If that is interrupted, the same call resumes it.
+A conversion changes the recorded name of the protocol. It requires that no client is connected, no
+transaction has a row and no lock is held, so that no request of the old protocol can arrive later.
+Then it deletes what the old protocol keeps beside values. The same call resumes an interrupted one.
 
-Two databases, each with its transaction table, do not see each other's transactions. So a family
-names the database that it belongs to, and clients of any other are refused. A table changes its
-database while no client uses it and none of its keys is locked.
+Two databases, each with its own transaction table, do not see each other's transactions. So a
+family names its database, and clients of other databases are refused. A table changes its database
+while no client uses it and none of its keys is locked.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ def find_obstacles(
 ) -> Iterator[str]:
     """Yield the reasons why a database cannot be converted now, each with a remedy.
 
-    tables: all data tables that transactions write to. retention_ms: for how long none of their
-    locks may have changed, since not every transaction has a row; longer than any request can be
-    under way. Raises InvalidRequestError for an absent table.
+    tables: all data tables that transactions write to. retention_ms: the time for which none of
+    their locks may have changed, because not every transaction has a row; it must exceed the life
+    of any request. Raises InvalidRequestError for an absent table.
     """
     yield from _list_row_obstacles(context)
     require_tables(context, tables)
@@ -71,7 +71,7 @@ def find_obstacles(
 
 
 def _list_row_obstacles(context: Context) -> Iterator[str]:
-    # The rows of its parts follow that of a transaction, if it is there.
+    # The rows of parts follow that of their transaction, if it has one.
     rows = groupby(transactions(context), lambda row: parent_of(row.row_key) or row.row_key)
     counts = Counter(all(row.is_over for row in alike) for _, alike in rows)
     unfinished, ended = counts[False], counts[True]
@@ -90,8 +90,7 @@ def _list_row_obstacles(context: Context) -> Iterator[str]:
 def _list_cell_obstacles(
     context: Context, span: Span, retention_ms: int, on_row: OnRow
 ) -> Iterator[str]:
-    """Yield what is wrong with a table: keys that are locked or being written, locks and tags that
-    changed recently, cells from the future."""
+    """Yield locked keys, unfinished writes, recent locks and tags, and cells from the future."""
     counts: Counter[str] = Counter()
     examples: dict[str, Key] = {}
     for row in list_rows(context, span, on_row):
@@ -114,13 +113,11 @@ def _list_cell_obstacles(
 
 
 def convert(context: Context, wanted: ProtocolName, tables: Collection[bytes] = ()) -> int:
-    """Change the protocol of a database without obstacles, and delete what the old protocol left
-    beside values; return how many cells that were. If the database has the protocol already, only
-    these cells are deleted.
+    """Change the protocol of a database without obstacles. Delete what the old protocol left beside
+    values, also if the database has the new one already, and return the number of deleted cells.
 
-    No client may be connected. Raises InvalidRequestError where the store cannot do the protocol,
-    or somebody else has changed it meanwhile, and AbortedError where this machine's clock is wrong,
-    by which `find_obstacles` judges.
+    No client may be connected. Raises InvalidRequestError if the store lacks the protocol or
+    another process changed it meanwhile, and AbortedError if this machine's clock is wrong.
     """
     require_features(context, PROTOCOLS[wanted])
     check_clock(context)
@@ -143,8 +140,8 @@ def _rename_protocol(context: Context, wanted: ProtocolName) -> None:
 
 
 def _delete_leftovers(context: Context, rules: Rules, tables: Iterable[bytes]) -> int:
-    """Delete the free locks and empty tags that a protocol does not know. All other values in such
-    cells stay: they may be an application's data."""
+    """Delete the free locks and empty tags that a protocol does not use. Other values in such cells
+    stay, since they may belong to an application."""
     count = 0
     for span in _list_spans(context, tables):
         cells = (
@@ -178,9 +175,9 @@ def _list_spans(context: Context, tables: Iterable[bytes]) -> list[Span]:
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """A table. databases: the transaction tables of the databases that its families belong to, None
-    for a family without one. protocol: that of its database. refusals: the reasons why no
-    transaction may write to a family; None if the store does not show its settings."""
+    """A table. databases: the transaction tables of its families' databases, None for a family
+    without one. protocol: that of its database. refusals: why transactions may not write to its
+    families; None if the store does not show its settings."""
 
     name: bytes
     families: Sequence[bytes]
@@ -190,12 +187,11 @@ class TableFacts:
 
 
 def list_tables(context: Context) -> Iterator[TableFacts]:
-    """Yield the tables of the store in the order of their names."""
     is_shown = "describe" in context.store.features
     find_protocol = cache(partial(_find_protocol, context))
     for name in call_store(context, context.store.list_tables):
         families = call_store(context, partial(context.store.describe, name))
-        if families is None:  # it was dropped meanwhile
+        if families is None:  # dropped meanwhile
             continue
         databases = frozenset(family.database for family in families.values())
         protocols = {find_protocol(each) for each in databases if each}
@@ -217,28 +213,27 @@ def _find_protocol(context: Context, database: bytes) -> str:
 
 
 def find_databases(context: Context, table: bytes) -> set[bytes | None]:
-    """Return the transaction tables of the databases that a table's families belong to, None for a
-    family of none. Raises InvalidRequestError for an absent table."""
+    """Return the transaction tables of the databases of a table's families, None for a family
+    without one. Raises InvalidRequestError for an absent table."""
     return {family.database for family in _describe(context, table).values()}
 
 
 def find_table_obstacles(
     context: Context, table: bytes, on_row: OnRow = lambda table: None
 ) -> Iterator[str]:
-    """Yield the reasons why a table cannot change its database now, each with a remedy. The whole
-    table is read."""
+    """Yield the reasons why a table cannot change its database, with remedies; scans the table."""
     yield from _list_cell_obstacles(context, Span(table), 0, on_row)
 
 
 def take_over(context: Context, table: bytes) -> int:
-    """Let a table that no client uses, and that has no obstacles, belong to this database.
-    Delete what another protocol left beside values, and return how many cells that were.
+    """Move a table without clients and obstacles to this database. Delete what another protocol
+    left beside values, and return the number of deleted cells.
 
-    Raises InvalidRequestError, with the command for HBase's shell, where the store cannot, and
-    AbortedError where this machine's clock is wrong.
+    Raises InvalidRequestError, with the command for HBase's shell, if the store cannot do it, and
+    AbortedError if this machine's clock is wrong.
     """
     store, database = context.store, plain_table(context.table)
-    check_clock(context)  # before anything changes: the conversion would
+    check_clock(context)  # before anything changes; the conversion checks too late
     families = _describe(context, table)
     if any(family.database != database for family in families.values()):
         if not isinstance(store, TableAssigner):
@@ -252,7 +247,6 @@ def take_over(context: Context, table: bytes) -> int:
 
 
 def _describe(context: Context, table: bytes) -> Mapping[bytes, Family]:
-    """Return the families of a table, whichever database it belongs to."""
     families = call_store(context, lambda: context.store.describe(table))
     if families is None:
         raise InvalidRequestError("no such table", table=table)

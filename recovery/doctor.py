@@ -1,8 +1,8 @@
-"""Whether transactions are safe on a store: its tables, its clock, and how it writes.
+"""Check whether transactions are safe on a store: its tables, its clock, and how it writes.
 
-`examine` yields what it has found out, good and bad, each with how to mend it. A server's time and
-its behaviour show only in what it writes. So the row `doctor` of the transaction table has two
-cells for a moment, and nothing afterwards; the next doctor deletes what a killed one has left.
+`examine` yields good and bad results, each with a remedy. The time and behaviour of a server show
+only in its writes. So the row `doctor` of the transaction table gets two cells for a moment. The
+next run deletes the cells of a killed one.
 """
 
 from __future__ import annotations
@@ -41,23 +41,21 @@ WRITES = b"write-%016x"
 SLOW_MS = 1_000
 DESCRIBES = 5
 LEFT_MS = 60_000
-"""A cell that is older was left by a doctor that was killed."""
+"""Older cells were left by a doctor that was killed."""
 ROWS_CHECKED = 200
 PACKAGES = ("hbase-txn", "protobuf", "kazoo", "gssapi", "thriftpy2", "happybase", "lmdb")
 PURGE = "hbase.hstore.time.to.purge.deletes"
 
 
 class Verdict(Enum):
-    """What a diagnosis asks for."""
-
     FINE = "fine"
-    CAUTION = "caution"  # a limit to know of, or something that this store does not show
+    CAUTION = "caution"  # a limit to know, or something that this store does not show
     WRONG = "wrong"
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One thing that was looked at. about: which; seen: what it is like; mend: what to do."""
+    """The result of one check. about: its subject; seen: what was found; mend: the remedy."""
 
     about: str
     verdict: Verdict
@@ -66,8 +64,8 @@ class Diagnosis:
 
 
 def examine(context: Context, tables: Sequence[bytes] = ()) -> Iterator[Diagnosis]:
-    """Yield a diagnosis of everything that the protocol relies on, in these data tables and below
-    them. Ends early where nothing answers."""
+    """Yield a diagnosis of each thing that the protocol relies on, in the store and these tables.
+    Stop early if nothing answers."""
     yield _list_versions()
     try:
         yield from _check_reach(context)
@@ -97,9 +95,9 @@ def _list_versions() -> Diagnosis:
 
 
 def _check_reach(context: Context) -> Iterator[Diagnosis]:
-    context.store.describe(context.table)  # the first one connects, and may find things asleep
+    context.store.describe(context.table)  # the first call connects, and may be slow
     took_ms = 0
-    for _ in range(DESCRIBES):  # a pause of the server's says nothing of the answers after it
+    for _ in range(DESCRIBES):  # several, since one may meet a server's pause
         started_ms = context.clock.monotonic_ms()
         context.store.describe(context.table)
         took_ms = context.clock.monotonic_ms() - started_ms
@@ -125,13 +123,12 @@ def _check_transaction_table(context: Context) -> Iterator[Diagnosis]:
 
 
 def _try_writes(context: Context) -> Iterator[Diagnosis]:
-    """Yield what writes show, once they are undone."""
     key = Key(DOCTOR_ROW, FAMILY, WRITES % context.rng.getrandbits(64), context.table)
     found: list[Diagnosis] = []
 
     def write() -> None:
         found[:] = [_compare_clocks(context), _check_writes(context, key)]
-        raise _UndoError  # where the store can do that for all that was done together
+        raise _UndoError  # for stores that can roll back the whole block
 
     try:
         with suppress(_UndoError):
@@ -142,7 +139,7 @@ def _try_writes(context: Context) -> Iterator[Diagnosis]:
 
 
 class _UndoError(Exception):
-    """Ends what is done together, so that nothing of it takes effect."""
+    """Ends a block of writes and rolls it back."""
 
 
 def _clear(context: Context, keys: Sequence[Key]) -> None:
@@ -224,7 +221,7 @@ def _compare_clocks(context: Context) -> Diagnosis:
 
 
 def _find_set_clock(context: Context) -> Iterator[Diagnosis]:
-    """On a store of this machine no stamp tells that its clock was set; a note of it does."""
+    """Check for a note that the clock was set; timestamps do not show it in a local store."""
     step_ms = find_step(context) if context.is_local else 0
     if abs(step_ms) > SKEW_MS:
         seen = f"set by {step_ms} ms since the store was first written to"
@@ -232,8 +229,8 @@ def _find_set_clock(context: Context) -> Iterator[Diagnosis]:
 
 
 def _check_future(context: Context, table: bytes) -> Iterator[Diagnosis]:
-    """Yield what there is from the future in the first rows, or of transactions in those that a
-    clock named which is ahead of ours."""
+    """Yield cells from the future in a table's first rows. In the transaction table, these are
+    the rows of transactions that a fast clock named."""
     is_data = table != context.table
     now_ms = context.clock.wall_ms()
     rows = context.store.scan(table) if is_data else list_decisions(context, now_ms)
@@ -251,8 +248,8 @@ def _check_future(context: Context, table: bytes) -> Iterator[Diagnosis]:
 
 
 def _check_writes(context: Context, key: Key) -> Diagnosis:
-    """A lock must not be hidden by the unlock before it, and an empty cell is a free one. The cell
-    is this doctor's own: what another one does at the same moment says nothing of the store."""
+    """Check that an older unlock does not hide a lock, and that an empty cell is a free lock. The
+    cell is this doctor's own, so that concurrent doctors do not disturb each other."""
     about = "checked writes"
     ahead_ms = context.clock.wall_ms() + AHEAD_MS
     context.store.write([Edit(key, FREE, ahead_ms)])

@@ -1,8 +1,7 @@
-"""Requests and results as JSON documents: what `txn commit` takes and what `--json` prints.
+"""Requests and results as JSON documents, as in `txn commit` and `--json`.
 
 A request is `{"mutations": [...], "assertions": [...], "once": ..., "once_retention_ms": ...,
-"labels": {...}}`; what its parts look like is in docs/operations.md. Every error names the
-place in the document.
+"labels": {...}}`; see docs/operations.md. Every error names the place in the document.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ from txn.text import assertion_text, escape, key_text
 
 
 def parse_request(text: str | bytes) -> Request:
-    """Return the request that a JSON document describes, or raise InvalidRequestError."""
+    """Return the request in a JSON document, or raise InvalidRequestError."""
     try:
         return _request(json.loads(text))
     except InvalidRequestError:
-        raise  # a document it is
+        raise  # a ValueError of a valid document
     except ValueError as error:
         raise InvalidRequestError("not a JSON document", cause=str(error)) from error
     except RecursionError as error:
@@ -62,7 +61,6 @@ def row_document(row: TransactionRow, now_ms: int) -> Document:
 
 
 def finding_document(finding: Finding) -> Document:
-    """Return what `--json` prints of a finding."""
     return {
         "kind": finding.kind.value,
         "severity": finding.kind.severity.value,
@@ -78,7 +76,7 @@ def finding_document(finding: Finding) -> Document:
 
 
 def tally_document(tally: Tally, grace_ms: int) -> Document:
-    """Return the last line of `txn fsck --json`: its kind, `summary`, is none of a finding."""
+    """Return the last line of `txn fsck --json`; no finding has its kind, `summary`."""
     young = tally.young.counts
     return {
         "kind": "summary",
@@ -97,13 +95,12 @@ def tally_document(tally: Tally, grace_ms: int) -> Document:
 
 
 def result_document(result: Result) -> Document:
-    """Return what a repair came to: `repaired`, `nothing-to-do` or `left-alone`, and why."""
+    """Return the result of a repair: `repaired`, `nothing-to-do` or `left-alone`, and why."""
     words = {"Repaired": "repaired", "NothingToDo": "nothing-to-do", "LeftAlone": "left-alone"}
     return {"result": words[type(result).__name__], "why": result.why}
 
 
 def explanation_document(found: Explanation) -> Document:
-    """Return what `txn show --json` prints."""
     row, request, whole = found.row, found.request, found.whole
     return {
         "transaction": escape(row.row_key),

@@ -1,7 +1,7 @@
-"""The kinds of Finding: what each means, what repair does about it, and how bad it is.
+"""The kinds of findings: the meaning, the repair and the severity of each.
 
-A finding is plain data. It names what was seen and never what to call; `fsck.repair` reads again
-and then acts on it. `judge` says which finding a transaction row is.
+A finding is plain data: what was seen, not what to call. `fsck.repair` reads again before it acts.
+`judge` returns the finding for a transaction row.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from txn.protocol.row import RowState, TransactionRow
 GRACE_MS = 60_000
 RETENTION_MS = 24 * 3_600_000
 LONGEST_REQUEST_MS = 3_600_000
-"""For how long a request may be under way: a gateway repeats one for 20 minutes, and its sender
-may have been stopped. A shorter retention is right only where no client is at work."""
+"""The longest life of a request: a gateway repeats one for 20 minutes, and its sender may have
+been stopped. A shorter retention is safe only while no client is at work."""
 
 
 class Severity(Enum):
     """What a finding requires."""
 
-    CLEAN = "clean"  # nothing is wrong: garbage that repair removes
-    REPAIRABLE = "repairable"  # a client stopped half-way: repair finishes or undoes it
-    REPORT_ONLY = "report-only"  # a person has to look: repair leaves it as it is
+    CLEAN = "clean"  # nothing is wrong: repair removes garbage
+    REPAIRABLE = "repairable"  # a client stopped half-way: repair finishes or undoes its work
+    REPORT_ONLY = "report-only"  # a person has to decide: repair changes nothing
 
 
 KINDS: Mapping[str, tuple[Severity, str, str]] = {
@@ -107,12 +107,11 @@ KINDS: Mapping[str, tuple[Severity, str, str]] = {
         "is over at the time that is told as `until`",
     ),
 }
-"""Of each kind: what it asks for, what it is in a sentence for an operator, and what repair does
-about it."""
+"""For each kind: its severity, its meaning for an operator, and the repair."""
 
 
 class Kind(Enum):
-    """What was found."""
+    """The kind of a finding."""
 
     UNDECIDED = "undecided"
     DECIDED = "decided"
@@ -136,9 +135,9 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One deviation from what finished transactions leave.
+    """One difference from what finished transactions leave.
 
-    transaction: the row key of the transaction, or of a lock's holder; None where there is none.
+    transaction: the row key of the transaction, or of a lock's holder; None if there is none.
     key: the data key; None for findings in the transaction table.
     facts: what was seen, by name: text, numbers or bytes. Times are timestamps in ms.
     """
@@ -151,8 +150,7 @@ class Finding:
 
 @dataclass(slots=True)
 class InGrace:
-    """Unfinished items that changed within the grace, and so are no findings: live clients leave
-    such items, and clients that have just died.
+    """Unfinished items within the grace period: not findings, since live clients leave them too.
 
     counts: by the kind of finding that they would be. oldest_ms: the longest silence among them.
     """
@@ -161,18 +159,16 @@ class InGrace:
     oldest_ms: int = 0
 
     def add(self, kind: Kind, silent_ms: int) -> None:
-        """Count one."""
         self.counts[kind] += 1
         self.oldest_ms = max(self.oldest_ms, silent_ms)
 
     def merge(self, other: InGrace) -> None:
-        """Add the counts of another check."""
         self.counts.update(other.counts)
         self.oldest_ms = max(self.oldest_ms, other.oldest_ms)
 
 
 class Ages(NamedTuple):
-    """How long a transaction must have been silent, and for how long finished rows are kept."""
+    """How long a transaction must have been silent, and how long finished rows are kept, in ms."""
 
     grace_ms: int = GRACE_MS
     retention_ms: int = RETENTION_MS
@@ -191,7 +187,6 @@ class CheckOptions:
 def judge(
     row: TransactionRow, now_ms: int, grace_ms: int = GRACE_MS, retention_ms: int = RETENTION_MS
 ) -> Finding | None:
-    """Return the finding that a transaction row is at this time, or None."""
     at, age_ms, facts = find_alive_ms(row, now_ms, grace_ms), grace_ms, list_facts(row)
     match row.state:
         case RowState.FINISHED:
@@ -209,50 +204,49 @@ def judge(
 
 
 def find_alive_ms(row: TransactionRow, now_ms: int, grace_ms: int) -> int:
-    """Return when anything happened to an unfinished row that shows its owner to be alive."""
+    """Return the time of the last sign that the owner of an unfinished row is alive."""
     heartbeat = (
         row.heartbeat if row.heartbeat <= now_ms + grace_ms else 0
-    )  # a client's clock: it may be wrong
+    )  # by a client's clock, which may be wrong
     newest = row.newest if row.state is RowState.UNREADABLE else 0
     return max(row.since, heartbeat, newest)
 
 
 def list_facts(row: TransactionRow) -> dict[str, object]:
-    """Return what a finding tells of a transaction row."""
     return {"status": str(row.status), "since": row.status_at, "beat": row.heartbeat}
 
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """The finding is no more; `why` says what was done."""
+    """The finding is gone; `why` says what was done."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class NothingToDo:
-    """The finding was no more, or its transaction has moved on by itself."""
+    """The finding was gone already, or its transaction had moved on by itself."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class LeftAlone:
-    """It cannot be repaired without guessing, and is as it was."""
+    """The finding cannot be repaired without guessing, and nothing was changed."""
 
     why: str
 
 
 Result = Repaired | NothingToDo | LeftAlone
-"""What became of a finding that was to be repaired."""
+"""The result of a repair."""
 
 
 @dataclass(slots=True)
 class Tally:
     """The totals of a check or repair.
 
-    rows: how many rows were looked at. counts: how many findings there are of each kind, by what
-    became of them; None: nothing was to be repaired. young: what was left alone since it is young.
+    rows: how many rows were read. counts: the number of findings by kind and result; the result
+    None means that no repair was wanted. young: unfinished items within the grace period.
     """
 
     rows: int = 0
@@ -260,46 +254,39 @@ class Tally:
     young: InGrace = field(default_factory=InGrace)
 
     def add(self, finding: Finding, result: Result | None = None) -> None:
-        """Count a finding, and what became of it."""
         self.counts[finding.kind, type(result) if result else None] += 1
 
     @property
     def is_repair(self) -> bool:
-        """Whether there were repairs."""
         return any(result for _, result in self.counts)
 
     @property
     def found(self) -> int:
-        """How many findings there were."""
         return self.counts.total()
 
     @property
     def rolled_forward(self) -> int:
-        """How many committed transactions were finished."""
         return self.counts[Kind.DECIDED, Repaired]
 
     @property
     def rolled_back(self) -> int:
-        """How many transactions were undone."""
         return self.counts[Kind.UNDECIDED, Repaired] + self.counts[Kind.ABORTING, Repaired]
 
     @property
     def cleaned_up(self) -> int:
-        """How many other findings were repaired: locks freed, tags emptied, rows deleted."""
+        """Return how many locks were released, tags emptied and rows deleted."""
         return self._count(Repaired) - self.rolled_forward - self.rolled_back
 
     @property
     def moved_on(self) -> int:
-        """How many findings were no more when repair came to them."""
         return self._count(NothingToDo)
 
     @property
     def left(self) -> int:
-        """How many findings are as they were."""
         return self._count(None) + self._count(LeftAlone)
 
     def count_kinds(self) -> dict[Kind, int]:
-        """Return how many findings there were of each kind, in the order of Kind."""
+        """Return the number of findings of each kind, in the order of Kind."""
         kinds: Counter[Kind] = Counter()
         for (kind, _), count in self.counts.items():
             kinds[kind] += count

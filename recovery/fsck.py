@@ -1,7 +1,7 @@
 """Find what crashed clients left behind, and finish or undo it with the protocol's own steps.
 
-`check` never writes. `repair` reads again before it acts on a finding. So a finding may be old,
-several repairs may run at once, and clients may be at work: what has changed is left alone.
+`check` never writes. `repair` reads again before it acts, and leaves alone what has changed. So a
+finding may be old, several repairs may run at once, and clients may be at work.
 """
 
 from __future__ import annotations
@@ -77,14 +77,13 @@ def check(
     young: InGrace | None = None,
     on_progress: OnProgress = lambda table, row: None,
 ) -> Iterator[Finding]:
-    """Yield what a crash left: first transaction rows, then keys of the tables to scan.
+    """Yield what crashed clients left: first in transaction rows, then in keys of scanned tables.
 
     grace_ms: how long a transaction must have been silent; 0 takes every unfinished one.
-    retention_ms: how long finished rows are kept; below LONGEST_REQUEST_MS only where no client is
-    at work.
-    young: counts what is unfinished and no finding, since it is younger than the grace.
-    between: receives the position of the check now and then, also while it reads no row; an
-    exception that it raises ends the check.
+    retention_ms: how long finished rows are kept; below LONGEST_REQUEST_MS only while no client is
+    at work. scan: the data tables to read. young: counts unfinished items within the grace period.
+    on_progress: gets the position now and then, even without rows; its exception ends the check.
+
     Memory is bounded, and nothing is written. Raises StoreError, or InvalidRequestError for an
     absent table.
     """
@@ -105,17 +104,17 @@ def require_tables(context: Context, scan: Collection[bytes]) -> None:
 
 
 def list_data(context: Context, scan: Collection[bytes]) -> Iterator[Span]:
-    """Yield the spans of data: the tables to scan, and with them the markers of `once`."""
+    """Yield the spans of data: the tables to scan, and the markers of `once`."""
     if scan and context.table not in scan:
         yield Span(context.table, *MARKERS)
     yield from map(Span, dict.fromkeys(scan))
 
 
 def check_transactions(context: Context, span: Span, options: CheckOptions) -> Iterator[Finding]:
-    """Yield what `check` finds in a part of the transaction table. Finished rows that are younger
-    than the retention are skipped: see `list_suspects`."""
+    """Yield the findings in a part of the transaction table. Finished rows within the retention are
+    skipped: see `list_suspects`."""
 
-    @lru_cache(1)  # the parts of a transaction are neighbours
+    @lru_cache(1)  # the parts of a transaction are adjacent
     def is_over(row_key: bytes) -> bool:
         return read_rows(context, [row_key])[row_key].is_over
 
@@ -133,7 +132,6 @@ def check_transactions(context: Context, span: Span, options: CheckOptions) -> I
 
 
 def check_data(context: Context, span: Span, options: CheckOptions) -> Iterator[Finding]:
-    """Yield what `check` finds in a part of a table of data."""
     rows = (
         row
         for row in list_rows(context, span, options.on_row)
@@ -147,8 +145,8 @@ def check_data(context: Context, span: Span, options: CheckOptions) -> Iterator[
 
 
 def find_future(context: Context, row: Row) -> Iterator[Finding]:
-    """Yield the finding of a row with cells from the future, by this machine's clock. It names the
-    one that lies furthest ahead, and their number. A transaction's row key has a time, too."""
+    """Yield the finding for a row with cells from the future, by this machine's clock. It names the
+    cell furthest ahead, and their number. A transaction's row key counts as well: it has a time."""
     now_ms = context.clock.wall_ms()
     times = {key: cell.timestamp for key, cell in row.cells.items() if cell.timestamp > now_ms}
     last = max(times, key=times.__getitem__, default=None)
@@ -164,8 +162,8 @@ def find_future(context: Context, row: Row) -> Iterator[Finding]:
 def compact(
     context: Context, *, retention_ms: int = RETENTION_MS, tables: Collection[bytes] = ()
 ) -> None:
-    """Drop the delete markers that no request can need any more, in the transaction table and in
-    these tables, unless the store does so by itself. AbortedError: see `check_clock`."""
+    """Drop the delete markers that no request can need any more, in the transaction table and these
+    tables, unless the store does so by itself. Raises AbortedError: see `check_clock`."""
     check_clock(context)
     purge_before_ms = context.clock.wall_ms() - retention_ms
     for table in dict.fromkeys((context.table, *tables)):
@@ -182,19 +180,17 @@ def repair(context: Context, finding: Finding) -> Result:
 
 
 def repair_all(context: Context, findings: Iterable[Finding]) -> Iterator[tuple[Finding, Result]]:
-    """Repair findings as they come; yield each with its result. Rows to delete and keys to retire
-    are handled some hundreds at a time, which saves requests."""
+    """Repair findings as they come, and yield each with its result. Deletes are batched."""
     for kind, alike in groupby(findings, lambda finding: finding.kind):
         while part := list(islice(alike, BATCH if kind in BATCHED else 1)):
             yield from zip(part, _repair_batch(context, kind, part), strict=True)
 
 
 def _repair_batch(context: Context, kind: Kind, findings: Sequence[Finding]) -> list[Result]:
-    """Repair findings of one kind. If a table is gone, leave alone those that need it, and no
-    others."""
+    """Repair findings of one kind. If a table is gone, leave alone only those that need it."""
     try:
         if kind.severity is not Severity.REPORT_ONLY:
-            check_clock(context)  # by which they were found to be old
+            check_clock(context)  # the findings were dated by it
         return _repair(context, kind, findings)
     except AbortedError as error:
         return [LeftAlone(str(error))] * len(findings)
@@ -224,14 +220,14 @@ def _repair(context: Context, kind: Kind, findings: Sequence[Finding]) -> list[R
 def _check_transaction(
     context: Context, row: Row, options: CheckOptions, is_over: Callable[[bytes], bool]
 ) -> Iterator[Finding]:
-    """Judge a row, and again as it is now: the scan may be behind what live clients do. That of a
-    finished part stays while its transaction is under way: it alone tells that the part is over.
+    """Judge a row, and again after a fresh read, since live clients may be ahead of the scan. While
+    a transaction is open, the rows of its finished parts stay: they alone show that those are over.
 
-    is_over: whether a transaction is.
+    is_over: returns whether a transaction is over.
     """
     seen = decode_row(row)
     finding = judge(seen, context.clock.wall_ms(), *options.ages)
-    if seen.state is RowState.FINISHED:  # which nothing can change
+    if seen.state is RowState.FINISHED:  # nothing can change it
         whole = parent_of(row.row)
         yield from [finding] if finding and (whole is None or is_over(whole)) else []
     elif finding or seen.state is not RowState.DEBRIS:
@@ -247,8 +243,8 @@ def _check_transaction(
 
 
 def _end_transaction(context: Context, finding: Finding) -> Result:
-    """Finish or undo a transaction. One that was undecided must be exactly as it was found: its
-    owner may have come back to life."""
+    """Finish or undo a transaction. An undecided one must be exactly as found: its owner may be
+    back."""
     assert finding.transaction is not None
     row = read_rows(context, [finding.transaction])[finding.transaction]
     state = row.state
@@ -265,13 +261,12 @@ def _end_transaction(context: Context, finding: Finding) -> Result:
             roll_forward(context, [t])
         else:
             roll_back(context, [t], lambda _: "fsck: its owner had stopped")
-    except CorruptRowError as error:  # a part of it does not decode
+    except CorruptRowError as error:  # one of its parts
         return LeftAlone(str(error))
     return _confirm_end(context, row, t)
 
 
 def _confirm_end(context: Context, row: TransactionRow, t: Transaction) -> Result:
-    """Return the result of a repair that took a transaction to its end."""
     if t.unread is not None:
         return LeftAlone(str(t.unread))
     if t.status is not None and not t.status.is_finished:
@@ -290,7 +285,7 @@ def _delete_rows(context: Context, findings: Sequence[Finding]) -> list[Result]:
     names = sorted({finding.transaction or b"" for finding in findings})
     rows: dict[bytes, Row] = {}
     for _, alike in groupby(names, lambda name: name.partition(b"transaction.")[0]):
-        some = list(alike)  # of one bucket: behind them are those that stay
+        some = list(alike)  # of one bucket: behind it are rows to keep
         stored = stored_rows(context, Span(context.table, some[0], some[-1] + b"\0"))
         rows |= {row.row: row for row in stored}
     results: list[Result] = []
@@ -315,7 +310,7 @@ def _is_still(row: TransactionRow, finding: Finding) -> bool:
 
 
 def _retire_keys(context: Context, findings: Sequence[Finding]) -> list[Result]:
-    """Retire keys, those of expired markers with their values, under their locks."""
+    """Retire keys under their locks; those of expired markers with their values."""
     wanted: dict[Key, Cell | None] = {}
     newest = 0
     for finding in findings:

@@ -1,7 +1,6 @@
 """Explain one transaction to a person: its request, its progress, and what fsck does about it.
 
-The row is read before the data cells. So those of a running transaction may be newer. Nothing here
-writes.
+The row is read before the data cells, which may be newer if it is running. Nothing here writes.
 """
 
 from __future__ import annotations
@@ -39,17 +38,17 @@ from txn.text import LONGEST_REASON, assertion_text
 
 T = TypeVar("T")
 
-VERSIONS = 10  # of a key, among which the replaced one is searched
+VERSIONS = 10  # of a key, among which to find the replaced one
 COUNTS = (2, 4, VERSIONS)
-"""How many versions of a key are read, in turn, until it is found: each may be large."""
+"""How many versions of a key are read in each attempt to find one; each may be large."""
 
 LIMITS = ReadLimits(rows=1_000, bytes_=64_000_000, ms=30_000)
-"""Limits of reading a transaction's keys: it may have 100,000, each with a value of any size."""
+"""The limits of reading a transaction's keys: there may be 100,000, with values of any size."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatusTime:
-    """A status of a row: its begin by the server's time, and how long after the one before it
+    """A status of a row: when it began, by the server's time, and how long after the one before
     (ms)."""
 
     status: Status
@@ -70,10 +69,9 @@ class Unseen(Enum):
 class ValueChange:
     """What a mutation does to its key.
 
-    new: the value; None for a delete. replaced: the timestamp of the version that it replaces, 0
-    where there was none; None before the decision. old: that version (before the decision: the
-    newest one); unseen: why it is not known, if it is not and there may be one. held: its lock is
-    the transaction's now.
+    new: the value; None for a delete. replaced: the timestamp of the replaced version, 0 if there
+    was none; None before the decision. old: that version; before the decision the newest one.
+    unseen: why `old` is not known although there may be one. held: whether its lock is held now.
     """
 
     key: Key
@@ -86,7 +84,7 @@ class ValueChange:
 
 class AssertionVerdict(Enum):
     """What is known of an assertion. HELD: the transaction is committed. FAILED: it was aborted for
-    this. HOLDS, FAILS: it is undecided, and so it is on the cells as they are, which may change.
+    this. HOLDS, FAILS: it is undecided; this is the result on the present cells, which may change.
     UNKNOWN: it was aborted for another reason, or its cells were not read."""
 
     HELD = "held"
@@ -98,14 +96,13 @@ class AssertionVerdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A transaction row and what the data cells say of it. Times are in ms since the epoch.
+    """A transaction row and what the data cells show of it. Times are in ms since the epoch.
 
-    request: an empty one where the row has none. once_retention_ms: for how long its token may come
-    again; None: for ever. verdicts: one for each assertion. keys_read: of how many of the request's
-    keys, the first ones, cells were read, or asked for where a table is gone; held: which of these
-    it has locked now. part_rows: how many rows of parts there are, or were counted; None: it is not
-    in parts; first_part: one of them. finding: what fsck finds; None where it is not to be mended,
-    or not yet.
+    request: empty if the row has none. once_retention_ms: how long its token may come again; None:
+    forever. verdicts: one for each assertion. keys_read: the number of keys, from the first, whose
+    cells were read (or asked for, if a table is gone). held: which of these it has locked now.
+    part_rows: the number of rows of parts, or of those counted; None: it has no parts. first_part:
+    one of them. finding: what fsck finds; None if there is nothing to repair yet.
     """
 
     row: TransactionRow
@@ -122,12 +119,11 @@ class Explanation:
 
     @property
     def whole(self) -> bytes | None:
-        """Return the row key of the transaction that a part belongs to; None for any other."""
+        """Return the row key of a part's transaction; None for any other row."""
         return parent_of(self.row.row_key)
 
     @property
     def advice(self) -> str:
-        """What fsck does about it, now or later."""
         if self.finding is not None:
             return f"{self.finding.kind.meaning}: {self.finding.kind.remedy}"
         match self.row.state:
@@ -150,8 +146,8 @@ def explain(
     limits: ReadLimits = LIMITS,
     most_parts: int | None = None,
 ) -> Explanation | None:
-    """Return the transaction explained, or None if it has no row. limits: of reading its keys.
-    most_parts: how many rows of parts are counted at most; there may be 100,000."""
+    """Return the explanation of a transaction, or None if it has no row. limits: of reading its
+    keys; most_parts: the most rows of parts to count, of up to 100,000."""
     row = find_transaction(context, row_key)
     if row is None:
         return None
@@ -178,14 +174,14 @@ def explain(
 
 
 def _list_children(context: Context, whole: bytes, most: int | None) -> list[bytes]:
-    """Return the row keys of a transaction's parts, reading nothing else of them."""
+    """Return the row keys of a transaction's parts, without reading the rest of the rows."""
     span = Span(context.table, *child_range(whole))
     rows = stored_rows(context, span, cells=[(FAMILY, STATUS)])
     return [row.row for row in islice(rows, most)]
 
 
 def _find_promise_ms(context: Context, request: Request) -> int | None:
-    """Return for how long the token may come again, as its caller has promised; None: for ever."""
+    """Return how long the token may come again, by its caller's promise; None: forever."""
     if request.once is None:
         return None
     key = marker_key(context.table, request.once)
@@ -196,7 +192,7 @@ def _find_promise_ms(context: Context, request: Request) -> int | None:
 def _read_keys(
     context: Context, keys: Sequence[Key], budget: Budget
 ) -> tuple[int, dict[Key, Cell | None]]:
-    """Return how many of the keys were read, and them with their locks."""
+    """Return the number of keys read, and their cells with those of their locks."""
     lock_of = context.rules.lock_of
     found: dict[Key, Cell | None] = {}
     number = 0
@@ -220,7 +216,7 @@ def _spend(budget: Budget, key: Key, cells: Sequence[Cell]) -> None:
 def _read_tables(
     context: Context, keys: Collection[Key], read: Callable[[Collection[Key]], Mapping[Key, T]]
 ) -> dict[Key, T]:
-    """Return what is read of keys, table by table; nothing of one that is gone or disabled."""
+    """Return what `read` returns, table by table, without unavailable tables."""
     found: dict[Key, T] = {}
     for table in dict.fromkeys(key.table for key in keys):
         wanted = [key for key in keys if key.table == table]
@@ -251,13 +247,13 @@ def _judge_now(assertion: Assertion, data: Mapping[Key, Cell | None]) -> Asserti
 
 
 def _is_blamed(assertion: Assertion, reason: str) -> bool:
-    """Whether a transaction was aborted for an assertion: see `reason_text`, which cuts it."""
+    """Return True if this assertion caused the abort: see `reason_text`, which cuts it."""
     said = f"assertion failed: assertion {assertion_text(assertion)}, seen "
     return reason.startswith(said) or f"{said[:LONGEST_REASON]}…" == reason
 
 
 def _list_statuses(row: TransactionRow) -> tuple[StatusTime, ...]:
-    """Where the transport kept no times of the earlier statuses, there is the status's own."""
+    """Return the times of the statuses; only the present one if the transport kept no others."""
     began = dict(row.began)
     if row.status is not None:
         began.setdefault(row.status, row.status_at)
@@ -290,7 +286,6 @@ def _list_changes(
 
 
 def _list_replaced(row: TransactionRow, request: Request) -> Mapping[Key, int]:
-    """Return the timestamps of the versions that are replaced, as the plan has them."""
     if row.plan is None or len(row.plan.replaced) != len(request.mutations):
         return {}
     keys = (mutation.key for mutation in request.mutations)
@@ -304,7 +299,7 @@ def _find_old(
     data: Mapping[Key, Cell | None],
     budget: Budget,
 ) -> Mapping[Key, Cell | Unseen | None]:
-    """Return what keys had before, or why that is not known. data: what they have now."""
+    """Return the previous cells of keys, or why they are not known. data: the present cells."""
     if row.status is not None and row.status.is_undecided:
         return {m.key: data.get(m.key, Unseen.NOT_READ) for m in request.mutations}
     wanted = {key: at for key, at in _list_replaced(row, request).items() if at}
@@ -325,8 +320,7 @@ def _find_old(
 
 
 def _pick_version(cells: Sequence[Cell], count: int, timestamp: int) -> Cell | Unseen:
-    """Return the version of a timestamp among the newest so many of a key; NOT_READ: it may come
-    behind them."""
+    """Return the version of this timestamp among the newest `count`; NOT_READ: it may be older."""
     for cell in cells:
         if cell.timestamp <= timestamp:
             return cell if cell.timestamp == timestamp else Unseen.NOT_KEPT

@@ -46,8 +46,8 @@ def open_any_store(uri: str, transactions: str) -> Iterator[Context]:
 
 
 def find_usual_rules(store: Store, table: bytes) -> Rules:
-    """Return the rules of the database with this transaction table; those of six-phase if there is
-    no such table, or if its protocol is not recorded."""
+    """Return the rules of the database with this transaction table, or those of six-phase if the
+    table is absent or its protocol is not recorded."""
     rules = find_rules(store, table) if FAMILY in (store.describe(table) or {}) else None
     return rules or SIX_PHASE
 
@@ -56,7 +56,7 @@ def find_usual_rules(store: Store, table: bytes) -> Rules:
 def open_store_of(
     uri: str, transactions: str, *, mends: bool = False, is_own: bool = True
 ) -> Iterator[Context]:
-    """Open a store that has a transaction table. mends: also require that the store supports the
+    """Open a store with a transaction table. mends: also require that the store supports the
     database's protocol. is_own: see `require_transactions`."""
     with open_any_store(uri, transactions) as context:
         require_transactions(context.store, context.table, is_own=is_own)

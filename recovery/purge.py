@@ -3,8 +3,8 @@
 fsck deletes what has expired. With `txn purge` a person decides about one row or token at a time.
 
 A marker is deleted in one atomic step of its row, if it has not changed. So a request with its
-token either finds it or comes after it. In the six-phase protocol it is deleted under its key's
-lock, with its lock and tag. In the fenced protocol the lock stays, and its count increases.
+token comes either before or after the deletion. In the six-phase protocol it is deleted under its
+key's lock, with its lock and tag. In the fenced protocol the lock stays, and its count increases.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from txn.protocol.statuses import Status
 from txn.text import escape
 
 ENDS = (b"status", Status.COMPLETE.at, Status.ABORTED.at)
-"""The cells that tell that a transaction is over."""
+"""The cells that show that a transaction is over."""
 
 LOST = {
     RowState.FINISHED: "its outcome becomes unknown",
@@ -37,20 +37,20 @@ LOST = {
     RowState.ABORTING: "its outcome becomes unknown; nothing of it was written",
     RowState.DECIDED: "it is committed: what it was to write, and is not yet in place",
 }
-"""By the state of a transaction: what is lost with its row."""
+"""What is lost with the row of a transaction, by its state."""
 
 UNFINISHED = frozenset({RowState.UNDECIDED, RowState.ABORTING, RowState.DECIDED})
-"""The states from which fsck finishes or undoes a transaction, without loss."""
+"""The states from which fsck finishes or undoes a transaction without loss."""
 
 BOUND = frozenset({RowState.UNDECIDED, RowState.DECIDED})
 PART = "without it that one would be committed by halves; fsck --repair ends both"
 
 
 def purge_row(context: Context, seen: Row, *, unfinished: bool = False) -> Result:
-    """Delete a transaction row if it is as it was seen. Its locks are then orphans: any client that
-    meets one frees it, and so does fsck if it scans the table.
+    """Delete a transaction row if it has not changed since it was read. Its locks become orphans,
+    which clients release on contact and fsck when it scans the table.
 
-    unfinished: delete even a row that fsck could finish or undo. Raises StoreError.
+    unfinished: also delete a row that fsck could finish or undo. Raises StoreError.
     """
     row = find_transaction(context, seen.row)
     state = row.state if row is not None else decode_row(seen).state
@@ -65,10 +65,10 @@ def purge_row(context: Context, seen: Row, *, unfinished: bool = False) -> Resul
 
 
 def delete_cells(context: Context, rows: Iterable[Row]) -> None:
-    """Delete the cells of rows. Later writes stay; late requests of these transactions do not.
+    """Delete the cells of rows. Later writes stay; late requests of these transactions are void.
 
-    A crash in between leaves no row that shows a decision without its end: each row is deleted
-    atomically, or the cells that show its end are deleted last.
+    A crash never leaves a decision without its end: each row is deleted atomically, or the cells
+    that show its end are deleted last.
     """
     cells = [item for row in rows for item in row.cells.items()]
     edits = [Edit(key, None, last_timestamp(context.rules, key, cell)) for key, cell in cells]
@@ -101,20 +101,20 @@ class StoredMarker(NamedTuple):
 
     @property
     def is_free(self) -> bool:
-        """Whether no transaction has it locked, or is writing it."""
+        """Return True if no transaction holds its lock or is writing it."""
         return not any(holder_of(key, cell) for key, cell in self.guards.items())
 
     @property
     def newest(self) -> int:
-        """The newest timestamp of these cells; 0: there is none."""
+        """Return the newest timestamp of these cells; 0 if there is none."""
         return max(
             (cell.timestamp for cell in (self.value, *self.guards.values()) if cell), default=0
         )
 
 
 def find_expired_marker(context: Context, row: Row, retention_ms: int) -> Finding | None:
-    """Return the finding of a marker's row in the transaction table, if its cell is not a marker,
-    or if its promise has expired and nothing has changed it for the retention."""
+    """Return the finding for a marker's row in the transaction table: its cell is not a marker, or
+    its promise has expired and nothing changed for the retention. Otherwise return None."""
     key = marker_key(context.table, row.row.removeprefix(MARKERS[0]))
     if not row.row.startswith(MARKERS[0]) or (value := row.cells.get(key)) is None:
         return None
@@ -134,7 +134,7 @@ def find_expired_marker(context: Context, row: Row, retention_ms: int) -> Findin
 
 
 def find_marker(context: Context, token: bytes) -> StoredMarker:
-    """Return a token's marker as it is now, or raise InvalidRequestError if there is none."""
+    """Return a token's marker, or raise InvalidRequestError if there is none."""
     (found,) = _read_markers(context, [marker_key(context.table, token)])
     if found.value is None:
         raise InvalidRequestError("no request with this token has committed", once=token)
@@ -144,8 +144,7 @@ def find_marker(context: Context, token: bytes) -> StoredMarker:
 def retire_keys(
     context: Context, wanted: Mapping[Key, Cell | None], newest: int
 ) -> dict[Key, Result]:
-    """Retire keys, each with the value that it must have, or None for none, if nothing of them is
-    newer than this timestamp."""
+    """Retire keys that have the wanted value (None: no value) and nothing newer than `newest`."""
     if context.rules.locks_rows:
         gone = _delete_fenced(context, wanted, newest)
     elif can_retire(context):
@@ -158,9 +157,9 @@ def retire_keys(
 
 
 def _delete_fenced(context: Context, wanted: Mapping[Key, Cell | None], newest: int) -> set[Key]:
-    """Delete markers of the fenced protocol; return those that are gone. The lock is compared with
-    the value that was read, and its count increases: so a transaction that has read the marker, and
-    has not locked it yet, is refused. The count never restarts: a late request would match it."""
+    """Delete markers of the fenced protocol; return those that are gone. The lock must be as it was
+    read, and its count increases, which refuses a transaction that has read the marker and not
+    locked it. A count never restarts: a late request could match it."""
     due = [
         item
         for item in _read_markers(context, wanted)
@@ -171,7 +170,7 @@ def _delete_fenced(context: Context, wanted: Mapping[Key, Cell | None], newest: 
     if not checks:
         return set()
     call_store(context, lambda: context.store.check_and_put(checks, durable=False))
-    # A "no" may be the answer to a request that was sent twice.
+    # "No" may be the answer to a request that was sent twice.
     return {
         item.key
         for item in _read_markers(context, [item.key for item in due])
@@ -190,7 +189,6 @@ def _make_delete(context: Context, item: StoredMarker) -> Check:
 
 
 def _read_markers(context: Context, keys: Iterable[Key]) -> list[StoredMarker]:
-    """Return markers as they are now."""
     guards = {key: context.rules.guards_of(key) for key in keys}
     asked = [cell for key, some in guards.items() for cell in (key, *some)]
     found = call_store(context, lambda: context.store.read(asked)) if asked else {}

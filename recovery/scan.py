@@ -1,8 +1,8 @@
-"""Every transaction row of a store, classified, and the counts of what a quiet store has none of.
+"""Read and classify the transaction rows of a store, and count what is unfinished or left over.
 
-Rows come lazily and in byte order, a page of the store at a time; where the store fails, a look
-goes on behind its last row. Rows of the transaction table that are no transaction's, such as the
-markers of `once`, are passed over. Nothing here writes.
+Rows are read lazily in byte order, one page of the store at a time; after an error of the store a
+scan resumes behind its last row. Other rows, such as the markers of `once`, are skipped. Nothing
+here writes.
 """
 
 from __future__ import annotations
@@ -38,30 +38,29 @@ MARKERS = (b"once.", b"once/")
 BATCH = 200
 MOST_BUCKETS = 100
 AHEAD_MS = 3_600_000
-"""By how much a client's clock may be ahead before its rows are looked at one by one."""
+"""How far a client's clock may be ahead before its rows are read one by one."""
 STATUS = b"status"
 NOTHING = Cell(b"", 0)
 BY_VALUE = {status.encoded: status for status in Status}
 
 
 OnRow = Callable[[bytes], None]
-"""Is told the table of each row that was looked at, for a progress bar."""
+"""Gets the table of each row that is read, for a progress bar."""
 
 OnProgress = Callable[[bytes, bytes], None]
-"""Is told now and then the table and the row that a look has come to, also where there is nothing
-to tell; what it raises ends the look."""
+"""Gets the table and row that a scan has reached, now and then; its exception ends the scan."""
 
 STEP_MS = 500
-"""For half of so long a scan should go on that may yield nothing."""
+"""Twice the intended time (ms) of one store scan that may yield nothing."""
 
 MOST_COVERED_MS = 6 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a store holds, counted. transactions: how many rows have each status, or `no status`, a
-    part being a row as well, with the status that it says itself; unfinished: how many of them are
-    neither finished nor debris. locks and tags: in data tables and on the markers of `once`."""
+    """The counts of a store. transactions: rows per status, or `no status`; parts count as rows
+    with their own status. unfinished: those neither finished nor debris. locks, tags: in data
+    tables and on the markers of `once`."""
 
     transactions: Mapping[str, int]
     unfinished: int
@@ -70,32 +69,30 @@ class Summary:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is under way and nothing was left: no lock, no tag, all finished."""
+        """Return True if nothing is unfinished or left over: no lock and no tag."""
         return not (self.unfinished or self.locks or self.tags)
 
 
 @dataclass(slots=True)
 class Foreign:
-    """Rows of the transaction table that are not ours: how many, and the first of them."""
+    """The number of foreign rows in the transaction table, and the first of them."""
 
     count: int = 0
     first: bytes = b""
 
     def note(self, row: bytes) -> None:
-        """Count a row if it is one."""
         if not is_own(row):
             self.first = min(self.first, row) if self.count else row
             self.count += 1
 
 
 def newest_old_ms(now_ms: int, age_ms: int) -> int:
-    """Return the newest timestamp that is so old. With an age of 0 everything is, even what a
-    server wrote whose clock is ahead of ours."""
+    """Return the newest timestamp of this age; with age 0 all are old, even from a fast clock."""
     return now_ms - age_ms if age_ms else MAX_TIMESTAMP
 
 
 class Head(NamedTuple):
-    """A transaction row of which nothing but the status was read. since: when it came to it."""
+    """A transaction row of which only the status was read. since: when it reached the status."""
 
     row_key: bytes
     status: Status
@@ -109,14 +106,14 @@ def list_rows(
     exclude: RowExclusion | None = None,
     cells: Columns = None,
 ) -> Iterator[Row]:
-    """Yield the rows as `stored_rows` does, and tell of each."""
+    """Yield the rows of `stored_rows`, and report each."""
     for row in stored_rows(context, wanted, exclude, cells):
         on_row(wanted.table)
         yield row
 
 
 def leave_out(statuses: Iterable[Status]) -> RowExclusion:
-    """Return what leaves rows with one of these statuses out of a scan."""
+    """Return the filter that leaves rows with these statuses out of a scan."""
     return RowExclusion(FAMILY, STATUS, frozenset(status.encoded for status in statuses))
 
 
@@ -127,13 +124,13 @@ def list_suspects(
     on_row: OnRow,
     on_progress: OnProgress = lambda table, row: None,
 ) -> Iterator[Row]:
-    """Yield the rows of a span of the transaction table from its last to its first, so in each salt
-    bucket from the newest, but for those that are finished and were begun within the retention,
-    which the store leaves out by itself: so for long there may be none, and `between` is called.
+    """Yield the rows of a span of the transaction table in reverse order, without rows that are
+    finished and began within the retention.
 
-    When a row was begun is told by its key, and by its owner's clock. Where that was behind, the
-    row is yielded all the same. Where it was ahead, the row is yielded later by as much, and no
-    more than the retention and AHEAD_MS: what lies further ahead than that is yielded.
+    So each salt bucket is read from its newest row. The store itself leaves out the finished rows,
+    and `on_progress` is called meanwhile. The time of a row is in its key, by its owner's clock. If
+    that was behind, the row is yielded all the same. If it was ahead, the row is yielded later by
+    as much, at most by the retention and AHEAD_MS: rows further ahead are yielded at once.
     """
     now_ms = context.clock.wall_ms()
     old, ahead = newest_old_ms(now_ms, retention_ms) + 1, now_ms + AHEAD_MS
@@ -173,12 +170,11 @@ def scan_in_steps(
     step_ms: int = STEP_MS,
     first_ms: int = 600_000,
 ) -> Iterator[Row]:
-    """Yield the rows of a span of one salt bucket that are not finished, the newest first, and
-    after each scan a row without cells, which says how far it has come.
+    """Yield the unfinished rows of a span of one salt bucket, newest first, and after each store
+    scan a row without cells that marks the position.
 
-    The store leaves out the others, and does not say how many it passes over on the way. So the
-    times of beginnings that one scan covers are as long as the last scans allow for step_ms, and
-    times without rows are skipped. first_ms: how much the first scan covers.
+    The store does not report how many finished rows it skips. So the time that a scan covers adapts
+    to step_ms, and times without rows are skipped. first_ms: the time that the first scan covers.
     """
     clock, stop, covered_ms = context.clock, span.stop, first_ms
     exclude = leave_out(FINISHED)
@@ -202,7 +198,7 @@ def scan_in_steps(
 
 
 def _go_back(row_key: bytes, ms: int) -> bytes:
-    """Return where a scan begins that covers this row and so long a time before it."""
+    """Return the start of a scan that covers this row and the time before it."""
     if not is_row_key(row_key):
         return row_key
     bucket = row_key[: row_key.index(NAME)]
@@ -217,9 +213,8 @@ def list_heads(
     *,
     with_ages: bool = False,
 ) -> Iterator[Head]:
-    """Yield the transaction rows with one of these statuses, of which nothing else is read. Without
-    the ages a fenced row's `since` may be by its owner's clock. foreign: counts the rows that are
-    not ours."""
+    """Yield the heads of transaction rows with one of these statuses. Without ages, `since` of a
+    fenced row may be by its owner's clock. foreign: counts foreign rows."""
     cells = [(FAMILY, STATUS), *((FAMILY, status.at) for status in statuses if with_ages)]
     others = leave_out(set(Status) - set(statuses))
     for row in list_rows(context, Span(context.table), on_row, others, cells):
@@ -237,8 +232,7 @@ def list_heads(
 def list_without_status(
     context: Context, on_row: OnRow, foreign: Foreign | None = None
 ) -> Iterator[TransactionRow]:
-    """Yield the transaction rows without a status, or with one that this version does not know.
-    foreign: counts the rows that are not ours."""
+    """Yield the transaction rows without a status, or with one that this version does not know."""
     for row in list_rows(context, Span(context.table), on_row, leave_out(Status)):
         if foreign is not None:
             foreign.note(row.row)
@@ -259,8 +253,7 @@ def whole_row(context: Context, row_key: bytes) -> Row | None:
 
 
 def find_transaction(context: Context, row_key: bytes) -> TransactionRow | None:
-    """Return a transaction row with all its cells, a part as its transaction has it; None for an
-    absent one."""
+    """Return a transaction row with all its cells; a part has the state of its transaction."""
     whole = parent_of(row_key)
     decisive = whole_row(context, whole) if whole else None  # first: see `read_row_cells`
     cells = whole_row(context, row_key)
@@ -270,10 +263,9 @@ def find_transaction(context: Context, row_key: bytes) -> TransactionRow | None:
 
 
 def find(context: Context, piece: bytes, on_row: OnRow = lambda table: None) -> Iterator[bytes]:
-    """Yield the row keys that end with the piece, or begin with it when their bucket, the word
-    `transaction` or the time is left out. Those of parts only where the piece reaches into what
-    these have behind the key of their transaction: nothing else has a `-`. A whole key, which may
-    lack its bucket and its database, is looked up and not searched for."""
+    """Yield the row keys that end with the piece, or begin with it if their bucket, the word
+    `transaction` or the time is left out. Parts match only if the piece has a `-`, which no other
+    row key has. A whole key, even without its bucket and database, is read directly."""
     if is_row_key(piece) and (parent_of(piece) or b".part-" not in piece):
         if whole_row(context, piece):
             yield piece
@@ -289,7 +281,7 @@ def find(context: Context, piece: bytes, on_row: OnRow = lambda table: None) -> 
 
 
 def _list_names(context: Context, row_key: bytes) -> list[bytes]:
-    """Return the row keys that may be meant where a bucket, or a database, was left out."""
+    """Return the possible row keys where a bucket or a database was left out."""
     bare = strip_database(row_key)
     whole = parent_of(bare) or bare
     named = b"%b@%b%b" % (whole, plain_table(context.table), bare.removeprefix(whole))
@@ -298,8 +290,8 @@ def _list_names(context: Context, row_key: bytes) -> list[bytes]:
 
 
 def summary(context: Context, tables: Iterable[bytes] = ()) -> Summary:
-    """Count the transaction rows by status, and the locks and tags that the tables hold. Of those
-    that are finished, and stay so, the status alone is read."""
+    """Count the transaction rows by status, and the locks and tags in the tables. Only the status
+    is read of rows that are finished for good."""
     statuses: Counter[str] = Counter()
     others: list[bytes] = []
     unfinished = 0
@@ -332,11 +324,11 @@ def _count_unfinished(context: Context, row_keys: Collection[bytes]) -> int:
 
 
 def _pass(table: bytes) -> None:
-    """Be told of a row, and do nothing."""
+    """Ignore a row."""
 
 
 def has_piece(row_key: bytes, piece: bytes) -> bool:
-    """Whether a transaction is meant by a piece of its row key: see `find`."""
+    """Return True if a piece of a row key names its transaction: see `find`."""
     row_key, piece = strip_database(row_key), strip_database(piece)
     name = row_key[row_key.index(NAME) :]
     _, time, uid = name.split(b".", 2)
@@ -345,5 +337,5 @@ def has_piece(row_key: bytes, piece: bytes) -> bool:
 
 
 def reaches_part(piece: bytes) -> bool:
-    """Return whether a piece of a row key reaches into what a part has behind its transaction."""
+    """Return True if a piece of a row key reaches into the suffix of a part."""
     return b"-" in strip_database(piece)

@@ -1,7 +1,7 @@
 """The search for transactions, newest first: by id, key, table, status, label or age.
 
-A page reads no more than its limits, whatever the size of the table, and says where the next one
-begins. All pages together read each row once. Nothing here writes.
+A page stays within its limits, whatever the size of the table, and says where the next one begins.
+All pages together read each row once. Nothing here writes.
 """
 
 from __future__ import annotations
@@ -37,14 +37,13 @@ _PIECE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What to search for. A field that is not given holds for every transaction.
+    """The criteria of a search; an absent field matches every transaction.
 
-    id_: a piece of the row key, as `txn show` takes it; one with a `-` means rows of parts. If it
-    is a whole row key or begins with the time, the search goes there directly; 13 digits alone are
-    a time.
-    key, table: which the request names. label: `name=value`, or a text within a label.
-    statuses: None among them is a row without a status. older_than_ms, newer_than_ms: for how long
-    the row has had its status. with_parts: find rows of parts as well.
+    id_: a piece of the row key, as `txn show` takes it; with a `-` it matches parts. The search
+    goes directly to a whole row key or one that begins with the time; 13 digits alone are a time.
+    key, table: named by the request. label: `name=value`, or a text within a label. statuses: None
+    among them is a row without a status. older_than_ms, newer_than_ms: the age of the row's status.
+    with_parts: also find the rows of parts.
     """
 
     id_: bytes = b""
@@ -58,18 +57,18 @@ class Query:
 
     @property
     def finds_parts(self) -> bool:
-        """Whether rows of parts are searched for: no other row key has a `-`."""
+        """Return True if the id means parts: no other row key has a `-`."""
         return self.with_parts or reaches_part(self.id_)
 
     @property
     def is_for_unfinished(self) -> bool:
-        """Whether all that it can find is unfinished."""
+        """Return True if only unfinished transactions can match."""
         return bool(self.statuses) and not any(
             status is None or status.is_finished for status in self.statuses or ()
         )
 
     def match(self, row: Row, now_ms: int) -> TransactionRow | None:
-        """Return the transaction of a row if the query finds it."""
+        """Return the transaction of a row if the query matches it."""
         if not is_row_key(row.row) or not self.matches_key(row.row):
             return None
         found = decode_row(row)
@@ -78,7 +77,7 @@ class Query:
         return found if is_found else None
 
     def matches_key(self, row_key: bytes) -> bool:
-        """Whether the query may find a transaction with this row key."""
+        """Return True if the query may match a transaction with this row key."""
         if parent_of(row_key) is not None and not self.finds_parts:
             return False
         return not self.id_ or has_piece(row_key, self.id_)
@@ -94,7 +93,7 @@ class Query:
     def _matches_request(self, request: Request | None) -> bool:
         if self.key is None and self.table is None and self.label is None:
             return True
-        if request is None or not self._matches_labels(request):  # it may not decode
+        if request is None or not self._matches_labels(request):  # the request may not decode
             return False
         keys = request.keys
         if self.key is not None and self.key not in keys:
@@ -114,9 +113,9 @@ class Query:
 class SearchPage:
     """Transactions, the newest first.
 
-    next: the cursor of the next page; None: the beginning of the table was reached. read: how many
-    rows were read. stopped: why the page ends; back_to: the time (ms) at which the last row that
-    was read was begun; None: the beginning was reached.
+    next: the cursor of the next page; None: the beginning of the table was reached. read: the
+    number of rows read. stopped: why the page ends. back_to: the time (ms) at which the last row
+    read began; None: the beginning was reached.
     """
 
     rows: list[TransactionRow]
@@ -133,8 +132,8 @@ def find_page(
     limits: ReadLimits = DEFAULT,
     count: int = COUNT,
 ) -> SearchPage:
-    """Return the newest transactions that the query finds, or those before a cursor: the `next` of
-    a page, a row key, or a time of 13 digits. InvalidRequestError for any other cursor."""
+    """Return the newest matches, or those before a cursor: the `next` of a page, a row key, or a
+    time of 13 digits. Raise InvalidRequestError for any other cursor."""
     cells = whole_row(context, query.id_) if is_row_key(query.id_) else None
     if cells is not None:
         return SearchPage([decode_row(cells)], None, 1, Stop.BEGINNING)
@@ -143,7 +142,7 @@ def find_page(
     if before is not None:
         high = min(high, read_cursor(before))
     since = b"" if query.newer_than_ms is None else name_time(now_ms - query.newer_than_ms)
-    is_cut = low < since < high  # older rows can be among it, if they were finished late
+    is_cut = low < since < high  # older rows that were finished late may match
     budget = Budget(context.clock, limits)
     rows: list[TransactionRow] = []
     low = since if is_cut else low
@@ -161,7 +160,6 @@ def find_page(
 
 
 def read_cursor(cursor: bytes) -> bytes:
-    """Return the position that a cursor means; InvalidRequestError if it is none."""
     position = NAME + cursor if _TIME.fullmatch(cursor) else strip_bucket(cursor)
     if not position.startswith(NAME):
         raise InvalidRequestError(
@@ -171,7 +169,6 @@ def read_cursor(cursor: bytes) -> bytes:
 
 
 def _find_range(query: Query, now_ms: int) -> tuple[bytes, bytes]:
-    """Return the positions between which everything lies that the query can find."""
     low, high = NAME, NAME_END
     if match := _PIECE.fullmatch(strip_database(query.id_)):
         low = NAME + (match[1] if match[2] is None else match[2])

@@ -1,8 +1,7 @@
-"""fsck on the executors of Spark: shares of the tables, each checked by a task of its own.
+"""fsck on Spark executors: the tables are divided into shares, each checked by one task.
 
-A task does for its rows what `fsck.check` does for all, and, where it repairs, what `repair_all`
-does: it reads again first, so that a task that Spark runs twice, or again after its death, harms
-nothing. What a task had repaired before it died is not among the findings any more.
+A task does `fsck.check` for its rows and, if it repairs, `repair_all`. It reads again first, so a
+task may run twice. The findings lack what a task repaired before it died.
 """
 
 from __future__ import annotations
@@ -51,8 +50,8 @@ COLUMNS = (
     *("facts", "result", "why"),
 )
 FINDINGS_SCHEMA = StructType([StructField(name, StringType()) for name in COLUMNS])
-"""Bytes are text as everywhere here, `\\xNN` for what is not printable; facts is a JSON object.
-result and why are null where nothing was repaired."""
+"""The columns of findings. Bytes are text, with `\\xNN` for unprintable ones; facts is a JSON
+object. result and why are null without a repair."""
 OPTIONS = ("graceMs", "retentionMs", "scan", PARTITIONS)
 REPORT_EVERY_S = 0.5
 
@@ -61,7 +60,7 @@ FindingResult = tuple[Finding, Result | None]
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What each task has to know. policy None: the default one."""
+    """What each task needs. policy None: the default one."""
 
     uri: str
     transactions: str
@@ -71,8 +70,8 @@ class Inspection:
 
 
 class Share(NamedTuple):
-    """What one task checks: rows of the transaction table, or of a table as data; or, of a fenced
-    database, the counts of the locks of these tables."""
+    """Part of the transaction table or a data table; or, if fenced, tables whose lock counts to
+    check."""
 
     span: Span
     is_data: bool
@@ -102,13 +101,14 @@ def fsck(
     partitions: int | None = None,
     policy: Policy | None = None,
 ) -> DataFrame:
-    """Return what a crash left as a data frame, a line for each finding, found on executors.
+    """Find on executors what crashed clients left; return a data frame with a line per finding.
 
-    scan: tables of data to check as well. partitions: into how many shares a table is divided, at
-    most; None: into as many as Spark has cores, and on HBase into its regions.
-    Without repair the check runs when the data frame is used, and each time anew. With repair all
-    of it is done when this returns, transactions first, and the data frame has the result of each
-    finding. Raises StoreError, and InvalidRequestError for a table or store that is absent.
+    scan: data tables to check as well. partitions: the most shares per table; None: as many as
+    Spark has cores, and on HBase one per region.
+
+    Without repair, each use of the data frame runs the check anew. With repair, everything is done
+    when this returns, transactions first, and the data frame has the results. Raises StoreError,
+    and InvalidRequestError for an absent table or store.
     """
     wanted = Inspection(uri, transactions, Ages(grace_ms, retention_ms), repair, policy)
     shares = plan_shares(wanted, scan, partitions, spark.sparkContext.defaultParallelism)
@@ -120,7 +120,7 @@ def fsck(
 def plan_shares(
     wanted: Inspection, scan: Collection[str | bytes], partitions: int | None, cores: int
 ) -> list[Share]:
-    """Divide what there is to check: the transaction table first, then the tables of data."""
+    """Divide the work: the transaction table first, then the data tables."""
     if partitions is not None:
         check_whole("partitions", partitions, 1)
     tables = [as_bytes("scan", table) for table in scan]
@@ -140,7 +140,7 @@ def plan_shares(
 def find_on_executors(
     spark: SparkSession, wanted: Inspection, shares: Sequence[Share]
 ) -> RDD[Reported]:
-    """Return what tasks will find, one for each share."""
+    """Return the future findings of tasks, one task for each share."""
     divided = spark.sparkContext.parallelize(shares, max(1, len(shares)))
     return divided.mapPartitions(partial(inspect_shares, wanted))
 
@@ -151,10 +151,10 @@ def repair_shares(
     shares: Sequence[Share],
     progress: Callable[[int], None] = lambda done: None,
 ) -> RDD[Reported]:
-    """Check all shares, and repair where that is wanted; return what was found, which executors
-    keep on their disks. Transactions come first: their locks are no orphans after that.
+    """Check all shares, repair if wanted, and return what was found, which executors keep on disk.
+    Transactions come first, so that their locks are no orphans afterwards.
 
-    progress: gets the number of shares that are done, now and then.
+    progress: gets the number of finished shares now and then.
     """
     stages = [[share for share in shares if share.is_data is is_data] for is_data in (False, True)]
     kept, done = [], 0
@@ -172,7 +172,7 @@ def repair_shares(
 
 
 def list_lines(found: Reported) -> list[tuple[str | None, ...]]:
-    """Return the line of a finding, in the order of COLUMNS; none for what else was seen."""
+    """Return the line of a finding, in the order of COLUMNS, or none for another report."""
     if isinstance(found, ShareSummary):
         return []
     finding, result = found
@@ -193,7 +193,7 @@ def list_lines(found: Reported) -> list[tuple[str | None, ...]]:
 
 @contextmanager
 def open_session(master: str) -> Iterator[SparkSession]:
-    """Start a session on a master of Spark's: `local[*]` and its like are this machine."""
+    """Start a session on a Spark master; `local[*]` and its like are this machine."""
     local = fullmatch(r"local(?:\[(\d+|\*)(?:, *\d+)?\])?", master)
     with ExitStack() as stack:
         if local is not None:
@@ -214,8 +214,7 @@ def open_session(master: str) -> Iterator[SparkSession]:
 class FindingsReader(DataSourceReader):
     """`spark.read.format("txn").option("view", "findings")`: fsck as a view, which never repairs.
 
-    Its options beside those of all views are graceMs, retentionMs, scan (tables, with commas
-    between them) and numPartitions.
+    More options: graceMs, retentionMs, scan (comma-separated tables) and numPartitions.
     """
 
     known = FINDINGS_SCHEMA
@@ -234,12 +233,10 @@ class FindingsReader(DataSourceReader):
         self._places = [COLUMNS.index(name) for name in schema.names]
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Divide the tables; Spark calls this once, before any task."""
         shares = plan_shares(self._wanted, self._scan, self._partitions, cpu_count())
         return [InputPartition(share) for share in shares]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        """Yield the findings of one share."""
         for found in inspect_shares(self._wanted, [partition.value]):
             for row in list_lines(found):
                 yield tuple(row[place] for place in self._places)
@@ -249,19 +246,19 @@ class FindingsReader(DataSourceReader):
 
 
 _OPENED = ExitStack()
-"""What this process has open, for all its tasks."""
+"""The open resources of this process, for all its tasks."""
 
 
 @cache
 def _open_context(uri: str, transactions: str, policy: Policy | None) -> Context:
-    """Return what this process sees of a store. It is no engine, as workers of `txn.spark` have:
-    that would make a transaction table, and refuse a protocol that can only be looked at."""
+    """Return this process's context of a store. It is not an engine, as in `txn.spark`, which would
+    create a transaction table and refuse protocols that can only be read."""
     context = _OPENED.enter_context(open_store_of(uri, transactions))
     return replace(context, policy=policy) if policy else context
 
 
 def inspect_shares(wanted: Inspection, shares: Iterable[Share]) -> Iterator[Reported]:
-    """Yield the findings of the shares, repaired where that is wanted, and what else was seen."""
+    """Yield the findings of the shares, repaired if wanted, and the other reports."""
     context = _open_context(wanted.uri, wanted.transactions, wanted.policy)
     seen = ShareSummary(0, InGrace())
 
@@ -287,7 +284,7 @@ def inspect_shares(wanted: Inspection, shares: Iterable[Share]) -> Iterator[Repo
 def _divide_span(
     context: Context, span: Span, cores: int, partitions: int | None
 ) -> Iterator[Span]:
-    """Yield the parts of a span: the ranges of a task are neighbours."""
+    """Yield the parts of a span; the ranges of a task are adjacent."""
     whole = [(span.start, span.stop)]
     divide = partial(divide_ranges, context.store, span.table, whole, partitions, cores)
     for ranges in call_store(context, divide):
@@ -295,7 +292,6 @@ def _divide_span(
 
 
 def _run(spark: SparkSession, found: RDD[Reported], progress: Callable[[int], None]) -> None:
-    """Do the work of all tasks, and report meanwhile how many are done."""
     context, group = spark.sparkContext, f"txn-fsck-{uuid.uuid4().hex}"
 
     def count() -> None:
@@ -316,7 +312,6 @@ def _run(spark: SparkSession, found: RDD[Reported], progress: Callable[[int], No
 
 
 def _count_tasks(spark: SparkSession, group: str) -> int:
-    """Return how many tasks of a group of jobs have ended."""
     tracker = spark.sparkContext.statusTracker()
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
     stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]

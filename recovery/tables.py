@@ -1,12 +1,11 @@
 """What fsck finds in data tables: orphan locks, stale tags, and versions past the protocol.
 
-What is suspect is read three times: in the scan, then its holder's row, then its cells again. Only
-what is the same both times is judged, so the holder that was read speaks for it, and what live
-clients change meanwhile is never a finding. Rows without a lock, a tag or a strange version cost
-the scan and nothing more.
+Suspect items are read in the scan, then their holder's row, then their cells again. Only unchanged
+items are judged, so the holder's row applies to them, and changes by live clients are never
+findings. Rows without a lock, a tag or a strange version cost only the scan.
 
-In a six-phase database each key has a lock and a tag. In a fenced one a lock is of a row and
-family, and every change through the protocol leaves it at a greater timestamp than its values.
+In a six-phase database each key has a lock and a tag. A fenced database has row-family locks; every
+change through the protocol leaves the lock at a greater timestamp than the values.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from txn.protocol.row import RowState, TransactionRow, is_row_key, read_rows
 from txn.protocol.statuses import FINISHED, Status
 
 Dated = tuple[int, Finding]
-"""A finding, and since when it is one; 0 where that does not matter."""
+"""A finding, and since when it is one (ms); 0 if that does not matter."""
 
 
 class FamilyLock(NamedTuple):
-    """The lock of a row and family, with the values there that are not older than it is."""
+    """A row-family lock, with the values there that are not older."""
 
     lock: Key
     cell: Cell
@@ -39,7 +38,7 @@ class FamilyLock(NamedTuple):
 
     @property
     def holder(self) -> bytes:
-        """The row key of the holder, or other content of the cell; empty if the lock is free."""
+        """Return the row key of the holder, or other content; empty if the lock is free."""
         return holder_of(self.lock, self.cell)
 
 
@@ -47,8 +46,7 @@ Item = Guarded | FamilyLock
 
 
 def check_rows(context: Context, rows: Iterable[Row], options: CheckOptions) -> Iterator[Finding]:
-    """Yield the findings of rows of data tables, which may be stale by now. A lock or tag that is
-    younger than the grace is not one, and is counted."""
+    """Yield the findings of rows, which may be outdated. Items in grace are only counted."""
     vacant_ms = newest_old_ms(context.clock.wall_ms(), options.ages.retention_ms)
     list_items = list_family_locks if context.rules.locks_rows else list_guarded
     items: Iterator[Item] = (item for row in rows for item in list_items(row))
@@ -72,7 +70,6 @@ def check_rows(context: Context, rows: Iterable[Row], options: CheckOptions) -> 
 
 
 def list_guarded(row: Row) -> Iterator[Guarded]:
-    """Yield the keys of a row that have a lock or a tag cell."""
     suffixes = (LOCK_SUFFIX, TAG_SUFFIX)
     keys = {
         key._replace(column=key.column.removesuffix(suffix))
@@ -85,7 +82,6 @@ def list_guarded(row: Row) -> Iterator[Guarded]:
 
 
 def list_family_locks(row: Row) -> Iterator[FamilyLock]:
-    """Yield the locks of a row, one a family."""
     for lock, cell in row.cells.items():
         if lock.column == ROW_LOCK:
             newer = {
@@ -99,8 +95,8 @@ def list_family_locks(row: Row) -> Iterator[FamilyLock]:
 
 
 def _is_suspect(item: Item, vacant_ms: int) -> bool:
-    """Whether an item differs from what a finished transaction leaves, or may be retired. Free
-    locks of families stay for ever, since they count."""
+    """Return True if an item differs from what finished transactions leave, or may be retired. Free
+    row-family locks stay forever because they count acquisitions."""
     if isinstance(item, FamilyLock):
         return bool(item.holder or item.newer)
     is_used = bool(item.holder or item.tagged)
@@ -108,7 +104,6 @@ def _is_suspect(item: Item, vacant_ms: int) -> bool:
 
 
 def _find_unchanged(context: Context, batch: Iterable[Item]) -> list[Item]:
-    """Read the cells of items again; return those that are as they were."""
     seen = [(item, _list_cells(item)) for item in batch]
     asked = [key for _, cells in seen for key in cells]
     now = call_store(context, lambda: context.store.read(asked))
@@ -122,21 +117,21 @@ def _list_cells(item: Item) -> Mapping[Key, Cell | None]:
 
 
 def _aborts_blindly(holder: TransactionRow, now_ms: int, grace_ms: int) -> bool:
-    """Whether repair will abort a holder without knowing its keys, which leaves its locks."""
+    """Return True if repair will abort a holder whose keys are unknown, which leaves its locks."""
     found = judge(holder, now_ms, grace_ms)
     is_undone = found is not None and found.kind in (Kind.UNDECIDED, Kind.ABORTING)
     return is_undone and holder.buffer is None
 
 
 def is_vacant(item: Guarded, old_ms: int) -> bool:
-    """Whether the key has no value, and nothing of it is newer than this."""
+    """Return True if the key has no value, and nothing of it is newer than this."""
     is_free = not item.holder and not item.tagged
     return is_free and item.value is None and item.newest <= old_ms
 
 
 def is_stale(item: Guarded, holder: TransactionRow | None) -> bool:
-    """Whether the tag is nobody's any more: its key is free, or held by a transaction that has put
-    nothing yet, or has another commit timestamp."""
+    """Return True if no live transaction owns the tag: its key is free, or its holder has written
+    nothing yet or has another commit timestamp."""
     if holder is None:
         return True
     state = holder.state
@@ -146,8 +141,8 @@ def is_stale(item: Guarded, holder: TransactionRow | None) -> bool:
 
 
 def is_foreign(item: Guarded, holder: TransactionRow | None) -> bool:
-    """Whether the newest version is none that a transaction has left. The tag's timestamp is that
-    of the last commit on the key, which a delete leaves without a version."""
+    """Return True if no transaction left the newest version. The tag's timestamp is that of the
+    last commit on the key; a delete leaves it without a version."""
     if holder is not None and holder.state is RowState.UNREADABLE:
         return False
     version = item.value.timestamp if item.value else 0
@@ -158,8 +153,8 @@ def is_foreign(item: Guarded, holder: TransactionRow | None) -> bool:
 
 
 def _plan_writes(key: Key, holder: TransactionRow | None) -> tuple[int, int] | None:
-    """The versions that a key may have while a decided transaction is writing it; 0: none. Once
-    all is put and clean its keys may be free, and others may have written them."""
+    """Return the two versions that a key may have while a decided transaction writes it; 0: none.
+    Return None once it is cleaning up: others may have written keys that it has released."""
     if holder is None or holder.state is not RowState.DECIDED or holder.status is Status.CLEANING:
         return None
     assert holder.buffer is not None and holder.plan is not None
@@ -172,7 +167,7 @@ def _plan_writes(key: Key, holder: TransactionRow | None) -> tuple[int, int] | N
 def _judge_item(
     item: Item, holder: TransactionRow | None, is_doomed: bool, vacant_ms: int
 ) -> Iterator[Dated]:
-    """Yield what is wrong with an item. holder: None where its lock names no transaction."""
+    """Yield the findings of an item. holder: None if its lock names no transaction."""
     if isinstance(item, FamilyLock):
         if item.holder:
             key = item.lock._replace(column=b"")
@@ -202,7 +197,6 @@ def _judge_values(item: Guarded, holder: TransactionRow | None, vacant_ms: int) 
 def _judge_lock(
     key: Key, cell: Cell, lock: Key, holder: TransactionRow | None, is_doomed: bool
 ) -> Iterator[Dated]:
-    """Yield what is wrong with a lock of a key that is not free."""
     since = cell.timestamp
     if holder is None:
         yield 0, Finding(Kind.FOREIGN_CELL, None, lock, make_facts(cell))
@@ -212,12 +206,11 @@ def _judge_lock(
         facts = {"since": since, "status": str(holder.status) if holder.status else "no row"}
         yield since, Finding(Kind.ORPHAN_LOCK, holder.row_key, key, facts)
     elif holder.state is RowState.UNREADABLE and holder.said in FINISHED:
-        # The check of transaction rows skips young ones whose status says that they are finished.
+        # The check of rows skips young ones with a finished status.
         yield since, Finding(Kind.UNREADABLE, holder.row_key, key, {"cause": holder.cause})
 
 
 def make_facts(cell: Cell) -> dict[str, object]:
-    """Return what is told of a cell that the protocol never writes."""
     return {"value": cell.value, "timestamp": cell.timestamp}
 
 
@@ -229,9 +222,8 @@ def _list_versions(item: Guarded, holder: TransactionRow | None) -> dict[str, ob
 
 
 def check_counts(context: Context, tables: Collection[bytes]) -> Iterator[Finding]:
-    """Yield the locks of these tables that say less than they said when a transaction had them,
-    which its row tells for as long as it is kept. A count only grows: a lock that went back, or is
-    gone, may be granted to a transaction that has read the row before."""
+    """Yield the locks with a lower count than a transaction row recorded. Counts only grow: a lock
+    whose count fell could be granted to a transaction that read the row before."""
     counts: dict[Key, int] = {}
     for row in transactions(context):
         for lock, count in _list_counts(context, row):
@@ -255,7 +247,7 @@ def _list_counts(context: Context, row: TransactionRow) -> Iterator[tuple[Key, i
 def _find_lower(context: Context, counts: Mapping[Key, int]) -> Iterator[Finding]:
     found = call_store(context, lambda: context.store.read(list(counts))) if counts else {}
     for lock, cell in found.items():
-        with suppress(CorruptRowError):  # which is a finding of the scan
+        with suppress(CorruptRowError):  # the scan reports it
             if read_lock(lock, cell).taken < counts[lock]:
                 facts = make_facts(cell or Cell(b"", 0)) | {"taken": counts[lock]}
                 yield Finding(Kind.FOREIGN_CELL, None, lock, facts)

@@ -38,12 +38,11 @@ COMMANDS = {
     ": use Delete": ': write {"delete": key}',
     ", or raise Policy(skew_ms=)": "",
 }
-"""Phrases of the library for programs, and what commands print instead."""
+"""Phrases for programs, and what commands print instead."""
 
 
 def error_text(error: BaseException | str) -> str:
-    """Return the text of an error as commands print it: values without the quotes and classes of
-    Python, and commands instead of functions."""
+    """Return an error's text with commands instead of functions, and without Python's quotes."""
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"{error.strerror}: {error.filename}"
     text = str(error).replace("\\'", "'")
@@ -73,13 +72,12 @@ def _read_literal(literal: str) -> str:
 
 
 def labels_text(labels: Mapping[str, str]) -> str:
-    """Return the labels on one line, whatever is in them."""
+    """Return the labels on one line, whatever their content."""
     return escape(" ".join(f"{name}={text}" for name, text in labels.items()).encode())
 
 
 def short_id(row_key: bytes) -> str:
-    """Return the end of a transaction's row key, as `txn show` takes it: its last random digits,
-    with the number of a part."""
+    """Return the last random digits of a row key, and a part's number, as `txn show` takes them."""
     name = strip_database(row_key)
     whole = parent_of(name) or name
     return escape(whole[-8:] + name.removeprefix(whole))
@@ -87,7 +85,7 @@ def short_id(row_key: bytes) -> str:
 
 def fit_text(text: str, width: int) -> str:
     """Return the text, cut to this width and marked with `…` if it is wider."""
-    ends = list(accumulate(map(_count_columns, text[: width + 1])))  # a column each, or two
+    ends = list(accumulate(map(_count_columns, text[: width + 1])))  # one or two columns each
     if not ends or ends[-1] <= width:
         return text
     return f"{text[: bisect_right(ends, width - 1)]}…"
@@ -125,7 +123,7 @@ def duration_text(duration_ms: int) -> str:
 
 
 def time_text(timestamp_ms: int) -> str:
-    """Return a timestamp as UTC, to the millisecond; the number itself where no year holds it."""
+    """Return a timestamp as UTC, to the millisecond; the number itself if no year can hold it."""
     try:
         moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):

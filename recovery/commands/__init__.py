@@ -1,7 +1,7 @@
-"""The `txn` console script, one command a file.
+"""The `txn` console script, one command per file.
 
-Each command parses, opens, loops over what the library yields, prints, and says by its exit code
-how it went: 0 clean, 1 something was found or refused, 2 it could not run.
+Each command parses, opens, loops over what the library yields, prints, and returns an exit code:
+0 clean, 1 something was found or refused, 2 it could not run.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ app.add_typer(leases_app, name="leases")
 
 
 def _set_help(group: typer.Typer) -> None:
-    """Take the help of commands from their docstrings: paragraphs without line breaks, which are
-    the terminal's, and the last one, an example, at the end of all. The layout is click's, since
-    Rich's tables cut what is longer than a column."""
+    """Take the help of commands from their docstrings. Each paragraph is joined into one line,
+    which the terminal wraps, and the last one, an example, becomes the epilog. The layout is
+    click's, since Rich's tables cut what is wider than a column."""
     group.rich_markup_mode = None
     for info in group.registered_commands:
         paragraphs = inspect.cleandoc(info.callback.__doc__ or "").split("\n\n")
@@ -80,14 +80,13 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line; print an error of the library as a person reads it."""
     try:
         app()
     except CommitOutcomeUnknown as error:
         complain(f"{error}: see `txn show`, it may be committed or not")
         sys.exit(COULD_NOT_RUN)
     except (TxnError, OSError) as error:
-        if isinstance(error, BrokenPipeError):  # its reader has seen enough
+        if isinstance(error, BrokenPipeError):  # the reader of the pipe has closed it
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         else:
             complain(error)

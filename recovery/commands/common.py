@@ -33,8 +33,8 @@ from txn.text import escape, unescape
 FOUND, COULD_NOT_RUN = 1, 2
 WIDE = 240
 CANDIDATES = 5
-PARTS = 50  # of a table: progress shows at the end of each
-SHOWN_EVERY = 100  # rows: showing each would take longer than reading it
+PARTS = 50  # of a table: progress is shown at the end of each
+SHOWN_EVERY = 100  # rows: to show each would take longer than reading it
 
 StoreOption = Annotated[
     str,
@@ -83,7 +83,7 @@ GRACE, RETENTION = Duration(GRACE_MS), Duration(RETENTION_MS)
 
 
 def parse_age(text: str | Duration) -> Duration:
-    """Return the duration that an option's text means; typer.BadParameter for other text."""
+    """Return the duration in an option's text, or raise typer.BadParameter."""
     try:
         return text if isinstance(text, Duration) else Duration(parse_duration(text))
     except InvalidRequestError as error:
@@ -96,7 +96,7 @@ def time_option(name: str, text: str) -> Any:
 
 
 def confirm(statement: str, question: str, yes: bool) -> None:
-    """Return if a person, or `--yes`, confirms; InvalidRequestError without a terminal."""
+    """Return if a person, or `--yes`, confirms. Raise InvalidRequestError without a terminal."""
     if not yes and not sys.stdin.isatty():
         raise InvalidRequestError(f"{statement}: say --yes if that is right")
     if not yes:
@@ -109,7 +109,7 @@ def confirm_stopped(change: str, yes: bool) -> None:
 
 
 def report_change(as_json: bool, document: Document, obstacles: Sequence[str], line: str) -> None:
-    """Print the result of a change, or the obstacles to it, with exit code 1."""
+    """Print the result of a change; or print the obstacles and exit with code 1."""
     if as_json:
         print_json(document | {"obstacles": list(obstacles)})
     elif not obstacles:
@@ -122,7 +122,7 @@ def report_change(as_json: bool, document: Document, obstacles: Sequence[str], l
 
 
 def find_row_key(context: Context, part: str) -> bytes:
-    """Return the row key of the transaction that a whole key, or a piece of it, names."""
+    """Return the row key of the transaction with this key or piece of a key."""
     with row_bar(console(), "looking", hidden=False) as on_row:
         candidates = list(islice(find(context, unescape(part), on_row), CANDIDATES + 1))
     if not candidates:
@@ -136,7 +136,6 @@ def find_row_key(context: Context, part: str) -> bytes:
 
 
 def _explain_absence(context: Context, part: str) -> InvalidRequestError:
-    """Return the error for a name of no transaction; it may name another row."""
     row = unescape(part)
     if not row or whole_row(context, row) is None:
         return InvalidRequestError("no such transaction", id=part)
@@ -147,13 +146,12 @@ def _explain_absence(context: Context, part: str) -> InvalidRequestError:
 
 
 def console() -> Console:
-    """Return the console for text; a pipe gets long lines rather than cut ones."""
+    """Return the console for text; a pipe gets long lines instead of cut ones."""
     return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)
 
 
 class RowBar:
-    """Counts rows that are read, each told by its table, and shows on a terminal how many, and in
-    per cent how far the work has come, where that is known."""
+    """Count the rows read per table. A terminal shows the number, and the percentage if known."""
 
     def __init__(self, out: Console, about: str, *, unit: str = "rows", hidden: bool) -> None:
         self.rows = 0
@@ -182,18 +180,17 @@ class RowBar:
             self.progress.update(self._task, counted=counted, description=description)
 
     def reach(self, done: int, total: int | None = None) -> None:
-        """Show how many parts are done, and of how many if that is known by now."""
+        """Show how many parts are done, and of how many if that is known."""
         counted = f"{done:,} {self._unit}"
         self.progress.update(self._task, completed=done, total=total, counted=counted)
 
     def say(self, step: str) -> None:
-        """Show what is being done now; how long it takes is not known."""
-        self.progress.tasks[0].total = None  # which an update would take for no change
+        """Show the present step, whose duration is unknown."""
+        self.progress.tasks[0].total = None  # an update with None changes nothing
         self.progress.update(self._task, description=step, counted="")
 
     def expect_tables(self, store: Store, tables: Iterable[bytes]) -> None:
-        """Show progress by the tables that will be read, in this order, in parts of about as many
-        cells each."""
+        """Show progress by these tables, read in this order, in parts of about as many cells."""
         if not self.progress.disable:
             self._splits = {table: store.find_splits(table, PARTS) for table in tables}
         if any(self._splits.values()):
@@ -201,7 +198,7 @@ class RowBar:
             self.progress.update(self._task, total=total)
 
     def reach_row(self, table: bytes, row: bytes) -> None:
-        """Say how far the reading has come, from the first row of a table or from its last."""
+        """Show how far the reading of a table has come, from its first row or from its last."""
         done = 0
         for name, splits in self._splits.items():
             if name == table:
@@ -222,12 +219,10 @@ def row_bar(out: Console, about: str, *, unit: str = "rows", hidden: bool) -> It
 
 
 def print_json(document: Any, *, pretty: bool = False) -> None:
-    """Print a document on a line of its own, or for a single one on several."""
     typer.echo(json.dumps(document, ensure_ascii=False, indent=2 if pretty else None))
 
 
 def print_result(as_json: bool, document: Any, line: str) -> None:
-    """Print the result of a command, as JSON or as a line of text."""
     if as_json:
         print_json(document)
     else:
@@ -235,7 +230,6 @@ def print_result(as_json: bool, document: Any, line: str) -> None:
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table without lines, whose columns are folded where it would be too wide."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
         table.add_column(heading, overflow="fold")
@@ -245,7 +239,7 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def parse_setting(text: str) -> tuple[str, str]:
-    """Return the name and the value of `NAME=VALUE`; typer.BadParameter for other text."""
+    """Return the name and the value of `NAME=VALUE`, or raise typer.BadParameter."""
     name, equals, value = text.partition("=")
     if not (equals and name.strip()):
         raise typer.BadParameter(f"write NAME=VALUE, not {text}", param_hint="'--set'")
@@ -253,18 +247,17 @@ def parse_setting(text: str) -> tuple[str, str]:
 
 
 def print_line(line: str) -> None:
-    """Print a line of text as it is; a terminal gets no more of it than fits."""
+    """Print a line of text unchanged, cut to the width of a terminal."""
     line, width = line.rstrip(), find_width()
     typer.echo(fit_text(line, width) if width else line)
 
 
 def find_width() -> int | None:
-    """Return how wide the terminal is; None for a pipe, which gets whole lines."""
+    """Return the width of the terminal; None for a pipe, which gets whole lines."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def complain(error: BaseException | str) -> None:
-    """Print an error, without the trace of how it came about."""
     typer.echo(f"error: {error_text(error)}", err=True)
 
 

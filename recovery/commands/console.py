@@ -68,6 +68,5 @@ def console(
 
 
 def _announce(address: str, token: str | None, as_json: bool) -> None:
-    """Print the address, in one line that a script can wait for."""
     line = f"console  {address}" + (f"  token {token}" if token else "")
     common.print_result(as_json, {"url": address, "token": token}, line)

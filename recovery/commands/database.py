@@ -237,7 +237,7 @@ def take_over(
     Example: txn table take-over accounts --transactions txn
     """
     name = table.encode()
-    is_own = table != transactions  # else this is what mends it
+    is_own = table != transactions  # this command may repair that for its own table
     with open_store_of(store, transactions, mends=True, is_own=is_own) as context:
         before = sorted(each.decode() if each else "none" for each in find_databases(context, name))
         with common.row_bar(common.console(), "looking", hidden=as_json) as on_row:

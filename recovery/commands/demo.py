@@ -29,7 +29,7 @@ def _group() -> None:
 
 
 def parse_way(name: str) -> WayName:
-    """Return the name of a way, or tell typer that it is none."""
+    """Return the name of a way, or raise typer.BadParameter."""
     try:
         check_choice("by", name, WayName)
     except InvalidRequestError as error:
@@ -78,14 +78,14 @@ def flights(
 
     Example: txn demo flights --days 3
     """
-    with require_extra("demo"):  # imported here: other commands neither need Spark nor wait for it
+    with require_extra("demo"):  # here, since other commands do not need Spark
         from recovery.commands.flights import run_demo, tell_end  # noqa: PLC0415
         from txn.demo.processes import JobError  # noqa: PLC0415
-    # A store of its own has no other tables.
+    # A temporary store has no other tables.
     name = tables or ("flights" if store is None else f"flights-{secrets.token_hex(4)}")
     screen = Console(stderr=True) if as_json else console()
     for number in (signal.SIGHUP, signal.SIGTERM):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores it
             signal.signal(number, leave)
     try:
         with open_place(store, screen) as uri:
@@ -111,7 +111,6 @@ def flights(
 
 
 def _tell_of_tables(store: str | None, tables: DemoTables, screen: Console) -> None:
-    """Say how to look around afterwards."""
     if store is None:
         screen.print("The store was temporary. To keep one and look around in it, give --store.")
         return
@@ -122,13 +121,13 @@ def _tell_of_tables(store: str | None, tables: DemoTables, screen: Console) -> N
 
 
 def leave(number: int, _: object) -> None:
-    """End as if interrupted, so that what was started is ended."""
+    """Exit as if interrupted, so that the started processes are ended."""
     raise typer.Exit(128 + number)
 
 
 @contextmanager
 def open_place(store: str | None, screen: Console) -> Iterator[str]:
-    """Yield the store that is asked for, or one that `txn serve` serves from a folder meanwhile."""
+    """Yield the given store, or a temporary one that `txn serve` serves meanwhile."""
     from txn.demo.processes import Job  # noqa: PLC0415
 
     if store is not None:

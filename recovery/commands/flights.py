@@ -1,7 +1,7 @@
-"""The story of `txn demo flights`: load, kill part way, check, repair, load again, and prove.
+"""The steps of `txn demo flights`: load, kill part way, check, repair, load again, and prove.
 
-The job (`txn.demo.job`) runs in processes of its own. This module starts it, kills it, and shows
-what the crash left and what repair made of it.
+The job (`txn.demo.job`) runs in its own processes. This module starts and kills it, and shows what
+the crash left and how repair dealt with it.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from txn.text import escape
 
 JOB = "txn.demo.job"
 WORTH_EXPLAINING = (Kind.DECIDED, Kind.UNDECIDED, Kind.ABORTING)
-# The job is killed at a moment when transactions of both kinds are under way. It is stopped until
-# requests that were sent have arrived, looked at, and let go on for a little if there are none.
+# The job is killed while both undecided and decided transactions are under way. It is paused until
+# sent requests have arrived; if a kind is missing, it is resumed for a moment.
 TRIES = 40
 SETTLES_S, GOES_ON_S = 0.1, 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class JobCrash:
-    """Where the job was killed.
+    """When and how the job was killed.
 
-    transactions: how many its tasks had reported. workers, processes: how many were killed, first
-    and at last. parts: how many had been begun of a transaction that is atomic.
+    transactions: how many its tasks had reported. workers: how many were killed first; processes:
+    how many at the end. parts: how many parts of an atomic transaction had begun.
     """
 
     transactions: int
@@ -63,7 +63,7 @@ class JobCrash:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What the tables hold, counted by a plain scan."""
+    """The contents of the tables, counted by a plain scan."""
 
     flights: int
     index_entries: int
@@ -73,10 +73,10 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What fsck found after the crash, how the repair ended, and what was left after it.
+    """What fsck found after the crash, the results of repair, and what was left.
 
-    found, left: findings by their kinds. repaired: as `tally_document`. victim: the row key of the
-    transaction that was explained, if there was one.
+    found, left: findings by kind. repaired: as `tally_document`. victim: the row key of the
+    explained transaction, if any.
     """
 
     found: Mapping[str, int]
@@ -89,7 +89,7 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What happened. sights: how often readers saw what of tables that were written atomically."""
+    """The report of the demonstration. sights: what readers saw of atomically written tables."""
 
     tables: DemoTables
     flights: int
@@ -101,7 +101,7 @@ class Report:
 
     @property
     def holds(self) -> bool:
-        """Whether every check holds and the repair left nothing."""
+        """Return True if every check holds and the repair left nothing."""
         is_repaired = self.repair is None or not self.repair.left
         return is_repaired and all(check.holds for check in self.checks)
 
@@ -115,9 +115,9 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What the story is told of: a store that several processes can open, and tables in it.
+    """The setting of the demonstration: a store that several processes can open, and its tables.
 
-    by: the way into the tables. place: a folder for the job's files.
+    by: the way to load the tables. place: a folder for the job's files.
     """
 
     uri: str
@@ -128,16 +128,14 @@ class Story:
     steps: Iterator[int] = field(default_factory=lambda: count(1))
 
     def begin(self, title: str) -> None:
-        """Print the title of the next step."""
         self.out.print(Text(f"\n{next(self.steps)}. {title}", "bold"))
 
     def open_engine(self, protocol: ProtocolName | None = None) -> Engine:
-        """Open the store."""
         return connect(self.uri, transactions=self.tables.transactions, protocol=protocol)
 
     @contextmanager
     def run_job(self, csv: Path, *more: str) -> Iterator[tuple[Job, Iterator[Line]]]:
-        """Run the Spark job; yield it, and the lines that it says, which a bar shows."""
+        """Run the Spark job. Yield it and its lines, which a progress bar shows."""
         asked = ["--store", self.uri, "--tables", self.tables.flights, "--csv", str(csv)]
         asked += ["--folder", str(self.place), "--by", self.by]
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -160,9 +158,8 @@ def run_demo(
 ) -> Report:
     """Run the whole demonstration on a store that several processes can open; return its report.
 
-    name: of its tables, which must be empty or absent. days: how many days of the year, from its
-    first. crash: whether the job is killed part way. protocol: that of its transactions. by: the
-    way into the tables.
+    name: of its tables, which must be empty or absent. days: the number of days, from January 1.
+    crash: whether to kill the job part way. protocol: of its transactions. by: the way to load.
     """
     if not 1 <= days <= DAYS:
         raise InvalidRequestError("days must be 1 to 365", days=days)
@@ -191,8 +188,7 @@ def run_demo(
 
 
 def make_tables(story: Story, protocol: ProtocolName | None) -> None:
-    """Make the tables, or raise InvalidRequestError for one that holds anything: what is left of
-    an earlier run, or another's, would be counted."""
+    """Create the tables. Raise InvalidRequestError if one is not empty, as its rows would count."""
     with story.open_engine(protocol) as engine:
         for table in (story.tables.flights, story.tables.indexes):
             engine.ensure_table(table, [FAMILY])
@@ -209,7 +205,7 @@ def make_tables(story: Story, protocol: ProtocolName | None) -> None:
 
 
 def load_and_kill(story: Story, csv: Path) -> JobCrash:
-    """Run the job; kill its Python workers when a third is in, and all of it at two thirds."""
+    """Run the job; kill its Python workers at a third of the work, and all of it at two thirds."""
     total = workers = 0
     last: Line = {"done": 0, "transactions": 0}
     story.begin("Load the flights with Spark, and kill the job part way")
@@ -233,7 +229,7 @@ def load_and_kill(story: Story, csv: Path) -> JobCrash:
 
 
 def tell_crash(crash: JobCrash, total: int) -> str:
-    """Return in one sentence what was killed, and when; total: of parts, if it has any, or else of
+    """Return a sentence about what was killed. total: of parts if there are any, else
     transactions."""
     processes = count_text(crash.processes, "process", "processes")
     if not crash.parts:
@@ -245,8 +241,8 @@ def tell_crash(crash: JobCrash, total: int) -> str:
 
 
 def stop_half_done(story: Story, job: Job) -> None:
-    """Stop the job's workers while some transactions are undecided and some decided, if such a
-    moment comes: where a commit is one local transaction, others see none of them half done."""
+    """Pause the job's workers while some transactions are undecided and some decided, if possible.
+    If a commit is one local transaction, none is ever seen half done."""
     with story.open_engine() as engine:
         if "atomic" in engine.context.store.features:
             return
@@ -260,7 +256,7 @@ def stop_half_done(story: Story, job: Job) -> None:
 
 
 def has_both_kinds(engine: Engine) -> bool:
-    """Return whether some transactions are undecided, and others decided but not finished."""
+    """Return True if some transactions are undecided, and others decided but not finished."""
     unfinished = [status for status in Status if not status.is_finished]
     heads = scan.list_heads(engine.context, unfinished, lambda table: None)
     statuses = {head.status for head in heads}
@@ -271,8 +267,7 @@ def has_both_kinds(engine: Engine) -> bool:
 
 
 def repair_crash(story: Story) -> Repair:
-    """Check, explain a victim, repair each finding, and check again."""
-    ages = Ages(grace_ms=0)  # the job is dead, whatever its rows say: nothing has to be waited for
+    ages = Ages(grace_ms=0)  # the job is dead, so there is no need to wait
     data = [story.tables.flights.encode(), story.tables.indexes.encode()]
     story.begin("Look at what the crash left: txn fsck")
     with story.open_engine() as engine:
@@ -308,12 +303,11 @@ def repair_crash(story: Story) -> Repair:
 
 
 def count_kinds(tally: Tally) -> dict[str, int]:
-    """Return how many findings there were of each kind, by its name."""
     return {kind.value: number for kind, number in tally.count_kinds().items()}
 
 
 def choose_victim(findings: Sequence[Finding]) -> bytes | None:
-    """Return a transaction that is worth an explanation: one that was decided, if there is one."""
+    """Return a transaction to explain: a decided one if possible."""
     for kind in WORTH_EXPLAINING:
         for finding in findings:
             if finding.kind is kind:
@@ -333,7 +327,6 @@ def count_contents(engine: Engine, tables: DemoTables) -> Contents:
 
 
 def count_rows(engine: Engine, table: str, column: str) -> int:
-    """Return how many rows of a table have this column."""
     columns = [(FAMILY.encode(), column.encode())]
     return sum(1 for _ in engine.context.store.scan(table.encode(), columns=columns))
 
@@ -342,7 +335,7 @@ def count_rows(engine: Engine, table: str, column: str) -> int:
 
 
 def load_and_prove(story: Story, csv: Path) -> tuple[int, Line, list[ProofCheck]]:
-    """Run the job to its end; return how many flights there are, its counts and its checks."""
+    """Run the job to its end. Return the number of flights, its counts and its checks."""
     flights, loaded, checks = 0, Line(), list[ProofCheck]()
     story.begin("Run the job to its end, and compare every cell with the source")
     with story.run_job(csv, "--reconcile") as (_, lines):
@@ -358,7 +351,7 @@ def load_and_prove(story: Story, csv: Path) -> tuple[int, Line, list[ProofCheck]
 
 
 def check_sights(sights: Mapping[str, Sights]) -> Iterator[ProofCheck]:
-    """Readers never saw a part of a table, nor none of it after all of it, and at last all."""
+    """Check that readers saw no part of a table, never saw it vanish, and at last saw it all."""
     for table, seen in sights.items():
         name = f"what readers saw of {table}"
         yield ProofCheck(f"{name}: a part", 0, seen.seen[Sight.PART])
@@ -369,7 +362,6 @@ def check_sights(sights: Mapping[str, Sights]) -> Iterator[ProofCheck]:
 
 
 def show_lines(lines: Iterator[Line], progress: Progress) -> Iterator[Line]:
-    """Yield the lines of a job, and show in a bar how far it is."""
     bar = progress.add_task("starting Spark", total=None)
     for line in lines:
         match line["event"]:
@@ -383,7 +375,6 @@ def show_lines(lines: Iterator[Line], progress: Progress) -> Iterator[Line]:
 
 
 def show_contents(before: Contents, after: Contents, out: Console) -> None:
-    """Print what the tables held before the repair, and after it."""
     table = Table("in the tables")
     for name in ("before repair", "after repair"):
         table.add_column(name, justify="right")
@@ -393,7 +384,6 @@ def show_contents(before: Contents, after: Contents, out: Console) -> None:
 
 
 def show_checks(report: Report, out: Console) -> None:
-    """Print what was counted and seen, what it had to be, and whether it all holds."""
     counted = {**report.loaded, "committed before": report.loaded["repeated"], "repeated": 0}
     told = ", ".join(f"{number:,} {name}" for name, number in counted.items() if number)
     out.print(f"This run: {told}.")
@@ -408,7 +398,6 @@ def show_checks(report: Report, out: Console) -> None:
 
 
 def tell_end(report: Report) -> str:
-    """Return in one sentence how it ended."""
     if not report.holds:
         return "NOT PROVEN: see the checks that are broken, and what fsck left."
     flights = f"all {report.flights:,} flights are there exactly once, with their index entries"

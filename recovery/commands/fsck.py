@@ -38,7 +38,7 @@ from txn.protocol.context import Context
 from txn.text import escape, key_text, shorten
 
 FindingResult = tuple[Finding, Result | None]
-"""A finding, and what became of it; None: nothing was to be repaired."""
+"""A finding and the result of its repair; None: no repair was wanted."""
 
 LISTED = 20
 SPARK, HERE = "--spark", "local[*]"
@@ -137,7 +137,6 @@ def check_here(
     *,
     do_repair: bool,
 ) -> Generator[FindingResult]:
-    """Yield the findings, each repaired if that is wanted; the tally counts meanwhile."""
     bar.expect_tables(context.store, dict.fromkeys((context.table, *tables)))
 
     def on_row(table: bytes) -> None:
@@ -160,15 +159,11 @@ def check_here(
 
 
 class MasterCommand(TyperCommand):
-    """A command whose option --spark may stand without its value, a master of Spark's."""
-
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Insert the default master where none is named."""
         return super().parse_args(ctx, name_master(args))
 
 
 def name_master(args: list[str]) -> list[str]:
-    """Return arguments in which `--spark` has a value."""
     named: list[str] = []
     for given, following in zip(args, [*args, "--"][1:], strict=True):
         named.append(given)
@@ -184,7 +179,7 @@ def check_on_executors(
     bar: common.RowBar,
     tally: Tally,
 ) -> Generator[FindingResult]:
-    """Do as `check_here` on executors of Spark, and yield the findings once all have ended.
+    """Do the work of `check_here` on Spark executors, and yield the findings when all have ended.
 
     inspected: the store's URI, the transaction table, the ages, and whether to repair.
     """
@@ -210,7 +205,7 @@ def check_on_executors(
 
 
 def _require_clock(context: Context, is_right: bool) -> None:
-    """Raise AbortedError where the clock is wrong by which ages are judged."""
+    """Raise AbortedError if the clock that dates the ages is wrong."""
     if is_right:
         accept_clock(context)
     check_clock(context)
@@ -223,7 +218,6 @@ def _print_json(found: Iterator[FindingResult]) -> None:
 
 
 def _print(out: Console, now_ms: int, found: Iterator[FindingResult]) -> None:
-    """Print the first findings of each kind as they come."""
     listed: Counter[Kind] = Counter()
     for finding, result in found:
         listed[finding.kind] += 1
@@ -252,7 +246,7 @@ def _row(finding: Finding, result: Result | None, now_ms: int) -> Group:
 
 
 def _name(row_key: bytes) -> str:
-    """Return the name of a transaction as `txn ls` prints it: on a terminal, its short id."""
+    """Return the name of a transaction as `txn ls` prints it; a terminal gets its short id."""
     return short_id(row_key) if common.find_width() else escape(row_key)
 
 
@@ -275,13 +269,11 @@ def _print_end(out: Console, tally: Tally, grace_ms: int, as_json: bool) -> None
 
 
 def print_tally(out: Console, tally: Tally, grace_ms: int) -> None:
-    """Explain each kind of the findings, and print a summary."""
     print_kinds(out, tally)
     print_summary(out, tally, grace_ms)
 
 
 def print_kinds(out: Console, tally: Tally) -> None:
-    """Print the number of findings of each kind, its meaning, and its repair."""
     kinds = tally.count_kinds()
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right")
@@ -293,7 +285,6 @@ def print_kinds(out: Console, tally: Tally) -> None:
 
 
 def print_summary(out: Console, tally: Tally, grace_ms: int) -> None:
-    """Print the number of findings, and the results of repairs."""
     rows = f"{count_text(tally.rows, 'row')} checked"
     if not tally.found and not tally.young.counts:
         out.print(f"clean: nothing was left behind; {rows} besides finished transactions")
@@ -311,7 +302,7 @@ def print_summary(out: Console, tally: Tally, grace_ms: int) -> None:
 
 
 def _print_young(out: Console, young: InGrace, grace_ms: int) -> None:
-    """Print what is unfinished and no finding yet, which the exit code does not show."""
+    """Print the unfinished items within the grace period, which do not change the exit code."""
     if not young.counts:
         return
     kinds = ", ".join(f"{young.counts[kind]:,} {kind.value}" for kind in Kind if young.counts[kind])

@@ -139,7 +139,7 @@ def start_command(
         if error.log:  # the end of a server's log, above the error that it explains
             typer.echo(error.log, err=True)
         raise
-    asked = _note_signals() if foreground else None  # before anybody can know that it is up
+    asked = _note_signals() if foreground else None  # before others can know that it is up
     _print_cluster(cluster, as_json)
     if asked is not None:
         _stay(cluster, asked)
@@ -196,7 +196,7 @@ def status_command(*, data: DataOption, as_json: common.JsonOption = False) -> N
 
 
 def _print_cluster(cluster: Cluster, as_json: bool) -> bool:
-    """Print the processes; return whether all of them run and answer."""
+    """Print the processes; return True if all of them run and answer."""
     alive = {name: process.is_alive for name, process in cluster.processes.items()}
     ready = all(alive.values()) and cluster.is_ready()
     if as_json:
@@ -233,7 +233,7 @@ def _document(cluster: Cluster, alive: dict[str, bool], ready: bool) -> dict[str
 
 
 def _note_signals() -> list[int]:
-    """Return a list that will receive the signals that ask for the end."""
+    """Return a list that receives the signals that ask for the end."""
     asked: list[int] = []
     for number in ENDS_FOR:
         signal.signal(number, lambda number, _: asked.append(number))

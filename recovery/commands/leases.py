@@ -1,4 +1,4 @@
-"""`txn leases`: who has leased which tables and partitions; grabbing and dropping by hand."""
+"""`txn leases`: the leases of tables and partitions; grab and drop them by hand."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def where(*, leases: MaybeLeasesOption = None, as_json: common.JsonOption = Fals
 
 @contextmanager
 def open_service(url: str | None, *, is_new: bool = False) -> Iterator[LeaseService]:
-    """Open the lease service; a file that is named must be there, unless it may be new."""
+    """Open the lease service; a file must exist unless `is_new` is true."""
     if url is not None and not is_new:
         require_leases(url)
     with open_leases(_choose_leases(url)) as service:
@@ -176,8 +176,7 @@ def open_service(url: str | None, *, is_new: bool = False) -> Iterator[LeaseServ
 
 
 def _choose_leases(url: str | None) -> str:
-    """Return the URL of the leases; warn if these are the default ones of one user, since they keep
-    no other user out."""
+    """Return the URI of the leases; warn if it is one user's, which does not keep out others."""
     if url is not None:
         return url
     found = default_url()
@@ -188,7 +187,6 @@ def _choose_leases(url: str | None) -> str:
 
 
 def show_leases(leases: Sequence[Lease], now: datetime, as_json: bool) -> None:
-    """Print leases: a line of JSON each, or a table."""
     if as_json:
         for lease in leases:
             common.print_json(_document(lease))
@@ -203,7 +201,7 @@ def show_leases(leases: Sequence[Lease], now: datetime, as_json: bool) -> None:
 
 
 def show_dropped(name: str, count: int, as_json: bool) -> None:
-    """Print how many objects are free now; end with 1 if there were none. name: empty for all."""
+    """Print how many objects were released; exit with code 1 if none. name: empty for all."""
     what = count_text(count, "claim") if count else "no claim"
     line = f"dropped {what}" + (f" of {name}" if name else "")
     common.print_result(as_json, {"dropped": count}, line)

@@ -1,4 +1,4 @@
-"""`txn locks`: who holds and who waits for Hive's locks, what a statement needs, by-hand locks."""
+"""`txn locks`: holders and waiters of Hive's locks, the locks of statements, explicit locks."""
 
 from __future__ import annotations
 
@@ -126,28 +126,26 @@ def release(
 
 @contextmanager
 def open_locks(uri: str) -> Iterator[LockManager]:
-    """Open a lock manager; its store, if it is one, must be there."""
-    if split_uri(uri).scheme == "embedded":  # else opening it makes nothing
+    """Open a lock manager; a store must exist."""
+    if split_uri(uri).scheme == "embedded":  # opening other stores creates nothing
         open_store(uri, SystemClock(), create=False).close()
     with closing(open_manager(uri)) as manager:
         yield manager
 
 
 def make_requests(paths: Iterable[str], exclusive: bool) -> list[LockRequest]:
-    """Return the requests for these objects."""
     mode = Mode.EXCLUSIVE if exclusive else Mode.SHARED
     return [LockRequest(path(each), mode) for each in paths]
 
 
 def waiting_for(wait_ms: int | None) -> Waiting:
-    """Return how a person waits: not at all, or for so long."""
     if wait_ms is None:
         return Waiting(retries=0)
     return Waiting(retries=wait_ms // 100, pause_ms=200, deadline_ms=wait_ms)
 
 
 def read_tables(partitioned: Iterable[str], database: str) -> Tables:
-    """Return the catalogue of tables that are given as `db.table=column,column`."""
+    """Return the catalogue of tables given as `db.table=column,column`."""
     known = {}
     for given in partitioned:
         name, equals, columns = given.lower().partition("=")
@@ -159,7 +157,6 @@ def read_tables(partitioned: Iterable[str], database: str) -> Tables:
 
 
 def show_requests(requests: Iterable[LockRequest], as_json: bool) -> None:
-    """Print what is locked, or would be."""
     for request in requests:
         mode = request.mode.name.lower()
         document = {"path": str(request.path), "mode": mode}
@@ -167,7 +164,6 @@ def show_requests(requests: Iterable[LockRequest], as_json: bool) -> None:
 
 
 def show_needed(requests: Sequence[LockRequest], as_json: bool) -> None:
-    """Print which locks a statement needs."""
     show_requests(requests, as_json)
     note_open_tables(requests)
     if not requests and not as_json:
@@ -175,7 +171,7 @@ def show_needed(requests: Sequence[LockRequest], as_json: bool) -> None:
 
 
 def note_open_tables(requests: Sequence[LockRequest]) -> None:
-    """Tell of tables that are locked as shared without any partition: not what it seems to be."""
+    """Warn of tables locked as shared without a partition, which does not do what it seems to."""
     parents = {parent for request in requests for parent in request.path.parents}
     for at, mode in ((request.path, request.mode) for request in requests):
         if mode is Mode.SHARED and len(at.parts) == 2 and at not in parents:
@@ -183,13 +179,11 @@ def note_open_tables(requests: Sequence[LockRequest]) -> None:
 
 
 def show_released(name: str, count: int, as_json: bool) -> None:
-    """Print how many locks on an object were released."""
     what = count_text(count, "lock") if count else "no lock of ours"
     common.print_result(as_json, {"path": name, "released": count}, f"released {what} on {name}")
 
 
 def show_locks(locks: Sequence[Lock], extended: bool, as_json: bool) -> None:
-    """Print locks: a line of JSON each, or a table."""
     places = queue_places(locks)
     if as_json:
         for lock, place in zip(locks, places, strict=True):
@@ -201,7 +195,7 @@ def show_locks(locks: Sequence[Lock], extended: bool, as_json: bool) -> None:
 
 
 def queue_places(locks: Sequence[Lock]) -> list[int]:
-    """Return for each lock its place in the queue of its object: 0: held, 1: the next to get it."""
+    """Return the queue position of each lock at its object: 0: held, 1: next."""
     places: list[int] = []
     queues: dict[object, int] = {}
     for lock in locks:

@@ -1,6 +1,6 @@
-"""`txn ls`: every transaction, with its status and its age, as lines that can be searched.
+"""`txn ls`: every transaction with its status and its age, on searchable lines.
 
-A terminal gets short ids and as much of the labels and the reason as fits; a pipe gets all of them.
+A terminal gets short ids, and as much of labels and reason as fits; a pipe gets all of them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ NAMES = (*map(str, Status), NO_STATUS)
 
 
 def _status(text: str) -> str:
-    """Return the status that is meant by its name, its digit or both."""
     names = {str(status): (str(status), *str(status).split("-")) for status in Status}
     for name, words in (names | {NO_STATUS: (NO_STATUS,)}).items():
         if text.upper() in (word.upper() for word in words):
@@ -88,7 +87,7 @@ def ls(
     Example: txn ls --status asserted --older-than 10m
     """
     with open_store_of(store, transactions) as context, ExitStack() as looking:
-        # Lines that come as they are found show by themselves how far it is.
+        # Lines that are printed at once show the progress themselves.
         is_hidden = as_json or not (limit or count)
         bar = looking.enter_context(row_bar(console(), "ls", hidden=is_hidden))
         query = _make_query(status, older_than, parts)
@@ -113,7 +112,6 @@ def ls(
 
 
 def _print_counts(counts: Counter[str], as_json: bool) -> None:
-    """Print how many transactions have each status, and how many there are."""
     statuses = {name: counts[name] for name in NAMES if counts[name]}
     if as_json:
         print_json({"statuses": statuses, "total": counts.total()})
@@ -123,7 +121,7 @@ def _print_counts(counts: Counter[str], as_json: bool) -> None:
 
 
 class Layout:
-    """How wide the columns are: on a terminal, together no wider than that."""
+    """The widths of the columns; on a terminal they fit together."""
 
     def __init__(self, long: bool, with_parts: bool) -> None:
         self._width = None if long else find_width()
@@ -155,7 +153,6 @@ def _print_rows(
 
 
 def _print_foreign(foreign: scan.Foreign, as_json: bool) -> None:
-    """Say how many rows of the table are not ours."""
     if foreign.count and as_json:
         first = escape(foreign.first)
         print_json({"transaction": None, "state": "foreign", "rows": foreign.count, "row": first})
@@ -178,7 +175,7 @@ def _list_statuses(query: Query) -> list[Status]:
 def _list_newest(
     context: Context, query: Query, limit: int, on_row: scan.OnRow
 ) -> list[TransactionRow]:
-    """Return the newest rows. No more are read than that takes, and one of each salt bucket."""
+    """Return the newest rows. At most these, and one row per salt bucket, are read."""
     others = scan.leave_out(set(Status) - set(_list_statuses(query)))
     rows = scan_transactions(context, exclude=others, with_parts=query.with_parts)
     return list(islice(_select(context, query, rows, on_row), limit))
@@ -187,7 +184,6 @@ def _list_newest(
 def _list_all(
     context: Context, query: Query, on_row: scan.OnRow, foreign: scan.Foreign
 ) -> Iterator[TransactionRow]:
-    """Yield the rows as they come, in the order of their keys."""
     others = scan.leave_out(set(Status) - set(_list_statuses(query)))
 
     def list_rows() -> Iterator[Row]:
@@ -210,9 +206,9 @@ def _select(
 def _list_names(
     context: Context, query: Query, on_row: scan.OnRow, foreign: scan.Foreign
 ) -> Iterator[str]:
-    """Yield the names of the statuses of rows, of which the requests are not read."""
+    """Yield the status names of rows, without reading their requests."""
     now_ms, least_ms = context.clock.wall_ms(), query.older_than_ms or 0
-    # The status of a fenced row has a timestamp of its owner's.
+    # The status of a fenced row is dated by its owner.
     with_ages = least_ms > 0 and context.rules.locks_rows
     if statuses := _list_statuses(query):
         for head in scan.list_heads(context, statuses, on_row, foreign, with_ages=with_ages):
@@ -226,12 +222,12 @@ def _list_names(
 
 
 def _find_age(since_ms: int, now_ms: int) -> int:
-    """Return how old (ms) a status is; 0 where a clock that is ahead of ours has dated it."""
+    """Return the age (ms) of a status; 0 if a clock ahead of ours dated it."""
     return max(0, now_ms - since_ms)
 
 
 def _find_state(context: Context, row: TransactionRow) -> str:
-    """Return what a row calls for; a part that has not followed its transaction is as that is."""
+    """Return what a row calls for; a part that lags behind has the state of its transaction."""
     now = scan.find_transaction(context, row.row_key) if row.follows else None
     return (now or row).state.value
 

@@ -1,4 +1,4 @@
-"""`txn purge`: remove a transaction row, or a `once` token, that a person has decided about."""
+"""`txn purge`: remove a transaction row or a `once` token, by a person's decision."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _token(context: Context, token: bytes, yes: bool) -> tuple[Document, Result]
     assert cell is not None
     try:
         marker = decode_marker(cell.value)
-    except CorruptRowError:  # which a person may remove all the same
+    except CorruptRowError:  # a person may delete it all the same
         marker = Marker(cell.value)
     told = {
         "once": escape(token),

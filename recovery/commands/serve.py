@@ -118,7 +118,6 @@ def serve(
 
 
 def _announce(bind: str, ports: Mapping[str, int], as_json: bool) -> None:
-    """Print the addresses, in one line that a script can wait for."""
     host = f"[{bind}]" if ":" in bind else bind
     uris = {name: URIS[name].format(host=host, port=port) for name, port in ports.items()}
     line = "serving  " + "  ".join(uris.values())

@@ -47,7 +47,6 @@ def show(
 
 
 def print_explanation(out: Console, found: Explanation) -> None:
-    """Print what `explain` found out about a transaction, as `txn show` does."""
     facts = Table.grid(padding=(0, 2))
     for name, text in _facts(found):
         facts.add_row(Text(name, "bold"), Text(text, overflow="fold"))

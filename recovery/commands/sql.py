@@ -1,4 +1,4 @@
-"""`txn sql`: statements about locks, as Hive has them, and about leases."""
+"""`txn sql`: statements about locks, as in Hive, and about leases."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def sql(
     with ExitStack() as stack:
         manager = cache(open_manager)
         service = cache(lambda: stack.enter_context(lease_commands.open_service(leases)))
-        # All that they need is opened before the first of them is run.
+        # Everything is opened before the first statement runs.
         runs: list[Callable[[], None]] = []
         for each in asked:
             if isinstance(each, spoken.Statement):

@@ -1,2 +1,1 @@
-"""`txn console`: a store in a browser. What it shows, commands show as well; it is read within
-bounds, and written by `fsck` alone."""
+"""`txn console`: a store in a browser. It reads within limits, and writes only by `fsck`."""

@@ -1,4 +1,4 @@
-"""The web application: which address is which page, and what errors look like."""
+"""The web application: routes and error pages."""
 
 from __future__ import annotations
 
@@ -65,21 +65,19 @@ PARTS: Mapping[str, Part] = {
     "leases": views.render_leases,
     "fsck": fsck.render_fsck,
 }
-"""Parts of pages that stay up to date: the same HTML as in the page, sent again when it changes."""
+"""Parts of pages that stay up to date: the page's own HTML, sent again when it changes."""
 
 EVERY_MS = 2_000
 LINE_BREAK = re.compile(r"\r\n|\r|\n")
 LONGEST_FORM = 65_536
 FORM_S = 10.0
-"""How long a form may take to arrive."""
+"""The time (s) in which a form must arrive."""
 
 
 def make_app(console: Console) -> AccessGate:
-    """Return the application over an open store, behind the gate that all requests pass."""
     sessions = LoginSessions(console.settings)
 
     async def show_login(request: Request) -> Response:
-        """Show the form for the token, or take it."""
         back = check_return_address(request.query_params.get("next", "/"))
         if request.method != "POST":
             return respond("login.html", request, {"back": back, "is_wrong": False})
@@ -100,14 +98,12 @@ def make_app(console: Console) -> AccessGate:
         return answer
 
     async def log_out(request: Request) -> Response:
-        """End the session."""
         sessions.end(request)
         answer = RedirectResponse("/", 303)
         answer.delete_cookie(sessions.cookie)
         return answer
 
     def show_metrics(request: Request) -> Response:
-        """The metrics for Prometheus."""
         console.background.visit()
         body, kind = render_metrics(console.registry)
         return Response(body, media_type=kind)
@@ -150,11 +146,10 @@ async def read_form(request: Request) -> Mapping[str, str]:
 
 
 async def send_part(request: Request) -> Response:
-    """Answer with a part of a page, unless it is as the browser has it.
+    """Return a part of a page, unless the browser has it already.
 
-    It is a short answer of one server-sent event, which says how long to wait, after which the
-    browser asks again by itself. So a page that is left open holds no connection, of which a
-    browser has six for all its tabs, and each event is asked for by a visitor who may see it.
+    The response is short: one server-sent event, with the delay after which the browser asks again.
+    So open pages hold no connection (a browser has six), and each request is authorized anew.
     """
     part = PARTS.get(request.path_params["part"])
     if part is None:
@@ -175,7 +170,7 @@ def _make_event(part: Part, request: Request) -> str:
 
 
 def _write_event(name: str, text: str, *more: str) -> str:
-    """Return an event as HTML's standard has it: a line of data for each line, however broken."""
+    """Return an event as in the HTML standard: a data line for each line, however broken."""
     data = (f"data: {line}" for line in LINE_BREAK.split(text))
     return "\n".join([f"event: {name}", f"retry: {EVERY_MS}", *more, *data, "", ""])
 

@@ -1,13 +1,13 @@
-"""Access: which requests may read and which may write, decided before any page is made.
+"""Access: decide which requests may read or write, before any page is made.
 
-Reading needs no token if the console listens on the loopback, and the request names a host of the
-loopback and came through no proxy. The second condition stops a page elsewhere that points its own
-name at this machine. Everything else needs the token: shown once in a form, and remembered by a
-cookie that other sites cannot send, or sent with each request as `Authorization: Bearer`. A GET
-writes nothing, and a POST that a browser sends must come from a page of the console.
+Reading needs no token if the console listens on the loopback, and the request names a loopback host
+and came through no proxy. The host is checked because a foreign page can point its own name at this
+machine. Everything else needs the token. A form asks for it once and a cookie, which other sites
+cannot send, remembers it; or each request sends it as `Authorization: Bearer`. A GET writes
+nothing, and a POST from a browser must come from a page of the console.
 
-The path of a request is `scope["path"]`, by which it is routed. `request.url` contains the header
-`Host`, and so whatever a visitor writes there.
+The path of a request is `scope["path"]`, which also routes it. `request.url` contains the header
+`Host`, and so any text that a visitor chooses.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from recovery.console.settings import ConsoleSettings, is_loopback
 LOGIN = "/login"
 STATIC = "/static/"
 READS_BY_POST = frozenset({"/fsck", "/fsck/cancel", "/logout"})
-"""These are POST because they take work, and yet they write nothing."""
+"""These are POST because they start work, but they write nothing."""
 
 SESSION_S = 12 * 3600
 MOST_SESSIONS = 1_000
@@ -42,7 +42,7 @@ HEADERS = {
         "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",  # with "no-referrer" its own forms look like those of others
+    "Referrer-Policy": "same-origin",  # "no-referrer" would make its own forms look foreign
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
@@ -56,21 +56,21 @@ class LoginSessions:
         self._token = settings.token
         self._ends: dict[str, float] = {}
         self._guess = asyncio.Lock()
-        self.cookie = f"txn-console-{settings.port}"  # cookies do not tell ports apart
+        self.cookie = f"txn-console-{settings.port}"  # cookies ignore ports
 
     def is_logged_in(self, request: Request) -> bool:
-        """Whether a request has the token, or the cookie of a session."""
+        """Return True if a request has the token, or the cookie of a session."""
         session = request.cookies.get(self.cookie, "")
         return self.has_token(request) or self._ends.get(session, 0) > time.monotonic()
 
     def has_token(self, request: Request) -> bool:
-        """Whether a request has the token itself, which no browser sends unasked."""
+        """Return True if a request has the token itself, which no browser sends by default."""
         scheme, _, shown = request.headers.get("authorization", "").partition(" ")
         return scheme.lower() == "bearer" and self._matches(shown.strip())
 
     async def begin(self, shown: str) -> str | None:
-        """Return a new session if this is the token, else None. Guesses are taken one by one, with
-        a pause after each that is wrong."""
+        """Return a new session if the token is right, else None. Attempts run one by one, with a
+        pause after each wrong one."""
         async with self._guess:
             if not self._matches(shown.strip()):
                 await asyncio.sleep(PAUSE_S)
@@ -84,7 +84,6 @@ class LoginSessions:
         return session
 
     def end(self, request: Request) -> None:
-        """End the session of a request."""
         self._ends.pop(request.cookies.get(self.cookie, ""), None)
 
     def _matches(self, shown: str) -> bool:
@@ -92,8 +91,8 @@ class LoginSessions:
 
 
 class AccessGate:
-    """Middleware that lets a request through to the pages, or answers what is missing, and adds the
-    headers of all answers. It wraps the whole application, so that its errors have them, too."""
+    """Middleware that passes a request to the pages or refuses it, and adds the headers of all
+    responses. It wraps the whole application, so that error responses have them, too."""
 
     def __init__(self, app: ASGIApp, settings: ConsoleSettings, sessions: LoginSessions) -> None:
         self._app = app
@@ -116,7 +115,6 @@ class AccessGate:
         await (answer or self._app)(scope, receive, send_guarded)
 
     def _refuse(self, request: Request) -> Response | None:
-        """Return the answer to a request that is refused, else None."""
         path, is_read = request.scope["path"], request.method in ("GET", "HEAD")
         if not is_read and not self._comes_from_here(request):
             return PlainTextResponse(FOREIGN, 403)
@@ -140,7 +138,7 @@ class AccessGate:
         return self._settings.is_local and is_direct and is_loopback(name)
 
     def _comes_from_here(self, request: Request) -> bool:
-        """A browser says where the form was; another client sends the token itself."""
+        """Return True if a request comes from our own pages, or from a client with the token."""
         if self._sessions.has_token(request):
             return True
         site = request.headers.get("sec-fetch-site")
@@ -151,7 +149,7 @@ class AccessGate:
 
 
 def get_return_address(request: Request) -> str:
-    """Return the address to come back to after the login: the same page, or the first one."""
+    """Return the address after the login: the same page, or the first one."""
     if request.method not in ("GET", "HEAD"):
         return "/"
     asked = request.scope["query_string"].decode("latin-1")
@@ -159,12 +157,12 @@ def get_return_address(request: Request) -> str:
 
 
 def is_encrypted(request: Request) -> bool:
-    """Return whether the browser of a form uses TLS, to the console or to a proxy before it."""
+    """Return True if the browser of a form uses TLS, to the console or to a proxy."""
     return request.scope["scheme"] == "https" or _origin(request).startswith("https://")
 
 
 def check_return_address(given: str) -> str:
-    """Return the address after the login: a page of the console, whatever was given."""
+    """Return the address if it is a page of the console, else that of the first page."""
     try:
         parts = urlsplit(given)
     except ValueError:  # as for `//[`

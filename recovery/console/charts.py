@@ -1,4 +1,4 @@
-"""The coordinates of charts, which templates write as SVG. No text of a user is in them."""
+"""The coordinates of charts, which templates write as SVG. They contain no text of users."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from txn.protocol.statuses import Status
 
 WIDTH = 960
 LEAST = 70
-"""The least width of a phase, in which there is room for its name."""
+"""The least width of a phase, enough for its name."""
 
 BARS_HEIGHT = 120
 
@@ -38,8 +38,6 @@ TONES = {
 
 
 class Segment(NamedTuple):
-    """The time between two statuses; the last one of an unfinished transaction is open."""
-
     x: float
     width: float
     name: str
@@ -49,8 +47,6 @@ class Segment(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A status that was reached."""
-
     x: float
     name: str
     at: str
@@ -58,16 +54,12 @@ class Mark(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """The life of a transaction, from left to right, and the same in a sentence."""
-
     marks: Sequence[Mark]
     segments: Sequence[Segment]
     summary: str
 
 
 class Bar(NamedTuple):
-    """A part of a column of bars."""
-
     x: float
     y: float
     width: float
@@ -76,8 +68,8 @@ class Bar(NamedTuple):
 
 
 class Bars(NamedTuple):
-    """Columns from left to right, each of bars upon each other. top: the value at the top of the
-    chart; lines: values of its horizontal lines, and where these are."""
+    """Columns of stacked bars, from left to right. top: the value at the top of the chart; lines:
+    the values and positions of its horizontal lines."""
 
     bars: Sequence[Bar]
     top: float
@@ -85,8 +77,8 @@ class Bars(NamedTuple):
 
 
 def draw_timeline(found: Explanation, now_ms: int) -> Timeline | None:
-    """Return the statuses of a transaction as marks on a line, and what was done between them; None
-    for a row without a status. The last phase of an unfinished transaction ends now."""
+    """Return the statuses of a transaction as marks on a line, with the work between them; None for
+    a row without a status. The last phase of an unfinished transaction ends now."""
     times = found.statuses
     if not times:
         return None
@@ -118,7 +110,7 @@ def draw_timeline(found: Explanation, now_ms: int) -> Timeline | None:
 
 
 def _share(lengths: Sequence[int]) -> list[float]:
-    """Divide the width: each phase has the least, and the rest by how long it took."""
+    """Divide the width: each phase gets the least, and the rest is shared by duration."""
     rest = max(0, WIDTH - 120 - LEAST * len(lengths))
     if not any(lengths):
         lengths = [1] * len(lengths)
@@ -136,7 +128,6 @@ def _name_work(status: Status, following: Status | None) -> str:
 
 
 def draw_bars(columns: Sequence[Sequence[float]], tones: Sequence[str], width: int = 720) -> Bars:
-    """Return columns of bars, in which the values of a column have these tones."""
     top = round_up(max((sum(column) for column in columns), default=0))
     step = width / max(1, len(columns))
     bars = []

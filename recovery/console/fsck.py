@@ -1,4 +1,4 @@
-"""What crashed clients left behind, and its repair."""
+"""The pages of fsck: what crashed clients left behind, and its repair."""
 
 from __future__ import annotations
 
@@ -18,12 +18,10 @@ RESULTS = (Repaired, NothingToDo, LeftAlone)
 
 
 def show_fsck(request: Request) -> Response:
-    """The page."""
     return respond("fsck.html", request, {"part": render_fsck(request)})
 
 
 def render_fsck(request: Request) -> str:
-    """The part of it that stays up to date."""
     jobs: Jobs = request.app.state.console.jobs
     report = jobs.report
     facts = {
@@ -41,7 +39,6 @@ def render_fsck(request: Request) -> str:
 
 
 def start_check(request: Request, form: Mapping[str, str]) -> Response:
-    """Begin a check; it writes nothing."""
     console = request.app.state.console
     grace_ms, tables = (
         parse_duration(form.get("grace") or "1m"),
@@ -53,7 +50,7 @@ def start_check(request: Request, form: Mapping[str, str]) -> Response:
 
 
 def cancel_job(request: Request, form: Mapping[str, str]) -> Response:
-    """Ask the job to end; of a repair only those may who may repair."""
+    """Cancel the job; cancelling a repair needs the right to repair."""
     jobs: Jobs = request.app.state.console.jobs
     if jobs.is_writing and not request.state.is_known:
         words = "nothing was cancelled: log in to end a repair"
@@ -63,7 +60,7 @@ def cancel_job(request: Request, form: Mapping[str, str]) -> Response:
 
 
 def show_confirmation(request: Request) -> Response:
-    """Say what a repair would do, and ask."""
+    """Show what a repair would do, and ask."""
     jobs: Jobs = request.app.state.console.jobs
     given = request.query_params
     report = jobs.find_report(parse_number(given.get("check", "")))
@@ -79,7 +76,7 @@ def show_confirmation(request: Request) -> Response:
 
 
 def start_repair(request: Request, form: Mapping[str, str]) -> Response:
-    """Begin to repair one finding, or all that a fresh check finds."""
+    """Start the repair of one finding, or of all that a new check finds."""
     jobs: Jobs = request.app.state.console.jobs
     if jobs.is_running:
         raise JobUnderWayError("nothing was begun: a job is under way already")
@@ -93,20 +90,18 @@ def start_repair(request: Request, form: Mapping[str, str]) -> Response:
 
 
 def _list_counts(report: FsckReport) -> list[tuple[Kind, int, list[int]]]:
-    """Return the kinds that were found, how many, and how many of them have each result."""
     found = [kind for kind in Kind if report.count(kind)]
     tally = report.tally
     return [(kind, report.count(kind), [tally[kind, each] for each in RESULTS]) for kind in found]
 
 
 def _list_groups(report: FsckReport) -> list[tuple[Kind, list[KeptFinding]]]:
-    """Return the findings that are kept, by their kinds."""
     kept = [(kind, [each for each in report.kept if each.finding.kind is kind]) for kind in Kind]
     return [(kind, some) for kind, some in kept if some]
 
 
 def _find_one(report: FsckReport, number: str | None) -> KeptFinding | None:
-    """Return the finding of that number, None for all of them."""
+    """Return the finding with this number; None for all of them."""
     if not number:
         return None
     at = parse_number(number)

@@ -1,8 +1,7 @@
-"""Checks and repairs in the background, one at a time, which go on when the browser leaves; and the
-visits of the doctor.
+"""Background checks and repairs, one at a time, which survive a closed browser; and doctor runs.
 
-The findings of the last check are kept, within bounds, and a repair names one of them. It reads
-everything again, as that of the command does; so a kept finding may be old.
+The findings of the last check are kept within limits, and a repair names one of them. Like the
+command, it reads everything again, so a kept finding may be old.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ from txn.protocol.protocols import require_features
 LOG = logging.getLogger("txn.console")
 MOST_KEPT = 1_000
 MOST_KEPT_BYTES = 16_000_000
-"""A finding is kept with what was seen, which may be a value of any size."""
+"""The limit of all kept findings: they include values of any size."""
 
 NOT_KEPT = "what this check found is not known any more: look again"
 
 
 class JobUnderWayError(TxnError):
-    """Another check or repair is not over; nothing was begun."""
+    """Another check or repair is running; nothing was started."""
 
 
 class CancelledError(Exception):
@@ -49,8 +48,7 @@ class CancelledError(Exception):
 
 @dataclass(slots=True)
 class KeptFinding:
-    """A finding, with its place among those that are kept, and what a repair came to. trouble: why
-    that failed, if it did."""
+    """A finding with its number and result. trouble: why its repair failed."""
 
     number: int
     finding: Finding
@@ -59,19 +57,17 @@ class KeptFinding:
 
     @property
     def is_left(self) -> bool:
-        """Whether it is there yet, as far as that is known."""
         return self.result is None or isinstance(self.result, LeftAlone)
 
     @property
     def is_repaired(self) -> bool:
-        """Whether a repair has ended it."""
         return isinstance(self.result, Repaired)
 
 
 @dataclass(slots=True)
 class FsckReport:
-    """A check, or a repair of all that a check finds. tally: how many findings of each kind had
-    each result; without a repair, None. kept: the first of them. trouble: why it ended early."""
+    """A check, or a repair of all findings. tally: findings by kind and result (None: no repair).
+    kept: the first findings. trouble: why it ended early."""
 
     number: int
     began_ms: int
@@ -89,7 +85,6 @@ class FsckReport:
     _kept_bytes: int = 0
 
     def count_row(self, table: bytes) -> None:
-        """Count a row of a table."""
         self.require_going()
         self.rows += 1
         self.table = table
@@ -100,7 +95,6 @@ class FsckReport:
             raise CancelledError
 
     def add(self, finding: Finding, result: Result | None) -> None:
-        """Count a finding, and keep it if there is room."""
         self.tally[finding.kind, type(result) if result else None] += 1
         size = sum(len(fact) for fact in finding.facts.values() if isinstance(fact, bytes | str))
         if len(self.kept) < MOST_KEPT and self._kept_bytes + size <= MOST_KEPT_BYTES:
@@ -109,11 +103,9 @@ class FsckReport:
 
     @property
     def total(self) -> int:
-        """How many findings there were."""
         return sum(self.count(kind) for kind in Kind)
 
     def count(self, kind: Kind) -> int:
-        """Return how many findings of a kind there were."""
         return sum(self.tally[kind, what] for what in (None, *Result.__args__))
 
     def count_repairable(self) -> Mapping[Kind, int]:
@@ -123,7 +115,7 @@ class FsckReport:
 
 
 class Jobs:
-    """The job that runs, and the report of the last check or repair."""
+    """The running job, and the report of the last check or repair."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -136,7 +128,6 @@ class Jobs:
 
     @property
     def is_running(self) -> bool:
-        """Whether a job is under way."""
         return self._job is not None and not self._job.done()
 
     def find_refusal(self) -> str | None:
@@ -148,22 +139,19 @@ class Jobs:
         return None
 
     def find_report(self, number: int) -> FsckReport:
-        """Return the last check, if it is over and has this number."""
+        """Return the last check, if it has ended and has this number."""
         report = self.report
         if report is None or report.number != number or report.repairs or self.is_running:
             raise InvalidRequestError(NOT_KEPT)
         return report
 
     def start(self, grace_ms: int, tables: tuple[bytes, ...], *, repairs: bool = False) -> None:
-        """Begin a check, or a repair of all that it finds."""
         self._numbers += 1
         now_ms = self._context.clock.wall_ms()
         report = FsckReport(self._numbers, now_ms, repairs, grace_ms, tables)
         self._begin(lambda: self._check(report), report, report)
 
     def start_one(self, report: FsckReport, kept: KeptFinding) -> None:
-        """Begin to repair one finding of the last check."""
-
         def work() -> None:
             report.require_going()
             kept.result = repair(self._make_context(report), kept.finding)
@@ -171,19 +159,19 @@ class Jobs:
         self._begin(work, report, kept)
 
     def cancel(self) -> None:
-        """Ask the job to end; what it has repaired stays so."""
+        """Ask the job to end; its finished repairs remain."""
         if self.report is not None:
             self.report.is_cancelled = True
 
     def close(self) -> None:
-        """End, in the middle of a check but of no repair."""
+        """Stop the job: a check at once, a repair when it is done."""
         self.cancel()
         self._worker.shutdown()
 
     def _begin(
         self, work: Callable[[], None], report: FsckReport, told: FsckReport | KeptFinding
     ) -> None:
-        """Begin a job. told: what has its trouble."""
+        """Start a job. told: gets its trouble."""
         writes = report.repairs or told is not report
         if writes:
             require_features(self._context, self._context.rules)
@@ -214,7 +202,7 @@ class Jobs:
             report.ended_ms = report.ended_ms or self._context.clock.wall_ms()
 
     def _make_context(self, report: FsckReport) -> Context:
-        """Return a context that stops waiting for the store once the job was cancelled."""
+        """Return a context whose waits for the store end when the job is cancelled."""
         return replace(self._context, clock=EndingClock(self._context.clock, report))
 
     def _check(self, report: FsckReport) -> None:
@@ -239,7 +227,7 @@ class Jobs:
 
 
 class Doctor:
-    """What the doctor has said, and when; nothing before the first visit. One visit at a time."""
+    """The results and the time of the last doctor run, if any. Runs do not overlap."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -248,7 +236,6 @@ class Doctor:
         self.at_ms: int | None = None
 
     def run(self, tables: Sequence[bytes]) -> None:
-        """Examine the store and these tables. It writes to the row `doctor`."""
         if not self._guard.acquire(blocking=False):
             raise JobUnderWayError("nothing was done: the doctor is at work already")
         try:
@@ -259,7 +246,7 @@ class Doctor:
 
 
 class EndingClock:
-    """A clock whose waits end once the job was cancelled."""
+    """A clock whose waits end when the job is cancelled."""
 
     def __init__(self, clock: Clock, report: FsckReport) -> None:
         self.inner = clock
@@ -268,6 +255,5 @@ class EndingClock:
         self._report = report
 
     def sleep_ms(self, duration_ms: int) -> None:
-        """Wait, or raise CancelledError."""
         self._report.require_going()
         self.inner.sleep_ms(duration_ms)

@@ -1,7 +1,6 @@
-"""One key as it is stored, with its guards and its transactions; and the rows of a data table.
+"""One key as it is stored, with its guards and transactions; and the rows of a data table.
 
-The cells of a key come from one instant; its holder's row and the transactions that name it are
-read after it. Nothing here writes.
+The cells of a key come from one instant; other rows are read later. Nothing here writes.
 """
 
 from __future__ import annotations
@@ -25,21 +24,21 @@ from txn.spans import Span
 
 ROWS = 50
 MOST_VALUES = 1_000
-"""The values on a page: one row may have 100,000."""
+"""The most values on a page; one row may have 100,000."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyDetails:
     """A key and what guards it.
 
-    is_there: whether its table and family exist; else nothing else is known.
-    value: the newest version; earlier: older ones, newest first, as many as were read; are_all:
+    is_there: whether its table and family exist; if not, nothing else is known.
+    value: the newest version; earlier: older ones that were read, newest first; are_all: whether
     there are no others.
-    lock: the lock of the key or, fenced, of its row and family; lock_cell: its content.
-    count: how often a fenced lock was taken. tag: of the six-phase protocol.
+    lock: the lock of the key or, if fenced, its row-family lock; lock_cell: its content.
+    count: the acquisitions of a fenced lock. tag: of the six-phase protocol.
     holder: the transaction that holds the lock, empty if it is free; holder_row: its row.
-    is_ours: whether the last transaction on the key wrote the value, as its tag or lock tells;
-    None: no transaction has left a mark here.
+    is_ours: whether the last transaction on the key wrote the value, judging by its tag or lock;
+    None: no transaction has left a mark.
     transactions: the last ones that name the key, as far as was read.
     """
 
@@ -69,9 +68,9 @@ class ListedKey:
 
 @dataclass(frozen=True, slots=True)
 class KeyPage:
-    """Values of a data table, in the order of rows. next: the first row of the next page; None: the
-    end of the table was reached. rows: how many were read, also without values. cut: how many more
-    values the last row has, which no page lists."""
+    """Values of a data table, in row order. next: the first row of the next page; None: there is
+    none.
+    rows: the rows read, also those without values. cut: further values of the last row."""
 
     keys: list[ListedKey]
     next: bytes | None
@@ -83,7 +82,7 @@ class KeyPage:
 def read_key_details(
     context: Context, key: Key, limits: ReadLimits = DEFAULT, count: int = 10
 ) -> KeyDetails:
-    """Return a key, which names its table, and the last so many transactions that named it."""
+    """Return a key, which names its table, and the last `count` transactions that named it."""
     lock, tag = context.rules.lock_of(key), key.tag
     is_there = True
     try:
@@ -120,9 +119,9 @@ def list_table_keys(
     *,
     count: int = ROWS,
 ) -> KeyPage:
-    """Return the values of the first so many rows from a row on, as they are stored: not of one
-    instant. Locks and tags are no values. A page has MOST_VALUES at most: a row that does not fit
-    any more is left to the next page, and one that fits on none is cut."""
+    """Return the stored values of `count` rows from `start` on, not of one instant. Locks and tags
+    are not values. A page has at most MOST_VALUES: a row that does not fit moves to the next page,
+    and a row that fits no page is cut."""
     budget = Budget(context.clock, limits)
     keys: list[ListedKey] = []
     for row in stored_rows(context, Span(table, start)):
@@ -147,8 +146,8 @@ def _list_value(context: Context, key: Key, row: Row) -> ListedKey:
 def _read_before(
     context: Context, key: Key, value: Cell | None, limits: ReadLimits
 ) -> tuple[list[Cell], bool]:
-    """Return the versions before this one, and whether they are all. The first one at first, and
-    more where what was read promises to be within the limit: each may have ten megabytes."""
+    """Return the versions before this one, and whether they are all. The first read gets one
+    version; later reads get as many as should fit the limit, since each may have ten megabytes."""
     if value is None:
         return [], True
     versions: list[Cell] = []
@@ -173,7 +172,8 @@ def _read_count(lock: Key, cell: Cell | None) -> FencedLock | None:
 
 
 def _judge_value(context: Context, found: Guarded, row: TransactionRow | None) -> bool | None:
-    """A fenced lock lies above the values of its last commit, a tag at the timestamp of it."""
+    """Return True if the last transaction on the key wrote the value: see `KeyDetails.is_ours`. A
+    fenced lock lies above the values of its last commit, a tag at their timestamp."""
     if context.rules.locks_rows:
         if found.lock is None:
             return None

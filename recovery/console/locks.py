@@ -1,5 +1,5 @@
-"""Locks and leases as the pages show them: read at most once a second, and at most a thousand of
-each. Nothing is opened before somebody asks for them, and reading makes and changes nothing."""
+"""Locks and leases for the pages: read at most once a second, at most a thousand of each. They are
+opened on first use, and reading changes nothing."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ FRESH_S = 1.0
 
 
 class Waiter(NamedTuple):
-    """A request that waits, its place in the queue, and the locks that it waits for."""
-
     lock: Lock
     place: int
     denying: Sequence[Lock]
@@ -39,7 +37,7 @@ class Waiter(NamedTuple):
 
 @dataclass(slots=True)
 class LockedObject:
-    """A database, a table or a partition: its holders and its queue, and the objects in it."""
+    """A database, a table or a partition: its holders, its queue, and the objects in it."""
 
     name: str
     path: str
@@ -49,8 +47,6 @@ class LockedObject:
 
 
 class LockTree(NamedTuple):
-    """The locks by their objects, and the waiters of all objects."""
-
     databases: Sequence[LockedObject]
     waiters: Sequence[Waiter]
     total: int
@@ -66,9 +62,8 @@ class SeenLeases(NamedTuple):
 
 
 class Cached(Generic[T]):
-    """The result of a read that is at most FRESH_S old; the first visitor who needs it reads. An
-    error is kept as well: visitors who have waited for a server that does not answer are not to ask
-    it again, one after the other."""
+    """A read result that is at most FRESH_S old. The first visitor who needs it reads; errors are
+    kept as well, so that visitors do not wait for an unreachable server one after the other."""
 
     def __init__(self, read: Callable[[], T]) -> None:
         self._read = read
@@ -78,7 +73,6 @@ class Cached(Generic[T]):
         self._error: TxnError | None = None
 
     def get(self) -> T:
-        """Return it, or raise what the read has raised."""
         with self._guard:
             if time.monotonic() >= self._until:
                 self._value, self._error = None, None
@@ -94,7 +88,7 @@ class Cached(Generic[T]):
 
 
 class CachedLocks:
-    """The locks of the manager that a console was given, or of its own store."""
+    """The locks of the given lock manager, or of the console's own store."""
 
     def __init__(self, settings: ConsoleSettings, context: Context) -> None:
         self._uri = settings.locks
@@ -105,11 +99,10 @@ class CachedLocks:
         self._cached = Cached(self._read)
 
     def read(self) -> LockTree | None:
-        """Return the locks; None where the store has never had any."""
+        """Return the locks; None if the store has never had any."""
         return self._cached.get()
 
     def close(self) -> None:
-        """Close the connection."""
         with self._guard:
             self._ends.close()
 
@@ -131,14 +124,14 @@ class CachedLocks:
 
 
 class CachedLeases:
-    """The leases of the database that a console was given, if it was."""
+    """The leases of the given database, if any."""
 
     def __init__(self, settings: ConsoleSettings) -> None:
         self._url = settings.leases
         self._cached = Cached(self._read)
 
     def read(self) -> SeenLeases | None:
-        """Return the leases; None where no database was given."""
+        """Return the leases; None if no database was given."""
         return self._cached.get()
 
     def _read(self) -> SeenLeases | None:
@@ -150,7 +143,6 @@ class CachedLeases:
 
 
 def make_tree(seen: LockListing) -> LockTree:
-    """Return the locks as a tree, each waiter with the locks that it waits for."""
     lines: dict[tuple[str, ...], list[Lock]] = {}
     for lock in seen.locks:
         lines.setdefault(lock.request.path.parts, []).append(lock)
@@ -175,7 +167,7 @@ def _find_object(top: LockedObject, parts: Sequence[str]) -> LockedObject:
 
 
 def _of_locks(context: Context) -> Context:
-    """Return the store as managers of locks open it: their transactions are in the usual table."""
+    """Return the store as lock managers open it, with the usual transaction table."""
     table = TRANSACTIONS.encode()
     if table == context.table:
         return context

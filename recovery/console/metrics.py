@@ -1,6 +1,5 @@
-"""Metrics: those that the console shows Prometheus at `/metrics`, of its calls of the store and of
-what it has found there; and those that it reads from servers, conflicts that their clients met and
-transactions of the dead that they ended, which a store does not keep."""
+"""Metrics: those for Prometheus at `/metrics` (the console's store calls, and what it found), and
+those read from servers (conflicts of clients, and help for dead owners), which no store keeps."""
 
 from __future__ import annotations
 
@@ -36,13 +35,13 @@ LABELS = {CONFLICTS: "table", HELPED: "action"}
 OUTCOMES = ("committed", "aborted", "undecided")
 
 Counts = Mapping[tuple[str, str], float]
-"""What was counted, by the name of the metric and the label that divides it."""
+"""Counts by the name of the metric and its dividing label."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerCounts:
-    """What servers have counted in the last hour, or since the console asks them. conflicts: by
-    table; helped: by what was done. silent: those that did not answer, and why."""
+    """The counts of servers in the last hour, or since the console asks them. conflicts: by table;
+    helped: by action. silent: the errors of servers that did not answer."""
 
     since_ms: int | None = None
     conflicts: Mapping[str, int] = field(default_factory=dict)
@@ -51,7 +50,7 @@ class ServerCounts:
 
 
 class ServerMetrics:
-    """Asks servers for their counts now and then, and keeps these for an hour."""
+    """Ask servers for their counts at intervals, and keep these for an hour."""
 
     def __init__(self, addresses: Sequence[str], clock: Clock) -> None:
         for address in addresses:
@@ -64,7 +63,6 @@ class ServerMetrics:
         self._asked_ms: int | None = None
 
     def refresh(self) -> None:
-        """Ask each server, if the last time is long enough ago."""
         now = self._clock.monotonic_ms()
         if self._asked_ms is not None and now - self._asked_ms < EVERY_MS:
             return
@@ -79,23 +77,22 @@ class ServerMetrics:
                 said.popleft()
 
     def read(self) -> ServerCounts | None:
-        """Return what was counted; None where no server is to be asked."""
         if not self._addresses:
             return None
         totals: dict[str, Counter[str]] = {CONFLICTS: Counter(), HELPED: Counter()}
-        found = [tuple(said) for said in self._said.values()]  # the background changes them
+        found = [tuple(said) for said in self._said.values()]  # a copy: the background changes them
         for said in found:
             for (_, before), (_, after) in pairwise(said):
                 for (name, label), count in after.items():
                     grown = count - before.get((name, label), 0)
-                    totals[name][label] += int(grown if grown >= 0 else count)  # it began again
+                    totals[name][label] += int(grown if grown >= 0 else count)  # server restarted
         firsts = [said[0][0] for said in found if said]
         conflicts, helped = ({**each} for each in (totals[CONFLICTS], totals[HELPED]))
         return ServerCounts(min(firsts, default=None), conflicts, helped, dict(self._silent))
 
 
 def fetch_counts(address: str) -> Counts:
-    """Return what a server counts, or raise OSError, ValueError or HTTPException."""
+    """Return the counts of a server, or raise OSError, ValueError or HTTPException."""
     text = _fetch(address).decode()
     counts = {
         (sample.name, sample.labels.get(LABELS[sample.name], "")): sample.value
@@ -109,7 +106,7 @@ def fetch_counts(address: str) -> Counts:
 
 
 def _fetch(address: str) -> bytes:
-    """Read in pieces: the timeout is for each, and a byte a second would never be given up."""
+    """Read in pieces with a deadline: the timeout is per piece, and a slow drip would never end."""
     due_s = time.monotonic() + TIMEOUT_S
     text = bytearray()
     with urllib.request.urlopen(address, timeout=TIMEOUT_S) as answer:
@@ -123,7 +120,7 @@ def _fetch(address: str) -> bytes:
 
 
 def measure(context: Context) -> tuple[Context, CollectorRegistry]:
-    """Return a context whose calls and repairs are counted, and the registry of the counts."""
+    """Return a context that counts calls and repairs, and the registry of the counts."""
     registry = CollectorRegistry()
     metrics = Metrics(registry)
     store = MeasuredStore(context.store, metrics)
@@ -131,7 +128,7 @@ def measure(context: Context) -> tuple[Context, CollectorRegistry]:
 
 
 class StoreCollector(Collector):
-    """What the background has found in the store so far; nothing before it has found anything."""
+    """What the background has found in the store; nothing before its first result."""
 
     def __init__(
         self, find_unfinished: Callable[[], Unfinished | None], find_hour: Callable[[], Hour]
@@ -140,7 +137,6 @@ class StoreCollector(Collector):
         self._find_hour = find_hour
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Return the metrics as they are now."""
         found, last = self._find_unfinished(), find_last_minute(self._find_hour())
         if found is not None:
             statuses = GaugeMetricFamily(

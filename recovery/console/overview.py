@@ -1,4 +1,4 @@
-"""The overview: how much is committed, what is not finished, and what is in the way."""
+"""The overview: committed and unfinished transactions, and conflicts."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from txn.protocol.statuses import FENCED_STEPS, STEPS, Status
 SHOWN = 10
 BAR_TONES = ("good", "bad", "warn")
 BESIDE = (Status.PART, Status.ABORTING, Status.ABORTED)
-"""Statuses beside the way from the beginning of a transaction to its end."""
+"""Statuses that are not on the way of a transaction to its commit."""
 
 
 class Step(NamedTuple):
     """A line of the funnel: how many of the hour's transactions have reached a status, and which
-    part of all they are, from 0 to 1."""
+    share."""
 
     name: str
     number: int
@@ -34,8 +34,8 @@ class Step(NamedTuple):
 
 
 class Owned(NamedTuple):
-    """An unfinished transaction: how long it has been silent, how many keys it locks if its row
-    tells, and whether its owner counts as alive."""
+    """An unfinished transaction: how long it has been silent, how many keys it locks (if its row
+    says so), and whether its owner counts as alive."""
 
     row: TransactionRow
     silent_ms: int
@@ -44,12 +44,10 @@ class Owned(NamedTuple):
 
 
 def show_overview(request: Request) -> Response:
-    """The page."""
     return respond("overview.html", request, {"part": render_overview(request)})
 
 
 def render_overview(request: Request) -> str:
-    """The part of it that stays up to date."""
     console: Console = request.app.state.console
     found = console.background
     found.visit()
@@ -76,8 +74,7 @@ def render_overview(request: Request) -> str:
 
 
 def describe_owner(row: TransactionRow, now_ms: int) -> Owned:
-    """Return an unfinished row with what is known of its owner. What happens to the row is told by
-    the server's clock, and now by ours."""
+    """Return an unfinished row with what is known of its owner. now_ms: by our clock."""
     silent_ms = max(0, now_ms - max(row.since, row.heartbeat))
     if row.buffer is None:
         return Owned(row, silent_ms, None, "not known: the row does not decode")
@@ -87,22 +84,20 @@ def describe_owner(row: TransactionRow, now_ms: int) -> Owned:
 
 
 def fill_hour(hour: Hour) -> list[Minute | None]:
-    """Return the last hour, the oldest minute first; None for one that was not sampled yet."""
+    """Return the last hour, the oldest minute first; None for minutes without a sample."""
     known = {each.began_ms // MINUTE_MS: each for each in hour.minutes}
     now = hour.as_of // MINUTE_MS
     return [known.get(at) for at in range(now - MINUTES + 1, now + 1)]
 
 
 def list_path(console: Console) -> list[Status]:
-    """Return the statuses of a transaction that is committed, in the order of the protocol."""
-    if console.context.rules.locks_rows:  # 1-LOCKED comes only where ranges are validated
+    if console.context.rules.locks_rows:  # 1-LOCKED needs validated ranges
         return [each for each in FENCED_STEPS if each not in (*BESIDE, Status.LOCKED)]
     return [each for each in STEPS if each not in BESIDE]
 
 
 def make_funnel(hour: Hour, path: Sequence[Status]) -> list[Step]:
-    """Return how many of the hour's transactions have come to each status of a path, or further,
-    and how many left it."""
+    """Return how many of the hour's transactions reached each status of a path, or left it."""
     counts: Counter[str] = Counter()
     for minute in hour.minutes:
         counts.update(minute.statuses)
@@ -117,7 +112,6 @@ def make_funnel(hour: Hour, path: Sequence[Status]) -> list[Step]:
 
 
 def list_waiting(console: Console, unfinished: Unfinished | None) -> Sequence[tuple[str, int]]:
-    """Return how many of the unfinished have each status that the protocol has, in its order."""
     if unfinished is None:
         return ()
     steps = FENCED_STEPS if console.context.rules.locks_rows else STEPS

@@ -1,5 +1,5 @@
-"""Pages from templates, and the fields of forms. All that is shown is escaped twice: bytes as text
-that a person can type again, and all text as HTML."""
+"""Pages from templates, and the fields of forms. Everything is escaped twice: bytes as text that a
+person can type, and all text as HTML."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PAGES = (
     ("/fsck", "fsck"),
     ("/doctor", "Doctor"),
 )
-"""The pages that each page leads to."""
+"""The pages in the navigation."""
 
 ID_LETTERS = 12
 MOST_TABLES = 100
@@ -57,40 +57,37 @@ def link_to(path: str, **given: str | bytes | None) -> str:
 
 
 def link_to_key(key: Key) -> str:
-    """Return the address of a key's page."""
     return link_to("/key", key=key_text(key))
 
 
 def name_transaction(row_key: bytes) -> str:
-    """Return what is short and still finds a transaction: the beginning of what is random in its
-    row key, and what a part has behind it."""
+    """Return a short name that still finds the transaction: the start of the random digits in its
+    row key, and the suffix of a part."""
     uid, _, part = escape(row_key).rpartition("transaction.")[2].partition(".")[2].partition(".")
     return uid[:ID_LETTERS] + (f"….{part}" if part else "")
 
 
 def name_tone(row: TransactionRow) -> str:
-    """Return the class of a transaction's state: that of RowState, or `aborted`."""
+    """Return the CSS class of a transaction's state: that of RowState, or `aborted`."""
     return "aborted" if row.status is Status.ABORTED else row.state.value
 
 
 def name_number(number: float, *, is_sampled: bool = False, short: bool = False) -> str:
-    """Return a number, with words that say so if it is an estimate from a sample."""
+    """Return a number; an estimate from a sample is marked as such."""
     if not is_sampled:
         return f"{number:,}" if isinstance(number, int) else f"{number:.1f}"
     if not number:
         return "0 in the sample"
-    digits = 1 - int(f"{number:e}".partition("e")[2])  # two of them tell something
+    digits = 1 - int(f"{number:e}".partition("e")[2])  # two significant ones
     rounded = f"{round(number, digits):,.{0 if isinstance(number, int) else max(0, digits)}f}"
     return f"about {rounded}" if short else f"about {rounded}, sampled"
 
 
 def name_clock(timestamp_ms: int) -> str:
-    """Return the hour and minute of a time."""
     return time_text(timestamp_ms)[11:16]
 
 
 def facts_text(finding: Finding) -> str:
-    """Return what was seen, in a line."""
     holder = {"holder": finding.transaction} if finding.key and finding.transaction else {}
     facts = {**holder, **finding.facts}
     return ", ".join(
@@ -135,7 +132,6 @@ ENVIRONMENT.globals |= {
 
 
 def render(template: str, request: Request, facts: Mapping[str, Any]) -> str:
-    """Return a template filled in."""
     console = request.app.state.console
     common = {
         "path": request.scope["path"],
@@ -150,12 +146,10 @@ def render(template: str, request: Request, facts: Mapping[str, Any]) -> str:
 def respond(
     template: str, request: Request, facts: Mapping[str, Any], status: int = 200
 ) -> HTMLResponse:
-    """Return a page."""
     return HTMLResponse(render(template, request, facts), status)
 
 
 def parse_tables(text: str) -> tuple[bytes, ...]:
-    """Return the names of tables, which spaces or commas separate, each once."""
     tables = tuple(dict.fromkeys(map(unescape, text.replace(",", " ").split())))
     if len(tables) > MOST_TABLES:
         raise InvalidRequestError("too many tables", given=len(tables), limit=MOST_TABLES)
@@ -163,7 +157,6 @@ def parse_tables(text: str) -> tuple[bytes, ...]:
 
 
 def parse_number(text: str) -> int:
-    """Return a whole number, 0 or more."""
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise InvalidRequestError("not a number", given=text[:40])
     return int(text)

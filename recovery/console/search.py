@@ -1,8 +1,8 @@
-"""Searches that go on in the background: a page that finds too little within its limits is shown as
-it is, and brought up to date until it is full or the table has been read.
+"""Searches that continue in the background. A page that finds too little within its limits is shown
+at once, and updated until it is full or the table has been read.
 
-What is known of unfinished transactions is used for what a search has not read yet. A search rests
-when nobody has asked for it for a while, and goes on when somebody does.
+Known unfinished transactions supplement what a search has not read yet. A search pauses when no
+visitor has asked for it for a while, and resumes on the next visit.
 """
 
 from __future__ import annotations
@@ -34,11 +34,10 @@ UNWATCHED_MS = 15_000
 class Search:
     """A search and what it has found.
 
-    page: all that it has found so far. known: unfinished transactions that it will find where it
-    has not read yet. as_of: the time of the scan from which it took what it did not read itself;
-    None: it has read everything itself. began_ms: the beginning of the last row that it had read
-    before it went to the background; oldest_ms: of the table's oldest row. error: why it ended
-    early.
+    page: its results so far. known: unfinished transactions in the range that it has not read yet.
+    as_of: the time of the scan that supplied results it did not read itself; None: it has read
+    everything itself. began_ms: when the last row read before the background started began;
+    oldest_ms: when the table's oldest row began. error: why it ended early.
     """
 
     query: Query
@@ -53,13 +52,12 @@ class Search:
 
     @property
     def rows(self) -> list[TransactionRow]:
-        """All that it shows."""
         found = {row.row_key for row in self.page.rows}
         return [*self.page.rows, *(row for row in self.known if row.row_key not in found)][:COUNT]
 
     @property
     def done(self) -> float | None:
-        """The part of the table's time that it has read, from 0 to 1; None: it is not known."""
+        """Return the share of the table's time that it has read, from 0 to 1; None: not known."""
         if self.began_ms is None or self.oldest_ms is None or self.page.back_to is None:
             return None
         time_ms = max(1, self.began_ms - self.oldest_ms)
@@ -67,7 +65,7 @@ class Search:
 
 
 class Searches:
-    """The searches that go on, or have done so a short while ago."""
+    """The running searches and the recent ones."""
 
     def __init__(
         self, context: Context, limits: ReadLimits, unfinished: Callable[[], Unfinished | None]
@@ -81,8 +79,8 @@ class Searches:
         self._is_closed = False
 
     def find(self, query: Query, before: bytes | None, *, again: bool) -> Search:
-        """Return what a search has found so far. A new one reads as much as the limits allow, and
-        goes on in the background if that is not enough. again: begin anew unless it goes on."""
+        """Return the results of a search so far. A new search reads within the limits, then
+        continues in the background if necessary. again: start anew unless it is running."""
         now_ms = self._context.clock.monotonic_ms()
         with self._guard:
             kept = self._kept.get((query, before))
@@ -102,12 +100,10 @@ class Searches:
         return search
 
     def close(self) -> None:
-        """End all searches."""
         self._is_closed = True
         self._pool.shutdown(cancel_futures=True)
 
     def _start(self, search: Search) -> bool:
-        """Let a search go on in the background, unless it does or is over."""
         if search.is_running or search.error or not self._is_unfinished(search):
             return False
         search.is_running = True
@@ -141,14 +137,13 @@ class Searches:
         return unwatched_ms < UNWATCHED_MS and not self._is_closed
 
     def _is_unfinished(self, search: Search) -> bool:
-        """Whether there is more to read. Large rows that were found are a page by themselves."""
         page = search.page
         if page.next is None or page.stopped in (Stop.FOUND, Stop.AGE):
             return False
         return not page.rows or page.stopped is not Stop.BYTES
 
     def _use_known(self, search: Search) -> None:
-        """Add what is known of older transactions; if that is all there is, the search is over."""
+        """Add known older transactions; if these are all, the search ends."""
         page, unfinished = search.page, self._unfinished()
         left = COUNT - len(page.rows)
         if unfinished is None or not (search.query.is_for_unfinished and page.next and left):

@@ -1,4 +1,4 @@
-"""The HTTP server of the console, until a signal ends it."""
+"""The HTTP server of the console, which runs until a signal."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ ENDS_FOR = (signal.SIGINT, signal.SIGTERM)
 GRACE_S = 5
 MOST_AT_ONCE = 100
 REQUEST_S = 10.0
-"""How long a connection may wait for the whole head of its next request."""
+"""How long (s) a connection may take for the whole head of its next request."""
 
 
 class PromptProtocol(H11Protocol):
-    """HTTP/1.1 that closes connections on which no request comes. Without it uvicorn waits for the
-    first request for ever, and counts all waiting connections among `MOST_AT_ONCE`."""
+    """HTTP/1.1 that closes connections without a request. Otherwise uvicorn waits forever for the
+    first request, and counts waiting connections towards `MOST_AT_ONCE`."""
 
     _waiting: asyncio.TimerHandle | None = None
 
@@ -56,8 +56,7 @@ class PromptProtocol(H11Protocol):
 
 
 def serve_console(settings: ConsoleSettings, ready: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT. `ready` is called with the address once the console can
-    answer."""
+    """Serve until SIGTERM or SIGINT. `ready` gets the address once the console can answer."""
     on_signals(lambda: sys.exit(0))
     with listen(settings.bind, settings.port) as listening:
         settings = replace(settings, port=listening.getsockname()[1])
@@ -67,15 +66,14 @@ def serve_console(settings: ConsoleSettings, ready: Callable[[str], None]) -> No
             def end() -> None:
                 server.should_exit = True
 
-            # An exit is lost where Python ignores what is raised, as in `__del__`. Once uvicorn has
-            # ended it raises its signals again, and the store is to be closed.
+            # An exception is lost where Python ignores it, as in `__del__`. And uvicorn raises its
+            # signals again at its end, when the store still has to be closed.
             on_signals(end)
             ready(settings.address)
             server.run(sockets=[listening])
 
 
 def on_signals(end: Callable[[], None]) -> None:
-    """Call this when a signal asks for the end."""
     for each in ENDS_FOR:
         signal.signal(each, lambda *_: end())
 
@@ -98,7 +96,7 @@ def make_server(console: Console) -> uvicorn.Server:
     )
     try:
         config.load()
-    except OSError as error:  # which tells no file; errors of SSL are such as well
+    except OSError as error:  # no file name; SSL errors are OSErrors
         raise InvalidRequestError(
             "cannot use the certificate or its key",
             cert=str(settings.tls_cert),

@@ -1,4 +1,4 @@
-"""The settings of a console: the stores that it shows, its address, and its token."""
+"""The settings of a console: its stores, its address, and its token."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ PORT = 8611
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSettings:
-    """store, transactions: as `--store` and `--transactions` take them. locks: the URI of a lock
-    manager; None: the store's own table of locks, if it has one. leases: the URL of a database of
-    leases; None: none are shown.
+    """store, transactions, locks, leases: as in `txn console`. Without locks, the store's own lock
+    table is shown, if it has one. leases None: none are shown.
 
-    token: what a visitor must show to write, or to read from elsewhere. servers: addresses of
-    `/metrics` of servers (`txn serve --metrics`), which count the conflicts of their clients.
+    token: what a visitor must show to write, or to read from another machine. servers: `/metrics`
+    addresses of `txn serve --metrics`, which count the conflicts of their clients.
     """
 
     store: str
@@ -42,23 +41,21 @@ class ConsoleSettings:
 
     @property
     def store_name(self) -> str:
-        """The store as it is shown: without its options, which may name the file of a token."""
+        """Return the store without its options, which may name a token file."""
         return self.store.partition("?")[0]
 
     @property
     def address(self) -> str:
-        """The address for a browser."""
         host = f"[{self.bind}]" if ":" in self.bind else self.bind
         return f"{'http' if self.tls_cert is None else 'https'}://{host}:{self.port}/"
 
     @property
     def is_local(self) -> bool:
-        """Whether it listens on the loopback alone."""
+        """Return True if it listens only on the loopback."""
         return is_loopback(self.bind)
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host, as a name or an address, is this machine by itself."""
     if host == "localhost":
         return True
     try:

@@ -1,7 +1,7 @@
-"""What all requests share: the open store, and what the console has read of it in the background.
+"""The state that all requests share: the open store, and what the background has read of it.
 
 The background reads the last hour, the unfinished transactions of the whole table, and the metrics
-of servers. It reads only while somebody visits, and rests for most of the time.
+of servers. It reads only while there are visitors, and rests most of the time.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ LOG = logging.getLogger("txn.console")
 STEP_MS = 300
 SHORTEST_REST_S = 1.0
 REST = 4
-"""How many times as long as it reads the background rests: it takes a fifth of a core."""
+"""The background rests this many times as long as it reads: it uses a fifth of a core."""
 
 VISIT_MS = 60_000
 STOP_S = 10
 OLDEST = 10
-"""How many of the longest unfinished are read wholly, each of which may have some megabytes."""
+"""How many of the oldest unfinished are read completely; each may have some megabytes."""
 
 PATIENT = Policy(store_patience_ms=1_000)
-"""For how long a page goes on asking a store that fails; checks and repairs have more patience."""
+"""How long a page retries a failing store; checks and repairs are more patient."""
 
 
 class Background:
-    """What the background has read so far. trouble: why it could not read the last time."""
+    """What the background has read so far. trouble: why its last read failed."""
 
     def __init__(self, context: Context, servers: Sequence[str]) -> None:
         self.servers = ServerMetrics(servers, context.clock)
@@ -62,22 +62,19 @@ class Background:
 
     @property
     def hour(self) -> Hour:
-        """The last hour, as far as it was sampled."""
         return self._sampler.hour
 
     def visit(self) -> None:
-        """Say that somebody visits, so that the background reads."""
+        """Record a visit, so that the background reads."""
         self._visited_ms = self._context.clock.monotonic_ms()
         self._is_visited.set()
 
     def close(self) -> None:
-        """Stop reading."""
         self._stopped.set()
         self._is_visited.set()
         self._thread.join(STOP_S)
 
     def _run(self) -> None:
-        """Read until told to stop. An error of the store is shown and waited out."""
         while self._is_visited.wait() and not self._stopped.is_set():
             began_ms = self._context.clock.monotonic_ms()
             try:
@@ -86,7 +83,7 @@ class Background:
             except TxnError as error:
                 LOG.warning("the store cannot be read: %s", name_failure(error))
                 self.trouble = str(error)
-            except Exception:  # what is shown would only grow old, and nobody would know
+            except Exception:  # go on, or the pages would grow old unnoticed
                 LOG.exception("the background failed")
                 self.trouble = "the background failed; the log of the console says why"
             now_ms = self._context.clock.monotonic_ms()
@@ -97,7 +94,7 @@ class Background:
     def _take_step(self) -> None:
         self._sampler.refresh(STEP_MS)
         found = self._scan.advance(STEP_MS)
-        # The first round is shown on its way, later ones when they are whole.
+        # The first round is shown while it runs, later ones when they are complete.
         if found.is_complete or self._scan.latest is None:
             rows = [find_transaction(self._context, head.row_key) for head in found.oldest[:OLDEST]]
             self.oldest = [row for row in rows if row is not None and not row.is_over]
@@ -106,8 +103,6 @@ class Background:
 
 
 class Console:
-    """The store of a console, and what has been found out about it."""
-
     def __init__(self, settings: ConsoleSettings, opened: Context) -> None:
         counted, self.registry = measure(opened)
         context = replace(counted, policy=PATIENT)
@@ -124,14 +119,13 @@ class Console:
         self.leases = CachedLeases(settings)
 
     def close(self) -> None:
-        """End what is under way."""
         for each in (self.background, self.searches, self.jobs, self.locks):
             each.close()
 
 
 @contextmanager
 def open_console(settings: ConsoleSettings) -> Iterator[Console]:
-    """Open the store and read in the background until the block is left."""
+    """Open the store, and read in the background until the block ends."""
     with ExitStack() as ends:
         context = ends.enter_context(open_store_of(settings.store, settings.transactions))
         console = Console(settings, context)

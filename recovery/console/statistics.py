@@ -1,10 +1,9 @@
 """Statistics of the last hour, minute by minute, estimated from a few rows of each.
 
-Of a minute the first rows are read; if there are more, the minute is taken to go on as it began. A
-minute that is over, and whose transactions have ended, is sampled once and kept; the last three
-are sampled again each time. A transaction counts in the minute in which it was begun by its owner's
-clock. A fenced database keeps no rows of transactions of one row and family: these are not counted.
-Nothing here writes.
+The first rows of a minute are read; if there are more, the rest is assumed alike. A minute is final
+once it is over and its transactions have ended; the last three are sampled again each time. A
+transaction counts in the minute in which it began, by its owner's clock. A fenced database keeps no
+rows of transactions of one row and family, so these are not counted. Nothing here writes.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ T = TypeVar("T")
 MINUTE_MS = 60_000
 MINUTES = 60
 RECENT = 3
-"""So many minutes, with the one under way, are sampled again each time."""
+"""The number of minutes, including the present one, that are sampled again each time."""
 OUTCOME_CELLS = [(FAMILY, b"status"), (FAMILY, b"reason")]
 CONFLICTS = frozenset(
     {
@@ -53,7 +52,7 @@ CONFLICTS = frozenset(
         "others are always faster",
     }
 )
-"""With which words a reason begins where another transaction was in the way."""
+"""The first words of a reason that names another transaction."""
 OVERTAKEN = re.compile(
     r"assertion failed: assertion (?P<key>.+?) has (?:version \d+|no version), seen "
 )
@@ -64,9 +63,9 @@ NO_STATUS = "no status"
 
 @dataclass(frozen=True, slots=True)
 class SampleSize:
-    """How much is read of a minute, in all buckets: rows of which the status and the reason, and
-    rows whose requests are read, up to these bytes. most_keys: how many keys of a request count;
-    kept: how many keys and reasons are kept of a minute, and told of an hour."""
+    """The limits of a minute's sample, over all buckets. rows: those whose status and reason are
+    read; whole_rows, bytes_: those whose requests are read. most_keys: the keys counted per
+    request; kept: the keys and reasons kept per minute; told: those reported for an hour."""
 
     rows: int = 200
     whole_rows: int = 40
@@ -78,12 +77,11 @@ class SampleSize:
 
 @dataclass(frozen=True, slots=True)
 class Minute:
-    """What was begun in a minute, estimated, and what has become of it since.
+    """The transactions that began in a minute, estimated, and their present states.
 
-    sampled: how many rows were read for that; is_whole: they were all that there are. conflicts: of
-    the aborted those that met another transaction, and by the table where they did, which is
-    empty where the reason does not name it. undecided: they may go either way, or nobody knows.
-    statuses: how many have each by now.
+    sampled: the number of rows read; is_whole: these were all. conflicts: the aborted ones that met
+    another transaction, also by table, which is empty if the reason does not name it. undecided:
+    these may go either way, or their state is unknown. statuses: how many have each now.
     """
 
     began_ms: int
@@ -102,9 +100,9 @@ class Minute:
 class Hour:
     """The last hour, as far as it was sampled: the oldest minute first.
 
-    as_of: when it was sampled last, by our clock. missing: how many minutes were not sampled yet.
-    keys: which were named most often, in the requests that were read, whole_rows of them. reasons:
-    why transactions were aborted, estimated, by the first words. conflicts_by_table: estimated.
+    as_of: the time of the last sample, by our clock. missing: minutes not sampled yet. keys: the
+    most frequent ones in the requests that were read, from `whole_rows` rows. reasons: why
+    transactions were aborted, by the first words, estimated. conflicts_by_table: estimated.
     """
 
     as_of: int
@@ -117,13 +115,13 @@ class Hour:
 
     @property
     def is_sampled(self) -> bool:
-        """Whether rows of its minutes were not read, so that its numbers are estimates."""
+        """Return True if its numbers are estimates, because not all rows were read."""
         return not all(minute.is_whole for minute in self.minutes)
 
 
 class Reason(NamedTuple):
-    """Why a transaction was aborted, in the words that it has in common with others; table: where
-    it met another one; None: it did not, and empty: nobody knows where."""
+    """The part of an abort's reason that is shared by others. table: of the conflict; None: there
+    was none; empty: not known."""
 
     words: str
     table: bytes | None
@@ -131,8 +129,8 @@ class Reason(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """What was read of a minute, and when. reasons and tables are estimates for all of it; keys and
-    whole_rows tell of the requests that were read."""
+    """What was read of a minute, and when. reasons and tables are estimates for the whole minute;
+    keys and whole_rows count only the requests that were read."""
 
     minute: Minute
     taken_ms: int
@@ -142,7 +140,7 @@ class _Sample:
 
 
 class Sampler:
-    """The last hour of a store. `hour` is what the last `refresh` has found."""
+    """The last hour of a store. `hour` is the result of the last `refresh`."""
 
     def __init__(self, context: Context, size: SampleSize | None = None) -> None:
         self.hour = Hour(context.clock.wall_ms())
@@ -151,8 +149,8 @@ class Sampler:
         self._samples: dict[int, _Sample] = {}
 
     def refresh(self, ms: int = 1_000) -> Hour:
-        """Sample the last minutes, and for about this time those that were not sampled yet, the
-        newest first; at least one of these."""
+        """Sample the last minutes, and, for about this time (ms), minutes that were not sampled
+        yet: at least one, the newest first."""
         clock = self._context.clock
         due_ms = clock.monotonic_ms() + ms
         now = clock.wall_ms() // MINUTE_MS
@@ -206,8 +204,8 @@ class Sampler:
         )
 
     def _read_requests(self, row_keys: Sequence[bytes]) -> Iterator[Request]:
-        """Yield the requests of these rows, until there are so many bytes: few of them are read at
-        first, since one may have ten megabytes."""
+        """Yield the requests of these rows, up to the limit of bytes. The first reads are small,
+        since one request may have ten megabytes."""
         budget = Budget(self._context.clock, ReadLimits(len(row_keys) + 1, self._size.bytes_))
         for some in budget.divide(row_keys):
             if budget.over:
@@ -217,7 +215,7 @@ class Sampler:
             for key, cell in cells.items():
                 if cell is not None:
                     budget.spend(Row(key.row, {key: cell}))
-                    with suppress(CorruptRowError):  # `fsck` tells of it
+                    with suppress(CorruptRowError):  # `fsck` reports it
                         yield decode_buffer(cell.value).request
 
     def _sum_up(self, now_ms: int) -> Hour:
@@ -242,13 +240,11 @@ class Sampler:
 
 
 def find_last_minute(hour: Hour) -> Minute | None:
-    """Return the last minute that is over; None where none was sampled yet."""
     now = hour.as_of // MINUTE_MS
     return next((m for m in reversed(hour.minutes) if m.began_ms // MINUTE_MS < now), None)
 
 
 def read_reason(reason: str) -> Reason:
-    """Return what a reason, as rows keep it, has in common with others."""
     words = reason.partition(":")[0]
     if is_outdated := OVERTAKEN.match(reason):
         return Reason("what was read has changed", _find_table(is_outdated["key"]))
@@ -262,15 +258,13 @@ def _find_table(key: str) -> bytes:
     table, slash, _ = key.partition("/")
     try:
         return unescape(table) if slash else b""
-    except InvalidRequestError:  # it is no key
+    except InvalidRequestError:  # not a key
         return b""
 
 
 def _make_minute(
     began_ms: int, is_whole: bool, scale: float, rows: Sequence[TransactionRow]
 ) -> tuple[Counter[str], Minute]:
-    """Return why transactions of a minute were aborted, and the minute, estimated from the rows."""
-
     def estimate(counts: Mapping[T, int]) -> Counter[T]:
         return Counter({name: round(scale * number) for name, number in counts.items()})
 

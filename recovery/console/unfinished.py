@@ -1,6 +1,6 @@
 """The unfinished transactions of a whole table, found in short steps, round after round.
 
-The store leaves out by itself what is finished, so that little is sent. Nothing here writes.
+The store itself leaves out finished rows, so that it sends little. Nothing here writes.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ OLDEST = 50
 
 @dataclass(slots=True)
 class Unfinished:
-    """The transactions of a table that are not finished, as far as a round has come.
+    """The unfinished transactions of a table, as far as a round has come.
 
-    as_of: when the round began, read_ms: when it came so far. statuses: how many rows have each;
-    heads: the first MAX_HEADS of them; oldest: those that have had their status for longest.
-    is_complete: the round has reached the end of the table.
+    as_of: when the round began; read_ms: when it came this far. statuses: rows per status. heads:
+    the first MAX_HEADS rows. oldest: those whose status is oldest. is_complete: whether the round
+    has reached the end of the table.
     """
 
     as_of: int
@@ -41,24 +41,21 @@ class Unfinished:
 
     @property
     def rows(self) -> int:
-        """How many rows are unfinished."""
         return sum(self.statuses.values())
 
     @property
     def has_all(self) -> bool:
-        """Whether its heads are all that the table had when the round began."""
+        """Return True if the heads are all that the table had when the round began."""
         return self.is_complete and self.rows - self.statuses.get(UNKNOWN, 0) == len(self.heads)
 
     def select(self, statuses: Collection[Status | None], before: bytes) -> list[Head]:
-        """Return the heads with one of these statuses that lie before a position, newest first."""
         found = (head for head in self.heads if head.status in statuses)
         order = {strip_bucket(head.row_key): head for head in found}
         return [order[at] for at in sorted(order, reverse=True) if at < before]
 
 
 class UnfinishedScan:
-    """A scan for the unfinished that goes on for as long as it is told to. `latest` is the last
-    complete round; None before there is one."""
+    """A continuous scan for unfinished transactions. `latest`: the last complete round."""
 
     def __init__(self, context: Context) -> None:
         self.latest: Unfinished | None = None
@@ -68,8 +65,7 @@ class UnfinishedScan:
         self._steps: Iterator[None] | None = None
 
     def advance(self, ms: int) -> Unfinished:
-        """Go on for about this time, or to the end of the table; the call after that begins the
-        next round. A call that fails ends its round: the next call begins one."""
+        """Continue for about this time (ms). After the end, or an error, a new round begins."""
         clock = self._context.clock
         due_ms = clock.monotonic_ms() + ms
         steps, self._steps = self._steps or self._scan(ms), None
@@ -92,7 +88,6 @@ class UnfinishedScan:
         return found
 
     def _scan(self, ms: int) -> Iterator[None]:
-        """Scan the table once; yield after each step."""
         context, now_ms = self._context, self._context.clock.wall_ms()
         self._found, self._oldest = Unfinished(now_ms, now_ms), []
         times = [(FAMILY, status.at) for status in Status] if context.rules.locks_rows else []

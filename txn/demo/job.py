@@ -1,7 +1,7 @@
-"""The Spark job of the demonstration, in a process of its own so that it can be killed.
+"""The Spark job of the demonstration, in its own process so that it can be killed.
 
-It speaks to its starter in lines of JSON on its standard output: the number of flights, how
-many are in, at the end what it was asked for, and meanwhile often enough not to be taken for dead.
+It writes lines of JSON to its standard output: the number of flights, how many are loaded, and at
+the end the requested result. Lines come often enough that the starter does not take it for dead.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ REPORT_EACH_S = 0.1
 
 
 def say(event: str, **facts: Any) -> None:
-    """Send a line to the starter of the job."""
     print(json.dumps({"event": event, **facts}), flush=True)
 
 
@@ -40,8 +39,8 @@ def read_flights(spark: SparkSession, csv: Path) -> DataFrame:
 
 
 def load_flights(load: Load, by: WayName) -> int:
-    """Commit each flight that is not yet in, once whatever happens to the tasks; return how many
-    transactions that are."""
+    """Commit each flight that is not loaded yet, exactly once; return how many transactions that
+    is."""
     with saying("reading", dict):
         total = load.flights.count()
     way = WAYS[by]
@@ -55,7 +54,7 @@ def load_flights(load: Load, by: WayName) -> int:
 
 @contextmanager
 def saying(event: str, facts: Callable[[], dict[str, Any]]) -> Iterator[None]:
-    """Say it again and again, with the facts of the moment, until the block is over."""
+    """Send the event again and again, with the present facts, until the block ends."""
     over = Event()
 
     def repeat() -> None:
@@ -72,7 +71,6 @@ def saying(event: str, facts: Callable[[], dict[str, Any]]) -> Iterator[None]:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the job; its exit code is 0 unless it failed."""
     parser = argparse.ArgumentParser(prog="txn.demo.job")
     parser.add_argument("--store", required=True)
     parser.add_argument("--tables", type=tables_named, required=True)
@@ -83,11 +81,11 @@ def main(arguments: list[str]) -> int:
     asked = parser.parse_args(arguments)
     with local_session("flights", asked.folder, cores=CORES) as spark:
         with saying("reading", dict):
-            flights = read_flights(spark, asked.csv).cache()  # it is needed thrice
+            flights = read_flights(spark, asked.csv).cache()  # used three times
         load = Load(asked.store, asked.tables, flights, Counts.of(spark), asked.folder)
         transactions = load_flights(load, asked.by)
         if asked.reconcile:
-            with saying("proving", dict):  # which takes minutes for all the year
+            with saying("proving", dict):  # takes minutes for the whole year
                 checks = reconcile(spark, asked.store, asked.tables, flights, transactions)
             say("reconciled", checks=[asdict(check) for check in checks])
     return 0

@@ -1,10 +1,9 @@
-"""The ways of the flights into the tables: a function each, which may be killed anywhere and then
-run again.
+"""The ways to load the flights: one function each, which may be killed anywhere and run again.
 
-By `commit_partition`, from rows or from Arrow's batches, a flight with its entries in the indexes
-is one transaction. A data frame is written into one table; so by `format("txn")` the row of a
-flight is one transaction and its entries are another, in a second write. Written atomically, all
-flights are one transaction, which appears at once, and all entries are another.
+With `commit_partition`, from rows or Arrow batches, a flight and its index entries are one
+transaction. A data frame is written to one table. So with `format("txn")` the row of a flight is
+one transaction and its entries are another, in a second write. Written atomically, all flights are
+one transaction, which appears at once, and all entries are another.
 """
 
 from __future__ import annotations
@@ -41,21 +40,21 @@ from txn.spark.requests import make_token, name_job
 from txn.spark.source import register
 from txn.spark.workers import Access
 
-# Tasks report their flights when they end: there are enough of them for a job to be seen at work,
-# and killed part way, and each is large enough that its start does not count.
+# Tasks report their flights when they end. There are enough tasks to watch and kill the job part
+# way, and each is large enough to outweigh its start.
 TASKS = 24
 TASKS_OF_A_DAY = 4
 LEAST_OF_A_TASK = 50
 MOST_OF_A_TASK = 500
-# What a killed worker leaves undecided is waited for so long: the default suits clusters better.
+# The lock TTL: how long locks of a killed worker block others. The default suits clusters better.
 LEASE_MS = 2_000
-# What a task writes of a transaction in parts is one part, so that parts show how far a job is.
+# One part per task of a transaction in parts, so that the number of parts shows the progress.
 PART_KEYS = MOST_OF_A_TASK * len(COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is to be loaded. counts: of transactions. folder: for what outlives a job's death."""
+    """A load and its settings. counts: of transactions. folder: for what outlives a job's death."""
 
     uri: str
     tables: DemoTables
@@ -64,15 +63,14 @@ class Load:
     folder: Path
 
     def divide(self, total: int) -> DataFrame:
-        """Return the flights, of this number, in parts: one for each task."""
+        """Return the flights, `total` of them, with one partition for each task."""
         return self.flights.repartition(count_tasks(total))
 
     def open_engine(self) -> Engine:
-        """Open an engine of the driver's."""
         return Access(self.uri, transactions=self.tables.transactions).open_engine()
 
     def make_task(self) -> Callable[[Iterable[Any]], Any]:
-        """Return what commits the rows, or the batches of rows, of a task: each is a mapping."""
+        """Return the function that commits the rows (mappings), or batches of rows, of a task."""
         return partial(
             commit_partition,
             self.uri,
@@ -84,41 +82,37 @@ class Load:
         )
 
     def count_ended(self) -> int:
-        """Return how many transactions are in."""
         summary = self.counts.summary()
         return summary.committed + summary.repeated
 
 
 def count_tasks(total: int) -> int:
-    """Return how many tasks share this number of flights."""
     return -(-total // min(max(total // TASKS, LEAST_OF_A_TASK), MOST_OF_A_TASK))
 
 
 def token(flight: Flight) -> str:
-    """Return what makes a flight's transaction happen once."""
     return f"flights/{flight_row(flight)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way of loading. run: does it, for a number of flights. transactions: how many each flight
-    is; or all of them together, if the way is atomic: then each task writes a part of it."""
+    """A way to load. run: the function, given the number of flights. transactions: the number per
+    flight; if the way is atomic, the number for all flights, of which each task writes a part."""
 
     run: Callable[[Load, int], None]
     transactions: int
     is_atomic: bool = False
 
     def count_transactions(self, total: int) -> int:
-        """Return how many transactions this number of flights is."""
         return self.transactions * (1 if self.is_atomic else total)
 
     def count_steps(self, total: int) -> int:
-        """Return how many transactions, or parts of them, there are to write."""
+        """Return the number of transactions, or parts of them, to write."""
         return self.transactions * (count_tasks(total) if self.is_atomic else total)
 
     @contextmanager
     def open_meter(self, load: Load) -> Iterator[Callable[[], dict[str, int]]]:
-        """Yield what counts how far the job is: its transactions, its parts, and its steps."""
+        """Yield a function that returns the progress: transactions, parts and steps."""
         if not self.is_atomic:
             yield lambda: {"done": load.count_ended(), "transactions": load.count_ended()}
             return
@@ -143,12 +137,10 @@ def count_parts(engine: Engine) -> int:
 
 
 def load_by_partition(load: Load, total: int) -> None:
-    """Hand the rows of each task to `commit_partition`."""
     load.divide(total).foreachPartition(load.make_task())
 
 
 def load_by_arrow(load: Load, total: int) -> None:
-    """Hand the record batches of each task to `commit_partition`."""
     task = load.make_task()
 
     def load_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -162,8 +154,7 @@ def load_by_arrow(load: Load, total: int) -> None:
 
 
 class TableWrite(NamedTuple):
-    """The rows that are written to a table, and how. name: the column with the name of a row's
-    flight, whose rows are one transaction."""
+    """A write to a table. name: the column with the flight's name, one transaction each."""
 
     rows: DataFrame
     options: dict[str, str]
@@ -171,7 +162,7 @@ class TableWrite(NamedTuple):
 
 
 def list_writes(load: Load, flights: DataFrame) -> list[TableWrite]:
-    """Return the two writes of the flights and of their entries in the indexes."""
+    """Return the two writes: the flights and their index entries."""
     register(flights.sparkSession)
     named = flights.withColumn("row", row_column())
     row = f.col("row")
@@ -180,7 +171,7 @@ def list_writes(load: Load, flights: DataFrame) -> list[TableWrite]:
     entries = f.array(*(f.concat(index, f.lit("/"), row) for index in (route, aircraft)))
     of_flights = named.select("row", *COLUMNS)
     of_entries = named.select(f.explode(entries).alias("entry"), row.alias(ENTRY))
-    of_entries = of_entries.where("entry is not null")  # of a flight whose aircraft is not known
+    of_entries = of_entries.where("entry is not null")  # aircraft not known
     store = {"uri": load.uri, "transactions": load.tables.transactions, "family": FAMILY}
     return [
         TableWrite(of_flights, store | {"table": load.tables.flights, "row": "row"}, "row"),
@@ -189,7 +180,7 @@ def list_writes(load: Load, flights: DataFrame) -> list[TableWrite]:
 
 
 def row_column() -> Column:
-    """Return the row key of a flight as a column, as `txn.demo.data` makes it."""
+    """Return the row key of a flight as a column, equal to that of `txn.demo.data`."""
     numbers = (
         f.coalesce(f.col(name).cast("int"), f.lit(0))
         for name in ("year", "month", "day", "sched_dep_time")
@@ -198,16 +189,16 @@ def row_column() -> Column:
 
 
 def load_by_writer(load: Load, total: int) -> None:
-    """Write the flights, and then their entries. The names of flights are tokens, so that a job
-    that runs again finds what it has committed."""
+    """Write the flights, then their entries. The names of flights are tokens, so a job that runs
+    again finds what it has committed."""
     for rows, options, name in list_writes(load, load.divide(total)):
         write = rows.write.format("txn").options(**options, **count_options(load))
         write.options(groupBy=name, onceBy=name).mode("append").save()
 
 
 def load_by_stream(load: Load, total: int) -> None:
-    """Write the same as streams, a day a batch. What is committed already a stream that starts
-    again knows by its checkpoint, and by tokens with the numbers of its batches."""
+    """Write the same as streams, a day per batch. A restarted stream finds what is committed by its
+    checkpoint, and by tokens with the numbers of its batches."""
     days = write_days(load.flights, load.folder / "days")
     source = load.flights.sparkSession.readStream.schema(load.flights.schema)
     flights = source.option("maxFilesPerTrigger", 1).json(str(days))
@@ -220,8 +211,8 @@ def load_by_stream(load: Load, total: int) -> None:
 
 
 def load_atomically(load: Load, total: int) -> None:
-    """Write all flights as one transaction, and then all entries as another, and count them. Their
-    names make a job that runs again find what it has committed."""
+    """Write all flights as one transaction, then all entries as another, and count them. Their
+    names let a job that runs again find what it has committed."""
     for rows, options, job in list_writes(load, load.divide(total)):
         with load.open_engine() as engine:
             token = make_token(name_job(job.encode(), options["table"].encode()))
@@ -232,12 +223,11 @@ def load_atomically(load: Load, total: int) -> None:
 
 
 def count_options(load: Load) -> dict[str, str]:
-    """Return the options of a write that counts its transactions."""
     return {"lock_ttl_ms": str(LEASE_MS), "counts": load.counts.name_accumulator()}
 
 
 def write_days(flights: DataFrame, folder: Path) -> Path:
-    """Write a file for each day, if an earlier run has not, and return their folder."""
+    """Write a file for each day, unless an earlier run did, and return their folder."""
     if not (folder / "_SUCCESS").exists():
         days = flights.withColumn("date", f.concat_ws("-", "year", "month", "day"))
         days.repartition("date").write.mode("overwrite").partitionBy("date").json(str(folder))

@@ -1,7 +1,7 @@
-"""A job as the processes that it consists of, to kill some or all of them without warning.
+"""A job as its processes, to kill some or all of them without warning.
 
-The job runs in a session of its own, by which its processes are known even when their parents have
-died; they are found in /proc, so killing needs Linux.
+The job runs in its own session, which identifies its processes even after their parents have died.
+They are found in /proc, so killing needs Linux.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Any, Self
 import txn
 from txn.errors import TxnError, annotate
 
-SILENCE_S = 900  # Spark takes minutes to start on a machine that is very busy
+SILENCE_S = 900  # Spark takes minutes to start on a very busy machine
 ENDS_WITHIN_S = 60
 LOG_LINES = 30
 WORKER = b"pyspark.daemon"
-# Linux kills the process when its starter dies; what it has started ends as its pipes break.
+# Linux kills the process when its starter dies; its children end when their pipes break.
 LAUNCH = """
 import ctypes, runpy, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
@@ -45,10 +45,9 @@ class JobError(TxnError):
 
 
 class Job:
-    """A Python module that runs in a process of its own and says lines of JSON."""
+    """A Python module that runs in its own process and writes lines of JSON."""
 
     def __init__(self, module: str, arguments: Sequence[str], folder: Path) -> None:
-        """Start it in the folder, where it leaves its log."""
         self._log = folder / "job.log"
         library = Path(txn.__file__).parent.parent
         path = os.pathsep.join(filter(None, [str(library), os.environ.get("PYTHONPATH")]))
@@ -73,7 +72,7 @@ class Job:
         self.kill()
 
     def lines(self) -> Iterator[Line]:
-        """Yield what the job says until it ends. Raises JobError if it failed or fell silent."""
+        """Yield the job's lines until it ends. Raises JobError if it failed or fell silent."""
         while (line := self._next()) is not None:
             if line.startswith(b"{"):
                 yield json.loads(line)
@@ -82,26 +81,22 @@ class Job:
             raise self._failure("the job failed", code=code)
 
     def workers(self) -> list[int]:
-        """Return the Python workers of Spark: what its daemon has forked."""
+        """Return the Python workers of Spark: the processes that its daemon has forked."""
         daemons = {pid for pid, _, command in self._processes() if WORKER in command}
         return [pid for pid, parent, _ in self._processes() if parent in daemons]
 
     def kill_workers(self) -> int:
-        """Send SIGKILL to every Python worker and return how many there were."""
         workers = self.workers()
         _signal(workers, signal.SIGKILL)
         return len(workers)
 
     def pause_workers(self) -> None:
-        """Stop every Python worker where it is."""
         _signal(self.workers(), signal.SIGSTOP)
 
     def resume_workers(self) -> None:
-        """Let the workers go on."""
         _signal(self.workers(), signal.SIGCONT)
 
     def kill(self) -> int:
-        """Send SIGKILL to every process of the job, and return how many there were."""
         killed: set[int] = set()
         while found := [pid for pid, _, _ in self._processes()]:
             _signal(found, signal.SIGKILL)
@@ -132,7 +127,7 @@ class Job:
         return JobError(annotate(what, **facts), "\n".join(log[-LOG_LINES:]))
 
     def _processes(self) -> list[tuple[int, int, bytes]]:
-        """The living processes of the job's session: id, parent's id, command."""
+        """Return the living processes of the job's session: id, parent's id, command."""
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             try:

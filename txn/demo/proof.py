@@ -1,7 +1,7 @@
-"""Proves with Spark that the tables hold every flight of the CSV exactly once, and nothing else.
+"""Prove with Spark that the tables hold every flight of the CSV exactly once, and nothing else.
 
-The tables are read raw, through the store and not through the engine, so that locks and tags are
-seen. Each check says what was counted and what it must be.
+The tables are read through the store and not the engine, so that locks and tags are visible. Each
+check has the counted number and the expected one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from txn.protocol.row import decode_row, is_row_key, parent_of
 from txn.protocol.statuses import Status
 from txn.stores import open_store
 
-# Where the scans of a table are divided between tasks; the first and the last are open.
+# Where scans of a table are divided between tasks; the first and the last range are open.
 FLIGHT_SPLITS = (b"JFK/", b"LGA/")
 INDEX_SPLITS = (b"route/", b"route/JFK", b"route/LGA")
 TRANSACTION_SPLITS = (b"transaction.",)
@@ -35,28 +35,25 @@ COMPLETE = str(Status.COMPLETE)
 STORED = ", ".join(f"{name} string" for name in ("row", *COLUMNS))
 
 Scan = Callable[[Callable[[Row], Iterable[Any]]], "RDD[Any]"]
-"""Takes what to make of a row, and returns that of every row of a table."""
+"""Applies a function to every row of a table, and returns the results."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProofCheck:
-    """A number that was counted, and what it must be."""
-
     name: str
     expected: int
     found: int
 
     @property
     def holds(self) -> bool:
-        """Whether the number is the expected one."""
         return self.expected == self.found
 
 
 def reconcile(
     spark: SparkSession, uri: str, tables: DemoTables, csv: DataFrame, transactions: int
 ) -> list[ProofCheck]:
-    """Compare the flights of the CSV, and the number of their transactions, with the tables, in
-    both directions."""
+    """Compare the flights of the CSV with the tables, in both directions, and count
+    transactions."""
     scan_flights = partial(scan_in_tasks, spark, uri, tables.flights, FLIGHT_SPLITS)
     scan_indexes = partial(scan_in_tasks, spark, uri, tables.indexes, INDEX_SPLITS)
     scan_transactions = partial(scan_in_tasks, spark, uri, tables.transactions, TRANSACTION_SPLITS)
@@ -76,8 +73,8 @@ def reconcile(
 def compare_rows(
     names: tuple[str, str, str], expected: DataFrame, found: DataFrame
 ) -> Iterator[ProofCheck]:
-    """Compare two frames in one pass, every column and each repetition of a row: how many rows they
-    have, and how many of them only the first or only the second one has."""
+    """Compare two frames in one pass, with every column and repeated rows: count their rows, and
+    the rows that only one of them has."""
     both = expected.withColumn("side", f.lit(1)).unionAll(found.withColumn("side", f.lit(-1)))
     rows = both.groupBy(*expected.columns).agg(
         f.sum("side").alias("surplus"), f.count("*").alias("size")
@@ -98,7 +95,6 @@ def compare_rows(
 
 
 def sum_columns(rows: DataFrame, columns: Mapping[str, Column]) -> dict[str, int]:
-    """Return the sum over all rows of each of some columns, by name."""
     sums = rows.agg(*(f.sum(column.cast("long")).alias(name) for name, column in columns.items()))
     return {name: total or 0 for name, total in sums.collect()[0].asDict().items()}
 
@@ -106,14 +102,14 @@ def sum_columns(rows: DataFrame, columns: Mapping[str, Column]) -> dict[str, int
 def prove_index(
     spark: SparkSession, index: str, stored: DataFrame, entries: DataFrame
 ) -> Iterator[ProofCheck]:
-    """Each flight has its entry in the index, and each entry its flight."""
+    """Check that each flight has its index entry, and each entry its flight."""
 
     def list_entries(row: Any) -> Iterator[tuple[str, str]]:
         for entry in index_rows(row.row.split("/")[0], row.row, row.dest, row.tailnum):
             if entry.startswith(f"{index}/"):
                 yield entry, row.row
 
-    known = stored.where(f.col(ANCHOR).isNotNull()).rdd  # others are no flights, and were found
+    known = stored.where(f.col(ANCHOR).isNotNull()).rdd  # the rest is reported already
     expected = spark.createDataFrame(known.flatMap(list_entries), ENTRIES)
     found = entries.where(f.col("entry").startswith(f"{index}/"))
     name = f"index by {index}"
@@ -126,15 +122,15 @@ def prove_index(
 
 
 def prove_no_leftovers(spark: SparkSession, scans: Sequence[Scan]) -> Iterator[ProofCheck]:
-    """No cell of the data tables or of a marker is locked or tagged."""
+    """Check that no cell of the data tables or of a marker is locked or tagged."""
     left = spark.sparkContext.union([scan(list_leftovers) for scan in scans]).countByValue()
     yield ProofCheck("cells locked", 0, left.get("lock", 0))
     yield ProofCheck("cells tagged", 0, left.get("tag", 0))
 
 
 def prove_transactions(spark: SparkSession, scan: Scan, expected: int) -> Iterator[ProofCheck]:
-    """Every transaction row is finished, each part with its transaction, and each token was
-    committed by exactly one of them."""
+    """Check that every transaction row is finished, each part has its transaction, and exactly one
+    transaction committed each token."""
     all_rows = spark.createDataFrame(scan(transaction_cells), TRANSACTION_ROWS)
     is_parent = f.col("part").isNull()
     is_open = ~f.col("status").isin(COMPLETE, str(Status.ABORTED))
@@ -172,7 +168,7 @@ def scan_in_tasks(
     splits: Sequence[bytes],
     take: Callable[[Row], Iterable[Any]],
 ) -> RDD[Any]:
-    """Return what `take` makes of each row of a table; each task scans a part of it."""
+    """Return the results of `take` for each row of a table; each task scans a part of it."""
     bounds = list(pairwise((None, *splits, None)))
 
     def scan(bound: tuple[bytes | None, bytes | None]) -> Iterator[Any]:
@@ -184,23 +180,21 @@ def scan_in_tasks(
 
 
 def flight_cells(row: Row) -> Iterator[tuple[str | None, ...]]:
-    """Yield a stored flight: its row key and its columns."""
     cells = read_texts(row)
     if cells:
         yield (row.row.decode(), *(cells.pop(name, None) for name in COLUMNS))
-    for name in cells:  # a column that no flight has: let it be found as a row of its own
+    for name in cells:  # an unknown column becomes a row of its own, which a check reports
         yield (f"{row.row.decode()}:{name}", *(None for _ in COLUMNS))
 
 
 def index_cells(row: Row) -> Iterator[tuple[str, str | None]]:
-    """Yield an index entry: its row key and the flight's."""
     cells = read_texts(row)
     if cells:
         yield (row.row.decode(), cells.get(ENTRY))
 
 
 def list_leftovers(row: Row) -> Iterator[str]:
-    """Yield a word for each cell of the row that is locked, or tagged."""
+    """Yield a word for each cell of the row that is locked or tagged."""
     for key, cell in row.cells.items():
         if key.column.endswith(LOCK_SUFFIX) and holder_of(key, cell):
             yield "lock"
@@ -209,8 +203,7 @@ def list_leftovers(row: Row) -> Iterator[str]:
 
 
 def transaction_cells(row: Row) -> Iterator[tuple[str, str | None, str]]:
-    """Yield a transaction row: its key, that of the part, if it is one, and its status, also if
-    that is none."""
+    """Yield a transaction row: its key, the key of its part (if any), and its status or None."""
     if is_row_key(row.row):
         name, status = row.row.decode(), str(decode_row(row).status)
         whole = parent_of(row.row)
@@ -218,14 +211,13 @@ def transaction_cells(row: Row) -> Iterator[tuple[str, str | None, str]]:
 
 
 def marker_cells(row: Row) -> Iterator[tuple[str]]:
-    """Yield the transaction that a marker says has committed its token."""
+    """Yield the transaction that committed the marker's token."""
     if row.row.startswith(b"once."):
         for value in read_texts(row).values():
             yield (value,)
 
 
 def read_texts(row: Row) -> dict[str, str]:
-    """Return the user's cells of a row."""
     return {
         key.column.decode(): cell.value.decode()
         for key, cell in row.cells.items()

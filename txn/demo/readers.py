@@ -1,6 +1,6 @@
-"""What readers see of tables that are written atomically: nothing of a table, or all of it.
+"""Readers check that a table written atomically appears completely or not at all.
 
-They read from a process other than the job's, from before it begins until its last run is over, so
+They read in another process than the job's, from before it begins until its last run ends, and so
 also while it is killed and repaired.
 """
 
@@ -31,16 +31,13 @@ from txn.demo.data import (
 from txn.model import Key
 
 KEYS = 50
-"""So many cells, spread over the rows of a table, are read at one instant."""
+"""The number of cells, spread over the rows of a table, that are read at one instant."""
 RESTS = 3
 LEAST_REST_S, MOST_REST_S = 0.1, 2.0
-"""Readers rest this many times as long as they have read, within limits: they shall not slow the
-job."""
+"""The limits of a reader's pause, a multiple of its reading time, so as not to slow the job."""
 
 
 class Sight(Enum):
-    """What was seen of a table at one instant."""
-
     NOTHING = "nothing"
     PART = "a part"
     ALL = "all"
@@ -48,17 +45,16 @@ class Sight(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ExpectedTable:
-    """A table as it has to be at last. column: one that each of its rows has."""
+    """A table in its final state. column: one that each of its rows has."""
 
     name: str
     column: str
     rows: Sequence[str]
 
     def inspect(self, engine: Engine) -> Iterator[Sight]:
-        """Yield what is seen, in order: of some cells, of the rows of a scan, and of the cells.
+        """Yield three sights: of some cells, of the rows of a scan, and of the cells again.
 
-        A scan has no instant of its own. So its rows say something only where the cells were the
-        same before it and after it.
+        A scan is not of one instant, so its rows count only between equal reads of the cells.
         """
         step = -(-len(self.rows) // KEYS)
         chosen = {*self.rows[::step], self.rows[-1]}
@@ -86,25 +82,23 @@ def _name_sight(count: int, total: int) -> Sight:
 
 @dataclass(slots=True)
 class Sights:
-    """What was seen of a table, counted. lost: how often all that was seen was gone later."""
+    """The sights of a table, counted. lost: how often a complete table was gone later."""
 
     seen: Counter[Sight] = field(default_factory=Counter)
     lost: int = 0
 
     def add(self, sight: Sight) -> None:
-        """Count what was seen after all that is counted already."""
+        """Count a sight, which is later than those before it."""
         self.lost += self.seen[Sight.ALL] > 0 and sight is not Sight.ALL
         self.seen[sight] += 1
 
     def document(self) -> dict[str, int]:
-        """Return how often what was seen, for a JSON document."""
         return {sight.value: self.seen[sight] for sight in Sight}
 
 
 @contextmanager
 def watch_tables(uri: str, tables: DemoTables, source: Path) -> Iterator[dict[str, Sights]]:
-    """Read the tables again and again while the block runs, and once after it; yield what was
-    seen of each."""
+    """Read the tables repeatedly during the block, and once after it; yield the sights of each."""
     expected = expect_tables(tables, read_source(source))
     sights = {table.name: Sights() for table in expected}
     over = Event()
@@ -130,7 +124,6 @@ def watch_tables(uri: str, tables: DemoTables, source: Path) -> Iterator[dict[st
 
 
 def expect_tables(tables: DemoTables, flights: Iterator[Flight]) -> list[ExpectedTable]:
-    """Return the tables as they are with all the flights."""
     rows, entries = list[str](), list[str]()
     for flight in flights:
         row = flight_row(flight)
@@ -143,7 +136,6 @@ def expect_tables(tables: DemoTables, flights: Iterator[Flight]) -> list[Expecte
 
 
 def read_source(source: Path) -> Iterator[Flight]:
-    """Yield the flights of the CSV."""
     with source.open(newline="") as lines:
         for line in csv.DictReader(lines):
             yield {name: None if text == "NA" else text for name, text in line.items()}

@@ -1,11 +1,10 @@
 """Transactions from Apache Spark. Needs the extra `spark`.
 
-`source` is the data source `txn`. It imports what a query needs: `reader` (rows of a table),
-`views` (what is under way), `changes` (the feed of changes, as a stream), `writer` (rows as
-transactions, of a data frame or a stream, with its `rejects`) or `atomic` (a data frame as one
-transaction). They stand on `definitions` and `mapping` (columns as cells, by `codecs`), `ranges`
-(of rows, divided among tasks), `requests` and `conditions` (rows as requests), `partitions` (a task
-commits requests) and `workers` (a Python worker's engine).
+`source` is the data source `txn`, which imports only what a query needs: `reader` (rows of a
+table), `views` (unfinished transactions, held locks), `changes` (the change feed as a stream),
+`writer` (each row a transaction; `rejects` keeps refused rows) or `atomic` (a data frame as one
+transaction). They build on `definitions`, `mapping` and `codecs` (columns to cells), `ranges`,
+`requests` and `conditions` (rows to requests), `partitions` (a task's commits) and `workers`.
 """
 
 from txn.host.extras import import_extra

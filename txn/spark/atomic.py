@@ -1,8 +1,8 @@
 """`df.write.format("txn").option("atomic", "true")`: a data frame that appears all at once.
 
-Where the job is planned the row of one transaction is written. Each task writes parts of it, which
-lock what they change; the commit at the end decides for all of them by one compare-and-set. A job
-that fails is aborted, and one that dies is ended by `fsck`, as any transaction: it decided or not.
+Planning the job writes the parent record of one transaction. Tasks write child records, which lock
+the keys that they change. The final commit decides for all by one compare-and-set. A failed job is
+aborted. `fsck` ends a dead job like any other transaction, decided or not.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ from txn.spark.workers import Access, find_partition, open_worker
 from txn.stores.options import hide_login
 
 ATOMIC = (*MAPPING, *CONDITIONS, "nulls", "atomic", "jobId", "ack", "partKeys", "waitMs")
-"""The options of an atomic write."""
 
 LEASE_MS = 60_000
-"""For how long a job may be silent, between two of its tasks, before others may abort it."""
+"""The lock TTL of a job: how long it may be silent between two tasks before others may abort it."""
 WAIT_MS = 30_000
 PART_KEYS = 1_000
 PART_BYTES = 1_000_000
@@ -40,7 +39,7 @@ PART_BYTES = 1_000_000
 
 @dataclass(frozen=True)
 class PartsReport(WriterCommitMessage):
-    """What a task has written: how many parts, and the least timestamp they allow."""
+    """The number of parts that a task has written, and the least commit timestamp they allow."""
 
     partition: int
     parts: int
@@ -51,10 +50,9 @@ class PartsReport(WriterCommitMessage):
 class AtomicWriter(DataSourceArrowWriter):
     """The writer of one job, which is one transaction.
 
-    part_keys: how many keys a part may have, if its rows allow; wait_ms: how long it may wait for
-    each of them. ack: whether the job ends when all is in place, or when it is decided.
-    transaction: its row key; None: a job of this name has written the table before, and nothing is
-    done.
+    part_keys: the number of keys per part, if its rows allow. wait_ms: how long each part may wait
+    for locks. ack: whether the job ends when all values are in place, or once it is decided.
+    transaction: its row key; None: a job of this name wrote the table before, and nothing is done.
     """
 
     access: Access
@@ -65,8 +63,8 @@ class AtomicWriter(DataSourceArrowWriter):
     transaction: bytes | None = None
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the rows of a task as parts, in the order of their row keys: so they are the same
-        when the task is run again, if it is given the same rows."""
+        """Write the rows of a task as parts in row-key order, which makes them the same if the task
+        runs again with the same rows."""
         partition = find_partition()
         if self.transaction is None:
             return PartsReport(partition, 0, 0)
@@ -82,7 +80,6 @@ class AtomicWriter(DataSourceArrowWriter):
         return PartsReport(partition, number, newest)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Decide, and finish what was decided."""
         if self.transaction is None:
             return
         reports = [message for message in messages if isinstance(message, PartsReport)]
@@ -93,7 +90,7 @@ class AtomicWriter(DataSourceArrowWriter):
         self._open_client().commit(self.transaction, counts, newest, ack=self.ack)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Abort it, unless it was decided and only the answer was lost."""
+        """Abort the transaction, unless it was decided and only the reply was lost."""
         if self.transaction is not None:
             self._open_client().abort(self.transaction, "its Spark job failed")
 
@@ -102,8 +99,8 @@ class AtomicWriter(DataSourceArrowWriter):
 
 
 def make_atomic_writer(options: SourceOptions, schema: StructType, overwrite: bool) -> AtomicWriter:
-    """Return the writer of a job that is being planned, with its transaction begun. Raise
-    InvalidRequestError for options that do not fit the schema or the store."""
+    """Return the writer of a job and begin its transaction. Raise InvalidRequestError for options
+    that do not fit the schema or the store."""
     refuse_overwrite(overwrite)
     options.check(ATOMIC)
     access = options.access()
@@ -130,7 +127,7 @@ def make_atomic_writer(options: SourceOptions, schema: StructType, overwrite: bo
 
 
 def split_parts(requests: Iterable[Request], most_keys: int) -> Iterator[Request]:
-    """Yield the parts of a task's requests, in the order of their rows; all of a row is in one."""
+    """Yield the parts of a task's requests in row-key order; no row is split across parts."""
     made = sorted(((_row_of(request), request) for request in requests), key=itemgetter(0))
     part: list[Request] = []
     keys = size = 0

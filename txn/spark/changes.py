@@ -1,8 +1,8 @@
-"""`spark.readStream.format("txn")`: the change feed of `txn.reading.feed` as a stream's source.
+"""`spark.readStream.format("txn")`: the change feed of `txn.reading.feed` as a streaming source.
 
-Offsets are planned by one Python process for as long as the query runs; each micro batch is split
-into tasks in the order of decisions, and they read what has changed. A new query begins with an
-empty batch, which is noted down: where it starts does not depend on when it is restarted.
+One Python process plans the offsets for as long as the query runs. Each micro batch is split into
+tasks in the order of decisions; the tasks read the changes. A new query begins with an empty batch,
+which records the start offset, so that a restart does not move it.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ MOST = 100_000
 FEWEST_IN_TASK = 500
 SHORTEST_REST_MS = 100
 IDLE_SHARE = 5
-"""Where there is no news a query looks for some for a fifth of its time, however often it asks."""
+"""An idle query spends at most one part in this many of its time on scans."""
 CHANGES = parse_schema(
     "table string, row binary, family string, column binary, kind string, value binary, "
     "old_version long, timestamp long, committed_at timestamp, transaction string, "
     "labels map<string,string>"
 )
-"""What a change is to Spark. `timestamp` is that of the commit, which is the new version of the
-key, and orders the changes of one; `committed_at` is when the server has decided."""
+"""The columns of a change. `timestamp` is the commit timestamp: the new version of the key, which
+orders the changes of a key. `committed_at` is the server's time of the decision."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class FeedOptions:
-    """The options of a feed. start: `latest`, `earliest`, or a time in ms. delay_ms: None: the
-    store's default. partitions: of a batch, at most."""
+    """The options of a feed. start: `latest`, `earliest`, or a time in ms. delay_ms: None is the
+    store's default. partitions: the most tasks per batch."""
 
     access: Access
     start: str
@@ -74,7 +74,6 @@ class FeedOptions:
 
     @classmethod
     def parse(cls, options: SourceOptions) -> FeedOptions:
-        """Return the options, checked; InvalidRequestError names a wrong one."""
         options.check(OPTIONS)
         start = (options.text("startingOffsets") or "latest").lower()
         if start not in ("latest", "earliest") and not start.isdecimal():
@@ -100,8 +99,8 @@ class FeedOptions:
 
 
 class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro batches, and reads them in tasks. Only planning keeps anything: an open engine,
-    and what the last scan has found."""
+    """Plan micro batches, and read them in tasks. Only the planner keeps state: an open engine and
+    the result of the last scan."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         check_columns(schema, CHANGES)
@@ -115,19 +114,19 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ----------------------------------------------------------------------------- in planning
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return a name for the beginning, which the first, empty, batch replaces by an offset."""
+        """Return a placeholder, which the first (empty) batch replaces by an offset."""
         return {"start": self._options.start}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return `maxTransactionsPerTrigger`; Spark has no name for a number of those."""
+        """Return `maxTransactionsPerTrigger` as rows: Spark cannot limit transactions."""
         return ReadMaxRows(self._options.max_transactions)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Note down how far a query is to go that ends by itself."""
+        """Record the present time as the end of a query that stops by itself."""
         self._target_ms = self._open().now_ms()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return where the next batch ends, and the start itself while there is no news."""
+        """Return the end of the next batch, or `start` itself if nothing is new."""
         feed = self._open()
         if "start" in start:
             return self._find_start(feed, start["start"]).encode()
@@ -146,7 +145,6 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Split the transactions of a batch among tasks, in the order of their decisions."""
         if start == end or "start" in start:
             return []
         part = self._open().list_part(decode_offset(start), decode_offset(end))
@@ -154,7 +152,6 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition(list(some)) for some in split_part(part, size)]
 
     def stop(self) -> None:
-        """Close the engine."""
         if self._engine is not None:
             self._engine.close()
         self._engine = self._feed = None
@@ -180,7 +177,6 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -------------------------------------------------------------------------------- in tasks
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        """Yield the changes of a task's transactions, in their order."""
         options = self._options
         changes = read_changes(
             open_worker(options.access).engine.context,
@@ -195,7 +191,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def refuse_rowless(context: Context, is_known: bool) -> None:
     """Raise InvalidRequestError if the database commits transactions that leave no row, unless the
-    caller knows that."""
+    caller accepts that."""
     is_apart = "atomic" not in context.store.features
     if context.rules.locks_rows and is_apart and not is_known:
         raise InvalidRequestError(
@@ -207,7 +203,6 @@ def refuse_rowless(context: Context, is_known: bool) -> None:
 
 
 def make_row(change: KeyChange) -> dict[str, Any]:
-    """Return a change as Spark's columns have it."""
     key = change.key
     return {
         "table": (key.table or b"").decode(errors="replace"),

@@ -1,10 +1,9 @@
-"""What must hold for a row of a data frame to be written: the options `ifAbsent`, `ifVersion` and
-`assertions`, as assertions of the row's transaction.
+"""The options `ifAbsent`, `ifVersion` and `assertions`: assertions of the row's transaction.
 
-`ifAbsent` is `true`, for all cells of the mapping, or names columns. `ifVersion` is a column that
-has the timestamp which the cells that the row writes have now, null for absent ones, or says of
-which column's cell: `balance=seen, name=seen_too`. `assertions` is a column of JSON documents as
-`txn commit` takes them, or of structs like these, in which a column's name may stand for a key.
+`ifAbsent` is `true` for all cells of the mapping, or names columns. `ifVersion` names a column with
+the present timestamp of the cells that the row writes (null: absent), or one such column per cell:
+`balance=seen, name=seen_too`. `assertions` is a column of JSON documents as `txn commit` takes
+them, or of equivalent structs, in which the name of a column may replace a key.
 """
 
 from __future__ import annotations
@@ -25,17 +24,16 @@ from txn.spark.mapping import TableMapping
 from txn.spark.options import SourceOptions, split_names
 
 CONDITIONS = ("ifAbsent", "ifVersion", "assertions")
-"""The options of conditions."""
 
 ALL = ""
-"""Stands for the cells that a row writes, where `ifVersion` says of no column."""
+"""Stands for all cells that a row writes, where `ifVersion` names no column."""
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """What rows assert. absent: columns whose cells must not be there; None: all cells. versions:
-    pairs of a mapped column, or ALL, and the column that has its timestamp. documents: the column
-    of assertions."""
+    """The assertions of rows. absent: columns whose cells must be absent; None: all cells.
+    versions: pairs of a mapped column, or ALL, and the column of its timestamp. documents: of
+    assertions."""
 
     absent: tuple[str, ...] | None = ()
     versions: tuple[tuple[str, str], ...] = ()
@@ -43,7 +41,6 @@ class Conditions:
 
     @classmethod
     def parse(cls, options: SourceOptions, schema: StructType) -> Conditions:
-        """Return what the options say; InvalidRequestError for a column that does not fit."""
         versions = _parse_versions(options.text("ifVersion"))
         for _, source in versions:
             _check_type("ifVersion", schema, source, (LongType, IntegerType), "a timestamp in ms")
@@ -58,17 +55,17 @@ class Conditions:
 
     @property
     def sources(self) -> list[str]:
-        """The columns that have timestamps or assertions, and so are no cells."""
+        """Return the columns that have timestamps or assertions, which are not cells."""
         documents = [self.documents] if self.documents else []
         return [source for _, source in self.versions] + documents
 
     def check(self, mapping: TableMapping) -> None:
-        """Raise InvalidRequestError for a condition on a column that is no cell."""
+        """Raise InvalidRequestError for a condition on a column that is not a cell."""
         for name in [*(self.absent or ()), *(name for name, _ in self.versions if name != ALL)]:
             mapping.find_column(name)
 
     def list_inputs(self, batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
-        """Return of each row of a batch what its assertions are made of, beside its cells."""
+        """Return, for each row of a batch, the values from which its assertions are built."""
         names = [name for _, name in self.versions]
         if self.documents is not None:
             names.append(self.documents)
@@ -80,7 +77,7 @@ class Conditions:
     def list_assertions(
         self, mapping: TableMapping, row: bytes, written: Sequence[Key], inputs: Sequence[Any]
     ) -> tuple[Assertion, ...]:
-        """Return the assertions of a row. written: the keys that it writes; inputs: of this row."""
+        """Return the assertions of a row. written: its written keys; inputs: from `list_inputs`."""
         absent = mapping.columns if self.absent is None else map(mapping.find_column, self.absent)
         found: list[Assertion] = [Not(Some(mapping.key_of(row, column))) for column in absent]
         for (name, source), timestamp in zip(self.versions, inputs, strict=False):
@@ -154,8 +151,8 @@ def _read_documents(
 
 
 def _load(given: Any, place: str) -> list[Any]:
-    """Return the list of documents that a text, a struct or an array of structs is. A struct has
-    all fields of its type: those that are null are none, but for a timestamp."""
+    """Return the list of documents in a text, a struct or an array of structs. A struct has all
+    fields of its type, so null fields are dropped, except a timestamp."""
     if isinstance(given, str):
         try:
             given = json.loads(given)

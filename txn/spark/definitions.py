@@ -1,18 +1,18 @@
-"""Which columns of a data frame make the row key, and which cell each of the others is: what the
-options say of it, before it meets a schema. There are three ways of saying it.
+"""The options that say which columns make the row key and which cell each other column is.
 
-Our own is `row` and `columns`, or `family` for all columns that are not in the row key:
+They are read here without a schema. There are three notations. Our own is `row` and `columns`, or
+`family` for all columns outside the row key:
 
     row      "id", "id bigint", "a string, b int", "id as long"
     columns  "v=d:v, n bigint=d:count as text"
 
-A column is a name, in backquotes where it is no plain word, a type where no schema gives it, and a
-codec where it is not the one of its type. In families and qualifiers `\\xNN` is a byte.
+A column has a name (in backquotes unless it is a plain word), a type if no schema gives it, and a
+codec if it is not the default. In families and qualifiers `\\xNN` is a byte.
 
-That of HBase's Spark connector is `hbase.columns.mapping`, "id STRING :key, n INT c:n"; that of
-SHC, and of the connector as well, is the JSON document `catalog`. Both write numbers as HBase's
-`Bytes` does, and times as milliseconds. The columns of a row key follow each other without a
-separator. Only what would be written otherwise by them is refused.
+HBase's Spark connector has `hbase.columns.mapping`, "id STRING :key, n INT c:n". SHC, and the
+connector too, has the JSON document `catalog`. Both write numbers as HBase's `Bytes` does, times as
+milliseconds, and the columns of a row key without a separator. Only mappings that those two would
+write differently are refused.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ WAYS = {
     "hbase.columns.mapping": ("hbase.columns.mapping", "hbase.table"),
     "catalog": ("catalog",),
 }
-"""The options of each way."""
+"""The options of each notation."""
 
 MAPPING = ("table", *(name for names in WAYS.values() for name in names))
 """The options of a mapping."""
@@ -70,9 +70,9 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class ColumnDefinition:
-    """A column as it was described. Those of the row key have no family and no qualifier.
+    """A column as the options describe it. Row-key columns have no family and no qualifier.
 
-    width: how many bytes it has in a row key, where that is told.
+    width: the number of bytes in a row key, if it was given.
     """
 
     name: str
@@ -85,8 +85,8 @@ class ColumnDefinition:
 
 @dataclass(frozen=True, slots=True)
 class TableDefinition:
-    """All that was described. separator: between the columns of a row key; empty: they follow each
-    other with fixed widths. is_partial: a schema may lack some of the columns."""
+    """All columns of a table. separator: between the columns of a row key; empty: they have fixed
+    widths and no separator. is_partial: a schema may lack some columns."""
 
     table: bytes
     row: Sequence[ColumnDefinition]
@@ -96,7 +96,7 @@ class TableDefinition:
 
 
 def read_definition(options: SourceOptions, schema: StructType | None) -> TableDefinition:
-    """Return what the options describe, in the one way that they do."""
+    """Return the definition in the options, which must use one notation only."""
     given = {name for names in WAYS.values() for name in names if options.text(name)}
     chosen = [way for way, names in WAYS.items() if given.intersection(names)]
     match chosen:
@@ -114,7 +114,7 @@ def read_definition(options: SourceOptions, schema: StructType | None) -> TableD
 
 
 def _parse_type(text: str, column: str) -> DataType:
-    """Return the type that a mapping names; those with types in them need a schema."""
+    """Return the type that a mapping names; nested types need a schema."""
     word = text.strip().lower()
     if found := _TYPES.get(word):
         return found()
@@ -143,7 +143,7 @@ def parse_schema(text: str) -> StructType:
 
 
 def check_columns(schema: StructType, known: StructType) -> None:
-    """Raise InvalidRequestError for a column that a view does not have, or has of another type."""
+    """Raise InvalidRequestError for a column that a view lacks or has with another type."""
     for field in schema:
         if field.name not in known.names or known[field.name].dataType != field.dataType:
             raise InvalidRequestError(
@@ -271,7 +271,7 @@ def _define_column(
     codec: str | None = None,
     width: int | None = None,
 ) -> ColumnDefinition:
-    """Return a column as the connector and SHC have it; without a family it is of the row key."""
+    """Return a column as the connector and SHC define it; without a family it is in the row key."""
     kind = _parse_type(type_name, name)
     if codec is None and isinstance(kind, DateType):
         raise InvalidRequestError(

@@ -1,4 +1,4 @@
-"""A mapping that fits a schema: row keys and cells of rows, and rows of cells."""
+"""A mapping that fits a schema: it encodes rows as row keys and cells, and decodes them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from txn.spark.options import SourceOptions
 
 @dataclass(frozen=True)
 class MappedColumn:
-    """A column of the schema that is a cell, or the row key or a part of it.
+    """A column of the schema that is a cell, the row key, or a part of the row key.
 
-    place: which one of the schema it is. family, qualifier: of the cell; a part of the row key has
-    none. width: in bytes, if it is fixed.
+    place: its position in the schema. family, qualifier: empty in the row key. width: in bytes, if
+    fixed.
     """
 
     name: str
@@ -32,14 +32,13 @@ class MappedColumn:
     width: int | None = None
 
     def encode(self, value: Any) -> bytes:
-        """Return the cell of a value that is not None; InvalidRequestError names the column, also
-        for an empty value, which HBase cannot tell from an absent one."""
+        """Return the cell of a value that is not None. InvalidRequestError names the column; it is
+        also raised for an empty value, which HBase cannot distinguish from an absent one."""
         cell: bytes = self._call("a value does not encode", self.codec.encode, value)
         self._refuse_empty([cell])
         return cell
 
     def encode_array(self, values: pa.Array) -> list[bytes | None]:
-        """Return the cells of a column of a record batch, None for each null; as `encode`."""
         cells: list[bytes | None]
         cells = self._call("a value does not encode", self.codec.encode_array, values)
         if self.family:
@@ -64,7 +63,7 @@ class MappedColumn:
     def _call(self, problem: str, convert: Callable[[Any], Any], given: Any, **at: object) -> Any:
         try:
             return convert(given)
-        except Exception as error:  # a codec may be the user's own
+        except Exception as error:  # a user's codec may raise anything
             raise InvalidRequestError(
                 problem, **at, column=self.name, codec=self.codec.name, why=str(error)
             ) from error
@@ -72,8 +71,8 @@ class MappedColumn:
 
 @dataclass(frozen=True)
 class TableMapping:
-    """How rows of a schema are rows of a table. row: the columns of the row key, in its order;
-    columns: those that are cells."""
+    """The mapping between rows of a schema and rows of a table. row: the columns of the row key, in
+    order; columns: those that are cells."""
 
     table: bytes
     schema: StructType
@@ -85,17 +84,16 @@ class TableMapping:
     def parse(
         cls, options: SourceOptions, schema: StructType | None, others: Collection[str] = ()
     ) -> TableMapping:
-        """Return the mapping that the options define; see `of`."""
         return cls.of(read_definition(options, schema), schema, others)
 
     @classmethod
     def of(
         cls, definition: TableDefinition, schema: StructType | None, others: Collection[str] = ()
     ) -> TableMapping:
-        """Return a mapping for this schema or, without one, for one of the types that the
-        definition names. Raise InvalidRequestError for what is unknown, twice or reserved.
+        """Return a mapping for this schema, or for one of the definition's own types.
 
-        others: columns of the schema that mean something else to the caller, and are no cells.
+        others: columns with another meaning for the caller, which are not cells. Raise
+        InvalidRequestError for columns that are unknown, repeated or reserved.
         """
         known = _make_schema(definition) if schema is None else schema
         _check_names(definition, known, others)
@@ -112,11 +110,10 @@ class TableMapping:
         )
 
     def key_of(self, row: bytes, column: MappedColumn) -> Key:
-        """Return the key of a column in a row."""
         return new_tuple(Key, (row, column.family, column.qualifier, self.table))
 
     def find_column(self, name: str) -> MappedColumn:
-        """Return the column that is a cell by this name; InvalidRequestError if none is."""
+        """Return the cell column with this name, or raise InvalidRequestError."""
         for column in self.columns:
             if column.name == name:
                 return column
@@ -126,8 +123,8 @@ class TableMapping:
         )
 
     def encode_rows(self, batch: pa.RecordBatch) -> list[bytes]:
-        """Return the row keys of a record batch. Raise InvalidRequestError, with the column's name,
-        where a part is null, empty or does not fit."""
+        """Return the row keys of a record batch. InvalidRequestError names a column with a part
+        that is null, empty or does not fit."""
         columns = []
         for part in self.row:
             cells = part.encode_array(batch.column(part.place))
@@ -252,7 +249,7 @@ def _map_column(
     if column.family:
         check_key(Key(b"-", column.family, column.qualifier, definition.table))
     elif definition.separator and column.codec is None and codec_name not in ("utf-8", "iso"):
-        codec_name = "text"  # a number's bytes would not do
+        codec_name = "text"  # binary numbers do not fit beside a separator
     codec = make_codec(codec_name, kind, name)
     if column.width and codec.width and column.width != codec.width:
         raise InvalidRequestError(

@@ -1,9 +1,8 @@
-"""`commit_partition`: tasks commit requests, a batch at a time, and count them for the driver. The
-writers of the data source stand on it as well.
+"""`commit_partition`: tasks commit requests in batches, and count them for the driver.
 
-Spark may run a task again, and may run it twice at once. With a `once` token for each row this
-changes nothing: the second run gets the results of the first. A Python worker opens
-one engine for each store, after Spark has forked it, and keeps it for all its tasks.
+The writers of the data source use it as well. Spark may run a task again, even twice at once. With
+a `once` token for each row this changes nothing: the second run gets the results of the first. A
+Python worker opens one engine per store, after the fork, and keeps it for all its tasks.
 """
 
 from __future__ import annotations
@@ -29,25 +28,25 @@ from txn.spark.workers import Access, Worker, divide_batches, open_worker
 from txn.tracing import Headers, continue_trace, flush_traces
 
 BATCH = 250
-"""Rows of a batch, as a rule: about as many small requests as an engine commits together."""
+"""The usual number of rows in a batch: an engine commits about as many small requests together."""
 
 BATCH_BYTES = 8_000_000
-"""Of the values of a batch, about: a server refuses more."""
+"""The approximate limit of the values in a batch; a server refuses more."""
 
 T = TypeVar("T")
 RequestLike = Request | tuple[Iterable[Mutation | Delete], Iterable[Assertion]]
 OnAssertion = Literal["fail", "count"]
 Refused = Sequence[tuple[T, Request, TxnError]]
-"""The requests of a batch that did not commit: the source, the request and the reason of each."""
+"""The requests of a batch that did not commit, each with its source and the error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What became of requests.
+    """The results of requests, counted.
 
-    repeated: their `once` token had been committed before. refused: an assertion was false, or,
-    where the writer of the data source keeps rejects, others were in the way.
-    conflicts: locks met that another transaction held. helped: others' transactions finished.
+    repeated: their `once` token had been committed before. refused: an assertion was false or, if
+    the data source's writer keeps rejects, the transaction was aborted by a conflict.
+    conflicts: locks that other transactions held. helped: others' transactions finished.
     """
 
     committed: int = 0
@@ -70,9 +69,9 @@ class _SummaryParam(AccumulatorParam[Summary]):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """A Summary that grows with each task that succeeds, for the driver to read.
+    """A Summary for the driver to read, which grows with each task that succeeds.
 
-    Spark adds what a task counted once, however often the task ran; so with `once`, committed and
+    Spark adds the counts of a task once, however often the task ran. So with `once`, committed and
     repeated together are exactly the rows.
     """
 
@@ -80,15 +79,13 @@ class Counts:
 
     @classmethod
     def of(cls, spark: SparkSession) -> Counts:
-        """Return new counts, all zero, for a job of this session."""
         return cls(spark.sparkContext.accumulator(Summary(), _SummaryParam()))
 
     def add(self, summary: Summary) -> None:
-        """Add what a task counted; called in the task."""
         self.accumulator.add(summary)
 
     def name_accumulator(self) -> str:
-        """Return the text for the option `counts` of a write, which carries no objects."""
+        """Return the text for the option `counts` of a write, since options cannot hold objects."""
         return str(self.accumulator.aid)
 
     @classmethod
@@ -97,13 +94,12 @@ class Counts:
         return cls(_deserialize_accumulator(int(name), Summary(), _SummaryParam()))
 
     def summary(self) -> Summary:
-        """Return the present values; called in the driver."""
         return self.accumulator.value
 
 
 class PartitionError(TxnError):
-    """A request of the task did not commit, or, where its cause is a CommitOutcomeUnknown, perhaps
-    did: its message names the first one, its row and why."""
+    """A request of the task did not commit; its message names the first such request, its row and
+    the error. If the cause is CommitOutcomeUnknown, the request may have committed."""
 
 
 def commit_partition(
@@ -122,24 +118,24 @@ def commit_partition(
     policy: Policy | None = None,
     trace: Headers | None = None,
 ) -> Summary:
-    """Commit a transaction for each row of a Spark partition, a batch at a time, which is of fewer
-    rows where they are large.
+    """Commit a transaction for each row of a Spark partition, in batches.
 
-    rows: as `foreachPartition` hands them over; or the record batches of `mapInArrow`, or the
-    frames of `mapInPandas`, each row of which is a dictionary then.
-    to_request: what a row's transaction is, a Request or (mutations, assertions).
-    once: a row's token, the same whenever the row is seen; without it a task that Spark runs again
-    commits again, and fails on assertions that its first run made false. It takes the place of a
-    token in the Request.
-    once_retention_ms: the promise that Spark runs no task of the job again later than that after
-    its commits, with which fsck may forget the tokens then; see `Engine.commit`.
-    on_assertion: whether a false assertion fails the task, or is only counted as refused.
-    table, transactions, policy: as `txn.connect` takes them.
-    trace: what `txn.tracing.capture_trace` has returned in the driver: the span that is the parent
-    of the transactions'.
-    When it returns, or raises, everything that it committed is complete. Raises PartitionError for
-    a batch with a request that failed; the batches before it, and the rest of that one, stay
-    committed, and later ones were not begun. Where a row makes no request, nor was its own batch.
+    rows: as `foreachPartition` passes them; or the record batches of `mapInArrow`, or the frames of
+    `mapInPandas`, whose rows become dictionaries.
+    to_request: returns a row's transaction, a Request or (mutations, assertions).
+    once: returns a row's token, which must be the same every time; it replaces a token in the
+    Request. Without tokens a task that runs again commits again, and fails on assertions that its
+    first run made false.
+    once_retention_ms: a promise that Spark runs no task of the job again later than this after its
+    commits, so that fsck may then delete the tokens; see `Engine.commit`.
+    on_assertion: whether a false assertion fails the task, or only counts as refused.
+    batch: the most rows of a batch; batches of large rows are smaller.
+    table, transactions, policy: as in `txn.connect`.
+    trace: the result of `txn.tracing.capture_trace` in the driver, the transactions' parent span.
+
+    When it returns or raises, everything that it committed is complete. Raises PartitionError for a
+    failed request: earlier batches and the rest of its own batch stay committed; later batches do
+    not begin. If a row makes no valid request, its own batch does not begin either.
     """
     check_whole("batch", batch, 1)
     check_choice("on_assertion", on_assertion, OnAssertion)
@@ -170,13 +166,13 @@ def commit_requests(
     ack: Ack = "complete",
     trace: Headers | None = None,
 ) -> Summary:
-    """Commit requests, a batch at a time, and return what became of them.
+    """Commit requests in batches, and return the counts.
 
-    requests: each with its source, such as a row. batch: how many go together, if they are not
-    large. refuse: gets those that did not commit, batch by batch. If it raises, later batches are
-    not begun. It returns how many of them it has found to be repeated after all.
+    requests: each with its source, such as a row. batch: the most requests of a batch.
+    refuse: gets the requests of a batch that did not commit, and returns how many of them turned
+    out to be repeated. If it raises, later batches do not begin.
     trace: the parent of the transactions' spans, as `capture_trace` returns it.
-    When it returns, or raises, everything that it committed is complete.
+    When it returns or raises, everything that it committed is complete.
     """
     seen: Counter[str] = Counter()
     before = worker.events.copy()
@@ -195,20 +191,19 @@ def commit_requests(
                 seen["refused"] -= late
     finally:
         worker.engine.flush()
-        flush_traces()  # Spark kills a worker that has nothing to do
+        flush_traces()  # Spark kills an idle worker
     seen.update(worker.events - before)
     return Summary(*(seen[field.name] for field in fields(Summary)))
 
 
 def make_error(row: object, why: TxnError) -> PartitionError:
-    """Return the error of a task that names the row whose request did not commit, and why."""
     message = f"request failed: {type(why).__name__}: {why}"
     return PartitionError(message, row=row)
 
 
 def _list_rows(rows: Iterable[Any]) -> Iterator[Any]:
-    """Yield rows one by one, also those of record batches and of pandas' frames. Neither library is
-    imported for that: a worker that has none of its objects does without it."""
+    """Yield rows one by one, also from record batches and pandas frames. Neither library is
+    imported: a worker without them cannot have such objects."""
     pyarrow, pandas = sys.modules.get("pyarrow"), sys.modules.get("pandas")
     for item in rows:
         if pyarrow is not None and isinstance(item, pyarrow.RecordBatch):
@@ -237,7 +232,6 @@ def _make_request(
 
 
 def _weigh(source: tuple[Any, Request]) -> int:
-    """Return the bytes of a request's values. One without a list of mutations is refused later."""
     request = source[1]
     mutations = request.mutations if isinstance(request.mutations, list | tuple) else ()
     return sum(len(mutation.value) for mutation in mutations if isinstance(mutation, Mutation))
@@ -246,7 +240,7 @@ def _weigh(source: tuple[Any, Request]) -> int:
 def _commit_batch(
     engine: Engine, requests: Sequence[Request], ack: Ack
 ) -> Sequence[Committed | TxnError]:
-    """A batch with an invalid request wrote nothing: then each is sent alone, to find that one."""
+    """Commit a batch, or, if an invalid request fails it before any write, each request alone."""
     try:
         return engine.commit_many(requests, ack=ack)
     except InvalidRequestError as error:

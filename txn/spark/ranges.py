@@ -1,8 +1,8 @@
-"""Ranges of rows: what options and filters leave of a table, and how it is divided among tasks.
+"""Ranges of rows: those that options and filters select, and their division among tasks.
 
-A filter that is taken from Spark is exact. It is one on a row key of one column only, whose codec
-gives each value one row key: text and bytes, which are in the order that Spark compares in, and
-whole numbers, whose bytes put the negative ones last.
+A filter that is taken from Spark is applied exactly. It must be on a row key of one column, whose
+codec gives each value one row key. That is text and bytes, which sort as Spark compares them, and
+whole numbers, whose bytes sort negative ones last.
 """
 
 from __future__ import annotations
@@ -39,19 +39,17 @@ Range = tuple[bytes, bytes | None]
 
 ALL: tuple[Range, ...] = ((b"", None),)
 BOUNDS = ("start", "stop", "prefix")
-"""The options that say which rows are read."""
 
 PARTITIONS = "numPartitions"
-"""The option that says how many tasks read them, at most."""
 
 MAX_VALUES = 100
-"""Of an IN, whose values are looked up one by one."""
+"""The most values of an IN filter, which are read one by one."""
 
 _WHOLE = ("byte", "short", "int", "long")
 
 
 def parse_bounds(options: SourceOptions) -> Range:
-    """Return the rows that the options start, stop and prefix leave; `\\xNN` in them is a byte."""
+    """Return the rows that the options start, stop and prefix select; `\\xNN` in them is a byte."""
     start, stop, prefix = (options.text(name) for name in BOUNDS)
     span = make_span(
         b"-",
@@ -63,7 +61,6 @@ def parse_bounds(options: SourceOptions) -> Range:
 
 
 def parse_partitions(options: SourceOptions) -> int | None:
-    """Return how many tasks there may be at most; None where the options leave that open."""
     return options.whole(PARTITIONS, None)
 
 
@@ -77,8 +74,8 @@ def divide_ranges(
     most: int | None = None,
     cores: int | None = None,
 ) -> list[tuple[Range, ...]]:
-    """Return what each task reads: on HBase a region's rows, else about equal parts of the rows, as
-    many as there are cores. most: how many tasks at most. cores: None: those of this machine."""
+    """Return the ranges of each task. On HBase a task reads the rows of a region; elsewhere about
+    equal parts, one per core. most: the most tasks. cores: None: those of this machine."""
     if not ranges:
         return []
     count = most or cores or os.cpu_count() or 1
@@ -90,14 +87,14 @@ def divide_ranges(
 
 
 def cut_ranges(ranges: Sequence[Range], splits: Sequence[bytes]) -> list[tuple[Range, ...]]:
-    """Return the ranges in parts, each of which lies between two splits; none is empty."""
+    """Return the ranges cut at the splits, grouped by split; no group is empty."""
     limits = zip([b"", *splits], [*splits, None], strict=True)
     parts = (intersect_ranges(ranges, [part]) for part in limits)
     return [part for part in parts if part]
 
 
 def join_parts(parts: Sequence[tuple[Range, ...]], most: int) -> list[tuple[Range, ...]]:
-    """Return neighbouring parts together, so that there are at most so many."""
+    """Return at most `most` parts, by joining neighbours."""
     count = min(most, len(parts))
     ends = [place * len(parts) // count for place in range(count + 1)] if count else []
     return [
@@ -106,7 +103,7 @@ def join_parts(parts: Sequence[tuple[Range, ...]], most: int) -> list[tuple[Rang
 
 
 def intersect_ranges(ranges: Iterable[Range], others: Iterable[Range]) -> tuple[Range, ...]:
-    """Return what is in both, in order; neither has rows twice."""
+    """Return the intersection, in order; neither argument has overlapping ranges."""
     known = list(others)
     found = []
     for start, stop in ranges:
@@ -124,7 +121,7 @@ def intersect_ranges(ranges: Iterable[Range], others: Iterable[Range]) -> tuple[
 def push_filters(
     filters: Iterable[Filter], row: tuple[MappedColumn, ...], ranges: tuple[Range, ...]
 ) -> tuple[tuple[Range, ...], list[Filter]]:
-    """Return what the filters leave of the ranges, and those that Spark has to apply."""
+    """Return the ranges that the filters leave, and the filters that Spark has to apply."""
     rest = []
     for each in filters:
         found = _find_ranges(each, row[0]) if len(row) == 1 else None
@@ -136,7 +133,6 @@ def push_filters(
 
 
 def _find_ranges(given: Filter, part: MappedColumn) -> tuple[Range, ...] | None:
-    """Return the rows that the filter leaves, or None where Spark has to apply it."""
     if getattr(given, "attribute", None) != (part.name,):
         return None
     match given:
@@ -178,7 +174,6 @@ def _find_bytes(given: Filter, part: MappedColumn) -> tuple[Range, ...] | None:
 
 
 def _find_numbers(given: Filter, part: MappedColumn) -> tuple[Range, ...] | None:
-    """Return the rows of the numbers that the filter leaves: the negative ones are last."""
     value, limits = getattr(given, "value", None), _LIMITS.get(type(given))
     if limits is None or value is None:
         return None if limits is None else ()

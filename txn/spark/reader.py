@@ -1,7 +1,7 @@
 """`spark.read.format("txn")`: rows of a table as record batches.
 
-Each row is as of one instant, as `Engine.scan` has it, but two rows need not be of the same one. A
-task that Spark runs again reads its rows again, as they are by then.
+Each row is read as of one instant, as in `Engine.scan`; different rows may have different instants.
+A task that Spark runs again reads its rows as they are then.
 """
 
 from __future__ import annotations
@@ -49,11 +49,10 @@ def infer_schema(options: SourceOptions) -> StructType:
 def make_reader(options: SourceOptions, schema: StructType) -> DataSourceReader:
     """Return the reader of a table.
 
-    Spark refuses one that takes filters, unless a session has the setting
-    `spark.sql.python.filterPushdown.enabled`; then it plans in a process of that program. And it
-    keeps what the filters of the first query have left for all queries of a data frame, which are
-    wrong then. So filters are taken only where the option `pushDownPredicate` says that there is
-    one query.
+    Spark refuses a reader with filter pushdown unless the session sets
+    `spark.sql.python.filterPushdown.enabled`; then it plans in a process of that program. Spark
+    also keeps the filters of a data frame's first query for its later ones, whose results are then
+    wrong. So filters are taken only if the option `pushDownPredicate` says that there is one query.
     """
     options.check(OPTIONS)
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
@@ -64,7 +63,7 @@ def make_reader(options: SourceOptions, schema: StructType) -> DataSourceReader:
 
 
 class TableReader(DataSourceReader):
-    """Reads the mapped columns of the rows that have one of them."""
+    """Read the mapped columns of the rows that have at least one of them."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._mapping = TableMapping.parse(options, schema)
@@ -86,7 +85,6 @@ class TableReader(DataSourceReader):
         return [InputPartition(part) for part in parts] or [InputPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield a part's rows, some thousands at a time."""
         mapping, engine = self._mapping, open_worker(self._access).engine
         schema = arrow_schema(mapping.schema)
         columns = [(column.family, column.qualifier) for column in mapping.columns]
@@ -99,10 +97,10 @@ class TableReader(DataSourceReader):
 
 
 class FilteringTableReader(TableReader):
-    """Reads only the rows that filters on the row key leave."""
+    """Read only the rows that filters on the row key leave."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take the filters that ranges of rows are; return those that Spark has to apply."""
+        """Apply the filters that are ranges of rows; return those that Spark has to apply."""
         self._ranges, rest = push_filters(filters, self._mapping.row, self._ranges)
         return rest
 
@@ -110,9 +108,9 @@ class FilteringTableReader(TableReader):
 def _take_rows(
     mapping: TableMapping, rows: Iterator[Row]
 ) -> tuple[list[bytes], list[list[bytes | None]]]:
-    """Return the next rows' keys, and their values by column. Cells do not stay meanwhile: so many
-    of them at once would cost more than all else, in Python's search for garbage. Of large values
-    there are fewer rows: a worker has little memory, and Arrow takes 2 GB in a column."""
+    """Return the next rows' keys, and their values by column. Cells are dropped at once: many live
+    objects make garbage collection dominate. There are fewer rows if values are large, since a
+    worker has little memory and Arrow takes 2 GB in a column."""
     names: list[bytes] = []
     values: list[list[bytes | None]] = [[] for _ in mapping.columns]
     ends = [(column.family, column.qualifier, mapping.table) for column in mapping.columns]
@@ -138,7 +136,6 @@ def _make_batch(
     names: Sequence[bytes],
     values: Sequence[Sequence[bytes | None]],
 ) -> pa.RecordBatch:
-    """Return row keys, and values by column, as a record batch of the mapping's schema."""
     arrays: list[pa.Array | None] = [None] * len(schema)
     for part, decoded in zip(mapping.row, mapping.decode_rows(names), strict=True):
         arrays[part.place] = decoded

@@ -1,9 +1,8 @@
-"""Rows that were not written, because an assertion was false or others were in the way: the options
-`onReject` and `rejects`.
+"""The options `onReject` and `rejects`: rows that failed an assertion or met a conflict.
 
-In a table a reject takes the token of its row: a row is either written or rejected, whatever other
-attempts of its task come to. In a folder each attempt of a task has a file of its own, under a
-hidden name until the write is done; then those of the attempts that count get their names.
+In a table a reject takes the token of its row. So a row is either written or rejected, whatever the
+other attempts of its task do. In a folder each attempt of a task has its own file, under a hidden
+name until the write ends; then the files of the successful attempts get their final names.
 """
 
 from __future__ import annotations
@@ -26,15 +25,14 @@ from txn.spark.requests import SourceRows
 from txn.text import escape, reason_text
 
 REJECTS = ("onReject", "rejects", "rejectsFamily")
-"""The options of rejects."""
 
 TABLE = "table:"
 
 
 @dataclass(frozen=True)
 class Rejects:
-    """What is done about rejects. They fail the task where they are not even counted; a row that
-    others were in the way of is rejected only where it is kept."""
+    """What is done about rejects. They fail the task unless they are at least counted. A conflict
+    rejects a row only if rejects are kept."""
 
     is_counted: bool = False
     table: bytes | None = None
@@ -42,16 +40,15 @@ class Rejects:
     folder: Path | None = None
 
     def sample_request(self) -> Request:
-        """Return a request such as those of rejects, to check the table and its family with."""
+        """Return a request like those of rejects, to check the table and its family."""
         return Request((Mutation(Key(b"-", self.family, b"reason", self.table), b"-"),))
 
     def open(self, engine: Engine, job: str, partition: int) -> RejectKeeper:
-        """Return what keeps the rejects of an attempt of a task."""
         return RejectKeeper(self, engine, job, partition)
 
     def name_files(self, job: str, files: Sequence[str | None]) -> None:
-        """Give the files of the attempts that count their names, `NAME-0.jsonl` and so on, and
-        delete those of the others, and what an earlier run of the same job has left."""
+        """Rename the files of successful attempts to `NAME-0.jsonl` and so on. Delete the files of
+        other attempts, and those of an earlier run of the same job."""
         if self.folder is None:
             return
         named = {f"{job}-{place}.jsonl": file for place, file in enumerate(files) if file}
@@ -68,13 +65,12 @@ class Rejects:
         self.drop_files(job)
 
     def drop_files(self, job: str) -> None:
-        """Delete the hidden files of a job."""
         for left in self.folder.glob(f".{job}-*.rejects") if self.folder else ():
             left.unlink(missing_ok=True)
 
 
 class RejectKeeper:
-    """Keeps what an attempt of a task rejects. file: the name of its file, where it has one."""
+    """Keep the rejects of an attempt of a task. file: the name of its file, if it has one."""
 
     def __init__(self, rejects: Rejects, engine: Engine, job: str, partition: int) -> None:
         self.file: str | None = None
@@ -84,8 +80,8 @@ class RejectKeeper:
         self._name = f".{job}-{partition}-{uuid.uuid4().hex}.rejects"
 
     def refuse(self, refused: Refused[SourceRows]) -> int:
-        """Keep what did not commit of a batch, or raise PartitionError; return how many requests
-        had been decided by another attempt meanwhile, and so are repeated."""
+        """Keep the refused requests of a batch, or raise PartitionError. Return how many of them
+        another attempt had already decided, and so are repeated."""
         is_kept = self._rejects.table is not None or self._rejects.folder is not None
         kind = AbortedError if is_kept else AssertionFailedError
         for rows, _, why in refused:
@@ -107,7 +103,6 @@ class RejectKeeper:
         return repeated
 
     def _make_record(self, rows: SourceRows, request: Request, why: TxnError) -> Request:
-        """Return the record of a reject, which is committed in place of the row."""
         document = self._describe(rows, why)
         token = request.once or json.dumps(document).encode()
         digest = blake2b(token, digest_size=8).hexdigest().encode()
@@ -135,7 +130,6 @@ class RejectKeeper:
 
 
 def parse_rejects(options: SourceOptions) -> Rejects:
-    """Return what the options want done about rejects."""
     where = options.text("rejects")
     usual = "count" if where else "fail"
     is_counted = options.choice("onReject", ("fail", "count"), usual) == "count"

@@ -1,11 +1,10 @@
-"""Rows of a data frame become requests: a transaction for each row, or for each group of rows that
-stand together, with its mutations, its assertions and its `once` token.
+"""Rows of a data frame become requests: mutations, assertions and a `once` token.
 
-By its token a task that runs again changes nothing. With the option `onceBy` it is made of the
-table, of the job where it has a name, and of columns: it names what happens, and no other row may
-have it. Without, it is made of the name of the write, of the partition, and of all that the row is;
-of rows of a partition that are equal each has a number. So it does not matter in which order a
-partition comes when its task runs again; only which rows are in it.
+Each row is a transaction, or each group of adjacent rows. Because of the token, a task that runs
+again changes nothing. With `onceBy` the token consists of the table, the name of the job if it has
+one, and the values of columns; no other row may have the same. Without `onceBy` it consists of the
+name of the write, the partition and the whole content of the row; equal rows of a partition are
+numbered. So a task that runs again may get its rows in another order, but must get the same rows.
 """
 
 from __future__ import annotations
@@ -44,17 +43,16 @@ REQUESTS = (
     "jobId",
     "onceRetentionMs",
 )
-"""The options that say what is written, and under which tokens."""
 
 MAX_ROWS_NAMED = 3
 MAX_ROW_TEXT = 1_000
-"""Rows of a group, and characters of them, in the message of an error."""
+"""The most rows of a group, and characters of them, in an error message."""
 
 DIGEST_BYTES = 16
 MAX_JOB_NAME = MAX_TOKEN - 100
-"""Bytes of the name of a job: a partition, a digest and a number follow it."""
+"""The most bytes in the name of a job: a partition, a digest and a number follow it."""
 READABLE_BYTES = 100
-"""Bytes that people see of a token that would be too long."""
+"""The readable bytes of a token that is shortened by a digest."""
 
 
 # ----------------------------------------------------------------------------------------- tokens
@@ -62,21 +60,20 @@ READABLE_BYTES = 100
 
 @dataclass(frozen=True)
 class Naming:
-    """Columns whose values together name something, as text that no other values make."""
+    """Columns whose values together name something, as a text that is unique to those values."""
 
     names: tuple[str, ...]
     codecs: tuple[Codec, ...]
 
     @classmethod
     def parse(cls, option: str, names: Sequence[str], schema: StructType) -> Naming:
-        """Return the naming by these columns, or raise InvalidRequestError."""
         for name in names:
             if name not in schema.names:
                 raise InvalidRequestError("an option names no column", option=option, column=name)
         return cls(tuple(names), tuple(_choose_codec(name, schema) for name in names))
 
     def list_values(self, batch: pa.RecordBatch) -> list[bytes]:
-        """Return the name of each row of a batch; InvalidRequestError where a value is null."""
+        """Return the name of each row of a batch, or raise InvalidRequestError for a null value."""
         columns = []
         for name, codec in zip(self.names, self.codecs, strict=True):
             values = codec.encode_array(batch.column(batch.schema.get_field_index(name)))
@@ -87,11 +84,10 @@ class Naming:
 
 
 class RowTokens:
-    """The tokens of one task, made of what each row is: rows that are equal are told apart.
+    """The tokens of one task, made of the content of each row; equal rows get different tokens.
 
-    target: what is made of a row that has these parts, such as where it is written: one job may do
-    several things with one data frame. It keeps 8 bytes of each row's digest, which take about
-    70 as Python has them.
+    target: what is written of a row, such as its cells: one job may write one data frame in several
+    ways. Each row costs 8 bytes of digest, about 70 as a Python object.
     """
 
     def __init__(self, prefix: bytes, target: Collection[Any]) -> None:
@@ -101,7 +97,6 @@ class RowTokens:
         self._repeated: Counter[int] = Counter()
 
     def make_token(self, parts: Collection[Any]) -> bytes:
-        """Return the token of a row that is made of these parts."""
         digest = self._target.copy()
         digest.update(repr(parts).encode())
         short = int.from_bytes(digest.digest()[:8])
@@ -114,16 +109,15 @@ class RowTokens:
 
 
 def name_job(job: bytes, table: bytes) -> bytes:
-    """Return the name of all that a job writes to a table, or, where the job has none, of all that
-    anybody does. No other job or table has it: only that of a job has a slash in front."""
+    """Return the name of all that a job writes to a table; without a job, of all that is written to
+    the table. Names are unique, since only those of jobs begin with a slash."""
     table = _escape_slashes(table)
     return b"/%s/%s" % (_escape_slashes(job), table) if job else table
 
 
 def make_token(*names: bytes) -> bytes:
-    """Return the token of names of which each is within the one before it, however long they are:
-    that of a job, then that which the values of columns make. A long one has a digest instead,
-    behind two slashes, with which no other token begins."""
+    """Return the token for nested names, such as a job and the values of its columns. A long token
+    is replaced by a digest behind two slashes; no other token begins with two."""
     token = b"/".join(names)
     if len(token) <= MAX_TOKEN:
         return token
@@ -132,14 +126,13 @@ def make_token(*names: bytes) -> bytes:
 
 
 def _choose_codec(name: str, schema: StructType) -> Codec:
-    """Numbers as text: tokens are read by people."""
+    """Return the default codec, but text for numbers: people read tokens."""
     kind = schema[name].dataType
     codec = "text" if isinstance(kind, NumericType) else name_codec(kind, name)
     return make_codec(codec, kind, name)
 
 
 def _escape_slashes(name: bytes) -> bytes:
-    """Return a name in which no slash is taken for its end."""
     return name.replace(b"\\", rb"\\").replace(b"/", rb"\/")
 
 
@@ -148,32 +141,28 @@ def _escape_slashes(name: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class SourceRow:
-    """Where a row is in the data that a task was given, and its row key in the store."""
+    """The place of a row in a task's data, and its row key in the store."""
 
     row: bytes
     batch: pa.RecordBatch
     place: int
 
     def document(self) -> dict[str, Any]:
-        """Return the row for a JSON document; bytes are text as everywhere in this library."""
         columns = zip(self.batch.schema.names, self.batch.columns, strict=True)
         return {name: _describe_value(values[self.place]) for name, values in columns}
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRows:
-    """The rows that a request is for."""
-
     rows: tuple[SourceRow, ...]
 
     def text(self) -> str:
-        """Return the rows as JSON, on one line."""
         documents = [row.document() for row in self.rows]
         content = documents[0] if len(documents) == 1 else documents
         return json.dumps(content, ensure_ascii=False, default=str)
 
     def __repr__(self) -> str:
-        """Return what an error says of the rows: how they begin, where they are long."""
+        """Return the rows for an error message; long ones are cut."""
         text = SourceRows(self.rows[:MAX_ROWS_NAMED]).text()
         left = len(self.rows) - MAX_ROWS_NAMED
         cut = text if len(text) <= MAX_ROW_TEXT else f"{text[:MAX_ROW_TEXT]}..."
@@ -182,8 +171,8 @@ class SourceRows:
 
 @dataclass(frozen=True, slots=True)
 class EncodedRow:
-    """A row, encoded. name: of its token, from columns; group: the name of its group; content: all
-    that it is made of."""
+    """An encoded row. name: for its token, from columns; group: the name of its group; content: all
+    values that it consists of."""
 
     source: SourceRow
     mutations: tuple[Mutation | Delete, ...]
@@ -195,7 +184,7 @@ class EncodedRow:
 
 @dataclass(frozen=True)
 class RequestBuilder:
-    """Makes requests of rows; it goes to the tasks. prefix: of tokens that columns name."""
+    """Build requests from rows; sent to the tasks. prefix: of tokens that columns name."""
 
     mapping: TableMapping
     conditions: Conditions
@@ -209,7 +198,7 @@ class RequestBuilder:
     def build_requests(
         self, batches: Iterable[pa.RecordBatch], name: bytes
     ) -> Iterator[tuple[SourceRows, Request]]:
-        """Yield the requests of a task's rows. name: of the write and the partition, for tokens."""
+        """Yield the requests of a task. name: of the write and the partition, for tokens."""
         tokens = RowTokens(name, self._list_targets())
         rows = (row for batch in batches for row in self._encode_rows(batch))
         if self.group_by is None:
@@ -230,14 +219,14 @@ class RequestBuilder:
             yield self._build_request(some, tokens)
 
     def sample_request(self) -> Request:
-        """Return a request such as the rows' will be, to check tables and families with."""
+        """Return a request like those of the rows, to check tables and families."""
         keys = [self.mapping.key_of(b"-", column) for column in self.mapping.columns]
         return Request(
             tuple(Delete(key) if self.deletes_nulls else Mutation(key, b"-") for key in keys)
         )
 
     def _list_targets(self) -> Collection[Any]:
-        """Return what says, beside what is in a row, what is written of it and on what terms."""
+        """Return what defines a row's write beside its content: table, cells and conditions."""
         cells = [(column.family, column.qualifier) for column in self.mapping.columns]
         terms = self.conditions
         conditions = (terms.absent, terms.versions, terms.documents)
@@ -270,7 +259,6 @@ class RequestBuilder:
         return tokens.make_token(sorted(repr(row.content) for row in rows))
 
     def _encode_rows(self, batch: pa.RecordBatch) -> Iterator[EncodedRow]:
-        """Yield the rows of a record batch. The first bad one is named."""
         try:
             yield from self._encode_batch(batch)
         except InvalidRequestError as error:
@@ -324,8 +312,8 @@ class RequestBuilder:
 def parse_requests(
     options: SourceOptions, schema: StructType, retention_ms: int | None = None
 ) -> RequestBuilder:
-    """Return how the options want rows to be written; InvalidRequestError where they do not fit
-    each other or the schema. retention_ms: of tokens that no column names, where none is given."""
+    """Return the builder that the options define. Raise InvalidRequestError if they do not fit each
+    other or the schema. retention_ms: the default for tokens that no column names."""
     once_by, group_by = options.names("onceBy"), options.names("groupBy")
     is_once = options.flag("once", True)
     _check_once(options, is_once, once_by, group_by)
@@ -348,8 +336,8 @@ def parse_requests(
 def _parse_mapping(
     options: SourceOptions, schema: StructType, sources: list[str], naming: list[str]
 ) -> TableMapping:
-    """Return the mapping of a write. Columns that have timestamps or assertions are no cells, nor
-    are those that name something, unless the mapping names them too."""
+    """Return the mapping of a write. Columns of timestamps or assertions are not cells; naming
+    columns are cells only if the mapping names them."""
     definition = read_definition(options, schema)
     row = {column.name for column in definition.row}
     mapped = row | {column.name for column in definition.columns}
@@ -379,7 +367,7 @@ def _check_once(
 def _describe_value(value: pa.Scalar) -> Any:
     try:
         found = value.as_py()
-    except (OverflowError, ValueError):  # Python has no such date or time, and Arrow has
+    except (OverflowError, ValueError):  # a date or time that Arrow has and Python lacks
         if pa.types.is_nested(value.type):
             return list_plain_values(pa.array([value], value.type))[0]
         return str(value.cast(pa.string()))

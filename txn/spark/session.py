@@ -1,6 +1,6 @@
-"""A Spark session in local mode on a Java that fits, and its end without leftovers.
+"""A local Spark session on a suitable Java, which ends without leftovers.
 
-Everything that Spark writes goes into the folder it is given; it listens on 127.0.0.1 only.
+Spark writes only into the given folder, and listens only on 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from txn.host.java import find_java_home
 
 JVM_ENDS_WITHIN_S = 30
 MAX_SOCKET_FOLDER = 60
-"""Bytes of the path of a folder with Unix sockets: the kernel takes 107 with their long names."""
+"""The most bytes in a socket folder's path: the kernel allows 107, and socket names are long."""
 
 
 @contextmanager
@@ -34,9 +34,9 @@ def local_session(
 ) -> Iterator[SparkSession]:
     """Run a session in this process; afterwards its JVM and its Python workers have ended.
 
-    cores: how many tasks run at once. failures: how often a task may fail before its job does.
-    master: where its tasks run; None: in its JVM. With another one, such as
-    `local-cluster[2,1,1024]`, cores says nothing but how many partitions a shuffle has.
+    cores: the number of tasks that run at once. failures: how often a task may fail before its job
+    does. master: where tasks run; None: in the JVM of the session. With another master, such as
+    `local-cluster[2,1,1024]`, cores only sets the number of partitions of a shuffle.
     config: more of Spark's settings. Raises JavaNotFoundError.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ def local_session(
     try:
         yield spark
     except Exception as error:
-        error.add_note(_reason(error))  # it asks the JVM for its text, which is about to end
+        error.add_note(_reason(error))  # gets the text from the JVM, which is about to end
         raise
     finally:
         spark.stop()
@@ -71,10 +71,10 @@ def local_session(
 
 
 def choose_sockets(folder: Path, master: str | None) -> dict[str, str]:
-    """Return what lets Spark speak with its Python workers through Unix sockets in the folder.
+    """Return the settings for Unix sockets in the folder between Spark and its Python workers.
 
-    Through TCP a worker that has run a dozen tasks waits 40 ms in each further one: Spark's last
-    small write to it waits for the acknowledgement that the worker's kernel delays.
+    With TCP, a worker that has run a dozen tasks waits 40 ms in each further one: Spark's last
+    small write waits for an acknowledgement that the worker's kernel delays.
     """
     is_here = master is None or master.startswith("local")
     if not is_here or len(os.fsencode(folder)) > MAX_SOCKET_FOLDER:
@@ -90,7 +90,7 @@ def _reason(error: Exception) -> str:
 
 
 def _end_jvm() -> None:
-    """Spark keeps its JVM for the next session of the process; ours is to leave nothing running."""
+    """End the JVM, which Spark would keep for the next session of the process."""
     gateway = SparkContext._gateway
     process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
     if gateway is None or process is None or process.stdin is None:

@@ -1,7 +1,7 @@
-"""`spark.read.format("txn")` and its like: which part of the package does what was asked for.
+"""`spark.read.format("txn")` and its like: choose the module for each request.
 
-Spark pickles the data source into processes of its own, for planning, for tasks, for commits. So it
-holds its options and nothing else, and each part is imported where it is needed.
+Spark pickles the data source into separate processes for planning, tasks and commits. So the source
+holds only its options, and imports each module where it is needed.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ VIEWS = {
     "locks": "txn.spark.views:LocksReader",
     "findings": "recovery.spark:FindingsReader",
 }
-"""What `option("view", ..)` shows beside the rows of tables: readers by their import paths, as
-recovery has one of them. Each is made of the options and the schema that is wanted; `known` are all
-its columns, of which the schema may have fewer."""
+"""The readers of `option("view", ..)`, by import path; one is in recovery. Each is made of the
+options and the wanted schema, which may have fewer columns than the reader's `known`."""
 
 
 class TxnDataSource(DataSource):
@@ -40,12 +39,10 @@ class TxnDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name for `format`."""
         return "txn"
 
     @property
     def given(self) -> SourceOptions:
-        """The options, for typed access."""
         return SourceOptions(self.options)
 
     @property
@@ -53,7 +50,6 @@ class TxnDataSource(DataSource):
         return self.given.choice("view", (ROWS, CHANGES, *VIEWS), ROWS)
 
     def schema(self) -> StructType:
-        """Return the columns where no schema is given."""
         view = self._view
         if view in VIEWS:
             known: StructType = _import_reader(VIEWS[view]).known
@@ -67,7 +63,6 @@ class TxnDataSource(DataSource):
         return infer_schema(self.given)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a table's rows, or of a view."""
         view = self._view
         if view == CHANGES:
             raise InvalidRequestError("changes are a stream: use readStream", view=view)
@@ -79,7 +74,6 @@ class TxnDataSource(DataSource):
         return make_reader(self.given, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the reader of the change feed."""
         try:
             from txn.spark.changes import ChangeReader  # noqa: PLC0415
         except ImportError as error:
@@ -91,7 +85,6 @@ class TxnDataSource(DataSource):
         return ChangeReader(self.given, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return the writer of a data frame, whose rows are transactions, or which is one."""
         if self.given.flag("atomic"):
             from txn.spark.atomic import make_atomic_writer  # noqa: PLC0415
 
@@ -101,7 +94,6 @@ class TxnDataSource(DataSource):
         return make_writer(self.given, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Return the writer of a micro batch."""
         from txn.spark.writer import make_stream_writer  # noqa: PLC0415
 
         return make_stream_writer(self.given, schema, overwrite)
@@ -113,7 +105,7 @@ def _import_reader(path: str) -> Any:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("txn")` known to a session, once or again. Spark refuses a name that the active
-    session knows and this one does not; in a thread of its own no session is active."""
+    """Make `format("txn")` known to a session; repeated calls are allowed. Spark refuses a name
+    that only the active session knows, so this uses a new thread, which has no active session."""
     with ThreadPoolExecutor(1) as alone:
         alone.submit(spark.dataSource.register, TxnDataSource).result()

@@ -1,6 +1,6 @@
-"""`option("view", "transactions")` and `"locks"`: what is under way in a store, as data frames.
+"""`option("view", "transactions")` and `"locks"`: unfinished transactions and held locks.
 
-Both only look. Times are the server's, but for `created`, which is by the clock of the owner.
+Both only read. Times are the server's, except `created`, which is by the owner's clock.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ LOCKS_SCHEMA = parse_schema(
 
 
 class ViewReader(DataSourceReader):
-    """Reads ranges of rows of some tables, and makes records of them. known: all its columns."""
+    """Read ranges of rows of some tables as records. known: all columns of the view."""
 
     known: ClassVar[StructType]
     options: ClassVar[tuple[str, ...]] = (*BOUNDS, PARTITIONS)
@@ -90,7 +90,6 @@ class ViewReader(DataSourceReader):
         return parts or [InputPartition((b"", ()))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield a part's records, some at a time."""
         table, ranges = partition.value
         context, schema = open_worker(self._access).engine.context, arrow_schema(self._schema)
         rows = _list_rows(context, table, ranges)
@@ -100,26 +99,23 @@ class ViewReader(DataSourceReader):
                 yield pa.RecordBatch.from_pylist(records, schema=schema)
 
     def list_tables(self) -> list[bytes]:
-        """Return the tables whose rows are read."""
         raise NotImplementedError
 
     def describe_rows(self, context: Context, rows: Sequence[Row]) -> list[dict[str, Any]]:
-        """Return the records that rows, as they are stored, make."""
         raise NotImplementedError
 
 
 class TransactionsReader(ViewReader):
-    """A record for each row of the transaction table that is a transaction's, or a part of one."""
+    """A record for each parent or child record in the transaction table."""
 
     known = TRANSACTIONS_SCHEMA
 
     def list_tables(self) -> list[bytes]:
-        """Return the transaction table."""
         transactions = self._access.transactions
         return [transactions.encode() if isinstance(transactions, str) else transactions]
 
     def describe_rows(self, context: Context, rows: Sequence[Row]) -> list[dict[str, Any]]:
-        """Describe each row. A child that has not followed its parent has the parent's state."""
+        """Describe each row. A child that lags behind its parent has the parent's state."""
         now_ms = context.clock.wall_ms()
         found = [(row, decode_row(row)) for row in rows if is_row_key(row.row)]
         wholes = {whole for _, each in found if each.follows and (whole := parent_of(each.row_key))}
@@ -130,13 +126,12 @@ class TransactionsReader(ViewReader):
 
 
 class LocksReader(ViewReader):
-    """A record for each lock that is held in some tables, read wholly, at the time it was read."""
+    """A record for each lock held in some tables, read whole, at the time it was read."""
 
     known = LOCKS_SCHEMA
     options = (*ViewReader.options, "table")
 
     def list_tables(self) -> list[bytes]:
-        """Return the tables that the option names, with commas between them."""
         self._options.require("table")
         return [name.encode() for name in self._options.names("table")]
 
@@ -177,7 +172,7 @@ def _follow(row: TransactionRow, wholes: Mapping[bytes, TransactionRow]) -> Tran
 def _find_released(
     context: Context, held: Mapping[Key, Cell], holders: Mapping[bytes, TransactionRow]
 ) -> set[Key]:
-    """Return the locks of holders that have ended meanwhile, and gave these back."""
+    """Return the locks whose holders have ended and released them since the scan."""
     doubtful = [key for key, cell in held.items() if holders[holder_of(key, cell)].is_over]
     if not doubtful:
         return set()

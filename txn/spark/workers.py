@@ -1,5 +1,5 @@
-"""A Python worker has one engine for each store. It is opened after Spark has forked the worker and
-kept for all its tasks, with the events that it has counted so far."""
+"""The engine of a Python worker: one per store, opened after Spark has forked the worker and kept
+for all its tasks, with the events that it has counted."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from txn.request import TRANSACTIONS
 T = TypeVar("T")
 
 YOUNG_OBJECTS = 10_000
-"""New objects of a worker between two runs of the garbage collector."""
+"""The number of new objects between two garbage collections of a worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where a task finds its store, and how it works there: as `txn.connect` takes them. Spark
-    makes no store and no transaction table: a name that is mistyped is an error."""
+    """How a task opens its store, as in `txn.connect`. Nothing is created: a wrong name is an
+    error."""
 
     uri: str
     table: str | bytes | None = None
@@ -48,14 +48,14 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """The engine of this process, and the events that its watch has counted so far."""
+    """The engine of this process, and the events that its listener has counted."""
 
     engine: Engine
     events: Counter[str]
 
 
 class EventCounter:
-    """A listener that counts conflicts and help, and lets nothing else be measured."""
+    """A listener that counts conflicts and help; it asks for no measurements of calls."""
 
     wants_calls = False
 
@@ -72,8 +72,8 @@ class EventCounter:
 
 @cache
 def open_worker(access: Access) -> Worker:
-    """Return the engine of this process for a store, which all its tasks share. The engine of a
-    server reports no events: they are the server's."""
+    """Return this process's engine for a store, which all tasks share. Events of a server's engine
+    happen in the server and are not counted."""
     _calm_collector()
     count = EventCounter()
     is_server = access.uri.startswith("txn:")
@@ -83,7 +83,7 @@ def open_worker(access: Access) -> Worker:
 def divide_batches(
     items: Iterable[T], weigh: Callable[[T], int], *, size: int, max_bytes: int
 ) -> Iterator[list[T]]:
-    """Yield so many items together, or fewer where they are large: a worker has little memory."""
+    """Yield lists of `size` items, or fewer if they are large: a worker has little memory."""
     batch: list[T] = []
     weight = 0
     for item in items:
@@ -97,15 +97,14 @@ def divide_batches(
 
 
 def find_partition() -> int:
-    """Return the number of the partition that this task has."""
     context = TaskContext.get()
     assert context is not None
     return context.partitionId()
 
 
 def _calm_collector() -> None:
-    """Collect garbage less often in a worker of Spark, and never among the objects that exist
-    already: the many small objects of a batch made it take a sixth of a commit's time."""
+    """Collect garbage less often in a Spark worker, and never among existing objects. For a batch
+    of many small objects, collection took a sixth of a commit's time."""
     if TaskContext.get() is None:
         return
     gc.collect()

@@ -1,13 +1,12 @@
-"""`df.write.format("txn")` and `writeStream.format("txn")`: each row of a data frame a transaction,
-or each group of rows.
+"""`df.write.format("txn")` and `writeStream.format("txn")`: a transaction per row, or row group.
 
-Spark makes the writer once for a job, where it is planned, and pickles it to all attempts of all
-its tasks, and to the commit at the end. So it carries the name of the job: rows have tokens under
-that name, and whatever runs again, beside itself or after it was lost, commits nothing twice.
+Spark makes the writer once per job, while planning, and pickles it to all attempts of all tasks and
+to the final commit. It carries the name of the job, with which tokens begin. So a task that runs
+again, or twice at once, commits nothing twice.
 
-The tokens of a stream are under the query's id and the micro batch's number, which tasks find in
-the properties of their job. The id is kept in the checkpoint, and a batch that is run again has its
-number again; so what an earlier run had committed of it is found to be there.
+The tokens of a stream begin with the query's id and the number of the micro batch, which tasks read
+from their job's properties. The checkpoint keeps the id, and a batch that runs again keeps its
+number. So the batch finds what its earlier run committed.
 """
 
 from __future__ import annotations
@@ -37,22 +36,19 @@ from txn.spark.workers import Access, find_partition, open_worker
 from txn.tracing import W3C, Headers
 
 WRITING = (*REQUESTS, *REJECTS, "counts", "metrics", "batchSize", "ack", *W3C)
-"""The options of a write."""
 
 STREAMING = ("checkpointLocation", "queryName", "path")
-"""Options that are Spark's own, and come with those of a stream."""
+"""Spark's own options, which it passes along with those of a stream."""
 
 BATCH = 500
 RETENTION_MS = 7 * 24 * 3_600_000
-"""For so long the tokens of a job are kept that has no name but the one of this run: no task of it
-runs again a week after it committed something."""
+"""The retention of tokens of an unnamed job: none of its tasks runs again a week after a commit."""
 
 
 @dataclass(frozen=True)
 class WritePlan:
-    """All that the tasks of a write have to know. counts: an accumulator of the driver. metrics: a
-    file for a line of JSON, when all tasks have ended. trace: the headers of the span that is the
-    parent of its transactions'."""
+    """What the tasks of a write need. counts: an accumulator of the driver. metrics: a file that
+    gets a line of JSON at the end. trace: the headers of the transactions' parent span."""
 
     access: Access
     builder: RequestBuilder
@@ -72,8 +68,8 @@ class WritePlan:
         more: Sequence[str] = (),
         retention_ms: int | None = None,
     ) -> WritePlan:
-        """Return the plan that the options make; InvalidRequestError where something does not fit.
-        more: options that others read. retention_ms: of tokens of this run alone."""
+        """Return the plan that the options define, or raise InvalidRequestError for a bad one.
+        more: options that others read. retention_ms: of the tokens of this run alone."""
         options.check({*WRITING, *more})
         counts, metrics = options.text("counts"), options.text("metrics")
         if counts is not None and not counts.isdecimal():
@@ -92,16 +88,16 @@ class WritePlan:
         )
 
     def check_store(self) -> None:
-        """Raise InvalidRequestError where the store lacks a table or family, or where transactions
-        may not use one; StoreError where it cannot be reached."""
+        """Raise InvalidRequestError if a table or family is absent or closed to transactions, and
+        StoreError if the store does not answer."""
         with self.access.open_engine() as engine:
             engine.check_request(self.builder.sample_request())
             if self.rejects.table is not None:
                 engine.check_request(self.rejects.sample_request())
 
     def write_rows(self, batches: Iterable[pa.RecordBatch], name: str, job: str) -> TaskReport:
-        """Commit the rows of a task. name: of the write, under which its tokens are; job: the name
-        of this run of it. When it returns, all is complete."""
+        """Commit the rows of a task. name: the prefix of tokens; job: the name of this run of the
+        write. When it returns, all commits are complete."""
         partition, worker = find_partition(), open_worker(self.access)
         requests = self.builder.build_requests(batches, f"{name}/{partition}".encode())
         keeper = self.rejects.open(worker.engine, job, partition)
@@ -113,7 +109,7 @@ class WritePlan:
         return TaskReport(job, summary, keeper.file)
 
     def end_job(self, job: str, reports: Sequence[TaskReport]) -> None:
-        """Name the files of rejects, and write the metrics; called where the driver is."""
+        """Rename the files of rejects, and write the metrics; called where the driver is."""
         self.rejects.name_files(job, [report.rejects for report in reports])
         if self.metrics is not None:
             total = sum((report.summary for report in reports), Summary())
@@ -125,8 +121,6 @@ class WritePlan:
 
 @dataclass(frozen=True)
 class TaskReport(WriterCommitMessage):
-    """What a task reports: the run of its write, what it counted, and its file of rejects."""
-
     job: str
     summary: Summary
     rejects: str | None
@@ -134,33 +128,29 @@ class TaskReport(WriterCommitMessage):
 
 @dataclass
 class TxnWriter(DataSourceArrowWriter):
-    """The writer of a job. name: what its tokens are under."""
+    """The writer of a job. name: the prefix of its tokens."""
 
     plan: WritePlan
     name: str
     job: str
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Commit the rows of a task."""
         return self.plan.write_rows(iterator, self.name, self.job)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """End the job: everything is committed already."""
         self.plan.end_job(self.job, _list_reports(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """End a job that failed. What its tasks committed stays."""
         self.plan.rejects.drop_files(self.job)
 
 
 @dataclass
 class TxnStreamWriter(DataSourceStreamArrowWriter):
-    """The writer of a micro batch; for the end of the batch Spark makes another one."""
+    """The writer of a micro batch. Spark makes another one to end the batch."""
 
     plan: WritePlan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Commit the rows of a task."""
         query, batch = (
             _read_property("sql.streaming.queryId"),
             _read_property("streaming.sql.batchId"),
@@ -168,20 +158,19 @@ class TxnStreamWriter(DataSourceStreamArrowWriter):
         return self.plan.write_rows(iterator, f"{query}/{batch}", f"{query}-{batch}")
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """End a batch: everything is committed already. It may end twice, if the driver dies."""
+        """End a batch, which may happen twice if the driver dies."""
         reports = _list_reports(messages)
         for job in {report.job for report in reports}:
             self.plan.end_job(job, reports)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """End a batch that failed; it will be run again."""
         for job in {report.job for report in _list_reports(messages)}:
             self.plan.rejects.drop_files(job)
 
 
 def make_writer(options: SourceOptions, schema: StructType, overwrite: bool) -> TxnWriter:
-    """Return the writer of a job that is being planned. Raise InvalidRequestError for options that
-    do not fit the schema or the store, before any task runs."""
+    """Return the writer of a job. Raise InvalidRequestError, before any task runs, for options that
+    do not fit the schema or the store."""
     refuse_overwrite(overwrite)
     name = options.text("jobId")
     retention_ms = None if name else RETENTION_MS
@@ -194,7 +183,7 @@ def make_writer(options: SourceOptions, schema: StructType, overwrite: bool) -> 
 def make_stream_writer(
     options: SourceOptions, schema: StructType, overwrite: bool
 ) -> TxnStreamWriter:
-    """Return the writer of a micro batch. Raise InvalidRequestError for options that do not fit."""
+    """Return the writer of a micro batch; raise InvalidRequestError for options that do not fit."""
     refuse_overwrite(overwrite, "use the output mode append, or foreachBatch")
     if options.text("jobId") is not None and not options.text("onceBy"):
         raise InvalidRequestError(
@@ -204,7 +193,6 @@ def make_stream_writer(
 
 
 def _list_reports(messages: list[WriterCommitMessage | None]) -> list[TaskReport]:
-    """Return the reports of the attempts that count."""
     return [message for message in messages if isinstance(message, TaskReport)]
 
 

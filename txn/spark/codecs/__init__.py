@@ -1,8 +1,8 @@
-"""How the value of a column is the bytes of a cell, and how bytes are the value again.
+"""Codecs: conversions between the value of a column and the bytes of a cell.
 
-A codec is made for one type of Spark. Numbers are as HBase's `Bytes.toBytes` writes them, so that
-Java reads them, and as the Spark connectors of HBase expect them. An absent cell is None, and never
-reaches a codec. Whole columns go by Arrow arrays.
+A codec is made for one Spark type. Numbers have the bytes of HBase's `Bytes.toBytes`, which Java
+and the Spark connectors of HBase expect. An absent cell is None and never reaches a codec. Whole
+columns are converted as Arrow arrays.
 """
 
 from __future__ import annotations
@@ -62,17 +62,17 @@ CODECS: dict[str, type[Codec]] = {
         JsonCodec,
     )
 }
-"""By their names in options."""
+"""The codecs by their names in options."""
 
 DEFAULT_CODECS: dict[type[DataType], str] = {
     kind: codec.name for codec in CODECS.values() for kind in codec.accepts[: codec.defaults]
 }
-"""What a column of each type has where no codec is named."""
+"""The name of the default codec for columns of each type."""
 
 
 def name_codec(kind: DataType, column: str) -> str:
-    """Return the codec that a column of this type has where none is named: of numbers the bytes
-    that HBase's own connector and SHC write, of dates and times text, of what is nested JSON."""
+    """Return the default codec of a type. Numbers have the bytes that HBase's own connector and SHC
+    write; dates and times are text; nested values are JSON."""
     for each, name in DEFAULT_CODECS.items():
         if isinstance(kind, each):
             return name
@@ -82,7 +82,7 @@ def name_codec(kind: DataType, column: str) -> str:
 
 
 def make_codec(name: str, kind: DataType, column: str) -> Codec:
-    """Return the codec of that name, or at that import path, for a column of this type."""
+    """Return the codec with this name or import path, for a column of this type."""
     if ":" in name:
         return ImportedCodec(name, kind)
     found = CODECS.get(name)
@@ -96,13 +96,13 @@ def make_codec(name: str, kind: DataType, column: str) -> Codec:
 
 
 def type_of_codec(name: str) -> DataType | None:
-    """Return the type that a codec's name implies, or None if it is for several types."""
+    """Return the type that a codec's name implies, or None if the codec accepts several types."""
     found = CODECS.get(name)
     return None if found is None or not found.has_one_type else found.accepts[0]()
 
 
 class ImportedCodec(Codec):
-    """An object of the user's, by its import path: `encode(value) -> bytes`, `decode(bytes)`."""
+    """A user's codec by its import path, with `encode(value) -> bytes` and `decode(bytes)`."""
 
     def __init__(self, path: str, kind: DataType) -> None:
         super().__init__(kind)

@@ -37,9 +37,9 @@ _ESCAPE = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
 
 
 class JsonCodec(Codec):
-    """JSON as Spark's `to_json` has it: fields without a value are left out, bytes are base64,
-    numbers are as Java writes them. But a decimal is text, since others read a number as a double;
-    and dates and times are as the codec `iso` has them, where `to_json` drops microseconds."""
+    """JSON as Spark's `to_json` writes it, without null fields, with bytes as base64 and numbers as
+    in Java. But decimals are text, since others read numbers as doubles; and dates and times are as
+    in the codec `iso`, because `to_json` drops microseconds."""
 
     name = "json"
     defaults, has_one_type = 3, False
@@ -57,7 +57,6 @@ class JsonCodec(Codec):
 
 
 def _check_kind(kind: DataType) -> None:
-    """Raise InvalidRequestError for a type that has no JSON."""
     match kind:
         case StructType():
             for field in kind.fields:
@@ -94,9 +93,8 @@ def _write_object(fields: Iterable[tuple[str, DataType, Any]]) -> str:
 
 
 def _write_float(kind: DataType, value: float) -> str:
-    """Return a number as Java writes it since version 19: the fewest digits that tell it from
-    others of its width, at least two, with an exponent below a thousandth and from ten millions
-    on."""
+    """Return a number as Java 19 and later write it. It has the fewest digits, at least two, that
+    distinguish it from others of its width. Below 1e-3 and from 1e7 on it has an exponent."""
     if not math.isfinite(value):
         return '"NaN"' if math.isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
     width = "<f" if isinstance(kind, FloatType) else "<d"
@@ -113,12 +111,12 @@ def _write_float(kind: DataType, value: float) -> str:
 def _pack(width: str, value: float) -> bytes:
     try:
         return struct.pack(width, value)
-    except OverflowError:  # it was rounded up, to more than there is
+    except OverflowError:  # rounded up beyond the greatest value
         return b""
 
 
 def _quote(text: str) -> str:
-    """Return a text in quotes, with escapes in capitals, as Jackson writes them."""
+    """Return a quoted text; escapes have capital hex digits, as in Jackson."""
     quoted = encode_basestring(text)
     return _ESCAPE.sub(lambda found: found[0][:2] + found[0][2:].upper(), quoted)
 
@@ -172,7 +170,6 @@ _SINGLE: tuple[tuple[tuple[type[DataType], ...], Write, Read], ...] = (
         lambda kind, plain: parse_iso(kind, str(plain)),
     ),
 )
-"""How values of single types are written, and made of what JSON has."""
 
 
 def _find_single(kind: DataType) -> tuple[Write, Read]:

@@ -1,8 +1,8 @@
 """Instants and times without a zone as microseconds since 1970, dates as days, all as ISO 8601.
 
-Spark has more years than Python: the last second of 9999 in New York is in the year 10000 of UTC.
-So values go as whole numbers from Arrow to text and back. A year that has not four digits has a
-sign, as ISO 8601 and Java's `Instant` write it.
+Spark's years exceed Python's: the last second of 9999 in New York is in the year 10000 of UTC. So
+whole numbers from Arrow become text and back without Python dates. A year that does not have four
+digits has a sign, as in ISO 8601 and Java's `Instant`.
 """
 
 from __future__ import annotations
@@ -17,20 +17,19 @@ from pyspark.sql.types import DataType, DateType, TimestampNTZType, TimestampTyp
 _EPOCH = datetime(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
 _DAY = timedelta(days=1) // _MICROSECOND
-_CYCLE_YEARS, _CYCLE = 400, timedelta(days=146_097) // _MICROSECOND  # then dates come again
+_CYCLE_YEARS, _CYCLE = 400, timedelta(days=146_097) // _MICROSECOND  # the calendar repeats
 _LEAST, _MOST = ((each - _EPOCH) // _MICROSECOND for each in (datetime.min, datetime.max))
 _BEYOND = re.compile(r"([+-][0-9]{4,6}|0000)(-.*)", re.DOTALL)
 
 
 def list_plain_values(values: pa.Array) -> list[Any]:
-    """Return the values of a column, also of a nested one: instants, and times without a zone, as
-    microseconds, and dates as days."""
+    """Return the values of a column, which may be nested, with instants and times without a zone as
+    microseconds and dates as days."""
     found: list[Any] = values.cast(_count_times(values.type)).to_pylist()
     return found
 
 
 def _count_times(kind: pa.DataType) -> pa.DataType:
-    """Return a type with whole numbers in place of instants, times and dates."""
     if pa.types.is_timestamp(kind):
         return pa.int64()
     if pa.types.is_date32(kind):
@@ -46,8 +45,8 @@ def _count_times(kind: pa.DataType) -> pa.DataType:
 
 
 def count_micros(value: datetime | int, has_zone: bool) -> int:
-    """Return the microseconds of an instant, or of a time without a zone. A naive instant is local,
-    as it is everywhere in PySpark."""
+    """Return the microseconds of an instant (local if naive, as in PySpark) or a time without a
+    zone."""
     if isinstance(value, int):
         return value
     if not has_zone:
@@ -58,7 +57,7 @@ def count_micros(value: datetime | int, has_zone: bool) -> int:
 
 
 def format_iso(kind: DataType, value: Any) -> str:
-    """Return a date or a time of this type, or its whole number, as ISO 8601; instants in UTC."""
+    """Return a date or time of this type, or its whole number, as ISO 8601; instants in UTC."""
     if isinstance(kind, DateType):
         days = value if isinstance(value, int) else (value - _EPOCH.date()).days
         return _format_micros(days * _DAY).partition("T")[0]
@@ -67,7 +66,7 @@ def format_iso(kind: DataType, value: Any) -> str:
 
 
 def parse_iso(kind: DataType, text: str) -> int:
-    """Return the days or microseconds of an ISO 8601 text, which is UTC without an offset."""
+    """Return the days or microseconds of an ISO 8601 text; without an offset it is in UTC."""
     cycles = 0
     if beyond := _BEYOND.fullmatch(text):
         cycles, year = divmod(int(beyond[1]) - 1, _CYCLE_YEARS)

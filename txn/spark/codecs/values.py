@@ -1,4 +1,4 @@
-"""What a codec is; codecs of text, bytes, numbers as HBase's `Bytes` writes them, and times."""
+"""The contract of a codec, and codecs of text, bytes, numbers (as in HBase's `Bytes`) and times."""
 
 from __future__ import annotations
 
@@ -49,29 +49,27 @@ _NUMBER = re.compile(
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the schema that Spark wants of record batches, to the letter."""
+    """Return the exact schema that Spark requires of record batches."""
     return to_arrow_schema(schema, **_ZONE)
 
 
 class Codec:
-    """Encodes the values of a column as cells, and decodes them. What does not encode or decode is
-    a ValueError, a TypeError or one of Arrow's; the caller, which knows the cell, says where. A
-    codec can be pickled.
-    """
+    """Encode the values of a column as cells, and decode them. Bad input raises ValueError,
+    TypeError or one of Arrow's errors; the caller adds the cell. A codec can be pickled."""
 
     name: str
     accepts: ClassVar[tuple[type[DataType], ...]]
-    """The types of Spark that it is for; the first is meant where a mapping gives no type."""
+    """The Spark types that it supports; the first is the default where a mapping names no type."""
     defaults: ClassVar[int] = 1
-    """Of how many of them, from the first, it is the codec where none is named."""
+    """The number of leading types in `accepts` for which it is the default codec."""
     has_one_type: ClassVar[bool] = True
     """Whether its name implies the type of a column."""
     keeps_order: ClassVar[bool] = False
-    """Whether bytes are in the order of the values, as Spark compares them."""
+    """Whether the order of the bytes is Spark's order of the values."""
     is_text: ClassVar[bool] = False
-    """Whether the bytes are text, and may stand beside a separator in a row key."""
+    """Whether the bytes are text, which may stand beside a separator in a row key."""
     width: int | None = None
-    """How many bytes each value has, if that is always the same."""
+    """The number of bytes of each value, if it is fixed."""
 
     def __init__(self, kind: DataType) -> None:
         self.kind = kind
@@ -82,21 +80,18 @@ class Codec:
         raise NotImplementedError
 
     def decode(self, cell: bytes) -> Any:
-        """Return what Arrow takes for the value of a cell."""
+        """Return the value of a cell in a form that Arrow accepts."""
         raise NotImplementedError
 
     def encode_array(self, values: pa.Array) -> list[bytes | None]:
-        """Return the cells of a column."""
         encode = self.encode
         return [None if value is None else encode(value) for value in list_plain_values(values)]
 
     def decode_array(self, cells: Cells) -> pa.Array:
-        """Return the column of some cells."""
         decode = self.decode
         return pa.array([None if cell is None else decode(cell) for cell in cells], self.arrow)
 
     def check_width(self, cell: bytes) -> None:
-        """Raise ValueError for a cell that has not the width of the codec."""
         if len(cell) != self.width:
             raise ValueError(f"{len(cell)} bytes, not {self.width}")
 
@@ -131,7 +126,7 @@ class Utf8Codec(BinaryCodec):
 
 
 class BooleanCodec(Codec):
-    """-1 is true, as `Bytes.toBytes` has it; all but 0 are read as true, as `Bytes` does."""
+    """Booleans as in `Bytes`: true is written as -1, and every value except 0 is read as true."""
 
     name = "boolean"
     accepts = (BooleanType,)
@@ -148,7 +143,7 @@ class BooleanCodec(Codec):
 
 
 class FixedCodec(Codec):
-    """Numbers of some bytes, the first of them the highest."""
+    """Numbers of a fixed width, big-endian."""
 
     letter: ClassVar[str]
     own: ClassVar[pa.DataType]
@@ -263,7 +258,7 @@ class IsoCodec(Codec):
 
 
 class MillisCodec(Codec):
-    """An instant as the milliseconds since 1970, eight bytes, as HBase's own connector has it."""
+    """An instant as eight bytes of milliseconds since 1970, as in HBase's own connector."""
 
     name = "millis"
     defaults = 0
