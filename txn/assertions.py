@@ -125,7 +125,6 @@ COMPOUNDS: Mapping[str, Callable[..., Assertion]] = {"not": Not, "and": And, "or
 
 
 def _list_children(kind: type[And | Or], joined: Any) -> tuple[Assertion, ...]:
-    """Return the operands that a part of a chain adds: its own, if it is of the same kind."""
     return joined.assertions if isinstance(joined, kind) else (joined,)
 
 

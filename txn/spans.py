@@ -69,7 +69,6 @@ def make_span(
 
 
 def _behind(prefix: bytes) -> bytes:
-    """Return the least row after all rows with the prefix; empty: there is none."""
     kept = prefix.rstrip(b"\xff")
     return kept[:-1] + bytes([kept[-1] + 1]) if kept else b""
 

@@ -225,7 +225,6 @@ def _describe(request: Request) -> dict[str, Any]:
 
 
 def _find_tracer() -> Tracer | None:
-    """Return the tracer; None if the program has set up no provider."""
     if API not in sys.modules:
         return None
     with import_extra("otel"):

@@ -245,7 +245,6 @@ class OptimisticTransaction:
             self._read[key] = None
 
     def _was_met(self, key: Key) -> bool:
-        """Whether this block has read the key already, even as absent."""
         return key in self._read or any(key in part for part in self._spans)
 
     def _value(self, key: Key) -> bytes | None:

@@ -60,7 +60,6 @@ W = TypeVar("W", bound=Item)
 
 
 def has_same_ack(one: Item, other: Item) -> bool:
-    """Whether both may be in one batch."""
     return one.ack == other.ack
 
 
@@ -227,8 +226,6 @@ class GroupCommit(Generic[W]):
     # ------------------------------------------------------------------------------ leading
 
     def _commit_at_once(self, items: Sequence[W], place: _Place[W]) -> bool:
-        """Commit the items as a batch if nothing else is queued or in progress; return whether it
-        did."""
         if self._linger_ms or len(items) > MOST or sum(len(w.lock_cells) for w in items) > PORTION:
             return False
         if sum(w.weight for w in items) > MOST_BYTES:
@@ -305,7 +302,6 @@ class GroupCommit(Generic[W]):
         repeat("watch queue", look, self._is_over, OVERDUE_MS / 1000, self._listener)
 
     def _finish(self, batch: _Batch[W]) -> None:
-        """Wake the callers of the batch, and start the next one."""
         try:
             self._end(batch)
         finally:
@@ -376,7 +372,6 @@ class GroupCommit(Generic[W]):
         return len(counted) >= self._concurrent_batches
 
     def _take(self, leader: _Place[W]) -> _Batch[W] | None:
-        """Take a batch from the queue; None if none may start, or no request can be taken."""
         with self._lock:
             batch, left = self._begin_next(leader)
         self._tell_line(-left)
@@ -451,7 +446,6 @@ class GroupCommit(Generic[W]):
 
 
 def _needs_no_lock(w: Item, now_ms: int) -> bool:
-    """Whether it is cancelled or late: it gets that result at once."""
     is_cancelled = w.future is not None and w.future.cancelled()
     return is_cancelled or (w.due_ms is not None and now_ms >= w.due_ms)
 

@@ -101,7 +101,6 @@ class LocalBackend:
 
     @property
     def context(self) -> Context:
-        """The context of every phase."""
         return self._context
 
     @property
@@ -187,7 +186,6 @@ class LocalBackend:
         return begin_commit(context, request, due_ms, spans, ack)
 
     def _begin_reports(self, pending: Sequence[PendingCommit]) -> bool:
-        """Begin the tracing spans of requests; return whether their results are reported."""
         traces = begin_traces([t.asked for t in pending], remote=self._is_remote)
         asked_ms = measure_ms()
         for t, trace in zip(pending, traces, strict=True):
@@ -216,7 +214,6 @@ class LocalBackend:
             t.trace.end(result, transaction=t.row_key, tries=t.tries)
 
     def _trace_batch(self, batch: Sequence[PendingCommit]) -> Context:
-        """Return a context whose listener also reports to the spans of these requests."""
         context = self._context
         on_event = watch_batch({t.row_key: t.trace for t in batch}, context.on_event)
         return context if on_event is context.on_event else replace(context, on_event=on_event)
@@ -229,7 +226,6 @@ class LocalBackend:
             renew(self._context, t, keep=t.failure is None)
 
     def _is_open(self, t: PendingCommit) -> bool:
-        """Whether to try the request, for the first time or again."""
         failure = t.failure
         if t.was_deferred or (failure is None and t.status is None and not t.tries):
             return True
@@ -286,7 +282,6 @@ class LocalBackend:
                 t.tries += 1
 
     def _commit_alone(self, t: PendingCommit) -> None:
-        """Try a request until it is done, waiting for every lock holder."""
         policy = self._context.policy
         while self._is_open(t):
             if t.tries:
@@ -373,8 +368,6 @@ class LocalBackend:
     def _limit(
         self, deadline_ms: int | None
     ) -> tuple[Context, Callable[[Sequence[Key]], Snapshot]]:
-        """Return a context for a read and a function that reads under locks, both with the
-        deadline."""
         context = self._context
         if deadline_ms is None:
             return context, partial(self._read_under_locks, None)
@@ -538,7 +531,6 @@ def _deny_failures(rows: Iterator[Row]) -> Iterator[Row]:
 
 
 def _stop_at(rows: Iterator[Row], clock: Clock, deadline_ms: int) -> Iterator[Row]:
-    """Yield rows until the deadline, and then raise DeadlineError."""
     due_ms = clock.monotonic_ms() + deadline_ms
     for row in rows:
         if clock.monotonic_ms() >= due_ms:

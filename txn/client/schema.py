@@ -111,7 +111,6 @@ class Families:
         return families
 
     def _ask(self, call: Callable[[], T], deadline_ms: int | None) -> T:
-        """Call the store before anything of a request is written."""
         context = self._context
         if deadline_ms is not None:
             until_ms = context.clock.monotonic_ms() + deadline_ms

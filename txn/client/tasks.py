@@ -92,8 +92,6 @@ def _subtract(deadline_ms: Any, waited_ms: int) -> Any:
 def _like(
     blocking: Callable[Concatenate[Any, P], Any],
 ) -> Callable[[Callable[..., R]], Callable[Concatenate[Any, P], R]]:
-    """Give a method the name, signature and docstring of a blocking one."""
-
     def apply(method: Callable[..., R]) -> Callable[Concatenate[Any, P], R]:
         return cast(Callable[Concatenate[Any, P], R], wraps(blocking)(method))
 
@@ -103,8 +101,6 @@ def _like(
 def _run_in_thread(
     blocking: Callable[Concatenate[Any, P], T],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """Return an awaitable method that calls the blocking one in a thread."""
-
     @_like(blocking)
     async def call(self: AsyncEngine | AsyncTransaction, *args: Any, **kwargs: Any) -> T:
         method: Callable[..., T] = getattr(self._blocking, blocking.__name__)

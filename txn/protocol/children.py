@@ -217,13 +217,11 @@ def _refuse_shared(t: PendingCommit, failure: ConflictError) -> None:
 
 
 def _name_lock(t: PendingCommit, key: object) -> str:
-    """Return what two parts have in common: a key, or in a fenced database a row and family."""
     is_of_key = isinstance(key, Key) and t.lock_of(key) == key.lock
     return "a key in common" if is_of_key else "a row and family in common, which have one lock"
 
 
 def _require_child(t: PendingCommit) -> None:
-    """Raise unless the part still waits for its parent's decision."""
     if t.unread is not None:
         raise t.unread
     if t.status is not Status.PART:

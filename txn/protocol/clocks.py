@@ -213,7 +213,6 @@ def _decode(cell: Cell | None) -> ClockNote | None:
 
 
 def _put_note(context: Context, old: Cell | None, newest_ms: int) -> None:
-    """Replace a note; another client's newer note wins."""
     clock, key = context.clock, column(context.table, ROW, b"boot")
     now_ms = clock.wall_ms()
     note = ClockNote(find_origin(clock), clock.monotonic_ms(), now_ms, max(now_ms, newest_ms))

@@ -195,8 +195,6 @@ def _attempt(
 def _find_outcome(
     context: Context, transactions: Sequence[PendingCommit], lost: Exception, sent_ms: int
 ) -> None:
-    """Read from its rows what became of a local transaction whose end failed."""
-
     def look() -> None:
         context.store.write([], durable=True)  # makes the state that is read next durable
         read_statuses(context, transactions)
@@ -234,8 +232,6 @@ def _refuse_to_settle(holders: Mapping[bytes, Mapping[Key, Cell]]) -> Collection
 
 
 class _Unwaiting:
-    """A clock that refuses to sleep."""
-
     def __init__(self, clock: Clock) -> None:
         self.wall_ms = clock.wall_ms
         self.monotonic_ms = clock.monotonic_ms

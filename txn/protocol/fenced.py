@@ -139,7 +139,6 @@ def _take_over(lock_cells: Iterable[LockOf]) -> None:
 
 
 def _is_known(t: PendingCommit, lock: Key) -> bool:
-    """Whether a block has already read the lock cell and its keys."""
     return lock in t.found and all(key in t.seen for key in t.lock_cells[lock])
 
 
@@ -154,7 +153,6 @@ def list_held_locks(lock_cells: Iterable[LockOf]) -> list[Blocker]:
 
 
 def _fail_held(met: list[Blocker], contention: Contention) -> None:
-    """Resolve holders at once, with nothing written, and fail the attempts whose holders live."""
     gone = contention.resolve(group_by_holder(met))
     for item in met:
         if item.holder not in gone:
@@ -312,8 +310,6 @@ def _finish_compared(context: Context, checks: Mapping[Key, Check]) -> None:
 
 
 def _ask_to_finish(context: Context, checks: Mapping[Key, Check]) -> dict[Key, Cell | None]:
-    """Return the refused locks with their present cells."""
-
     def attempt() -> dict[Key, Cell | None]:
         answers = context.store.check_and_put(list(checks.values()), durable=False)
         refused = [lock for lock, done in zip(checks, answers, strict=True) if not done]
@@ -447,7 +443,6 @@ def _look_again(context: Context, lock_cells: Sequence[LockOf]) -> None:
 
 
 def _fail_outdated_locks(lock_cells: Iterable[LockOf]) -> None:
-    """Fail the transactions that assert a replaced version."""
     fail_outdated(
         [Blocker(t, t.lock_cells[lock][0], FREE, None) for t, lock in lock_cells if not t.failure]
     )

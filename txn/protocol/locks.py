@@ -349,7 +349,6 @@ class Contention:
 
 
 def _list_contended(t: PendingCommit) -> Sequence[Key]:
-    """Return the keys over which the attempt failed: locked or changed by others."""
     if isinstance(t.failure, ConflictError) and isinstance(t.failure.key, Key):
         return [t.failure.key]
     if isinstance(t.failure, AssertionFailedError) and isinstance(t.failure.assertion, Version):
@@ -358,7 +357,6 @@ def _list_contended(t: PendingCommit) -> Sequence[Key]:
 
 
 def _fail_late_waiters(context: Context, missing: list[Blocker]) -> list[Blocker]:
-    """Fail attempts whose deadline has passed; return the others' blockers."""
     for t, key, holder, _ in missing:
         if is_late(context, t):
             t.failure = DeadlineError(

@@ -144,7 +144,6 @@ def find_phantom(
 
 
 def _read_strangers(context: Context, t: PendingCommit) -> Iterator[dict[Key, Cell]]:
-    """Yield, for each row of the ranges, the cells of keys that are not the transaction's own."""
     mine = {cell for key in t.keys for cell in (key, *context.rules.guards_of(key))}
     for wanted in t.spans:
         for row in stored_rows(context, wanted):

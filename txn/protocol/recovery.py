@@ -148,7 +148,6 @@ def _finish_children_of(context: Context, t: Transaction) -> None:
 
 
 def _list_children(context: Context, whole: bytes) -> Iterator[list[TransactionRow]]:
-    """Yield the rows of a transaction's parts as they are stored, some at a time."""
     rows = stored_rows(context, Span(context.table, *child_range(whole)))
     while some := [decode_row(row) for row in islice(rows, CHILDREN_AT_ONCE)]:
         yield some

@@ -84,7 +84,6 @@ def _is_due(item: Guarded, value: Cell | None, old_ms: int) -> bool:
 
 
 def _is_same(now: Guarded, before: Guarded) -> bool:
-    """Whether only the lock has changed."""
     return (now.value, now.tag) == (before.value, before.tag)
 
 

@@ -316,7 +316,6 @@ def follow(part: TransactionRow, whole: TransactionRow) -> TransactionRow:
 
 
 def _is_counted(part: TransactionRow, whole: TransactionRow) -> bool:
-    """Whether the decision included this part."""
     match = ROW_KEY.fullmatch(part.row_key)
     assert match is not None
     task, number = int(match[4]), int(match[5])
@@ -370,7 +369,6 @@ def read_row_cells(
 
 
 def _is_early(context: Context, row_key: bytes, found: Mapping[Key, Cell | None]) -> bool:
-    """Whether the part was read as undecided beside a parent that has decided or aborted."""
     whole = parent_of(row_key)
     if whole is None:
         return False

@@ -106,7 +106,6 @@ def _settle_all(
 
 
 def _send(context: Context, pending: dict[PendingCommit, Check], errors: list[StoreError]) -> None:
-    """Send the pending requests, and remove those that took effect."""
     try:
         answers = context.store.check_and_put(list(pending.values()))
     except StoreError as error:
@@ -154,7 +153,6 @@ def _leave(
 
 
 def _is_clear(errors: Sequence[StoreError]) -> bool:
-    """Whether the store says of each try that it had no effect."""
     return all(isinstance(each, NotApplied) for each in errors)
 
 

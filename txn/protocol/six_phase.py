@@ -175,8 +175,6 @@ def _judge(
 def _refuse_foreign_tags(
     t: PendingCommit, cells: Mapping[Key, Cell | None], tags: Mapping[Key, Key]
 ) -> AbortedError | None:
-    """Return an error if the attempt would overwrite a cell that is no tag and may be foreign
-    data."""
     for mutation in t.request.mutations:
         tag = tags[mutation.key]
         cell = cells[tag]

@@ -154,7 +154,6 @@ class PendingCommit(Transaction):
         self.found.update((lock, cells[lock]) for lock in self.lock_cells if lock in cells)
 
     def needs(self, table: bytes) -> bool:
-        """Whether it has a key, or has scanned a range, in the table."""
         # super() fails here: `slots=True` creates the class a second time.
         return Transaction.needs(self, table) or any(span.table == table for span in self.spans)
 
@@ -205,7 +204,6 @@ def renew(context: Context, t: PendingCommit, *, keep: bool = False) -> None:
 
 
 def _encode_attempt(context: Context, request: Request) -> tuple[bytes, Request, bytes]:
-    """Return a new row key, and the request and its buffer under that key."""
     uid = context.rng.getrandbits(128)
     row_key = new_row_key(context.clock.wall_ms(), uid, context.salt_buckets, context.table)
     if request.once is not None:

@@ -170,7 +170,6 @@ def split_part(part: Sequence[Decided], size: int) -> Iterator[list[Decided]]:
 
 
 def _read_children(context: Context, row: WrittenRow, is_strict: bool) -> Iterator[WrittenRow]:
-    """Yield the rows of a transaction's parts, ordered by task and number."""
     if row.parts is None:
         require_no_children(context, row.row_key, row.buffer.request.keys)
     parts = (
@@ -426,7 +425,6 @@ def _select(survey: Survey, start: Offset) -> list[Decided]:
 
 
 def _shorten(survey: Survey, most: int) -> None:
-    """Drop the latest decisions, and move the horizon before them."""
     survey.decided.sort()
     horizon_ms = _cut(survey.decided, most)
     left = [decided for decided in survey.decided if decided.at_ms > horizon_ms]
@@ -437,6 +435,5 @@ def _shorten(survey: Survey, most: int) -> None:
 
 
 def _cut(part: Sequence[Decided], most: int) -> int:
-    """Return the end that leaves at most `most` decisions, or only those of one millisecond."""
     behind_ms = part[most].at_ms
     return behind_ms - 1 if part[0].at_ms < behind_ms else behind_ms

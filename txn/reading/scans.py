@@ -184,7 +184,6 @@ def _resolve_page(
 def _settle_rows(
     context: Context, wanted: Span, first: Mapping[bytes, Cells], holder_rows: HolderRows
 ) -> dict[bytes, dict[Key, Cell]]:
-    """Return the values of the rows that were the same in both reads."""
     holders = {name: find_holders(cells) for name, cells in first.items()}
     began_ms = context.clock.monotonic_ms()
     rows = holder_rows.look(set().union(*holders.values()))
@@ -289,7 +288,6 @@ def _look(
 
 
 def _look_at_span(context: Context, part: Span, rest: Digest) -> Iterator[dict[Key, Cell]]:
-    """Yield the values and held locks of each row."""
     rows = 0
     for row in stored_rows(context, part):
         telling = {key: cell for key, cell in row.cells.items() if is_telling(key, cell)}

@@ -218,7 +218,6 @@ def _try_at_once(context: Context, keys: Sequence[Key]) -> Snapshot | None:
 
 
 def _read_held(context: Context, keys: Sequence[Key]) -> tuple[Snapshot, set[bytes]]:
-    """Return the cells of the keys, and their holders."""
     found = _read(context, [*keys, *map(context.rules.lock_of, keys)])
     return {key: found[key] for key in keys}, find_holders(found)
 
@@ -235,7 +234,6 @@ def _was_undecided(context: Context, holder: bytes, cells: Snapshot) -> bool:
 
 
 def _signs(context: Context, holders: Collection[bytes]) -> list[Key]:
-    """Return the cells that show whether these holders are undecided."""
     wholes = (whole for holder in holders if (whole := parent_of(holder)))
     rows = dict.fromkeys((*holders, *wholes))
     return [column(context.table, row, name) for row in rows for name in SIGNS]
