@@ -18,8 +18,7 @@ T = TypeVar("T")
 
 
 class _Operators:
-    """`a & b`, `a | b` and `~a` for every assertion. A chain becomes one assertion: `a | b | c` is
-    `Or(a, b, c)`."""
+    """`a & b`, `a | b` and `~a` for assertions. A chain is one: `a | b | c` is `Or(a, b, c)`."""
 
     __slots__ = ()
 

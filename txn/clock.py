@@ -133,9 +133,8 @@ def stamp_ns() -> int:
 
 
 def poll(look: Callable[[], bool], within_ms: int) -> bool:
-    """Call the function until it returns true; return False if that takes longer than `within_ms`.
-    The first calls only yield to other threads; later ones follow pauses that are short relative to
-    the time waited."""
+    """Call the function until it returns true; return False after `within_ms`. The first calls only
+    yield to other threads; later pauses are short relative to the time waited."""
     for _ in range(EAGER_TRIES):
         if look():
             return True

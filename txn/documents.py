@@ -58,8 +58,7 @@ def _read_value(_: object, given: object, place: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class AssertionReader:
-    """How to read the keys of assertions, and the values of keys; both functions get the place in
-    the document."""
+    """How to read keys and values in assertions; both functions get the place in the document."""
 
     key: Callable[[object, str], Key] = read_key
     value: Callable[[object, object, str], bytes] = _read_value

@@ -80,8 +80,7 @@ class ConflictError(AbortedError):
 
 
 class AssertionFailedError(AbortedError):
-    """An assertion was false under the locks: read again and decide. Has the assertion and its
-    cells."""
+    """An assertion was false under the locks: read again and decide. Has it and its cells."""
 
     def __init__(
         self, assertion: object, seen: Mapping[Any, Any], *, transaction: bytes | None = None

@@ -230,8 +230,8 @@ def _name_abort(error: AbortedError) -> CommitOutcome:
 
 
 def guard(on_event: Listener) -> Listener:
-    """Return a listener whose errors are only logged: they never fail a transaction or change the
-    report of its commit."""
+    """Return a listener whose errors are only logged: they never affect a transaction or its
+    report."""
 
     def tell(event: Event) -> None:
         try:

@@ -113,8 +113,7 @@ class Metrics:
 
     def _make_children(self) -> None:
         """Start series of rare events at 0, because Prometheus sees no increase in a series that
-        begins with its first event. Calls by outcome are left out: they would fill most of the
-        page."""
+        begins with its first event. Calls by outcome are left out: they would fill the page."""
         known: Sequence[tuple[Counter | Gauge | Histogram, Any]] = (
             (self._commits, CommitOutcome),
             (self._helped, Action),

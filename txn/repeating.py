@@ -14,8 +14,7 @@ from txn.events import LOG, Listener, WorkFailed, WorkName, silent
 from txn.text import name_failure
 
 SOONER, SOONEST = 3, 10
-"""The pause after a failure is a tenth of the interval, then two tenths, and from then on a
-third."""
+"""The pause after a failure is a tenth of the interval, then two tenths, then a third."""
 
 
 def repeat(

@@ -62,8 +62,7 @@ class Committed:
 
 
 class Outcome(Enum):
-    """The known outcome of a transaction. UNKNOWN: its row is absent, so it may have committed or
-    not."""
+    """The known outcome of a transaction. UNKNOWN: its row is absent, so it may be either."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -111,8 +110,7 @@ def bind_request(
 
 
 def add_marker(request: Request, marker: Key, value: bytes) -> Request:
-    """Return the request with the put of its `once` marker. The retention is in the marker's
-    value."""
+    """Return the request with its `once` marker, whose value includes the retention."""
     return replace(
         request,
         mutations=(*request.mutations, Mutation(marker, value)),
@@ -128,8 +126,7 @@ def lock_request(list_keys: Iterable[Key]) -> Request:
 
 
 def bind_key(key: object, table: bytes | None) -> Key:
-    """Return a valid user's key that names its table; raise InvalidRequestError if it is
-    invalid."""
+    """Return a valid key that names its table; raise InvalidRequestError if it is invalid."""
     check_key(key)
     assert isinstance(key, Key)
     return _name_table(key, table)
@@ -198,8 +195,7 @@ def _check_retention(once: str | bytes | None, retention_ms: int | None) -> int 
 
 
 def check_deadline(deadline_ms: int | None) -> None:
-    """Raise InvalidRequestError unless it is None or an integer of ms that can be added to a
-    clock's value in 64 bits."""
+    """Raise InvalidRequestError unless None, or an integer of ms that can be added to a clock's."""
     if deadline_ms is not None:
         check_whole("deadline_ms", deadline_ms)
         if abs(deadline_ms) > MAX_DEADLINE_MS:

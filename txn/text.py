@@ -66,8 +66,7 @@ def key_text(key: Key) -> str:
 
 
 def parse_key(text: str) -> Key:
-    """Return the key of a text `table/row/family:column`; raise InvalidRequestError if it is
-    none."""
+    """Return the key of `table/row/family:column`; raise InvalidRequestError if it is none."""
     table, _, rest = text.partition("/")
     row, _, last = rest.rpartition("/")
     family, _, column = last.partition(":")
@@ -118,8 +117,8 @@ def name_failure(error: BaseException) -> str:
 
 
 def explain_failure(error: BaseException) -> str:
-    """Return why something failed, without values of cells. The text of a foreign error may contain
-    values, and is left out."""
+    """Return why something failed, without values of cells, and so without a foreign error's
+    text."""
     match error:
         case AssertionFailedError():
             keys = [key_text(key) for key in islice(error.seen, CELLS_TOLD)]

@@ -165,8 +165,7 @@ def watch_batch(known: Mapping[bytes, Trace | None], on_event: Listener) -> List
 
 
 def capture_trace() -> dict[str, str]:
-    """Return this thread's context as W3C headers, for a task or another process; empty if there is
-    none."""
+    """Return this thread's context as W3C headers, for a task or process elsewhere, or empty."""
     if API not in sys.modules:
         return {}
     from opentelemetry.context import get_current  # noqa: PLC0415
@@ -241,8 +240,7 @@ def _make_tracer(provider: Any) -> Tracer:
 
 
 def _has_api() -> bool:
-    """Whether the API can be imported. Headers have arrived, so a task may still set up a
-    provider."""
+    """Whether the API is there. Headers have arrived, so a task may still set up a provider."""
     try:
         import opentelemetry.trace  # noqa: F401, PLC0415
     except ModuleNotFoundError:

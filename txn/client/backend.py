@@ -1,7 +1,6 @@
 """The interface behind an engine: the protocol in this process, or a server that runs it.
 
-An engine validates its arguments and binds keys to tables, so a backend gets only valid
-requests."""
+An engine validates its arguments and binds keys to tables: a backend gets only valid requests."""
 
 from __future__ import annotations
 
@@ -27,20 +26,20 @@ class Backend(Protocol):
 
     @property
     def context(self) -> Context:
-        """The store, transaction table, clock and policy for recovery. With a server, some of it is
-        requested."""
+        """The store, transaction table, clock and policy for recovery; a server is asked for
+        some."""
 
     @property
     def pace(self) -> Pace:
         """How blocks wait before they run again. Sends no request."""
 
     def check_key(self, key: Key, deadline_ms: int | None = None) -> None:
-        """Raise InvalidRequestError if the key's family is known to be unusable. Requests about
-        that take at most deadline_ms."""
+        """Raise InvalidRequestError if the key's family is known to be unfit; ask for deadline_ms
+        at most."""
 
     def check_request(self, request: Request, deadline_ms: int | None) -> None:
-        """Raise InvalidRequestError if the request is known to be invalid. Requests about that take
-        at most deadline_ms."""
+        """Raise InvalidRequestError if the request is known to be invalid; ask for deadline_ms at
+        most."""
 
     def commit(
         self,

@@ -103,8 +103,8 @@ class OptimisticTransaction:
         """Return the rows of a range that have a value, in order, with this block's writes.
 
         The arguments and rows are those of `Engine.scan`; this block's writes have the timestamp 0.
-        Each found cell is validated like a single read. The commit reads the range again under the
-        locks, and a new cell in it is a conflict. More rows than `Policy.snapshot_rows` raise
+        Each cell is validated like a single read. The commit reads the range again under the locks,
+        and a new cell is a conflict. More rows than `Policy.snapshot_rows` raise
         InvalidRequestError."""
         self._check_open()
         wanted = make_span(table or self._table, start, stop, prefix, columns)
@@ -145,7 +145,7 @@ class OptimisticTransaction:
 
     def increment(self, key: Key, by: int = 1) -> int:
         """Add to a counter and return its new value. A counter is 8 bytes, big-endian and signed,
-        as in HBase; an absent one counts as 0. Raise InvalidRequestError for other bytes, and for
+        as in HBase; absent counts as 0. Raise InvalidRequestError for other bytes, and for
         overflow."""
         value = self.get(key)
         if value is not None and len(value) != COUNTER_BYTES:

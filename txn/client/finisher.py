@@ -46,13 +46,11 @@ class Finisher:
         self._hand_over("decided", transactions)
 
     def release(self, context: Context, transactions: Sequence[Transaction]) -> None:
-        """Roll the transactions forward now. On a remote store, the final status is put later,
-        together with others."""
+        """Roll the transactions forward now; on a remote store, put their final status later."""
         roll_forward(context, transactions, self._choose_telling(self._tell_soon))
 
     def flush(self) -> None:
-        """Wait until everything submitted before this call is finished, or left to other
-        clients."""
+        """Wait until everything submitted so far is finished, or left to other clients."""
         # Three rounds: the current one, one for the waiting transactions, one for their final
         # statuses. New transactions do not extend the wait.
         with self._lock:

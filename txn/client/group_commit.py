@@ -3,7 +3,7 @@
 A request that finds no batch in progress becomes one at once. While `concurrent_batches` are in
 progress, requests wait in a queue and form the next batch. One caller's thread commits a batch for
 all its callers; background threads do so only if nothing but futures waits. Two requests that need
-the same lock are never in progress at once, since they would conflict. The queue is first in, first
+the same lock would conflict, so they are never in progress at once. The queue is first in, first
 out."""
 
 from __future__ import annotations
@@ -187,8 +187,8 @@ class GroupCommit(Generic[W]):
                 self._lead_all()
 
     def submit(self, item: W) -> None:
-        """Commit an item soon in some batch; its future gets the result. Raises StoreClosedError
-        after `close`."""
+        """Commit an item in some batch soon; its future gets the result. StoreClosedError after
+        `close`."""
         place = _Place([item], None)
         assert item.future is not None
         try:
@@ -326,8 +326,7 @@ class GroupCommit(Generic[W]):
             self._call_next()
 
     def _withdraw(self, place: _Place[W]) -> None:
-        """Remove a thread that stops waiting. It may have been called to lead, and not have started
-        or finished."""
+        """Remove a thread that stops waiting; it may have been called to lead, or be leading."""
         with self._lock:
             left = len(place.waiting) if place in self._line else 0
             place.waiting.clear()
@@ -338,8 +337,8 @@ class GroupCommit(Generic[W]):
             self._finish(place.led)
 
     def _call_next(self) -> None:
-        """If a batch may start, call its leader: a waiting thread or, if only futures wait, a
-        background thread."""
+        """If a batch may start, call a waiting thread to lead it; for futures alone, a background
+        one."""
         if not self._line:
             return
         if self._is_full(self._clock.monotonic_ms()):
@@ -399,8 +398,7 @@ class GroupCommit(Generic[W]):
         return batch, left
 
     def _take_late(self) -> tuple[_Batch[W], int]:
-        """Return a batch of the late futures that are not cancelled, and how many requests left the
-        queue."""
+        """Return the late futures as a batch, and how many requests left the queue."""
         now_ms, left = self._clock.monotonic_ms(), 0
         batch: _Batch[W] = _Batch(now_ms, self._can_join)
         for place in self._line:

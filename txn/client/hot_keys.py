@@ -18,8 +18,7 @@ LONGEST_S = 2.0
 
 
 class HotKeyTicket:
-    """A block's places in the queues of hot keys, until its end. waits: whether its thread may
-    wait."""
+    """A block's places in the queues of hot keys. waits: whether its thread may wait."""
 
     __slots__ = ("locks", "queues", "waits")
 

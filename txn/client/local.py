@@ -1,7 +1,6 @@
 """The backend that runs the protocol itself, through a store.
 
-It keeps no transaction state: all unfinished work is in the transaction rows, where any client can
-finish it."""
+It keeps no transaction state: unfinished work is in transaction rows, for any client to finish."""
 
 from __future__ import annotations
 
@@ -84,8 +83,7 @@ class LocalBackend:
         self._lines = HotKeyQueues()
         self._crew = Crew(ALONE, "txn-alone")
         policy = context.policy
-        # A store with one writer, or with calls in this process, gains nothing from several
-        # batches.
+        # A store with one writer, or in this process, gains nothing from several batches.
         concurrent_batches = (
             policy.concurrent_batches if "remote_calls" in context.store.features else 1
         )
@@ -236,8 +234,7 @@ class LocalBackend:
         return is_conflict and is_worth_it and not is_late(self._context, t)
 
     def _commit_eager(self, ready: Sequence[PendingCommit]) -> None:
-        """Try requests with few conflicts so far, together with others, without waiting for
-        holders."""
+        """Try requests with few conflicts, together with others and without waiting."""
         policy = self._context.policy
         eager = [t for t in ready if t.rounds < min(EAGER, policy.attempts)]
         rounds = max((t.rounds for t in eager), default=0)
@@ -256,8 +253,8 @@ class LocalBackend:
             order.remove(t)
 
     def _commit_batch(self, batch: Sequence[PendingCommit]) -> None:
-        """Try a batch once without waiting. A request whose hot keys are locked is deferred before
-        anything is written."""
+        """Try a batch once, without waiting. If hot keys are locked, defer a request before it
+        writes."""
         due: list[PendingCommit] = []
         aside: list[PendingCommit] = []
         try:
@@ -342,8 +339,7 @@ class LocalBackend:
         if t.failure is None:
             return Committed(t.row_key, t.decided.timestamp, complete=t.is_finished)
         if isinstance(t.failure, AssertionFailedError) and t.request.once is not None:
-            # The absence of the marker is the first assertion, so an existing marker is what
-            # failed.
+            # The absence of the marker is asserted first, so an existing marker is what failed.
             marker = marker_key(self._context.table, t.request.once)
             first = t.seen.get(marker)
             try:

@@ -134,8 +134,7 @@ class PartsClient:
         return Committed(t.row_key, t.decided.timestamp, complete=t.is_finished)
 
     def abort(self, transaction: bytes, reason: str) -> bool:
-        """Abort the transaction with all its parts, unless it was decided; return whether it is
-        aborted."""
+        """Abort the transaction and its parts, unless decided; return whether it is aborted."""
         status = self._abort(self._context, transaction, reason).status
         return status is None or not status.is_decided
 

@@ -1,7 +1,6 @@
 """Finds tables and families, and whether transactions may use them.
 
-Results are remembered until a table is found missing: families do not change under running
-clients."""
+Results are kept until a table is found missing: families do not change under running clients."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ class Families:
         self._tables: set[bytes] = set()
 
     def of(self, key: Key, deadline_ms: int | None = None) -> Family:
-        """Return the family of a key that names its table; raise InvalidRequestError if it is
-        unfit."""
+        """Return the family of a key that names its table; raise InvalidRequestError if unfit."""
         table = key.table
         assert table is not None
         known = self._known.get((table, key.family))
@@ -92,8 +90,7 @@ class Families:
                 )
 
     def table(self, table: bytes, deadline_ms: int | None = None) -> None:
-        """Raise InvalidRequestError unless the table exists and belongs to this database or to
-        none."""
+        """Raise InvalidRequestError unless the table exists and has this database or none."""
         if table not in self._tables:
             self._describe(table, deadline_ms=deadline_ms)
             self._tables.add(table)

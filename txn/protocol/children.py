@@ -38,8 +38,7 @@ from txn.request import Request
 
 
 def begin_parent(context: Context, once: bytes | None, labels: Mapping[str, str]) -> PendingCommit:
-    """Write the row of a transaction in parts and return it. No part may be written before this
-    returns."""
+    """Write the row of a transaction in parts and return it; only then may parts be written."""
     if "multi_cell_check" not in context.store.features:
         raise InvalidRequestError(
             "the store cannot commit in parts: HBase's Thrift 1 gateway writes one cell at a time"
@@ -180,8 +179,7 @@ def _write_child_row(context: Context, t: PendingCommit) -> None:
 
 
 def _lock_child(context: Context, t: PendingCommit, contention: Contention) -> None:
-    """Prepare the part for the decision. It waits with locks held, in no order, and therefore only
-    until its deadline."""
+    """Prepare the part. It waits with locks held, in no order, and so only until its deadline."""
     for _ in context.tries(due_ms=t.due_ms):
         t.failure = None
         is_ready = bool(prepare(context, [t], contention, False))
@@ -199,8 +197,7 @@ def _put_plan(context: Context, t: PendingCommit) -> None:
     def plan(t: PendingCommit) -> list[tuple[Key, bytes]]:
         return [(column(context.table, t.row_key, b"plan"), encode_plan(t.decided))]
 
-    # Compared, so that a late writer cannot change the plan after the part has followed the
-    # decision.
+    # Compared, so that a late writer cannot change the plan once the part follows the decision.
     advance(context, [t], Status.PART, plan)
     _require_child(t)
 

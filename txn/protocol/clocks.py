@@ -101,8 +101,8 @@ def check_commit_clock(context: Context) -> None:
 def check_clock(context: Context) -> None:
     """Raise AbortedError if this client's clock and the store's time differ by more than the
     policy's skew; nothing was done then. May write, so read-only code must not call it. Raises
-    StoreError if the store does not answer, unless the clock was right a few minutes ago and has
-    not been set since."""
+    StoreError if the store does not answer, unless the clock was right a few minutes ago and not
+    set since."""
     trust, clock = context.trust, context.clock
     if trust.offset_ms is None or abs(trust.find_step_ms(clock)) > STEP_MS:
         _ask(context, partial(_compare, context))
@@ -251,9 +251,9 @@ def judge_ahead(
 
 
 def uncover_locks(context: Context, t: PendingCommit, keys: Sequence[Key]) -> AbortedError:
-    """Raise the granted but hidden locks of keys above the delete marker that hides them, and
-    return the attempt's error: a conflict if the next attempt may succeed. A free lock is put
-    further and further ahead until it shows, or another client's does."""
+    """Lift the granted but hidden locks of keys above the delete marker that hides them, and return
+    the attempt's error: a conflict if the next attempt may succeed. A free lock is put further and
+    further ahead until it shows, or another client's does."""
     hidden = "a delete marker in the future hides what is written to the key, and its lock"
     try:
         if "row_mutations" not in context.store.features:

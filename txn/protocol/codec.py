@@ -148,8 +148,7 @@ def encode_child_counts(counts: Sequence[int]) -> bytes:
 
 
 def decode_child_counts(encoded: bytes) -> tuple[int, ...]:
-    """Return the number of parts that each task wrote; raise CorruptRowError if it does not
-    decode."""
+    """Return the number of parts that each task wrote; raise CorruptRowError if unknown."""
     if encoded == OPEN:
         return ()
     if not _COUNTS.fullmatch(encoded):

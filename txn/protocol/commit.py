@@ -107,8 +107,8 @@ def decide(
 def decide_atomically(
     context: Context, transactions: Sequence[PendingCommit]
 ) -> list[PendingCommit]:
-    """Take the decision within a local transaction. Errors are raised, because nothing was sent, so
-    that everything is undone."""
+    """Decide within a local transaction. An error was not sent: it is raised, to undo
+    everything."""
     _ask_for_decision(context, transactions)
     return fail_aborted(transactions, Status.ASSERTED)
 

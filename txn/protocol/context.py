@@ -112,8 +112,7 @@ def limit_patience(context: Context, attempts: Iterable[HasDeadline]) -> Context
 
 
 def report_retry(context: Context, error: StoreError) -> None:
-    """Report to the listener which call of the store is repeated. An unknown call is a status
-    change that had no effect."""
+    """Report a repeated store call to the listener; an unknown one is a failed status change."""
     LOG.debug(
         "a call of the store is sent again: call=%s cause=%s", error.call, name_failure(error)
     )
@@ -121,8 +120,8 @@ def report_retry(context: Context, error: StoreError) -> None:
 
 
 def describe_table(context: Context, table: bytes) -> Mapping[bytes, Family]:
-    """Return the families of a table; raise InvalidRequestError if it does not exist or belongs to
-    another database."""
+    """Return a table's families; raise InvalidRequestError if it is missing or another
+    database's."""
     found = call_store(context, lambda: context.store.describe(table))
     if found is None:
         raise InvalidRequestError("no such table", table=table)

@@ -54,8 +54,7 @@ from txn.protocol.transaction import (
 )
 
 ASKS = 8
-"""How often an attempt that does not wait requests a lock that other clients keep taking and
-releasing."""
+"""How often an attempt that does not wait requests a lock that others keep taking."""
 
 SET_MEANWHILE = "this machine's clock was set meanwhile: nothing was committed"
 
@@ -69,8 +68,7 @@ LockOf = tuple[PendingCommit, Key]
 def prepare_fenced(
     context: Context, transactions: Sequence[PendingCommit], contention: Contention, patient: bool
 ) -> list[PendingCommit]:
-    """Read, write the rows, and lock what was read. Transactions that need no row keep no
-    status."""
+    """Read, write the rows, and lock what was read. A transaction without a row has no status."""
     live = run_for_available(
         lambda some: read_and_evaluate(context, some, contention, patient), transactions
     )
@@ -118,8 +116,7 @@ def read_and_evaluate(
 
 
 def read_lock_cells(context: Context, lock_cells: Iterable[LockOf]) -> None:
-    """Read lock cells into `found` and their keys into `seen`; those of one row are of one
-    instant."""
+    """Read lock cells into `found` and their keys into `seen`; each row is of one instant."""
     wanted = [(t, lock, t.lock_cells[lock]) for t, lock in lock_cells]
     asked = [cell for _, lock, keys in wanted for cell in (lock, *keys)]
     cells = call_store(context, lambda: context.store.read(asked)) if asked else {}
@@ -129,8 +126,8 @@ def read_lock_cells(context: Context, lock_cells: Iterable[LockOf]) -> None:
 
 
 def _take_over(lock_cells: Iterable[LockOf]) -> None:
-    """Adopt locks that an earlier writer of the same part took: record them as they were before it,
-    except for the timestamp."""
+    """Adopt an earlier writer's locks of the same part, as they were before it but for the
+    timestamp."""
     for t, lock in lock_cells:
         cell = t.found[lock]
         if t.status is Status.PART and cell is not None and holder_of(lock, cell) == t.row_key:
@@ -211,8 +208,7 @@ def list_edits(t: Transaction, timestamp: int) -> Iterable[tuple[Key, list[Edit]
 
 
 def needs_no_row(t: PendingCommit) -> bool:
-    """Whether the transaction needs no row: it touches one row and family, and has no token,
-    labels, ranges or parts."""
+    """Whether it needs no row: one row and family, and no token, labels, ranges or parts."""
     request = t.request
     is_plain = t.status is None and t.parts is None and not t.spans
     return is_plain and len(t.lock_cells) == 1 and request.once is None and not request.labels
@@ -223,7 +219,8 @@ def take_row_locks(
     context: Context, transactions: Sequence[PendingCommit], contention: Contention, patient: bool
 ) -> list[PendingCommit]:
     """Take the locks, each from the value that was read. If a lock changed and is free, it and its
-    keys are read again. Then all assertions are evaluated again."""
+    keys are read again. Then all assertions are evaluated again, because a missing table may hide
+    which keys were read again."""
     if patient:
         owners = {lock: t for t in transactions for lock in t.lock_cells}
         for lock in send_heartbeats_between(context, transactions, sorted(owners)):
@@ -324,8 +321,7 @@ def _ask_to_finish(context: Context, checks: Mapping[Key, Check]) -> dict[Key, C
 
 @report_phase("unlock")
 def release_row_locks(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
-    """Release each lock that these transactions still hold. An owner knows the values of its locks;
-    other clients read them."""
+    """Release each lock that these transactions still hold; only an owner knows their values."""
     own: dict[Key, Cell] = {}
     unknown: dict[Key, bytes] = {}
     for t in transactions:
@@ -393,8 +389,7 @@ def _lock_at_once(
     lock_cells: Sequence[LockOf],
     contention: Contention,
 ) -> None:
-    """Request locks and never wait. The holder of a hot key has just taken it, so it is not
-    resolved."""
+    """Request locks and never wait. A hot key was taken just now, so its holder is not resolved."""
     refused = _ask(context, lock_cells)
     for _ in range(ASKS):
         if not refused:
@@ -449,8 +444,7 @@ def _fail_outdated_locks(lock_cells: Iterable[LockOf]) -> None:
 
 
 def _is_sure(context: Context, t: Transaction) -> bool:
-    """Whether other clients can only have finished this transaction so far, not written after
-    it."""
+    """Whether other clients can only have finished this transaction, and not written after it."""
     if not isinstance(t, PendingCommit) or t.decided_ms is None:
         return False
     return context.clock.monotonic_ms() - t.decided_ms <= WRITTEN_WITHIN_MS

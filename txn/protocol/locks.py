@@ -73,8 +73,8 @@ class FencedLock(NamedTuple):
         return FencedLock(self.taken + 1, FREE, _push(_name(row_key), self.names))
 
     def was_taken_by(self, row_key: bytes, count: int) -> bool | None:
-        """Return whether acquisition `count` was by this transaction without a row; None: its name
-        is no longer kept."""
+        """Return whether this rowless transaction made acquisition `count`; None: not kept any
+        more."""
         behind = self.taken - count - bool(self.holder)
         if behind < 0:
             return False
@@ -104,8 +104,7 @@ def require_lock(lock: Key, cell: Cell | None) -> None:
 
 
 def is_lock_of_rows(key: Key, cell: Cell) -> bool | None:
-    """Return True for a lock of the fenced protocol, False for one of the six-phase protocol, None
-    for any other cell."""
+    """Return True for a lock of the fenced protocol, False for a six-phase one, None otherwise."""
     if key.column == ROW_LOCK:
         return True if cell.value and _FENCED.fullmatch(cell.value) else None
     if not key.column.endswith(LOCK_SUFFIX):
@@ -114,9 +113,8 @@ def is_lock_of_rows(key: Key, cell: Cell) -> bool | None:
 
 
 def make_foreign_error(what: str, key: Key, cell: Cell | None) -> CorruptRowError:
-    """Return the error for a cell whose content the protocol never writes. It reports only the
-    size of the value, which may be foreign data, because errors reach the logs of servers and
-    programs."""
+    """Return the error for a cell whose content the protocol never writes. It reports only the size
+    of the value, which may be foreign data, because errors reach logs."""
     return CorruptRowError(what, key=key, bytes=len(cell.value) if cell else 0)
 
 
@@ -143,8 +141,7 @@ def _push(name: bytes, names: tuple[bytes, ...]) -> tuple[bytes, ...]:
 
 
 class Blocker(NamedTuple):
-    """A lock that an attempt wants for a key and did not get, as it was read. holder: FREE if it
-    was just released."""
+    """A lock that an attempt did not get, as it was read. holder: FREE if it was just released."""
 
     t: PendingCommit
     key: Key
@@ -153,8 +150,7 @@ class Blocker(NamedTuple):
 
 
 def take_locks(context: Context, wanted: Sequence[tuple[PendingCommit, Key]]) -> list[Blocker]:
-    """Request the locks of keys. Return those that were refused, and store the cells under them in
-    `seen`."""
+    """Request locks; return the refused ones, and store the cells under those in `seen`."""
 
     def attempt() -> list[Blocker]:
         checks = [Check(t.locks[key], FREE, ((t.locks[key], t.row_key),)) for t, key in wanted]
@@ -172,8 +168,7 @@ def take_locks(context: Context, wanted: Sequence[tuple[PendingCommit, Key]]) ->
 
 
 def read_locks(context: Context, wanted: Sequence[tuple[PendingCommit, Key]]) -> list[Blocker]:
-    """Return each lock with its holder (FREE: none), and store the cells under the locks in
-    `seen`."""
+    """Return each lock with its holder (FREE: none); store the cells under the locks in `seen`."""
     if not wanted:
         return []
     cells = context.store.read([cell for t, key in wanted for cell in (t.locks[key], key)])

@@ -85,8 +85,7 @@ def resolve_all(
     contention: Contention,
     holders: Mapping[bytes, Mapping[Key, Cell]],
 ) -> set[bytes]:
-    """Resolve holders, each of which may take as long as a commit; return those whose locks are
-    released."""
+    """Resolve holders, each of which may take a commit's time; return those that released."""
     gone: set[bytes] = set()
     for some in send_heartbeats_between(
         context, transactions, split_portions(list(holders.items()), RESOLVED_AT_ONCE)

@@ -38,8 +38,8 @@ def protocol_key(table: bytes) -> Key:
 
 
 def find_rules(store: Store, table: bytes) -> Rules | None:
-    """Return the rules that a database names. If the name is lost, its first transactions show
-    whether it is fenced."""
+    """Return the rules that a database names or, if it lost the name, its first transactions
+    show."""
     return find_name(store, table) or _find_fenced(store, table)
 
 
@@ -56,8 +56,7 @@ def find_name(store: Store, table: bytes) -> Rules | None:
 
 
 def _find_fenced(store: Store, table: bytes) -> Rules | None:
-    """Return the fenced rules if one of the first decided transactions has locks in its plan; no
-    other plan has them."""
+    """Return the fenced rules if an early decided transaction has locks in its plan."""
     for row in islice(store.scan(table, columns=[(FAMILY, b"plan")]), ROWS_LOOKED_AT):
         with suppress(CorruptRowError):
             if any(decode_plan(cell.value).locks for cell in row.cells.values()):

@@ -199,8 +199,7 @@ def release_own_locks(context: Context, transactions: Sequence[Transaction]) -> 
 def _abort_parents(
     context: Context, parts: Sequence[Transaction], reason: str
 ) -> Collection[bytes]:
-    """Abort the undecided parents of parts; return the row keys of the parts that can never be
-    committed."""
+    """Abort the undecided parents of parts; return the parts that can never be committed."""
     wholes = read_rows(context, {parent_of(t.row_key) or t.row_key for t in parts}).values()
     undecided = [load_transaction(context, row) for row in wholes if not row.is_over]
     for whole in undecided:
@@ -309,8 +308,8 @@ class Resolver:
         return failure
 
     def _is_due(self, holder: bytes, now_ms: int) -> bool:
-        """Whether to read the holder's row again. Waiters see its lock go, so the row of a living
-        holder is read rarely."""
+        """Whether to read the holder's row again: rarely while it lives, as waiters see its lock
+        go."""
         seen = self._sightings.get(holder)
         return seen is None or now_ms - seen.looked_ms >= self._context.policy.courtesy_ms
 

@@ -155,8 +155,7 @@ def is_evidence(row: bytes) -> bool:
 
 
 def is_own(row: bytes) -> bool:
-    """Return whether this library wrote the row; any other row of the transaction table is
-    foreign."""
+    """Return whether this library wrote the row; any other row is foreign."""
     return is_evidence(row) or row in (PROTOCOL_ROW, DOCTOR_ROW)
 
 

@@ -308,8 +308,7 @@ def _compare_statuses(
             return
         olds = [t.status for t in pending]
         read_statuses(context, pending)
-        # An unchanged row after a refusal is inconclusive: the first request may still be in
-        # flight.
+        # An unchanged row after a refusal proves nothing: the first request may be in flight.
         same = [t for t, old in zip(pending, olds, strict=True) if t.status is old]
         pending[:] = [t for t in same if t.unread is None]
         if pending:
@@ -441,8 +440,7 @@ def send_heartbeats(context: Context, batch: Sequence[PendingCommit]) -> None:
 
 
 def write_heartbeats(context: Context, times: Mapping[bytes, int | None]) -> None:
-    """Put a heartbeat into each row, at the given time of the owner's clock, or at the server's
-    (None)."""
+    """Put a heartbeat into each row, at a time of the owner's clock or (None) at the server's."""
     heartbeats = [Edit(column(context.table, row, b"beat"), FREE, at) for row, at in times.items()]
     call_store(context, lambda: context.store.write(heartbeats, durable=False))
 

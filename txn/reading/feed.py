@@ -222,8 +222,7 @@ def _list_changes(whole: WrittenRow, row: WrittenRow, at_ms: int) -> Iterator[Ke
 FORMAT = 1
 
 SURVEYED = 10
-"""The length of a survey, in parts of the greatest size, so that a long backlog is scanned
-rarely."""
+"""The length of a survey in parts of the greatest size: a long backlog is scanned rarely."""
 
 LATENESS_MS = 3_600_000
 
@@ -325,9 +324,7 @@ class ChangeFeed:
     """Plans the parts of a feed: where the next one ends, and which transactions are in it."""
 
     def __init__(self, context: Context, bounds: Bounds, *, is_strict: bool = True) -> None:
-        """Create a feed.
-
-        is_strict: raise ChangesLostError if transactions may have been deleted before their
+        """is_strict: raise ChangesLostError if transactions may have been deleted before their
         report."""
         self.context = context
         self.bounds = bounds
@@ -340,7 +337,7 @@ class ChangeFeed:
         return self.context.clock.wall_ms() - self.bounds.delay_ms
 
     def find_earliest(self) -> Offset:
-        """Return the earliest offset after which all rows are kept for long enough to be
+        """Return the earliest offset whose later rows are certainly kept until they are
         reported."""
         now_ms, bounds = self.context.clock.wall_ms(), self.bounds
         return Offset(max(now_ms - bounds.retention_ms + bounds.margin_ms, 0))

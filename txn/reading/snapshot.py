@@ -134,8 +134,7 @@ def read_by_tags(context: Context, keys: Sequence[Key]) -> tuple[Snapshot, bool]
     first = call_store(context, lambda: context.store.read(keys, beside))
     if all(_is_last(first[key], first[tag]) for key, tag in zip(keys, tags, strict=True)):
         return first, True
-    # Some keys were deleted, or have just changed. Their locks and tags show whether they changed
-    # since.
+    # Some keys were deleted or have just changed; their locks and tags show if they changed since.
     again = _read(context, [*keys, *beside])
     return again, all(again[mark] == first[mark] for mark in beside)
 
@@ -158,8 +157,7 @@ def _read(context: Context, cells: Sequence[Key]) -> Snapshot:
 
 
 def _is_last(value: Cell | None, tag: Cell | None) -> bool:
-    """Whether no transaction changed the key between the read of it and the later read of its
-    tag."""
+    """Whether the key was unchanged from the read of it to the later read of its tag."""
     return tag is None or (value is not None and value.timestamp >= tag.timestamp)
 
 
@@ -190,8 +188,7 @@ def _try(context: Context, keys: Sequence[Key]) -> Snapshot | None:
     rows = read_row_cells(context, holders) if holders else {}
     if is_settled and all(_was_undecided(context, holder, rows) for holder in holders):
         return {key: first[key] for key in keys}
-    # One call for both second reads: all that held after the first reads held before either of
-    # these.
+    # One call for both: all that held after the first reads held before either second read.
     second = read_row_cells(context, holders, list(first))
     before = Observation(rules, first, decode_rows(context, holders, rows))
     again = {cell: second[cell] for cell in first}
