@@ -27,11 +27,9 @@ class Backoff:
         self, clock: Clock, random: Random, *, most: int | None = None, due_ms: int | None = None
     ) -> Iterator[int]:
         """Yield 1, 2, ... with a pause before each but the first; the caller leaves the loop on
-        success.
-
-        Ends after `most` tries, or after the first try that ends at or after `due_ms` (monotonic);
-        no pause extends beyond it. At least one of the two is required, and at least one try is
-        made."""
+        success. Ends after `most` tries, or after the first try that ends at or after `due_ms`
+        (monotonic); no pause extends beyond it. At least one of the two is required, and at least
+        one try is made."""
         if most is None and due_ms is None:
             raise ValueError("tries without an end: give most or due_ms")
         number = 0

@@ -82,7 +82,6 @@ def parse_assertion(item: object, place: str, reader: AssertionReader = PLAIN) -
 
 
 def parse_assertions(items: object, place: str, reader: AssertionReader = PLAIN) -> list[Assertion]:
-    """Return the assertions of a list in a document."""
     return [
         parse_assertion(item, f"{place}[{i}]", reader)
         for i, item in enumerate(read_list(items, place))

@@ -128,7 +128,6 @@ class Check(NamedTuple):
 
     @property
     def targets(self) -> list[Key]:
-        """The cells that it writes."""
         return [*(key for key, _ in self.puts), *(edit.key for edit in self.edits)]
 
 

@@ -273,7 +273,6 @@ class Repeats:
         self._conflict: ConflictError | None = None
 
     def left_ms(self) -> int:
-        """Return the time left."""
         return self._due_ms - self._pace.clock.monotonic_ms()
 
     def read_ms(self) -> int | None:
@@ -282,7 +281,6 @@ class Repeats:
         return self.left_ms() if self._is_limited else None
 
     def begin(self) -> bool:
-        """Whether there is time for another attempt."""
         is_time = self.left_ms() > 0
         self._made += is_time
         return is_time

@@ -63,7 +63,6 @@ class HotKeyQueues:
         return [lock for lock in sorted(set(locks) - ticket.locks) if self._wait_at(ticket, lock)]
 
     def leave(self, ticket: HotKeyTicket) -> None:
-        """Take the block out of its queues."""
         with self._lock:
             for lock in ticket.locks:
                 self._remove(lock, ticket)

@@ -141,11 +141,10 @@ class LocalBackend:
     def commit_many(
         self, requests: Sequence[Request], ack: Ack, deadlines_ms: Sequence[int | None]
     ) -> list[Committed | TxnError]:
-        """Commit independent requests together; return the result of each.
-
-        Each round runs all requests that share no lock with an earlier one. Conflicting requests
-        run again in the next round and do not delay others. Only if a round completes nothing does
-        the first request run alone, waiting for lock holders."""
+        """Commit independent requests together; return the result of each. Each round runs all
+        requests that share no lock with an earlier one. Conflicting requests run again in the next
+        round and do not delay others. Only if a round completes nothing does the first request run
+        alone, waiting for lock holders."""
         pending = [
             self._begin(request, ack, deadline_ms)
             for request, deadline_ms in zip(requests, deadlines_ms, strict=True)
@@ -353,7 +352,6 @@ class LocalBackend:
     # -------------------------------------------------------------------------------- reading
 
     def read(self, keys: Sequence[Key], deadline_ms: int | None = None) -> Snapshot:
-        """Return the keys' cells as of one instant, under locks if writers leave none."""
         context, locked = self._limit(deadline_ms)
         try:
             found = read_atomically(context, keys) if keys else {}
@@ -442,7 +440,6 @@ class LocalBackend:
         return found
 
     def check_span(self, wanted: Span, deadline_ms: int | None = None) -> None:
-        """Raise InvalidRequestError unless the span's table and columns may be read."""
         self._families.table(wanted.table, deadline_ms)
         for family, column in wanted.columns or ():
             self._families.of(Key(b"-", family, column, wanted.table), deadline_ms)
@@ -535,7 +532,6 @@ def _stop_at(rows: Iterator[Row], clock: Clock, deadline_ms: int) -> Iterator[Ro
 
 
 def leave_unknown(attempts: Sequence[PendingCommit], error: BaseException) -> None:
-    """Fail attempts whose outcome is unknown."""
     for t in attempts:
         if t.failure is None and (t.status is None or t.status.is_undecided):
             t.failure = CommitOutcomeUnknown(t.row_key, error)

@@ -76,7 +76,6 @@ class Threads:
         return await asyncio.get_running_loop().run_in_executor(self._pool, call)
 
     def close(self) -> None:
-        """Take no more calls."""
         self._pool.shutdown(wait=False)
 
 

@@ -83,9 +83,8 @@ def decide_parent(
 ) -> Transaction:
     """Commit a transaction with its parts. counts: how many parts each task wrote; timestamp: the
     greatest of theirs. Return it, decided, for `roll_forward`. A transaction that is decided
-    already is returned as it was decided.
-
-    Raises CommitOutcomeUnknown, or the AbortedError that prevented the commit."""
+    already is returned as it was decided. Raises CommitOutcomeUnknown, or the AbortedError that
+    prevented the commit."""
     row = _read_parent(context, whole)
     is_decided = row.status is not None and row.status.is_decided
     if is_decided or row.state is RowState.UNREADABLE:

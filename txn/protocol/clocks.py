@@ -230,10 +230,9 @@ def judge_ahead(
     now_ms: int,
     cells: Iterable[tuple[Key, Cell | None]],
 ) -> AbortedError | None:
-    """Return why a commit must not go above the newest cell that it read; None if it may.
-
-    Cells that change every millisecond outrun the clock, so this sleeps a little to let the clock
-    catch up. A cell beyond the skew was written by a wrong clock, or outside the protocol."""
+    """Return why a commit must not go above the newest cell that it read; None if it may. Cells
+    that change every millisecond outrun the clock, so this sleeps a little to let the clock catch
+    up. A cell beyond the skew was written by a wrong clock, or outside the protocol."""
     ahead_ms, skew_ms = newest - now_ms, context.policy.skew_ms
     if skew_ms // 2 < ahead_ms <= skew_ms:
         context.clock.sleep_ms(CATCH_UP_MS)

@@ -143,7 +143,6 @@ def decode_plan(encoded: bytes) -> Plan:
 
 
 def encode_child_counts(counts: Sequence[int]) -> bytes:
-    """Return the number of parts that each task wrote, as text."""
     return b" ".join(b"%d" % count for count in counts) or OPEN
 
 

@@ -86,10 +86,9 @@ def _list_aborted(transactions: Sequence[PendingCommit]) -> list[PendingCommit]:
 def decide(
     context: Context, transactions: Sequence[PendingCommit], unsent: Context | None = None
 ) -> list[PendingCommit]:
-    """Take the decision, durably, together with the plan.
-
-    Only the owner calls this, once. If the answer is lost, the outcome is unknown and nothing is
-    undone. Raises NotApplied if the store certainly did nothing. unsent: see `advance`."""
+    """Take the decision, durably, together with the plan. Only the owner calls this, once. If the
+    answer is lost, the outcome is unknown and nothing is undone. Raises NotApplied if the store
+    certainly did nothing. unsent: see `advance`."""
     lost: Exception | None = None
     try:
         _ask_for_decision(context, transactions, unsent)

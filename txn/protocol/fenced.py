@@ -140,7 +140,6 @@ def _is_known(t: PendingCommit, lock: Key) -> bool:
 
 
 def list_held_locks(lock_cells: Iterable[LockOf]) -> list[Blocker]:
-    """Return the lock cells that were found held."""
     held = []
     for t, lock in lock_cells:
         cell = t.found[lock]

@@ -65,7 +65,6 @@ class FencedLock(NamedTuple):
         return FencedLock(self.taken - 1, FREE, self.names)
 
     def give_back(self) -> FencedLock:
-        """Return a held lock as free."""
         return FencedLock(self.taken, FREE, _push(_NOBODY, self.names))
 
     def commit_single(self, row_key: bytes) -> FencedLock:
@@ -211,7 +210,6 @@ def make_release(lock: Key, cell: Cell) -> Check:
 
 
 def group_by_holder(missing: Iterable[Blocker]) -> dict[bytes, dict[Key, Cell]]:
-    """Return the lock cells that each holder holds."""
     met: dict[bytes, dict[Key, Cell]] = {}
     for t, key, holder, cell in missing:
         if holder != FREE and cell is not None:
@@ -256,7 +254,6 @@ class Contention:
                     self._note_written(t.request.mutations, t.plan.timestamp)
 
     def note_hot(self, locks: Iterable[Key]) -> None:
-        """Remember the keys of these locks as hot."""
         now_ms = self._context.clock.monotonic_ms()
         for lock in locks:
             self._hot_ms = now_ms
@@ -364,9 +361,8 @@ def _fail_late_waiters(context: Context, missing: list[Blocker]) -> list[Blocker
 
 
 def fail_outdated(missing: list[Blocker]) -> list[Blocker]:
-    """Fail the transactions that assert a replaced version; return the others' blockers.
-
-    A transaction with a token is spared, since its own first commit may have replaced the version:
+    """Fail the transactions that assert a replaced version; return the others' blockers. A
+    transaction with a token is spared, since its own first commit may have replaced the version:
     the marker must be read first."""
     for t in dict.fromkeys(item.t for item in missing):
         _fail_outdated(t, t.seen)
@@ -381,6 +377,5 @@ def _fail_outdated(t: PendingCommit, seen: Mapping[Key, Cell | None]) -> None:
 
 
 def make_assertion_error(t: PendingCommit, assertion: Assertion) -> AssertionFailedError:
-    """Return the error that names the assertion and the cells that were read of its keys."""
     seen = {key: t.seen[key] for key in assertions.list_keys(assertion)}
     return AssertionFailedError(assertion, seen, transaction=t.row_key)

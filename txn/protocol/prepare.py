@@ -113,6 +113,5 @@ def make_conflict(t: PendingCommit, key: Key, holder: bytes) -> ConflictError:
 
 
 def report_conflicts(context: Context, missing: Iterable[Blocker]) -> None:
-    """Report conflicts to the listener."""
     for item in missing:
         context.on_event(Conflict(item.t.row_key, item.key, item.holder))

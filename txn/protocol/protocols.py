@@ -33,7 +33,6 @@ def require_transactions(store: Store, table: bytes, *, is_own: bool = True) -> 
 
 
 def protocol_key(table: bytes) -> Key:
-    """Return the key of the cell that names a database's protocol."""
     return Key(PROTOCOL_ROW, FAMILY, b"name", table)
 
 

@@ -47,7 +47,6 @@ def stored_rows(
     columns = wanted.cells if cells is None else cells
 
     def begin() -> Row | None:
-        """Return the first row, or the first after the last one that was yielded."""
         nonlocal rows
         start, stop = wanted.start, wanted.stop
         if last is not None:
@@ -78,7 +77,6 @@ def key_of_cell(cell: Key) -> Key:
 
 
 def keys_of_cells(cells: Iterable[Key]) -> list[Key]:
-    """Return the keys to which these cells belong, in order."""
     return [key for key in list_lockable(cells) if key.column]
 
 

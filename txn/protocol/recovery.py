@@ -189,7 +189,6 @@ def roll_back(
 
 
 def release_own_locks(context: Context, transactions: Sequence[Transaction]) -> None:
-    """Release each lock that these transactions still hold."""
     if context.rules.locks_rows:
         fenced.release_row_locks(context, transactions)
     else:
@@ -240,7 +239,7 @@ def finish_or_leave(
         try:
             work(context, due)
             return
-        except Exception as error:  # noqa: BLE001  (the transactions are what they are)
+        except Exception as error:  # noqa: BLE001  (the outcome is already decided)
             gone = error.table if isinstance(error, TableUnavailable) else None
             left = {t for t in due if gone and t.needs(gone)} or set(due)
             _leave(context, name, left, error)
@@ -390,6 +389,5 @@ def free_for_holder(context: Context, holder: bytes, locks: Mapping[Key, Cell]) 
 
 
 def report_help(context: Context, holder: bytes, done: Action) -> None:
-    """Report to the listener and the log what was done for another client."""
     LOG.info("helped another client: %s transaction=%s", done, holder_text(holder))
     context.on_event(Helped(holder, done))

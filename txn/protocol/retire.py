@@ -70,7 +70,6 @@ def retire(context: Context, wanted: Mapping[Key, Cell | None], old_ms: int) -> 
 
 
 def read_guarded(context: Context, keys: Iterable[Key]) -> dict[Key, Guarded]:
-    """Return the present cells of the keys."""
     wanted = list(keys)
     cells_of = {key: (key, key.lock, key.tag) for key in wanted}
     asked = [cell for cells in cells_of.values() for cell in cells]

@@ -42,11 +42,10 @@ _DECIDED = (Status.ASSERTED, Status.PUT, Status.CLEANING)
 
 
 class RowState(Enum):
-    """The action that a transaction row calls for, from any client that reads it.
-
-    DEBRIS: remains of a deleted row; like an absent row, it can never decide. UNREADABLE: the
-    decision, or what it would write, cannot be known. A row with any evidence of a decision is
-    neither UNDECIDED nor DEBRIS."""
+    """The action that a transaction row calls for, from any client that reads it. DEBRIS: remains
+    of a deleted row; like an absent row, it can never decide. UNREADABLE: the decision, or what it
+    would write, cannot be known. A row with any evidence of a decision is neither UNDECIDED nor
+    DEBRIS."""
 
     UNDECIDED = "undecided"
     DECIDED = "decided"
@@ -200,7 +199,6 @@ def parent_of(row_key: bytes) -> bytes | None:
 
 
 def child_range(whole: bytes) -> tuple[bytes, bytes]:
-    """Return the start and end of the row keys of a transaction's parts."""
     return whole + b".part-", whole + b".part."
 
 
@@ -209,12 +207,10 @@ def column(table: bytes, row_key: bytes, name: bytes) -> Key:
 
 
 def status_key(table: bytes, row_key: bytes) -> Key:
-    """Return the key of the status cell."""
     return column(table, row_key, b"status")
 
 
 def marker_key(table: bytes, token: bytes) -> Key:
-    """Return the key of the marker of a `once` token."""
     return Key(MARKER + token, FAMILY, b"done", table)
 
 
@@ -353,11 +349,9 @@ def read_rows(context: Context, row_keys: Collection[bytes]) -> dict[bytes, Tran
 def read_row_cells(
     context: Context, row_keys: Collection[bytes], others: Collection[Key] = ()
 ) -> dict[Key, Cell | None]:
-    """Return the cells of these transaction rows, and `others`.
-
-    Each row is of an instant of its own. A part that was read before its parent's decision may have
-    been planned, or completed, since. So if the parent has decided or aborted, its part is read
-    again."""
+    """Return the cells of these transaction rows, and `others`. Each row is of an instant of its
+    own. A part that was read before its parent's decision may have been planned, or completed,
+    since. So if the parent has decided or aborted, its part is read again."""
     wanted = [*others, *list_row_cells(context, row_keys)]
     found = call_store(context, lambda: context.store.read(wanted))
     early = [row for row in row_keys if _is_early(context, row, found)]

@@ -54,7 +54,6 @@ CELLS_AT_ONCE = 3 * PORTION
 def prepare_six_phase(
     context: Context, transactions: Sequence[PendingCommit], contention: Contention, patient: bool
 ) -> list[PendingCommit]:
-    """Take a batch through the phases of the six-phase protocol before the decision."""
     lock = lock_in_order if patient else lock_at_once
     live = write_rows(context, transactions)
     live = run_for_available(lambda some: lock(context, some, contention), live)
@@ -214,7 +213,6 @@ def clean_tags(context: Context, transactions: Sequence[Transaction]) -> list[Tr
 
 @report_phase("unlock")
 def release_key_locks(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
-    """Release each lock that the transaction still holds."""
     held = ((t, lock) for t in transactions for lock in t.lock_cells if lock in t.held)
     release_locks(context, {lock: Cell(t.row_key, 0) for t, lock in held})
     return list(transactions)

@@ -52,7 +52,6 @@ class Status(Enum):
 
     @property
     def is_undecided(self) -> bool:
-        """Whether the transaction may still commit or abort."""
         return self in UNDECIDED
 
     @property
@@ -138,7 +137,6 @@ class Rules:
     offsets_ms: Mapping[Status, int] = field(default_factory=dict, compare=False)
 
     def lock_of(self, key: Key) -> Key:
-        """Return the lock cell of a key."""
         return key.row_lock if self.locks_rows else key.lock
 
     def guards_of(self, key: Key) -> tuple[Key, ...]:

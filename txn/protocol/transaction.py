@@ -213,7 +213,6 @@ def _encode_attempt(context: Context, request: Request) -> tuple[bytes, Request,
 
 
 def is_late(context: Context, t: PendingCommit) -> bool:
-    """Whether the deadline for the decision has passed."""
     return context.clock.monotonic_ms() >= t.due_ms
 
 
@@ -411,13 +410,11 @@ def send_heartbeats_between(
 
 
 def note_heartbeat(batch: Sequence[PendingCommit], sent_ms: int) -> None:
-    """Remember when a step or heartbeat of these rows was sent."""
     for t in batch:
         t.alive_ms = sent_ms
 
 
 def split_portions(items: Sequence[T], size: int = PORTION) -> Iterator[Sequence[T]]:
-    """Yield the items in portions that fit into one call."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
 

@@ -76,10 +76,9 @@ def list_decisions(context: Context, low_ms: int) -> Iterator[Row]:
 
 def find_decision(row: Row) -> int | None:
     """Return when the transaction was decided; 0 if it may still decide or the time is not recorded
-    yet; None if it never will.
-
-    A gateway that takes one cell per check writes no `at.2-ASSERTED`. The time of the final status
-    then counts, once it is there. A part is reported with its parent, which decides for it."""
+    yet; None if it never will. A gateway that takes one cell per check writes no `at.2-ASSERTED`.
+    The time of the final status then counts, once it is there. A part is reported with its parent,
+    which decides for it."""
     if parent_of(row.row) is not None:
         return None
     cells = {key.column: cell for key, cell in row.cells.items()}
@@ -203,7 +202,6 @@ def _read_rows(
 
 
 def _list_changes(whole: WrittenRow, row: WrittenRow, at_ms: int) -> Iterator[KeyChange]:
-    """Yield the changes in one row; `whole` has the transaction's timestamp and labels."""
     mutations, replaced = row.buffer.request.mutations, row.plan.replaced
     if len(mutations) != len(replaced):
         raise CorruptRowError("the plan does not fit the buffer", transaction=row.row_key)
@@ -271,11 +269,9 @@ class Offset:
     undecided: frozenset[bytes] = frozenset()
 
     def covers(self, decided: Decided) -> bool:
-        """Whether the transaction was reported."""
         return decided.at_ms <= self.until_ms and decided.row_key not in self.undecided
 
     def encode(self) -> dict[str, Any]:
-        """Return the offset as a JSON object."""
         rows = sorted(row_key.decode() for row_key in self.undecided)
         return {
             "format": FORMAT,

@@ -88,7 +88,6 @@ class HolderRows:
         self._size = 0
 
     def look(self, holders: Collection[bytes]) -> Holders:
-        """Return the present rows of the holders."""
         kept = [holder for holder in holders if holder in self._kept]
         others = [holder for holder in holders if holder not in self._kept]
         status_of = {holder: status_key(self._context.table, holder) for holder in kept}

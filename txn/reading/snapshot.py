@@ -51,7 +51,6 @@ class Observation(NamedTuple):
 
 
 def find_holders(cells: Cells) -> set[bytes]:
-    """Return the transactions that hold these lock cells."""
     locks = ((key, cell) for key, cell in cells.items() if key.column.endswith(LOCK_SUFFIX))
     return {holder for key, cell in locks if (holder := holder_of(key, cell))}
 
@@ -73,9 +72,8 @@ def has_crossed(before: TransactionRow, after: TransactionRow) -> bool:
 
 
 def hides_values(rules: Rules, holder: TransactionRow, cells: Container[Key]) -> bool:
-    """Whether the old values of these cells must not be read beside this undecided holder.
-
-    The holder's place in the order of transactions is its validation of ranges, which may have been
+    """Whether the old values of these cells must not be read beside this undecided holder. The
+    holder's place in the order of transactions is its validation of ranges, which may have been
     earlier. Keys that entered the ranges since come after it, and may have been read already."""
     if holder.status is not Status.LOCKED or not holder.has_ranges:
         return False
