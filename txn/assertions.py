@@ -2,7 +2,8 @@
 them.
 
 An assertion is evaluated once, under the locks, against the newest visible version of each of its
-keys. Combine assertions with `&`, `|` and `~`; `and`, `or`, `not` and `if` raise TypeError."""
+keys. Combine assertions with `&`, `|` and `~`; `and`, `or`, `not` and `if` raise TypeError.
+"""
 
 from __future__ import annotations
 
@@ -168,7 +169,8 @@ def fold(
     """Combine the parts of an assertion, bottom-up and from left to right.
 
     leaf: called with a name in LEAVES, the key, and the operand if there is one.
-    compound: called with a name in COMPOUNDS and the results of the parts."""
+    compound: called with a name in COMPOUNDS and the results of the parts.
+    """
     match assertion:
         case Version(key, timestamp):
             return leaf("version", key, timestamp)

@@ -3,7 +3,8 @@
 The protocol never orders anything by wall-clock time, which only names transaction rows and ages
 them. Durations (lock TTLs, deadlines, backoff) use the monotonic clock alone. Names: `deadline_ms`
 is a caller's limit for a transaction or a lock request, `within_ms` the limit for one call, and
-`due_ms` the instant of the monotonic clock at which either ends."""
+`due_ms` the instant of the monotonic clock at which either ends.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 docs/operations.md describes the format. An AssertionReader determines the form of keys and values.
 By default a key is the text `table/row/family:column` or an object of its four parts, and a value
-is a text or `{"base64": text}`. Every error names the place in the document."""
+is a text or `{"base64": text}`. Every error names the place in the document.
+"""
 
 from __future__ import annotations
 

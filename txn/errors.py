@@ -1,7 +1,8 @@
 """Every error of the library, arranged by what its receiver should do next.
 
 An expected "no", such as a checked put that finds another value, is never an exception. Messages
-are lower case with the facts last, as `name=value`."""
+are lower case with the facts last, as `name=value`.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ class AbortedError(TxnError):
 
     words: the cause.
     facts: the details, by name.
-    reason: both, as in the message."""
+    reason: both, as in the message.
+    """
 
     def __init__(self, words: str, *, transaction: bytes | None = None, **facts: object) -> None:
         self.reason = annotate(words, **facts)
@@ -110,7 +112,8 @@ class CorruptRowError(TxnError):
     """Stored bytes do not decode: keep the row and inspect it. It is never deleted or guessed.
 
     place: the row key of the transaction, or the key of the cell, if known. The message may contain
-    the bytes, so do not log it."""
+    the bytes, so do not log it.
+    """
 
     def __init__(self, message: str = "", **facts: object) -> None:
         super().__init__(message, **facts)
@@ -120,7 +123,8 @@ class CorruptRowError(TxnError):
 class StoreError(TxnError):
     """The store could not do what it was asked: repair the store or the connection.
 
-    call: the name of the store's call, if calls are measured."""
+    call: the name of the store's call, if calls are measured.
+    """
 
     call: str | None = None
 

@@ -1,7 +1,8 @@
 """Named events of the protocol, for metrics, progress and tests. The default listener is silent.
 
 A listener is called on the commit path: it must be quick and must not raise. It may commit other
-keys; committing keys of the current batch, or calling `flush`, would deadlock."""
+keys; committing keys of the current batch, or calling `flush`, would deadlock.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +96,8 @@ class Phase:
 
     failed: the number of transactions that failed in it.
     elapsed_ms: set at the end of the phase.
-    at_ns: the time since the epoch; events of a local transaction are reported at its end."""
+    at_ns: the time since the epoch; events of a local transaction are reported at its end.
+    """
 
     name: PhaseName
     outcome: PhaseOutcome
@@ -127,7 +129,8 @@ class Helped:
 class StoreCall:
     """A call of the store is over.
 
-    items: the number of keys, edits or checks; for a scan, of rows found."""
+    items: the number of keys, edits or checks; for a scan, of rows found.
+    """
 
     call: CallName
     outcome: CallOutcome
@@ -170,7 +173,8 @@ class Queued:
 class Ended:
     """A request has its result.
 
-    tries: how often its transaction was begun; 0: its deadline passed before anything was sent."""
+    tries: how often its transaction was begun; 0: its deadline passed before anything was sent.
+    """
 
     outcome: CommitOutcome
     tries: int

@@ -1,7 +1,8 @@
 """A listener that counts for Prometheus: `connect(uri, on_event=Metrics())`. Needs the extra
 `metrics`.
 
-Names follow Prometheus' conventions: a prefix, the unit last, `_total` for counters."""
+Names follow Prometheus' conventions: a prefix, the unit last, `_total` for counters.
+"""
 
 from __future__ import annotations
 

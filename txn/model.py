@@ -1,7 +1,8 @@
 """The basic data: keys, mutations, and the cells that a store returns.
 
 All are frozen values without I/O. Text is accepted wherever HBase takes bytes, and becomes UTF-8.
-Keys and cells are tuples because the library hashes and compares them more than anything else."""
+Keys and cells are tuples because the library hashes and compares them more than anything else.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ class _KeyFields(NamedTuple):
 class Key(_KeyFields):
     """Names one cell: `Key(row, family, column, table=None)`, each part text (UTF-8) or bytes.
 
-    Without a table it means the engine's default table. Keys sort as tuples, by row first."""
+    Without a table it means the engine's default table. Keys sort as tuples, by row first.
+    """
 
     __slots__ = ()
 
@@ -211,7 +213,8 @@ class Family:
     keep_deletes_ms: how long delete markers live; None: for ever, or unknown.
     durability: set only if it loses acknowledged writes.
     replicas: copies of its regions that may be read.
-    database: the transaction table of the family's database; None: no database yet, or unknown."""
+    database: the transaction table of the family's database; None: no database yet, or unknown.
+    """
 
     versions: int = 3
     ttl_ms: int | None = None
@@ -261,7 +264,8 @@ def find_refusal(family: Family) -> str | None:
 def find_delete_refusal(family: Family) -> str | None:
     """Return why transactions must not delete in the family; None if they may.
 
-    Once a compaction purges a marker, it no longer masks a late duplicate of an older put."""
+    Once a compaction purges a marker, it no longer masks a late duplicate of an older put.
+    """
     kept_ms = family.keep_deletes_ms
     if kept_ms is not None and kept_ms < KEEP_DELETES_MS:
         return (

@@ -1,7 +1,8 @@
 """All bounds of the library's loops, in time and tries, in one value.
 
 None of them affects correctness. A short lock TTL causes needless aborts, a long one makes others
-wait for dead owners; neither can lose or invent a commit."""
+wait for dead owners; neither can lose or invent a commit.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """pytest fixtures for programs that use this library: an engine on a fresh store, and an HBase.
 
 pytest imports this module wherever the package is installed, so no extra's driver is imported
-before a test requests a fixture. docs/howto/testing.md describes the fixtures."""
+before a test requests a fixture. docs/howto/testing.md describes the fixtures.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class RunningEmulator:
     store.
 
     host, and the three ports: where they listen. HBase clients use the first two, for example
-    `happybase.Connection(emulator.host, emulator.thrift1_port)`."""
+    `happybase.Connection(emulator.host, emulator.thrift1_port)`.
+    """
 
     host: str
     thrift1_port: int
@@ -71,7 +73,8 @@ def txn_engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     """An engine on the test's own store, in memory by default.
 
     In order of precedence: the marker `txn_store("uri", table="t")`, which takes the arguments of
-    `txn.connect`; the option `--txn-store`; the setting `txn_store` of the ini file."""
+    `txn.connect`; the option `--txn-store`; the setting `txn_store` of the ini file.
+    """
     from txn.client.connect import connect  # noqa: PLC0415
 
     uri, arguments = read_marker(request.node.get_closest_marker(MARKER))

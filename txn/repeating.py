@@ -1,7 +1,8 @@
 """The loop of a thread that repeats its work, such as sending heartbeats.
 
 Only a closed store, or the work itself, ends the loop. Any other exception is reported to the log
-and the listener, and the work is repeated."""
+and the listener, and the work is repeated.
+"""
 
 from __future__ import annotations
 

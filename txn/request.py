@@ -27,7 +27,8 @@ class Request:
     once: a token; of all requests with this token, from anywhere, at most one commits.
     once_retention_ms: the caller's promise that no request with this token comes later than that
     after the commit, so that fsck may forget the token; None: it is kept for ever.
-    labels: short texts for people, kept in the transaction row."""
+    labels: short texts for people, kept in the transaction row.
+    """
 
     mutations: tuple[Mutation | Delete, ...]
     assertions: tuple[Assertion, ...] = ()
@@ -53,7 +54,8 @@ class Committed:
     timestamp: of all its cells (ms).
     repeated: an earlier transaction with this `once` token had committed; this call changed
     nothing.
-    complete: every lock is released; otherwise this engine or another client is doing it."""
+    complete: every lock is released; otherwise this engine or another client is doing it.
+    """
 
     transaction: bytes
     timestamp: int
@@ -95,7 +97,8 @@ def bind_request(
     """Return a valid request whose keys all name a table; raise InvalidRequestError if it is
     invalid.
 
-    table: the default for keys that name none."""
+    table: the default for keys that name none.
+    """
     request = Request(
         tuple(_bind_mutation(mutation, table) for mutation in _check_items("mutations", mutations)),
         tuple(_bind_assertion(item, table) for item in _check_items("assertions", assertions)),

@@ -2,7 +2,8 @@
 
 It needs no setting: a process that has not imported `opentelemetry.trace` has no provider, and then
 nothing is done. The caller's context is the parent, and is passed in W3C headers to servers and
-Spark tasks. Spans contain keys, but no values of cells."""
+Spark tasks. Spans contain keys, but no values of cells.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +94,8 @@ class Trace:
     ) -> None:
         """End the span with the result of the request.
 
-        transaction: the row key of a transaction that did not commit."""
+        transaction: the row key of a transaction that did not commit.
+        """
         from opentelemetry.trace import StatusCode  # noqa: PLC0415
 
         outcome = name_outcome(result)
@@ -121,7 +123,8 @@ class Trace:
 def begin_traces(requests: Sequence[Request], *, remote: bool) -> list[Trace | None]:
     """Begin a span for each request, under the context of this thread; the caller ends each.
 
-    remote: whether the request is sent to a server."""
+    remote: whether the request is sent to a server.
+    """
     tracer = _find_tracer()
     if tracer is None:
         return [None] * len(requests)

@@ -1,6 +1,7 @@
 """The interface behind an engine: the protocol in this process, or a server that runs it.
 
-An engine validates its arguments and binds keys to tables: a backend gets only valid requests."""
+An engine validates its arguments and binds keys to tables: a backend gets only valid requests.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ class Backend(Protocol):
     """Commits and reads valid requests. Safe to share between threads.
 
     deadline_ms: how long a call may take, a commit until its decision; None: as long as the policy,
-    or the connection to the server, allows. A read past its deadline raises DeadlineError."""
+    or the connection to the server, allows. A read past its deadline raises DeadlineError.
+    """
 
     @property
     def context(self) -> Context:
@@ -51,7 +53,8 @@ class Backend(Protocol):
     ) -> Committed:
         """Commit one request, if its spans have no keys but its own; raise its failure otherwise.
 
-        known: the result of `look` for its keys."""
+        known: the result of `look` for its keys.
+        """
 
     def commit_many(
         self, requests: Sequence[Request], ack: Ack, deadlines_ms: Sequence[int | None]
@@ -70,7 +73,8 @@ class Backend(Protocol):
         """Return the keys' cells, those of a row as of one instant. Other cells may be included,
         which save a block's commit from reading them again.
 
-        ticket: the block's places in the queues of hot keys; the caller ends it with the block."""
+        ticket: the block's places in the queues of hot keys; the caller ends it with the block.
+        """
 
     def scan(self, wanted: Span, deadline_ms: int | None = None) -> Iterator[Row]:
         """Yield the span's rows, each as of one instant. Rows without cells may be among them: they

@@ -3,7 +3,8 @@
 Nothing is locked or written while the block runs. Its reads become the assertions of its commit,
 its writes the mutations. A block that wrote nothing commits by a read at one instant that confirms
 all its reads. Others may commit between two reads of a block; its reads may then never have held
-together, and the block will not commit."""
+together, and the block will not commit.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ class OptimisticTransaction:
 
     The end of the block commits all of it, or raises any error of `Engine.commit`: a ConflictError
     if something that was read has changed. An exception in the block writes nothing. Afterwards
-    `result` is the Committed, or None if the block wrote nothing."""
+    `result` is the Committed, or None if the block wrote nothing.
+    """
 
     def __init__(
         self,
@@ -105,7 +107,8 @@ class OptimisticTransaction:
         The arguments and rows are those of `Engine.scan`; this block's writes have the timestamp 0.
         Each cell is validated like a single read. The commit reads the range again under the locks,
         and a new cell is a conflict. More rows than `Policy.snapshot_rows` raise
-        InvalidRequestError."""
+        InvalidRequestError.
+        """
         self._check_open()
         wanted = make_span(table or self._table, start, stop, prefix, columns)
         stored = (row for row in self._backend.scan(wanted, self._read_ms()) if row.cells)
@@ -311,7 +314,8 @@ def run_block(
     """Run the function in transactions until one commits; return the function's result.
 
     begin: makes a transaction from two functions: the time left (ms) for the commit, and for a
-    read."""
+    read.
+    """
     repeats = Repeats(pace, attempts, deadline_ms)
     while repeats.begin():
         try:

@@ -44,7 +44,8 @@ def connect(
     create: whether to create a missing store or transaction table; otherwise it is an
     InvalidRequestError.
 
-    A server has its own transaction table, salt buckets, policy, listener and protocol."""
+    A server has its own transaction table, salt buckets, policy, listener and protocol.
+    """
     if not (isinstance(uri, str) and uri.startswith("txn:")):
         clock = clock or SystemClock()
         store = open_store(uri, clock, create=create)

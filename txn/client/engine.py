@@ -1,7 +1,8 @@
 """The object that users hold: `connect(uri)` returns an Engine, which commits and reads.
 
 An engine validates its arguments and binds keys to tables; its backend does the work, through a
-store or a server. An engine is safe to share between threads."""
+store or a server. An engine is safe to share between threads.
+"""
 
 from __future__ import annotations
 
@@ -131,7 +132,8 @@ class Engine:
 
         Raises InvalidRequestError, AbortedError (ConflictError, AssertionFailedError,
         DeadlineError), CommitOutcomeUnknown, StoreError or CorruptRowError. Only with
-        CommitOutcomeUnknown may it have been committed."""
+        CommitOutcomeUnknown may it have been committed.
+        """
         check_choice("ack", ack, Ack)
         check_deadline(deadline_ms)
         request = self._bind_request(
@@ -153,7 +155,8 @@ class Engine:
         deadline_ms: for each, as in `commit`.
 
         Raises InvalidRequestError, naming the first bad request, or StoreError, before anything is
-        written."""
+        written.
+        """
         check_choice("ack", ack, Ack)
         given = list(requests)
         times = list_deadlines(deadline_ms, len(given))
@@ -175,7 +178,8 @@ class Engine:
         process: it never ends in a fork's child.
 
         Raises InvalidRequestError, before anything is written, and StoreClosedError after
-        `close`."""
+        `close`.
+        """
         check_choice("ack", ack, Ack)
         check_deadline(deadline_ms)
         bound = self._bind(as_request(request), deadline_ms)
@@ -197,7 +201,8 @@ class Engine:
 
         Reads do not wait for writers, with one exception: a transaction that scanned a range and is
         deciding. If writers repeatedly leave no such instant, the read takes the locks; it may then
-        raise any error of `commit`."""
+        raise any error of `commit`.
+        """
         check_deadline(deadline_ms)
         bound = {key: bind_key(key, self._table) for key in keys}
         wanted = list(dict.fromkeys(bound.values()))
@@ -225,7 +230,8 @@ class Engine:
         scan are missed.
         snapshot: if true, all rows are of one instant, up to `Policy.snapshot_rows` of them; raises
         ConflictError if writers leave no such instant.
-        deadline_ms: the time until the last row; then DeadlineError."""
+        deadline_ms: the time until the last row; then DeadlineError.
+        """
         check_deadline(deadline_ms)
         wanted = make_span(table or self._table, start, stop, prefix, columns)
         if not snapshot:
@@ -248,7 +254,8 @@ class Engine:
         A block that wrote nothing writes nothing, even with `once`: its commit checks that all it
         read held at one instant.
         deadline_ms: for the commit, until its decision, and for each read; None: the policy's; 0 or
-        less: DeadlineError, and nothing is written."""
+        less: DeadlineError, and nothing is written.
+        """
         check_deadline(deadline_ms)
         return self.begin_block(
             lambda: deadline_ms,
@@ -307,7 +314,8 @@ class Engine:
         alone; 0 or less: DeadlineError at once.
 
         Raises the last ConflictError, DeadlineError, or any other error of `commit` and the
-        function."""
+        function.
+        """
         begin = partial(
             self.begin_block,
             once=once,

@@ -2,7 +2,8 @@
 those whose locks are released.
 
 One thread takes all that has gathered as one batch. If the process dies, these transactions are
-ordinary decided rows, which the next client or fsck rolls forward."""
+ordinary decided rows, which the next client or fsck rolls forward.
+"""
 
 from __future__ import annotations
 

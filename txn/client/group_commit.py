@@ -4,7 +4,8 @@ A request that finds no batch in progress becomes one at once. While `concurrent
 progress, requests wait in a queue and form the next batch. One caller's thread commits a batch for
 all its callers; background threads do so only if nothing but futures waits. Two requests that need
 the same lock would conflict, so they are never in progress at once. The queue is first in, first
-out."""
+out.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ class Item(Protocol):
     due_ms: the deadline for its decision (monotonic).
     lock_cells: the lock cells that it needs, or its keys.
     weight: its bytes.
-    future: receives its result if no thread waits."""
+    future: receives its result if no thread waits.
+    """
 
     ack: Ack
     future: Future[Committed] | None
@@ -69,7 +71,8 @@ class _Place(Generic[W]):
     waiting: the queued ones, as the keys of a dictionary.
     open: those queued or in progress.
     event: wakes the caller's thread, if it waits.
-    led: the batch that this thread leads, or led last."""
+    led: the batch that this thread leads, or led last.
+    """
 
     __slots__ = ("event", "led", "open", "waiting")
 
@@ -91,7 +94,8 @@ class _Batch(Generic[W]):
 
     thread: its leader.
     is_over: the leader may lead another batch.
-    is_finished: all its callers have their results, too."""
+    is_finished: all its callers have their results, too.
+    """
 
     __slots__ = (
         *("_can_join", "is_finished", "is_over", "items", "places"),
@@ -136,7 +140,8 @@ class GroupCommit(Generic[W]):
     tell: sets the result of a request's future; may be called again after an interruption.
     concurrent_batches: the most batches in progress at a time.
     linger_ms: how long, at most, a request that could start waits for others.
-    on_event: gets the events of batches and of the queue."""
+    on_event: gets the events of batches and of the queue.
+    """
 
     def __init__(
         self,
@@ -365,7 +370,8 @@ class GroupCommit(Generic[W]):
         """Return whether no batch may start. An overdue batch, at a server that does not answer,
         blocks no other.
 
-        besides: a thread whose batches do not count."""
+        besides: a thread whose batches do not count.
+        """
         latest_ms = now_ms - OVERDUE_MS
         counted = [b for b in self._under_way if b.since_ms > latest_ms and b.thread != besides]
         return len(counted) >= self._concurrent_batches

@@ -2,7 +2,8 @@
 
 Queues are an optimization only: correctness never depends on them. A block proceeds without its
 place after a long wait, and never waits for its own thread or in a cycle. A block that stays first
-for too long loses its place."""
+for too long loses its place.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The backend that runs the protocol itself, through a store.
 
-It keeps no transaction state: unfinished work is in transaction rows, for any client to finish."""
+It keeps no transaction state: unfinished work is in transaction rows, for any client to finish.
+"""
 
 from __future__ import annotations
 
@@ -320,7 +321,8 @@ class LocalBackend:
     ) -> None:
         """Run the phases of attempts whose deadline has not passed.
 
-        meet: handles hot keys first; None: wait for their holders."""
+        meet: handles hot keys first; None: wait for their holders.
+        """
         finish = self._finisher.release if ack == "complete" else self._finisher.submit
         try:
             live = run_for_available(meet or self._contention.wait_for_hot_keys, attempts)
@@ -425,7 +427,8 @@ class LocalBackend:
     ) -> tuple[Snapshot, list[dict[Key, Cell]]]:
         """Return the cells of the keys, and those of each span, as of one instant.
 
-        most_bytes: the limit for the spans; InvalidRequestError if they exceed it."""
+        most_bytes: the limit for the spans; InvalidRequestError if they exceed it.
+        """
         for wanted in spans:
             self.check_span(wanted, deadline_ms)
         if not spans:
@@ -480,7 +483,8 @@ class LocalBackend:
 class Order:
     """Requests of one call; those that need the same lock run in the given order.
 
-    ready: those that wait for no other, as the keys of a dictionary."""
+    ready: those that wait for no other, as the keys of a dictionary.
+    """
 
     __slots__ = ("_lines", "ready")
 

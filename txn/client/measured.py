@@ -1,7 +1,8 @@
 """A store that reports each call to a listener: name, outcome and duration.
 
 An engine uses it only if it has a listener. Calls inside `atomically` are reported after it: no
-foreign code runs while the store keeps all other writers out."""
+foreign code runs while the store keeps all other writers out.
+"""
 
 from __future__ import annotations
 

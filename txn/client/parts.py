@@ -41,7 +41,8 @@ class PartsClient:
     The lock TTL of the engine's policy is the transaction's; its owners send heartbeats with
     `sending_heartbeats`.
     wait_ms: how long a part may wait for locked keys; None: the policy's deadline. A waiting part
-    holds locks and follows no order, so two may wait for each other."""
+    holds locks and follows no order, so two may wait for each other.
+    """
 
     def __init__(self, engine: Engine, wait_ms: int | None = None) -> None:
         self._engine = engine
@@ -69,7 +70,8 @@ class PartsClient:
 
         A task that runs again may write the same part again, with the same content. Raises
         InvalidRequestError, AssertionFailedError, or ConflictError if other transactions hold a key
-        for too long or the transaction is over."""
+        for too long or the transaction is over.
+        """
         check_whole("task", task, 0)
         check_whole("number", number, 0)
         if max(task, number) >= MAX_CHILDREN:
@@ -91,7 +93,8 @@ class PartsClient:
         timestamp: the greatest timestamp of the parts.
         ack: "decided" returns at the decision; the next client that meets a lock does the rest.
         Raises the errors of `Engine.commit`. Only with CommitOutcomeUnknown may it have been
-        committed. An AbortedError leaves nothing behind."""
+        committed. An AbortedError leaves nothing behind.
+        """
         if len(counts) > MAX_CHILDREN:
             raise InvalidRequestError("too many tasks", tasks=len(counts), limit=MAX_CHILDREN)
         for count in counts:

@@ -1,6 +1,7 @@
 """Finds tables and families, and whether transactions may use them.
 
-Results are kept until a table is found missing: families do not change under running clients."""
+Results are kept until a table is found missing: families do not change under running clients.
+"""
 
 from __future__ import annotations
 

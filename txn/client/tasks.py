@@ -2,7 +2,8 @@
 
 The methods have the signatures of the blocking ones. Commits use `Engine.submit`, so thousands of
 tasks share batches without a thread each. A bounded number of threads makes all other blocking
-calls."""
+calls.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +118,8 @@ class AsyncEngine:
 
     A task that waits for a commit is cancelled at once. If its batch had not begun, nothing is
     written; otherwise the commit continues, and may succeed. A caller that must know gives the
-    request a `once` token and commits it again."""
+    request a `once` token and commits it again.
+    """
 
     def __init__(self, engine: Engine, *, threads: int = THREADS) -> None:
         check_whole("threads", threads, 1)

@@ -3,7 +3,8 @@
 One client writes the parent record. Many clients write child records, each with its own row key and
 with locks that name it. One client decides for all of them by a single compare-and-set. The work
 after the decision is in `recovery`, as for every transaction. docs/protocol.md, under "A
-transaction in parts", gives the argument for each rule."""
+transaction in parts", gives the argument for each rule.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ def write_child(
     Repeating the call while the parent is undecided continues the work and has the same result.
     Raises InvalidRequestError if the part exists with another request, or if another part has one
     of its keys. Raises ConflictError if another transaction holds a key until due_ms (monotonic),
-    or if the parent was aborted; or AssertionFailedError."""
+    or if the parent was aborted; or AssertionFailedError.
+    """
     check_commit_clock(context)
     t = _begin_child(context, part, request, due_ms)
     _write_child_row(context, t)

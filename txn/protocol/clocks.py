@@ -7,7 +7,8 @@ shows that the time of day was set. All other calls are free.
 
 A store on this machine has the same clock. A cell there records both clocks at the first write
 after each boot, so a later change of the time of day shows. It cannot be known which time was
-right: only deletion by age is refused then, no commit."""
+right: only deletion by age is refused then, no commit.
+"""
 
 from __future__ import annotations
 

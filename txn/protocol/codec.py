@@ -12,7 +12,8 @@
     parts   = "-"; after the decision, how many children each task wrote: number *(" " number)
     marker  = row key [" " milliseconds]
 
-Every version ever released stays readable. Bytes that do not decode raise CorruptRowError."""
+Every version ever released stays readable. Bytes that do not decode raise CorruptRowError.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ class Plan:
 
     replaced: timestamps in the order of the request's mutations; 0 if there is no version. locks:
     in the fenced protocol, the value of each held lock, in the order of their first keys in the
-    request."""
+    request.
+    """
 
     timestamp: int
     replaced: tuple[int, ...]

@@ -7,7 +7,8 @@ gives the argument for each rule.
 A store that can run a commit as one local transaction applies all of it or nothing. Such a
 transaction keeps all other writers out, so it must not wait. Where it would wait for a lock, a
 clock or the store, it is undone, and the same steps run one by one. No listener runs inside it:
-events are reported afterwards."""
+events are reported afterwards.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ def commit(
 
     Afterwards each transaction has a failure or is committed. Raises StoreError if the store did
     not answer before the decision, and AbortedError if this client's clock is wrong. Transactions
-    without a failure are then not committed, and never will be."""
+    without a failure are then not committed, and never will be.
+    """
 
     def all_phases(hurried: Context, nobody: Contention) -> None:
         live = prepare(hurried, transactions, nobody, False)
@@ -142,7 +144,8 @@ def commit_atomically(
 
     limited: a context whose patience with the store ends when the decision is due. Raises any error
     that prevented the commit; nothing was done then either. If the outcome cannot be found out,
-    each transaction fails with CommitOutcomeUnknown."""
+    each transaction fails with CommitOutcomeUnknown.
+    """
     told: list[Event] = []
     hurried = replace(
         context,

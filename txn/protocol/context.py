@@ -1,7 +1,8 @@
 """The context of every step of the protocol, and the one way to call a store.
 
 Calls to a store that does not answer are repeated for a bounded time. Then its error is raised, and
-the row stays as a crash would leave it."""
+the row stays as a crash would leave it.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ class ClockTrust:
 
     offset_ms: the time of day minus the monotonic clock at the last successful comparison; None:
     there was none. due_ms: when to compare again (monotonic). noted_ms: the same offset when the
-    clock was last noted in a store on this machine."""
+    clock was last noted in a store on this machine.
+    """
 
     offset_ms: int | None = None
     due_ms: int = 0
@@ -52,7 +54,8 @@ class Context:
 
     table: the transaction table. salt_buckets: the number of prefixes that spread the rows of new
     transactions. trust: see `clocks`. until_ms: when to give up a failing store (monotonic), if the
-    policy's patience lasts longer."""
+    policy's patience lasts longer.
+    """
 
     store: Store
     table: bytes

@@ -2,7 +2,8 @@
 
 A row key is the salt bucket, if any, followed by the start time. So each bucket is sorted by start
 time, and merging one scan per bucket sorts the whole table. A position in this order is a row key,
-or a prefix of one, without its bucket."""
+or a prefix of one, without its bucket.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ def scan_transactions(
 
     Foreign rows are yielded as well. Without with_parts, at most MAX_PARTS part rows and a few more
     are yielded for each transaction. salt_buckets: the result of `find_buckets`; None: it is called
-    first. Reading n rows reads one extra row of each bucket."""
+    first. Reading n rows reads one extra row of each bucket.
+    """
     if salt_buckets is None:
         salt_buckets = find_buckets(context)
     scans = [

@@ -12,7 +12,8 @@ stands for a transaction that has a row.
 
 A transaction that asserts a replaced version fails as soon as that is seen: versions only grow, so
 this needs no lock. A transaction waits for hot keys before it writes anything, because a later wait
-would block others from its keys."""
+would block others from its keys.
+"""
 
 from __future__ import annotations
 

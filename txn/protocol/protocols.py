@@ -1,7 +1,8 @@
 """Finds out which of the two protocols a database has.
 
 A cell of the transaction table names the protocol; it is written when the table is made. The
-protocol never changes while a client is connected."""
+protocol never changes while a client is connected.
+"""
 
 from __future__ import annotations
 

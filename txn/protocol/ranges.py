@@ -2,7 +2,8 @@
 
 Every key that a transaction wrote leaves a lock and a tag in its row; after a delete, for a day at
 least. So a key that appears or disappears changes the result of a second read within minutes. A
-range that two reads found equal was in that state at every instant in between."""
+range that two reads found equal was in that state at every instant in between.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def stored_rows(
     continue after the last row that was yielded.
 
     exclude: the rows to leave out, as in a store's scan. cells: read these columns only, instead of
-    all cells that concern the span's keys."""
+    all cells that concern the span's keys.
+    """
     rows: Iterator[Row] = iter(())
     last: bytes | None = None
     columns = wanted.cells if cells is None else cells
@@ -124,7 +126,8 @@ def find_phantom(
     does not name. None: at some instant since the call they had none.
 
     A deleted key's remains may have been there when a read began, and gone before the read reached
-    them. So if any remains are found, a second read must find the same."""
+    them. So if any remains are found, a second read must find the same.
+    """
     before, before_ms = Digest().value, context.clock.monotonic_ms()
     for _ in range(context.policy.read_tries):
         rest, began_ms = Digest(), context.clock.monotonic_ms()

@@ -7,7 +7,8 @@ A client that meets a lock asks `Resolver` about the holder. A holder that is fi
 row, can never decide again: its lock comes from a late request and is released. A decided holder is
 rolled forward; an aborting one is rolled back. An undecided holder is left alone until its row was
 seen unchanged for its whole lock TTL, by this client's own monotonic clock. Aborting a living
-transaction costs it only a retry."""
+transaction costs it only a retry.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +72,8 @@ def roll_forward(
     whose status could not be read stays where it was, with the reason in `unread`. Parts come
     first: a parent continues from its decision when all its parts are complete.
 
-    tell: the function that puts an unconditional status once all work is done."""
+    tell: the function that puts an unconditional status once all work is done.
+    """
     protocol = fenced if context.rules.locks_rows else six_phase
     finish_children(context, transactions)
     begun = [(t, t.status) for t in transactions]

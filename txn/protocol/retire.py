@@ -3,7 +3,8 @@
 The key's lock is taken in the name of a transaction without a row, so any client that meets the
 lock releases it, and none waits. One step deletes everything, on the condition that the lock is
 still held. The marker that hides the lock is at or above every deleted timestamp. The argument is
-in docs/protocol.md, under "Retiring a key"."""
+in docs/protocol.md, under "Retiring a key".
+"""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ def retire(context: Context, wanted: Mapping[Key, Cell | None], old_ms: int) -> 
     is locked, being written, or changed, before or meanwhile, stays as it is. Raises StoreError if
     the store does not answer: locks may stay then, which any client releases. Raises
     InvalidRequestError if the store cannot retire keys, and AbortedError if this machine's clock is
-    wrong, because it might give the markers their timestamps."""
+    wrong, because it might give the markers their timestamps.
+    """
     found = read_guarded(context, wanted)
     due = [item for item in found.values() if _is_due(item, wanted[item.key], old_ms)]
     if due:

@@ -66,7 +66,8 @@ class TransactionRow:
     1-LOCKED and its decision. parts: how many parts each task wrote, empty before the decision;
     None: the transaction is not in parts. follows: whether this is a part that has not followed its
     parent yet; `follow` then sets its state. elsewhere: for an absent row of another database, the
-    transaction tables of that database and of this one."""
+    transaction tables of that database and of this one.
+    """
 
     row_key: bytes
     status: Status | None = None

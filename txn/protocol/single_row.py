@@ -2,7 +2,8 @@
 
 One step writes the values, and the lock with its next count, if the lock still has the value that
 was read. So such a transaction never holds the lock. The lock names the transaction, which resolves
-a lost answer, or a refusal of a repeated request."""
+a lost answer, or a refusal of a repeated request.
+"""
 
 from __future__ import annotations
 

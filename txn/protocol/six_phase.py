@@ -1,7 +1,8 @@
 """The six-phase protocol: a lock and a tag beside each key, and every status recorded.
 
 Each step takes the transactions that can still commit and returns those that still can after it.
-docs/protocol.md gives the argument for each rule."""
+docs/protocol.md gives the argument for each rule.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ A status names the work that is finished, so recovery repeats the work that foll
 with a digit so that a scan of the table shows them in order.
 
 A child row begins at 0-PART and stays there while its parent is undecided. It then follows the
-parent to 2-ASSERTED or 6-ABORTING, and continues alone."""
+parent to 2-ASSERTED or 6-ABORTING, and continues alone.
+"""
 
 from __future__ import annotations
 
@@ -127,7 +128,8 @@ class Rules:
     needs: features that the store must have. steps: the successors of each status. unconditional:
     statuses that are put without a comparison. locks_rows: whether a lock covers a row and family
     instead of a key. offsets_ms: the timestamp of each status, relative to the time in the row key,
-    if clients choose the timestamps of their rows; empty if servers choose them."""
+    if clients choose the timestamps of their rows; empty if servers choose them.
+    """
 
     name: ProtocolName
     needs: frozenset[Feature]

@@ -3,7 +3,8 @@
 The outcome of a status change is found by reading the row: a refusal or a lost reply proves
 nothing. Others abort an owner that was silent for its whole lock TTL, so an owner with long work
 before the decision sends heartbeats: work of many calls goes through `send_heartbeats_between`, and
-large calls are split into portions."""
+large calls are split into portions.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ class Transaction:
     decision. is_dated: whether its row records the time of each status, as in stores that write
     many cells in one step; each step then writes it. locks: the lock cell of each key that it
     mutates or asserts, from lock_of. lock_cells: those cells in the order of the request, each with
-    its keys."""
+    its keys.
+    """
 
     row_key: bytes
     request: Request
@@ -119,7 +121,8 @@ class PendingCommit(Transaction):
     tries: how often it ran. rounds: how many groups it was in. was_deferred: whether it left the
     last group before anything was written. future: receives its result if no thread waits for it.
     settler: the thread that is setting the result. asked_ms: when the caller asked, by
-    `measure_ms`. trace: its tracing span, if any."""
+    `measure_ms`. trace: its tracing span, if any.
+    """
 
     asked: Request
     buffer: bytes
@@ -254,7 +257,8 @@ def advance(
     can have been sent, if it is less patient. Afterwards each transaction has the status of its
     row, whichever client stepped it, or `unread` has the reason why it is not known. Returns the
     transactions that this call moved. Raises StoreError if a row could not be reached; unless it is
-    NotApplied, the request may still take effect later."""
+    NotApplied, the request may still take effect later.
+    """
     for t in transactions:
         check_step(context.rules.steps, t.status, new)
     steps = {t: make_step(context, t, new, cells(t)) for t in transactions}

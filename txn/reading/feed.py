@@ -6,7 +6,8 @@ under "Streams", gives the argument and its assumptions. This module only reads.
 
 A transaction's row holds its changes: the buffer has the mutations, the plan the commit timestamp
 and the replaced versions. So a transaction is reported from its decision on, even before its values
-are put."""
+are put.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +112,8 @@ class KeyChange:
     replaced: the version that it replaced; 0: none.
     value: None: a delete.
     timestamp: of the commit.
-    decided_ms: when it was decided, by the server's clock."""
+    decided_ms: when it was decided, by the server's clock.
+    """
 
     key: Key
     replaced: int
@@ -125,7 +127,8 @@ class KeyChange:
 class WrittenRow(NamedTuple):
     """The row of a committed transaction, or of a part.
 
-    parts: how many each task wrote; None: the transaction is not in parts."""
+    parts: how many each task wrote; None: the transaction is not in parts.
+    """
 
     row_key: bytes
     buffer: Buffer
@@ -144,7 +147,8 @@ def read_changes(
     ordered by commit timestamp.
 
     tables: yield only changes of these. Raises CorruptRowError for a row that does not decode and,
-    if is_strict, ChangesLostError for a missing row."""
+    if is_strict, ChangesLostError for a missing row.
+    """
     for some in split_part(part, ROWS_AT_ONCE):
         rows = _read_rows(context, [each.row_key for each in some], is_strict)
         whole = [(each.at_ms, rows[each.row_key]) for each in some if each.row_key in rows]
@@ -234,7 +238,8 @@ class Bounds:
 
     delay_ms: the most by which a server's clock is behind the reader's.
     lateness_ms: the most time from the client's time in a row key until the row is visible.
-    retention_ms: how long rows are kept after their transactions end."""
+    retention_ms: how long rows are kept after their transactions end.
+    """
 
     delay_ms: int
     lateness_ms: int = LATENESS_MS
@@ -262,7 +267,8 @@ class Offset:
     """A position in the feed: the transactions decided by `until_ms` were reported, except those
     whose rows were undecided when the offset was made.
 
-    low_ms: no row with an earlier creation time in its key is still to be reported."""
+    low_ms: no row with an earlier creation time in its key is still to be reported.
+    """
 
     until_ms: int
     low_ms: int = 0
@@ -288,7 +294,8 @@ class Survey:
     horizon_ms: decisions taken after the scan are later than this.
     decided: the decisions up to the horizon, in order.
     undecided: rows that cannot be reported yet.
-    beyond_ms: the oldest creation time of all rows to be reported after the horizon."""
+    beyond_ms: the oldest creation time of all rows to be reported after the horizon.
+    """
 
     began_ms: int
     horizon_ms: int
@@ -344,7 +351,8 @@ class ChangeFeed:
         """Return the end of the part that begins at `start`; `start` itself if there is no news.
 
         most: the most transactions of a part, unless more were decided in one millisecond.
-        by_ms: leave later decisions to later parts. Raises ChangesLostError: see `check_age`."""
+        by_ms: leave later decisions to later parts. Raises ChangesLostError: see `check_age`.
+        """
         survey = self._survey
         if survey is None or start not in self._known or not _select(survey, start):
             survey = survey_rows(self.context, self.bounds, start, most and SURVEYED * most)

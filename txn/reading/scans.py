@@ -4,7 +4,8 @@ A row that no transaction holds is taken from the store as it is, because its ce
 instant. If columns are named, it is read without tags, which matter only for held rows. A row is
 also taken as it is if all its holders were undecided after the read. Any other row is read again
 with its holders. A transaction may hold many rows of a scan, and its decided content never changes,
-so its request is decoded once for many pages and divided by rows."""
+so its request is decoded once for many pages and divided by rows.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,8 @@ meanwhile, all of them held at one instant in between. A key whose holder is at 
 new value in the holder's buffer; in every other case its cell is current.
 
 Reads do not wait for writers, with one exception: a transaction that scanned a range and is
-deciding."""
+deciding.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ class Observation(NamedTuple):
     """The result of one read.
 
     cells: values, locks and tags. rows: those of the holders, read after the cells. rest: a digest
-    of cells that were read and not kept."""
+    of cells that were read and not kept.
+    """
 
     rules: Rules
     cells: Cells
