@@ -1,5 +1,4 @@
-"""Conditions on stored cells that must hold for a transaction to commit: data, and functions on
-them.
+"""Conditions on stored cells that must hold for a transaction to commit, and functions on them.
 
 An assertion is evaluated once, under the locks, against the newest visible version of each of its
 keys. Combine assertions with `&`, `|` and `~`; `and`, `or`, `not` and `if` raise TypeError.

@@ -115,8 +115,7 @@ def read_list(given: object, place: str) -> list[object]:
 
 
 def read_fields(given: object, place: str, needed: set[str], allowed: set[str]) -> Document:
-    """Return an object of a document that has all needed fields and only allowed ones; raise
-    InvalidRequestError otherwise."""
+    """Return an object that has all needed fields and only allowed ones, or InvalidRequestError."""
     if not isinstance(given, dict):
         raise refuse_part("an object is needed", place, given)
     unknown, missing = set(given) - needed - allowed, needed - set(given)

@@ -234,8 +234,7 @@ def _name_abort(error: AbortedError) -> CommitOutcome:
 
 
 def guard(on_event: Listener) -> Listener:
-    """Return a listener whose errors are only logged: they never affect a transaction or its
-    report."""
+    """Return a listener whose errors are only logged, and never affect a transaction."""
 
     def tell(event: Event) -> None:
         try:

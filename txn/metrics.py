@@ -1,5 +1,4 @@
-"""A listener that counts for Prometheus: `connect(uri, on_event=Metrics())`. Needs the extra
-`metrics`.
+"""A Prometheus listener: `connect(uri, on_event=Metrics())`. Needs the extra `metrics`.
 
 Names follow Prometheus' conventions: a prefix, the unit last, `_total` for counters.
 """
@@ -57,8 +56,8 @@ OTHER = "other"
 """The label of all tables after the first ones, because a metric's labels must be bounded."""
 
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-"""The variable that names a folder in which several processes count, to be added up. It must be set
-before this module is imported."""
+"""The variable that names a folder in which several processes count, to be added up. Set it before
+this module is imported."""
 
 
 class Metrics:

@@ -110,7 +110,7 @@ class Cell(NamedTuple):
 
 
 class Edit(NamedTuple):
-    """A cell to write at a timestamp (None: the server's time). The value None is a delete-column
+    """A cell to write at a timestamp (None: the server's). The value None is a delete-column
     marker, which needs a timestamp."""
 
     key: Key

@@ -25,7 +25,7 @@ FRESH = "embedded:"
 
 @dataclass(frozen=True, slots=True)
 class RunningEmulator:
-    """HBase's two Thrift services and the Transactional one, in this process, over a fresh memory
+    """HBase's two Thrift services and the Transactional one, in this process, on a fresh memory
     store.
 
     host, and the three ports: where they listen. HBase clients use the first two, for example

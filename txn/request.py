@@ -94,8 +94,7 @@ def bind_request(
     once_retention_ms: int | None = None,
     table: bytes | None = None,
 ) -> Request:
-    """Return a valid request whose keys all name a table; raise InvalidRequestError if it is
-    invalid.
+    """Return a valid request whose keys all name a table; raise InvalidRequestError if invalid.
 
     table: the default for keys that name none.
     """

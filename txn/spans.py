@@ -13,8 +13,7 @@ Columns = Collection[tuple[str | bytes, str | bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Rows from start (included) to stop (None: the end), and (family, column) pairs (None:
-    all)."""
+    """Rows from start (included) to stop (None: the end); (family, column) pairs (None: all)."""
 
     table: bytes
     start: bytes = b""

@@ -117,8 +117,7 @@ def name_failure(error: BaseException) -> str:
 
 
 def explain_failure(error: BaseException) -> str:
-    """Return why something failed, without values of cells, and so without a foreign error's
-    text."""
+    """Return why something failed, without values of cells or the text of foreign errors."""
     match error:
         case AssertionFailedError():
             keys = [key_text(key) for key in islice(error.seen, CELLS_TOLD)]

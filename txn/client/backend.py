@@ -28,20 +28,17 @@ class Backend(Protocol):
 
     @property
     def context(self) -> Context:
-        """The store, transaction table, clock and policy for recovery; a server is asked for
-        some."""
+        """The store, transaction table, clock and policy, for recovery; may ask a server."""
 
     @property
     def pace(self) -> Pace:
         """How blocks wait before they run again. Sends no request."""
 
     def check_key(self, key: Key, deadline_ms: int | None = None) -> None:
-        """Raise InvalidRequestError if the key's family is known to be unfit; ask for deadline_ms
-        at most."""
+        """Raise InvalidRequestError if the key's family is known to be unfit; see `deadline_ms`."""
 
     def check_request(self, request: Request, deadline_ms: int | None) -> None:
-        """Raise InvalidRequestError if the request is known to be invalid; ask for deadline_ms at
-        most."""
+        """Raise InvalidRequestError if the request is known to be invalid; see `deadline_ms`."""
 
     def commit(
         self,

@@ -24,9 +24,8 @@ JOIN_S = 0.005
 
 
 class Finisher:
-    """Queues of transactions, and a thread that finishes them while there are any. Decided
-    transactions are finished at once. Transactions that only lack the final status wait for others,
-    to share one request."""
+    """Queues of transactions, and a thread that finishes them while there are any. Decided ones are
+    finished at once. Those that only lack the final status wait, to share one request."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

@@ -192,8 +192,7 @@ class GroupCommit(Generic[W]):
                 self._lead_all()
 
     def submit(self, item: W) -> None:
-        """Commit an item in some batch soon; its future gets the result. StoreClosedError after
-        `close`."""
+        """Commit an item in some batch soon; StoreClosedError after `close`."""
         place = _Place([item], None)
         assert item.future is not None
         try:
@@ -342,7 +341,7 @@ class GroupCommit(Generic[W]):
             self._finish(place.led)
 
     def _call_next(self) -> None:
-        """If a batch may start, call a waiting thread to lead it; for futures alone, a background
+        """If a batch may start, call a waiting thread to lead it or, for futures alone, a new
         one."""
         if not self._line:
             return

@@ -253,8 +253,7 @@ class LocalBackend:
             order.remove(t)
 
     def _commit_batch(self, batch: Sequence[PendingCommit]) -> None:
-        """Try a batch once, without waiting. If hot keys are locked, defer a request before it
-        writes."""
+        """Try a batch once, without waiting; defer requests whose hot keys are locked."""
         due: list[PendingCommit] = []
         aside: list[PendingCommit] = []
         try:

@@ -93,8 +93,7 @@ class MeasuredStore:
         return result
 
     def _tell_scan(self, rows: Iterator[Row]) -> Iterator[Row]:
-        # A scan that is left early is not reported: it may be garbage-collected where no listener
-        # must run.
+        # A scan that is left early is not reported: a listener must not run in garbage collection.
         found, elapsed_ms = 0, 0.0
         while True:
             began_ms = measure_ms()

@@ -126,8 +126,8 @@ class Families:
                 self._known.pop(key, None)
 
     def check(self, request: Request, deadline_ms: int | None = None) -> None:
-        """Raise InvalidRequestError unless the request fits its families. The deadline also bounds
-        the calls to a failing store."""
+        """Raise InvalidRequestError unless the request fits its families, asking until the
+        deadline."""
         for key in request.keys:
             if key.table == self._context.table:
                 _refuse(key, "the transaction table is the protocol's alone: it may be read")

@@ -46,8 +46,7 @@ T = TypeVar("T")
 async def connect_async(
     uri: str, *, threads: int = THREADS, **arguments: Any
 ) -> AsyncIterator[AsyncEngine]:
-    """Open a store with the arguments of `txn.connect`; yield an AsyncEngine and close it at the
-    end."""
+    """Open a store like `txn.connect`; yield an AsyncEngine and close it at the end."""
     async with AsyncEngine(
         await asyncio.to_thread(partial(connect, uri, **arguments)), threads=threads
     ) as engine:
@@ -63,8 +62,8 @@ class Threads:
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="txn-async")
 
     async def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Call the function in a thread, in the task's context. Cancelling the task does not end
-        it."""
+        """Call the function in a thread, in the task's context. Cancelling the task leaves it
+        running."""
         called_ms = self._clock.monotonic_ms()
 
         def work() -> T:

@@ -58,8 +58,7 @@ def write_child(
     context: Context, part: bytes, request: Request, contention: Contention, due_ms: int
 ) -> int:
     """Write the part with this row key, lock its keys, evaluate its assertions and plan it. Return
-    the least commit timestamp that its parent may have. The part holds its locks until the parent
-    ends.
+    the least commit timestamp that its parent may have. The locks stay held until the parent ends.
 
     Repeating the call while the parent is undecided continues the work and has the same result.
     Raises InvalidRequestError if the part exists with another request, or if another part has one

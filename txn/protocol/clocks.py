@@ -178,8 +178,8 @@ def measure_skew(context: Context, row: bytes = ROW) -> int:
 
 
 def find_step(context: Context) -> int:
-    """Return how far (ms) this machine's time of day was set since it was noted in the store: see
-    `ClockNote.find_step`. Only reads."""
+    """Return how far (ms) the time of day was set since it was noted: see `ClockNote.find_step`.
+    Only reads."""
     note = _decode(_read_note(context))
     return 0 if note is None else note.find_step(context.clock)
 

@@ -108,8 +108,7 @@ def decide(
 def decide_atomically(
     context: Context, transactions: Sequence[PendingCommit]
 ) -> list[PendingCommit]:
-    """Decide within a local transaction. An error was not sent: it is raised, to undo
-    everything."""
+    """Decide within a local transaction. Errors are raised, to undo everything."""
     _ask_for_decision(context, transactions)
     return fail_aborted(transactions, Status.ASSERTED)
 

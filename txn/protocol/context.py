@@ -70,8 +70,8 @@ class Context:
 
     @property
     def is_local(self) -> bool:
-        """Whether the store is on this machine. It then has this machine's time, and can run
-        several calls as one transaction."""
+        """Whether the store is on this machine: it has the same time and can run calls
+        atomically."""
         return "atomic" in self.store.features
 
     def tries(self, *, most: int | None = None, due_ms: int | None = None) -> Iterator[int]:
@@ -123,8 +123,7 @@ def report_retry(context: Context, error: StoreError) -> None:
 
 
 def describe_table(context: Context, table: bytes) -> Mapping[bytes, Family]:
-    """Return a table's families; raise InvalidRequestError if it is missing or another
-    database's."""
+    """Return a table's families; raise InvalidRequestError if missing or another database's."""
     found = call_store(context, lambda: context.store.describe(table))
     if found is None:
         raise InvalidRequestError("no such table", table=table)

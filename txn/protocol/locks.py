@@ -73,8 +73,7 @@ class FencedLock(NamedTuple):
         return FencedLock(self.taken + 1, FREE, _push(_name(row_key), self.names))
 
     def was_taken_by(self, row_key: bytes, count: int) -> bool | None:
-        """Return whether this rowless transaction made acquisition `count`; None: not kept any
-        more."""
+        """Return whether this rowless transaction made acquisition `count`; None: unknown."""
         behind = self.taken - count - bool(self.holder)
         if behind < 0:
             return False

@@ -38,8 +38,7 @@ def protocol_key(table: bytes) -> Key:
 
 
 def find_rules(store: Store, table: bytes) -> Rules | None:
-    """Return the rules that a database names or, if it lost the name, its first transactions
-    show."""
+    """Return the rules that a database names or, without a name, that its first rows show."""
     return find_name(store, table) or _find_fenced(store, table)
 
 

@@ -309,8 +309,7 @@ class Resolver:
         return failure
 
     def _is_due(self, holder: bytes, now_ms: int) -> bool:
-        """Whether to read the holder's row again: rarely while it lives, as waiters see its lock
-        go."""
+        """Whether to read the holder's row again. Waiters see its lock go, so rarely."""
         seen = self._sightings.get(holder)
         return seen is None or now_ms - seen.looked_ms >= self._context.policy.courtesy_ms
 

@@ -30,8 +30,7 @@ from txn.protocol.statuses import DONE, FIRST, Rules, Status
 
 FAMILY = b"t"
 FREE = b""
-"""The value of a lock that is free, of an empty tag, and of cells that only carry a timestamp. An
-absent cell counts as this value."""
+"""The value of a free lock, an empty tag and a cell that is only a timestamp; absent is equal."""
 MARKER = b"once."
 PROTOCOL_ROW, DOCTOR_ROW = b"protocol", b"doctor"
 MAX_CHILDREN = 100_000

@@ -196,8 +196,8 @@ def begin_commit(
 
 
 def renew(context: Context, t: PendingCommit, *, keep: bool = False) -> None:
-    """Give a commit that has nothing in flight a new row key, and forget its last result. keep:
-    keep the cells that were read."""
+    """Give a commit that has nothing in flight a new row key, and forget its result. keep: not the
+    cells that were read."""
     known = {**t.seen, **t.found} if keep else {}
     t.reset()
     t.alive_ms = 0
@@ -282,8 +282,7 @@ def make_step(context: Context, t: Transaction, new: Status, cells: Cells) -> Ch
         return Check(status, expected, ((began, FREE),), tuple(edits))
     if t.is_dated or "multi_cell_check" in context.store.features:
         cells = [*cells, (began, FREE)]
-    # The checked cell goes last, so that a transport that sends one cell at a time writes the other
-    # cells before the status.
+    # The checked cell goes last: a transport of single cells then writes the others before it.
     return Check(status, expected, (*cells, (status, new.encoded)))
 
 
@@ -402,8 +401,7 @@ TOO_LATE = "deadline passed before the decision"
 def send_heartbeats_between(
     context: Context, batch: Sequence[PendingCommit], items: Iterable[T]
 ) -> Iterator[T]:
-    """Yield the items. After each one, send heartbeats for the batch and fail the transactions
-    whose deadline has passed."""
+    """Yield the items. After each, send heartbeats for the batch and fail the late transactions."""
     for item in items:
         yield item
         now_ms = context.clock.monotonic_ms()

@@ -143,8 +143,7 @@ def read_changes(
     tables: Collection[bytes] | None = None,
     is_strict: bool = True,
 ) -> Iterator[KeyChange]:
-    """Yield the changes of transactions in the given order; transactions of one millisecond are
-    ordered by commit timestamp.
+    """Yield the changes of transactions in the given order, in one millisecond by commit timestamp.
 
     tables: yield only changes of these. Raises CorruptRowError for a row that does not decode and,
     if is_strict, ChangesLostError for a missing row.
@@ -327,7 +326,7 @@ class ChangeFeed:
     """Plans the parts of a feed: where the next one ends, and which transactions are in it."""
 
     def __init__(self, context: Context, bounds: Bounds, *, is_strict: bool = True) -> None:
-        """is_strict: raise ChangesLostError if transactions may have been deleted before their
+        """is_strict: raise ChangesLostError if changes may have been deleted before their
         report."""
         self.context = context
         self.bounds = bounds
@@ -340,8 +339,7 @@ class ChangeFeed:
         return self.context.clock.wall_ms() - self.bounds.delay_ms
 
     def find_earliest(self) -> Offset:
-        """Return the earliest offset whose later rows are certainly kept until they are
-        reported."""
+        """Return the earliest offset whose later rows are certainly kept for long enough."""
         now_ms, bounds = self.context.clock.wall_ms(), self.bounds
         return Offset(max(now_ms - bounds.retention_ms + bounds.margin_ms, 0))
 
