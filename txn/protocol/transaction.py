@@ -196,8 +196,8 @@ def begin_commit(
 
 
 def renew(context: Context, t: PendingCommit, *, keep: bool = False) -> None:
-    """Give a commit that has nothing in flight a new row key, and forget its result. keep: not the
-    cells that were read."""
+    """Give a commit that has nothing in flight a new row key, and forget its result. keep:
+    keep the cells that were read."""
     known = {**t.seen, **t.found} if keep else {}
     t.reset()
     t.alive_ms = 0
