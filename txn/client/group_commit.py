@@ -341,8 +341,7 @@ class GroupCommit(Generic[W]):
             self._finish(place.led)
 
     def _call_next(self) -> None:
-        """If a batch may start, call a waiting thread to lead it or, for futures alone, a new
-        one."""
+        """If a batch may start, call a waiting thread to lead it or, for futures, another one."""
         if not self._line:
             return
         if self._is_full(self._clock.monotonic_ms()):

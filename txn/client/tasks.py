@@ -62,8 +62,7 @@ class Threads:
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="txn-async")
 
     async def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Call the function in a thread, in the task's context. Cancelling the task leaves it
-        running."""
+        """Call the function in a thread, in the task's context. Cancelling does not end it."""
         called_ms = self._clock.monotonic_ms()
 
         def work() -> T:

@@ -127,7 +127,7 @@ def read_lock_cells(context: Context, lock_cells: Iterable[LockOf]) -> None:
 
 
 def _take_over(lock_cells: Iterable[LockOf]) -> None:
-    """Adopt an earlier writer's locks of the same part, as they were before it."""
+    """Adopt an earlier writer's locks of the same part as they were before, timestamps aside."""
     for t, lock in lock_cells:
         cell = t.found[lock]
         if t.status is Status.PART and cell is not None and holder_of(lock, cell) == t.row_key:
