@@ -1,4 +1,4 @@
-"""Transactions for Apache HBase: cells in many rows and tables change all or not at all."""
+"""Transactions for Apache HBase: changes of cells in many rows and tables, all or none."""
 
 from logging import NullHandler, getLogger
 
@@ -62,4 +62,4 @@ __all__ = [
     "connect_async",
 ]
 
-getLogger("txn").addHandler(NullHandler())  # nothing is printed unless a program asks for it
+getLogger("txn").addHandler(NullHandler())  # prints nothing unless a program configures it

@@ -1,8 +1,7 @@
-"""What must be true of the stored cells for a transaction to commit: data, and two functions.
+"""Conditions on stored cells that must hold for a transaction to commit, and functions on them.
 
 An assertion is evaluated once, under the locks, against the newest visible version of each of its
-keys. Build larger ones from smaller ones with `&`, `|` and `~`; `and`, `or`, `not` and `if` raise
-TypeError.
+keys. Combine assertions with `&`, `|` and `~`; `and`, `or`, `not` and `if` raise TypeError.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ T = TypeVar("T")
 
 
 class _Operators:
-    """`a & b`, `a | b` and `~a` for every assertion. A chain is one assertion of all its parts,
-    however long: `a | b | c` is `Or(a, b, c)`."""
+    """`a & b`, `a | b` and `~a` for assertions. A chain is one: `a | b | c` is `Or(a, b, c)`."""
 
     __slots__ = ()
 
@@ -34,7 +32,7 @@ class _Operators:
         return Not(self)  # type: ignore[arg-type]
 
     def __bool__(self) -> NoReturn:
-        # `a and b` would be b alone: a part of what must hold, dropped without a word.
+        # `a and b` would evaluate to b and silently drop a.
         raise TypeError("an assertion is neither true nor false yet: join with &, | and ~")
 
 
@@ -55,14 +53,14 @@ class Exact(_Comparison):
 
 @dataclass(frozen=True, slots=True)
 class Some(_Operators):
-    """The key has a value, whichever."""
+    """The key has any value."""
 
     key: Key
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class GreaterThan(_Comparison):
-    """The key's value is greater than this one, byte by byte as HBase orders; absent is false."""
+    """The key's value is greater than this one in HBase's byte order; false if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +108,10 @@ class Or(_Operators):
 
 
 Assertion = Exact | Some | GreaterThan | Version | Not | And | Or
-"""What must hold of cells for a transaction to commit: one of these, joined by `&`, `|` and `~`."""
+"""A condition on cells: one of these, combined with `&`, `|` and `~`."""
 
 Operand = bytes | int | None
-"""What a leaf compares its key's cell with: a value, or a timestamp (ms)."""
+"""The operand of a leaf: a value or a timestamp (ms)."""
 
 LEAVES: Mapping[str, Callable[..., Assertion]] = {
     "exact": Exact,
@@ -122,16 +120,15 @@ LEAVES: Mapping[str, Callable[..., Assertion]] = {
     "version": Version,
 }
 COMPOUNDS: Mapping[str, Callable[..., Assertion]] = {"not": Not, "and": And, "or": Or}
-"""Assertions by the names that rows and documents have for them."""
+"""Compound assertions by their names in rows and documents."""
 
 
 def _list_children(kind: type[And | Or], joined: Any) -> tuple[Assertion, ...]:
-    """Return what a link of a chain adds to it: its parts, if it is a chain of the same kind."""
     return joined.assertions if isinstance(joined, kind) else (joined,)
 
 
 def holds(assertion: Assertion, cells: Mapping[Key, Cell | None]) -> bool:
-    """Return whether the assertion holds for these cells; `cells` has each of its keys."""
+    """Return whether the assertion holds for these cells, which include all its keys."""
     match assertion:
         case Version(key, timestamp):
             cell = cells[key]
@@ -155,8 +152,8 @@ def holds(assertion: Assertion, cells: Mapping[Key, Cell | None]) -> bool:
 
 
 def is_outdated(assertion: Assertion, cells: Mapping[Key, Cell | None]) -> bool:
-    """Return whether the assertion can never hold again, whatever has been written since these
-    cells were read: versions only grow, so a greater one ends the asserted one for good."""
+    """Return whether the assertion can never hold again. Versions only grow, so a greater version
+    rules out the asserted one for good."""
     if not isinstance(assertion, Version) or assertion.timestamp is None:
         return False
     cell = cells.get(assertion.key)
@@ -168,10 +165,10 @@ def fold(
     leaf: Callable[[str, Key, Operand], T],
     compound: Callable[[str, list[T]], T],
 ) -> T:
-    """Return what is made of an assertion, from its leaves up and from left to right.
+    """Combine the parts of an assertion, bottom-up and from left to right.
 
-    leaf: of one of LEAVES, by its name, with its key and what the key is compared with, if it is.
-    compound: of one of COMPOUNDS, by its name, with what was made of its parts.
+    leaf: called with a name in LEAVES, the key, and the operand if there is one.
+    compound: called with a name in COMPOUNDS and the results of the parts.
     """
     match assertion:
         case Version(key, timestamp):
@@ -193,12 +190,12 @@ def fold(
 
 
 def make_leaf(name: str, key: Key, operand: Operand = None) -> Assertion:
-    """Return the assertion that `fold` tells of by these."""
+    """Return the leaf with these arguments of `fold`."""
     return Some(key) if name == "some" else LEAVES[name](key, operand)
 
 
 def list_keys(assertion: Assertion) -> list[Key]:
-    """Return the keys that the assertion speaks of, in the order of its text, with repetitions."""
+    """Return the assertion's keys in the order of its text, with repetitions."""
     match assertion:
         case Not(inner):
             return list_keys(inner)
@@ -209,7 +206,7 @@ def list_keys(assertion: Assertion) -> list[Key]:
 
 
 def bind(assertion: Assertion, bound: Callable[[Key], Key]) -> Assertion:
-    """Return the assertion with each key replaced by what `bound` makes of it."""
+    """Return the assertion with `bound` applied to each key."""
     return fold(
         assertion,
         lambda name, key, operand: make_leaf(name, bound(key), operand),
@@ -218,7 +215,7 @@ def bind(assertion: Assertion, bound: Callable[[Key], Key]) -> Assertion:
 
 
 def check_assertion(assertion: object, depth: int = 1) -> Assertion:
-    """Return what was given if it is a well-formed assertion, else raise InvalidRequestError."""
+    """Return the argument if it is a well-formed assertion; raise InvalidRequestError if not."""
     if depth > MAX_DEPTH:
         raise InvalidRequestError("assertion is nested too deeply", limit=MAX_DEPTH)
     match assertion:

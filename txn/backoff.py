@@ -1,4 +1,4 @@
-"""The one way in which anything here waits between tries: pauses that double, with jitter."""
+"""The one way to wait between tries: pauses that double, with jitter."""
 
 from __future__ import annotations
 
@@ -13,26 +13,23 @@ MOST_DOUBLINGS = 20
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Pauses from `first_ms`, doubled with every try, up to `longest_ms`."""
+    """Pauses of `first_ms`, doubled with every try up to `longest_ms`."""
 
     first_ms: int
     longest_ms: int
 
     def pause_ms(self, tries: int, random: Random) -> int:
-        """Return how long to wait after so many tries: half to all of the doubled pause."""
+        """Return the pause after so many tries: between half and all of the doubled pause."""
         pause_ms = min(self.first_ms << min(tries, MOST_DOUBLINGS), self.longest_ms)
         return random.randint((pause_ms + 1) // 2, pause_ms)
 
     def tries(
         self, clock: Clock, random: Random, *, most: int | None = None, due_ms: int | None = None
     ) -> Iterator[int]:
-        """Yield 1, 2, ... with a pause before each but the first; the caller leaves the loop when a
-        try has succeeded.
-
-        Ends after `most` tries, or after the first that ends at `due_ms` or later by the monotonic
-        clock; no pause is longer than until then. One of the two must be given, and one try is
-        always made.
-        """
+        """Yield 1, 2, ... with a pause before each but the first; the caller leaves the loop on
+        success. Ends after `most` tries, or after the first try that ends at or after `due_ms`
+        (monotonic); no pause extends beyond it. At least one of the two is required, and at least
+        one try is made."""
         if most is None and due_ms is None:
             raise ValueError("tries without an end: give most or due_ms")
         number = 0

@@ -1,9 +1,9 @@
 """The only module that reads time or sleeps.
 
-Wall-clock time orders nothing in the protocol; it names transaction rows and ages them. Durations
-(leases, deadlines, backoff) are measured on the monotonic clock alone. How long a caller
-gives a transaction or a request for locks is called `deadline_ms` everywhere, how long one call may
-take `within_ms`, and the instant of that clock at which either is over `due_ms`.
+The protocol never orders anything by wall-clock time, which only names transaction rows and ages
+them. Durations (lock TTLs, deadlines, backoff) use the monotonic clock alone. Names: `deadline_ms`
+is a caller's limit for a transaction or a lock request, `within_ms` the limit for one call, and
+`due_ms` the instant of the monotonic clock at which either ends.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Protocol, TypeVar
 
-# Where there is one that goes on while the machine is suspended: an owner that sleeps through a
-# lease has lost it, and has to find that out on waking.
+# Prefer a clock that runs during suspension: an owner that sleeps past its lock TTL must notice it.
 _MONOTONIC = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 EAGER_TRIES = 20
@@ -28,18 +27,18 @@ T = TypeVar("T")
 
 
 class Clock(Protocol):
-    """Time as an argument. All units are milliseconds."""
+    """A source of time, passed as an argument. All units are milliseconds."""
 
     def wall_ms(self) -> int:
-        """Return the time of day since the Unix epoch; it may jump, also backwards."""
+        """Return the time of day since the Unix epoch; it may jump, even backwards."""
         ...
 
     def monotonic_ms(self) -> int:
-        """Return a time that never goes back; only differences mean anything."""
+        """Return a time that never goes back; only differences are meaningful."""
         ...
 
     def sleep_ms(self, duration_ms: int) -> None:
-        """Wait for at least the duration."""
+        """Sleep for at least the duration."""
         ...
 
 
@@ -57,7 +56,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told to, or by the sleeps that are asked of it."""
+    """A clock that moves only by `advance` and by its own sleeps."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._wall_ms = now_ms
@@ -73,12 +72,12 @@ class ManualClock:
         self.advance(duration_ms)
 
     def advance(self, duration_ms: int) -> None:
-        """Let both clocks go forward by the duration."""
+        """Advance both clocks by the duration."""
         self._wall_ms += duration_ms
         self._monotonic_ms += duration_ms
 
     def set_wall_ms(self, now_ms: int) -> None:
-        """Set the time of day, as an operator or NTP would; the monotonic clock stays."""
+        """Set the time of day as an operator or NTP would; the monotonic clock is unchanged."""
         self._wall_ms = now_ms
 
 
@@ -90,8 +89,8 @@ _LIMIT = _Limit()
 
 
 def call_until(until_ms: int | None, call: Callable[[], T]) -> T:
-    """Return what a call returns, in which this thread waits for no server much longer than until
-    then, by the monotonic clock: see `limit_due`. None: as long as the server's own time."""
+    """Return the result of `call`. Meanwhile this thread waits for a server hardly longer than
+    `until_ms` (monotonic): see `limit_due`. None: the server's own limit."""
     before, _LIMIT.until_ms = _LIMIT.until_ms, until_ms
     try:
         return call()
@@ -100,17 +99,17 @@ def call_until(until_ms: int | None, call: Callable[[], T]) -> T:
 
 
 def limit_due(now_ms: int, due_ms: int) -> int:
-    """Return until when to wait for a server: until a moment after what `call_until` was told, if
-    that is earlier. A server that is only slow answers in that moment, and what was begun there can
-    be ended."""
+    """Return how long to wait for a server: until `due_ms`, or shortly after the limit of
+    `call_until` if that is earlier. In that short time a slow server can answer and work in
+    progress can end."""
     until_ms = _LIMIT.until_ms
     return due_ms if until_ms is None else min(due_ms, max(now_ms, until_ms) + MOMENT_MS)
 
 
 def find_origin(clock: Clock) -> bytes:
-    """Return what names the zero of its monotonic time, which all processes of a machine share
-    until it boots anew; b"" where nobody else's can be compared with it. Of a clock that waits in
-    another way than its `inner` one that is the same."""
+    """Return an identifier for the zero of a monotonic clock, which all processes of a machine
+    share until it reboots; b"" if no other process can compare its clock. For a wrapper, the origin
+    of its `inner` clock."""
     clock = getattr(clock, "inner", clock)
     return _find_boot() if isinstance(clock, SystemClock) else b""
 
@@ -120,25 +119,23 @@ def _find_boot() -> bytes:
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb") as file:
             return file.read().strip()
-    except FileNotFoundError:  # no Linux
+    except FileNotFoundError:  # not Linux
         return b""
 
 
 def measure_ms() -> float:
-    """Return a time of which only differences mean anything, finer than a Clock's: for what is told
-    to who watches, and decides nothing."""
+    """Return a time finer than a Clock's, for reports only; only differences are meaningful."""
     return time.perf_counter() * 1000
 
 
 def stamp_ns() -> int:
-    """Return the time of day, by which who watches puts things in order; it decides nothing."""
+    """Return the time of day, for the order of reported events only."""
     return time.time_ns()
 
 
 def poll(look: Callable[[], bool], within_ms: int) -> bool:
-    """Call the function until it says yes; False: it did not within that time. At first others
-    are just let run in between, for what takes microseconds; then there are pauses, short ones
-    beside the time waited so far."""
+    """Call the function until it returns true; return False after `within_ms`. The first calls only
+    yield to other threads; later pauses are short relative to the time waited."""
     for _ in range(EAGER_TRIES):
         if look():
             return True

@@ -1,8 +1,8 @@
-"""Assertions, keys and bytes in JSON documents: `{"exact": key, "value": value}` and its like.
+"""Assertions, keys and bytes in JSON documents, such as `{"exact": key, "value": value}`.
 
-docs/operations.md has their form. The reader says what a key and a value may be; by default a key
-is a text `table/row/family:column` or an object of its four parts, and a value is a text or
-`{"base64": text}`. Every error names the place in the document.
+docs/operations.md describes the format. An AssertionReader determines the form of keys and values.
+By default a key is the text `table/row/family:column` or an object of its four parts, and a value
+is a text or `{"base64": text}`. Every error names the place in the document.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def read_key(given: object, place: str) -> Key:
 
 
 def read_bytes(given: Any, place: str) -> bytes:
-    """Return a text as UTF-8, and what `{"base64": text}` stands for."""
+    """Return a text as UTF-8, or the bytes of `{"base64": text}`."""
     match given:
         case str():
             return given.encode()
@@ -59,8 +59,7 @@ def _read_value(_: object, given: object, place: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class AssertionReader:
-    """How the keys of assertions are read, and the values that belong to keys, as these are given;
-    both are told the place in the document."""
+    """How to read keys and values in assertions; both functions get the place in the document."""
 
     key: Callable[[object, str], Key] = read_key
     value: Callable[[object, object, str], bytes] = _read_value
@@ -70,7 +69,7 @@ PLAIN = AssertionReader()
 
 
 def parse_assertion(item: object, place: str, reader: AssertionReader = PLAIN) -> Assertion:
-    """Return the assertion that a part of a document is, or raise InvalidRequestError."""
+    """Return the assertion in a part of a document; raise InvalidRequestError if it is none."""
     if not isinstance(item, dict) or not item:
         raise refuse_part('an assertion is an object such as {"some": key}', place, item)
     match item:
@@ -84,7 +83,6 @@ def parse_assertion(item: object, place: str, reader: AssertionReader = PLAIN) -
 
 
 def parse_assertions(items: object, place: str, reader: AssertionReader = PLAIN) -> list[Assertion]:
-    """Return the assertions of a list in a document."""
     return [
         parse_assertion(item, f"{place}[{i}]", reader)
         for i, item in enumerate(read_list(items, place))
@@ -110,15 +108,14 @@ def _parse_leaf(item: Document, place: str, reader: AssertionReader) -> Assertio
 
 
 def read_list(given: object, place: str) -> list[object]:
-    """Return a list of a document; InvalidRequestError for anything else."""
+    """Return a list of a document; raise InvalidRequestError for anything else."""
     if not isinstance(given, list):
         raise refuse_part("a list is needed", place, given)
     return given
 
 
 def read_fields(given: object, place: str, needed: set[str], allowed: set[str]) -> Document:
-    """Return an object of a document that has the fields needed, and no others but those allowed;
-    InvalidRequestError for anything else."""
+    """Return an object that has all needed fields and only allowed ones, or InvalidRequestError."""
     if not isinstance(given, dict):
         raise refuse_part("an object is needed", place, given)
     unknown, missing = set(given) - needed - allowed, needed - set(given)
@@ -133,6 +130,6 @@ def read_fields(given: object, place: str, needed: set[str], allowed: set[str]) 
 
 
 def refuse_part(message: str, place: str, given: object) -> InvalidRequestError:
-    """Return the error of a part of a document, which it shows as JSON."""
+    """Return the error for a part of a document, shown as JSON."""
     text = json.dumps(given, ensure_ascii=False, default=str)
     return InvalidRequestError(message, place=place, given=text)

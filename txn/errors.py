@@ -1,7 +1,7 @@
 """Every error of the library, arranged by what its receiver should do next.
 
-An expected "no" (a checked put that finds another value) is never an exception; these are for calls
-that could not do what they were asked. Messages are lower case with the facts last, `name=value`.
+An expected "no", such as a checked put that finds another value, is never an exception. Messages
+are lower case with the facts last, as `name=value`.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import Any, NoReturn
 
 
 def annotate(message: str, **facts: object) -> str:
-    """Join a message and its facts the way every error of this library prints them."""
+    """Join a message and its facts in the format of all errors of this library."""
     known = [f"{name}={value!r}" for name, value in facts.items() if value is not None]
     return " ".join([message, *known])
 
 
 class TxnError(Exception):
-    """The root: catch it to catch everything that this library raises on purpose."""
+    """The root of all errors that this library raises on purpose."""
 
     def __init__(self, message: str = "", **facts: object) -> None:
         super().__init__(annotate(message, **facts))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The arguments of a subclass are not those of its message, which is what pickle assumes.
+        # Pickle assumes that a subclass's arguments are those of its message, which is wrong here.
         return _restore, (type(self), self.args, self.__dict__)
 
 
@@ -39,13 +39,15 @@ class InvalidRequestError(TxnError, ValueError):
 
 
 class ReadOnlyError(InvalidRequestError):
-    """The store may only be read here: open it where it may be written to. Nothing was written."""
+    """The store is read-only here: open it where writing is allowed. Nothing was written."""
 
 
 class AbortedError(TxnError):
     """The transaction wrote nothing and never will. The subclass says whether to run it again.
 
-    words: why; facts: what it is about, by name; reason: both, as the message has them.
+    words: the cause.
+    facts: the details, by name.
+    reason: both, as in the message.
     """
 
     def __init__(self, words: str, *, transaction: bytes | None = None, **facts: object) -> None:
@@ -56,7 +58,7 @@ class AbortedError(TxnError):
         self.transaction = transaction
 
     def add_cause(self, cause: TxnError) -> None:
-        """Add to the facts why what was in the way stays there."""
+        """Add to the facts why the obstacle remains."""
         self.facts["cause"] = str(cause)
         self.reason = annotate(self.words, **self.facts)
         self.args = (annotate(self.reason, transaction=self.transaction),)
@@ -80,7 +82,7 @@ class ConflictError(AbortedError):
 
 
 class AssertionFailedError(AbortedError):
-    """An assertion was false under the locks: read again and decide. Names it and what was seen."""
+    """An assertion was false under the locks: read again and decide. Has it and its cells."""
 
     def __init__(
         self, assertion: object, seen: Mapping[Any, Any], *, transaction: bytes | None = None
@@ -97,7 +99,7 @@ class DeadlineError(AbortedError):
 
 
 class CommitOutcomeUnknown(TxnError):
-    """The decision was sent and could not be read back: ask `engine.outcome(error.transaction)`."""
+    """The decision was sent and its result is unknown: call `engine.outcome(error.transaction)`."""
 
     def __init__(self, transaction: bytes, cause: BaseException | None = None) -> None:
         why = None if cause is None else str(cause) or type(cause).__name__
@@ -107,10 +109,10 @@ class CommitOutcomeUnknown(TxnError):
 
 
 class CorruptRowError(TxnError):
-    """Stored bytes do not decode: keep the row and look at it. It is never deleted or guessed.
+    """Stored bytes do not decode: keep the row and inspect it. It is never deleted or guessed.
 
-    place: the row key of the transaction, or the key of the cell, where that is known. The message
-    may have the bytes as well: it is no line for a log.
+    place: the row key of the transaction, or the key of the cell, if known. The message may contain
+    the bytes, so do not log it.
     """
 
     def __init__(self, message: str = "", **facts: object) -> None:
@@ -119,26 +121,26 @@ class CorruptRowError(TxnError):
 
 
 class StoreError(TxnError):
-    """The store could not do what it was asked: mend the store or the connection.
+    """The store could not do what it was asked: repair the store or the connection.
 
-    call: which call of the store it was, where somebody measures them.
+    call: the name of the store's call, if calls are measured.
     """
 
     call: str | None = None
 
 
 class StoreClosedError(StoreError):
-    """This program closed the store, or it was busy when the program was forked, or its files were
-    replaced: this object can be used no more. The call had no effect."""
+    """The store cannot be used any more: this program closed it, it was busy during a fork, or its
+    files were replaced. The call had no effect."""
 
 
 class NotApplied(StoreError):
-    """The call certainly had no effect: it is safe to send it again."""
+    """The call certainly had no effect: it is safe to repeat it."""
 
 
 def deny(error: TxnError, words: str = "nothing was committed") -> TxnError:
-    """Return the error of a request of which nothing happened and nothing will: where the store
-    knows less of its own call, one that says so. words: what precedes its message, if anything."""
+    """Return the error for a request that has had no effect and never will, even if the store's
+    error is less definite. words: precede its message."""
     if isinstance(error, NotApplied | StoreClosedError) or not isinstance(error, StoreError):
         return error
     denied = NotApplied(f"{words}: {error}" if words else str(error))
@@ -147,7 +149,6 @@ def deny(error: TxnError, words: str = "nothing was committed") -> TxnError:
 
 
 def raise_denial(error: TxnError, words: str = "nothing was committed") -> NoReturn:
-    """Raise what `deny` returns."""
     denied = deny(error, words)
     raise denied from denied.__cause__
 
@@ -157,10 +158,9 @@ class MaybeApplied(StoreError):
 
 
 class TableUnavailable(MaybeApplied):
-    """A table that the call needs, or a family of it, is missing or disabled, or refuses the call,
-    as one that is read-only does. It is not asked again, as to change that is an operator's work;
-    its part in other tables may have taken effect.
-    """
+    """A table or family that the call needs is missing or disabled, or refuses the call, for
+    example because it is read-only. The call is not repeated, because an operator must change that.
+    It may have taken effect in other tables."""
 
     def __init__(self, message: str, table: bytes) -> None:
         super().__init__(message)

@@ -1,7 +1,7 @@
-"""Named events of the protocol, for metrics, progress and tests. The default is silence.
+"""Named events of the protocol, for metrics, progress and tests. The default listener is silent.
 
-A watch is called on the commit path: it must be quick and must not raise. It may commit other keys;
-for those of the batch that it is called in, and for `flush`, it would wait in vain.
+A listener is called on the commit path: it must be quick and must not raise. It may commit other
+keys; committing keys of the current batch, or calling `flush`, would deadlock.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ PhaseName = Literal[
     "roll forward",
     "roll back",
 ]
-"""What is done, in the words of docs/protocol.md; what has been done is told by a row's status. The
-last two are the ends of a transaction as a whole, told of where they fail."""
+"""The steps of docs/protocol.md. The last two are the end of a whole transaction, and are reported
+only when they fail. A row's status says which steps are done."""
 
 PhaseOutcome = Literal["started", "done", "failed"]
 Action = Literal["rolled forward", "rolled back", "freed"]
 
 WorkName = Literal["send heartbeat", "extend lease", "check locks", "watch queue"]
-"""What threads do again and again behind the client's back: see txn/repeating.py."""
+"""Repeated work of background threads: see txn/repeating.py."""
 
 CallName = Literal[
     "read",
@@ -65,13 +65,13 @@ CallName = Literal[
 """A method of a store: see txn/stores/base.py."""
 
 CallOutcome = Literal["done", "not applied", "maybe applied", "refused"]
-"""Of a call that failed: it has certainly had no effect, or it may have had, or still have.
-Refused: the call could not be taken, or the work that was to be done `together` gave up; nothing
-was done."""
+"""How a call ended. "not applied": it certainly had no effect. "maybe applied": it may have had
+one, or still have. "refused": the call was not accepted, or the work inside `atomically` gave up;
+nothing was done."""
 
 QueueName = Literal["line", "decided", "released"]
-"""Requests that wait for a batch; transactions acknowledged at their decision, to be rolled
-forward; transactions that hold nothing any more, whose rows have to be told so."""
+""""line": requests that wait for a batch. "decided": transactions acknowledged at their decision,
+to be rolled forward. "released": transactions without locks whose rows lack the final status."""
 
 CommitOutcome = Literal[
     "committed",
@@ -85,16 +85,19 @@ CommitOutcome = Literal[
     "failed",
     "unknown",
 ]
-"""How a request ended: a commit, its own or an earlier one with its token; why nothing was and will
-be written, `cancelled`: its future was, `failed`: the store did; or that it may have been
-committed."""
+"""How a request ended. "committed"; "repeated": an earlier commit with its token. "unknown": it may
+have been committed. In all other cases nothing was or will be written; "cancelled": its future was
+cancelled; "failed": the store failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A batch of transactions enters or leaves a phase; `failed` counts those that left the path.
-    `elapsed_ms` is set when the phase is over. at_ns: when that was, since the epoch: what is done
-    in a local transaction of the store is told when it is over."""
+    """A batch of transactions enters or leaves a phase.
+
+    failed: the number of transactions that failed in it.
+    elapsed_ms: set at the end of the phase.
+    at_ns: the time since the epoch; events of a local transaction are reported at its end.
+    """
 
     name: PhaseName
     outcome: PhaseOutcome
@@ -106,7 +109,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """A lock that was wanted is held by another transaction."""
+    """Another transaction holds a wanted lock."""
 
     transaction: bytes
     key: Key
@@ -116,7 +119,7 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class Helped:
-    """Another client's transaction was finished, or its leftover locks were freed."""
+    """Another client's transaction was finished, or its leftover locks were released."""
 
     holder: bytes
     action: Action
@@ -124,8 +127,10 @@ class Helped:
 
 @dataclass(frozen=True, slots=True)
 class StoreCall:
-    """A call of the store is over. items: how many keys, edits or checks it was given; of a scan,
-    how many rows it found."""
+    """A call of the store is over.
+
+    items: the number of keys, edits or checks; for a scan, of rows found.
+    """
 
     call: CallName
     outcome: CallOutcome
@@ -135,7 +140,7 @@ class StoreCall:
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """A call of the store has failed, and is sent again."""
+    """A call of the store has failed and is repeated."""
 
     call: CallName
     at_ns: int = field(default_factory=stamp_ns, compare=False)
@@ -143,22 +148,22 @@ class Retried:
 
 @dataclass(frozen=True, slots=True)
 class WorkFailed:
-    """The work of a thread behind the client's back failed, and will be done again."""
+    """The work of a background thread failed, and will be repeated."""
 
     work: WorkName
 
 
 @dataclass(frozen=True, slots=True)
 class BatchStarted:
-    """Requests of so many callers' transactions go together, as one batch."""
+    """A batch starts, with requests of several callers."""
 
     transactions: int
 
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """So many have come into a queue, or, less than zero, have left it. The events of two threads
-    may be told in either order; their sum is the queue's length."""
+    """So many entered a queue or, if negative, left it. Events of two threads may be reported in
+    either order; their sum is the length of the queue."""
 
     queue: QueueName
     change: int
@@ -166,8 +171,10 @@ class Queued:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A request has its result. tries: how often its transaction was begun; 0: it was too late
-    before anything was sent."""
+    """A request has its result.
+
+    tries: how often its transaction was begun; 0: its deadline passed before anything was sent.
+    """
 
     outcome: CommitOutcome
     tries: int
@@ -179,25 +186,24 @@ Listener = Callable[[Event], None]
 
 
 def silent(event: Event) -> None:
-    """Ignore the event."""
+    """Ignore the event; the default listener."""
 
 
 def wants_calls(on_event: Listener) -> bool:
-    """Whether calls of the store are to be measured for it. Who does without saves the time, and
-    has an attribute of this name that is false."""
+    """Whether to measure calls of the store for this listener. A listener that does not need them
+    has a false attribute of this name, and saves the time."""
     return on_event is not silent and bool(getattr(on_event, "wants_calls", True))
 
 
 def result_of(future: Future[Committed]) -> Committed | BaseException:
-    """Return what a future tells that is done, whatever it raises."""
+    """Return the result or exception of a future that is done."""
     if future.cancelled():
         return CancelledError()
     return future.exception() or future.result()
 
 
 def name_outcome(result: Committed | BaseException) -> CommitOutcome:
-    """Return how a request has ended. What is no error of this library has broken it off, at a
-    point that is not known."""
+    """Return how a request ended. A foreign exception interrupted it at an unknown point."""
     match result:
         case Committed():
             return "repeated" if result.repeated else "committed"
@@ -228,8 +234,7 @@ def _name_abort(error: AbortedError) -> CommitOutcome:
 
 
 def guard(on_event: Listener) -> Listener:
-    """Return the watch with its errors kept in the log: no transaction fails for want of a watcher,
-    and none that is committed is reported as anything else."""
+    """Return a listener whose errors are only logged, and never affect a transaction."""
 
     def tell(event: Event) -> None:
         try:

@@ -1,6 +1,6 @@
-"""A watch that counts for Prometheus: `connect(uri, watch=Metrics())`. Needs the extra `metrics`.
+"""A Prometheus listener: `connect(uri, on_event=Metrics())`. Needs the extra `metrics`.
 
-Its names follow Prometheus' conventions: a prefix, the unit last, `_total` for counters.
+Names follow Prometheus' conventions: a prefix, the unit last, `_total` for counters.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ with import_extra("metrics"):
         multiprocess,
     )
 
-# From a call in memory to one that waited for a lease.
+# From a call in memory to a call that waited for a lock TTL.
 SECONDS = (
     *(0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
@@ -53,16 +53,16 @@ SECONDS = (
 TRANSACTIONS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 MOST_TABLES = 100
 OTHER = "other"
-"""The label of all tables beyond the first ones: a metric must not have labels without a bound."""
+"""The label of all tables after the first ones, because a metric's labels must be bounded."""
 
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-"""The variable with which several processes count into files of a folder, to be added up. It must
-be set before this module is imported."""
+"""The variable that names a folder in which several processes count, to be added up. Set it before
+this module is imported."""
 
 
 class Metrics:
-    """Counts requests, phases, conflicts, help given, calls of the store, batches and queues. One
-    for a registry, which any number of engines may share."""
+    """Counts requests, phases, conflicts, help for other clients, store calls, batches and queues.
+    One instance per registry, shared by any number of engines."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         def counter(name: str, about: str, *labels: str) -> Counter:
@@ -101,19 +101,19 @@ class Metrics:
             multiprocess_mode="livesum",
         )
         self._tables: set[bytes] = set()
-        # Finding a child by its labels costs more than counting with it.
+        # Looking up a child by its labels costs more than counting with it.
         self._children: dict[tuple[object, ...], Any] = {}
         self._make_children()
         start_in_each_process(self._start)
 
     def _start(self) -> None:
-        # In a child of a fork the queues are its parent's. They are emptied at its first event: a
-        # thread that it does not have may hold the locks of the metrics.
+        # A fork's child inherits its parent's queue counts. They are cleared at its first event,
+        # because a thread that it lacks may hold the locks of the metrics.
         self._are_queues_foreign, self._lock = True, Lock()
 
     def _make_children(self) -> None:
-        """Begin series of rare events with 0: Prometheus sees no increase in a series that begins
-        with its first event. The calls by outcome would be most of the page, and are left out."""
+        """Start series of rare events at 0, because Prometheus sees no increase in a series that
+        begins with its first event. Calls by outcome are left out: they would fill the page."""
         known: Sequence[tuple[Counter | Gauge | Histogram, Any]] = (
             (self._commits, CommitOutcome),
             (self._helped, Action),
@@ -129,7 +129,7 @@ class Metrics:
             self._child(self._transactions, phase, "failed")
 
     def _empty_queues(self) -> None:
-        with self._lock:  # nobody counts in a queue until all are empty
+        with self._lock:  # counting in a queue waits until all are cleared
             if self._are_queues_foreign:
                 for queue in get_args(QueueName):
                     self._child(self._queues, queue).set(0)
@@ -196,13 +196,13 @@ def render_metrics(registry: CollectorRegistry | None = None) -> tuple[bytes, st
 
 
 def make_metrics_app() -> Callable[..., Any]:
-    """Return the same as a WSGI application."""
+    """Return a WSGI application that serves `render_metrics`."""
     app: Callable[..., Any] = make_wsgi_app(_choose_registry())
     return app
 
 
 def forget_process(process: int) -> None:
-    """Take the queues of a process that has ended out of the sums. Its counters stay."""
+    """Remove the queues of an ended process from the sums. Its counters stay."""
     multiprocess.mark_process_dead(process)  # type: ignore[no-untyped-call]
 
 

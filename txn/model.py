@@ -1,7 +1,7 @@
-"""The data that everything else speaks of: keys, mutations, and the cells that a store returns.
+"""The basic data: keys, mutations, and the cells that a store returns.
 
-Frozen values, no I/O. Text is accepted wherever HBase takes bytes, and becomes UTF-8. Keys and
-cells are tuples because they are hashed and compared more than anything else in the library.
+All are frozen values without I/O. Text is accepted wherever HBase takes bytes, and becomes UTF-8.
+Keys and cells are tuples because the library hashes and compares them more than anything else.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple, Self, get_args
 from txn.errors import InvalidRequestError
 
 Value = bytes
-"""What a cell holds: at least one byte. Where a value is given, a text stands for its UTF-8."""
+"""The content of a cell: at least one byte. A text argument stands for its UTF-8."""
 
 LOCK_SUFFIX = b"_lock"
 TAG_SUFFIX = b"_tag"
@@ -24,7 +24,7 @@ ROW_KEY = re.compile(
     rb"((?:\d\d\.)?transaction\.(\d{13})\.[0-9a-f]{32}(?:@([^@ ]+?))?)"
     rb"(?:\.part-(\d{5})-(\d{5}))?"
 )
-"""The row key of a transaction, as docs/row-format.md has it."""
+"""The row key of a transaction: see docs/row-format.md."""
 
 DATABASE_ENTRY = "hbase-txn.transactions"
 """The configuration entry of a family that names the transaction table of its database."""
@@ -34,17 +34,16 @@ MAX_ROW = 32_767
 MAX_COLUMN = 32_767
 MAX_FAMILY = 127
 MAX_TABLE = 255
-# What HBase takes by default (hbase.server.keyvalue.maxsize): the whole cell, its key included.
-KEEP_DELETES_MS = 24 * 3_600_000  # for as long as transaction rows are retained
-# Two looks that a read compares lie so close together: nothing of a key that was deleted between
-# them may be gone by the second, and what is left is kept for the retention, 24 h by default. Ten
-# minutes are a hundred times what any read takes, and leave room for clocks that disagree.
+KEEP_DELETES_MS = 24 * 3_600_000  # as long as transaction rows are kept
+# The longest time between two reads that are compared. The remains of a key deleted between them
+# must still exist at the second; they are kept for the retention, 24 h by default. Ten minutes are
+# a hundred times longer than any read, with a margin for clocks that differ.
 READS_WITHIN_MS = 10 * 60_000
-MAX_CELL = 10 * 1024 * 1024
+MAX_CELL = 10 * 1024 * 1024  # HBase's default (hbase.server.keyvalue.maxsize), key included
 CELL_OVERHEAD = 64
 
 
-# What a named tuple's own constructor comes to, in a third of the time. For bytes from a store.
+# A named tuple's constructor without conversions, three times as fast, for bytes from a store.
 new_tuple = tuple.__new__
 
 
@@ -58,7 +57,7 @@ class _KeyFields(NamedTuple):
 class Key(_KeyFields):
     """Names one cell: `Key(row, family, column, table=None)`, each part text (UTF-8) or bytes.
 
-    Without a table it means the engine's default table. Keys order as tuples: by row first.
+    Without a table it means the engine's default table. Keys sort as tuples, by row first.
     """
 
     __slots__ = ()
@@ -80,18 +79,18 @@ class Key(_KeyFields):
 
     @property
     def lock(self) -> Key:
-        """The cell that holds the row key of the transaction that has this key locked."""
+        """The lock cell of this key, which contains its holder's row key."""
         return self._beside(LOCK_SUFFIX)
 
     @property
     def row_lock(self) -> Key:
-        """The cell that is the lock of this key's row and family, in the fenced protocol."""
+        """The lock cell of this key's row and family, in the fenced protocol."""
         row, family, _, table = self
         return new_tuple(Key, (row, family, LOCK_SUFFIX, table))
 
     @property
     def tag(self) -> Key:
-        """The cell that holds, in flight, the timestamp of the version being replaced."""
+        """The cell with the timestamp of the version being replaced, during the write."""
         return self._beside(TAG_SUFFIX)
 
     def _beside(self, suffix: bytes) -> Key:
@@ -111,8 +110,8 @@ class Cell(NamedTuple):
 
 
 class Edit(NamedTuple):
-    """One cell to write at a timestamp (None: the server's time); a value of None is a
-    delete-column marker, which has one."""
+    """A cell to write at a timestamp (None: the server's). The value None is a delete-column
+    marker, which needs a timestamp."""
 
     key: Key
     value: bytes | None
@@ -120,11 +119,9 @@ class Edit(NamedTuple):
 
 
 class Check(NamedTuple):
-    """A checked write: if `key` equals `expected` (empty and absent are equal), put `puts`, at the
-    server's time, and make `edits`, each at its own timestamp, in one step.
-
-    All are of the same table and row as the checked key.
-    """
+    """A checked write: if `key` equals `expected` (empty and absent are equal), put `puts` at the
+    server's time and make `edits` at their own timestamps, in one step. All are of the checked
+    key's table and row."""
 
     key: Key
     expected: bytes
@@ -133,12 +130,11 @@ class Check(NamedTuple):
 
     @property
     def targets(self) -> list[Key]:
-        """The cells that it writes."""
         return [*(key for key, _ in self.puts), *(edit.key for edit in self.edits)]
 
 
 def check_targets(check: Check) -> None:
-    """Raise InvalidRequestError unless the check writes cells of its own row only."""
+    """Raise InvalidRequestError unless the check writes only cells of its own row."""
     row, _, _, table = check.key
     for part in (check.puts, check.edits):
         for item in part:
@@ -150,7 +146,7 @@ def check_targets(check: Check) -> None:
 
 
 class Row(NamedTuple):
-    """What a scan returns of one row: the newest visible version of each of its cells."""
+    """One row of a scan: the newest visible version of each of its cells."""
 
     row: bytes
     cells: dict[Key, Cell]
@@ -161,7 +157,7 @@ Columns = Collection[tuple[bytes, bytes]] | None
 
 
 class RowExclusion(NamedTuple):
-    """Of a scan: which rows it leaves out, those whose newest version of this cell has one of these
+    """The rows that a scan leaves out: those whose newest version of this cell has one of these
     values. Rows without the cell stay."""
 
     family: bytes
@@ -175,14 +171,13 @@ class RowExclusion(NamedTuple):
 
 
 def check_count(count: int) -> None:
-    """Raise InvalidRequestError unless it is a number of versions that HBase can be asked for."""
+    """Raise InvalidRequestError unless HBase accepts this number of versions."""
     if not 1 <= count < 1 << 31:
         raise InvalidRequestError("not a number of versions, from 1 to 2147483647", count=count)
 
 
 def check_exclusion(columns: Columns, exclude: RowExclusion | None) -> None:
-    """Raise InvalidRequestError where a scan that names columns does not read what it is to judge
-    rows by."""
+    """Raise InvalidRequestError if a scan's columns lack the cell of its exclusion."""
     if exclude is not None and columns is not None and exclude[:2] not in columns:
         raise InvalidRequestError(
             "the columns of a scan lack the one that rows are left out by",
@@ -214,10 +209,11 @@ class Delete:
 class Family:
     """The settings of a column family that matter to the protocol; None: the store's default.
 
-    What follows the first two is what a store has found, where it can see it. keep_deletes_ms: how
-    long delete markers live; None: for ever, or unknown. durability: only one that loses
-    acknowledged writes. replicas: copies of its regions that may be read. database: the transaction
-    table of the database that it belongs to; None: to none yet, or the store cannot tell.
+    The settings after the first two are what a store found, if it can see them.
+    keep_deletes_ms: how long delete markers live; None: for ever, or unknown.
+    durability: set only if it loses acknowledged writes.
+    replicas: copies of its regions that may be read.
+    database: the transaction table of the family's database; None: no database yet, or unknown.
     """
 
     versions: int = 3
@@ -230,15 +226,15 @@ class Family:
 
 
 def plain_table(table: bytes) -> bytes:
-    """Return the one name of a table that has two: without the default namespace."""
+    """Return a table's name without the default namespace."""
     return table.removeprefix(DEFAULT_NAMESPACE)
 
 
 def refuse_other_database(
     table: bytes, families: Iterable[Family], transactions: bytes | None
 ) -> None:
-    """Raise InvalidRequestError where a family of the table belongs to another database than that
-    with this transaction table: the two would not see each other's transactions."""
+    """Raise InvalidRequestError if a family of the table belongs to another database than that of
+    this transaction table: neither would see the other's transactions."""
     ours = None if transactions is None else plain_table(transactions)
     for family in families:
         if ours is not None and family.database not in (None, ours):
@@ -252,7 +248,7 @@ def refuse_other_database(
 
 
 def find_refusal(family: Family) -> str | None:
-    """Return why no transaction may write to the family, or None where all is well."""
+    """Return why transactions must not write to the family; None if they may."""
     if family.ttl_ms is not None:
         return f"family has a TTL: its locks would expire ttl_ms={family.ttl_ms}"
     if family.new_version_behavior:
@@ -266,9 +262,9 @@ def find_refusal(family: Family) -> str | None:
 
 
 def find_delete_refusal(family: Family) -> str | None:
-    """Return why no transaction may delete in the family, or None where it may.
+    """Return why transactions must not delete in the family; None if they may.
 
-    A marker that a compaction purges no longer masks a late duplicate of an older put.
+    Once a compaction purges a marker, it no longer masks a late duplicate of an older put.
     """
     kept_ms = family.keep_deletes_ms
     if kept_ms is not None and kept_ms < KEEP_DELETES_MS:
@@ -280,7 +276,7 @@ def find_delete_refusal(family: Family) -> str | None:
 
 
 def as_bytes(name: str, value: object) -> bytes:
-    """Return text as UTF-8 and bytes as they are; anything else is an InvalidRequestError."""
+    """Return text as UTF-8 and bytes unchanged; raise InvalidRequestError for anything else."""
     if type(value) is bytes:
         return value
     if isinstance(value, str):
@@ -293,7 +289,7 @@ def as_bytes(name: str, value: object) -> bytes:
 
 
 def check_whole(name: str, value: object, least: int | None = None) -> None:
-    """Raise InvalidRequestError unless this is a whole number, and not below the least one."""
+    """Raise InvalidRequestError unless this is an integer of at least `least`."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise InvalidRequestError(
             f"{name} must be a whole number", given=value, type=type(value).__name__
@@ -311,12 +307,12 @@ def check_choice(name: str, value: object, choices: object) -> None:
 
 
 def cell_bytes(key: Key, value: bytes) -> int:
-    """Return about how many bytes HBase counts for a cell, rather more than fewer."""
+    """Return an upper estimate of the bytes that HBase counts for a cell."""
     return CELL_OVERHEAD + len(key.row) + len(key.family) + len(key.column) + len(value)
 
 
 def check_key(key: object) -> None:
-    """Raise InvalidRequestError unless this is a key that users may read and write."""
+    """Raise InvalidRequestError unless users may read and write this key."""
     if not isinstance(key, Key):
         raise InvalidRequestError("not a Key", given=key, type=type(key).__name__)
     row, family, column, table = key
@@ -337,7 +333,7 @@ def check_key(key: object) -> None:
 
 
 def check_value(key: Key, value: object) -> None:
-    """Raise InvalidRequestError unless this is a value that a cell of ours may hold."""
+    """Raise InvalidRequestError unless a cell of this library may hold the value."""
     if not isinstance(value, bytes):
         raise InvalidRequestError("value must be bytes", key=key, type=type(value).__name__)
     if not value:

@@ -1,7 +1,7 @@
-"""How long and how often: every bound of the library's loops, in one value.
+"""All bounds of the library's loops, in time and tries, in one value.
 
-Nothing here is needed for correctness. A lease that is too short costs needless aborts, one that is
-too long makes others wait for the dead; neither can lose or invent a commit.
+None of them affects correctness. A short lock TTL causes needless aborts, a long one makes others
+wait for dead owners; neither can lose or invent a commit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from txn.clock import Clock
 from txn.model import check_whole
 
 STORE_PAUSE_MS = 1_000
-_make_backoff = cache(Backoff)  # every read asks for one
+_make_backoff = cache(Backoff)  # every read needs one
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,23 +23,22 @@ class Policy:
     """Bounds of a client. Durations are in milliseconds.
 
     attempts: transactions that a commit may start before a conflict is reported.
-    deadline_ms: from the call until the decision; past it the attempt aborts.
-    lease_ms: how long an undecided row must be seen unchanged before others may abort it.
+    deadline_ms: from the call until the decision; after it the attempt aborts.
+    lock_ttl_ms: how long an undecided row must be seen unchanged before others may abort it.
     courtesy_ms: how long a decided row must be seen unchanged before others finish it.
-    skew_ms: how far this machine's clock may be from the store's time before the client refuses to
-        choose timestamps, or to delete what is old, by it. If that is more than 30 days, commits
-        follow cells that lie as far ahead.
+    skew_ms: the largest difference between this machine's clock and the store's time at which the
+        client still chooses timestamps, or deletes by age. Above 30 days, commits also follow cells
+        that are as far ahead.
     first_pause_ms, longest_pause_ms: backoff between tries; it doubles, with jitter.
-    store_patience_ms: how long a failing call of the store is sent again before its error is
+    store_patience_ms: how long a failing call of the store is repeated before its error is
         reported, but never longer than deadline_ms. A gateway restarts in about 10 s.
-    lanes: batches that an engine commits at a time, on a store whose calls are requests: what is
-        asked for while so many are under way gathers, and goes as the next one. More of them are
-        smaller, and cost client and servers more.
-    linger_ms: how long, at most, a request that could go waits for others to go with; 0: not at
-        all.
+    concurrent_batches: batches that an engine commits at a time, on a store whose calls are
+        requests. Further requests form the next batch. More batches are smaller, and cost client
+        and servers more.
+    linger_ms: how long, at most, a request that could start waits for others; 0: not at all.
     read_tries: optimistic tries of an atomic read before it takes the locks.
-    snapshot_rows: rows of a snapshot, or of a block's scan: each is held in memory, and of a block
-        asserted and locked.
+    snapshot_rows: rows of a snapshot, or of a block's scan: each is held in memory, and a block
+        asserts and locks each.
     """
 
     attempts: int = 10
@@ -61,18 +60,18 @@ class Policy:
 
     @property
     def backoff(self) -> Backoff:
-        """The pauses between tries at what other clients are in the way of."""
+        """The pauses between tries when other clients are in the way."""
         return _make_backoff(self.first_pause_ms, self.longest_pause_ms)
 
     @property
     def store_backoff(self) -> Backoff:
-        """The pauses between tries at a store that fails."""
+        """The pauses between tries when the store fails."""
         return _make_backoff(self.first_pause_ms, max(self.longest_pause_ms, STORE_PAUSE_MS))
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How a client waits between its tries: by which clock, rng and policy."""
+    """The clock, random generator and policy for waiting between tries."""
 
     clock: Clock
     rng: Random

@@ -1,7 +1,7 @@
-"""Fixtures of pytest for programs that use this library: an engine on a fresh store, and an HBase.
+"""pytest fixtures for programs that use this library: an engine on a fresh store, and an HBase.
 
-pytest imports this module wherever the package is installed, so it imports no extra's driver before
-a test asks for a fixture. What it offers is described in docs/howto/testing.md.
+pytest imports this module wherever the package is installed, so no extra's driver is imported
+before a test requests a fixture. docs/howto/testing.md describes the fixtures.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 MARKER = "txn_store"
 FRESH = "embedded:"
-"""In place of a store's URI: an embedded one in a folder of the test's own."""
+"""Stands for the URI of an embedded store in the test's own folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunningEmulator:
-    """HBase's two Thrift services and the Transactional one, in this process, over one fresh store
-    in memory.
+    """HBase's two Thrift services and the Transactional one, in this process, on a fresh memory
+    store.
 
-    host, and the three ports: where they listen. Clients of HBase connect to the first two, such as
+    host, and the three ports: where they listen. HBase clients use the first two, for example
     `happybase.Connection(emulator.host, emulator.thrift1_port)`.
     """
 
@@ -39,22 +39,22 @@ class RunningEmulator:
 
     @property
     def thrift1_uri(self) -> str:
-        """The store for `connect` that is HBase's Thrift 1 gateway."""
+        """The `connect` URI of the Thrift 1 gateway."""
         return f"hbase+thrift1://{self.host}:{self.thrift1_port}"
 
     @property
     def thrift2_uri(self) -> str:
-        """The store for `connect` that is HBase's Thrift 2 gateway."""
+        """The `connect` URI of the Thrift 2 gateway."""
         return f"hbase+thrift2://{self.host}:{self.thrift2_port}"
 
     @property
     def transactional_uri(self) -> str:
-        """The server for `connect` that commits for others."""
+        """The `connect` URI of the server that commits for its clients."""
         return f"txn://{self.host}:{self.transactional_port}"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let a run say which store `txn_engine` is on."""
+    """Add the option and the setting for the store of `txn_engine`."""
     say = (
         f"the store of the fixture txn_engine: a URI, or {FRESH!r} for a folder of each test's own"
     )
@@ -63,14 +63,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     about = "the store of txn_engine for this test, and further arguments of txn.connect"
     config.addinivalue_line("markers", f"{MARKER}(uri=None, **arguments): {about}")
 
 
 @pytest.fixture
 def txn_engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    """An engine on a store of the test's own, in memory unless the test or the run says otherwise.
+    """An engine on the test's own store, in memory by default.
 
     In order of precedence: the marker `txn_store("uri", table="t")`, which takes the arguments of
     `txn.connect`; the option `--txn-store`; the setting `txn_store` of the ini file.
@@ -87,7 +87,7 @@ def txn_engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 
 def read_marker(mark: pytest.Mark | None) -> tuple[str | None, dict[str, Any]]:
-    """Return the URI, if a marker has one, and the other arguments for `connect`."""
+    """Return a marker's URI, if any, and the other arguments for `connect`."""
 
     def take(uri: str | None = None, **arguments: Any) -> tuple[str | None, dict[str, Any]]:
         return uri, arguments
@@ -97,21 +97,20 @@ def read_marker(mark: pytest.Mark | None) -> tuple[str | None, dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def hbase_emulator_factory() -> Iterator[Callable[[], RunningEmulator]]:
-    """Starts emulators that run until the session ends, for fixtures that outlive a test."""
+    """Start emulators that run until the session ends, for fixtures that outlive a test."""
     with ExitStack() as started:
         yield lambda: start_emulator(started)
 
 
 @pytest.fixture
 def hbase_emulator() -> Iterator[RunningEmulator]:
-    """An emulator for this test, without tables; it ends with the test. Needs the extra
-    `emulator`."""
+    """An emulator without tables, for the duration of this test. Needs the extra `emulator`."""
     with ExitStack() as started:
         yield start_emulator(started)
 
 
 def start_emulator(ends: ExitStack) -> RunningEmulator:
-    """Start an emulator in this process, on free ports; what ends it is left to the caller."""
+    """Start an emulator in this process, on free ports; the caller ends it with `ends`."""
     from txn.clock import SystemClock  # noqa: PLC0415
     from txn.host.extras import import_extra  # noqa: PLC0415
     from txn.stores import open_ordered  # noqa: PLC0415

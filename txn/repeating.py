@@ -1,7 +1,7 @@
-"""The loop of a thread that does the same work again and again, such as showing that it lives.
+"""The loop of a thread that repeats its work, such as sending heartbeats.
 
-Only a closed store, or the work itself, ends such a loop. Everything else that the work raises is
-told to the log and the watch, and the work is done again.
+Only a closed store, or the work itself, ends the loop. Any other exception is reported to the log
+and the listener, and the work is repeated.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from txn.events import LOG, Listener, WorkFailed, WorkName, silent
 from txn.text import name_failure
 
 SOONER, SOONEST = 3, 10
-"""After a failure the work is done again after a tenth of its interval, then two tenths, and from
-then on a third."""
+"""The pause after a failure is a tenth of the interval, then two tenths, then a third."""
 
 
 def repeat(
@@ -26,7 +25,7 @@ def repeat(
     every_s: float,
     on_event: Listener = silent,
 ) -> None:
-    """Do the work every so many seconds, until `over` is set or the work returns False."""
+    """Repeat the work every `every_s` seconds, until `over` is set or the work returns False."""
     failures = 0
     while not over.wait(_find_pause(every_s, failures)):
         try:
@@ -35,7 +34,7 @@ def repeat(
             failures = 0
         except StoreClosedError:
             return
-        except Exception as error:  # noqa: BLE001  (nobody else would know of it)
+        except Exception as error:  # noqa: BLE001  (logged and reported below)
             failures += 1
             _tell(name, error, on_event)
 
@@ -55,5 +54,5 @@ def _tell(name: WorkName, error: Exception, on_event: Listener) -> None:
     )
     try:
         on_event(WorkFailed(name))
-    except Exception:  # noqa: BLE001  (it must not; but nothing else may end the thread)
+    except Exception:  # noqa: BLE001  (a failing listener must not end the thread)
         LOG.exception("a listener failed: work=%s", name)

@@ -1,5 +1,4 @@
-"""What a user asks to be committed, the checks that it passes before anything is written, and what
-comes back."""
+"""A commit request of a user, its checks before anything is written, and its result."""
 
 from __future__ import annotations
 
@@ -14,20 +13,20 @@ from txn.model import Delete, Key, Mutation, as_bytes, check_key, check_value, c
 
 Ack = Literal["complete", "decided"]
 TRANSACTIONS = "txn"
-"""The name of the transaction table, where none is given."""
+"""The default name of the transaction table."""
 
 MAX_TOKEN = 1024
 MAX_DEADLINE_MS = 10**12
-MAX_RETENTION_MS = 1 << 53  # what any program that reads JSON keeps exactly
+MAX_RETENTION_MS = 1 << 53  # the largest integer that every JSON reader keeps exactly
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """Mutations that happen together, and only if every assertion holds.
 
-    once: a token; of all requests with one token, from anywhere, at most one commits.
-    once_retention_ms: the caller's promise that no request with the token comes later than that
-    after the commit, so that fsck may forget it then; None: it is kept for ever.
+    once: a token; of all requests with this token, from anywhere, at most one commits.
+    once_retention_ms: the caller's promise that no request with this token comes later than that
+    after the commit, so that fsck may forget the token; None: it is kept for ever.
     labels: short texts for people, kept in the transaction row.
     """
 
@@ -39,7 +38,7 @@ class Request:
 
     @property
     def keys(self) -> tuple[Key, ...]:
-        """Each distinct key of the mutations and assertions, mutated ones first."""
+        """Each distinct key of the mutations and assertions, mutated keys first."""
         found = dict.fromkeys(mutation.key for mutation in self.mutations)
         for assertion in self.assertions:
             for key in list_keys(assertion):
@@ -51,9 +50,11 @@ class Request:
 class Committed:
     """A committed transaction.
 
-    transaction: its row key. timestamp: that of all its cells (ms). repeated: a request with this
-    `once` token had committed before, as that transaction; this call changed nothing. complete:
-    every lock is released; otherwise that is still under way, by this engine or another.
+    transaction: its row key.
+    timestamp: of all its cells (ms).
+    repeated: an earlier transaction with this `once` token had committed; this call changed
+    nothing.
+    complete: every lock is released; otherwise this engine or another client is doing it.
     """
 
     transaction: bytes
@@ -63,7 +64,7 @@ class Committed:
 
 
 class Outcome(Enum):
-    """What is known of a transaction. UNKNOWN: its row is absent; it may have been either."""
+    """The known outcome of a transaction. UNKNOWN: its row is absent, so it may be either."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -72,8 +73,8 @@ class Outcome(Enum):
 
 
 def as_request(given: object) -> Request:
-    """Return what was given as a Request, or as (mutations, assertions), as a Request that is yet
-    to be checked; InvalidRequestError for anything else."""
+    """Return a Request, or (mutations, assertions), as a Request that is not checked yet; raise
+    InvalidRequestError for anything else."""
     if isinstance(given, Request):
         return given
     if not isinstance(given, tuple) or len(given) != 2:
@@ -93,7 +94,7 @@ def bind_request(
     once_retention_ms: int | None = None,
     table: bytes | None = None,
 ) -> Request:
-    """Return a valid request whose keys all name a table, or raise InvalidRequestError.
+    """Return a valid request whose keys all name a table; raise InvalidRequestError if invalid.
 
     table: the default for keys that name none.
     """
@@ -111,8 +112,7 @@ def bind_request(
 
 
 def add_marker(request: Request, marker: Key, value: bytes) -> Request:
-    """Return the request that also puts its marker where `once` looks for it. The promise goes
-    with the marker's value."""
+    """Return the request with its `once` marker, whose value includes the retention."""
     return replace(
         request,
         mutations=(*request.mutations, Mutation(marker, value)),
@@ -122,13 +122,13 @@ def add_marker(request: Request, marker: Key, value: bytes) -> Request:
 
 
 def lock_request(list_keys: Iterable[Key]) -> Request:
-    """Return the request that takes the locks of these keys and changes nothing. What it asserts of
-    each holds of any cell, and only names the key in the row, for those that have to free it."""
+    """Return a request that locks these keys and changes nothing. Its assertions always hold, and
+    only record the keys in the row, so that other clients can release the locks."""
     return Request((), tuple(Or(Some(key), Not(Some(key))) for key in list_keys))
 
 
 def bind_key(key: object, table: bytes | None) -> Key:
-    """Return a valid user's key that names its table, or raise InvalidRequestError."""
+    """Return a valid key that names its table; raise InvalidRequestError if it is invalid."""
     check_key(key)
     assert isinstance(key, Key)
     return _name_table(key, table)
@@ -197,8 +197,7 @@ def _check_retention(once: str | bytes | None, retention_ms: int | None) -> int 
 
 
 def check_deadline(deadline_ms: int | None) -> None:
-    """Raise InvalidRequestError unless it is a whole number of ms that fits into 64 bits with a
-    clock's beside it, or None."""
+    """Raise InvalidRequestError unless None, or an integer of ms that can be added to a clock's."""
     if deadline_ms is not None:
         check_whole("deadline_ms", deadline_ms)
         if abs(deadline_ms) > MAX_DEADLINE_MS:

@@ -1,4 +1,4 @@
-"""What a scan covers: a range of rows of one table, and which of their columns."""
+"""The extent of a scan: a range of rows of one table, and some or all of their columns."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ Columns = Collection[tuple[str | bytes, str | bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Rows from start (included) to stop (excluded; None: the end), and (family, column) pairs of
-    theirs (None: all)."""
+    """Rows from start (included) to stop (None: the end); (family, column) pairs (None: all)."""
 
     table: bytes
     start: bytes = b""
@@ -31,12 +30,12 @@ class Span:
 
     @property
     def cells(self) -> list[tuple[bytes, bytes]] | None:
-        """The columns that tell of the span's keys."""
+        """The columns of the span's keys, with their locks and tags."""
         return self._list_cells((b"", LOCK_SUFFIX, TAG_SUFFIX))
 
     @property
     def values(self) -> list[tuple[bytes, bytes]] | None:
-        """The columns that tell of the span's keys where nobody holds them: all but their tags."""
+        """The columns of the span's keys with their locks only; tags matter only for held keys."""
         return self._list_cells((b"", LOCK_SUFFIX))
 
     def _list_cells(self, suffixes: tuple[bytes, ...]) -> list[tuple[bytes, bytes]] | None:
@@ -53,7 +52,7 @@ def make_span(
     prefix: str | bytes | None = None,
     columns: Columns | None = None,
 ) -> Span:
-    """Return what a user's arguments mean, or raise InvalidRequestError."""
+    """Return the span for a user's arguments; raise InvalidRequestError if they are invalid."""
     if table is None:
         raise InvalidRequestError("scan names no table and there is no default table")
     low, high = as_bytes("start", start), None if stop is None else as_bytes("stop", stop)
@@ -69,7 +68,6 @@ def make_span(
 
 
 def _behind(prefix: bytes) -> bytes:
-    """Return the least row behind all that start with the prefix; empty: there is none."""
     kept = prefix.rstrip(b"\xff")
     return kept[:-1] + bytes([kept[-1] + 1]) if kept else b""
 

@@ -1,9 +1,8 @@
-r"""Bytes, keys, assertions and why a transaction was aborted, as text for people; and, without
-values of cells, for logs and traces.
+r"""Text for people from bytes, keys, assertions and errors; for logs, without values of cells.
 
-Bytes are UTF-8 where that is printable, else `\xNN`; a backslash is `\\`. So no text is ambiguous,
-and the commands take what they print. A key is `table/row/family:column`: the table ends at the
-first slash and the row at the last one, so that only a slash in a column must be `\x2f`.
+Bytes are UTF-8 where that is printable, else `\xNN`; a backslash is `\\`. So text is unambiguous,
+and commands accept what they print. A key is `table/row/family:column`: the table ends at the first
+slash and the row at the last one, so only a slash in a column must be written as `\x2f`.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _ESCAPE = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|(\\)|.?)", re.DOTALL)
 
 
 def escape(value: bytes) -> str:
-    """Return the bytes as printable text from which `unescape` makes the same bytes."""
+    """Return the bytes as printable text, which `unescape` turns back into the same bytes."""
     text = value.decode("utf-8", "surrogateescape")
     if text.isprintable() and "\\" not in text:
         return text
@@ -40,7 +39,7 @@ def escape(value: bytes) -> str:
 
 
 def unescape(text: str) -> bytes:
-    """Return the bytes that the text stands for; InvalidRequestError for an unknown escape."""
+    """Return the bytes of an escaped text; raise InvalidRequestError for an unknown escape."""
 
     def replacement(match: re.Match[bytes]) -> bytes:
         if match[1] is not None:
@@ -53,21 +52,21 @@ def unescape(text: str) -> bytes:
 
 
 def shorten(value: bytes, longest: int = LONGEST) -> str:
-    """Return the bytes as text for a person; of a long value its beginning and its length."""
-    text = escape(value[: 4 * longest])  # a letter has four bytes at most: none is cut in two
+    """Return the bytes as text for people; a long value is cut, and its length added."""
+    text = escape(value[: 4 * longest])  # a character has at most four bytes, so none is cut in two
     if len(value) <= 4 * longest and len(text) <= longest:
         return text
     return f"{text[:longest]}… ({len(value):,} bytes)"
 
 
 def key_text(key: Key) -> str:
-    """Return the key as `parse_key` takes it."""
+    """Return the key in the form that `parse_key` takes."""
     column = escape(key.column).replace("/", r"\x2f")
     return f"{escape(key.table or b'')}/{escape(key.row)}/{escape(key.family)}:{column}"
 
 
 def parse_key(text: str) -> Key:
-    """Return the key that is written `table/row/family:column`, or raise InvalidRequestError."""
+    """Return the key of `table/row/family:column`; raise InvalidRequestError if it is none."""
     table, _, rest = text.partition("/")
     row, _, last = rest.rpartition("/")
     family, _, column = last.partition(":")
@@ -77,7 +76,7 @@ def parse_key(text: str) -> Key:
 
 
 def assertion_text(assertion: Assertion) -> str:
-    """Return the assertion as a person would say it."""
+    """Return the assertion in words."""
     return fold(assertion, _leaf_text, _compound_text)
 
 
@@ -100,26 +99,25 @@ def _compound_text(name: str, parts: list[str]) -> str:
 
 
 def reason_text(error: AbortedError) -> str:
-    """Return why a transaction was aborted, on a line of bounded length."""
+    """Return why a transaction was aborted, on one line of bounded length."""
     facts = ", ".join(f"{name} {_fact_text(fact)}" for name, fact in error.facts.items())
     text = f"{error.words}: {facts}" if facts else error.words
     return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]}…"
 
 
 def holder_text(holder: bytes) -> str:
-    """Return the row key of a lock's holder. Other bytes in a lock cell may be somebody's value, of
-    which only the length is shown."""
+    """Return the row key of a lock's holder. Other bytes in a lock cell may be foreign data, so
+    only their length is shown."""
     return escape(holder) if ROW_KEY.fullmatch(holder) else f"no row key, {len(holder):,} bytes"
 
 
 def name_failure(error: BaseException) -> str:
-    """Return an error's class, and why it was raised, without values of cells."""
+    """Return an error's class and cause, without values of cells."""
     return f"{type(error).__name__}: {explain_failure(error)}"
 
 
 def explain_failure(error: BaseException) -> str:
-    """Return why something failed, without values of cells. Of an error that is not the library's
-    own the text may have any, and is left out."""
+    """Return why something failed, without values of cells or the text of foreign errors."""
     match error:
         case AssertionFailedError():
             keys = [key_text(key) for key in islice(error.seen, CELLS_TOLD)]

@@ -1,9 +1,8 @@
-"""A span of OpenTelemetry for each request of a commit, where the program has set up a provider.
+"""An OpenTelemetry span for each request of a commit, if the program has set up a provider.
 
-Nothing has to be turned on: a process in which nobody has imported `opentelemetry.trace` cannot
-have a provider, and where it has none, nothing is done. The context of the caller is the parent,
-and goes as W3C's headers to servers and to the tasks of Spark. No value of a cell is ever told,
-only keys.
+It needs no setting: a process that has not imported `opentelemetry.trace` has no provider, and then
+nothing is done. The caller's context is the parent, and is passed in W3C headers to servers and
+Spark tasks. Spans contain keys, but no values of cells.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ PARENTS = "txn.parents"
 FLUSH_MS = 5_000
 
 HAPPENED: Mapping[CommitOutcome, str] = {"committed": "yes", "repeated": "yes", "unknown": "maybe"}
-"""Whether what was asked for was written; of all other outcomes: no, and it never will be."""
+"""Whether the request's changes were written; for all other outcomes they never will be."""
 
 
 class Trace:
@@ -64,7 +63,7 @@ class Trace:
 
     @property
     def headers(self) -> Headers:
-        """The headers under which a server's spans are children of this one."""
+        """The headers that make a server's spans children of this one."""
         from opentelemetry.trace import set_span_in_context  # noqa: PLC0415
 
         return _inject(set_span_in_context(self._span))
@@ -80,7 +79,7 @@ class Trace:
                 self._span.add_event(name, facts, event.at_ns)
             case Conflict(_, key, holder):
                 facts = {"txn.key": key_text(key)}
-                if holder:  # else it has just let go
+                if holder:  # empty: it has just released the lock
                     facts["txn.holder"] = holder_text(holder)
                 self._span.add_event("conflict", facts, event.at_ns)
             case Retried(call):
@@ -93,8 +92,10 @@ class Trace:
         transaction: bytes | None = None,
         tries: int | None = None,
     ) -> None:
-        """End the span with the result of the request. transaction: the row key of the one that did
-        not commit."""
+        """End the span with the result of the request.
+
+        transaction: the row key of a transaction that did not commit.
+        """
         from opentelemetry.trace import StatusCode  # noqa: PLC0415
 
         outcome = name_outcome(result)
@@ -120,8 +121,10 @@ class Trace:
 
 
 def begin_traces(requests: Sequence[Request], *, remote: bool) -> list[Trace | None]:
-    """Begin a span for each request, under the context of this thread. remote: whether a request is
-    sent to a server for it. Each is to be ended."""
+    """Begin a span for each request, under the context of this thread; the caller ends each.
+
+    remote: whether the request is sent to a server.
+    """
     tracer = _find_tracer()
     if tracer is None:
         return [None] * len(requests)
@@ -138,13 +141,13 @@ def begin_traces(requests: Sequence[Request], *, remote: bool) -> list[Trace | N
 
 
 def list_headers(traces: Sequence[Trace | None]) -> list[Headers | None]:
-    """Return the headers of each span, for the server that carries out its request."""
+    """Return the headers of each span, for the server that handles its request."""
     return [None if trace is None else trace.headers for trace in traces]
 
 
 def watch_batch(known: Mapping[bytes, Trace | None], on_event: Listener) -> Listener:
-    """Return a watch that tells of a batch to the spans of its requests, by the row keys of their
-    transactions, and all of it to another watch as well: just that one where nobody will see it."""
+    """Return a listener that reports the events of a batch to the spans of its requests, by row
+    key, and all events to `on_event`. If no span is recorded, return `on_event` itself."""
     traces = {key: trace for key, trace in known.items() if trace and trace.is_recording}
     if not traces:
         return on_event
@@ -165,8 +168,7 @@ def watch_batch(known: Mapping[bytes, Trace | None], on_event: Listener) -> List
 
 
 def capture_trace() -> dict[str, str]:
-    """Return the context of this thread as W3C's headers, for a task or a process elsewhere; empty
-    where there is none."""
+    """Return this thread's context as W3C headers, for a task or process elsewhere, or empty."""
     if API not in sys.modules:
         return {}
     from opentelemetry.context import get_current  # noqa: PLC0415
@@ -175,14 +177,14 @@ def capture_trace() -> dict[str, str]:
 
 
 def continue_trace(headers: Headers | None) -> AbstractContextManager[None]:
-    """Go on under the context that was captured elsewhere, if this process traces at all."""
+    """Continue under a context that was captured elsewhere, if this process traces."""
     if not headers or not _has_api():
         return nullcontext()
     return _attach(_extract(headers))
 
 
 def continue_traces(headers: Sequence[Headers | None]) -> AbstractContextManager[None]:
-    """The same for each of the requests that are committed together next."""
+    """Continue under a captured context for each request that is committed together next."""
     if not any(headers) or not _has_api():
         return nullcontext()
     from opentelemetry.context import set_value  # noqa: PLC0415
@@ -203,7 +205,7 @@ def _attach(context: Context) -> Iterator[None]:
 
 
 def flush_traces() -> None:
-    """Have ended spans sent, where the process may be killed before it would do that by itself."""
+    """Send ended spans now, because the process may be killed before it would send them."""
     if _find_tracer() is not None:
         from opentelemetry.trace import get_tracer_provider  # noqa: PLC0415
 
@@ -225,7 +227,6 @@ def _describe(request: Request) -> dict[str, Any]:
 
 
 def _find_tracer() -> Tracer | None:
-    """Return the tracer, or None where the program has set up no provider."""
     if API not in sys.modules:
         return None
     with import_extra("otel"):
@@ -242,7 +243,7 @@ def _make_tracer(provider: Any) -> Tracer:
 
 
 def _has_api() -> bool:
-    """Whether there is the API. Headers have come: a provider may still be set up, in a task."""
+    """Whether the API is there. Headers have arrived, so a task may still set up a provider."""
     try:
         import opentelemetry.trace  # noqa: F401, PLC0415
     except ModuleNotFoundError:
@@ -264,7 +265,7 @@ def _extract(headers: Headers) -> Context:
 
 @cache
 def _make_propagator() -> Any:
-    """W3C's, whatever the program has chosen: both sides of a wire have to use the same."""
+    """Always W3C's, whatever the program has chosen, because both sides must use the same."""
     from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415
         TraceContextTextMapPropagator,
     )

@@ -1,1 +1,1 @@
-"""What users hold: an engine, its blocks, and how one is opened."""
+"""The user's interface: the engine, its blocks, and how to open one."""

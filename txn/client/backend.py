@@ -1,7 +1,6 @@
-"""What stands behind an engine: the protocol in this process, or a server that runs it.
+"""The interface behind an engine: the protocol in this process, or a server that runs it.
 
-An engine validates what it is given and binds its keys to tables; a backend is only asked for what
-is valid.
+An engine validates its arguments and binds keys to tables: a backend gets only valid requests.
 """
 
 from __future__ import annotations
@@ -21,28 +20,25 @@ from txn.spans import Span
 
 
 class Backend(Protocol):
-    """Commits and reads what is valid. Safe to share between threads.
+    """Commits and reads valid requests. Safe to share between threads.
 
     deadline_ms: how long a call may take, a commit until its decision; None: as long as the policy,
-    or the connection to the server, allows. A read whose time is over raises DeadlineError.
+    or the connection to the server, allows. A read past its deadline raises DeadlineError.
     """
 
     @property
     def context(self) -> Context:
-        """The store, the transaction table, the clock and the policy, as recovery needs them. A
-        server is asked for some of it."""
+        """The store, transaction table, clock and policy, for recovery; may ask a server."""
 
     @property
     def pace(self) -> Pace:
-        """How blocks wait before they are run again. Nobody is asked for it."""
+        """How blocks wait before they run again. Sends no request."""
 
     def check_key(self, key: Key, deadline_ms: int | None = None) -> None:
-        """Raise InvalidRequestError where it is known that the key's family cannot be used; ask
-        about that no longer than so many ms."""
+        """Raise InvalidRequestError if the key's family is known to be unfit; see `deadline_ms`."""
 
     def check_request(self, request: Request, deadline_ms: int | None) -> None:
-        """Raise InvalidRequestError where it is known that the request cannot be committed; ask
-        about that no longer than so many ms."""
+        """Raise InvalidRequestError if the request is known to be invalid; see `deadline_ms`."""
 
     def commit(
         self,
@@ -52,8 +48,10 @@ class Backend(Protocol):
         deadline_ms: int | None,
         known: Snapshot,
     ) -> Committed:
-        """Commit one request, if its spans have no keys but its own; raise why it was not.
-        known: what `look` has returned of its keys."""
+        """Commit one request, if its spans have no keys but its own; raise its failure otherwise.
+
+        known: the result of `look` for its keys.
+        """
 
     def commit_many(
         self, requests: Sequence[Request], ack: Ack, deadlines_ms: Sequence[int | None]
@@ -61,7 +59,7 @@ class Backend(Protocol):
         """Commit independent requests together; return the result of each."""
 
     def submit(self, request: Request, ack: Ack, deadline_ms: int | None) -> Future[Committed]:
-        """Have one request committed soon, with others; the future tells what `commit` would."""
+        """Commit one request soon, together with others; the future gets the result of `commit`."""
 
     def read(self, keys: Sequence[Key], deadline_ms: int | None = None) -> Snapshot:
         """Return the keys' cells as of one instant."""
@@ -69,13 +67,15 @@ class Backend(Protocol):
     def look(
         self, keys: Sequence[Key], ticket: HotKeyTicket, deadline_ms: int | None = None
     ) -> Snapshot:
-        """Return the keys' cells, those of a row as of one instant, perhaps with other cells that
-        save the commit of a block to read them again. turn: the block's, at keys in demand; the
-        caller ends it with the block."""
+        """Return the keys' cells, those of a row as of one instant. Other cells may be included,
+        which save a block's commit from reading them again.
+
+        ticket: the block's places in the queues of hot keys; the caller ends it with the block.
+        """
 
     def scan(self, wanted: Span, deadline_ms: int | None = None) -> Iterator[Row]:
         """Yield the span's rows, each as of one instant. Rows without cells may be among them: they
-        have no value, and tell how far the scan has come."""
+        have no value, and show the progress of the scan."""
 
     def view(
         self, keys: Sequence[Key], spans: Sequence[Span], deadline_ms: int | None = None
@@ -83,7 +83,7 @@ class Backend(Protocol):
         """Return the cells of the keys, and those of each span, as of one instant."""
 
     def outcome(self, row_key: bytes) -> Outcome:
-        """Return what has become of a transaction."""
+        """Return the outcome of a transaction."""
 
     def ensure_table(self, table: bytes, families: Collection[bytes]) -> None:
         """Create the table and those of its families that are missing."""
@@ -92,4 +92,4 @@ class Backend(Protocol):
         """Wait until everything that was submitted or committed is complete, or left to others."""
 
     def close(self) -> None:
-        """Flush, and release what is held."""
+        """Flush, and release all resources."""

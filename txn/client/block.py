@@ -1,9 +1,9 @@
-"""Interactive transactions: read what you like, then commit once, if nothing of it has changed.
+"""Interactive transactions: read anything, then commit once, if nothing that was read has changed.
 
-Nothing is locked or written while the block runs. What it read becomes the assertions of its
-commit, what it wrote the mutations. A block that wrote nothing commits by reading: one look at one
-instant, at which all that it read was so. Others may commit between two reads of a block; what it
-then sees need never have been true together, and the block will not commit.
+Nothing is locked or written while the block runs. Its reads become the assertions of its commit,
+its writes the mutations. A block that wrote nothing commits by a read at one instant that confirms
+all its reads. Others may commit between two reads of a block; its reads may then never have held
+together, and the block will not commit.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ T = TypeVar("T")
 
 
 Commit = Callable[[Request, Sequence[Span], Snapshot], Committed]
-"""Commits a block, with its token and labels, if the spans have no keys but those that it names;
-what it has looked at goes along."""
+"""Commits a block, with its token and labels, if the spans have no keys but those that it names.
+The cells that it read are passed along."""
 
 
 class OptimisticTransaction:
     """One block's reads and writes; use it inside its `with`, in one thread.
 
-    At the end of the block all of it is committed, or the block raises what `Engine.commit` raises:
-    ConflictError where something that was read has changed. An exception in the block writes
-    nothing. Afterwards `result` is the Committed, or None where the block wrote nothing.
+    The end of the block commits all of it, or raises any error of `Engine.commit`: a ConflictError
+    if something that was read has changed. An exception in the block writes nothing. Afterwards
+    `result` is the Committed, or None if the block wrote nothing.
     """
 
     def __init__(
@@ -74,12 +74,12 @@ class OptimisticTransaction:
     # -------------------------------------------------------------------------------- reading
 
     def get(self, key: Key) -> bytes | None:
-        """Return the key's value, or None: what this block wrote, else what it read first."""
+        """Return the key's value or None: what this block wrote, else what it read first."""
         return self.get_many([key])[key]
 
     def get_many(self, wanted: Collection[Key]) -> dict[Key, bytes | None]:
-        """Return the values of keys; those that this block has not met yet are of one instant, in a
-        fenced database those of each row: what was never true together does not commit."""
+        """Return the values of keys. Keys that are new to this block are of one instant, in a
+        fenced database only those of each row; reads that never held together do not commit."""
         bound = {key: self._bind(key) for key in wanted}
         new = [key for key in dict.fromkeys(bound.values()) if not self._is_known(key)]
         if new:
@@ -89,7 +89,7 @@ class OptimisticTransaction:
             self._read.update((key, found[key]) for key in new)
             has_locks = len(found) > len(new)
             if has_locks:
-                self._known = {**found, **self._known}  # of each lock, what it was at first
+                self._known = {**found, **self._known}  # keeps the first read of each lock
             self._looks += 2 if has_locks and len({key[::3] for key in new}) > 1 else 1
         return {key: self._value(mine) for key, mine in bound.items()}
 
@@ -102,12 +102,11 @@ class OptimisticTransaction:
         prefix: str | bytes | None = None,
         columns: Columns | None = None,
     ) -> list[Row]:
-        """Return the rows of a range that have a value, in order, with what this block wrote.
+        """Return the rows of a range that have a value, in order, with this block's writes.
 
-        The arguments are those of `Engine.scan`, and so are the rows; what this block wrote has no
-        version yet, and the timestamp 0. Each cell found is validated like one that was
-        got. So is that there are no others: the range is read again at the commit, under the locks,
-        and a cell that came into it is a conflict. More rows than `Policy.snapshot_rows` are an
+        The arguments and rows are those of `Engine.scan`; this block's writes have the timestamp 0.
+        Each cell is validated like a single read. The commit reads the range again under the locks,
+        and a new cell is a conflict. More rows than `Policy.snapshot_rows` raise
         InvalidRequestError.
         """
         self._check_open()
@@ -141,15 +140,16 @@ class OptimisticTransaction:
         self._written[self._bind(key)] = None
 
     def require(self, assertion: Assertion) -> None:
-        """Commit only if the assertion holds of the stored cells as they are before this block's
-        own changes; else the block raises AssertionFailedError."""
+        """Commit only if the assertion holds for the stored cells, without this block's own
+        changes; otherwise the block raises AssertionFailedError."""
         self._check_open()
         valid = check_assertion(assertion)
         self._required.append(bind(valid, lambda key: bind_key(key, self._table)))
 
     def increment(self, key: Key, by: int = 1) -> int:
-        """Add to a counter, 8 bytes big-endian and signed as HBase's are; return its new value.
-        An absent one counts as 0. Raise InvalidRequestError for other bytes, and for overflow."""
+        """Add to a counter and return its new value. A counter is 8 bytes, big-endian and signed,
+        as in HBase; absent counts as 0. Raise InvalidRequestError for other bytes, and for
+        overflow."""
         value = self.get(key)
         if value is not None and len(value) != COUNTER_BYTES:
             raise InvalidRequestError("not a counter", key=key, bytes=len(value))
@@ -161,7 +161,7 @@ class OptimisticTransaction:
         return total
 
     def append(self, key: Key, value: str | bytes) -> bytes:
-        """Add bytes to the end of the key's value; return all of it."""
+        """Append bytes to the key's value; return the whole value."""
         whole = (self.get(key) or b"") + as_bytes("value", value)
         self.put(key, whole)
         return whole
@@ -201,7 +201,7 @@ class OptimisticTransaction:
         self.result = self._commit_block(request, self._spans, self._known)
 
     def _validate(self) -> None:
-        """See that all that was read was so at one instant, unless one read was all."""
+        """Check that all reads held at one instant, unless there was only one read."""
         if self._looks <= 1 and not self._spans and not self._required:
             return
         asserted = (key for assertion in self._required for key in list_keys(assertion))
@@ -220,7 +220,7 @@ class OptimisticTransaction:
         return [Version(key, cell and cell.timestamp) for key, cell in self._read.items()]
 
     def _make_conflict(self, failed: AssertionFailedError) -> AssertionFailedError | ConflictError:
-        """A version that was read and has been replaced is a conflict: run it again."""
+        """Turn a failed version of a read into a conflict, so that the block runs again."""
         assertion = failed.assertion
         if not isinstance(assertion, Version) or assertion in self._required:
             return failed
@@ -244,12 +244,10 @@ class OptimisticTransaction:
         return key in self._written or key in self._read
 
     def _note_absence(self, key: Key) -> None:
-        """A key that a scan has not found was read: it was not there."""
         if key not in self._read and self._was_met(key):
             self._read[key] = None
 
     def _was_met(self, key: Key) -> bool:
-        """Whether this block has read the key already, if only by finding it nowhere."""
         return key in self._read or any(key in part for part in self._spans)
 
     def _value(self, key: Key) -> bytes | None:
@@ -264,7 +262,7 @@ class OptimisticTransaction:
 
 
 class Repeats:
-    """How often, and for how long, a block is done again. deadline_ms: None: the policy's."""
+    """Counts the attempts of a block. deadline_ms: None: the policy's."""
 
     def __init__(self, pace: Pace, attempts: int, deadline_ms: int | None) -> None:
         self._is_limited = deadline_ms is not None
@@ -278,23 +276,20 @@ class Repeats:
         self._conflict: ConflictError | None = None
 
     def left_ms(self) -> int:
-        """Return how much time is left."""
         return self._due_ms - self._pace.clock.monotonic_ms()
 
     def read_ms(self) -> int | None:
-        """Return how long a read may take: what is left where a deadline was given. The policy's is
-        for commits alone, so that a block may read for longer."""
+        """Return how long a read may take: the time left of a given deadline. The policy's deadline
+        applies to commits only, so that a block may read for longer."""
         return self.left_ms() if self._is_limited else None
 
     def begin(self) -> bool:
-        """Whether there is time for another attempt."""
         is_time = self.left_ms() > 0
         self._made += is_time
         return is_time
 
     def note(self, conflict: ConflictError) -> int:
-        """Return how many ms to wait before the next attempt; raise the conflict if it was met in
-        the last one."""
+        """Return the pause before the next attempt (ms); raise the conflict of the last attempt."""
         self._conflict = conflict
         if self._made == self._attempts:
             raise conflict
@@ -302,7 +297,6 @@ class Repeats:
         return max(0, min(pause_ms, self.left_ms()))
 
     def make_error(self) -> DeadlineError:
-        """Return the error of one whose time is over."""
         facts = annotate("deadline passed between attempts", attempts=self._made)
         lost = None if self._conflict is None else self._conflict.transaction
         error = DeadlineError(facts, transaction=lost)
@@ -317,9 +311,10 @@ def run_block(
     attempts: int,
     deadline_ms: int | None,
 ) -> T:
-    """Run the function in transactions until one commits; return what it returned there.
+    """Run the function in transactions until one commits; return the function's result.
 
-    begin: makes a transaction, which asks how many ms are left when it commits, and for a read.
+    begin: makes a transaction from two functions: the time left (ms) for the commit, and for a
+    read.
     """
     repeats = Repeats(pace, attempts, deadline_ms)
     while repeats.begin():

@@ -1,4 +1,4 @@
-"""`connect(uri)` for every kind of URI: a store of one's own, or a server that has one."""
+"""`connect(uri)` for every kind of URI: a store, or a server that has one."""
 
 from __future__ import annotations
 
@@ -27,18 +27,24 @@ def connect(
 ) -> Engine:
     """Open a store, or a server's, by its URI and return an engine on it.
 
-    uri: `hbase://zk1,zk2:2181/hbase`, HBase's own servers as ZooKeeper knows them, or
-    `hbase://?registry=master1:16000`, as its masters do (options in docs/hbase.md); where only a
-    Thrift gateway of HBase can be reached, `hbase+thrift2://host:port`, `hbase+thrift1://host:port`
-    (options in txn/stores/gateway.py); `embedded:///path` (durable, many processes),
-    `embedded:///path?sync=off` (survives killed processes, not a power failure), `memory://`; or
-    `txn://host:port?token=..&tls=on&ca=file`, a `txn serve` whose store is used through it.
-    table: what keys without a table mean. transactions: the transaction table, made where missing.
-    buckets: how many prefixes spread the transaction rows, 1 to 100. protocol: "six-phase" or
-    "fenced", which a new database gets, and which any other must have; None: whichever it has,
-    six-phase for a new one. create: whether a missing store or transaction table is made; else it
-    is an InvalidRequestError. A server has its own transaction table, buckets, policy, watch and
-    protocol.
+    uri: one of the following.
+        `hbase://zk1,zk2:2181/hbase` or `hbase://?registry=master1:16000`: HBase's servers, found
+        through ZooKeeper or the masters (options in docs/hbase.md).
+        `hbase+thrift2://host:port`, `hbase+thrift1://host:port`: a Thrift gateway, if only that can
+        be reached (options in txn/stores/gateway.py).
+        `embedded:///path`: durable, for many processes; with `?sync=off` it survives killed
+        processes, but not a power failure.
+        `memory://`: in this process.
+        `txn://host:port?token=..&tls=on&ca=file`: the store of a `txn serve`.
+    table: the table of keys that name none.
+    transactions: the transaction table, created if missing.
+    salt_buckets: the number of prefixes that spread the transaction rows, 1 to 100.
+    protocol: "six-phase" or "fenced": a new database gets it, and an existing one must have it;
+    None: the existing one, or six-phase for a new database.
+    create: whether to create a missing store or transaction table; otherwise it is an
+    InvalidRequestError.
+
+    A server has its own transaction table, salt buckets, policy, listener and protocol.
     """
     if not (isinstance(uri, str) and uri.startswith("txn:")):
         clock = clock or SystemClock()

@@ -1,7 +1,7 @@
-"""The object that users hold: `connect(uri)` gives an Engine, which commits and reads.
+"""The object that users hold: `connect(uri)` returns an Engine, which commits and reads.
 
-It validates what it is given and binds keys to tables; its backend does the work: the protocol over
-a store, or a server. An engine is safe to share between threads.
+An engine validates its arguments and binds keys to tables; its backend does the work, through a
+store or a server. An engine is safe to share between threads.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Engine:
 
     @classmethod
     def over(cls, backend: Backend, table: str | bytes | None = None) -> Self:
-        """Return an engine over what commits and reads for it."""
+        """Return an engine over a backend."""
         engine = cls.__new__(cls)
         engine._stand_on(backend, table)
         return engine
@@ -93,17 +93,17 @@ class Engine:
 
     @property
     def context(self) -> Context:
-        """The store, the transaction table, the clock and the policy, as recovery needs them."""
+        """The store, transaction table, clock and policy, for recovery."""
         return self._backend.context
 
     @property
     def pace(self) -> Pace:
-        """The clock, the chance and the policy by which blocks are run again."""
+        """The clock, random generator and policy for running blocks again."""
         return self._backend.pace
 
     @property
     def backend(self) -> Backend:
-        """What commits and reads what is valid."""
+        """The backend that serves valid requests."""
         return self._backend
 
     # ----------------------------------------------------------------------------- committing
@@ -121,12 +121,15 @@ class Engine:
     ) -> Committed:
         """Apply all mutations if all assertions hold, else none.
 
-        once: of all requests with this token, from anywhere, at most one commits; the others
-        return its result with `repeated=True`.
-        once_retention_ms: the promise that none comes later than that after the first one's commit:
-        then fsck forgets the token, and one that comes all the same commits again. None: never.
+        once: a token; of all requests with this token, from anywhere, at most one commits. The
+        others return its result with `repeated=True`.
+        once_retention_ms: the caller's promise that no request with this token comes later than
+        that after the first commit. fsck then forgets the token; a later request would commit
+        again. None: the token is kept for ever.
         ack: "complete" returns when every lock is released, "decided" as soon as it is committed.
-        deadline_ms: until its decision; None: the policy's; 0 or less: it is too late already.
+        deadline_ms: the time until the decision; None: the policy's; 0 or less: it is too late
+        already.
+
         Raises InvalidRequestError, AbortedError (ConflictError, AssertionFailedError,
         DeadlineError), CommitOutcomeUnknown, StoreError or CorruptRowError. Only with
         CommitOutcomeUnknown may it have been committed.
@@ -147,9 +150,11 @@ class Engine:
     ) -> list[Committed | TxnError]:
         """Commit many independent transactions together; return the result of each, in order.
 
-        Each stands alone, as in `commit`; errors are returned, not raised. Those that share a key
-        happen in the order given. deadline_ms: for each, as in `commit`. Raises
-        InvalidRequestError, naming the first bad request, or StoreError, before anything is
+        Each is committed as by `commit`; errors are returned, not raised. Transactions that share a
+        key are committed in the given order.
+        deadline_ms: for each, as in `commit`.
+
+        Raises InvalidRequestError, naming the first bad request, or StoreError, before anything is
         written.
         """
         check_choice("ack", ack, Ack)
@@ -163,15 +168,17 @@ class Engine:
     def submit(
         self, request: RequestLike, *, ack: Ack = "complete", deadline_ms: int | None = None
     ) -> Future[Committed]:
-        """Have a request committed soon, together with others, and return the future of its result.
+        """Commit a request soon, together with others; return the future of its result.
 
-        It commits as with `commit`, whose result or error the future tells; no thread waits. Those
-        of one engine that share a key happen in the order of their submission, as far as they meet
-        no others. The future can be cancelled until its batch begins, and then nothing was written;
-        afterwards `cancel` does nothing, and it is told what has become of the commit. Callbacks of
-        the future are run by threads that commit: they must be quick. A future is of its process:
-        in the child of a fork it never ends. Raises InvalidRequestError, before anything is
-        written, and StoreClosedError after `close`.
+        The future gets the result or error that `commit` would have; no thread waits. Requests
+        of one engine that share a key are committed in the order of submission, unless they meet
+        conflicts. The future can be cancelled until its batch begins, and then nothing was
+        written; after that, `cancel` has no effect, and the future gets the outcome. Threads
+        that commit run the future's callbacks, which must be quick. A future belongs to its
+        process: it never ends in a fork's child.
+
+        Raises InvalidRequestError, before anything is written, and StoreClosedError after
+        `close`.
         """
         check_choice("ack", ack, Ack)
         check_deadline(deadline_ms)
@@ -179,8 +186,8 @@ class Engine:
         return self._backend.submit(bound, ack, deadline_ms)
 
     def check_request(self, request: RequestLike) -> None:
-        """Raise InvalidRequestError where a request cannot be committed. The store is asked for
-        tables that this engine has not met yet, and may raise StoreError."""
+        """Raise InvalidRequestError if a request cannot be committed. May raise StoreError, because
+        the store is asked about tables that are new to this engine."""
         self._bind(as_request(request))
 
     # -------------------------------------------------------------------------------- reading
@@ -188,12 +195,13 @@ class Engine:
     def read(
         self, keys: Collection[Key], *, deadline_ms: int | None = None
     ) -> dict[Key, Cell | None]:
-        """Return the keys' cells as of one instant: every transaction wholly or not at all.
+        """Return the keys' cells as of one instant, with each transaction complete or absent.
 
-        deadline_ms: how long it may take; then DeadlineError. None: what the policy allows.
-        It waits for no writer but one that has scanned a range and is about to decide. Only where
-        writers leave it no such instant, again and again, does it take the locks; then it may raise
-        what `commit` raises.
+        deadline_ms: how long it may take before DeadlineError; None: as long as the policy allows.
+
+        Reads do not wait for writers, with one exception: a transaction that scanned a range and is
+        deciding. If writers repeatedly leave no such instant, the read takes the locks; it may then
+        raise any error of `commit`.
         """
         check_deadline(deadline_ms)
         bound = {key: bind_key(key, self._table) for key in keys}
@@ -214,14 +222,15 @@ class Engine:
         snapshot: bool = False,
         deadline_ms: int | None = None,
     ) -> Iterator[Row]:
-        """Yield the rows from start (included) to stop (excluded), or with the prefix, in order,
-        with those of their cells, or of the (family, column) pairs, that have a value.
+        """Yield the rows from start (included) to stop (excluded), or with the prefix, in order.
+        Each has those of its cells, or of the (family, column) pairs, that have a value.
 
-        Each row is as of one instant during the scan, as in `read`. Two rows may be
-        of different instants: a transaction may be seen in one and not in another, and rows that
-        come behind the scan are not seen. With snapshot=True all rows are of one instant, up to
-        `Policy.snapshot_rows` of them; ConflictError where writers leave no such instant.
-        deadline_ms: until the last row; then DeadlineError.
+        Each row is as of one instant during the scan, as in `read`. Two rows may be of different
+        instants, so a transaction may show in one and not in the other. Rows written behind the
+        scan are missed.
+        snapshot: if true, all rows are of one instant, up to `Policy.snapshot_rows` of them; raises
+        ConflictError if writers leave no such instant.
+        deadline_ms: the time until the last row; then DeadlineError.
         """
         check_deadline(deadline_ms)
         wanted = make_span(table or self._table, start, stop, prefix, columns)
@@ -242,10 +251,10 @@ class Engine:
     ) -> OptimisticTransaction:
         """Return a transaction for one `with` block, which commits it at its end.
 
-        A block that wrote nothing writes nothing, `once` or not: it ends when all that it read is
-        seen to have been so at one instant. deadline_ms: for the commit, until its decision, and
-        for each read; None: the policy's. 0 or less, a budget that is spent: DeadlineError, and
-        nothing is written.
+        A block that wrote nothing writes nothing, even with `once`: its commit checks that all it
+        read held at one instant.
+        deadline_ms: for the commit, until its decision, and for each read; None: the policy's; 0 or
+        less: DeadlineError, and nothing is written.
         """
         check_deadline(deadline_ms)
         return self.begin_block(
@@ -268,8 +277,8 @@ class Engine:
         ack: Ack = "complete",
         ticket: HotKeyTicket | None = None,
     ) -> OptimisticTransaction:
-        """Return a transaction which asks how many ms are left when it commits, and how many a read
-        may take. `transaction` and `run` are made of it; turn: how it takes turns at hot keys."""
+        """Return a transaction that asks for the time left (ms) at its commit and at each read.
+        `transaction` and `run` use it. ticket: the block's places in the queues of hot keys."""
         check_choice("ack", ack, Ack)
 
         def commit(request: Request, spans: Sequence[Span], known: Snapshot) -> Committed:
@@ -297,12 +306,15 @@ class Engine:
         labels: Mapping[str, str] | None = None,
         ack: Ack = "complete",
     ) -> T:
-        """Call a function with a transaction, commit, and return what the function returned.
+        """Call a function with a transaction, commit, and return the function's result.
 
-        On a ConflictError all of it is done again, after a pause, so the function should have no
-        other effects. deadline_ms: for all attempts together, reads included; None: the policy's,
-        for commits alone; 0 or less: DeadlineError at once. Raises the last ConflictError,
-        DeadlineError, and whatever else `commit` and the function raise.
+        A ConflictError repeats all of it after a pause, so the function should have no other
+        effects.
+        deadline_ms: for all attempts together, reads included; None: the policy's, for commits
+        alone; 0 or less: DeadlineError at once.
+
+        Raises the last ConflictError, DeadlineError, or any other error of `commit` and the
+        function.
         """
         begin = partial(
             self.begin_block,
@@ -314,7 +326,7 @@ class Engine:
         return run_block(begin, function, self.pace, attempts, deadline_ms)
 
     def outcome(self, transaction: str | bytes) -> Outcome:
-        """Return what has become of a transaction, by its row key."""
+        """Return the outcome of a transaction, by its row key."""
         return self._backend.outcome(as_bytes("transaction", transaction))
 
     # ----------------------------------------------------------------------- tables and ending
@@ -379,7 +391,7 @@ class Engine:
 
 
 def list_deadlines(deadline_ms: Sequence[int | None] | None, count: int) -> list[int | None]:
-    """Return a time for each of so many requests, of which none has one where none are given."""
+    """Return a deadline for each of `count` requests; None for each if none is given."""
     if deadline_ms is None:
         return [None] * count
     try:

@@ -1,8 +1,8 @@
-"""Finishes transactions behind the client's back: those that were acknowledged at their decision,
-and the rows of those that hold nothing any more.
+"""Finishes transactions in the background: those acknowledged at their decision, and the rows of
+those whose locks are released.
 
-One thread takes whatever has gathered as one batch. If the process dies, these transactions are
-decided rows like any other, which the next client or fsck rolls forward.
+One thread takes all that has gathered as one batch. If the process dies, these transactions are
+ordinary decided rows, which the next client or fsck rolls forward.
 """
 
 from __future__ import annotations
@@ -18,24 +18,21 @@ from txn.protocol.statuses import Status
 from txn.protocol.transaction import Transaction, advance
 
 MAX_WAITING = 1000
-TELL_WITHIN_S = 0.05  # by no clock that is handed in: nothing depends on when it happens
+TELL_WITHIN_S = 0.05  # real time, not the given clock: nothing depends on it
 TOLD_AT_ONCE = 100
 JOIN_S = 0.005
 
 
 class Finisher:
-    """Queues of transactions and a thread, while there are any, that finishes them.
-
-    Of those that were decided, at once. Those that only their rows do not know to be complete wait
-    for others, whose rows go into the same request.
-    """
+    """Queues of transactions, and a thread that finishes them while there are any. Decided ones are
+    finished at once. Those that only lack the final status wait, to share one request."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         start_in_each_process(self._start)
 
     def _start(self) -> None:
-        # What waited in the parent of a fork is the parent's to finish.
+        # A fork's child does not finish transactions that waited in its parent.
         self._lock = Lock()
         self._hurry = Event()
         self._decided: list[Transaction] = []
@@ -44,21 +41,21 @@ class Finisher:
         self._rounds = self._tell_until = 0
 
     def submit(self, context: Context, transactions: Sequence[Transaction]) -> None:
-        """Roll the transactions forward soon; where too many wait, wait for these first."""
+        """Roll the transactions forward soon; if too many wait, wait for these first."""
         self._hand_over("decided", transactions)
 
     def release(self, context: Context, transactions: Sequence[Transaction]) -> None:
-        """Roll the transactions forward; but where each call is a request, and their rows have only
-        to be told that they are complete, do that soon, with others. Nobody waits for it."""
+        """Roll the transactions forward now; on a remote store, put their final status later."""
         roll_forward(context, transactions, self._choose_telling(self._tell_soon))
 
     def flush(self) -> None:
-        """Wait until all that was handed over until now is finished, or left to others."""
-        # The round under way, that of what waits, and that which tells of it; others go on coming.
+        """Wait until everything submitted so far is finished, or left to other clients."""
+        # Three rounds: the current one, one for the waiting transactions, one for their final
+        # statuses. New transactions do not extend the wait.
         with self._lock:
             self._tell_until = last = self._rounds + 3
         while (thread := self._thread) is not None and thread.is_alive() and self._rounds < last:
-            self._hurry.set()  # again and again: it may just have begun to wait for more
+            self._hurry.set()  # repeated, because the thread may just have begun to wait
             thread.join(JOIN_S)
 
     def _choose_telling(self, later: Tell) -> Tell:
@@ -74,7 +71,6 @@ class Finisher:
     def _tell_next(
         self, context: Context, transactions: Sequence[Transaction], reached: Status
     ) -> None:
-        """The same, by the thread that is to tell it."""
         for t in transactions:
             t.status = reached
         with self._lock:
@@ -87,7 +83,7 @@ class Finisher:
             queue = self._decided if is_urgent else self._released
             queue.extend(transactions)
             crowded = len(queue) > MAX_WAITING
-            # The thread of a process that was forked is not alive in its child.
+            # In a fork's child the parent's thread is not alive.
             is_running = self._thread is not None and self._thread.is_alive()
             started = is_running or self._start_thread()
             if is_urgent or not started:
@@ -102,7 +98,7 @@ class Finisher:
         thread = Thread(target=self._drain, name="txn-finisher")
         try:
             thread.start()
-        except RuntimeError:  # the interpreter is ending, or has no thread to give
+        except RuntimeError:  # the interpreter is shutting down, or cannot start threads
             return False
         self._thread = thread
         return True

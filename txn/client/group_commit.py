@@ -1,10 +1,10 @@
-"""Group commit: what many threads and futures ask for meanwhile is committed as one batch.
+"""Group commit: concurrent requests of many threads and futures are committed as one batch.
 
-A request that finds no batch under way is one at once; what comes while `lanes` of them are under
-way waits in a queue, and is the next. The thread of one caller commits a batch for all whose
-requests are in it; threads of our own do so only where nothing but futures waits. No request goes
-beside another that needs the same lock, in a batch or in two that are under way: it would be a
-conflict. Those that come first go first.
+A request that finds no batch in progress becomes one at once. While `concurrent_batches` are in
+progress, requests wait in a queue and form the next batch. One caller's thread commits a batch for
+all its callers; background threads do so only if nothing but futures waits. Two requests that need
+the same lock would conflict, so they are never in progress at once. The queue is first in, first
+out.
 """
 
 from __future__ import annotations
@@ -26,23 +26,25 @@ from txn.repeating import repeat
 from txn.request import Ack, Committed
 
 MOST = 256
-"""Requests of a batch."""
+"""The most requests of a batch."""
 
 MOST_BYTES = 8_000_000
-"""Of the requests of a batch of more than one: a server refuses what is too large."""
+"""The most bytes of a batch of several requests: a server refuses larger ones."""
 
 OVERDUE_MS = 250
-"""How long a batch may be under way before others do not wait for its end any more."""
+"""After this time in progress, a batch no longer blocks others."""
 
 SPARE = 16
-"""How many batches of futures may be stuck, besides those of the lanes, until others wait."""
+"""How many batches of futures may be stuck, besides the concurrent ones, before others wait."""
 
 
 class Item(Protocol):
     """A request that can be committed in a group.
 
-    due_ms: when it is too late to decide, by the monotonic clock. units: the lock cells that it
-    needs, or its keys. weight: its bytes. future: what tells its result, where no thread waits.
+    due_ms: the deadline for its decision (monotonic).
+    lock_cells: the lock cells that it needs, or its keys.
+    weight: its bytes.
+    future: receives its result if no thread waits.
     """
 
     ack: Ack
@@ -60,16 +62,16 @@ W = TypeVar("W", bound=Item)
 
 
 def has_same_ack(one: Item, other: Item) -> bool:
-    """Whether both may be in one batch."""
     return one.ack == other.ack
 
 
 class _Place(Generic[W]):
     """The requests of one caller, which need no lock in common.
 
-    waiting: those that are still in line, as the keys of a dictionary. open: those that are in line
-    or under way. event: wakes the caller's thread, if it waits. led: the batch that this thread
-    leads, or has led last.
+    waiting: the queued ones, as the keys of a dictionary.
+    open: those queued or in progress.
+    event: wakes the caller's thread, if it waits.
+    led: the batch that this thread leads, or led last.
     """
 
     __slots__ = ("event", "led", "open", "waiting")
@@ -82,14 +84,18 @@ class _Place(Generic[W]):
 
     @property
     def may_lead(self) -> bool:
-        """Whether a thread waits here for what is in line, and does not lead."""
+        """Whether a thread waits here with queued requests, and leads no batch."""
         is_idle = self.led is None or self.led.is_over
         return self.event is not None and is_idle and bool(self.waiting)
 
 
 class _Batch(Generic[W]):
-    """What goes together. places: of each item. thread: that of its leader. is_over: its leader may
-    lead another one. is_finished: all who wait for it have been told, too."""
+    """A batch of requests, with the place of each.
+
+    thread: its leader.
+    is_over: the leader may lead another batch.
+    is_finished: all its callers have their results, too.
+    """
 
     __slots__ = (
         *("_can_join", "is_finished", "is_over", "items", "places"),
@@ -110,7 +116,6 @@ class _Batch(Generic[W]):
         return len(self.items) >= MOST or self.size >= PORTION or self.weight >= MOST_BYTES
 
     def has_room(self, w: W) -> bool:
-        """Whether the request may go with those that are in it."""
         if not self.items:
             return True
         is_small = self.size + len(w.lock_cells) <= PORTION and self.weight + w.weight <= MOST_BYTES
@@ -124,17 +129,18 @@ class _Batch(Generic[W]):
 
 
 class GroupCommit(Generic[W]):
-    """A line of requests, and the batches of them that are under way.
+    """A queue of requests, and the batches of them that are in progress.
 
-    A thread may be interrupted between any two steps. So each change of the line, and the end of a
-    batch, may be made again from wherever it was left, and whoever leaves `commit` by an error does
-    so: nobody waits for a thread that has gone.
+    A thread may be interrupted between any two steps. So each change of the queue, and the end of a
+    batch, can be repeated from any point. A thread that leaves `commit` with an error does so, and
+    no other thread waits for it.
 
-    run: commits a batch, whose requests have the same `ack`; the result of each it keeps in it,
-    also where it raises. tell: settles the future of a request that was in a batch; it may be
-    called again where it was interrupted. lanes: how many
-    batches may be under way at a time. linger_ms: how long, at most, a request that could go waits
-    for company. watch: is told of batches, and of who comes into the line and leaves it.
+    run: commits a batch of requests with the same `ack`, and stores the result in each, even if it
+    raises.
+    tell: sets the result of a request's future; may be called again after an interruption.
+    concurrent_batches: the most batches in progress at a time.
+    linger_ms: how long, at most, a request that could start waits for others.
+    on_event: gets the events of batches and of the queue.
     """
 
     def __init__(
@@ -156,24 +162,24 @@ class GroupCommit(Generic[W]):
         self._concurrent_batches = concurrent_batches
         self._linger_ms = linger_ms
         self._is_closed = False
-        # One of them watches the queue.
+        # One of these threads watches the queue.
         self._crew = Crew(concurrent_batches + SPARE + 1, "txn-group-commit")
         start_in_each_process(self._start)
 
     def _start(self) -> None:
-        # What waits, and what is under way, in the parent of a fork is the parent's.
+        # A fork's child has none of its parent's queue and batches.
         self._lock = Lock()
         self._line: list[_Place[W]] = []
         self._under_way: list[_Batch[W]] = []
-        self._futures: set[Future[Committed]] = set()  # that are not done
-        self._is_called = False  # one of the crew, who has not come yet
-        self._is_stranded = False  # futures wait, and nobody of the crew can be had
-        self._is_watched = False  # by one of the crew, while futures are in line
-        self._is_over = Event()  # every future is done, and none comes
+        self._futures: set[Future[Committed]] = set()  # not done yet
+        self._is_called = False  # a background thread was called and has not started yet
+        self._is_stranded = False  # futures wait, and no background thread is available
+        self._is_watched = False  # by a background thread, while futures are queued
+        self._is_over = Event()  # every future is done, and no more are accepted
 
     def commit(self, items: Sequence[W]) -> None:
-        """Have each item, which need no lock in common, committed in some batch, and return once
-        all have been. What a batch raises that this thread leads is raised here."""
+        """Commit the items, which need no lock in common, in one or more batches; return when all
+        are done. An exception from a batch that this thread leads is raised here."""
         place = _Place(items, None)
         try:
             if not self._commit_at_once(items, place):
@@ -186,8 +192,7 @@ class GroupCommit(Generic[W]):
                 self._lead_all()
 
     def submit(self, item: W) -> None:
-        """Have an item committed in some batch, soon; its future tells the result.
-        StoreClosedError after `close`."""
+        """Commit an item in some batch soon; StoreClosedError after `close`."""
         place = _Place([item], None)
         assert item.future is not None
         try:
@@ -215,7 +220,7 @@ class GroupCommit(Generic[W]):
         wait(futures)
 
     def close(self) -> None:
-        """Take nothing with a future any more, and wait until every future is done."""
+        """Refuse further futures, and wait until every future is done."""
         with self._lock:
             self._is_closed = True
         self.flush()
@@ -225,7 +230,6 @@ class GroupCommit(Generic[W]):
     # ------------------------------------------------------------------------------ leading
 
     def _commit_at_once(self, items: Sequence[W], place: _Place[W]) -> bool:
-        """Commit the items as a batch, and return True, where nobody else is there at all."""
         if self._linger_ms or len(items) > MOST or sum(len(w.lock_cells) for w in items) > PORTION:
             return False
         if sum(w.weight for w in items) > MOST_BYTES:
@@ -248,10 +252,10 @@ class GroupCommit(Generic[W]):
         if self._linger_ms:
             event.wait(self._linger_ms / 1000)
         while True:
-            event.clear()  # what it told of is seen below
+            event.clear()  # the state that it signals is read below
             if not place.open:
                 break
-            # Who has nothing in line any more does not begin with what is others' alone.
+            # A thread without queued requests starts no batch of other callers' requests.
             if place.waiting and (batch := self._take(place)) is not None:
                 self._lead(batch)
             else:
@@ -275,7 +279,7 @@ class GroupCommit(Generic[W]):
             raise
 
     def _rest(self) -> None:
-        """Wait for company, and be called again by those that come from now on."""
+        """Linger for more requests; later requests call a thread again."""
         try:
             if self._linger_ms:
                 self._clock.sleep_ms(self._linger_ms)
@@ -284,9 +288,8 @@ class GroupCommit(Generic[W]):
                 self._is_called = self._is_stranded = False
 
     def _watch_queue(self) -> None:
-        """Look again and again, as a thread in line does for itself, while futures are in line: a
-        batch may have become overdue, and a future late, which every other thread may be too stuck
-        to say."""
+        """Check the queue repeatedly while it has futures, as a queued thread does for itself: a
+        batch may become overdue, or a future late, while all other threads are stuck."""
 
         def look() -> bool:
             with self._lock:
@@ -303,13 +306,12 @@ class GroupCommit(Generic[W]):
         repeat("watch queue", look, self._is_over, OVERDUE_MS / 1000, self._listener)
 
     def _finish(self, batch: _Batch[W]) -> None:
-        """Let those go on who wait for the batch, and those that come behind it."""
         try:
             self._end(batch)
         finally:
             futures = [w for w in batch.items if w.future is not None]
             if futures:
-                with ExitStack() as after:  # each of them, whatever is raised on the way
+                with ExitStack() as after:  # calls each one, even if another raises
                     for w in futures:
                         after.callback(self._tell, w)
         batch.is_finished = True
@@ -317,9 +319,10 @@ class GroupCommit(Generic[W]):
     def _end(self, batch: _Batch[W]) -> None:
         with self._lock:
             batch.is_over = True
-            if batch in self._under_way:  # else this is a child, which has forgotten it
+            if batch in self._under_way:  # otherwise this is a fork's child, which has dropped it
                 self._under_way.remove(batch)
-            for w, place in zip(batch.items, batch.places, strict=False):  # none was in line alone
+            # a batch that never queued has no places
+            for w, place in zip(batch.items, batch.places, strict=False):
                 place.waiting.pop(w, None)
                 place.open.discard(w)
                 if not place.open and place.event is not None:
@@ -327,8 +330,7 @@ class GroupCommit(Generic[W]):
             self._call_next()
 
     def _withdraw(self, place: _Place[W]) -> None:
-        """Leave the line, for a thread that does not wait any more. It may have been called to
-        lead, and may not have begun to, or not have come to the end."""
+        """Remove a thread that stops waiting; it may have been called to lead, or be leading."""
         with self._lock:
             left = len(place.waiting) if place in self._line else 0
             place.waiting.clear()
@@ -339,8 +341,7 @@ class GroupCommit(Generic[W]):
             self._finish(place.led)
 
     def _call_next(self) -> None:
-        """Let somebody lead, if a batch may begin: a thread that waits; else, for futures alone,
-        one of our own."""
+        """If a batch may start, call a waiting thread to lead it or, for futures, another one."""
         if not self._line:
             return
         if self._is_full(self._clock.monotonic_ms()):
@@ -364,33 +365,35 @@ class GroupCommit(Generic[W]):
     # ------------------------------------------------------------------------------ batches
 
     def _is_full(self, now_ms: int, besides: int | None = None) -> bool:
-        """Whether no batch may begin. One that takes long, at a server that does not answer, keeps
-        nobody waiting. besides: a thread whose own do not count."""
+        """Return whether no batch may start. An overdue batch, at a server that does not answer,
+        blocks no other.
+
+        besides: a thread whose batches do not count.
+        """
         latest_ms = now_ms - OVERDUE_MS
         counted = [b for b in self._under_way if b.since_ms > latest_ms and b.thread != besides]
         return len(counted) >= self._concurrent_batches
 
     def _take(self, leader: _Place[W]) -> _Batch[W] | None:
-        """Take a batch out of the line; None where none may begin, or nothing can be taken."""
         with self._lock:
             batch, left = self._begin_next(leader)
         self._tell_line(-left)
         return batch
 
     def _begin_next(self, leader: _Place[W]) -> tuple[_Batch[W] | None, int]:
-        """Return the next batch, and how many have left the line: those that are cancelled, too."""
+        """Return the next batch, and how many requests left the queue, including cancelled ones."""
         now_ms = self._clock.monotonic_ms()
-        # Where the watch of a batch commits, its thread does not wait for itself.
+        # A listener that commits inside a batch must not wait for its own thread.
         if not self._line or self._is_full(now_ms, besides=get_ident()):
             return None, 0
         leader.led = batch = _Batch[W](now_ms, self._can_join)
         try:
             left = self._fill(batch, now_ms)
-        finally:  # what is in it is in line no more
+        finally:  # requests in the batch leave the queue
             for w, place in zip(batch.items, batch.places, strict=False):
                 place.waiting.pop(w, None)
         self._line = [place for place in self._line if place.waiting]
-        if not batch.items:  # what is left waits for keys of batches that are under way
+        if not batch.items:  # the rest waits for keys of batches in progress
             leader.led = None
             self._have_watched()
             return None, left
@@ -399,12 +402,11 @@ class GroupCommit(Generic[W]):
         return batch, left
 
     def _take_late(self) -> tuple[_Batch[W], int]:
-        """Return the futures that are late, but for those that are cancelled, as a batch; and how
-        many have left the line."""
+        """Return the late futures as a batch, and how many requests left the queue."""
         now_ms, left = self._clock.monotonic_ms(), 0
         batch: _Batch[W] = _Batch(now_ms, self._can_join)
         for place in self._line:
-            w = next(iter(place.waiting))  # a future has a place of its own
+            w = next(iter(place.waiting))  # a future has its own place
             if place.event is None and w.due_ms is not None and now_ms >= w.due_ms:
                 place.waiting.clear()
                 left += 1
@@ -416,7 +418,7 @@ class GroupCommit(Generic[W]):
         return batch, left
 
     def _tell_batch(self, batch: _Batch[W]) -> None:
-        """Tell of a batch that begins, under no lock: who watches may commit as well."""
+        """Report a batch that starts, holding no lock, because the listener may commit as well."""
         if self._listener is not silent:
             self._listener(BatchStarted(len(batch.items)))
 
@@ -425,7 +427,7 @@ class GroupCommit(Generic[W]):
             self._listener(Queued("line", change))
 
     def _fill(self, batch: _Batch[W], now_ms: int) -> int:
-        """Choose requests of the line; return how many leave it, for the batch or for good."""
+        """Choose requests from the queue; return how many leave it, for the batch or for good."""
         gone = 0
         blocked = {unit for other in self._under_way for w in other.items for unit in w.lock_cells}
         for place in self._line:
@@ -434,24 +436,24 @@ class GroupCommit(Generic[W]):
                     return gone + len(batch.items)
                 is_free = blocked.isdisjoint(w.lock_cells) or _needs_no_lock(w, now_ms)
                 if is_free and batch.has_room(w):
-                    if not _start(w):  # it is in no batch whose end would call those behind it
+                    # cancelled: no batch will end it, so it must not block those behind it
+                    if not _start(w):
                         place.open.discard(w)
                         place.waiting.pop(w)
                         gone += 1
                         continue
                     batch.add(w, place)
-                blocked.update(w.lock_cells)  # those behind one that stays do not overtake it
+                blocked.update(w.lock_cells)  # later requests must not overtake one that stays
         return gone + len(batch.items)
 
 
 def _needs_no_lock(w: Item, now_ms: int) -> bool:
-    """Whether it is cancelled, or late: it will be told so at once."""
     is_cancelled = w.future is not None and w.future.cancelled()
     return is_cancelled or (w.due_ms is not None and now_ms >= w.due_ms)
 
 
 def _start(w: Item) -> bool:
-    """Whether the request is still wanted; from now on its future is not cancelled any more. It may
-    have begun under a leader that was interrupted."""
+    """Mark the future as running, so that it can no longer be cancelled; return False if it was. An
+    interrupted leader may have marked it before."""
     future = w.future
     return future is None or future.running() or future.set_running_or_notify_cancel()

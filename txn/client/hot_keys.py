@@ -1,7 +1,8 @@
-"""Queues at hot keys, among the threads of one engine, so that they wait and do not conflict.
+"""Queues at hot keys, among the threads of one engine, so that they wait instead of conflicting.
 
-A place in a queue is a courtesy: nothing depends on it. A block goes on without one rather than
-wait for long, for its own thread, or in a circle. A block that keeps its turn for long loses it.
+Queues are an optimization only: correctness never depends on them. A block proceeds without its
+place after a long wait, and never waits for its own thread or in a cycle. A block that stays first
+for too long loses its place.
 """
 
 from __future__ import annotations
@@ -14,12 +15,11 @@ from txn.host.forks import start_in_each_process
 from txn.model import Key
 
 LONGEST_S = 2.0
-"""How long a turn is waited for. Only threads that really run wait for one, so it is real time."""
+"""The longest wait in a queue. Only real threads wait, so this is real time."""
 
 
 class HotKeyTicket:
-    """A block's places in the queues of hot keys, until its end. waits: whether its thread may wait
-    for its turn."""
+    """A block's places in the queues of hot keys. waits: whether its thread may wait."""
 
     __slots__ = ("locks", "queues", "waits")
 
@@ -29,13 +29,13 @@ class HotKeyTicket:
         self.locks: set[Key] = set()
 
     def end(self) -> None:
-        """Let the next blocks in the queues go on."""
+        """Let the next blocks in the queues proceed."""
         if self.queues is not None:
             self.queues.leave(self)
 
 
 class _Place:
-    """A block's place in a queue: once it is the first, the block has its turn."""
+    """A block's place in a queue; the first block may proceed."""
 
     __slots__ = ("is_first", "thread", "ticket")
 
@@ -46,25 +46,24 @@ class _Place:
 
 
 class HotKeyQueues:
-    """The blocks at each hot lock, in the order of their coming: the first has its turn."""
+    """The blocks at each hot lock, in order of arrival: the first may proceed."""
 
     def __init__(self) -> None:
         start_in_each_process(self._start)
 
     def _start(self) -> None:
-        # The child of a fork has none of the threads that stand in a queue.
+        # The queued threads do not exist in a fork's child.
         self._lock = Lock()
         self._queues: dict[Key, deque[_Place]] = {}
 
     def wait(self, ticket: HotKeyTicket, locks: Iterable[Key]) -> list[Key]:
-        """Wait for a turn at each lock, in order; return the locks that it waited for and got."""
+        """Queue at each lock, in order; return the locks that the block waited for and got."""
         if not ticket.waits:
             return []
         ticket.queues = self
         return [lock for lock in sorted(set(locks) - ticket.locks) if self._wait_at(ticket, lock)]
 
     def leave(self, ticket: HotKeyTicket) -> None:
-        """Take the block out of its queues."""
         with self._lock:
             for lock in ticket.locks:
                 self._remove(lock, ticket)

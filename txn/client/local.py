@@ -1,7 +1,6 @@
 """The backend that runs the protocol itself, through a store.
 
-It keeps no transaction state of its own: whatever it began and did not finish is in the transaction
-rows, where every other client can finish it.
+It keeps no transaction state: unfinished work is in transaction rows, for any client to finish.
 """
 
 from __future__ import annotations
@@ -53,20 +52,20 @@ from txn.spans import Span
 from txn.tracing import begin_traces, watch_batch
 
 LOOKS = 8
-"""How often a block looks at keys in demand, of which somebody holds one: it would be overtaken."""
+"""How often a block reads hot keys while one of them is locked, since it would be overtaken."""
 
 FRESH_MS = 1_000
-"""How old the row key of an attempt may be when its row is written: it tells when it began."""
+"""The greatest age of a row key, which contains the start time, when its row is written."""
 
 EAGER = 4
-"""In how many rounds a request of many goes that was in conflict, before it waits alone."""
+"""How many rounds a conflicting request of many runs together with others before it runs alone."""
 
 ALONE = 8
-"""How many requests with futures wait for others at a time."""
+"""How many requests with futures run alone at a time."""
 
 
 class LocalBackend:
-    """Commits and reads with the protocol. Its transaction table is made where it is missing."""
+    """Commits and reads with the protocol. Creates its transaction table if it is missing."""
 
     def __init__(self, context: Context, protocol: ProtocolName | None, *, create: bool) -> None:
         splits = [b"%02d." % bucket for bucket in range(1, context.salt_buckets)]
@@ -85,7 +84,7 @@ class LocalBackend:
         self._lines = HotKeyQueues()
         self._crew = Crew(ALONE, "txn-alone")
         policy = context.policy
-        # A store of one writer, and of calls in this process, gains nothing by several.
+        # A store with one writer, or in this process, gains nothing from several batches.
         concurrent_batches = (
             policy.concurrent_batches if "remote_calls" in context.store.features else 1
         )
@@ -101,23 +100,19 @@ class LocalBackend:
 
     @property
     def context(self) -> Context:
-        """What every phase works with."""
         return self._context
 
     @property
     def pace(self) -> Pace:
-        """How blocks wait before they are run again."""
         context = self._context
         return Pace(context.clock, context.rng, context.policy)
 
     # ----------------------------------------------------------------------------- validating
 
     def check_key(self, key: Key, deadline_ms: int | None = None) -> None:
-        """Raise InvalidRequestError unless the key's family may be used."""
         self._families.of(key, deadline_ms)
 
     def check_request(self, request: Request, deadline_ms: int | None) -> None:
-        """Raise InvalidRequestError unless the request may be committed to its families."""
         self._families.check(request, deadline_ms)
 
     # ----------------------------------------------------------------------------- committing
@@ -130,11 +125,10 @@ class LocalBackend:
         deadline_ms: int | None,
         known: Snapshot,
     ) -> Committed:
-        """Commit one request, if its spans have no keys but its own; raise why it was not."""
         t = self._begin(request, ack, deadline_ms, spans)
         t.add_known(known)
         with self._report_results([t]):
-            if spans:  # validating ranges may take long: no other request has to wait for it
+            if spans:  # validating ranges may take long, so other requests do not wait for it
                 self._commit_alone(t)
             else:
                 self._group_commit.commit([t])
@@ -148,12 +142,10 @@ class LocalBackend:
     def commit_many(
         self, requests: Sequence[Request], ack: Ack, deadlines_ms: Sequence[int | None]
     ) -> list[Committed | TxnError]:
-        """Commit independent requests together; return the result of each.
-
-        In each round go all of them that no earlier one keeps from a lock. Those in conflict go
-        again with the next, and keep nobody waiting; only where a round has brought nothing does
-        the first of them wait, alone, for the holders of its locks.
-        """
+        """Commit independent requests together; return the result of each. Each round runs all
+        requests that share no lock with an earlier one. Conflicting requests run again in the next
+        round and do not delay others. Only if a round completes nothing does the first request run
+        alone, waiting for lock holders."""
         pending = [
             self._begin(request, ack, deadline_ms)
             for request, deadline_ms in zip(requests, deadlines_ms, strict=True)
@@ -166,7 +158,6 @@ class LocalBackend:
         return [self._result(t) for t in pending]
 
     def submit(self, request: Request, ack: Ack, deadline_ms: int | None) -> Future[Committed]:
-        """Have one request committed soon, with others; the future tells the result."""
         t = self._begin(request, ack, deadline_ms)
         t.future = Future()
         is_reported = self._begin_reports([t])
@@ -193,7 +184,6 @@ class LocalBackend:
         return begin_commit(context, request, due_ms, spans, ack)
 
     def _begin_reports(self, pending: Sequence[PendingCommit]) -> bool:
-        """Begin the tracing spans of requests; return whether their results are to be reported."""
         traces = begin_traces([t.asked for t in pending], remote=self._is_remote)
         asked_ms = measure_ms()
         for t, trace in zip(pending, traces, strict=True):
@@ -222,32 +212,29 @@ class LocalBackend:
             t.trace.end(result, transaction=t.row_key, tries=t.tries)
 
     def _trace_batch(self, batch: Sequence[PendingCommit]) -> Context:
-        """Return what the phases work with, whose watch tells the spans of these requests too."""
         context = self._context
         on_event = watch_batch({t.row_key: t.trace for t in batch}, context.on_event)
         return context if on_event is context.on_event else replace(context, on_event=on_event)
 
     def _renew(self, t: PendingCommit) -> None:
-        """Give the request a row key of about now, of which nothing was written."""
+        """Give an unwritten request a fresh row key."""
         t.was_deferred = False
         is_old = self._context.clock.monotonic_ms() - t.begun_ms > FRESH_MS
         if t.failure is not None or is_old:
             renew(self._context, t, keep=t.failure is None)
 
     def _is_open(self, t: PendingCommit) -> bool:
-        """Whether the request is to be tried, for the first time or again."""
         failure = t.failure
         if t.was_deferred or (failure is None and t.status is None and not t.tries):
             return True
         is_conflict = isinstance(failure, ConflictError)
         if isinstance(failure, ConflictError) and failure.holder and not is_row_key(failure.holder):
-            return False  # nobody ever gives back what is no lock
+            return False  # a cell that holds no lock is never released
         is_worth_it = t.tries < self._context.policy.attempts
         return is_conflict and is_worth_it and not is_late(self._context, t)
 
     def _commit_eager(self, ready: Sequence[PendingCommit]) -> None:
-        """Try, with others and without waiting for anybody, those that were not in conflict too
-        often."""
+        """Try requests with few conflicts, together with others and without waiting."""
         policy = self._context.policy
         eager = [t for t in ready if t.rounds < min(EAGER, policy.attempts)]
         rounds = max((t.rounds for t in eager), default=0)
@@ -257,7 +244,7 @@ class LocalBackend:
             self._group_commit.commit(eager)
 
     def _end_round(self, order: Order) -> None:
-        """Take out those that are done with. Where there is none, the first waits, alone."""
+        """Remove finished requests. If there are none, run the first one alone, with waiting."""
         done = [t for t in order.ready if not self._is_open(t)]
         if not done:
             done = list(order.ready)[:1]
@@ -266,8 +253,7 @@ class LocalBackend:
             order.remove(t)
 
     def _commit_batch(self, batch: Sequence[PendingCommit]) -> None:
-        """Try a batch once, and wait for nobody: one whose keys are in demand, and held just now,
-        stands aside before anything is written."""
+        """Try a batch once, without waiting; defer requests whose hot keys are locked."""
         due: list[PendingCommit] = []
         aside: list[PendingCommit] = []
         try:
@@ -292,7 +278,6 @@ class LocalBackend:
                 t.tries += 1
 
     def _commit_alone(self, t: PendingCommit) -> None:
-        """Try a request until it is done with, and wait for whatever is in its way."""
         policy = self._context.policy
         while self._is_open(t):
             if t.tries:
@@ -303,14 +288,14 @@ class LocalBackend:
             self._run(self._trace_batch([t]), due, t.ack, patient=t.tries > 1)
 
     def _settle(self, t: PendingCommit) -> None:
-        """Settle the future of a request; one that is not done with goes on alone."""
+        """Set the result of a request's future; an unfinished request continues alone."""
         if self._is_open(t) and self._crew.hand_over(self._settle_alone, t):
             return
         self._settle_alone(t)
 
     def _settle_alone(self, t: PendingCommit) -> None:
         assert t.future is not None
-        # One thread does this, which may have been interrupted at it before.
+        # One thread does this; an interrupted one may repeat it.
         if t.future.done() or t.settler.setdefault("by", get_ident()) != get_ident():
             return
         try:
@@ -333,14 +318,16 @@ class LocalBackend:
         patient: bool,
         meet: Callable[[Sequence[PendingCommit]], None] | None = None,
     ) -> None:
-        """Run the phases of attempts that are not late. meet: what is done first about keys in
-        demand; None: their holders are waited for."""
+        """Run the phases of attempts whose deadline has not passed.
+
+        meet: handles hot keys first; None: wait for their holders.
+        """
         finish = self._finisher.release if ack == "complete" else self._finisher.submit
         try:
             live = run_for_available(meet or self._contention.wait_for_hot_keys, attempts)
             commit(context, live, self._contention, patient, finish)
             self._contention.record_results(live)
-        except TxnError as error:  # before the decision, so nothing of these is ever committed
+        except TxnError as error:  # raised before the decision, so none of these is ever committed
             for t in attempts:
                 t.failure = t.failure or deny(error)
         for t in attempts:
@@ -352,7 +339,7 @@ class LocalBackend:
         if t.failure is None:
             return Committed(t.row_key, t.decided.timestamp, complete=t.is_finished)
         if isinstance(t.failure, AssertionFailedError) and t.request.once is not None:
-            # That there is no marker yet is asserted first: if there is one, that is what failed.
+            # The absence of the marker is asserted first, so an existing marker is what failed.
             marker = marker_key(self._context.table, t.request.once)
             first = t.seen.get(marker)
             try:
@@ -366,7 +353,6 @@ class LocalBackend:
     # -------------------------------------------------------------------------------- reading
 
     def read(self, keys: Sequence[Key], deadline_ms: int | None = None) -> Snapshot:
-        """Return the keys' cells as of one instant, under locks where writers leave none."""
         context, locked = self._limit(deadline_ms)
         try:
             found = read_atomically(context, keys) if keys else {}
@@ -377,7 +363,6 @@ class LocalBackend:
     def _limit(
         self, deadline_ms: int | None
     ) -> tuple[Context, Callable[[Sequence[Key]], Snapshot]]:
-        """Return what a read works with, and what reads under locks, both until the deadline."""
         context = self._context
         if deadline_ms is None:
             return context, partial(self._read_under_locks, None)
@@ -403,7 +388,7 @@ class LocalBackend:
     def look(
         self, keys: Sequence[Key], ticket: HotKeyTicket, deadline_ms: int | None = None
     ) -> Snapshot:
-        """Return the keys' cells, in a fenced database with their locks where these are free."""
+        """Return the keys' cells, in a fenced database with their locks if these are free."""
         context, contention = self._limit(deadline_ms)[0], self._contention
         lock_of = context.rules.lock_of
         hot = contention.list_hot_keys(keys)
@@ -427,7 +412,6 @@ class LocalBackend:
         return self.read(keys, deadline_ms)
 
     def scan(self, wanted: Span, deadline_ms: int | None = None) -> Iterator[Row]:
-        """Yield the span's rows, each as of one instant; some of them may have no value."""
         self.check_span(wanted, deadline_ms)
         context, locked = self._limit(deadline_ms)
         rows = _deny_failures(scan_rows(context, wanted, locked))
@@ -440,8 +424,10 @@ class LocalBackend:
         deadline_ms: int | None = None,
         most_bytes: int | None = None,
     ) -> tuple[Snapshot, list[dict[Key, Cell]]]:
-        """Return the cells of the keys, and those of each span, as of one instant. most_bytes: of
-        the spans; InvalidRequestError where there are more."""
+        """Return the cells of the keys, and those of each span, as of one instant.
+
+        most_bytes: the limit for the spans; InvalidRequestError if they exceed it.
+        """
         for wanted in spans:
             self.check_span(wanted, deadline_ms)
         if not spans:
@@ -456,13 +442,11 @@ class LocalBackend:
         return found
 
     def check_span(self, wanted: Span, deadline_ms: int | None = None) -> None:
-        """Raise InvalidRequestError unless the span's table and columns may be read."""
         self._families.table(wanted.table, deadline_ms)
         for family, column in wanted.columns or ():
             self._families.of(Key(b"-", family, column, wanted.table), deadline_ms)
 
     def outcome(self, row_key: bytes) -> Outcome:
-        """Return what has become of a transaction, by its row key."""
         try:
             row = read_rows(self._context, [row_key])[row_key]
         except StoreError as error:
@@ -481,17 +465,14 @@ class LocalBackend:
     # ----------------------------------------------------------------------- tables and ending
 
     def ensure_table(self, table: bytes, families: Collection[bytes]) -> None:
-        """Create the table and those of its families that are missing."""
         own = Family(database=plain_table(self._context.table))
         self._context.store.ensure_table(table, dict.fromkeys(families, own))
 
     def flush(self) -> None:
-        """Wait until everything that was submitted or committed is complete, or left to others."""
         self._group_commit.flush()
         self._finisher.flush()
 
     def close(self) -> None:
-        """Flush, and close the store."""
         self._group_commit.close()
         self._crew.close()
         self._finisher.flush()
@@ -499,9 +480,9 @@ class LocalBackend:
 
 
 class Order:
-    """Requests of one call, of which those that need the same lock go in the order given.
+    """Requests of one call; those that need the same lock run in the given order.
 
-    ready: those that no other has to go before, as the keys of a dictionary.
+    ready: those that wait for no other, as the keys of a dictionary.
     """
 
     __slots__ = ("_lines", "ready")
@@ -509,7 +490,7 @@ class Order:
     def __init__(self, pending: Sequence[PendingCommit]) -> None:
         self._lines: dict[Key, deque[PendingCommit]] = {}
         lock_cells = [unit for t in pending for unit in t.lock_cells]
-        if len(set(lock_cells)) == len(lock_cells):  # as it mostly is
+        if len(set(lock_cells)) == len(lock_cells):  # the usual case
             self.ready = dict.fromkeys(pending)
             return
         for t in pending:
@@ -521,7 +502,7 @@ class Order:
         return all(self._lines[unit][0] is t for unit in t.lock_cells)
 
     def remove(self, t: PendingCommit) -> None:
-        """Take out one that is ready; those that waited for it alone become so."""
+        """Remove a ready request; those that waited only for it become ready."""
         del self.ready[t]
         if not self._lines:
             return
@@ -532,8 +513,7 @@ class Order:
 
 
 def _deny_read(error: StoreError) -> NoReturn:
-    """Raise the error of a read, of which a store may know no more than that it failed. One of a
-    table says what that table is like."""
+    """Raise the error of a read, which writes nothing. A missing table keeps its own error."""
     if isinstance(error, TableUnavailable):
         raise error
     raise_denial(error, "nothing was read")
@@ -547,7 +527,6 @@ def _deny_failures(rows: Iterator[Row]) -> Iterator[Row]:
 
 
 def _stop_at(rows: Iterator[Row], clock: Clock, deadline_ms: int) -> Iterator[Row]:
-    """Yield rows until the time is over, and then raise DeadlineError."""
     due_ms = clock.monotonic_ms() + deadline_ms
     for row in rows:
         if clock.monotonic_ms() >= due_ms:
@@ -556,7 +535,6 @@ def _stop_at(rows: Iterator[Row], clock: Clock, deadline_ms: int) -> Iterator[Ro
 
 
 def leave_unknown(attempts: Sequence[PendingCommit], error: BaseException) -> None:
-    """Say of those of which it is not known how they ended that it is not."""
     for t in attempts:
         if t.failure is None and (t.status is None or t.status.is_undecided):
             t.failure = CommitOutcomeUnknown(t.row_key, error)

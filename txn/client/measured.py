@@ -1,7 +1,7 @@
-"""Any store, each call of which is told to a watch: its name, what became of it, how long it took.
+"""A store that reports each call to a listener: name, outcome and duration.
 
-An engine has one where somebody watches, and none where nobody does. What is called `together` is
-told when that is over: nothing foreign runs while the store keeps all other writers out.
+An engine uses it only if it has a listener. Calls inside `atomically` are reported after it: no
+foreign code runs while the store keeps all other writers out.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ T = TypeVar("T")
 
 
 class _Delayed(threading.local):
-    """What a thread has yet to tell: None where it tells at once."""
+    """The delayed reports of a thread; None if it reports at once."""
 
     later: list[StoreCall] | None = None
 
 
 class MeasuredStore:
-    """A store that tells of its calls. A `read` that does something beside takes as long as both,
-    and a `scan` only as long as the store: it is told once its last row was taken, or it failed."""
+    """Reports the calls of a store. A `read` with an action beside it takes as long as both. A
+    `scan` counts only the store's time, and is reported after its last row or its failure."""
 
     def __init__(self, inner: Store, on_event: Listener) -> None:
         self._inner = inner
@@ -67,7 +67,7 @@ class MeasuredStore:
         return self._tell_scan(rows)
 
     def atomically(self, work: Callable[[], None]) -> None:
-        if self._told.later is not None:  # within another one it just runs
+        if self._told.later is not None:  # a nested call just runs
             self._inner.atomically(work)
             return
         later: list[StoreCall] = []
@@ -93,8 +93,7 @@ class MeasuredStore:
         return result
 
     def _tell_scan(self, rows: Iterator[Row]) -> Iterator[Row]:
-        # Nothing is told of one that is left early: it may be collected as garbage, at any point of
-        # the program, in which a watch must not run.
+        # A scan that is left early is not reported: a listener must not run in garbage collection.
         found, elapsed_ms = 0, 0.0
         while True:
             began_ms = measure_ms()
@@ -118,9 +117,9 @@ class MeasuredStore:
             self._told.later.append(event)
 
     def _judge(self, error: BaseException, name: CallName) -> CallOutcome:
-        """Return what an error says of the call, and let it say which one it was. One that is none
-        of the library's may come at any point, as an interrupt does. What is done `together` an
-        atomic store undoes, whatever its work raises; any other has done a part of it."""
+        """Return the outcome that an error implies, and note the call in it. A foreign error, such
+        as an interrupt, may come at any point. An atomic store undoes its work after any error;
+        another store may have done part of it."""
         is_atomic = ATOMIC in self.features
         if isinstance(error, StoreError):
             error.call = error.call or name

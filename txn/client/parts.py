@@ -1,5 +1,5 @@
-"""Transactions that are too large for one row, written by several processes: one begins it, any
-number write parts of it, one commits it. They share nothing but the row key of the transaction."""
+"""Transactions in parts, which are too large for one row. One process begins it, any number write
+parts of it, and one commits it. They share only the transaction's row key."""
 
 from __future__ import annotations
 
@@ -36,11 +36,12 @@ from txn.tracing import begin_traces, watch_batch
 
 
 class PartsClient:
-    """The steps of transactions in parts, through an engine with a store of its own.
+    """The steps of transactions in parts, through an engine with its own store.
 
-    The lease of the engine's policy is that of the transaction: its owners show that it lives with
-    `beating`. wait_ms: how long a part may wait for keys that others hold, None: as long as the
-    policy's deadline. It holds others, and waits in no order, so that two may wait for each other.
+    The lock TTL of the engine's policy is the transaction's; its owners send heartbeats with
+    `sending_heartbeats`.
+    wait_ms: how long a part may wait for locked keys; None: the policy's deadline. A waiting part
+    holds locks and follows no order, so two may wait for each other.
     """
 
     def __init__(self, engine: Engine, wait_ms: int | None = None) -> None:
@@ -64,12 +65,12 @@ class PartsClient:
         mutations: Iterable[Mutation | Delete],
         assertions: Iterable[Assertion] = (),
     ) -> int:
-        """Write part `number` (0-based) of a task; return the least commit timestamp that this
+        """Write part `number` (0-based) of a task; return the least commit timestamp that it
         allows. No two parts may have a key in common: the second one is refused.
 
-        The same part may be written again, by a task that is run again, and then has to be the
-        same. Raises InvalidRequestError, AssertionFailedError, or ConflictError where a key is kept
-        by others for too long or the transaction is over.
+        A task that runs again may write the same part again, with the same content. Raises
+        InvalidRequestError, AssertionFailedError, or ConflictError if other transactions hold a key
+        for too long or the transaction is over.
         """
         check_whole("task", task, 0)
         check_whole("number", number, 0)
@@ -86,11 +87,14 @@ class PartsClient:
     def commit(
         self, transaction: bytes, counts: Sequence[int], timestamp: int, ack: Ack = "complete"
     ) -> Committed:
-        """Commit with all that was written: how many parts by each task, and the greatest of their
-        timestamps. One that is committed already is finished, and returned. Raises the errors of
-        `Engine.commit`; with any of them but CommitOutcomeUnknown nothing was committed. An
-        AbortedError leaves nothing behind. With ack="decided" it returns at the decision, and the
-        next client that meets a lock does the rest."""
+        """Commit all parts. A transaction that is committed already is finished, and returned.
+
+        counts: the number of parts of each task.
+        timestamp: the greatest timestamp of the parts.
+        ack: "decided" returns at the decision; the next client that meets a lock does the rest.
+        Raises the errors of `Engine.commit`. Only with CommitOutcomeUnknown may it have been
+        committed. An AbortedError leaves nothing behind.
+        """
         if len(counts) > MAX_CHILDREN:
             raise InvalidRequestError("too many tasks", tasks=len(counts), limit=MAX_CHILDREN)
         for count in counts:
@@ -133,7 +137,7 @@ class PartsClient:
         return Committed(t.row_key, t.decided.timestamp, complete=t.is_finished)
 
     def abort(self, transaction: bytes, reason: str) -> bool:
-        """Abort it, with all its parts, unless it was decided; return whether it is aborted."""
+        """Abort the transaction and its parts, unless decided; return whether it is aborted."""
         status = self._abort(self._context, transaction, reason).status
         return status is None or not status.is_decided
 
@@ -153,13 +157,13 @@ class PartsClient:
         t = load_transaction(context, row)
         was_aborted = t.status is Status.ABORTED
         roll_back(context, [t], lambda _: reason)
-        if was_aborted:  # by a client that met one of its parts, and has left the others
+        if was_aborted:  # by a client that met one part, and has left the others
             release_children(context, transaction, reason)
         return t
 
     @contextmanager
     def sending_heartbeats(self, transaction: bytes) -> Iterator[None]:
-        """Show that the transaction lives, three times a lease, until the block is over."""
+        """Send heartbeats for the transaction, three per lock TTL, until the block ends."""
         over, every_s = Event(), self._context.policy.lock_ttl_ms / 3_000
 
         def heartbeat() -> None:
@@ -175,6 +179,6 @@ class PartsClient:
             heartbeats.join()
 
     def heartbeat(self, transaction: bytes) -> None:
-        """Show that the transaction lives."""
-        # At the server's time: of several owners one may have a clock that is behind.
+        """Send one heartbeat for the transaction."""
+        # At the server's time, because the clock of one of several owners may be behind.
         write_heartbeats(self._context, {transaction: None})

@@ -1,7 +1,6 @@
-"""Which tables and families there are, and which of them transactions may use.
+"""Finds tables and families, and whether transactions may use them.
 
-What has been found to be well is remembered, until a table turns out to be gone: families are not
-changed under running clients.
+Results are kept until a table is found missing: families do not change under running clients.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ T = TypeVar("T")
 
 
 class Families:
-    """The families that this client has met, all of them fit for transactions."""
+    """The families that this client has checked, all fit for transactions."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -40,7 +39,7 @@ class Families:
         self._tables: set[bytes] = set()
 
     def of(self, key: Key, deadline_ms: int | None = None) -> Family:
-        """Return the family of a key that names its table, or raise InvalidRequestError."""
+        """Return the family of a key that names its table; raise InvalidRequestError if unfit."""
         table = key.table
         assert table is not None
         known = self._known.get((table, key.family))
@@ -57,9 +56,8 @@ class Families:
         return family
 
     def _own(self, key: Key, family: Family, deadline_ms: int | None) -> None:
-        """Let the family of a key that is about to be written, which belongs to no database, belong
-        to this one. HBase would open the table's regions again: there `txn table take-over`
-        does it."""
+        """Assign a family without a database to this one, before its first write. Not on HBase,
+        which would reopen the table's regions: there `txn table take-over` does it."""
         store, table = self._context.store, key.table
         if table and "atomic" in store.features:
             owned = replace(family, database=plain_table(self._context.table))
@@ -69,14 +67,14 @@ class Families:
     def _look_for_locks(
         self, table: bytes, families: Mapping[bytes, Family], deadline_ms: int | None
     ) -> None:
-        """Raise InvalidRequestError where the first rows of a table have locks of the other
-        protocol, which this client would not see. A table that tells its database needs no look."""
+        """Raise InvalidRequestError if the first rows of a table have locks of the other protocol,
+        which this client would not see. A table that names its database is not read."""
         if table in self._tables or all(family.database for family in families.values()):
             return
         context = self._context
 
         def look() -> list[Row]:
-            with suppress(TableUnavailable):  # which the commit meets as well
+            with suppress(TableUnavailable):  # the commit will meet it as well
                 return list(islice(context.store.scan(table), ROWS_LOOKED_AT))
             return []
 
@@ -93,7 +91,7 @@ class Families:
                 )
 
     def table(self, table: bytes, deadline_ms: int | None = None) -> None:
-        """Raise InvalidRequestError unless there is such a table, of this database or of none."""
+        """Raise InvalidRequestError unless the table exists and has this database or none."""
         if table not in self._tables:
             self._describe(table, deadline_ms=deadline_ms)
             self._tables.add(table)
@@ -111,7 +109,6 @@ class Families:
         return families
 
     def _ask(self, call: Callable[[], T], deadline_ms: int | None) -> T:
-        """Return what the store answers before anything of a request is written."""
         context = self._context
         if deadline_ms is not None:
             until_ms = context.clock.monotonic_ms() + deadline_ms
@@ -122,15 +119,15 @@ class Families:
             raise_denial(error)
 
     def forget(self, table: bytes) -> None:
-        """Look again when somebody next asks for the table, which is gone."""
+        """Forget a missing table, so that the next use checks it again."""
         self._tables.discard(table)
-        for key in list(self._known):  # at once: other threads add to it
+        for key in list(self._known):  # copied at once, because other threads add to it
             if key[0] == table:
                 self._known.pop(key, None)
 
     def check(self, request: Request, deadline_ms: int | None = None) -> None:
-        """Raise InvalidRequestError unless the request may be committed to its families. A store
-        that fails is asked no longer than until the deadline."""
+        """Raise InvalidRequestError unless the request fits its families, asking until the
+        deadline."""
         for key in request.keys:
             if key.table == self._context.table:
                 _refuse(key, "the transaction table is the protocol's alone: it may be read")

@@ -1,8 +1,8 @@
 """An engine for asyncio: the same transactions, awaited.
 
-The methods take their signatures from the blocking ones. Commits go through `Engine.submit`, so
-that thousands of tasks share batches and need no thread each; a bounded number of threads makes all
-other calls that block.
+The methods have the signatures of the blocking ones. Commits use `Engine.submit`, so thousands of
+tasks share batches without a thread each. A bounded number of threads makes all other blocking
+calls.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ T = TypeVar("T")
 async def connect_async(
     uri: str, *, threads: int = THREADS, **arguments: Any
 ) -> AsyncIterator[AsyncEngine]:
-    """Open a store as `txn.connect` does, whose arguments these are, and give an AsyncEngine on it,
-    which is closed at the end of the block."""
+    """Open a store like `txn.connect`; yield an AsyncEngine and close it at the end."""
     async with AsyncEngine(
         await asyncio.to_thread(partial(connect, uri, **arguments)), threads=threads
     ) as engine:
@@ -55,16 +54,15 @@ async def connect_async(
 
 
 class Threads:
-    """A bounded number of threads for calls that block. A `deadline_ms` counts from the call, and
-    not from when there is a thread for it."""
+    """A bounded number of threads for blocking calls. A `deadline_ms` counts from the call, not
+    from the start of its thread."""
 
     def __init__(self, count: int, clock: Clock) -> None:
         self._clock = clock
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="txn-async")
 
     async def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Call the function in a thread, in the task's context. If the task is cancelled, the
-        thread carries on with the call."""
+        """Call the function in a thread, in the task's context. Cancelling does not end it."""
         called_ms = self._clock.monotonic_ms()
 
         def work() -> T:
@@ -77,13 +75,11 @@ class Threads:
         return await asyncio.get_running_loop().run_in_executor(self._pool, call)
 
     def close(self) -> None:
-        """Take no more calls."""
         self._pool.shutdown(wait=False)
 
 
 def _subtract(deadline_ms: Any, waited_ms: int) -> Any:
-    """Return what is left of a deadline, or of each of a list; anything else is the engine's to
-    refuse."""
+    """Return the rest of a deadline, or of each in a list. The engine refuses any other value."""
     if type(deadline_ms) is int:
         return deadline_ms - waited_ms
     if isinstance(deadline_ms, Sequence) and not isinstance(deadline_ms, str | bytes):
@@ -94,8 +90,6 @@ def _subtract(deadline_ms: Any, waited_ms: int) -> Any:
 def _like(
     blocking: Callable[Concatenate[Any, P], Any],
 ) -> Callable[[Callable[..., R]], Callable[Concatenate[Any, P], R]]:
-    """Give a method the name, signature and docstring of a blocking one."""
-
     def apply(method: Callable[..., R]) -> Callable[Concatenate[Any, P], R]:
         return cast(Callable[Concatenate[Any, P], R], wraps(blocking)(method))
 
@@ -105,8 +99,6 @@ def _like(
 def _run_in_thread(
     blocking: Callable[Concatenate[Any, P], T],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """Return the method that calls a blocking one in a thread, and is awaited."""
-
     @_like(blocking)
     async def call(self: AsyncEngine | AsyncTransaction, *args: Any, **kwargs: Any) -> T:
         method: Callable[..., T] = getattr(self._blocking, blocking.__name__)
@@ -119,12 +111,12 @@ class AsyncEngine:
     """An engine for the tasks of one event loop; `engine` is the one that it uses.
 
     Its methods have the arguments of `Engine`'s, and are awaited; `scan` is an asynchronous
-    iterator, and `transaction` is for an `async with` block. Tasks take no turns at hot keys.
-    threads: how many reads, scans and ends of blocks go on at a time; commits need none.
+    iterator, and `transaction` is for an `async with` block. Tasks do not queue at hot keys.
+    threads: how many reads, scans and ends of blocks run at a time; commits need none.
 
-    A task that is cancelled as it waits for a commit is cancelled at once. If the commit's batch
-    had not begun, nothing is written; if it had, the commit goes on, and may happen. A caller that
-    has to know gives the request a `once` token, and commits it again.
+    A task that waits for a commit is cancelled at once. If its batch had not begun, nothing is
+    written; otherwise the commit continues, and may succeed. A caller that must know gives the
+    request a `once` token and commits it again.
     """
 
     def __init__(self, engine: Engine, *, threads: int = THREADS) -> None:
@@ -158,11 +150,11 @@ class AsyncEngine:
         return await asyncio.wrap_future(self.engine.submit(request, **submitted))
 
     async def _check(self, request: Request) -> None:
-        """Look up tables and families that were not met yet in a thread: it may take long."""
+        """Check new tables and families in a thread, because that may take long."""
         try:
             families = {(key.table, key.family) for key in request.keys}
         except (AttributeError, TypeError):
-            return  # `submit` says what is wrong with it
+            return  # `submit` raises the error
         if not families <= self._checked:
             await self._threads.call(self.engine.check_request, request)
             self._checked |= families
@@ -189,8 +181,8 @@ class AsyncEngine:
         labels: Mapping[str, str] | None = None,
         ack: Ack = "complete",
     ) -> T:
-        """Await a function with a transaction, commit, and return what the function returned; do
-        all of it again on a ConflictError: see `Engine.run`."""
+        """Await a function with a transaction, commit, and return the function's result. Repeat all
+        of it on a ConflictError: see `Engine.run`."""
         terms = {"once": once, "once_retention_ms": once_retention_ms, "labels": labels, "ack": ack}
         repeats = Repeats(self.engine.pace, attempts, deadline_ms)
         while repeats.begin():
@@ -202,12 +194,12 @@ class AsyncEngine:
         raise repeats.make_error()
 
     def _begin(self, *times: Callable[[], int | None], **terms: Any) -> AsyncTransaction:
-        # A thread that waited for its turn would be missing to the task that has it.
+        # A thread that waits in a queue could starve the task that is first in it.
         block = self.engine.begin_block(*times, ticket=HotKeyTicket(waits=False), **terms)
         return AsyncTransaction(block, self._threads)
 
     async def close(self) -> None:
-        """Wait for what is under way, and close the engine."""
+        """Wait for calls in progress, and close the engine."""
         await self._threads.call(self.engine.close)
         self._threads.close()
 
@@ -219,8 +211,8 @@ class AsyncEngine:
 
 
 class AsyncTransaction:
-    """One block's reads and writes, awaited: see `OptimisticTransaction`. A block that is cancelled
-    writes nothing, unless it was committing already."""
+    """One block's reads and writes, awaited: see `OptimisticTransaction`. A cancelled block writes
+    nothing, unless its commit had begun."""
 
     def __init__(self, block: OptimisticTransaction, threads: Threads) -> None:
         self._blocking = block
@@ -234,7 +226,7 @@ class AsyncTransaction:
 
     @property
     def result(self) -> Committed | None:
-        """After the block: the Committed, or None where it wrote nothing."""
+        """After the block: the Committed, or None if it wrote nothing."""
         return self._blocking.result
 
     def put(self, key: Key, value: str | bytes) -> None:
@@ -246,8 +238,8 @@ class AsyncTransaction:
         self._blocking.delete(key)
 
     def require(self, assertion: Assertion) -> None:
-        """Commit only if the assertion holds of the stored cells as they are before this block's
-        own changes."""
+        """Commit only if the assertion holds for the stored cells, without this block's own
+        changes."""
         self._blocking.require(assertion)
 
     async def __aenter__(self) -> Self:
@@ -261,6 +253,6 @@ class AsyncTransaction:
         trace: TracebackType | None,
     ) -> None:
         if error is not None:
-            self._blocking.__exit__(kind, error, trace)  # which only closes it
+            self._blocking.__exit__(kind, error, trace)  # only closes it
         else:
             await self._threads.call(self._blocking.__exit__, None, None, None)

@@ -1,1 +1,1 @@
-"""What commits, what recovers, and what is stored of it; the argument is in docs/protocol.md."""
+"""Commit, recovery and the stored format; docs/protocol.md gives the argument."""

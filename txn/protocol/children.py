@@ -1,9 +1,9 @@
-"""A transaction whose request is in several records, from the side of its owners.
+"""The owners' side of a transaction in parts.
 
-One client writes the parent record, many write child records, each under a row key of its own and
-with locks that name it, and one decides for all of them by one compare-and-set. What follows the
-decision is in `recovery`, as for every transaction. The argument for each rule is in
-docs/protocol.md, under "A transaction in parts".
+One client writes the parent record. Many clients write child records, each with its own row key and
+with locks that name it. One client decides for all of them by a single compare-and-set. The work
+after the decision is in `recovery`, as for every transaction. docs/protocol.md, under "A
+transaction in parts", gives the argument for each rule.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ from txn.request import Request
 
 
 def begin_parent(context: Context, once: bytes | None, labels: Mapping[str, str]) -> PendingCommit:
-    """Write the row of a transaction whose request will be in parts, and return it. Only when this
-    has returned may a part be written."""
+    """Write the row of a transaction in parts and return it; only then may parts be written."""
     if "multi_cell_check" not in context.store.features:
         raise InvalidRequestError(
             "the store cannot commit in parts: HBase's Thrift 1 gateway writes one cell at a time"
@@ -58,14 +57,13 @@ def begin_parent(context: Context, once: bytes | None, labels: Mapping[str, str]
 def write_child(
     context: Context, part: bytes, request: Request, contention: Contention, due_ms: int
 ) -> int:
-    """Write a part, by its row key, lock its keys, evaluate its assertions and plan it; return the
-    least commit timestamp that its transaction may have. It holds its locks until that one ends.
+    """Write the part with this row key, lock its keys, evaluate its assertions and plan it. Return
+    the least commit timestamp that its parent may have. The locks stay held until the parent ends.
 
-    Whoever writes the same part again, while the transaction is undecided, goes on where the other
-    is, and comes to the same. Raises InvalidRequestError where the part is there with another
-    request, or where another part has one of its keys; ConflictError where somebody else keeps a
-    key until it is due, by the monotonic clock, or the transaction was aborted; or
-    AssertionFailedError.
+    Repeating the call while the parent is undecided continues the work and has the same result.
+    Raises InvalidRequestError if the part exists with another request, or if another part has one
+    of its keys. Raises ConflictError if another transaction holds a key until due_ms (monotonic),
+    or if the parent was aborted; or AssertionFailedError.
     """
     check_commit_clock(context)
     t = _begin_child(context, part, request, due_ms)
@@ -75,7 +73,7 @@ def write_child(
         _put_plan(context, t)
     except AbortedError:
         if t.status in (None, Status.ABORTING, Status.ABORTED):
-            # Who released it may have come before we had taken these.
+            # Another client may have released it before these locks were taken.
             finish_or_leave(context, "roll back", release_own_locks, [t])
         raise
     return t.decided.timestamp
@@ -84,12 +82,10 @@ def write_child(
 def decide_parent(
     context: Context, whole: bytes, counts: Sequence[int], timestamp: int, contention: Contention
 ) -> Transaction:
-    """Commit a transaction with the parts that were written: how many by each task, and the
-    greatest of their timestamps. Return it, decided, for `roll_forward`. One that was decided
-    before, and whose owner has not heard of it, is returned as it was decided.
-
-    Raises what makes that it did not commit, an AbortedError; or CommitOutcomeUnknown.
-    """
+    """Commit a transaction with its parts. counts: how many parts each task wrote; timestamp: the
+    greatest of theirs. Return it, decided, for `roll_forward`. A transaction that is decided
+    already is returned as it was decided. Raises CommitOutcomeUnknown, or the AbortedError that
+    prevented the commit."""
     row = _read_parent(context, whole)
     is_decided = row.status is not None and row.status.is_decided
     if is_decided or row.state is RowState.UNREADABLE:
@@ -114,13 +110,13 @@ def decide_parent(
     decide(context, [t])
     if t.failure is not None:
         raise t.failure
-    if t.decided_ms is None:  # the answer was lost, or somebody else has decided in its name
+    if t.decided_ms is None:  # the answer was lost, or another client has decided in its name
         return _load_decided(context, _read_parent(context, whole))
     return t
 
 
 def _read_parent(context: Context, whole: bytes) -> TransactionRow:
-    """Read the row of a transaction that may be decided, by this call or an earlier one."""
+    """Read the row of a transaction that this call, or an earlier one, may have decided."""
     try:
         return read_rows(context, [whole])[whole]
     except StoreError as error:
@@ -135,8 +131,8 @@ def _load_decided(context: Context, row: TransactionRow) -> Transaction:
 
 
 def _prepare_parent(context: Context, t: PendingCommit, contention: Contention) -> None:
-    """Take the locks of its own keys, the marker's. All that was written in parts would be lost
-    with it, so it waits for who holds them; these are no locks that anybody holds for long."""
+    """Take the locks of the marker's keys. Failing would lose all parts, so this waits for the
+    holders, which hold such locks only briefly."""
     for _ in context.tries(due_ms=t.due_ms):
         t.failure = None
         if prepare(context, [t], contention, False):
@@ -164,8 +160,8 @@ def _begin_child(context: Context, row_key: bytes, request: Request, due_ms: int
 
 
 def _write_child_row(context: Context, t: PendingCommit) -> None:
-    """Write the row, or find it as it would be written; then see that the transaction is undecided.
-    What is written after its end, by whoever was stopped for long, locks nothing."""
+    """Write the row, or verify that it exists with the same content; then check that the parent is
+    undecided. A row that a delayed writer writes after the parent's end locks nothing."""
     buffer = column(context.table, t.row_key, b"buffer")
     advance(context, [t], Status.PART, lambda t: [(buffer, t.buffer)])
     _require_child(t)
@@ -183,7 +179,7 @@ def _write_child_row(context: Context, t: PendingCommit) -> None:
 
 
 def _lock_child(context: Context, t: PendingCommit, contention: Contention) -> None:
-    """Take it to where it can be decided. It waits with locks held, in no order: so for a time."""
+    """Prepare the part. It waits with locks held, in no order, and so only until its deadline."""
     for _ in context.tries(due_ms=t.due_ms):
         t.failure = None
         is_ready = bool(prepare(context, [t], contention, False))
@@ -201,13 +197,13 @@ def _put_plan(context: Context, t: PendingCommit) -> None:
     def plan(t: PendingCommit) -> list[tuple[Key, bytes]]:
         return [(column(context.table, t.row_key, b"plan"), encode_plan(t.decided))]
 
-    # Compared: who comes so late that others have followed the decision must not change its plan.
+    # Compared, so that a late writer cannot change the plan once the part follows the decision.
     advance(context, [t], Status.PART, plan)
     _require_child(t)
 
 
 def _refuse_shared(t: PendingCommit, failure: ConflictError) -> None:
-    """Raise where another part of the same transaction is in the way: it stays there."""
+    """Raise if another part of the same transaction holds the key: it will not release it."""
     if failure.holder and parent_of(failure.holder) == parent_of(t.row_key):
         raise InvalidRequestError(
             f"two parts of a transaction have {_name_lock(t, failure.key)}",
@@ -218,13 +214,11 @@ def _refuse_shared(t: PendingCommit, failure: ConflictError) -> None:
 
 
 def _name_lock(t: PendingCommit, key: object) -> str:
-    """Return what a lock is of, in which two parts meet: in a fenced database of a row's family."""
     is_of_key = isinstance(key, Key) and t.lock_of(key) == key.lock
     return "a key in common" if is_of_key else "a row and family in common, which have one lock"
 
 
 def _require_child(t: PendingCommit) -> None:
-    """Raise unless the part still follows its transaction."""
     if t.unread is not None:
         raise t.unread
     if t.status is not Status.PART:

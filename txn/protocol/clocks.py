@@ -1,14 +1,13 @@
-"""Whether this client's clock is right: compared with the store's time, before it can do harm.
+"""Compares this client's clock with the store's time, before a wrong clock can do harm.
 
-Who chooses timestamps, or deletes by age, calls `check_clock` first. Servers tell their time by
-what they stamp: a cell in the row of the protocol's name, in which every client writes. That takes
-two requests, at first and every few minutes, and at once when the time of day was set meanwhile,
-which the monotonic clock shows; in between it costs nothing.
+Code that chooses timestamps, or deletes by age, calls `check_clock` first. A server's time is the
+timestamp that it gives to a cell, in the row of the protocol's name, which every client writes. A
+comparison takes two requests: on first use, every few minutes, and at once if the monotonic clock
+shows that the time of day was set. All other calls are free.
 
-What a store on this machine stamps is by the same clock. There another cell says what both were
-when the store was first written to since the machine has booted; so a time of day that was set
-later shows. Nobody can tell which of the two was right: no commit is refused there, only deleting
-by age.
+A store on this machine has the same clock. A cell there records both clocks at the first write
+after each boot, so a later change of the time of day shows. It cannot be known which time was
+right: only deletion by age is refused then, no commit.
 """
 
 from __future__ import annotations
@@ -35,16 +34,16 @@ from txn.protocol.transaction import PendingCommit
 T = TypeVar("T")
 
 ROW = b"protocol"
-"""The row of the protocol's name: nobody takes it for a transaction's."""
+"""The row of the protocol's name, which is never taken for a transaction's."""
 
 COMPARE_EACH_MS = 300_000
 TRY_AGAIN_MS = 60_000
 STEP_MS = 1_000
-"""A time of day that was set by more than this is compared again."""
+"""A larger change of the time of day causes a new comparison."""
 
 FUTURE_MS = 30 * 24 * 3_600_000
-"""How far ahead a cell may lie for commits to go above it: a wrong hour, day or month costs
-timestamps; a wrong year, or a time in microseconds, would be carried on for ever."""
+"""How far ahead of the clock a cell may lie for a commit to go above it. A wrong hour, day or month
+costs timestamps; a wrong year, or a time in microseconds, would persist for ever."""
 
 CATCH_UP_MS = 2
 ACCEPT = "if it is right now, `txn fsck --repair --accept-clock` takes it for right"
@@ -53,8 +52,8 @@ WAS_SET = f"this machine's clock was set since it was noted, and nothing was wri
 
 
 class ClockNote(NamedTuple):
-    """What both clocks of a machine were. origin: names the zero of its monotonic time. newest_ms:
-    the latest time of day that was ever noted in the store."""
+    """Both clocks of a machine at one moment. origin: identifies the zero of its monotonic clock.
+    newest_ms: the latest time of day ever noted in the store."""
 
     origin: bytes
     monotonic_ms: int
@@ -62,12 +61,11 @@ class ClockNote(NamedTuple):
     newest_ms: int
 
     def encode(self) -> bytes:
-        """Return the value of the cell."""
         return b"%b %d %d %d" % self
 
     def find_step(self, clock: Clock) -> int:
-        """Return by how many ms the time of day was set since then, or if that is more, by how many
-        it is behind the latest that was noted."""
+        """Return how far (ms) the time of day was set since the note, or how far it is behind the
+        latest noted time, if that is more."""
         now_ms, set_ms = clock.wall_ms(), 0
         if self.origin == find_origin(clock):
             set_ms = now_ms - self.wall_ms - (clock.monotonic_ms() - self.monotonic_ms)
@@ -75,7 +73,7 @@ class ClockNote(NamedTuple):
 
 
 def decode_note(value: bytes) -> ClockNote | None:
-    """Return what a machine's clocks were; None for bytes that say nothing of the kind."""
+    """Decode a note; return None for bytes that are none."""
     origin, *times = value.split(b" ")
     if len(times) != 3 or not all(map(bytes.isdigit, times)):
         return None
@@ -86,9 +84,9 @@ def decode_note(value: bytes) -> ClockNote | None:
 
 
 def check_commit_clock(context: Context) -> None:
-    """Raise AbortedError if this client's commits would have timestamps of a wrong clock: see
-    `check_clock`. Where servers choose them nothing is done. A store of this machine refuses only
-    what others could not follow: see FUTURE_MS."""
+    """Raise AbortedError if this client's clock would give commits wrong timestamps: see
+    `check_clock`. If servers choose the timestamps, nothing is done. A store on this machine
+    refuses only a clock that other clients could not follow: see FUTURE_MS."""
     if not context.is_local:
         if context.rules.locks_rows and "remote_calls" in context.store.features:
             check_clock(context)
@@ -102,10 +100,10 @@ def check_commit_clock(context: Context) -> None:
 
 
 def check_clock(context: Context) -> None:
-    """Raise AbortedError where this client's clock and the store's time differ by more than the
-    policy's skew: nothing was done then. It may write, so whoever only looks does not call it.
-    Raises StoreError where the store does not answer; but a clock that was right a few minutes ago,
-    and was not set, is believed meanwhile."""
+    """Raise AbortedError if this client's clock and the store's time differ by more than the
+    policy's skew; nothing was done then. May write, so read-only code must not call it. Raises
+    StoreError if the store does not answer, unless the clock was right a few minutes ago and not
+    set since."""
     trust, clock = context.trust, context.clock
     if trust.offset_ms is None or abs(trust.find_step_ms(clock)) > STEP_MS:
         _ask(context, partial(_compare, context))
@@ -117,8 +115,8 @@ def check_clock(context: Context) -> None:
 
 
 def _ask(context: Context, call: Callable[[], T]) -> T:
-    """Return what a call returns that writes nothing but clocks: whatever became of it, what it
-    comes before did not happen."""
+    """Call a function that writes only clocks. MaybeApplied becomes NotApplied, because the
+    caller's own work has not begun."""
     try:
         return call_store(context, call)
     except TableUnavailable:
@@ -131,7 +129,8 @@ def _ask(context: Context, call: Callable[[], T]) -> T:
 def _compare(context: Context) -> None:
     trust, clock, limit_ms = context.trust, context.clock, context.policy.skew_ms
     now_ms = clock.monotonic_ms()
-    offset_ms = clock.wall_ms() - now_ms  # one that is set meanwhile is compared again
+    # read first, so that a change during the comparison causes another one
+    offset_ms = clock.wall_ms() - now_ms
     _refuse(DIFFERS, measure_skew(context), limit_ms)
     if context.is_local:
         _refuse(WAS_SET, note_clock(context), limit_ms)
@@ -139,7 +138,7 @@ def _compare(context: Context) -> None:
 
 
 def was_set(context: Context) -> bool:
-    """Whether the time of day was set since it was compared with that of servers."""
+    """Whether the time of day was set since the comparison with the servers' time."""
     step_ms = context.trust.find_step_ms(context.clock)
     return not context.is_local and abs(step_ms) > context.policy.skew_ms
 
@@ -155,9 +154,9 @@ def _refuse(words: str, skew_ms: int, limit_ms: int) -> None:
 
 
 def measure_skew(context: Context, row: bytes = ROW) -> int:
-    """Return by how many ms this client's clock is ahead of the store's, or if negative behind it,
-    at least: how long the answers took is no difference. Raises StoreError where they took too
-    long to tell anything. row: the one whose cells are written."""
+    """Return how far (ms) this client's clock is at least ahead of the store's, or behind it if
+    negative; the duration of the calls is allowed for. Raises StoreError if they took too long for
+    a result. row: the row whose cells are written."""
     store, clock, token = context.store, context.clock, b"%016x" % context.rng.getrandbits(64)
     for name in (b"clock", b"clock-" + token):
         key = column(context.table, row, name)
@@ -171,7 +170,7 @@ def measure_skew(context: Context, row: bytes = ROW) -> int:
             raise NotApplied("took too long to tell its time", took_ms=took_ms)
         if cell is not None and cell.value == token:
             return max(before_ms - cell.timestamp, 0) + min(after_ms - cell.timestamp, 0)
-        # Another client came in between, or a server has stamped it whose clock was ahead.
+        # Another client interfered, or a server whose clock was ahead has written the cell.
     return 0
 
 
@@ -179,15 +178,14 @@ def measure_skew(context: Context, row: bytes = ROW) -> int:
 
 
 def find_step(context: Context) -> int:
-    """Return by how many ms the time of day was set, on this machine, since it was noted in the
-    store: see `ClockNote.find_step`. It only reads."""
+    """Return how far (ms) the time of day was set since it was noted: see `ClockNote.find_step`.
+    Only reads."""
     note = _decode(_read_note(context))
     return 0 if note is None else note.find_step(context.clock)
 
 
 def note_clock(context: Context) -> int:
-    """Note what the clocks are, once each time that the machine has booted, and return what
-    `find_step` does."""
+    """Note both clocks, once after each boot, and return the result of `find_step`."""
     origin = find_origin(context.clock)
     if not origin:
         return 0
@@ -199,8 +197,8 @@ def note_clock(context: Context) -> int:
 
 
 def accept_clock(context: Context) -> None:
-    """Take this machine's time of day for right, from now on. InvalidRequestError where the store
-    has servers, with clocks of their own."""
+    """Accept this machine's time of day from now on. Raise InvalidRequestError if the store has
+    servers, which have clocks of their own."""
     if not context.is_local:
         raise InvalidRequestError("the store's servers have clocks of their own: set this one")
     call_store(context, lambda: _put_note(context, _read_note(context), 0))
@@ -216,7 +214,6 @@ def _decode(cell: Cell | None) -> ClockNote | None:
 
 
 def _put_note(context: Context, old: Cell | None, newest_ms: int) -> None:
-    """Replace a note, if nobody else has done so meanwhile: then that one holds."""
     clock, key = context.clock, column(context.table, ROW, b"boot")
     now_ms = clock.wall_ms()
     note = ClockNote(find_origin(clock), clock.monotonic_ms(), now_ms, max(now_ms, newest_ms))
@@ -234,11 +231,9 @@ def judge_ahead(
     now_ms: int,
     cells: Iterable[tuple[Key, Cell | None]],
 ) -> AbortedError | None:
-    """Return why a commit must not go above the newest cell that it has read; None: it may.
-
-    What changes every millisecond outruns the clock, which is let catch up a little. What lies
-    further ahead than the skew was written by a wrong clock, or past the protocol.
-    """
+    """Return why a commit must not go above the newest cell that it read; None if it may. Cells
+    that change every millisecond outrun the clock, so this sleeps a little to let the clock catch
+    up. A cell beyond the skew was written by a wrong clock, or outside the protocol."""
     ahead_ms, skew_ms = newest - now_ms, context.policy.skew_ms
     if skew_ms // 2 < ahead_ms <= skew_ms:
         context.clock.sleep_ms(CATCH_UP_MS)
@@ -256,9 +251,9 @@ def judge_ahead(
 
 
 def uncover_locks(context: Context, t: PendingCommit, keys: Sequence[Key]) -> AbortedError:
-    """Bring the locks of keys, which were granted and do not show, above the delete marker that
-    hides what is written there; return why the attempt fails: a conflict, if the next one may have
-    them. A free lock is put ever further ahead until it shows, if nobody else's does."""
+    """Lift the granted but hidden locks of keys above the delete marker that hides them, and return
+    the attempt's error: a conflict if the next attempt may succeed. A free lock is put further and
+    further ahead until it shows, or another client's does."""
     hidden = "a delete marker in the future hides what is written to the key, and its lock"
     try:
         if "row_mutations" not in context.store.features:
@@ -286,7 +281,7 @@ def uncover_locks(context: Context, t: PendingCommit, keys: Sequence[Key]) -> Ab
 
 
 def _put_free_locks(context: Context, locks: Sequence[Key], at_ms: int) -> list[Key]:
-    """Put free locks at a time, where nobody else's show; return those that do not show."""
+    """Put free locks at a timestamp, unless another client's show; return those still hidden."""
     checks = [Check(lock, FREE, edits=(Edit(lock, FREE, at_ms),)) for lock in locks]
     context.store.check_and_put(checks, durable=False)
     found = context.store.read(locks)

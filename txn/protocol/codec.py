@@ -3,13 +3,13 @@
     frame   = version(1 byte, 0x01) crc32-of-body(4 bytes, big-endian) body(msgpack)
     buffer  = frame of [mutations, assertions, once or nil, lock_ttl_ms, labels]
     plan    = frame of [commit timestamp, [replaced timestamp or 0, for each mutation in order]],
-              fenced: and [what each lock says, held, in the order of the keys]
+              fenced: and [the value of each lock while it is held, in the order of the keys]
     mutation  = [key, value], or [key] for a delete
     assertion = ["exact", key, value] | ["some", key] | ["greater", key, value]
               | ["version", key, timestamp or nil] | ["not", assertion]
               | ["and", [assertion...]] | ["or", [assertion...]]
     key     = [row, family, column, table]
-    parts   = "-"; once it is decided, how many children each task has written: number *(" " number)
+    parts   = "-"; after the decision, how many children each task wrote: number *(" " number)
     marker  = row key [" " milliseconds]
 
 Every version ever released stays readable. Bytes that do not decode raise CorruptRowError.
@@ -33,10 +33,10 @@ from txn.protocol.statuses import Status
 from txn.request import Request
 
 FORMAT = 1
-MAX_BUFFER = MAX_CELL - 256  # the cell's key has its share
+MAX_BUFFER = MAX_CELL - 256  # leaves room for the cell's key
 
 OPEN = b"-"
-"""What the cell `parts` says before the decision."""
+"""The value of the cell `parts` before the decision."""
 
 _FRAME = struct.Struct(">BI")
 _COUNTS = re.compile(rb"\d{1,6}(?: \d{1,6})*")
@@ -45,7 +45,7 @@ _PROMISE = re.compile(rb"[1-9][0-9]{0,15}")
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A transaction as it was asked for, and for how long its owner may be silent."""
+    """A transaction's request, and how long its owner may be silent."""
 
     request: Request
     lock_ttl_ms: int
@@ -53,11 +53,11 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What was decided: the commit timestamp, and the version that each mutation replaces.
+    """The decision's content: the commit timestamp, and the version that each mutation replaces.
 
-    replaced: timestamps in the order of the request's mutations; 0 where there is no version.
-    locks: of the fenced protocol, what each of its locks says while it holds it, in the order of
-    their first keys in the request.
+    replaced: timestamps in the order of the request's mutations; 0 if there is no version. locks:
+    in the fenced protocol, the value of each held lock, in the order of their first keys in the
+    request.
     """
 
     timestamp: int
@@ -67,23 +67,22 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """What is kept of a `once` token: the transaction that committed it, and for how long after
-    that, as its caller has promised, it may come again. None: for ever."""
+    """The stored record of a `once` token: the transaction that committed it, and how long the
+    token may be repeated after that. None: for ever."""
 
     transaction: bytes
     retention_ms: int | None = None
 
 
 def encode_marker(marker: Marker) -> bytes:
-    """Return the marker's value, which is text."""
     if marker.retention_ms is None:
         return marker.transaction
     return b"%b %d" % (marker.transaction, marker.retention_ms)
 
 
 def decode_marker(value: bytes, key: Key | None = None) -> Marker:
-    """Return what a marker says; CorruptRowError, with its key, where it names no transaction. A
-    promise that does not decode is none: it is kept for ever."""
+    """Decode a marker; raise CorruptRowError, with `key`, if it names no transaction. A retention
+    that does not decode counts as none: the marker is kept for ever."""
     transaction, _, promise = value.partition(b" ")
     if ROW_KEY.fullmatch(transaction) is None:
         raise CorruptRowError("a token's marker names no transaction", key=key, bytes=len(value))
@@ -91,7 +90,7 @@ def decode_marker(value: bytes, key: Key | None = None) -> Marker:
 
 
 def encode_buffer(request: Request, lock_ttl_ms: int) -> bytes:
-    """Return the buffer's bytes; InvalidRequestError where they exceed what one cell can hold."""
+    """Return the buffer's bytes; raise InvalidRequestError if they exceed one cell."""
     encoded = _frame(
         [
             [_pack_mutation(mutation) for mutation in request.mutations],
@@ -109,7 +108,7 @@ def encode_buffer(request: Request, lock_ttl_ms: int) -> bytes:
 
 
 def decode_buffer(encoded: bytes) -> Buffer:
-    """Return what `encode_buffer` was given; CorruptRowError where the bytes are not its."""
+    """Return the decoded buffer; raise CorruptRowError if the bytes are not a buffer."""
     body = _unframe("buffer", encoded)
     try:
         mutations, assertions, once, lock_ttl_ms, labels = body
@@ -127,12 +126,11 @@ def decode_buffer(encoded: bytes) -> Buffer:
 
 
 def encode_plan(plan: Plan) -> bytes:
-    """Return the plan's bytes."""
     return _frame([plan.timestamp, plan.replaced, *([plan.locks] if plan.locks else ())])
 
 
 def decode_plan(encoded: bytes) -> Plan:
-    """Return what `encode_plan` was given; CorruptRowError where the bytes are not its."""
+    """Return the decoded plan; raise CorruptRowError if the bytes are not a plan."""
     body = _unframe("plan", encoded)
     try:
         timestamp, replaced, *locks = body
@@ -147,12 +145,11 @@ def decode_plan(encoded: bytes) -> Plan:
 
 
 def encode_child_counts(counts: Sequence[int]) -> bytes:
-    """Return what tells how many parts each task has written, which is text."""
     return b" ".join(b"%d" % count for count in counts) or OPEN
 
 
 def decode_child_counts(encoded: bytes) -> tuple[int, ...]:
-    """Return how many parts each task has written; CorruptRowError where that is nothing known."""
+    """Return the number of parts that each task wrote; raise CorruptRowError if unknown."""
     if encoded == OPEN:
         return ()
     if not _COUNTS.fullmatch(encoded):
@@ -161,7 +158,7 @@ def decode_child_counts(encoded: bytes) -> tuple[int, ...]:
 
 
 def decode_status(encoded: bytes) -> Status:
-    """Return the status; CorruptRowError where it is none that this version knows."""
+    """Return the status; raise CorruptRowError if this version does not know it."""
     try:
         return Status(encoded)
     except ValueError as error:

@@ -1,13 +1,13 @@
 """Commit a batch: prepare it, decide, and roll it forward or back.
 
 A definite abort ends one transaction and leaves the others alone. Any other failure leaves the rows
-as a crash would, for `roll_forward` and `roll_back`, which the client itself runs. The argument for
-each rule is in docs/protocol.md.
+as a crash would, for `roll_forward` and `roll_back`, which the client itself runs. docs/protocol.md
+gives the argument for each rule.
 
-Where the store makes one local transaction of a commit, all of this takes effect at once, or not at
-all. While it runs all other writers are kept out, so nothing waits in there: where it would have
-to, for a lock, for a clock or for the store, everything is undone, and the same steps follow one by
-one. No listener runs in there either: events are reported afterwards.
+A store that can run a commit as one local transaction applies all of it or nothing. Such a
+transaction keeps all other writers out, so it must not wait. Where it would wait for a lock, a
+clock or the store, it is undone, and the same steps run one by one. No listener runs inside it:
+events are reported afterwards.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ def commit(
     patient: bool,
     finish: Finish,
 ) -> None:
-    """Run a batch of transactions that have no lock cell in common.
+    """Commit a batch of transactions that have no lock cell in common.
 
-    Afterwards each has a failure or is committed. Raises StoreError where the store did not answer
-    before the decision, and AbortedError where this client's clock is wrong: those without a
-    failure are then not committed, and never will be.
+    Afterwards each transaction has a failure or is committed. Raises StoreError if the store did
+    not answer before the decision, and AbortedError if this client's clock is wrong. Transactions
+    without a failure are then not committed, and never will be.
     """
 
     def all_phases(hurried: Context, nobody: Contention) -> None:
@@ -66,7 +66,7 @@ def commit(
     live = decide(context, prepare(limited, transactions, contention, patient), limited)
     if single := [t for t in transactions if t.failure is None and t.status is None]:
         commit_single_rows(context, single, contention, patient)
-    # From here all is decided: what a failing store leaves undone, anybody can finish.
+    # All outcomes are decided here; any client can finish the work that a failing store prevents.
     finish_or_leave(context, "roll forward", finish, live)
     finish_or_leave(context, "roll back", release_aborted, _list_aborted(transactions))
 
@@ -74,8 +74,8 @@ def commit(
 def prepare(
     context: Context, transactions: Sequence[PendingCommit], contention: Contention, patient: bool
 ) -> list[PendingCommit]:
-    """Take a batch that has no lock cell in common until it can be decided. patient: wait for the
-    holders of locks, in an order in which no two transactions wait for each other."""
+    """Prepare a batch that has no lock cell in common for its decision. patient: wait for lock
+    holders, in an order that rules out deadlock."""
     run = fenced.prepare_fenced if context.rules.locks_rows else six_phase.prepare_six_phase
     return run(context, transactions, contention, patient)
 
@@ -88,10 +88,9 @@ def _list_aborted(transactions: Sequence[PendingCommit]) -> list[PendingCommit]:
 def decide(
     context: Context, transactions: Sequence[PendingCommit], unsent: Context | None = None
 ) -> list[PendingCommit]:
-    """Take the decision, durably, with the plan. It is asked for once here, and only by the owner;
-    where the answer cannot be had, the outcome is unknown and nothing is undone. Where the store
-    has certainly done nothing it is not asked for any more: raises NotApplied. unsent: see
-    `advance`."""
+    """Take the decision, durably, together with the plan. Only the owner calls this, once. If the
+    answer is lost, the outcome is unknown and nothing is undone. Raises NotApplied if the store
+    certainly did nothing. unsent: see `advance`."""
     lost: Exception | None = None
     try:
         _ask_for_decision(context, transactions, unsent)
@@ -109,8 +108,7 @@ def decide(
 def decide_atomically(
     context: Context, transactions: Sequence[PendingCommit]
 ) -> list[PendingCommit]:
-    """Take the decision within a local transaction: what fails there was not sent, and is raised,
-    so that everything is undone."""
+    """Decide within a local transaction. Errors are raised, to undo everything."""
     _ask_for_decision(context, transactions)
     return fail_aborted(transactions, Status.ASSERTED)
 
@@ -134,18 +132,18 @@ Phases = Callable[[Context, Contention], None]
 
 
 class MustWait(Exception):
-    """Something would have to be waited for."""
+    """The local transaction would have to wait."""
 
 
 def commit_atomically(
     context: Context, limited: Context, transactions: Sequence[PendingCommit], phases: Phases
 ) -> bool:
-    """Run all the phases of a commit in one local transaction of the store, and return True; or
-    False where something would have to be waited for, and then nothing was done.
+    """Run all phases of a commit in one local transaction of the store. Return False if it would
+    have to wait; nothing was done then.
 
-    limited: is patient with the store until the decision is due.
-    Raises whatever keeps them from taking effect: nothing was done then either. Where that cannot
-    be found out each transaction fails with CommitOutcomeUnknown.
+    limited: a context whose patience with the store ends when the decision is due. Raises any error
+    that prevented the commit; nothing was done then either. If the outcome cannot be found out,
+    each transaction fails with CommitOutcomeUnknown.
     """
     told: list[Event] = []
     hurried = replace(
@@ -175,13 +173,13 @@ def _attempt(
     run: Callable[[], None],
     told: list[Event],
 ) -> Exception | None:
-    """Run the phases together; return the error that leaves open whether they took effect."""
+    """Run the phases together; return an error that leaves open whether they took effect."""
     is_done = False
 
     def work() -> None:
         nonlocal is_done
         is_done = False
-        _reset(transactions)  # it may be run again
+        _reset(transactions)  # the store may run this again
         told.clear()
         run()
         is_done = True
@@ -198,10 +196,8 @@ def _attempt(
 def _find_outcome(
     context: Context, transactions: Sequence[PendingCommit], lost: Exception, sent_ms: int
 ) -> None:
-    """Settle what became of a local transaction whose end failed: as its rows say."""
-
     def look() -> None:
-        context.store.write([], durable=True)  # what is found there lasts
+        context.store.write([], durable=True)  # makes the state that is read next durable
         read_statuses(context, transactions)
 
     try:
@@ -209,7 +205,7 @@ def _find_outcome(
     except Exception:  # noqa: BLE001  (whatever it is, the decision was sent)
         _fail(transactions, lost)
         return
-    # Absent means not applied only while fsck has certainly kept the row.
+    # An absent row proves that nothing was applied only while fsck would have kept the row.
     is_old = context.clock.monotonic_ms() - sent_ms > WRITTEN_WITHIN_MS
     for t in transactions:
         if t.unread is not None or (t.status is None and is_old):
@@ -237,8 +233,6 @@ def _refuse_to_settle(holders: Mapping[bytes, Mapping[Key, Cell]]) -> Collection
 
 
 class _Unwaiting:
-    """A clock on which nobody can wait."""
-
     def __init__(self, clock: Clock) -> None:
         self.wall_ms = clock.wall_ms
         self.monotonic_ms = clock.monotonic_ms

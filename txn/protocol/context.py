@@ -1,7 +1,7 @@
-"""What every step of the protocol works with, and the one way to call a store.
+"""The context of every step of the protocol, and the one way to call a store.
 
-A store that does not answer is asked again for a bounded time; then its error is raised, and the
-row stays as a crash would leave it.
+Calls to a store that does not answer are repeated for a bounded time. Then its error is raised, and
+the row stays as a crash would leave it.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ T = TypeVar("T")
 
 
 class HasDeadline(Protocol):
-    """A transaction that has until `due_ms`, by the monotonic clock, for its decision."""
+    """A transaction with a deadline for its decision, by the monotonic clock."""
 
     due_ms: int
 
 
 @dataclass(slots=True)
 class ClockTrust:
-    """What a client knows of its clock: see `clocks`.
+    """A client's knowledge of its own clock: see `clocks`.
 
-    offset_ms: by how much the time of day was ahead of the monotonic clock when it was last found
-    to be right; None: it never was. due_ms: when to compare it again, by the monotonic clock.
-    noted_ms: the same as offset_ms, when the clock was last noted in a store of this machine.
+    offset_ms: the time of day minus the monotonic clock at the last successful comparison; None:
+    there was none. due_ms: when to compare again (monotonic). noted_ms: the same offset when the
+    clock was last noted in a store on this machine.
     """
 
     offset_ms: int | None = None
@@ -43,17 +43,19 @@ class ClockTrust:
     noted_ms: int | None = None
 
     def find_step_ms(self, clock: Clock) -> int:
-        """Return by how far the time of day was set since then; 0 where it was never compared."""
+        """Return how far the time of day was set since the comparison; 0 without one."""
         offset_ms = self.offset_ms  # other threads compare as well
         return 0 if offset_ms is None else clock.wall_ms() - clock.monotonic_ms() - offset_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What every phase works with. `table` is the transaction table; `buckets`: how many prefixes
-    spread the rows of new transactions; `trust`: what is known of the clock, see `clocks`;
-    `until_ms`: when to give up a store that fails, by the monotonic clock, if the policy's patience
-    lasts longer."""
+    """The context of every phase.
+
+    table: the transaction table. salt_buckets: the number of prefixes that spread the rows of new
+    transactions. trust: see `clocks`. until_ms: when to give up a failing store (monotonic), if the
+    policy's patience lasts longer.
+    """
 
     store: Store
     table: bytes
@@ -68,8 +70,8 @@ class Context:
 
     @property
     def is_local(self) -> bool:
-        """Whether the store is of this machine: then its time is this machine's, and it makes one
-        transaction of what is done together."""
+        """Whether the store is on this machine: it has the same time and can run calls
+        atomically."""
         return "atomic" in self.store.features
 
     def tries(self, *, most: int | None = None, due_ms: int | None = None) -> Iterator[int]:
@@ -78,13 +80,12 @@ class Context:
 
 
 def call_store(context: Context, call: Callable[[], T]) -> T:
-    """Return what an idempotent call returns, sending it again while the store fails, with
-    backoff, for as long as the policy's patience lasts. A table that is gone is not waited for:
-    it comes back by a person's hand, and this may run in a local transaction that keeps all
-    writers out."""
+    """Return the result of an idempotent call, repeating it with backoff while the store fails and
+    the policy's patience lasts. A missing table is not awaited: an operator must restore it, and
+    this may run in a local transaction that keeps all writers out."""
     clock, policy = context.clock, context.policy
     began_ms = clock.monotonic_ms()
-    tries: Iterator[int] | None = None  # made where a call has failed: few do
+    tries: Iterator[int] | None = None  # created on the first failure, which is rare
     while True:
         try:
             return call() if context.until_ms is None else call_until(context.until_ms, call)
@@ -107,16 +108,14 @@ def _find_due(context: Context, began_ms: int) -> int:
 
 
 def limit_patience(context: Context, attempts: Iterable[HasDeadline]) -> Context:
-    """Return a context that is patient with a store for no longer than until the last of some
-    attempts, which are not decided, is due."""
+    """Return a context whose patience with a store ends at the last deadline of the attempts."""
     until_ms = max([t.due_ms for t in attempts], default=0)
     latest_ms = context.clock.monotonic_ms() + context.policy.store_patience_ms
     return context if until_ms >= latest_ms else replace(context, until_ms=until_ms)
 
 
 def report_retry(context: Context, error: StoreError) -> None:
-    """Tell the watch which call of the store is sent again: where nobody knows, it is the change of
-    a row's status, which has come to nothing."""
+    """Report a repeated store call to the listener; an unknown one is a failed status change."""
     LOG.debug(
         "a call of the store is sent again: call=%s cause=%s", error.call, name_failure(error)
     )
@@ -124,8 +123,7 @@ def report_retry(context: Context, error: StoreError) -> None:
 
 
 def describe_table(context: Context, table: bytes) -> Mapping[bytes, Family]:
-    """Return the families of a table; InvalidRequestError where there is none of its name, or where
-    it belongs to another database."""
+    """Return a table's families; raise InvalidRequestError if missing or another database's."""
     found = call_store(context, lambda: context.store.describe(table))
     if found is None:
         raise InvalidRequestError("no such table", table=table)
@@ -134,6 +132,6 @@ def describe_table(context: Context, table: bytes) -> Mapping[bytes, Family]:
 
 
 def are_apart(context: Context, first_ms: int) -> bool:
-    """Whether a look that began then is too old to be compared with one that has just ended. What
-    was deleted between the two may have been retired."""
+    """Whether a read that began at `first_ms` is too old to be compared with one that has just
+    ended. Keys that were deleted in between may have been retired."""
     return context.clock.monotonic_ms() - first_ms > READS_WITHIN_MS

@@ -1,9 +1,9 @@
-"""The fenced protocol: one lock for each row and family, which counts, and is taken after reading.
+"""The fenced protocol: one counting lock for each row and family, taken after reading.
 
-A lock is taken by a compare-and-set from the exact value that was read, so having it proves that
-nothing in its row and family has changed since. Clients choose all timestamps but those for people:
-what comes late lands below what came after it. So only where two clients race is anything compared.
-The argument for each rule is in docs/protocol.md, under "Fenced".
+A lock is taken by a compare-and-set from the exact value that was read, so holding it proves that
+nothing in its row and family has changed since. Clients choose all timestamps except those meant
+for people, so a late write lands below the writes that followed it. Only steps in which two clients
+may race are compared. docs/protocol.md, under "Fenced", gives the argument for each rule.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from txn.protocol.transaction import (
 )
 
 ASKS = 8
-"""How often an attempt that does not wait asks for a lock that others take and give back."""
+"""How often an attempt that does not wait requests a lock that others keep taking."""
 
 SET_MEANWHILE = "this machine's clock was set meanwhile: nothing was committed"
 
@@ -69,11 +69,11 @@ LockOf = tuple[PendingCommit, Key]
 def prepare_fenced(
     context: Context, transactions: Sequence[PendingCommit], contention: Contention, patient: bool
 ) -> list[PendingCommit]:
-    """Read, write the rows, lock what was read. Those that need no row stay without a status."""
+    """Read, write the rows, and lock what was read. A transaction without a row has no status."""
     live = run_for_available(
         lambda some: read_and_evaluate(context, some, contention, patient), transactions
     )
-    # In one local transaction nothing is saved by having no row.
+    # A local transaction gains nothing by having no row.
     live = write_rows(context, [t for t in live if context.is_local or not needs_no_row(t)])
     live = run_for_available(lambda some: take_row_locks(context, some, contention, patient), live)
     if any(t.spans for t in live):
@@ -87,9 +87,9 @@ def prepare_fenced(
 def read_and_evaluate(
     context: Context, transactions: Sequence[PendingCommit], contention: Contention, patient: bool
 ) -> list[PendingCommit]:
-    """Read what each transaction names, with its locks, and evaluate its assertions; wait for who
-    holds a lock, while nothing is written yet, where nobody else of a batch would wait too. What is
-    false fails at once: one of several units after a second look that finds them unchanged."""
+    """Read the keys of each transaction with their locks, and evaluate the assertions. Wait for
+    lock holders, before anything is written, unless that would delay others of the batch. A false
+    assertion over several lock cells fails only after a second read finds them unchanged."""
     due = list(transactions)
     unread = [(t, lock) for t in due for lock in t.lock_cells if not _is_known(t, lock)]
     tries = 0
@@ -117,7 +117,7 @@ def read_and_evaluate(
 
 
 def read_lock_cells(context: Context, lock_cells: Iterable[LockOf]) -> None:
-    """Set what was found of units and seen of their keys; those of one row at one instant."""
+    """Read lock cells into `found` and their keys into `seen`; each row is of one instant."""
     wanted = [(t, lock, t.lock_cells[lock]) for t, lock in lock_cells]
     asked = [cell for _, lock, keys in wanted for cell in (lock, *keys)]
     cells = call_store(context, lambda: context.store.read(asked)) if asked else {}
@@ -127,8 +127,7 @@ def read_lock_cells(context: Context, lock_cells: Iterable[LockOf]) -> None:
 
 
 def _take_over(lock_cells: Iterable[LockOf]) -> None:
-    """Take those locks of parts that they hold already, as who wrote the same part before had them:
-    as they were before that, but for the time."""
+    """Adopt an earlier writer's locks of the same part as they were before, timestamps aside."""
     for t, lock in lock_cells:
         cell = t.found[lock]
         if t.status is Status.PART and cell is not None and holder_of(lock, cell) == t.row_key:
@@ -137,12 +136,10 @@ def _take_over(lock_cells: Iterable[LockOf]) -> None:
 
 
 def _is_known(t: PendingCommit, lock: Key) -> bool:
-    """Whether a block has brought what it had read of a unit."""
     return lock in t.found and all(key in t.seen for key in t.lock_cells[lock])
 
 
 def list_held_locks(lock_cells: Iterable[LockOf]) -> list[Blocker]:
-    """Return those units, as they were found, that somebody holds."""
     held = []
     for t, lock in lock_cells:
         cell = t.found[lock]
@@ -152,7 +149,6 @@ def list_held_locks(lock_cells: Iterable[LockOf]) -> list[Blocker]:
 
 
 def _fail_held(met: list[Blocker], contention: Contention) -> None:
-    """Settle holders at once, with nothing written, and fail those whose holders live."""
     gone = contention.resolve(group_by_holder(met))
     for item in met:
         if item.holder not in gone:
@@ -160,8 +156,8 @@ def _fail_held(met: list[Blocker], contention: Contention) -> None:
 
 
 def _judge(context: Context, t: PendingCommit) -> bool:
-    """Choose the timestamp, and fail what cannot be committed; return whether an assertion is
-    false that only a second look can tell: its cells are of several instants."""
+    """Choose the timestamp, and fail transactions that cannot commit. Return True if a false
+    assertion needs a second read, because its cells are of several instants."""
     raise_timestamp(context, t)
     lost = find_failed(t)
     if lost is None or t.failure is not None:
@@ -173,7 +169,7 @@ def _judge(context: Context, t: PendingCommit) -> bool:
 
 
 def _confirm(context: Context, doubtful: Sequence[PendingCommit]) -> None:
-    """Fail those of which nothing has changed since they were looked at."""
+    """Fail the transactions whose lock cells have not changed since they were read."""
     wanted = list(dict.fromkeys(lock for t in doubtful for lock in t.lock_cells))
     cells = call_store(context, lambda: context.store.read(wanted)) if wanted else {}
     for t in doubtful:
@@ -185,12 +181,12 @@ def _confirm(context: Context, doubtful: Sequence[PendingCommit]) -> None:
 
 
 def find_failed(t: PendingCommit) -> Assertion | None:
-    """Return the first assertion that does not hold of what was seen."""
+    """Return the first assertion that does not hold for the cells in `seen`."""
     return next((each for each in t.request.assertions if not holds(each, t.seen)), None)
 
 
 def raise_timestamp(context: Context, t: PendingCommit) -> None:
-    """Choose a commit timestamp above all that was read, and not below the clock's."""
+    """Choose a commit timestamp above every cell that was read, and not below the clock."""
     cells = (*t.found.values(), *t.seen.values())
     newest = max((cell.timestamp for cell in cells if cell), default=0)
     now_ms = context.clock.wall_ms()
@@ -202,7 +198,7 @@ def raise_timestamp(context: Context, t: PendingCommit) -> None:
 
 
 def list_edits(t: Transaction, timestamp: int) -> Iterable[tuple[Key, list[Edit]]]:
-    """Return the lock cells of a transaction, each with what is put under it."""
+    """Return each lock cell with the edits of its keys."""
     found: Mapping[Key, list[Edit]] = {lock: [] for lock in t.lock_cells}
     for mutation in t.request.mutations:
         value = None if isinstance(mutation, Delete) else mutation.value
@@ -211,8 +207,7 @@ def list_edits(t: Transaction, timestamp: int) -> Iterable[tuple[Key, list[Edit]
 
 
 def needs_no_row(t: PendingCommit) -> bool:
-    """Whether it needs no row: all of it is in one row and family, and nothing of it is for people
-    or for a repeat to find."""
+    """Whether it needs no row: one row and family, and no token, labels, ranges or parts."""
     request = t.request
     is_plain = t.status is None and t.parts is None and not t.spans
     return is_plain and len(t.lock_cells) == 1 and request.once is None and not request.labels
@@ -222,9 +217,9 @@ def needs_no_row(t: PendingCommit) -> bool:
 def take_row_locks(
     context: Context, transactions: Sequence[PendingCommit], contention: Contention, patient: bool
 ) -> list[PendingCommit]:
-    """Take the locks, each from the value that was read. Where it has another one, and is free, the
-    unit is read again: whatever was read of it before is forgotten. Then assertions are evaluated
-    again, of all: what was read again is not known any more where a table went meanwhile."""
+    """Take the locks, each from the value that was read. If a lock changed and is free, it and its
+    keys are read again. Then all assertions are evaluated again, because a missing table may hide
+    which keys were read again."""
     if patient:
         owners = {lock: t for t in transactions for lock in t.lock_cells}
         for lock in send_heartbeats_between(context, transactions, sorted(owners)):
@@ -242,7 +237,7 @@ def take_row_locks(
 def validate_ranges_locked(
     context: Context, transactions: Sequence[PendingCommit], contention: Contention
 ) -> list[PendingCommit]:
-    """Look at scanned ranges, after the rows of who has scanned any say so: readers wait then."""
+    """Validate scanned ranges, after the rows of their transactions show it: readers wait then."""
     due = [t for t in transactions if t.spans and t.status is Status.WRITTEN]
     sent_ms = context.clock.monotonic_ms()
     advance(context, due, Status.LOCKED)
@@ -251,7 +246,7 @@ def validate_ranges_locked(
 
 
 def plan_commits(context: Context, transactions: Sequence[PendingCommit]) -> list[PendingCommit]:
-    """Plan what replaces what, and what its locks say."""
+    """Plan the replaced versions and the values of the locks."""
     for t in transactions:
         if is_late(context, t):
             t.failure = DeadlineError(TOO_LATE, transaction=t.row_key)
@@ -267,9 +262,9 @@ def plan_commits(context: Context, transactions: Sequence[PendingCommit]) -> lis
 
 @report_phase("put")
 def put_and_release(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
-    """Put the values of each row and family together with its free lock, in one step. Only an owner
-    whose decision was answered with yes, not long ago, does so without looking; anybody else may
-    come after others, and after delete markers have gone: it compares the lock."""
+    """Put the values of each row and family and release its lock, in one step. Only an owner whose
+    decision was confirmed a short time ago writes without comparing. Any other client may come
+    after later writers, or after delete markers have gone, so it compares the lock."""
     edits: list[Edit] = []
     checks: dict[Key, Check] = {}
     for t in transactions:
@@ -295,10 +290,10 @@ def put_and_release(context: Context, transactions: Sequence[Transaction]) -> li
 
 
 def _finish_compared(context: Context, checks: Mapping[Key, Check]) -> None:
-    """Finish units whose locks are still held. A "no" is as good where somebody else has finished
-    it, which the lock tells: it has counted on, or was given back, above what is put here. A lock
-    that is absent is that of a table that was made again. One that went back was changed past the
-    protocol, and nobody knows what was put: CorruptRowError."""
+    """Finish row families whose locks are still held. A refusal is fine if the lock shows that
+    another client finished: its count grew, or it was released at or above this timestamp. An
+    absent lock means that the table was made again. A lock that went back was changed outside the
+    protocol, so it is unknown what was put: CorruptRowError."""
     found = _ask_to_finish(context, checks)
     absent = [checks[lock]._replace(expected=FREE) for lock, cell in found.items() if cell is None]
     found |= _ask_to_finish(context, {check.key: check for check in absent})
@@ -311,8 +306,6 @@ def _finish_compared(context: Context, checks: Mapping[Key, Check]) -> None:
 
 
 def _ask_to_finish(context: Context, checks: Mapping[Key, Check]) -> dict[Key, Cell | None]:
-    """Return the locks of those that were refused, as they are now."""
-
     def attempt() -> dict[Key, Cell | None]:
         answers = context.store.check_and_put(list(checks.values()), durable=False)
         refused = [lock for lock, done in zip(checks, answers, strict=True) if not done]
@@ -327,8 +320,7 @@ def _ask_to_finish(context: Context, checks: Mapping[Key, Check]) -> dict[Key, C
 
 @report_phase("unlock")
 def release_row_locks(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
-    """Free each lock that is still one of these transactions' own. An owner knows what they say;
-    others look."""
+    """Release each lock that these transactions still hold; only an owner knows their values."""
     own: dict[Key, Cell] = {}
     unknown: dict[Key, bytes] = {}
     for t in transactions:
@@ -346,7 +338,7 @@ def release_row_locks(context: Context, transactions: Sequence[Transaction]) -> 
 
 
 def _judge_locked(t: PendingCommit) -> None:
-    """Evaluate what was read, perhaps again. All locks are held, so it is the truth."""
+    """Evaluate the assertions with all locks held; the result is final."""
     lost = find_failed(t)
     if lost is not None:
         t.failure = make_assertion_error(t, lost)
@@ -357,8 +349,8 @@ def _take(t: PendingCommit, lock: Key) -> bytes:
 
 
 def _ask(context: Context, lock_cells: Iterable[LockOf]) -> list[LockOf]:
-    """Ask for locks, from the values that were found; return those not got, read again. What is
-    found then is free, or held by others. What was found held is not asked for."""
+    """Request locks that were found free, from the values that were found. Return those that were
+    found held, and those that were refused, read again."""
     due = [unit for unit in lock_cells if unit[0].failure is None]
     asked: dict[LockOf, tuple[Cell | None, Check]] = {}
     for t, lock in due:
@@ -378,11 +370,12 @@ def _ask(context: Context, lock_cells: Iterable[LockOf]) -> list[LockOf]:
             cell, check = asked[t, lock]
             found = t.found[lock]
             if found is not None and found.value == check.edits[0].value:
-                t.found[lock] = cell  # a repeated request is refused by the lock that it took
+                # a repeated request is refused by the lock that the first one took
+                t.found[lock] = cell
             else:
                 missing.append((t, lock))
                 if found is not None and found.value != check.expected:
-                    t.held.discard(lock)  # what was asked for can never be granted any more
+                    t.held.discard(lock)  # a request from the old value can never be granted now
         return missing
 
     held = [unit for unit in due if unit not in asked]
@@ -395,7 +388,7 @@ def _lock_at_once(
     lock_cells: Sequence[LockOf],
     contention: Contention,
 ) -> None:
-    """Ask for locks and never wait. Who holds a key in demand has just taken it, and lives."""
+    """Request locks and never wait. A hot key was taken just now, so its holder is not resolved."""
     refused = _ask(context, lock_cells)
     for _ in range(ASKS):
         if not refused:
@@ -421,7 +414,6 @@ def _lock_at_once(
 def _lock_patiently(
     context: Context, batch: Sequence[PendingCommit], unit: LockOf, contention: Contention
 ) -> None:
-    """Take one lock, waiting for its holders."""
     t, _ = unit
     tries = 0
     while t.failure is None and _ask(context, [unit]):
@@ -438,25 +430,24 @@ def _lock_patiently(
 
 
 def _look_again(context: Context, lock_cells: Sequence[LockOf]) -> None:
-    """Read units again; the commit comes above what is found, whatever happens next."""
+    """Read lock cells again; the commit timestamp will be above what is found."""
     read_lock_cells(context, lock_cells)
     for t in dict.fromkeys(t for t, _ in lock_cells):
         raise_timestamp(context, t)
 
 
 def _fail_outdated_locks(lock_cells: Iterable[LockOf]) -> None:
-    """Fail those that assert what has been overtaken."""
     fail_outdated(
         [Blocker(t, t.lock_cells[lock][0], FREE, None) for t, lock in lock_cells if not t.failure]
     )
 
 
 def _is_sure(context: Context, t: Transaction) -> bool:
-    """Whether nobody can have come after this transaction yet but by finishing it."""
+    """Whether other clients can only have finished this transaction, and not written after it."""
     if not isinstance(t, PendingCommit) or t.decided_ms is None:
         return False
     return context.clock.monotonic_ms() - t.decided_ms <= WRITTEN_WITHIN_MS
 
 
 FORWARD = ((Status.ASSERTED, put_and_release, Status.COMPLETE),)
-"""Values and free locks in one step of each row, and a status after all of them."""
+"""One step puts the values of a row and family and releases its lock; the status follows."""

@@ -1,8 +1,8 @@
-"""The transaction rows of all salt buckets, merged in the order in which they were begun.
+"""The transaction rows of all salt buckets, merged in the order in which they began.
 
-A row key is the name of its salt bucket, if there is one, and then the time of the beginning. So
-each bucket is in the order of beginnings, and a merge of one scan per bucket is so for the table.
-A position in this order is a row key without its bucket, or the beginning of one.
+A row key is the salt bucket, if any, followed by the start time. So each bucket is sorted by start
+time, and merging one scan per bucket sorts the whole table. A position in this order is a row key,
+or a prefix of one, without its bucket.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from txn.spans import Span
 
 NAME = b"transaction."
 NAME_END = b"transaction/"
-"""Behind all transactions of a bucket."""
+"""A position after all transactions of a bucket."""
 STATUS_CELLS = [(FAMILY, b"status")]
 LATEST_MS = 10**13 - 1
 MAX_PARTS = 20
-"""After so many rows of parts the rest of a transaction's parts are skipped."""
+"""After this many part rows, the scan skips the rest of a transaction's parts."""
 _STARTS = [b"%02d." % number + NAME for number in range(100)]
 
 
 def name_time(ms: int) -> bytes:
-    """Return the position before all transactions that were begun at this time."""
+    """Return the position before all transactions that began at this time."""
     return NAME + b"%013d" % max(0, min(ms, LATEST_MS))
 
 
 def strip_bucket(row_key: bytes) -> bytes:
-    """Return a row key without its salt bucket: its position."""
+    """Return the position of a row key: the key without its salt bucket."""
     return row_key[3:] if row_key[2:3] == b"." else row_key
 
 
 def find_buckets(context: Context) -> list[bytes]:
-    """Return the prefixes of row keys that are in use: the salt buckets, and none for the rows
-    without one. It takes one short scan for each, whatever the table holds."""
+    """Return the salt prefixes in use, and an empty one for rows without a salt. Costs one short
+    scan for each prefix, whatever the size of the table."""
     found: list[bytes] = []
     start: bytes | None = _STARTS[0]
     while start is not None:
@@ -64,12 +64,12 @@ def scan_transactions(
     reverse: bool = True,
     salt_buckets: Sequence[bytes] | None = None,
 ) -> Iterator[Row]:
-    """Yield the rows from position low (included) to high (excluded), the newest first, or with
-    reverse=False the oldest first.
+    """Yield the rows from position low (included) to high (excluded), newest first, or oldest first
+    with reverse=False.
 
-    Foreign rows among them are yielded as well. Without the parts most rows of parts are skipped:
-    of each transaction MAX_PARTS and a few more are yielded at most. buckets: as `find_buckets`
-    returns them; None: they are found first. Reading n rows reads one more of each bucket.
+    Foreign rows are yielded as well. Without with_parts, at most MAX_PARTS part rows and a few more
+    are yielded for each transaction. salt_buckets: the result of `find_buckets`; None: it is called
+    first. Reading n rows reads one extra row of each bucket.
     """
     if salt_buckets is None:
         salt_buckets = find_buckets(context)

@@ -31,8 +31,8 @@ RESOLVED_AT_ONCE = PORTION // 10
 def run_for_available(
     work: Callable[[Sequence[PendingCommit]], object], transactions: Sequence[PendingCommit]
 ) -> list[PendingCommit]:
-    """Do a part of the work before the decision, which may be done twice, and return those that
-    stay on the path. Where a table is gone, the transactions that need it abort, and no others."""
+    """Run a step before the decision, which may run twice; return the transactions that can still
+    commit. A missing table aborts only the transactions that need it."""
     live = list(transactions)
     while live:
         try:
@@ -51,12 +51,11 @@ def run_for_available(
 
 @report_phase("write")
 def write_rows(context: Context, transactions: Sequence[PendingCommit]) -> list[PendingCommit]:
-    """Make each buffer durable. Nothing is locked before this is acknowledged, since a lock whose
-    row is absent may be freed by any client that meets it.
+    """Make each buffer durable. No lock is taken before this is acknowledged, because any client
+    may release a lock whose holder has no row.
 
-    The write may be sent again. If that took so long that others may have aborted the row, and fsck
-    deleted it, in between, then somebody may still be about to release what it locks: the row key
-    is given up.
+    The write may be repeated. If that took too long, other clients may have aborted the row, fsck
+    may have deleted it, and a client may be about to release its locks. So the row key is given up.
     """
 
     def buffer(t: PendingCommit) -> list[tuple[Key, bytes]]:
@@ -68,7 +67,7 @@ def write_rows(context: Context, transactions: Sequence[PendingCommit]) -> list[
         return cells
 
     sent_ms = context.clock.monotonic_ms()
-    new = [t for t in transactions if t.status is None]  # what is in parts has written its rows
+    new = [t for t in transactions if t.status is None]  # parents and parts have their rows already
     advance(context, new, Status.WRITTEN, buffer)
     note_heartbeat(new, sent_ms)
     for t in transactions:
@@ -86,7 +85,7 @@ def resolve_all(
     contention: Contention,
     holders: Mapping[bytes, Mapping[Key, Cell]],
 ) -> set[bytes]:
-    """Settle holders, each of which may take a commit's time; return those that let go."""
+    """Resolve holders, each of which may take a commit's time; return those that released."""
     gone: set[bytes] = set()
     for some in send_heartbeats_between(
         context, transactions, split_portions(list(holders.items()), RESOLVED_AT_ONCE)
@@ -99,21 +98,20 @@ def resolve_all(
 def validate_ranges(
     context: Context, transactions: Sequence[PendingCommit], contention: Contention
 ) -> list[PendingCommit]:
-    """Let a transaction go on only if the ranges that it has scanned have no keys but its own. In
-    the order of transactions it comes at this look; so from 1-LOCKED on readers wait for it."""
+    """Fail the transactions whose scanned ranges have keys of others. This read fixes their place
+    in the order of transactions, so readers wait for them from 1-LOCKED on."""
     for t in transactions:
         failure = find_phantom(context, t, transactions, contention.resolve)
-        t.failure = t.failure or failure  # a beat may have failed it meanwhile
+        t.failure = t.failure or failure  # a heartbeat may have failed it meanwhile
     return [t for t in transactions if t.failure is None]
 
 
 def make_conflict(t: PendingCommit, key: Key, holder: bytes) -> ConflictError:
-    """Return the error that names who holds the key; FREE: who had it has let go."""
+    """Return the error that names the holder of the key; FREE: the holder has released it."""
     words = "key is locked" if holder else "key is locked by others, again and again"
     return ConflictError(words, key=key, holder=holder or None, transaction=t.row_key)
 
 
 def report_conflicts(context: Context, missing: Iterable[Blocker]) -> None:
-    """Tell the watch who was in the way."""
     for item in missing:
         context.on_event(Conflict(item.t.row_key, item.key, item.holder))

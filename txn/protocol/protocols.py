@@ -1,7 +1,7 @@
-"""Which of the two protocols a database has.
+"""Finds out which of the two protocols a database has.
 
-The name of a database's protocol is a cell of its transaction table, written when the table is
-made. It never changes while a client is connected.
+A cell of the transaction table names the protocol; it is written when the table is made. The
+protocol never changes while a client is connected.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ ROWS_LOOKED_AT = 50
 
 
 def require_transactions(store: Store, table: bytes, *, is_own: bool = True) -> None:
-    """Raise InvalidRequestError unless the store has this transaction table. is_own: and it belongs
-    to no other database, such as one that has its data there."""
+    """Raise InvalidRequestError unless the store has this transaction table. is_own: also refuse a
+    table that belongs to another database, for example as one of its data tables."""
     families = store.describe(table) or {}
     if is_own:
         refuse_other_database(table, families.values(), table)
@@ -34,18 +34,16 @@ def require_transactions(store: Store, table: bytes, *, is_own: bool = True) -> 
 
 
 def protocol_key(table: bytes) -> Key:
-    """Return the key of the name of a database's protocol."""
     return Key(PROTOCOL_ROW, FAMILY, b"name", table)
 
 
 def find_rules(store: Store, table: bytes) -> Rules | None:
-    """Return the rules of a database that says which it has; where it has lost the name, its first
-    transactions tell that they are fenced."""
+    """Return the rules that a database names or, without a name, that its first rows show."""
     return find_name(store, table) or _find_fenced(store, table)
 
 
 def find_name(store: Store, table: bytes) -> Rules | None:
-    """Return the rules whose name a database has written down."""
+    """Return the rules that a database names; None if it names none."""
     key = protocol_key(table)
     cell = store.read([key])[key]
     if cell is None:
@@ -57,8 +55,7 @@ def find_name(store: Store, table: bytes) -> Rules | None:
 
 
 def _find_fenced(store: Store, table: bytes) -> Rules | None:
-    """Return the fenced rules if one of the first transactions that were decided has them: no other
-    plan tells locks."""
+    """Return the fenced rules if an early decided transaction has locks in its plan."""
     for row in islice(store.scan(table, columns=[(FAMILY, b"plan")]), ROWS_LOOKED_AT):
         with suppress(CorruptRowError):
             if any(decode_plan(cell.value).locks for cell in row.cells.values()):
@@ -67,10 +64,9 @@ def _find_fenced(store: Store, table: bytes) -> Rules | None:
 
 
 def choose_rules(context: Context, wanted: ProtocolName | None, *, create: bool = True) -> Rules:
-    """Return the rules of a database, whose transaction table is there: those that are wanted, or
-    else of six phases, where it has none. With `create` they are written down where they are not.
-    InvalidRequestError where it has others than are wanted, or the store cannot do what they
-    need."""
+    """Return the rules of a database whose transaction table exists; if it has none, the wanted
+    ones, or six-phase. With `create`, write their name if it is missing. Raise InvalidRequestError
+    if the database has other rules than wanted, or the store lacks the features that they need."""
     named = call_store(context, lambda: find_name(context.store, context.table))
     rules = named or call_store(context, lambda: _find_fenced(context.store, context.table))
     if rules is None and not create:
@@ -99,7 +95,7 @@ def choose_rules(context: Context, wanted: ProtocolName | None, *, create: bool 
 
 
 def _name_rules(context: Context, rules: Rules) -> Rules:
-    """Write down the rules of a database, and return them, or those that somebody else wrote."""
+    """Write the name of a database's rules; return these, or those that another client wrote."""
     key = protocol_key(context.table)
     check = Check(key, FREE, ((key, rules.name.encode()),))
     if call_store(context, lambda: context.store.check_and_put([check]))[0]:
@@ -112,7 +108,7 @@ def _has_transactions(context: Context) -> bool:
 
 
 def require_features(context: Context, rules: Rules) -> None:
-    """Raise InvalidRequestError unless the store can do what a protocol needs."""
+    """Raise InvalidRequestError if the store lacks a feature that the rules need."""
     if not rules.needs <= context.store.features:
         raise InvalidRequestError(
             "the store cannot do the database's protocol: HBase's Thrift 2 gateway can",

@@ -1,8 +1,8 @@
-"""Ranges as they are stored, and their validation, which lets no phantom pass.
+"""Ranges as they are stored, and their validation, which excludes phantoms.
 
-Every key that a transaction wrote has left a lock and a tag in its row, for a day at least where it
-was deleted. So a key that comes, or goes, leaves a difference between two reads of its range within
-minutes, and a range that was found the same twice was so at any instant between the two.
+Every key that a transaction wrote leaves a lock and a tag in its row; after a delete, for a day at
+least. So a key that appears or disappears changes the result of a second read within minutes. A
+range that two reads found equal was in that state at every instant in between.
 """
 
 from __future__ import annotations
@@ -38,16 +38,17 @@ def stored_rows(
     *,
     reverse: bool = False,
 ) -> Iterator[Row]:
-    """Yield the rows as they are stored, with reverse=True from the last one to the first; where
-    the store fails, go on behind the last row that was yielded.
-    unless: which of them to leave out, as a store's scan takes it. cells: read these alone, and not
-    what tells of the span's keys."""
+    """Yield the rows as they are stored, in reverse order with reverse=True. If the store fails,
+    continue after the last row that was yielded.
+
+    exclude: the rows to leave out, as in a store's scan. cells: read these columns only, instead of
+    all cells that concern the span's keys.
+    """
     rows: Iterator[Row] = iter(())
     last: bytes | None = None
     columns = wanted.cells if cells is None else cells
 
     def begin() -> Row | None:
-        """Return the first row, or the first one behind the last."""
         nonlocal rows
         start, stop = wanted.start, wanted.stop
         if last is not None:
@@ -64,13 +65,13 @@ def stored_rows(
                 row = next(rows, None)
         except (StoreClosedError, TableUnavailable):
             raise
-        except StoreError:  # the next one begins it anew, or raises in the end
+        except StoreError:  # the next scan continues, or raises in the end
             continue
         return
 
 
 def key_of_cell(cell: Key) -> Key:
-    """Return the key that a cell of a row tells of: its value, its lock or its tag."""
+    """Return the key to which a cell belongs as value, lock or tag."""
     for suffix in RESERVED:
         if cell.column.endswith(suffix):
             return cell._replace(column=cell.column.removesuffix(suffix))
@@ -78,26 +79,25 @@ def key_of_cell(cell: Key) -> Key:
 
 
 def keys_of_cells(cells: Iterable[Key]) -> list[Key]:
-    """Return the keys that these cells tell of, in order."""
     return [key for key in list_lockable(cells) if key.column]
 
 
 def list_lockable(cells: Iterable[Key]) -> list[Key]:
-    """Return the keys, and one without a column for each lock of a row and family, in order."""
+    """Return the cells' keys in order, and a key without a column for each row-family lock."""
     return sorted({key_of_cell(cell) for cell in cells})
 
 
 def is_telling(cell: Key, found: Cell) -> bool:
-    """Whether a cell says anything by itself: a value, or a lock that is held. All others, free
-    locks and tags, say only whether a key has changed between two looks."""
+    """Whether a cell has meaning by itself: a value or a held lock. Free locks and tags only show
+    whether a key has changed between two reads."""
     if cell.column.endswith(LOCK_SUFFIX):
         return holder_of(cell, found) != FREE
     return not cell.column.endswith(TAG_SUFFIX)
 
 
 class Digest:
-    """Whether two looks have found the same cells, in the memory of one: what is left of deleted
-    keys may be more than fits, and is only ever compared."""
+    """A digest that shows whether two reads found the same cells. The remains of deleted keys may
+    not fit into memory, and are only compared."""
 
     __slots__ = ("_hash", "_is_empty")
 
@@ -106,7 +106,7 @@ class Digest:
         self._is_empty = True
 
     def add(self, cells: Mapping[Key, Cell]) -> None:
-        """Take cells of a row into account, with values and timestamps, in the order of keys."""
+        """Add the cells of a row, with values and timestamps, in key order."""
         for (row, family, column, table), (value, timestamp) in sorted(cells.items()):
             parts = (table or b"", row, family, column, value)
             numbers = (*map(len, parts), timestamp)
@@ -115,18 +115,18 @@ class Digest:
 
     @property
     def value(self) -> bytes:
-        """Equal for equal cells added in the same order; empty where there were none."""
+        """Equal for equal cells added in the same order; empty if there were none."""
         return b"" if self._is_empty else self._hash.digest()
 
 
 def find_phantom(
     context: Context, t: PendingCommit, batch: Sequence[PendingCommit], resolve: Resolve
 ) -> AbortedError | None:
-    """Return why the transaction, which holds its locks, must not go on: something in its ranges
-    that it does not name. None: at some instant since this was called there was nothing.
+    """Return why the transaction, which holds its locks, must fail: its ranges have a key that it
+    does not name. None: at some instant since the call they had none.
 
-    What is left of deleted keys may have been there when this look began, and have gone before it
-    came by. So then a second look must find the same.
+    A deleted key's remains may have been there when a read began, and gone before the read reached
+    them. So if any remains are found, a second read must find the same.
     """
     before, before_ms = Digest().value, context.clock.monotonic_ms()
     for _ in range(context.policy.read_tries):
@@ -145,7 +145,6 @@ def find_phantom(
 
 
 def _read_strangers(context: Context, t: PendingCommit) -> Iterator[dict[Key, Cell]]:
-    """Yield, for each row of the ranges, its cells of keys that are not the transaction's own."""
     mine = {cell for key in t.keys for cell in (key, *context.rules.guards_of(key))}
     for wanted in t.spans:
         for row in stored_rows(context, wanted):

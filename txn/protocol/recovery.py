@@ -1,13 +1,13 @@
-"""How any client ends what was begun: what was decided is rolled forward, the rest back.
+"""Recovery by any client: decided transactions are rolled forward, all others back.
 
-The owner itself, the next client that meets its locks, a thread behind it and fsck all run this
-code, any number of times. The argument for each rule is in docs/protocol.md.
+The owner, its finisher thread, the next client that meets its locks, and fsck all run this code,
+any number of times. docs/protocol.md gives the argument for each rule.
 
-A client that meets a lock asks `Resolver` what its holder is. A holder that is finished, or whose
-row is absent, can never decide again: its lock is a late request, and is released. One that was
-decided is finished for it, one that is aborting is released. One that is undecided is left alone
-until its row has been seen unchanged for its whole lock TTL, on this client's own monotonic clock.
-Aborting a living transaction costs it a retry, nothing more.
+A client that meets a lock asks `Resolver` about the holder. A holder that is finished, or has no
+row, can never decide again: its lock comes from a late request and is released. A decided holder is
+rolled forward; an aborting one is rolled back. An undecided holder is left alone until its row was
+seen unchanged for its whole lock TTL, by this client's own monotonic clock. Aborting a living
+transaction costs it only a retry.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ NOT_COUNTED = "it is not among the parts that were decided"
 def roll_forward(
     context: Context, transactions: Sequence[Transaction], tell: Tell = advance
 ) -> None:
-    """Finish decided transactions, each from the status that its row has reached. Anybody may, any
-    number of times: every later writer of a cell has a greater commit timestamp. One whose status
-    could not be seen meanwhile is left where that was, and `unread` says why. Parts come first: a
-    transaction goes on from its decision when all of its own are complete.
+    """Finish decided transactions, each from the status of its row. Any client may do so, any
+    number of times: every later writer of a cell has a greater commit timestamp. A transaction
+    whose status could not be read stays where it was, with the reason in `unread`. Parts come
+    first: a parent continues from its decision when all its parts are complete.
 
-    tell: steps rows to a status that is put, not compared, once all of its work is done.
+    tell: the function that puts an unconditional status once all work is done.
     """
     protocol = fenced if context.rules.locks_rows else six_phase
     finish_children(context, transactions)
@@ -87,7 +87,7 @@ def roll_forward(
         for status, work, reached in protocol.FORWARD:
             due += [t for t, at in found if at is status]
             if due:
-                # One that is overtaken does its later steps all the same: what it put, it cleans.
+                # An overtaken transaction still does its later steps: it cleans up what it put.
                 work(context, due)
             behind = [t for t in due if t.status and reached in context.rules.steps[t.status]]
             step = tell if reached in context.rules.unconditional else advance
@@ -97,13 +97,13 @@ def roll_forward(
     try:
         context.store.atomically(forward)
     except Exception:
-        for t, status in begun:  # what was done together may have been undone together
+        for t, status in begun:  # an atomic call may have undone all of it
             t.status = status
         raise
 
 
 def follow_decision(context: Context, parts: Sequence[Transaction]) -> None:
-    """Let parts of decided transactions say so themselves, with the plan that this gives them."""
+    """Record the decision in the rows of its parts, each with the plan that results."""
 
     def plan(t: Transaction) -> list[tuple[Key, bytes]]:
         return [(column(context.table, t.row_key, b"plan"), encode_plan(t.decided))]
@@ -113,9 +113,9 @@ def follow_decision(context: Context, parts: Sequence[Transaction]) -> None:
 
 
 def finish_children(context: Context, transactions: Sequence[Transaction]) -> None:
-    """Finish all parts of decided transactions, and release those that these do not count: when
-    this returns none of the parts has anything left to do. Raises CorruptRowError for a part of
-    which nobody knows what it would write, or whether it was decided."""
+    """Finish all parts of decided transactions, and roll back parts that the decision does not
+    count. No part has work left afterwards. Raises CorruptRowError for a part whose content, or
+    decision, cannot be known."""
     for t in transactions:
         if t.status is Status.ASSERTED and t.parts is not None:
             _finish_children_of(context, t)
@@ -124,8 +124,8 @@ def finish_children(context: Context, transactions: Sequence[Transaction]) -> No
 
 
 def require_no_children(context: Context, row_key: bytes, keys: Iterable[Key]) -> None:
-    """Raise CorruptRowError for a transaction that has parts, and has lost how many. Such a one has
-    no key of its own but a marker's."""
+    """Raise CorruptRowError if a transaction without counts has parts. Only a transaction without
+    keys, except a marker's, can have parts."""
     is_bare = all(key.table == context.table for key in keys)
     if is_bare and next(_list_children(context, row_key), None):
         raise CorruptRowError("the counts of its parts are missing", row=row_key)
@@ -150,14 +150,13 @@ def _finish_children_of(context: Context, t: Transaction) -> None:
 
 
 def _list_children(context: Context, whole: bytes) -> Iterator[list[TransactionRow]]:
-    """Yield the rows of a transaction's parts, some at a time, as they are stored."""
     rows = stored_rows(context, Span(context.table, *child_range(whole)))
     while some := [decode_row(row) for row in islice(rows, CHILDREN_AT_ONCE)]:
         yield some
 
 
 def mark_complete(context: Context, transactions: Sequence[Transaction]) -> None:
-    """Put the last status into the rows of transactions of which nothing is left to do."""
+    """Put the final status into the rows of transactions that have no work left."""
     steps = [make_step(context, t, Status.COMPLETE, []) for t in transactions]
     put_statuses(context, steps, durable=False)
 
@@ -167,9 +166,9 @@ def roll_back(
     transactions: Sequence[AnyTransaction],
     reason: Callable[[AnyTransaction], str],
 ) -> None:
-    """Abort what is undecided and release what is aborting. What its owner decided meanwhile stays
-    as it is, with its new status. With a part its transaction aborts, first, since only that one
-    decides; with a transaction its parts do, afterwards."""
+    """Abort undecided transactions and release the locks of aborting ones. A transaction that its
+    owner decided meanwhile keeps its new status. The parent of a part aborts before the part,
+    because only the parent decides; the parts of a parent abort after it."""
 
     def because(t: AnyTransaction) -> list[tuple[Key, bytes]]:
         return [(column(context.table, t.row_key, b"reason"), reason(t).encode())]
@@ -178,7 +177,7 @@ def roll_back(
     if parts:
         lost = _abort_parents(context, parts, reason(parts[0]))
         advance(context, [t for t in parts if t.row_key in lost], Status.ABORTING, because)
-    for undecided in (Status.WRITTEN, Status.LOCKED):  # its owner may step between the two
+    for undecided in (Status.WRITTEN, Status.LOCKED):  # its owner may step from one to the other
         due = [t for t in transactions if t.status is undecided]
         if due:
             advance(context, due, Status.ABORTING, because)
@@ -192,7 +191,6 @@ def roll_back(
 
 
 def release_own_locks(context: Context, transactions: Sequence[Transaction]) -> None:
-    """Release each lock that is still one of these transactions' own."""
     if context.rules.locks_rows:
         fenced.release_row_locks(context, transactions)
     else:
@@ -202,27 +200,26 @@ def release_own_locks(context: Context, transactions: Sequence[Transaction]) -> 
 def _abort_parents(
     context: Context, parts: Sequence[Transaction], reason: str
 ) -> Collection[bytes]:
-    """Abort the transactions of parts, where they are undecided; return those of the parts that
-    will never be committed."""
+    """Abort the undecided parents of parts; return the parts that can never be committed."""
     wholes = read_rows(context, {parent_of(t.row_key) or t.row_key for t in parts}).values()
     undecided = [load_transaction(context, row) for row in wholes if not row.is_over]
     for whole in undecided:
-        whole.parts = None  # the other parts are left to whoever comes to them
+        whole.parts = None  # leaves the other parts to the clients that meet them
     roll_back(context, undecided, lambda _: reason)
     rows = read_rows(context, [t.row_key for t in parts])
     return {row.row_key for row in rows.values() if row.state is RowState.ABORTING}
 
 
 def release_children(context: Context, whole: bytes, reason: str) -> None:
-    """Release all parts of a transaction that was aborted, by whomever."""
+    """Roll back all parts of an aborted transaction."""
     for some in _list_children(context, whole):
         parts = [load_transaction(context, row) for row in some if not row.is_over]
         roll_back(context, parts, lambda _: reason)
 
 
 def release_aborted(context: Context, attempts: Sequence[PendingCommit]) -> None:
-    """Undo what certainly aborted. Where somebody else had aborted it, we may have taken locks
-    afterwards: these are freed too."""
+    """Undo definite aborts. If another client aborted a transaction, this client may have taken
+    locks afterwards; these are released too."""
     reasons = {t: reason_text(t.failure) for t in attempts if isinstance(t.failure, AbortedError)}
     late = [t for t in reasons if t.status is None or t.status is Status.ABORTED]
     if late:
@@ -236,15 +233,15 @@ def finish_or_leave(
     work: Callable[[Context, Sequence[AnyTransaction]], None],
     transactions: Sequence[AnyTransaction],
 ) -> None:
-    """Do work whose outcome is already decided, so that nothing may be raised any more. What fails
-    leaves it to the next client, as if this client had died; the watch and the log are told.
-    Where a table is gone, that is the work on the transactions that need it, and no others."""
+    """Do work after the outcome is decided, without raising. A failure leaves the work to the next
+    client, as if this client had died; the listener and the log get a report. A missing table
+    affects only the transactions that need it."""
     due = list(transactions)
     while due:
         try:
             work(context, due)
             return
-        except Exception as error:  # noqa: BLE001  (the transactions are what they are)
+        except Exception as error:  # noqa: BLE001  (the outcome is already decided)
             gone = error.table if isinstance(error, TableUnavailable) else None
             left = {t for t in due if gone and t.needs(gone)} or set(due)
             _leave(context, name, left, error)
@@ -268,12 +265,12 @@ def _leave(
 
 
 REMEMBERED = 10_000
-STUCK_MS = 1_000  # between two tries at a holder that cannot be ended
+STUCK_MS = 1_000  # between two tries at a holder that cannot be resolved
 
 
 @dataclass(slots=True)
 class _Sighting:
-    """A row as it was found, unchanged since then, and when it was looked at last."""
+    """A row that was found unchanged since `since_ms`, and was last read at `looked_ms`."""
 
     found: tuple[Status, int, int]
     since_ms: int
@@ -281,8 +278,8 @@ class _Sighting:
 
 
 class Resolver:
-    """Settles holders, and remembers since when each has been seen as it is. Many threads share it:
-    what is remembered may be forgotten between any two looks at it."""
+    """Resolves holders, and remembers how long each has been unchanged. Threads share it, so an
+    entry may be dropped between any two reads of it."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -290,17 +287,17 @@ class Resolver:
         self._stuck: dict[bytes, TxnError] = {}
 
     def resolve(self, holders: Mapping[bytes, Mapping[Key, Cell]]) -> set[bytes]:
-        """Resolve holders, each with the lock cells it was met in; return those that let go. One
-        that cannot be ended is in the way like one that lives: see `blame`."""
+        """Resolve holders, each with the lock cells it was found in; return those whose locks are
+        released. A holder that cannot be resolved blocks like a living one: see `add_cause`."""
         now_ms = self._context.clock.monotonic_ms()
         due = [holder for holder in holders if self._is_due(holder, now_ms)]
         rows = read_rows(self._context, due) if due else {}
         return {holder for holder, row in rows.items() if self._end_holder(row, holders[holder])}
 
     def add_cause(self, failure: TxnError | None) -> TxnError | None:
-        """Return an error that names a holder with why this one could not be ended, if so it was.
-        A lock of another database, or what is no lock, is waited for in vain: that is no conflict.
-        """
+        """Return the error with the reason why its holder could not be resolved, if there is one. A
+        lock of another database, or a cell that holds no lock, becomes an AbortedError that is no
+        conflict, since waiting for it is useless."""
         holder = failure.facts.get("holder") if isinstance(failure, AbortedError) else None
         cause = self._stuck.get(holder) if isinstance(holder, bytes) else None
         if isinstance(failure, AbortedError) and isinstance(holder, bytes) and cause is not None:
@@ -312,8 +309,7 @@ class Resolver:
         return failure
 
     def _is_due(self, holder: bytes, now_ms: int) -> bool:
-        """Whether to look at the row again: one that lives needs no more than a look now and then,
-        and those that wait for it see its lock go."""
+        """Whether to read the holder's row again. Waiters see its lock go, so rarely."""
         seen = self._sightings.get(holder)
         return seen is None or now_ms - seen.looked_ms >= self._context.policy.courtesy_ms
 
@@ -357,7 +353,7 @@ class Resolver:
         self._sightings.pop(row.row_key, None)
         free_for_holder(
             context, row.row_key, locks
-        )  # a late lock request may have landed meanwhile
+        )  # a late lock request may have arrived meanwhile
         return True
 
     def _is_abandoned(self, row: TransactionRow, status: Status, lock_ttl_ms: int) -> bool:
@@ -366,7 +362,7 @@ class Resolver:
         seen = self._sightings.get(row.row_key)
         if seen is None or seen.found != found:
             if len(self._sightings) >= REMEMBERED:
-                self._sightings = {}  # costs a lease of waiting at worst
+                self._sightings = {}  # costs at most another lock TTL of waiting
             seen = self._sightings[row.row_key] = _Sighting(found, now_ms, now_ms)
         seen.looked_ms = now_ms
         patience_ms = lock_ttl_ms if status.is_undecided else self._context.policy.courtesy_ms
@@ -374,7 +370,7 @@ class Resolver:
 
 
 def make_corrupt_error(row: TransactionRow) -> TxnError:
-    """Return the error of a row of which nobody can know what it decided: fsck reports it."""
+    """Return the error for a row whose decision cannot be known; fsck reports such rows."""
     if row.elsewhere is not None:
         theirs, ours = row.elsewhere
         return InvalidRequestError(
@@ -388,12 +384,11 @@ def make_corrupt_error(row: TransactionRow) -> TxnError:
 
 
 def free_for_holder(context: Context, holder: bytes, locks: Mapping[Key, Cell]) -> None:
-    """Free lock cells of a finished or absent transaction."""
+    """Release lock cells of a finished or absent transaction."""
     if release_locks(context, locks):
         report_help(context, holder, "freed")
 
 
 def report_help(context: Context, holder: bytes, done: Action) -> None:
-    """Tell the watch and the log what was done for somebody else."""
     LOG.info("helped another client: %s transaction=%s", done, holder_text(holder))
     context.on_event(Helped(holder, done))

@@ -1,9 +1,9 @@
-"""Keys without a value, retired: their lock, tag and delete markers go, which else stay for ever.
+"""Retires keys without a value: deletes their lock, tag and delete markers, which otherwise stay.
 
-It is done under the key's lock, taken in the name of a transaction that has no row, so that nobody
-ever waits for a retirer: any client that meets its lock frees it. What is deleted is deleted in one
-step, on the condition that the lock is still ours, and the marker that hides the lock lies at or
-above every timestamp that goes. The argument is in docs/protocol.md, under "Retiring a key".
+The key's lock is taken in the name of a transaction without a row, so any client that meets the
+lock releases it, and none waits. One step deletes everything, on the condition that the lock is
+still held. The marker that hides the lock is at or above every deleted timestamp. The argument is
+in docs/protocol.md, under "Retiring a key".
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ class Guarded(NamedTuple):
 
     @property
     def holder(self) -> bytes:
-        """Who has the key's lock, or what else its cell says; empty where the key is free."""
+        """The holder of the key's lock, or other content of its cell; empty if the key is free."""
         return holder_of(self.key.lock, self.lock)
 
     @property
     def tagged(self) -> bytes:
-        """What the tag cell says; empty where no transaction is writing the key."""
+        """The content of the tag; empty if no transaction is writing the key."""
         return self.tag.value if self.tag else b""
 
     @property
     def newest(self) -> int:
-        """The newest timestamp of the three cells; 0: there is none of them."""
+        """The newest timestamp of the three cells; 0 if there are none."""
         return max((cell.timestamp for cell in self[1:] if cell), default=0)
 
 
 def can_retire(context: Context) -> bool:
-    """Whether it can be done: the store takes a delete on a condition, and its locks may go."""
+    """Whether the store can delete on a condition and the protocol allows it to delete locks."""
     return "row_mutations" in context.store.features and context.rules.name == "six-phase"
 
 
 def retire(context: Context, wanted: Mapping[Key, Cell | None], old_ms: int) -> set[Key]:
-    """Retire keys of which nothing is newer than `old_ms`; return those of which nothing is left.
+    """Retire keys that have no cell newer than `old_ms`; return the keys that have no cells left.
 
-    wanted: what each key's value must be: None, it has none; a cell, it is deleted too. A key that
-    is locked, or is being written, or has changed since, stays as it is, and so does one that
-    somebody else locks meanwhile. Raises StoreError where the store does not answer: then locks of
-    ours may stay, which anybody frees. InvalidRequestError where the store cannot; AbortedError
-    where this machine's clock is wrong, which might stamp the markers.
+    wanted: the expected value of each key: None, it has none; a cell, it is deleted too. A key that
+    is locked, being written, or changed, before or meanwhile, stays as it is. Raises StoreError if
+    the store does not answer: locks may stay then, which any client releases. Raises
+    InvalidRequestError if the store cannot retire keys, and AbortedError if this machine's clock is
+    wrong, because it might give the markers their timestamps.
     """
     found = read_guarded(context, wanted)
     due = [item for item in found.values() if _is_due(item, wanted[item.key], old_ms)]
@@ -72,7 +72,6 @@ def retire(context: Context, wanted: Mapping[Key, Cell | None], old_ms: int) -> 
 
 
 def read_guarded(context: Context, keys: Iterable[Key]) -> dict[Key, Guarded]:
-    """Return the keys as they are now."""
     wanted = list(keys)
     cells_of = {key: (key, key.lock, key.tag) for key in wanted}
     asked = [cell for cells in cells_of.values() for cell in cells]
@@ -86,13 +85,11 @@ def _is_due(item: Guarded, value: Cell | None, old_ms: int) -> bool:
 
 
 def _is_same(now: Guarded, before: Guarded) -> bool:
-    """Whether nothing but the lock has changed."""
     return (now.value, now.tag) == (before.value, before.tag)
 
 
 def _exchange(context: Context, items: Collection[Guarded], old: bytes, new: bytes) -> None:
-    """Take, or give back, the locks of keys, each by compare-and-set; whether it was done shows in
-    the next look."""
+    """Take or release the locks of keys by compare-and-set; the next read shows the result."""
     locks = [item.key.lock for item in items]
     checks = [Check(lock, old, ((lock, new),)) for lock in locks]
     if checks:
@@ -100,8 +97,8 @@ def _exchange(context: Context, items: Collection[Guarded], old: bytes, new: byt
 
 
 def _delete(context: Context, held: Collection[Guarded], ours: bytes) -> None:
-    """Delete what there is of keys whose locks are ours. A "no" is somebody who has freed the
-    lock, or the answer to a request that was sent twice."""
+    """Delete the cells of keys whose locks are held. A refusal means that another client released
+    the lock, or that the request was repeated."""
     checks = []
     for item in held:
         cells, lock = {item.key: item.value, item.key.tag: item.tag}, item.key.lock

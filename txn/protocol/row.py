@@ -30,23 +30,21 @@ from txn.protocol.statuses import DONE, FIRST, Rules, Status
 
 FAMILY = b"t"
 FREE = b""
-"""What a cell says that is absent, or that nobody has: a lock, a tag, a sign of time."""
+"""The value of a free lock, an empty tag and a cell that is only a timestamp; absent is equal."""
 MARKER = b"once."
 PROTOCOL_ROW, DOCTOR_ROW = b"protocol", b"doctor"
 MAX_CHILDREN = 100_000
 OWN_TIMES = (b"status", b"buffer", b"plan", b"ranges", b"reason", b"parts")
-"""The columns of a fenced transaction row whose timestamps are the client's."""
+"""The columns of a fenced transaction row whose timestamps the client chooses."""
 _DATABASE = re.compile(rb"@[^@ ]*?(?=\.part-|$)")
 _DECIDED = (Status.ASSERTED, Status.PUT, Status.CLEANING)
 
 
 class RowState(Enum):
-    """What a transaction row calls for, by anybody who looks at it.
-
-    DEBRIS: of a row that was deleted; an absent one, too, can never decide. UNREADABLE: nobody can
-    know what it decided, or what it would write. A row with any evidence of a decision is neither
-    undecided nor debris.
-    """
+    """The action that a transaction row calls for, from any client that reads it. DEBRIS: remains
+    of a deleted row; like an absent row, it can never decide. UNREADABLE: the decision, or what it
+    would write, cannot be known. A row with any evidence of a decision is neither UNDECIDED nor
+    DEBRIS."""
 
     UNDECIDED = "undecided"
     DECIDED = "decided"
@@ -60,17 +58,14 @@ class RowState(Enum):
 class TransactionRow:
     """A transaction row as it was read at one instant.
 
-    status: None where the row has none, or where `corrupt` says why nobody can know it; said: what
-    the cell says all the same.
-    status_at, newest: the timestamp (ms) of the status, and the newest one in the row.
-    began: when each phase began, by the server's time. corrupt: what did not decode, or what
-    contradicts what, and why.
-    has_ranges: whether it looks at ranges that it has scanned, between 1-LOCKED and its decision.
-    parts: how many parts each task has written of a transaction in parts, none before the decision;
-    None: it has no parts. follows: whether it is a part that has not followed its transaction yet,
-    from which it then has what it is told to be: see `follow`.
-    elsewhere: of an absent row whose key names another database: the transaction table of that one,
-    where its decision is written, and of this one.
+    status: None if the row has none, or if `corrupt` says why it cannot be known. said: the value
+    of the status cell in either case. status_at, newest: the timestamp (ms) of the status, and the
+    newest in the row. began: when each phase began, by the server's time. corrupt: what did not
+    decode or is contradictory. has_ranges: whether the transaction validates scanned ranges between
+    1-LOCKED and its decision. parts: how many parts each task wrote, empty before the decision;
+    None: the transaction is not in parts. follows: whether this is a part that has not followed its
+    parent yet; `follow` then sets its state. elsewhere: for an absent row of another database, the
+    transaction tables of that database and of this one.
     """
 
     row_key: bytes
@@ -91,7 +86,7 @@ class TransactionRow:
 
     @property
     def state(self) -> RowState:
-        """What the row calls for: every other place matches on this."""
+        """The action that the row calls for."""
         if self.status is None:
             is_unknown = self.corrupt or self.elsewhere
             return RowState.UNREADABLE if is_unknown else RowState.DEBRIS
@@ -105,8 +100,9 @@ class TransactionRow:
 
     @property
     def cause(self) -> str | None:
-        """Why nobody can know what was decided, of a row that may be; None: it can be read."""
-        if self.corrupt is not None:  # of one in parts nobody knows which were decided
+        """Why the decision cannot be known; None: the row can be read."""
+        # of a transaction in parts it is then unknown which parts were decided
+        if self.corrupt is not None:
             return self.corrupt
         if self.status is None or self.status.is_finished or not self.status.is_decided:
             return None
@@ -118,30 +114,30 @@ class TransactionRow:
 
     @property
     def tells_decision(self) -> bool:
-        """Whether more than its status tells that it was decided, even if not what."""
+        """Whether a cell besides the status shows a decision, even if not its content."""
         return self.plan is not None or Status.ASSERTED in self.began
 
     @property
     def is_dated(self) -> bool:
-        """Whether the time of each of its statuses is written together with the status."""
+        """Whether each status is written together with its time."""
         return not FIRST.isdisjoint(self.began)
 
     @property
     def since(self) -> int:
-        """When it came to its status, by the server's time: what retention and grace count from.
-        The status of a fenced transaction has a timestamp of its owner's."""
+        """When the row reached its status, by the server's time; retention and grace count from
+        here. The status cell of a fenced transaction has a timestamp that its owner chose."""
         at = self.status_at
         return at if self.status is None else self.began.get(self.status, at)
 
     @property
     def is_over(self) -> bool:
-        """Whether it can do nothing any more: finished, absent, or debris of what is finished."""
+        """Whether the row can have no further effect: finished, absent or debris."""
         return self.state in (RowState.FINISHED, RowState.DEBRIS)
 
 
 def new_row_key(wall_ms: int, uid: int, salt_buckets: int = 1, database: bytes = b"") -> bytes:
-    """Return a row key for a new transaction; uid has 128 random bits. It names its database by
-    the transaction table, so that its locks do too."""
+    """Return a row key for a new transaction; `uid` has 128 random bits. The key names its database
+    by the transaction table, so that its locks do too."""
     name = b"transaction.%013d.%032x" % (wall_ms, uid)
     if database:
         name += b"@" + plain_table(database)
@@ -149,24 +145,21 @@ def new_row_key(wall_ms: int, uid: int, salt_buckets: int = 1, database: bytes =
 
 
 def is_row_key(row: bytes) -> bool:
-    """Return whether this is the row key of a transaction."""
     return ROW_KEY.fullmatch(row) is not None
 
 
 def is_evidence(row: bytes) -> bool:
-    """Return whether a row of the transaction table tells of a transaction: its own row, or the
-    marker of its `once` token."""
+    """Return whether this is a transaction row or the marker of a `once` token."""
     return is_row_key(row) or row.startswith(MARKER)
 
 
 def is_own(row: bytes) -> bool:
-    """Return whether a row of the transaction table is one that this library keeps there: any
-    other is foreign."""
+    """Return whether this library wrote the row; any other row is foreign."""
     return is_evidence(row) or row in (PROTOCOL_ROW, DOCTOR_ROW)
 
 
 def created_ms(row_key: bytes) -> int:
-    """Return when the owner's clock says that it began the transaction (ms since the epoch)."""
+    """Return when the transaction began by its owner's clock (ms since the epoch)."""
     match = ROW_KEY.fullmatch(row_key)
     if match is None:
         raise InvalidRequestError("not a transaction row key", row=row_key)
@@ -174,31 +167,31 @@ def created_ms(row_key: bytes) -> int:
 
 
 def last_timestamp(rules: Rules, key: Key, cell: Cell) -> int:
-    """Return the timestamp up to which a cell of a finished transaction is deleted: what is above
-    all that any client writes there, early or late."""
+    """Return the timestamp up to which a cell of a finished transaction is deleted. No client
+    writes the cell above it, early or late."""
     if rules.offsets_ms and key.column in OWN_TIMES and is_row_key(key.row):
         return max(cell.timestamp, created_ms(key.row) + rules.offsets_ms[Status.ABORTED])
     return cell.timestamp
 
 
 def name_database(row_key: bytes) -> bytes | None:
-    """Return the transaction table that a row key names; None: it names none."""
+    """Return the transaction table that a row key names; None if it names none."""
     match = ROW_KEY.fullmatch(row_key)
     return None if match is None else match[3]
 
 
 def strip_database(row_key: bytes) -> bytes:
-    """Return a row key, or a piece of one, without the name of its database."""
+    """Return a row key, or a fragment of one, without the name of its database."""
     return _DATABASE.sub(b"", row_key)
 
 
 def child_key(whole: bytes, task: int, number: int) -> bytes:
-    """Return the row key of a part: the how-manyth, from 0, that a task has written."""
+    """Return the row key of part `number` (0-based) of a task."""
     return b"%b.part-%05d-%05d" % (whole, task, number)
 
 
 def parent_of(row_key: bytes) -> bytes | None:
-    """Return the row key of the transaction that a part is of; None for any other row key."""
+    """Return the row key of a part's parent; None for any other row key."""
     if b".part-" not in row_key:
         return None
     match = ROW_KEY.fullmatch(row_key)
@@ -206,27 +199,23 @@ def parent_of(row_key: bytes) -> bytes | None:
 
 
 def child_range(whole: bytes) -> tuple[bytes, bytes]:
-    """Return where the rows of a transaction's parts begin and end."""
     return whole + b".part-", whole + b".part."
 
 
 def column(table: bytes, row_key: bytes, name: bytes) -> Key:
-    """Return the key of one column of a transaction row."""
     return new_tuple(Key, (row_key, FAMILY, name, table))
 
 
 def status_key(table: bytes, row_key: bytes) -> Key:
-    """Return the key of the status, the cell that every decision is taken on."""
     return column(table, row_key, b"status")
 
 
 def marker_key(table: bytes, token: bytes) -> Key:
-    """Return the key that holds, once committed, the marker of a `once` token."""
     return Key(MARKER + token, FAMILY, b"done", table)
 
 
 def decode_row(row: Row) -> TransactionRow:
-    """Return a transaction row from its cells. It never raises: see `corrupt`."""
+    """Return the transaction row that the cells make. Never raises: see `corrupt`."""
     cells = {key.column: cell for key, cell in row.cells.items()}
     newest = max((cell.timestamp for cell in cells.values()), default=0)
     cell = cells.get(b"status")
@@ -236,7 +225,7 @@ def decode_row(row: Row) -> TransactionRow:
     status = (
         said if corrupt else _judge_status(said, cells, parent_of(row.row) is not None, corrupt)
     )
-    if status is None and not corrupt:  # whatever else is there can never be decided
+    if status is None and not corrupt:  # the remaining cells can never be decided
         return TransactionRow(row.row, newest=newest)
     return TransactionRow(
         row.row,
@@ -252,16 +241,16 @@ def decode_row(row: Row) -> TransactionRow:
         has_ranges=b"ranges" in cells,
         parts=_decode_cell(decode_child_counts, cells.get(b"parts"), corrupt),
         follows=status is Status.PART,
-        corrupt="; ".join(corrupt) or None,  # the last: of all that was decoded
+        corrupt="; ".join(corrupt) or None,  # must come last, after all cells were decoded
     )
 
 
 def _judge_status(
     said: Status | None, cells: Mapping[bytes, Cell], is_part: bool, corrupt: list[str]
 ) -> Status | None:
-    """Return the status that the row has reached, which its other cells tell too. A decision leaves
-    a plan, and each status the time of its own; the last one of these is put when nothing is left
-    to do. Where they contradict the status cell nobody knows: `corrupt` says so."""
+    """Return the status that all cells of the row prove. A decision leaves a plan, and each status
+    leaves its time; the final status is put when no work is left. If other cells contradict the
+    status cell, `corrupt` says so."""
     if Status.COMPLETE.at in cells:
         return said and Status.COMPLETE
     if _was_decided(said, cells, is_part):
@@ -277,9 +266,8 @@ def _judge_status(
 
 
 def _was_decided(said: Status | None, cells: Mapping[bytes, Cell], is_part: bool) -> bool:
-    """Whether a cell besides the status tells of a decision. A plan does so if it came in the same
-    step: not that of a part, which is there before, nor one from a store that writes cell by cell.
-    """
+    """Whether a cell besides the status shows a decision. A plan does if it came in the same step,
+    which is not so for a part, nor for a store that writes cell by cell."""
     if any(status.at in cells for status in _DECIDED):
         return True
     if b"plan" not in cells:
@@ -295,9 +283,9 @@ def _is_dated(cells: Mapping[bytes, Cell]) -> bool:
 
 
 def follow(part: TransactionRow, whole: TransactionRow) -> TransactionRow:
-    """Return a part's row as that of its transaction has it. One that has followed already stands
-    for itself. Once its transaction is past 2-ASSERTED all its parts are complete; what is then
-    found as a part came late, as one that was not counted, or whose transaction is absent."""
+    """Return a part's row in the state that its parent gives it. A part that has followed already
+    is unchanged. After 2-ASSERTED all parts of the parent are complete, so a part that has not
+    followed came late, was not counted, or has lost its parent."""
     if not part.follows:
         return part
     match whole.state:
@@ -323,7 +311,6 @@ def follow(part: TransactionRow, whole: TransactionRow) -> TransactionRow:
 
 
 def _is_counted(part: TransactionRow, whole: TransactionRow) -> bool:
-    """Whether a part is one of those that were decided."""
     match = ROW_KEY.fullmatch(part.row_key)
     assert match is not None
     task, number = int(match[4]), int(match[5])
@@ -354,20 +341,17 @@ OPEN_TO_BOTH = (Status.WRITTEN.encoded, Status.LOCKED.encoded)
 
 
 def read_rows(context: Context, row_keys: Collection[bytes]) -> dict[bytes, TransactionRow]:
-    """Return the transaction rows, each from one instant; an absent one has no status. A part that
-    has not followed its transaction is as that one has it."""
+    """Return the transaction rows, each from one instant; an absent row has no status. A part that
+    has not followed its parent has the state of its parent."""
     return decode_rows(context, row_keys, read_row_cells(context, row_keys))
 
 
 def read_row_cells(
     context: Context, row_keys: Collection[bytes], others: Collection[Key] = ()
 ) -> dict[Key, Cell | None]:
-    """Return the cells that make these transaction rows, and others.
-
-    Each row is of an instant of its own. A part that was read while its transaction could go either
-    way tells nothing together with that one read later: it may have been planned since, or be
-    complete. So where the transaction has gone one way, its part is read once more.
-    """
+    """Return the cells of these transaction rows, and `others`. Each row is of an instant of its
+    own. A part that was read before its parent's decision may have been planned, or completed,
+    since. So if the parent has decided or aborted, its part is read again."""
     wanted = [*others, *list_row_cells(context, row_keys)]
     found = call_store(context, lambda: context.store.read(wanted))
     early = [row for row in row_keys if _is_early(context, row, found)]
@@ -378,8 +362,6 @@ def read_row_cells(
 
 
 def _is_early(context: Context, row_key: bytes, found: Mapping[Key, Cell | None]) -> bool:
-    """Whether a row was read as that of a part that has not followed, beside that of a transaction
-    that has gone one way."""
     whole = parent_of(row_key)
     if whole is None:
         return False
@@ -390,7 +372,7 @@ def _is_early(context: Context, row_key: bytes, found: Mapping[Key, Cell | None]
 
 
 def list_row_cells(context: Context, row_keys: Collection[bytes]) -> list[Key]:
-    """Return the cells that make these transaction rows."""
+    """Return the keys of the cells of these transaction rows and of their parents."""
     rows = dict.fromkeys(row_keys)
     rows.update(dict.fromkeys(whole for row in row_keys if (whole := parent_of(row))))
     return [column(context.table, row, name) for row in rows for name in COLUMNS]
@@ -399,7 +381,7 @@ def list_row_cells(context: Context, row_keys: Collection[bytes]) -> list[Key]:
 def decode_rows(
     context: Context, row_keys: Collection[bytes], found: Mapping[Key, Cell | None]
 ) -> dict[bytes, TransactionRow]:
-    """Return the transaction rows that were read, perhaps with other cells."""
+    """Return the transaction rows from cells that were read, perhaps among others."""
     wholes: dict[bytes, TransactionRow] = {}
     rows: dict[bytes, TransactionRow] = {}
     for row_key in row_keys:

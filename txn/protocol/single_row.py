@@ -1,8 +1,8 @@
 """Fenced transactions of one row and family, which need no transaction row.
 
-The values, and the lock with its next count, are written in one step on the condition that the lock
-still says what was read. So no transaction ever holds it. The lock names the transaction, and by
-that a lost answer, or a "no" to a request that was sent twice, is settled.
+One step writes the values, and the lock with its next count, if the lock still has the value that
+was read. So such a transaction never holds the lock. The lock names the transaction, which resolves
+a lost answer, or a refusal of a repeated request.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from txn.protocol.transaction import TOO_LATE, PendingCommit, is_late, report_ph
 def commit_single_rows(
     context: Context, transactions: Sequence[PendingCommit], contention: Contention, patient: bool
 ) -> list[PendingCommit]:
-    """Commit transactions that were read and judged. It raises nothing: each has committed, has
-    failed, or its outcome is unknown."""
+    """Commit transactions whose keys were read and evaluated. Raises nothing: each is committed,
+    has failed, or its outcome is unknown."""
     due = list(transactions)
     for _ in range(ASKS):
         due = _ask(context, due)
@@ -50,7 +50,7 @@ def commit_single_rows(
                 ),
                 due,
             )
-        except TxnError as error:  # what was refused did not happen
+        except TxnError as error:  # refused requests had no effect
             for t in due:
                 t.failure = t.failure or deny(error)
             due = []
@@ -60,14 +60,14 @@ def commit_single_rows(
 
 
 def _ask(context: Context, transactions: Sequence[PendingCommit]) -> list[PendingCommit]:
-    """Ask once; return those that were refused, with what is there now."""
+    """Request each commit once; return the refused ones, with their locks and keys read again."""
     pending: dict[PendingCommit, Check] = {}
     for t in transactions:
         if is_late(context, t):
             t.failure = DeadlineError(TOO_LATE)
         elif t.request.mutations:
             pending[t] = _make_step(t)
-        else:  # all that it asserts was true at one instant
+        else:  # all assertions held at one instant
             _end(t)
     errors: list[StoreError] = []
     refused: list[PendingCommit] = []
@@ -91,9 +91,9 @@ def _settle_all(
     pending: dict[PendingCommit, Check],
     errors: Sequence[StoreError],
 ) -> None:
-    """PendingCommit it until nothing is pending. Where a table refuses its requests, those of other
-    tables may have been done, or not: that is settled with the next attempt. What may have been
-    sent is asked for after its deadline, too: what became of it is worth more time."""
+    """Repeat the attempt until nothing is pending. If one table refuses its requests, those of
+    other tables may have taken effect; the next attempt finds out. A request that may have been
+    sent is resolved even after its deadline, because its outcome is worth more time."""
     patience = limit_patience(context, pending)
     while pending:
         try:
@@ -107,7 +107,6 @@ def _settle_all(
 
 
 def _send(context: Context, pending: dict[PendingCommit, Check], errors: list[StoreError]) -> None:
-    """Send what is pending, and take out what was done."""
     try:
         answers = context.store.check_and_put(list(pending.values()))
     except StoreError as error:
@@ -117,13 +116,13 @@ def _send(context: Context, pending: dict[PendingCommit, Check], errors: list[St
         if moved:
             _end(t)
             del pending[t]
-    if pending:  # a request that was sent twice may be done, and the second answer be "no"
+    if pending:  # a repeated request may have taken effect and then been refused
         errors.append(MaybeApplied("refused, and not looked at yet"))
 
 
 def _settle(context: Context, pending: dict[PendingCommit, Check]) -> list[PendingCommit]:
-    """Read what was answered with "no", and take out all but those of which nothing can be said
-    yet: the first request may still be on its way. Return those that were refused."""
+    """Read the locks of refused requests, and remove every request whose outcome they show; another
+    may still be in flight. Return those that were refused."""
     read_lock_cells(context, [(t, check.key) for t, check in pending.items()])
     refused = []
     for t, check in list(pending.items()):
@@ -145,7 +144,7 @@ def _settle(context: Context, pending: dict[PendingCommit, Check]) -> list[Pendi
 def _leave(
     pending: dict[PendingCommit, Check], error: Exception, errors: Sequence[StoreError]
 ) -> None:
-    """Fail what is pending: it did not happen if the store says so of each try."""
+    """Fail the pending requests: as not applied if the store says so of each try, else unknown."""
     is_clear = _is_clear(errors)
     for t in pending:
         if is_clear and isinstance(error, NotApplied):
@@ -155,7 +154,6 @@ def _leave(
 
 
 def _is_clear(errors: Sequence[StoreError]) -> bool:
-    """Whether the store says of each try that it did not happen."""
     return all(isinstance(each, NotApplied) for each in errors)
 
 
@@ -165,8 +163,8 @@ def _end_refused(
     error: TableUnavailable,
     errors: Sequence[StoreError],
 ) -> None:
-    """End those that need a table which refuses them, or all. A request that was answered is on its
-    way no more, so their locks tell whether they happened, unless another one was lost before."""
+    """End the requests that need a table which refuses them, or all. An answered request is no
+    longer in flight, so the locks show whether it took effect, unless an earlier one was lost."""
     lost = {t: check for t, check in pending.items() if t.needs(error.table)} or dict(pending)
     for t in lost:
         del pending[t]

@@ -1,7 +1,7 @@
 """The six-phase protocol: a lock and a tag beside each key, and every status recorded.
 
-Each step takes the transactions that are still on the path and returns those that stay on it. The
-argument for each rule is in docs/protocol.md.
+Each step takes the transactions that can still commit and returns those that still can after it.
+docs/protocol.md gives the argument for each rule.
 """
 
 from __future__ import annotations
@@ -55,7 +55,6 @@ CELLS_AT_ONCE = 3 * PORTION
 def prepare_six_phase(
     context: Context, transactions: Sequence[PendingCommit], contention: Contention, patient: bool
 ) -> list[PendingCommit]:
-    """Take a batch through the phases of the six-phase protocol, until it can be decided."""
     lock = lock_in_order if patient else lock_at_once
     live = write_rows(context, transactions)
     live = run_for_available(lambda some: lock(context, some, contention), live)
@@ -69,9 +68,9 @@ def prepare_six_phase(
 def lock_at_once(
     context: Context, transactions: Sequence[PendingCommit], contention: Contention
 ) -> list[PendingCommit]:
-    """Ask for every lock in one batch and never wait: a conflict that settling the holder does not
-    end makes the transaction leave. Keys in demand are asked for first, one by one, so that one
-    that leaves has kept nobody from the others."""
+    """Request every lock in one batch and never wait. A transaction fails if resolving the holder
+    does not release its lock. Hot keys are requested first, one by one, so that a failing
+    transaction has blocked no other."""
     hot = {t: contention.list_hot_keys(t.keys) for t in transactions}
     for due in send_heartbeats_between(context, transactions, split_rounds(hot)):
         wanted = [(t, key) for t, key in due if t.failure is None]
@@ -91,7 +90,7 @@ def lock_at_once(
 def split_rounds(
     hot: Mapping[PendingCommit, Sequence[Key]],
 ) -> Iterator[Sequence[tuple[PendingCommit, Key]]]:
-    """Yield all keys of some transactions: those in demand one by one, then the others."""
+    """Yield all keys of the transactions: the hot keys one by one, then the others in portions."""
     for place in range(max(map(len, hot.values()), default=0)):
         yield [(t, keys[place]) for t, keys in hot.items() if place < len(keys)]
     yield from split_portions([(t, key) for t in hot for key in t.keys if key not in hot[t]])
@@ -102,7 +101,7 @@ def lock_in_order(
     context: Context, transactions: Sequence[PendingCommit], contention: Contention
 ) -> list[PendingCommit]:
     """Take the locks of the whole batch one by one in key order, waiting for each holder. All
-    wait in this order, so nobody waits in a circle."""
+    clients use this order, so there is no deadlock."""
     wanted = {key: t for t in transactions for key in t.keys}
     for key in send_heartbeats_between(context, transactions, sorted(wanted)):
         t, tries = wanted[key], 0
@@ -120,7 +119,7 @@ def lock_in_order(
 def assert_under_locks(
     context: Context, transactions: Sequence[PendingCommit]
 ) -> list[PendingCommit]:
-    """Read every cell under the locks, evaluate the assertions, and plan what replaces what. The
+    """Read every cell under the locks, evaluate the assertions, and plan the replaced versions. The
     read may overlap the step to 1-LOCKED: an abort before that step makes the step fail."""
     owners = [(t, key) for t in transactions for key in t.keys]
     tags = {key: key.tag for _, key in owners}
@@ -176,7 +175,6 @@ def _judge(
 def _refuse_foreign_tags(
     t: PendingCommit, cells: Mapping[Key, Cell | None], tags: Mapping[Key, Key]
 ) -> AbortedError | None:
-    """Return the error of an attempt that would replace what is no tag, and may be somebody's."""
     for mutation in t.request.mutations:
         tag = tags[mutation.key]
         cell = cells[tag]
@@ -190,7 +188,7 @@ def _refuse_foreign_tags(
 
 @report_phase("put")
 def put_values(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
-    """Put each value, or delete marker, with a tag that names the version it replaces."""
+    """Put each value or delete marker, with a tag that names the version it replaces."""
     edits: list[Edit] = []
     for t in transactions:
         timestamp, replaced = t.decided.timestamp, t.decided.replaced
@@ -204,7 +202,7 @@ def put_values(context: Context, transactions: Sequence[Transaction]) -> list[Tr
 
 @report_phase("clean")
 def clean_tags(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
-    """Empty each tag. The empty tag stays, as the witness of when its cell last changed."""
+    """Empty each tag. The empty tag stays, as evidence of when its cell last changed."""
     edits = [
         Edit(mutation.key.tag, FREE, t.decided.timestamp)
         for t in transactions
@@ -216,7 +214,6 @@ def clean_tags(context: Context, transactions: Sequence[Transaction]) -> list[Tr
 
 @report_phase("unlock")
 def release_key_locks(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
-    """Free each lock that is still the transaction's own."""
     held = ((t, lock) for t in transactions for lock in t.lock_cells if lock in t.held)
     release_locks(context, {lock: Cell(t.row_key, 0) for t, lock in held})
     return list(transactions)

@@ -1,10 +1,10 @@
 """The statuses of a transaction row and the steps between them, as one table for each protocol.
 
-A transaction goes 0, 1, 2, 3, 4, 5, or it leaves that line before 2 and goes 6, 7. The step from
-1 to 2 is the decision: only the owner takes it, and once it is taken nothing can take it back. The
-steps from 0 and 1 to 6 are the opposite decision, and any client may take them. Both are
-compare-and-set on the one status cell, so exactly one of them happens. Every other step only
-records what has already been done to the data, and any client may take it, any number of times:
+A transaction goes through 0, 1, 2, 3, 4, 5, or it leaves that line before 2 and goes through 6, 7.
+The step from 1 to 2 is the decision: only the owner takes it, and nothing can undo it. The steps
+from 0 and 1 to 6 are the opposite decision, and any client may take them. Both are a
+compare-and-set on the status cell, so exactly one of them succeeds. Every other step records work
+that was done on the data; any client may take it, any number of times:
 
     0-WRITTEN ──> 1-LOCKED ══> 2-ASSERTED ──> 3-PUT ──> 4-CLEANING ──> 5-COMPLETE
         │             │
@@ -12,11 +12,11 @@ records what has already been done to the data, and any client may take it, any 
                v
           6-ABORTING ──> 7-ABORTED
 
-A status says what was finished, so recovery repeats the work that follows it. The names begin with
-their digit so that a person who scans the table sees them in order.
+A status names the work that is finished, so recovery repeats the work that follows it. Names begin
+with a digit so that a scan of the table shows them in order.
 
-The row of a child begins with 0-PART, and stays there while its parent, which has a row of its own,
-can go either way. It follows the parent to 2-ASSERTED or to 6-ABORTING, and goes on alone.
+A child row begins at 0-PART and stays there while its parent is undecided. It then follows the
+parent to 2-ASSERTED or 6-ABORTING, and continues alone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from txn.stores.base import Feature
 
 
 class Status(Enum):
-    """The phase that a transaction row has reached; the value is what is stored."""
+    """The phase that a transaction row has reached; the value is the stored form."""
 
     WRITTEN = b"0-WRITTEN"
     LOCKED = b"1-LOCKED"
@@ -43,27 +43,26 @@ class Status(Enum):
     ABORTED = b"7-ABORTED"
     PART = b"0-PART"
 
-    __hash__ = object.__hash__  # each is one object; that of `Enum` takes four times as long
+    __hash__ = object.__hash__  # members are singletons; `Enum.__hash__` takes four times as long
 
     def __init__(self, encoded: bytes) -> None:
-        """encoded: the value, which of an `Enum` takes ten times as long. at: the column that tells
-        when a row came to the status."""
+        """Keep the value as `encoded`, since `Enum.value` takes ten times as long, and as `at` the
+        column that records when a row reached the status."""
         self.encoded = encoded
         self.at = b"at." + encoded
 
     @property
     def is_undecided(self) -> bool:
-        """Whether the transaction may still go either way."""
         return self in UNDECIDED
 
     @property
     def is_decided(self) -> bool:
-        """Whether the transaction is committed, finished or not."""
+        """Whether the transaction is committed; its work may be unfinished."""
         return self in COMMITTED
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is left to do: no lock of the transaction is needed any more."""
+        """Whether no work is left; the transaction needs its locks no longer."""
         return self in FINISHED
 
     def __str__(self) -> str:
@@ -91,24 +90,24 @@ FENCED_STEPS: dict[Status, frozenset[Status]] = {
     Status.ABORTING: frozenset({Status.ABORTED}),
     Status.ABORTED: frozenset(),
 }
-"""The steps of the fenced protocol, which goes 0, 2, 5; over 1 where ranges are looked at."""
+"""The steps of the fenced protocol: 0, 2, 5, or through 1 if the transaction validates ranges."""
 
 DONE = frozenset({Status.PUT, Status.CLEANING, Status.COMPLETE})
-"""Which say of work that it was done: no value is put any more, or no lock held."""
+"""The statuses after all values are put."""
 
 FIRST = frozenset({Status.WRITTEN, Status.PART})
-"""With which a row begins."""
+"""The statuses that a row can begin with."""
 
 
 class IllegalStepError(RuntimeError):
-    """The code has asked for a step that the table does not have: nothing was sent."""
+    """The code asked for a step that the table does not have; nothing was sent."""
 
 
 Steps = Mapping[Status, frozenset[Status]]
 
 
 def check_step(steps: Steps, old: Status | None, new: Status) -> None:
-    """Raise IllegalStepError unless a row goes from the one status to the other; None: no row."""
+    """Raise IllegalStepError unless a row may step from `old` (None: no row) to `new`."""
     is_legal = new in FIRST if old is None else new in steps[old]
     if not is_legal:
         raise IllegalStepError(f"no step leads from {old} to {new}")
@@ -124,12 +123,12 @@ ProtocolName = Literal["six-phase", "fenced"]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a protocol does in its own way, as data.
+    """The differences between the protocols, as data.
 
-    needs: what its store must be able to do. steps: which step leads to which. unconditional: the
-    statuses that are put, not compared. locks_rows: whether a lock is of a row and family, and not
-    of a key. offsets_ms: how long after the time in its row key each status lies, where clients
-    choose the timestamps of their rows; empty where servers do.
+    needs: features that the store must have. steps: the successors of each status. unconditional:
+    statuses that are put without a comparison. locks_rows: whether a lock covers a row and family
+    instead of a key. offsets_ms: the timestamp of each status, relative to the time in the row key,
+    if clients choose the timestamps of their rows; empty if servers choose them.
     """
 
     name: ProtocolName
@@ -140,11 +139,10 @@ class Rules:
     offsets_ms: Mapping[Status, int] = field(default_factory=dict, compare=False)
 
     def lock_of(self, key: Key) -> Key:
-        """Return the lock cell of a key."""
         return key.row_lock if self.locks_rows else key.lock
 
     def guards_of(self, key: Key) -> tuple[Key, ...]:
-        """Return the cells that tell whether a key has changed: its lock, and its tag if any."""
+        """Return the cells that show whether a key has changed: its lock, and its tag if any."""
         return (key.row_lock,) if self.locks_rows else (key.lock, key.tag)
 
 

@@ -1,9 +1,9 @@
 """A transaction in memory, and the steps of its row.
 
-What a change of status compares is settled by reading the row: its "no" and its lost reply are
-never believed. An owner whose work before the decision is long sends heartbeats, since others abort
-an owner that was silent for its whole lock TTL: whatever makes many calls goes through
-`beat_between`, and what is much for one call is cut into portions.
+The outcome of a status change is found by reading the row: a refusal or a lost reply proves
+nothing. Others abort an owner that was silent for its whole lock TTL, so an owner with long work
+before the decision sends heartbeats: work of many calls goes through `send_heartbeats_between`, and
+large calls are split into portions.
 """
 
 from __future__ import annotations
@@ -47,21 +47,20 @@ from txn.spans import Span
 from txn.tracing import Trace
 
 WRITTEN_WITHIN_MS = 300_000
-"""How long writing a row may take. Far less than the time that fsck keeps finished rows for."""
+"""The time limit for writing a row, far less than the time for which fsck keeps finished rows."""
 
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """A transaction in the memory of the client that steps it: its owner, or another.
+    """A transaction in the memory of a client that steps it: its owner, or another.
 
-    status: what its row is known to have reached; None: the row is not there.
-    unread: why its status could not be seen at the last look; None if it could.
-    plan: what was decided. held: the lock cells that it may hold.
-    parts: where its request is in parts, how many each task has written; none before the decision.
-    is_dated: whether its row tells the time of each status, as those do of stores that write many
-    cells in one step; then whoever steps it tells it.
-    locks: the lock cell of each key that it mutates or asserts, as lock_of tells them. units: those
-    cells, in the order of the request, each with its keys.
+    status: the last known status of its row; None: there is no row. unread: why the last read of
+    its status failed; None if it did not. plan: the content of the decision. held: the lock cells
+    that it may hold. parts: for a transaction in parts, how many each task wrote; empty before the
+    decision. is_dated: whether its row records the time of each status, as in stores that write
+    many cells in one step; each step then writes it. locks: the lock cell of each key that it
+    mutates or asserts, from lock_of. lock_cells: those cells in the order of the request, each with
+    its keys.
     """
 
     row_key: bytes
@@ -89,12 +88,12 @@ class Transaction:
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing of it is left to do, as far as is known."""
+        """Whether no work is left, as far as this client knows."""
         return self.status is not None and self.status.is_finished
 
     @property
     def decided(self) -> Plan:
-        """The plan of a transaction that has one."""
+        """The plan; raise IllegalStepError if there is none."""
         if self.plan is None:
             raise IllegalStepError(annotate("not decided", transaction=self.row_key))
         return self.plan
@@ -107,22 +106,22 @@ class Transaction:
 @dataclass(slots=True, eq=False, kw_only=True)
 class PendingCommit(Transaction):
     """A transaction in the memory of its owner, from the call of `commit` to its result. Each try
-    is under another row key, which no other transaction ever has: see `renew`.
+    has a row key that no other transaction ever has: see `renew`.
 
-    asked: the request as it came, without the marker of its token. buffer: the request as its row
-    keeps it. due_ms: when it is too late to decide, by the monotonic clock. spans: what it has
-    scanned. begun_ms: when it had its row key.
-    failure: why it left the commit path; None while it is on it, and once it is committed.
-    seen: the cells that its assertions were evaluated on, or that were met under others' locks.
-    written_ms, alive_ms: when its row was written, and its last sign of life, or a moment before,
-    by the monotonic clock.
-    found, timestamp, decided_ms: of the fenced protocol: its locks as they were read, free; its
-    commit timestamp; and when its decision was sent, if the answer was yes.
+    asked: the request without the marker of its token. buffer: the encoded request. due_ms: the
+    deadline for the decision (monotonic). spans: the ranges that it scanned. begun_ms: when it got
+    its row key (monotonic). failure: why it cannot commit; None while it can, and once it is
+    committed. seen: the cells on which assertions are evaluated, or that were read under others'
+    locks. written_ms, alive_ms: a time at or before the write of its row, and its last sign of life
+    (monotonic).
 
-    tries: how often it was run. rounds: how many groups it was in. is_aside: whether it left the
-    last one before anything was written. future: tells its result, where no thread waits for it;
-    settler: the thread that has begun to settle it. asked_ms: when it was asked for, as
-    `measure_ms` tells it. trace: its tracing span, if there is one.
+    Fenced protocol only: found: its locks as they were read, free. timestamp: the commit timestamp.
+    decided_ms: when the decision was sent, if it was confirmed.
+
+    tries: how often it ran. rounds: how many groups it was in. was_deferred: whether it left the
+    last group before anything was written. future: receives its result if no thread waits for it.
+    settler: the thread that is setting the result. asked_ms: when the caller asked, by
+    `measure_ms`. trace: its tracing span, if any.
     """
 
     asked: Request
@@ -149,21 +148,20 @@ class PendingCommit(Transaction):
 
     @property
     def weight(self) -> int:
-        """How many bytes it takes of a request to the store, about."""
+        """The approximate number of bytes that it adds to a request to the store."""
         return len(self.buffer)
 
     def add_known(self, cells: Mapping[Key, Cell | None]) -> None:
-        """Take over what was read of its keys, and of their locks, which were free."""
+        """Adopt cells that were read of its keys, and of their locks, which were free."""
         self.seen.update((key, cells[key]) for key in self.keys if key in cells)
         self.found.update((lock, cells[lock]) for lock in self.lock_cells if lock in cells)
 
     def needs(self, table: bytes) -> bool:
-        """Whether it has a key, or has scanned a range, in the table."""
-        # Not super(): the decorator makes the class anew, for its slots.
+        # super() fails here: `slots=True` creates the class a second time.
         return Transaction.needs(self, table) or any(span.table == table for span in self.spans)
 
     def reset(self) -> None:
-        """Forget what was undone as a whole: it is as it was before anything was written."""
+        """Return to the state before anything was written, after all of it was undone."""
         self.status = self.plan = self.unread = self.failure = None
         self.held.clear()
         self.seen.clear()
@@ -178,8 +176,8 @@ def begin_commit(
     spans: Sequence[Span] = (),
     ack: Ack = "complete",
 ) -> PendingCommit:
-    """Return a commit of the request, with its buffer encoded: InvalidRequestError where that is
-    too large. Nothing is written yet."""
+    """Return a commit of the request with its buffer encoded; nothing is written yet. Raise
+    InvalidRequestError if the buffer is too large."""
     begun_ms = context.clock.monotonic_ms()
     row_key, named, buffer = _encode_attempt(context, request)
     return PendingCommit(
@@ -198,8 +196,8 @@ def begin_commit(
 
 
 def renew(context: Context, t: PendingCommit, *, keep: bool = False) -> None:
-    """Give a commit of which nothing is in flight another row key, and forget what became of the
-    last one. keep: not what was read."""
+    """Give a commit that has nothing in flight a new row key, and forget its result. keep:
+    keep the cells that were read."""
     known = {**t.seen, **t.found} if keep else {}
     t.reset()
     t.alive_ms = 0
@@ -209,7 +207,6 @@ def renew(context: Context, t: PendingCommit, *, keep: bool = False) -> None:
 
 
 def _encode_attempt(context: Context, request: Request) -> tuple[bytes, Request, bytes]:
-    """Return a new row key, and the request and its buffer under that key."""
     uid = context.rng.getrandbits(128)
     row_key = new_row_key(context.clock.wall_ms(), uid, context.salt_buckets, context.table)
     if request.once is not None:
@@ -219,14 +216,13 @@ def _encode_attempt(context: Context, request: Request) -> tuple[bytes, Request,
 
 
 def is_late(context: Context, t: PendingCommit) -> bool:
-    """Whether the time that the attempt had for its decision is over."""
     return context.clock.monotonic_ms() >= t.due_ms
 
 
 def load_transaction(context: Context, row: TransactionRow) -> Transaction:
-    """Return the transaction of a row, to be ended by somebody else. Where the buffer does not
-    decode it has no keys: such a row may be rolled back, never forward. A part has the status that
-    its own row says: 0-PART until it follows."""
+    """Return the transaction of a row, for another client to finish. If the buffer does not decode,
+    it has no keys: such a row may be rolled back, never forward. A part keeps the status of its own
+    row: 0-PART until it follows."""
     request = row.buffer.request if row.buffer else Request(())
     lock_of = context.rules.lock_of
     status = Status.PART if row.follows else row.status
@@ -255,13 +251,13 @@ def advance(
     durable: bool = False,
     unsent: Context | None = None,
 ) -> list[AnyTransaction]:
-    """Step each row from the status that it is known to have to the new one.
+    """Step each row from its known status to `new`.
 
-    `cells` go into the row together with the status. unsent: how patient to be for as long as
-    nothing can have been sent, if it is less. Afterwards each transaction has the status
-    that its row has reached, by this call or by somebody else's, or `unread` says why it is not
-    known. Returns those that this call moved. Raises StoreError where a row could not be reached;
-    unless it is NotApplied, the request may then still take effect later.
+    cells: written into the row together with the status. unsent: the context to use while nothing
+    can have been sent, if it is less patient. Afterwards each transaction has the status of its
+    row, whichever client stepped it, or `unread` has the reason why it is not known. Returns the
+    transactions that this call moved. Raises StoreError if a row could not be reached; unless it is
+    NotApplied, the request may still take effect later.
     """
     for t in transactions:
         check_step(context.rules.steps, t.status, new)
@@ -275,8 +271,9 @@ def advance(
 
 
 def make_step(context: Context, t: Transaction, new: Status, cells: Cells) -> Check:
-    """Return the change of a row to a status, together with other cells. In the fenced protocol all
-    of it has the status's own place after the row key's time, but for the time for people."""
+    """Return the change of a row to a status, together with other cells. In the fenced protocol
+    each status has a fixed offset from the time in the row key; only the time meant for people is
+    the server's."""
     expected = FREE if t.status is None else t.status.encoded
     status, began = status_key(context.table, t.row_key), column(context.table, t.row_key, new.at)
     if context.rules.offsets_ms:
@@ -285,8 +282,7 @@ def make_step(context: Context, t: Transaction, new: Status, cells: Cells) -> Ch
         return Check(status, expected, ((began, FREE),), tuple(edits))
     if t.is_dated or "multi_cell_check" in context.store.features:
         cells = [*cells, (began, FREE)]
-    # The checked cell goes last: where a transport sends one cell at a time, what goes with a
-    # status is there before the status is.
+    # The checked cell goes last: a transport of single cells then writes the others before it.
     return Check(status, expected, (*cells, (status, new.encoded)))
 
 
@@ -304,7 +300,7 @@ def _compare_statuses(
     def attempt() -> None:
         asked = pending.copy()
         answers = _send_steps(context, [steps[t] for t in asked], durable, sent)
-        # Those that moved are not asked again, whatever becomes of the look at the others.
+        # Moved rows are not requested again, even if the following read fails.
         pending.clear()
         for t, moved in zip(asked, answers, strict=True):
             if moved:
@@ -314,7 +310,7 @@ def _compare_statuses(
             return
         olds = [t.status for t in pending]
         read_statuses(context, pending)
-        # Unchanged after a "no" settles nothing: the first request may still be on its way.
+        # An unchanged row after a refusal proves nothing: the first request may be in flight.
         same = [t for t, old in zip(pending, olds, strict=True) if t.status is old]
         pending[:] = [t for t in same if t.unread is None]
         if pending:
@@ -328,7 +324,7 @@ def _compare_statuses(
 def _send_steps(
     context: Context, steps: Sequence[Check], durable: bool, sent: list[bool]
 ) -> list[bool]:
-    """Send steps; note it where they may have been carried out, or may yet be."""
+    """Send steps; record in `sent` that they may take effect now or later."""
     try:
         answers = context.store.check_and_put(steps, durable=durable)
     except NotApplied:
@@ -343,15 +339,15 @@ def _send_steps(
 def _call_clearly(
     context: Context, unsent: Context, call: Callable[[], None], sent: Sequence[bool]
 ) -> None:
-    """Call the store as `call_store` does, with `unsent` for as long as nothing may have been sent;
-    raise NotApplied only then."""
+    """Call the store as `call_store` does, with `unsent` while nothing can have been sent. Raise
+    NotApplied only if nothing was sent."""
     try:
         try:
             call_store(unsent, call)
         except StoreError:
             if unsent is context or not sent:
                 raise
-            call_store(context, call)  # what became of it is worth more time
+            call_store(context, call)  # finding the outcome is worth more time
     except NotApplied as error:
         if sent:
             raise MaybeApplied(str(error)) from error
@@ -359,7 +355,7 @@ def _call_clearly(
 
 
 def put_statuses(context: Context, steps: Sequence[Check], durable: bool) -> None:
-    """Put statuses that compare nothing."""
+    """Put statuses without a comparison."""
     edits = [Edit(key, value, None) for step in steps for key, value in step.puts]
     edits += [edit for step in steps for edit in step.edits]
     if edits:
@@ -367,7 +363,7 @@ def put_statuses(context: Context, steps: Sequence[Check], durable: bool) -> Non
 
 
 def fail_aborted(transactions: Sequence[PendingCommit], reached: Status) -> list[PendingCommit]:
-    """Fail those that somebody else has aborted; return those that have not failed."""
+    """Fail the transactions that another client aborted; return those that have not failed."""
     for t in transactions:
         gone = t.status is None or t.status in (Status.ABORTING, Status.ABORTED)
         if t.unread is not None:
@@ -380,8 +376,8 @@ def fail_aborted(transactions: Sequence[PendingCommit], reached: Status) -> list
 
 
 def read_statuses(context: Context, transactions: Sequence[Transaction]) -> None:
-    """Set each transaction's status to what its row says, or where that is nothing known, or denies
-    a decision, leave it and set `unread`: a bad row is no other transaction's trouble."""
+    """Set each transaction's status from its row. A row that does not decode, or contradicts a
+    decision, leaves the status and sets `unread`: a bad row does not affect other transactions."""
     table, sign = context.table, Status.ASSERTED.at
     keys = {t: (status_key(table, t.row_key), column(table, t.row_key, sign)) for t in transactions}
     cells = context.store.read([key for pair in keys.values() for key in pair])
@@ -398,15 +394,14 @@ def read_statuses(context: Context, transactions: Sequence[Transaction]) -> None
             t.unread = CorruptRowError(str(error), transaction=t.row_key)
 
 
-PORTION = 500  # within two thirds of a lease of 10 s, a gateway may take 13 ms for each
+PORTION = 500  # within two thirds of a TTL of 10 s, a gateway may take 13 ms for each
 TOO_LATE = "deadline passed before the decision"
 
 
 def send_heartbeats_between(
     context: Context, batch: Sequence[PendingCommit], items: Iterable[T]
 ) -> Iterator[T]:
-    """Yield the items; whenever one is done with, show that the owner of the batch lives, and fail
-    those of it whose time is over."""
+    """Yield the items. After each, send heartbeats for the batch and fail the late transactions."""
     for item in items:
         yield item
         now_ms = context.clock.monotonic_ms()
@@ -417,28 +412,25 @@ def send_heartbeats_between(
 
 
 def note_heartbeat(batch: Sequence[PendingCommit], sent_ms: int) -> None:
-    """Remember when a step, or a beat, that shows in their rows was sent."""
     for t in batch:
         t.alive_ms = sent_ms
 
 
 def split_portions(items: Sequence[T], size: int = PORTION) -> Iterator[Sequence[T]]:
-    """Yield the items in portions that are not too many for one call."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
 
 
 def send_heartbeats(context: Context, batch: Sequence[PendingCommit]) -> None:
-    """Show, where a third of the lease has passed without a sign, that the owner lives, and see
-    whether anybody thought that it does not: such a transaction fails. The signs of a part are in
-    the row of its transaction."""
+    """Send heartbeats once a third of the lock TTL has passed without one, and fail the
+    transactions that another client aborted. A part's heartbeat goes into its parent's row."""
     live = [t for t in batch if t.failure is None]
     now_ms = context.clock.monotonic_ms()
     if all(now_ms - t.alive_ms < t.lock_ttl_ms // 3 for t in live):
         return
     wall_ms = context.clock.wall_ms()
     times: dict[bytes, int | None] = {}
-    for t in live:  # a row that many beat in is told the server's time: their clocks differ
+    for t in live:  # a row with several owners gets the server's time, because their clocks differ
         whole = parent_of(t.row_key)
         times[whole or t.row_key] = wall_ms if whole is None and t.parts is None else None
     write_heartbeats(context, times)
@@ -447,13 +439,13 @@ def send_heartbeats(context: Context, batch: Sequence[PendingCommit]) -> None:
 
 
 def write_heartbeats(context: Context, times: Mapping[bytes, int | None]) -> None:
-    """Put a beat into each row, at a time of the owner's clock, or at the server's: None."""
+    """Put a heartbeat into each row, at a time of the owner's clock or (None) at the server's."""
     heartbeats = [Edit(column(context.table, row, b"beat"), FREE, at) for row, at in times.items()]
     call_store(context, lambda: context.store.write(heartbeats, durable=False))
 
 
 def report_phase(name: PhaseName) -> Callable[[Step[AnyTransaction, P]], Step[AnyTransaction, P]]:
-    """Tell the watch when a phase starts and how it ends."""
+    """Report to the listener when a phase starts and how it ends."""
 
     def decorate(step: Step[AnyTransaction, P]) -> Step[AnyTransaction, P]:
         @wraps(step)
@@ -472,7 +464,7 @@ def report_phase(name: PhaseName) -> Callable[[Step[AnyTransaction, P]], Step[An
             try:
                 live = step(context, transactions, *args, **kwargs)
             except TableUnavailable as error:
-                # The others go through the phase again, without those that need the table.
+                # The others run the phase again, without those that need the table.
                 count = sum(t.needs(error.table) for t in transactions) or count
                 raise
             finally:
@@ -487,7 +479,7 @@ def report_phase(name: PhaseName) -> Callable[[Step[AnyTransaction, P]], Step[An
 
 
 def fail_late(context: Context, transactions: Sequence[PendingCommit]) -> list[PendingCommit]:
-    """Fail those whose time was over before anything was written; return the others."""
+    """Fail the transactions whose deadline passed before the first write; return the others."""
     for t in transactions:
         if is_late(context, t):
             t.failure = DeadlineError("deadline passed before anything was written")

@@ -1,13 +1,12 @@
-"""A feed of committed transactions, in parts that skip none and are the same when read again.
+"""A feed of committed transactions, in parts that skip none and stay the same when read again.
 
-Whether a transaction has been reported depends on two things: when it was decided, by the clock of
-the server that took the decision, and whether its row was seen undecided when the offset was made.
-What was undecided then is reported in a later part. The argument, and what it rests on, is in
-docs/spark.md, under "Streams". Nothing here writes.
+A transaction is reported by the time of its decision, on the clock of the server that took it. A
+transaction that was undecided when the offset was made is reported in a later part. docs/spark.md,
+under "Streams", gives the argument and its assumptions. This module only reads.
 
-A transaction's row tells what it changed: the buffer has the mutations, the plan the commit
-timestamp and the versions that were replaced. So it can be reported once it is decided, whether or
-not its values are put already.
+A transaction's row holds its changes: the buffer has the mutations, the plan the commit timestamp
+and the replaced versions. So a transaction is reported from its decision on, even before its values
+are put.
 """
 
 from __future__ import annotations
@@ -45,16 +44,16 @@ NO_NAME = b"the name of no protocol"
 
 
 class Decided(NamedTuple):
-    """A committed transaction, and when it was decided, by its server's time."""
+    """A committed transaction with the time of its decision, by the server's clock."""
 
     at_ms: int
     row_key: bytes
 
 
 def wait_for_writer(context: Context) -> None:
-    """Let a local transaction end that has begun: its times are from before it becomes visible.
-    Whoever begins one afterwards reads the clock afterwards. It is a check that fails, so that it
-    writes nothing. On HBase a row is there before it is decided: nothing has to be waited for."""
+    """Wait for the end of a local transaction in progress, because its times precede its
+    visibility. A later one also reads the clock later. The wait is a check that fails and so writes
+    nothing. HBase needs no wait: there a row is visible before its decision."""
     features = context.store.features
     if "multi_cell_check" in features and "remote_calls" not in features:
         key = protocol_key(context.table)
@@ -63,7 +62,7 @@ def wait_for_writer(context: Context) -> None:
 
 
 def list_decisions(context: Context, low_ms: int) -> Iterator[Row]:
-    """Yield status and time of decision of each row from a time of creation on, in each bucket."""
+    """Yield the status and decision time of each row created since `low_ms`, bucket by bucket."""
     table, start = context.table, b"0"
     begin, end = b"transaction.%013d." % max(low_ms, 0), b"transaction/"
     while found := next(_scan(context, Span(table, start, b":", COLUMNS)), None):
@@ -77,12 +76,10 @@ def list_decisions(context: Context, low_ms: int) -> Iterator[Row]:
 
 
 def find_decision(row: Row) -> int | None:
-    """Return when the transaction was decided; 0 while it may still be, or nothing tells yet when;
-    None if it never will be.
-
-    A gateway that takes one cell a check writes no `at.2-ASSERTED`. Then it is the last status that
-    tells, once it is there. A part is told of by the row of its transaction, which decides for it.
-    """
+    """Return when the transaction was decided; 0 if it may still decide or the time is not recorded
+    yet; None if it never will. A gateway that takes one cell per check writes no `at.2-ASSERTED`.
+    The time of the final status then counts, once it is there. A part is reported with its parent,
+    which decides for it."""
     if parent_of(row.row) is not None:
         return None
     cells = {key.column: cell for key, cell in row.cells.items()}
@@ -104,14 +101,19 @@ WHOLE = (STATUS, b"buffer", b"plan", b"parts")
 
 
 class ChangesLostError(TxnError):
-    """Transactions may have been deleted before they were told: begin anew with what is there, or
-    go on without them. Keep rows for longer than readers stop."""
+    """Transactions may have been deleted before they were reported. Start again from the present
+    data, or continue without them. Keep rows for longer than readers pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
-    """What a transaction did to one key. replaced: the version that it replaced; 0: none. value:
-    None: a delete. timestamp: of the commit. decided_ms: when it was decided, by the server."""
+    """A transaction's change of one key.
+
+    replaced: the version that it replaced; 0: none.
+    value: None: a delete.
+    timestamp: of the commit.
+    decided_ms: when it was decided, by the server's clock.
+    """
 
     key: Key
     replaced: int
@@ -123,8 +125,10 @@ class KeyChange:
 
 
 class WrittenRow(NamedTuple):
-    """The row of a committed transaction, or of a part of one. parts: how many each task wrote;
-    None: it is in no parts."""
+    """The row of a committed transaction, or of a part.
+
+    parts: how many each task wrote; None: the transaction is not in parts.
+    """
 
     row_key: bytes
     buffer: Buffer
@@ -139,11 +143,10 @@ def read_changes(
     tables: Collection[bytes] | None = None,
     is_strict: bool = True,
 ) -> Iterator[KeyChange]:
-    """Yield what transactions changed, in the order in which they are given, but those of one
-    millisecond in the order of their commit timestamps.
+    """Yield the changes of transactions in the given order, in one millisecond by commit timestamp.
 
-    tables: only changes of these. Raises CorruptRowError for a row that does not decode, and, if
-    is_strict, ChangesLostError for one that is gone.
+    tables: yield only changes of these. Raises CorruptRowError for a row that does not decode and,
+    if is_strict, ChangesLostError for a missing row.
     """
     for some in split_part(part, ROWS_AT_ONCE):
         rows = _read_rows(context, [each.row_key for each in some], is_strict)
@@ -151,13 +154,13 @@ def read_changes(
         for at_ms, row in sorted(whole, key=lambda item: (item[0], item[1].plan.timestamp)):
             for written in (row, *_read_children(context, row, is_strict)):
                 for change in _list_changes(row, written, at_ms):
-                    is_marker = change.key.table == context.table  # nobody's data
+                    is_marker = change.key.table == context.table  # not user data
                     if not is_marker and (tables is None or change.key.table in tables):
                         yield change
 
 
 def split_part(part: Sequence[Decided], size: int) -> Iterator[list[Decided]]:
-    """Yield at least so many at a time; those of one millisecond are together."""
+    """Yield at least `size` at a time; transactions of one millisecond stay together."""
     some: list[Decided] = []
     for _, alike in groupby(part, lambda decided: decided.at_ms):
         some += alike
@@ -169,7 +172,6 @@ def split_part(part: Sequence[Decided], size: int) -> Iterator[list[Decided]]:
 
 
 def _read_children(context: Context, row: WrittenRow, is_strict: bool) -> Iterator[WrittenRow]:
-    """Yield the rows of a transaction's parts, in the order of the tasks that have written them."""
     if row.parts is None:
         require_no_children(context, row.row_key, row.buffer.request.keys)
     parts = (
@@ -185,7 +187,6 @@ def _read_children(context: Context, row: WrittenRow, is_strict: bool) -> Iterat
 def _read_rows(
     context: Context, row_keys: Sequence[bytes], is_strict: bool
 ) -> dict[bytes, WrittenRow]:
-    """Return the rows that are there."""
     keys = {each: [column(context.table, each, name) for name in WHOLE] for each in row_keys}
     wanted = [key for group in keys.values() for key in group]
     cells = call_store(context, lambda: context.store.read(wanted))
@@ -204,7 +205,6 @@ def _read_rows(
 
 
 def _list_changes(whole: WrittenRow, row: WrittenRow, at_ms: int) -> Iterator[KeyChange]:
-    """Yield what one row of a transaction tells; `whole` has its timestamp and its labels."""
     mutations, replaced = row.buffer.request.mutations, row.plan.replaced
     if len(mutations) != len(replaced):
         raise CorruptRowError("the plan does not fit the buffer", transaction=row.row_key)
@@ -223,21 +223,21 @@ def _list_changes(whole: WrittenRow, row: WrittenRow, at_ms: int) -> Iterator[Ke
 FORMAT = 1
 
 SURVEYED = 10
-"""How many parts of the greatest size a survey keeps: a long backlog is scanned seldom."""
+"""The length of a survey in parts of the greatest size: a long backlog is scanned rarely."""
 
 LATENESS_MS = 3_600_000
 
 RETENTION_MS = 24 * 3_600_000
-"""For how long fsck keeps rows of finished transactions, unless it is told otherwise."""
+"""How long fsck keeps rows of finished transactions by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a feed takes for granted, in ms.
+    """The assumptions of a feed, in ms.
 
-    delay_ms: no server's clock is further behind the reader's. lateness_ms: a row is there so soon
-    after the time in its row key, which is the client's. retention_ms: rows are kept for so long
-    after their transactions have ended.
+    delay_ms: the most by which a server's clock is behind the reader's.
+    lateness_ms: the most time from the client's time in a row key until the row is visible.
+    retention_ms: how long rows are kept after their transactions end.
     """
 
     delay_ms: int
@@ -246,27 +246,27 @@ class Bounds:
 
     @classmethod
     def of_store(cls, context: Context) -> Bounds:
-        """Return the defaults: beside a store on this machine there is one clock, which may be set
-        back a little; servers of HBase start with clocks that differ by 30 s from the master's."""
+        """Return the defaults. A store on this machine has one clock, which may be set back a
+        little. HBase servers start with clocks within 30 s of the master's."""
         return cls(1_000 if "atomic" in context.store.features else 60_000)
 
     @property
     def margin_ms(self) -> int:
-        """For how long what is told first is kept at least."""
+        """The least time for which rows of the first part are still kept."""
         return max(self.retention_ms // 24, 2 * self.delay_ms)
 
     @property
     def idle_ms(self) -> int:
-        """How old an offset may become without news."""
+        """The greatest age of an offset without new transactions."""
         return self.retention_ms // 100
 
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """Which transactions have been told: those that were decided by `until_ms`, but for those whose
-    rows were seen undecided when the offset was made.
+    """A position in the feed: the transactions decided by `until_ms` were reported, except those
+    whose rows were undecided when the offset was made.
 
-    low_ms: no row that was created earlier, by its row key, is still to be told.
+    low_ms: no row with an earlier creation time in its key is still to be reported.
     """
 
     until_ms: int
@@ -274,11 +274,9 @@ class Offset:
     undecided: frozenset[bytes] = frozenset()
 
     def covers(self, decided: Decided) -> bool:
-        """Whether the transaction has been told."""
         return decided.at_ms <= self.until_ms and decided.row_key not in self.undecided
 
     def encode(self) -> dict[str, Any]:
-        """Return the offset as JSON takes it."""
         rows = sorted(row_key.decode() for row_key in self.undecided)
         return {
             "format": FORMAT,
@@ -290,11 +288,12 @@ class Offset:
 
 @dataclass(slots=True)
 class Survey:
-    """The transaction rows as one scan saw them, which began when the clock was at `began_ms`.
+    """The transaction rows as seen by one scan, which began at `began_ms`.
 
-    horizon_ms: all that is decided later than the scan is decided later than this. decided: those
-    up to it, in their order. undecided: rows of which nothing can be told yet. beyond_ms: the
-    oldest creation of all that are not to be told up to the horizon.
+    horizon_ms: decisions taken after the scan are later than this.
+    decided: the decisions up to the horizon, in order.
+    undecided: rows that cannot be reported yet.
+    beyond_ms: the oldest creation time of all rows to be reported after the horizon.
     """
 
     began_ms: int
@@ -304,14 +303,14 @@ class Survey:
     beyond_ms: int = 0
 
     def make_offset(self, until_ms: int, bounds: Bounds) -> Offset:
-        """Return the offset up to a time that is not behind the horizon."""
+        """Return the offset at `until_ms`, which must not be after the horizon."""
         waiting = (created_ms(row_key) for at_ms, row_key in self.decided if at_ms > until_ms)
         low_ms = min(self.beyond_ms, min(waiting, default=self.beyond_ms))
         return Offset(until_ms, min(low_ms, self.began_ms - bounds.lateness_ms), self.undecided)
 
 
 def decode_offset(encoded: Mapping[str, Any]) -> Offset:
-    """Return what `Offset.encode` was asked of; InvalidRequestError where it is something else."""
+    """Return the decoded offset; raise InvalidRequestError if it is none."""
     try:
         if encoded["format"] != FORMAT:
             raise InvalidRequestError(
@@ -327,7 +326,8 @@ class ChangeFeed:
     """Plans the parts of a feed: where the next one ends, and which transactions are in it."""
 
     def __init__(self, context: Context, bounds: Bounds, *, is_strict: bool = True) -> None:
-        """is_strict: whether it is an error that something may have been deleted untold."""
+        """is_strict: raise ChangesLostError if changes may have been deleted before their
+        report."""
         self.context = context
         self.bounds = bounds
         self._is_strict = is_strict
@@ -335,21 +335,21 @@ class ChangeFeed:
         self._known: set[Offset] = set()
 
     def now_ms(self) -> int:
-        """Return up to when a part that is made now can go."""
+        """Return the latest end of a part that is made now."""
         return self.context.clock.wall_ms() - self.bounds.delay_ms
 
     def find_earliest(self) -> Offset:
-        """Return from where on all rows are certainly kept, for long enough to tell them."""
+        """Return the earliest offset whose later rows are certainly kept for long enough."""
         now_ms, bounds = self.context.clock.wall_ms(), self.bounds
         return Offset(max(now_ms - bounds.retention_ms + bounds.margin_ms, 0))
 
     def find_end(
         self, start: Offset, *, most: int | None = None, by_ms: int | None = None
     ) -> Offset:
-        """Return where the part ends that begins there, and `start` itself while there is no news.
+        """Return the end of the part that begins at `start`; `start` itself if there is no news.
 
-        most: how many transactions are told at once, unless more were decided in one millisecond.
-        by_ms: later decisions are left to later parts. ChangesLostError: see `check_age`.
+        most: the most transactions of a part, unless more were decided in one millisecond.
+        by_ms: leave later decisions to later parts. Raises ChangesLostError: see `check_age`.
         """
         survey = self._survey
         if survey is None or start not in self._known or not _select(survey, start):
@@ -369,8 +369,8 @@ class ChangeFeed:
         return end
 
     def list_part(self, start: Offset, end: Offset) -> list[Decided]:
-        """Return the transactions that are told by `end` and not by `start`, in the order of their
-        decisions. It is the same list each time, while the rows are kept."""
+        """Return the transactions reported by `end` but not by `start`, in the order of their
+        decisions. The list is the same each time while the rows are kept."""
         found: Iterable[Decided]
         if self._survey is not None and {start, end} <= self._known:
             found = self._survey.decided
@@ -382,7 +382,7 @@ class ChangeFeed:
         return part
 
     def check_age(self, start: Offset) -> None:
-        """Raise ChangesLostError if rows that are told after `start` may have been deleted."""
+        """Raise ChangesLostError if rows to be reported after `start` may have been deleted."""
         kept_until_ms = start.until_ms + self.bounds.retention_ms - self.bounds.delay_ms
         if self._is_strict and self.context.clock.wall_ms() > kept_until_ms:
             raise ChangesLostError(
@@ -393,9 +393,8 @@ class ChangeFeed:
 
 
 def survey_rows(context: Context, bounds: Bounds, since: Offset, most: int | None = None) -> Survey:
-    """Scan statuses and times of decision, of rows that may still have to be told after an offset.
-    With `most` only about so many, the earliest ones, are kept, and the horizon is below the rest.
-    """
+    """Scan the statuses and decision times of rows that may have to be reported after an offset.
+    With `most`, keep about that many of the earliest, with the horizon below the rest."""
     began_ms = context.clock.wall_ms()
     wait_for_writer(context)
     survey = Survey(began_ms, began_ms - bounds.delay_ms, beyond_ms=began_ms)
@@ -425,7 +424,6 @@ def _select(survey: Survey, start: Offset) -> list[Decided]:
 
 
 def _shorten(survey: Survey, most: int) -> None:
-    """Leave out the latest decisions, and go no further than before them."""
     survey.decided.sort()
     horizon_ms = _cut(survey.decided, most)
     left = [decided for decided in survey.decided if decided.at_ms > horizon_ms]
@@ -436,6 +434,5 @@ def _shorten(survey: Survey, most: int) -> None:
 
 
 def _cut(part: Sequence[Decided], most: int) -> int:
-    """Return up to when to go so that there are not more, or only those of one millisecond."""
     behind_ms = part[most].at_ms
     return behind_ms - 1 if part[0].at_ms < behind_ms else behind_ms

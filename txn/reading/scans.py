@@ -1,10 +1,10 @@
-"""Reads of ranges: rows in order, each resolved as an atomic read resolves it.
+"""Range reads: rows in order, each resolved as in an atomic read.
 
-A row that no transaction holds is taken as the store gives it, since its cells come from one
-instant; where columns are named it is read without their tags, which only tell of rows that are
-held. So is a row whose holders had all not decided after it was read. Any other row is read again
-with its holders. A transaction may hold very many rows of a scan; what it has decided changes no
-more, so its request is read and decoded once for many pages, and divided by rows.
+A row that no transaction holds is taken from the store as it is, because its cells are of one
+instant. If columns are named, it is read without tags, which matter only for held rows. A row is
+also taken as it is if all its holders were undecided after the read. Any other row is read again
+with its holders. A transaction may hold many rows of a scan, and its decided content never changes,
+so its request is decoded once for many pages and divided by rows.
 """
 
 from __future__ import annotations
@@ -51,23 +51,23 @@ from txn.request import Request
 from txn.spans import Span
 
 MOST_KEPT = 100_000
-"""Mutations of the transactions that are kept, which take some 40 MB as Python has them."""
+"""The most mutations of holders kept in memory, about 40 MB in Python."""
 
 NOT_YET_PUT = (Status.PART.encoded, Status.ASSERTED.encoded)
-"""Statuses of one that was decided, by which its values need not be there."""
+"""The statuses of a decided transaction whose values may not be put yet."""
 
 Holders = Mapping[bytes, TransactionRow]
 
 
 @dataclass(frozen=True, slots=True)
 class DecidedHolder:
-    """A decided transaction, and where in its request the mutations of each row are."""
+    """A decided transaction, with the place of each row's mutations in its request."""
 
     whole: TransactionRow
     places: Mapping[bytes, Collection[int]]
 
     def take_share(self, row: bytes) -> TransactionRow:
-        """Return the transaction as if it had only its mutations of one row."""
+        """Return the transaction reduced to its mutations of one row."""
         buffer, plan, places = self.whole.buffer, self.whole.plan, self.places.get(row, ())
         assert buffer is not None and plan is not None
         mutations = tuple(buffer.request.mutations[place] for place in places)
@@ -80,7 +80,7 @@ class DecidedHolder:
 
 
 class HolderRows:
-    """The transaction rows of those that hold rows of a table, for one reader."""
+    """One reader's cache of transaction rows that hold rows of a table."""
 
     def __init__(self, context: Context, table: bytes) -> None:
         self._context = context
@@ -89,7 +89,6 @@ class HolderRows:
         self._size = 0
 
     def look(self, holders: Collection[bytes]) -> Holders:
-        """Return the rows as they are now."""
         kept = [holder for holder in holders if holder in self._kept]
         others = [holder for holder in holders if holder not in self._kept]
         status_of = {holder: status_key(self._context.table, holder) for holder in kept}
@@ -99,7 +98,8 @@ class HolderRows:
         for holder, key in status_of.items():
             status = cells[key]
             if status is not None and status.value in NOT_YET_PUT:
-                self._kept[holder] = decided = self._kept.pop(holder)  # the last that was needed
+                # moves it to the end, as the most recently used
+                self._kept[holder] = decided = self._kept.pop(holder)
                 rows[holder] = decided.whole
             else:
                 self._forget(holder)
@@ -111,13 +111,13 @@ class HolderRows:
         return rows
 
     def look_again(self, first: Holders) -> Holders:
-        """Return the rows after another look at those that could still go either way."""
+        """Return the rows after reading again those that were undecided."""
         open_ones = [h for h, row in first.items() if not row.status or not row.status.is_decided]
         again = read_rows(self._context, open_ones) if open_ones else {}
         return {**first, **again}
 
     def take_shares(self, rows: Holders, holders: Iterable[bytes], row: bytes) -> Holders:
-        """Return some of the rows, with no more than concerns one row of the table."""
+        """Return some of the rows, reduced to one row of the table."""
         return {
             holder: self._kept[holder].take_share(row)
             if rows[holder].status is Status.ASSERTED and holder in self._kept
@@ -152,7 +152,7 @@ Locked = Callable[[Sequence[Key]], Snapshot]
 
 
 def scan_rows(context: Context, wanted: Span, locked: Locked) -> Iterator[Row]:
-    """Yield the span's rows, each as of one instant; one without cells has no value."""
+    """Yield the span's rows, each as of one instant; a row without cells has no value."""
     rows = stored_rows(context, wanted, cells=wanted.values)
     holder_rows = HolderRows(context, wanted.table)
     while page := list(islice(rows, PAGE_ROWS)):
@@ -172,7 +172,7 @@ def _resolve_page(
     }
     tries = context.tries(most=context.policy.read_tries)
     while held and (number := next(tries, 0)):
-        if number > 1 or wanted.columns is not None:  # of which the tags were not read
+        if number > 1 or wanted.columns is not None:  # then the tags have not been read
             held = _read_again(context, wanted, held)
         found.update(_settle_rows(context, wanted, held, holder_rows))
         held = {name: cells for name, cells in held.items() if name not in found}
@@ -184,7 +184,6 @@ def _resolve_page(
 def _settle_rows(
     context: Context, wanted: Span, first: Mapping[bytes, Cells], holder_rows: HolderRows
 ) -> dict[bytes, dict[Key, Cell]]:
-    """Return the values of those rows that were the same at both looks."""
     holders = {name: find_holders(cells) for name, cells in first.items()}
     began_ms = context.clock.monotonic_ms()
     rows = holder_rows.look(set().union(*holders.values()))
@@ -203,7 +202,6 @@ def _settle_rows(
 
 
 def _read_again(context: Context, wanted: Span, rows: Collection[bytes]) -> dict[bytes, Cells]:
-    """Look at some rows of a page again."""
     start, last = min(rows), max(rows)
     stop = last + b"\0" if len(last) < MAX_ROW else wanted.stop
     part = takewhile(
@@ -216,8 +214,8 @@ def _read_again(context: Context, wanted: Span, rows: Collection[bytes]) -> dict
 def _read_under_locks(
     context: Context, wanted: Span, name: bytes, cells: Cells, locked: Locked
 ) -> dict[Key, Cell]:
-    """Return the values of a row that never stands still. Locks keep its known keys from changing;
-    a key that was new to the row meanwhile shows in a look at it afterwards."""
+    """Return the values of a row that keeps changing. Locks keep its known keys unchanged; a key
+    added meanwhile shows in a later read."""
     for _ in range(context.policy.read_tries):
         keys, began_ms = list_lockable(cells), context.clock.monotonic_ms()
         values = locked(keys)
@@ -234,9 +232,9 @@ def read_view(
     locked: Locked,
     most_bytes: int | None = None,
 ) -> tuple[Snapshot, list[dict[Key, Cell]]] | None:
-    """Return the cells of the keys, and those of each span, as of one instant, or None if writers
-    left no such instant. Raise InvalidRequestError where too many rows of a span have a value, or
-    all spans together more than so many bytes."""
+    """Return the cells of the keys, and those of each span, as of one instant; None if writers left
+    no such instant. Raise InvalidRequestError if too many rows of a span have a value, or all spans
+    together exceed `most_bytes`."""
     for _ in context.tries(most=context.policy.read_tries):
         began_ms = context.clock.monotonic_ms()
         before, after = (_look(context, keys, spans, most_bytes) for _ in range(2))
@@ -254,7 +252,7 @@ def read_view(
 
 
 def _wait_for_holders(cells: Cells, holders: Collection[bytes], locked: Locked) -> None:
-    """Wait until each of these holders has let go of a key: then it has decided, or never will."""
+    """Wait until each holder has released a key: it has then decided or aborted."""
     for holder in holders:
         locks = (key for key in cells if key.column.endswith(LOCK_SUFFIX))
         held = (key_of_cell(lock) for lock in locks if holder_of(lock, cells[lock]) == holder)
@@ -262,7 +260,7 @@ def _wait_for_holders(cells: Cells, holders: Collection[bytes], locked: Locked) 
 
 
 def group_by_row(cells: Mapping[Key, Cell]) -> Iterator[Row]:
-    """Yield the rows of cells that are in order."""
+    """Group sorted cells by row."""
     for name, keys in groupby(cells, lambda key: key.row):
         yield Row(name, {key: cells[key] for key in keys})
 
@@ -270,8 +268,8 @@ def group_by_row(cells: Mapping[Key, Cell]) -> Iterator[Row]:
 def _look(
     context: Context, keys: Sequence[Key], spans: Sequence[Span], most_bytes: int | None
 ) -> Observation:
-    """Look at keys and spans, and then at the holders. Of the spans it keeps what tells something,
-    and a digest of the rest: its memory is that of values and holders."""
+    """Read keys and spans, and then their holders. Only values and held locks are kept, and a
+    digest of the rest, to bound the memory."""
     wanted = [cell for key in keys for cell in (key, *context.rules.guards_of(key))]
     cells = call_store(context, lambda: context.store.read(wanted)) if wanted else {}
     rest = Digest()
@@ -290,7 +288,6 @@ def _look(
 
 
 def _look_at_span(context: Context, part: Span, rest: Digest) -> Iterator[dict[Key, Cell]]:
-    """Yield what tells something of each row."""
     rows = 0
     for row in stored_rows(context, part):
         telling = {key: cell for key, cell in row.cells.items() if is_telling(key, cell)}
