@@ -115,7 +115,7 @@ def explanation_document(found: Explanation) -> Document:
         "once": None if request.once is None else escape(request.once),
         "once_retention_ms": found.once_retention_ms,
         "lock_ttl_ms": row.buffer.lock_ttl_ms if row.buffer else None,
-        "beat": row.heartbeat or None,
+        "heartbeat": row.heartbeat or None,
         "timestamp": row.plan.timestamp if row.plan else None,
         "mutations": [_change_document(change) for change in found.changes],
         "assertions": [assertion_text(assertion) for assertion in request.assertions],

@@ -213,7 +213,7 @@ def find_alive_ms(row: TransactionRow, now_ms: int, grace_ms: int) -> int:
 
 
 def list_facts(row: TransactionRow) -> dict[str, object]:
-    return {"status": str(row.status), "since": row.status_at, "beat": row.heartbeat}
+    return {"status": str(row.status), "since": row.status_at, "heartbeat": row.heartbeat}
 
 
 @dataclass(frozen=True, slots=True)

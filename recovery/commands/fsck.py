@@ -42,7 +42,7 @@ FindingResult = tuple[Finding, Result | None]
 
 LISTED = 20
 SPARK, HERE = "--spark", "local[*]"
-TIMES = ("since", "beat", "newest", "until")
+TIMES = ("since", "heartbeat", "newest", "until")
 
 
 def fsck(

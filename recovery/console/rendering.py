@@ -34,7 +34,7 @@ PAGES = (
 
 ID_LETTERS = 12
 MOST_TABLES = 100
-TIMES = ("since", "beat", "newest", "timestamp", "version", "below", "until")
+TIMES = ("since", "heartbeat", "newest", "timestamp", "version", "below", "until")
 
 ENVIRONMENT = Environment(
     loader=PackageLoader("recovery.console"),

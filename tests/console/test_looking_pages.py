@@ -15,7 +15,7 @@ from tests.console.crashing import BYTES, HOSTILE, QUOTES, SCRIPT, crash_client
 from tests.console.visits import ask
 from txn import AssertionFailedError, Exact, Key, Mutation, Request, connect
 from txn.model import Edit, Family
-from txn.protocol.codec import Buffer, encode_buffer
+from txn.protocol.codec import encode_buffer
 from txn.protocol.row import FAMILY, new_row_key
 from txn.protocol.statuses import Status
 from txn.stores import open_store
@@ -123,7 +123,7 @@ def test_transactions_are_searched_page_by_page(url: str, browse: Browse, pictur
 def put_many(uri: str, number: int) -> None:
     """Put finished transactions that are newer than all others."""
     now_ms = time.time_ns() // 1_000_000
-    buffer = encode_buffer(Buffer(Request((Mutation(APPLES, "1"),)), 1_000))
+    buffer = encode_buffer(Request((Mutation(APPLES, "1"),)), 1_000)
     cells = {b"buffer": buffer, b"status": Status.COMPLETE.encoded, Status.COMPLETE.at: b""}
     with closing(open_store(uri)) as store:
         for first in range(0, number, 1_000):

@@ -46,7 +46,7 @@ def test_retention_counts_from_the_end_of_a_transaction(rule: bool, monkeypatch:
                 fsck.Kind.EXPIRED,
                 row.row_key,
                 None,
-                {"status": str(row.status), "since": row.status_at, "beat": row.heartbeat},
+                {"status": str(row.status), "since": row.status_at, "heartbeat": row.heartbeat},
             )
             is_old = created_ms(row.row_key) <= now_ms - fsck.RETENTION_MS
             return old if row.status in FINISHED and is_old else judge(row, now_ms, *ages)

@@ -343,7 +343,7 @@ class Resolver:
         if row.state is RowState.DECIDED:
             roll_forward(context, [t])
         else:
-            roll_back(context, [t], lambda _: "its owner was silent for its whole lease")
+            roll_back(context, [t], lambda _: "its owner was silent for its whole lock TTL")
         if t.unread is not None:
             raise t.unread
         if t.status is not None and not t.status.is_finished:
