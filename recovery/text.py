@@ -32,8 +32,9 @@ _MARKS = re.compile(
 )
 COMMANDS = {
     "ensure_table": "`txn table create`",
-    "transactions, buckets, policy, watch and protocol are the server's own": "the server has its "
-    "own --transactions and --protocol: leave them out",
+    "transactions, salt_buckets, policy, on_event and protocol are the server's own": (
+        "the server has its own --transactions and --protocol: leave them out"
+    ),
     "name its transaction table": "name its transaction table with --transactions",
     ": use Delete": ': write {"delete": key}',
     ", or raise Policy(skew_ms=)": "",

@@ -80,7 +80,9 @@ def describe_owner(row: TransactionRow, now_ms: int) -> Owned:
         return Owned(row, silent_ms, None, "not known: the row does not decode")
     is_late = silent_ms > row.buffer.lock_ttl_ms
     keys = len(row.buffer.request.keys)
-    return Owned(row, silent_ms, keys, "its lock TTL has passed" if is_late else "within its lock TTL")
+    return Owned(
+        row, silent_ms, keys, "its lock TTL has passed" if is_late else "within its lock TTL"
+    )
 
 
 def fill_hour(hour: Hour) -> list[Minute | None]:

@@ -36,7 +36,7 @@ WARM = 25
 Costs = dict[str, float]
 
 
-def commit_flights(uri: str, count: int, atomically: int, begin: Callable[[], object]) -> None:
+def commit_flights(uri: str, count: int, batch: int, begin: Callable[[], object]) -> None:
     """Commit so many flights, some at a time, after a few that do not count."""
     rng = Random(1)
     with open_engine(uri, CASE) as engine:
@@ -44,13 +44,13 @@ def commit_flights(uri: str, count: int, atomically: int, begin: Callable[[], ob
         flights(engine, CASE.tables, rng, WARM, "complete")
         engine.flush()
         begin()
-        for start in range(0, count, atomically):
-            some = min(atomically, count - start)
+        for start in range(0, count, batch):
+            some = min(batch, count - start)
             flights(engine, CASE.tables, rng, some, "complete")
         engine.flush()
 
 
-def count_costs(count: int, atomically: int) -> tuple[Counter[str], Costs]:
+def count_costs(count: int, batch: int) -> tuple[Counter[str], Costs]:
     """Return the requests by method, and what else can be counted, all for one flight."""
     requests, steps = Counter[str](), Counter[str]()
     send, write = Connection.send, lmdb_store._Shared._change
@@ -88,7 +88,7 @@ def count_costs(count: int, atomically: int) -> tuple[Counter[str], Costs]:
             stopped, services = open_services(hosted, open_ordered(hosted.store), SystemClock())
             with Server([(listen("127.0.0.1", 0), services["thrift2"])]) as server:
                 uri = f"hbase+thrift2://127.0.0.1:{server.ports[0]}"
-                commit_flights(uri, count, atomically, forget)
+                commit_flights(uri, count, batch, forget)
             stopped()
     finally:
         threading.setprofile(None)  # type: ignore[arg-type]
@@ -99,7 +99,7 @@ def count_costs(count: int, atomically: int) -> tuple[Counter[str], Costs]:
     }
 
 
-def measure_times(options: str, count: int, atomically: int) -> Costs:
+def measure_times(options: str, count: int, batch: int) -> Costs:
     """Return the milliseconds of the wall clock, and of the processor, that a flight takes."""
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -112,7 +112,7 @@ def measure_times(options: str, count: int, atomically: int) -> Costs:
             spent = server.cpu_times()
             return [time.perf_counter(), spent.user + spent.system, time.process_time()]
 
-        commit_flights(s.uris["thrift2"], count, atomically, lambda: before.extend(read_clocks()))
+        commit_flights(s.uris["thrift2"], count, batch, lambda: before.extend(read_clocks()))
         after = read_clocks()
     names = ("wall ms", "server ms", "client ms")
     return {
@@ -130,12 +130,12 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--flights", type=int, default=500)
     parser.add_argument("--together", type=int, default=250, help="how many a commit_many")
     options = parser.parse_args(given)
-    count, atomically = options.flights, options.atomically
-    requests, counted = count_costs(count, atomically)
+    count, batch = options.flights, options.together
+    requests, counted = count_costs(count, batch)
     show("requests", {name: number / count for name, number in requests.items()})
     show("counted", counted)
     for name, query in (("synced", ""), ("sync=off", "?sync=off")):
-        show(name, measure_times(query, count, atomically))
+        show(name, measure_times(query, count, batch))
 
 
 if __name__ == "__main__":

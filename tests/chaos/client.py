@@ -58,7 +58,7 @@ def commit_alone(engine: Engine, requests: Sequence[Request], ack: Ack) -> list[
     return results
 
 
-def commit_atomically(engine: Engine, requests: Sequence[Request], ack: Ack) -> list[Result]:
+def commit_all(engine: Engine, requests: Sequence[Request], ack: Ack) -> list[Result]:
     """Commit all requests in one call, which raises StoreError where nothing is written."""
     try:
         return engine.commit_many(requests, ack=ack)
@@ -124,7 +124,7 @@ def tell(log: Log, name: str, result: Result) -> None:
 
 def transfer_many(engine: Engine, name: str, rng: Random, log: Log) -> None:
     """Transfer in a batch."""
-    transfer(engine, name, rng, log, commit=commit_atomically, count=BATCH)
+    transfer(engine, name, rng, log, commit=commit_all, count=BATCH)
 
 
 def transfer_in_threads(engine: Engine, name: str, rng: Random, log: Log) -> None:

@@ -48,5 +48,5 @@ def explain_locks(spark: SparkSession, *, sql: str) -> list[str]:
 @cache
 def _open_locks(uri: str, name: str) -> LockManager:
     """Return the manager of this process, which ends with it."""
-    lease = "session_ms" if uri.startswith("zookeeper") else "lock_ttl_ms"
+    lease = "session_ms" if uri.startswith("zookeeper") else "lease_ms"
     return open_manager(uri, name=name, **{lease: LEASE_MS})

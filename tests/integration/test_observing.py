@@ -86,7 +86,7 @@ def test_a_server_shows_what_becomes_of_its_transactions(tmp_path: Path) -> None
             page = read_metrics(server.uris["metrics"])
         assert value(page, COMMITTED) == 1
         assert value(page, 'hbase_txn_commit_seconds_count{outcome="assertion"}') == 1
-        assert value(page, 'hbase_txn_store_seconds_count{call="together",outcome="done"}') >= 1
+        assert value(page, 'hbase_txn_store_seconds_count{call="atomically",outcome="done"}') >= 1
         assert server.stop() == 0
     assert server.log.read_text() == ""
 

@@ -65,7 +65,7 @@ from txn import Key, Mutation, connect
 from txn.metrics import Metrics
 
 registry = CollectorRegistry()
-with connect("memory://", table="t", watch=Metrics(registry)) as engine:
+with connect("memory://", table="t", on_event=Metrics(registry)) as engine:
     engine.ensure_table("t", ["d"])
     engine.commit([Mutation(Key("row", "d", "x"), "1")])
 transactions = [s for m in registry.collect() for s in m.samples if "transactions_total" in s.name]

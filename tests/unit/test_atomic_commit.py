@@ -260,8 +260,8 @@ def test_nobody_waits_in_a_local_transaction(rule: bool, monkeypatch: pytest.Mon
 
 
 def test_nothing_foreign_runs_in_it() -> None:
-    """A watch may be slow, or use the store. It hears of each phase once, in order, afterwards, and
-    of the calls of the store."""
+    """A listener may be slow, or use the store. It hears of each phase once, in order, afterwards,
+    and of the calls of the store."""
     world = World()
     world.engine.commit([Mutation(X, b"1")])
     expected = Counter(type(event) for event in world.events)

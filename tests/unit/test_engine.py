@@ -176,7 +176,7 @@ def test_an_engine_that_cannot_be_opened_leaves_no_store_open(tmp_path: Path) ->
 @pytest.mark.parametrize("salt_buckets", [0, 101])
 def test_impossible_buckets_are_refused(salt_buckets: int) -> None:
     """Their prefix has two digits."""
-    with pytest.raises(InvalidRequestError, match="buckets must be 1 to 100"):
+    with pytest.raises(InvalidRequestError, match="salt_buckets must be 1 to 100"):
         connect("memory://", salt_buckets=salt_buckets)
 
 

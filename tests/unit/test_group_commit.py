@@ -1004,7 +1004,7 @@ def test_a_child_begins_with_an_empty_line() -> None:
 
 
 def test_a_child_of_a_leader_ends_its_batch_by_itself() -> None:
-    """A watch may fork; what is under way is its parent's, whose rows the child must not end."""
+    """A listener may fork; what is under way is its parent's, whose rows the child must not end."""
     seen: list[int] = []
 
     def run(batch: Sequence[Plain]) -> None:

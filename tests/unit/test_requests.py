@@ -85,7 +85,7 @@ def test_a_batch_makes_eleven_calls(
 def test_a_large_transaction_asks_for_its_locks_and_cells_in_portions(
     engine: Engine, counting: CountingStore
 ) -> None:
-    """A call of thousands is silent for too long; see `txn.protocol.beats`."""
+    """A call of thousands is silent for too long; see `txn.protocol.transaction`."""
     engine.commit([Mutation(key(k), b"1") for k in range(501)])
     assert counting.calls == {"check_and_put": 9, "read": 2, "write": 2, "atomically": 1}
 

@@ -67,7 +67,7 @@ def connect(
     given = (transactions, salt_buckets, policy, protocol)
     if given != (TRANSACTIONS, 1, None, None) or on_event is not silent:
         raise InvalidRequestError(
-            "transactions, buckets, policy, watch and protocol are the server's own"
+            "transactions, salt_buckets, policy, on_event and protocol are the server's own"
         )
     with require_extra("emulator", uri="txn://"):
         from txn.service.client import connect_server  # noqa: PLC0415

@@ -64,7 +64,7 @@ class Engine:
         create: bool = True,
     ) -> None:
         if not 1 <= salt_buckets <= 100:
-            raise InvalidRequestError("buckets must be 1 to 100", salt_buckets=salt_buckets)
+            raise InvalidRequestError("salt_buckets must be 1 to 100", salt_buckets=salt_buckets)
         if protocol is not None:
             check_choice("protocol", protocol, ProtocolName)
         told = guard(on_event)

@@ -1,7 +1,7 @@
 """The transaction row: its key, its columns, and what they say together.
 
-    row key = [salt "."] "transaction." milliseconds(13 digits) "." uid(32 hex digits) "@" database
-              [child]
+    row key = [salt "."] "transaction." milliseconds(13 digits) "." uid(32 hex digits)
+              ["@" database] [child]
     child   = ".part-" task(5 digits) "-" number(5 digits)
 
 The salt has two digits. The database is named by its transaction table.

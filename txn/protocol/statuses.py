@@ -121,7 +121,7 @@ FINISHED = frozenset({Status.COMPLETE, Status.ABORTED})
 ProtocolName = Literal["six-phase", "fenced"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Rules:
     """The differences between the protocols, as data.
 
@@ -136,7 +136,7 @@ class Rules:
     steps: Steps
     unconditional: frozenset[Status] = frozenset()
     locks_rows: bool = False
-    offsets_ms: Mapping[Status, int] = field(default_factory=dict, compare=False)
+    offsets_ms: Mapping[Status, int] = field(default_factory=dict)
 
     def lock_of(self, key: Key) -> Key:
         return key.row_lock if self.locks_rows else key.lock

@@ -199,10 +199,10 @@ def renew(context: Context, t: PendingCommit, *, keep: bool = False) -> None:
     """Give a commit that has nothing in flight a new row key, and forget its result. keep:
     keep the cells that were read."""
     known = {**t.seen, **t.found} if keep else {}
+    begun_ms, encoded = context.clock.monotonic_ms(), _encode_attempt(context, t.asked)
     t.reset()
-    t.alive_ms = 0
-    t.begun_ms = context.clock.monotonic_ms()
-    t.row_key, t.request, t.buffer = _encode_attempt(context, t.asked)
+    t.row_key, t.request, t.buffer = encoded
+    t.begun_ms, t.alive_ms = begun_ms, 0
     t.add_known(known)
 
 

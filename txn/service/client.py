@@ -34,7 +34,6 @@ from txn.errors import (
     raise_denial,
 )
 from txn.events import silent
-from txn.host.forks import start_in_each_process
 from txn.model import Cell, Key, Row
 from txn.policy import Pace, Policy
 from txn.protocol.codec import encode_buffer
@@ -102,10 +101,6 @@ class RemoteBackend:
         self._settler = Settler(self._service, self._clock, self._rng)
         self.pace = Pace(self._clock, self._rng, Policy())
         self._database: tuple[bytes, Rules] | None = None
-        start_in_each_process(self._start)
-
-    def _start(self) -> None:
-        # After a fork, the parent's futures end there.
         concurrent_batches = self.pace.policy.concurrent_batches
         self._group_commit = GroupCommit(
             self._commit_batch,

@@ -54,7 +54,7 @@ TRANSACTIONS_SCHEMA = parse_schema(
     "transaction string, parent string, status string, state string, created timestamp, "
     "since timestamp, age_ms long, statuses map<string,timestamp>, commit_timestamp long, "
     "tables array<string>, keys int, mutations int, assertions int, once string, "
-    "labels map<string,string>, lease_ms long, heartbeat timestamp, reason string, "
+    "labels map<string,string>, lock_ttl_ms long, heartbeat timestamp, reason string, "
     "corrupt string, bytes long"
 )
 LOCKS_SCHEMA = parse_schema(

@@ -233,12 +233,13 @@ class Pool:
         start_in_each_process(self._start)
 
     def _start(self) -> None:
-        for connection in self._idle:  # the parent's: two processes would mix up their replies
-            connection.close()
+        inherited = self._idle  # the parent's: two processes would mix up their replies
         self._lock = RLock()  # for all fields below; faster to enter than a Condition
         self._changed = Condition(self._lock)
         self._idle = []
         self._open = self._waiting = 0
+        for connection in inherited:
+            connection.close()
 
     def run(
         self,
