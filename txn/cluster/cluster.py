@@ -53,6 +53,8 @@ OnStep = Callable[[str], None]
 
 
 class Cluster:
+    """The processes of an HBase on this machine, started for one folder."""
+
     def __init__(
         self, settings: Settings, processes: Mapping[str, Process], clock: Clock | None = None
     ) -> None:

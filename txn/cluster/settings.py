@@ -102,6 +102,7 @@ def find_version(name: str) -> str:
 
 
 def from_document(document: Mapping[str, Any]) -> Settings:
+    """Return the settings that a document describes."""
     return Settings(**{**document, "folder": Path(document["folder"])})
 
 

@@ -23,6 +23,8 @@ SAFE = "=-_.+ "
 
 
 class Mode(Enum):
+    """How a request locks an object: beside other readers, or alone."""
+
     SHARED = "S"
     EXCLUSIVE = "X"
 
@@ -60,6 +62,7 @@ class Path:
 
 
 def path(text: str) -> Path:
+    """Return the path that a text names, such as `database.table`."""
     if not isinstance(text, str):
         raise InvalidRequestError(f"not the text of a path: {text!r}")
     return Path(parts_of(text))
@@ -89,6 +92,8 @@ def lower_names(parts: tuple[str, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, order=True)
 class LockRequest:
+    """An object to lock, and the mode to lock it in."""
+
     path: Path
     mode: Mode
 
@@ -109,6 +114,7 @@ def shared(text: str | Path) -> LockRequest:
 
 
 def exclusive(text: str | Path) -> LockRequest:
+    """Return a request to lock an object in exclusive mode."""
     return LockRequest(as_path(text), Mode.EXCLUSIVE)
 
 
