@@ -46,8 +46,10 @@ def scan_from_now_on(patch: Patch) -> None:
 
 
 def order_by_row_keys(patch: Patch) -> None:
+    find_decision = feed.find_decision
+
     def find(row: Row) -> int | None:
-        at_ms = feed.find_decision(row)
+        at_ms = find_decision(row)
         return created_ms(row.row) if at_ms else at_ms
 
     patch.setattr(feed, "find_decision", find)
