@@ -244,7 +244,7 @@ def stop_half_done(story: Story, job: Job) -> None:
     """Pause the job's workers while some transactions are undecided and some decided, if possible.
     If a commit is one local transaction, none is ever seen half done."""
     with story.open_engine() as engine:
-        if "atomic" in engine.context.store.features:
+        if engine.context.is_local:
             return
         for _ in range(TRIES):
             job.pause_workers()

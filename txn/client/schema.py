@@ -59,7 +59,7 @@ class Families:
         """Assign a family without a database to this one, before its first write. Not on HBase,
         which would reopen the table's regions: there `txn table take-over` does it."""
         store, table = self._context.store, key.table
-        if table and "atomic" in store.features:
+        if table and self._context.is_local:
             owned = replace(family, database=plain_table(self._context.table))
             self._ask(lambda: store.ensure_table(table, {key.family: owned}), deadline_ms)
             self._known[table, key.family] = owned

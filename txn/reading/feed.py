@@ -248,7 +248,7 @@ class Bounds:
     def of_store(cls, context: Context) -> Bounds:
         """Return the defaults. A store on this machine has one clock, which may be set back a
         little. HBase servers start with clocks within 30 s of the master's."""
-        return cls(1_000 if "atomic" in context.store.features else 60_000)
+        return cls(1_000 if context.is_local else 60_000)
 
     @property
     def margin_ms(self) -> int:

@@ -192,7 +192,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def refuse_rowless(context: Context, is_known: bool) -> None:
     """Raise InvalidRequestError if the database commits transactions that leave no row, unless the
     caller accepts that."""
-    is_apart = "atomic" not in context.store.features
+    is_apart = not context.is_local
     if context.rules.locks_rows and is_apart and not is_known:
         raise InvalidRequestError(
             "fenced transactions of one row and family leave no transaction row, unless they have "
