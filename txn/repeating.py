@@ -36,14 +36,14 @@ def repeat(
             return
         except Exception as error:  # noqa: BLE001  (logged and reported below)
             failures += 1
-            _tell(name, error, on_event)
+            _report_failure(name, error, on_event)
 
 
 def _find_pause(every_s: float, failures: int) -> float:
     return min(every_s / SOONER, failures * every_s / SOONEST) if failures else every_s
 
 
-def _tell(name: WorkName, error: Exception, on_event: Listener) -> None:
+def _report_failure(name: WorkName, error: Exception, on_event: Listener) -> None:
     is_ours = not isinstance(error, TxnError)
     cause = name_failure(error)
     LOG.log(

@@ -420,9 +420,9 @@ class Background:
 
     def release(self, context: Context, transactions: Sequence[Transaction]) -> None:
         is_remote = "remote_calls" in context.store.features
-        roll_forward(context, transactions, self._tell_soon if is_remote else advance)
+        roll_forward(context, transactions, self._complete_later if is_remote else advance)
 
-    def _tell_soon(
+    def _complete_later(
         self, context: Context, transactions: Sequence[Transaction], reached: Status
     ) -> None:
         for t in transactions:

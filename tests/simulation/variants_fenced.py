@@ -131,7 +131,7 @@ def decide_plainly(patch: Patch) -> None:
 def believe_in_every_lock(patch: Patch) -> None:
     """Ask for locks, and go on whatever is answered."""
 
-    def ask(context: Context, wanted: Sequence[fenced.LockOf]) -> list[fenced.LockOf]:
+    def request(context: Context, wanted: Sequence[fenced.LockOf]) -> list[fenced.LockOf]:
         checks = []
         for t, lock in wanted:
             t.held.add(lock)
@@ -141,7 +141,7 @@ def believe_in_every_lock(patch: Patch) -> None:
         context.store.check_and_put(checks)
         return []
 
-    patch.setattr(fenced, "_ask", ask)
+    patch.setattr(fenced, "_request_locks", request)
 
 
 def put_at_the_servers_time(patch: Patch) -> None:

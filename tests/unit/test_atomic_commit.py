@@ -253,7 +253,7 @@ def test_nobody_waits_in_a_local_transaction(rule: bool, monkeypatch: pytest.Mon
     inner = six_phase_module.assert_under_locks
     monkeypatch.setattr(six_phase_module, "assert_under_locks", assert_slowly)
     if not rule:
-        monkeypatch.setattr(commit_module, "_Unwaiting", lambda clock: clock)
+        monkeypatch.setattr(commit_module, "_SleeplessClock", lambda clock: clock)
     assert world.engine.commit([Mutation(Y, b"1")]).complete
     assert kept_out == [not rule]
     assert len(world.rows()) == 2

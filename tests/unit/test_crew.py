@@ -9,7 +9,7 @@ from logging import ERROR
 
 import pytest
 
-from txn.host.crew import Crew
+from txn.host.crew import WorkerPool
 
 pytestmark = pytest.mark.fast
 
@@ -17,15 +17,15 @@ PATIENCE_S = 60
 
 
 @contextmanager
-def a_busy_crew() -> Iterator[tuple[Crew, threading.Event]]:
+def a_busy_crew() -> Iterator[tuple[WorkerPool, threading.Event]]:
     """Have a crew of two, of which one is busy until the event is set."""
-    crew, came, go = Crew(2, "crew"), threading.Event(), threading.Event()
+    crew, came, go = WorkerPool(2, "crew"), threading.Event(), threading.Event()
 
     def work() -> None:
         came.set()
         assert go.wait(PATIENCE_S)
 
-    assert crew.hand_over(work) and came.wait(PATIENCE_S)
+    assert crew.submit_work(work) and came.wait(PATIENCE_S)
     try:
         yield crew, go
     finally:
@@ -39,9 +39,9 @@ def fail(number: int) -> None:
 
 def test_what_fails_in_a_crew_is_told_of_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     """Nobody waits for it, so nobody else would hear of it."""
-    crew = Crew(1, "crew")
+    crew = WorkerPool(1, "crew")
     with caplog.at_level(ERROR, "txn"):
-        assert crew.hand_over(fail, 7)
+        assert crew.submit_work(fail, 7)
         crew.close()
     (record,) = caplog.records
     assert record.name == "txn" and record.getMessage().endswith("work=fail crew=crew")
@@ -55,7 +55,7 @@ def test_what_ends_a_thread_is_told_of_and_raised(caplog: pytest.LogCaptureFixtu
         raise KeyboardInterrupt
 
     with caplog.at_level(ERROR, "txn"), pytest.raises(KeyboardInterrupt):
-        Crew(1, "crew").do(interrupt)
+        WorkerPool(1, "crew").do(interrupt)
     assert len(caplog.records) == 1
 
 
@@ -70,7 +70,7 @@ def test_what_no_thread_could_be_started_for_is_the_callers_alone(
 
     with a_busy_crew() as (crew, _):
         monkeypatch.setattr("threading.Thread.start", refuse)
-        assert not crew.hand_over(done.append, "twice")
+        assert not crew.submit_work(done.append, "twice")
     assert not done
 
 
@@ -90,7 +90,7 @@ def test_what_a_thread_has_begun_is_not_the_callers(monkeypatch: pytest.MonkeyPa
             raise RuntimeError("can't start new thread")
 
         monkeypatch.setattr("threading.Thread.start", refuse)
-        assert crew.hand_over(work)
+        assert crew.submit_work(work)
     assert done == ["once"]
 
 
@@ -100,6 +100,6 @@ def test_a_child_has_a_crew_of_its_own() -> None:
         told, parents = threading.Event(), crew._pool
         assert parents is not None
         crew._start()  # as in a child of a fork
-        assert crew.hand_over(told.set) and told.wait(PATIENCE_S)
+        assert crew.submit_work(told.set) and told.wait(PATIENCE_S)
         go.set()
         parents.shutdown()

@@ -212,7 +212,7 @@ def test_a_write_that_loses_a_race_keeps_its_other_locks() -> None:
 def test_a_write_that_loses_every_race_is_a_conflict() -> None:
     """It does not go on for ever; the next attempt waits in order."""
     world = fenced_world(IMPATIENT)
-    before(world, locks, lambda: other(world, Mutation(X, b"1")), times=fenced.ASKS + 1)
+    before(world, locks, lambda: other(world, Mutation(X, b"1")), times=fenced.MAX_REQUESTS + 1)
     with pytest.raises(ConflictError, match="key is locked"):
         world.engine.commit([Mutation(X, b"2")])
     assert (world.value(X), holder(world)) == (b"1", FREE)
@@ -790,7 +790,7 @@ def far_world() -> World:
 
 def test_a_row_far_away_is_told_last_and_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """All locks are free: nobody waits for what only fsck and people read, and one request does."""
-    monkeypatch.setattr("txn.client.finisher.TELL_WITHIN_S", 60)
+    monkeypatch.setattr("txn.client.finisher.COMPLETE_WITHIN_S", 60)
     world = far_world()
     for value in (b"1", b"2"):
         assert world.engine.commit([Mutation(X, value), Mutation(Y, value)]).complete
@@ -805,7 +805,7 @@ def test_a_row_that_was_finished_behind_the_client_is_told_with_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Those that were acknowledged at their decision need no more requests than the others."""
-    monkeypatch.setattr("txn.client.finisher.TELL_WITHIN_S", 60)
+    monkeypatch.setattr("txn.client.finisher.COMPLETE_WITHIN_S", 60)
     world = far_world()
     for value in (b"1", b"2"):
         world.engine.commit([Mutation(X, value), Mutation(Y, value)], ack="decided")
@@ -818,8 +818,8 @@ def test_a_row_that_was_finished_behind_the_client_is_told_with_others(
 
 def test_many_rows_are_told_while_others_keep_coming(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that never rests tells of its rows all the same."""
-    monkeypatch.setattr("txn.client.finisher.TELL_WITHIN_S", 60)
-    monkeypatch.setattr("txn.client.finisher.TOLD_AT_ONCE", 2)
+    monkeypatch.setattr("txn.client.finisher.COMPLETE_WITHIN_S", 60)
+    monkeypatch.setattr("txn.client.finisher.COMPLETED_AT_ONCE", 2)
     world = far_world()
     for value in (b"1", b"2", b"3"):
         world.engine.commit([Mutation(X, value), Mutation(Y, value)], ack="decided")

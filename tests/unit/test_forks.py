@@ -17,25 +17,25 @@ class Noting(Forked):
     """Something that notes what it is told, in a list that a child has a copy of."""
 
     def __init__(self, told: list[str]) -> None:
-        self._told = told
+        self._prepared = told
         self.expect_forks()
 
     def before_fork(self) -> None:
-        self._told.append("before")
+        self._prepared.append("before")
 
     def after_fork(self, in_child: bool) -> None:
-        self._told.append("in the child" if in_child else "in the parent")
+        self._prepared.append("in the child" if in_child else "in the parent")
 
 
 class Starting:
     """Something that notes each start."""
 
     def __init__(self, told: list[str]) -> None:
-        self._told = told
+        self._prepared = told
         start_in_each_process(self._start)
 
     def _start(self) -> None:
-        self._told.append("start")
+        self._prepared.append("start")
 
 
 def fork(told: list[str], wanted: list[str]) -> bool:

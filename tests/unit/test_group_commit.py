@@ -103,7 +103,7 @@ class Gate:
         return [len(batch) for batch in self.batches]
 
     def in_line(self) -> int:
-        return sum(len(place.waiting) for place in self.group_commit._line)
+        return sum(len(caller.waiting) for caller in self.group_commit._queue)
 
 
 @contextmanager
@@ -580,7 +580,7 @@ def test_what_is_invalid_is_told_before_it_is_in_line(given: object) -> None:
     world = World()
     with pytest.raises(InvalidRequestError):
         world.engine.submit(given)  # type: ignore[arg-type]
-    assert not backend_of(world.engine)._group_commit._line
+    assert not backend_of(world.engine)._group_commit._queue
 
 
 def test_what_a_server_refuses_is_told_by_futures_alone(caplog: pytest.LogCaptureFixture) -> None:
@@ -591,7 +591,7 @@ def test_what_a_server_refuses_is_told_by_futures_alone(caplog: pytest.LogCaptur
             future = backend.submit(put("a"), "complete", None)
             assert isinstance(future.exception(PATIENCE_S), StoreError)
             if not number:
-                backend._group_commit._crew.hand_over = lambda work: False  # type: ignore[method-assign]
+                backend._group_commit._workers.submit_work = lambda work: False  # type: ignore[method-assign]
         backend.close()
     assert not caplog.records
 
@@ -674,7 +674,7 @@ def test_a_place_is_done_with_when_the_last_of_its_items_is_dropped() -> None:
     assert items[0].future is not None and items[0].future.cancel()
     with ThreadPoolExecutor(1) as pool:
         pool.submit(group_commit.commit, items).result(PATIENCE_S)
-    assert not group_commit._line
+    assert not group_commit._queue
 
 
 def test_flush_waits_for_futures_and_close_for_all() -> None:
@@ -724,7 +724,7 @@ def test_who_leads_takes_futures_along_for_which_there_is_no_thread(
 
     world = World()
     with a_batch_under_way(world.engine) as (gate, _):
-        monkeypatch.setattr(gate.group_commit._crew, "hand_over", refuse)
+        monkeypatch.setattr(gate.group_commit._workers, "submit_work", refuse)
         same = [world.engine.submit(put("first", str(i))) for i in range(2)]
         gate.go.set()
         assert all(each.result(PATIENCE_S).complete for each in same)
@@ -742,7 +742,7 @@ def test_futures_for_which_there_is_no_thread_do_not_wait_for_a_leader_that_fail
         raise ZeroDivisionError(len(gate.batches))
 
     gate._run = broken
-    monkeypatch.setattr(gate.group_commit._crew, "hand_over", refuse)
+    monkeypatch.setattr(gate.group_commit._workers, "submit_work", refuse)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(commit, world.engine, put("first"))
         assert gate.came.acquire(timeout=PATIENCE_S)
@@ -758,12 +758,12 @@ def test_flush_leads_futures_for_which_there_is_no_thread(monkeypatch: pytest.Mo
     """Whoever submitted them was interrupted before it did."""
     engine = World().engine
     group_commit = backend_of(engine)._group_commit
-    monkeypatch.setattr(group_commit._crew, "hand_over", refuse)
+    monkeypatch.setattr(group_commit._workers, "submit_work", refuse)
     monkeypatch.setattr(group_commit, "_lead_all", lambda: None)
     future = engine.submit(put("a"))
     monkeypatch.undo()
     assert not future.done()
-    monkeypatch.setattr(group_commit._crew, "hand_over", refuse)
+    monkeypatch.setattr(group_commit._workers, "submit_work", refuse)
     engine.flush()
     assert future.result(0).complete
 
@@ -788,10 +788,10 @@ def test_who_is_killed_as_it_leads_futures_of_others_leaves_the_line_to_the_next
         raise Killed
 
     group_commit._run = kill
-    monkeypatch.setattr(group_commit._crew, "hand_over", refuse)
+    monkeypatch.setattr(group_commit._workers, "submit_work", refuse)
     with pytest.raises(Killed):
         engine.submit(put("a"))
-    assert not group_commit._line and not group_commit._under_way
+    assert not group_commit._queue and not group_commit._in_progress
     assert engine.submit(put("a")).result(PATIENCE_S).complete
 
 
@@ -880,7 +880,7 @@ def test_a_thread_that_is_killed_as_it_waits_leaves_the_line() -> None:
         until(lambda: gate.in_line() == 1)
         gate.go.set()
         assert after.result(PATIENCE_S).complete
-    assert world.value(X) == b"0" and not group_commit._under_way
+    assert world.value(X) == b"0" and not group_commit._in_progress
     assert sum(queue_changes(world)) == 0
 
 
@@ -1010,13 +1010,13 @@ def test_a_child_of_a_leader_ends_its_batch_by_itself() -> None:
     def run(batch: Sequence[Plain]) -> None:
         seen.append(os.fork())
 
-    def tell(w: Plain) -> None:
+    def set_result(w: Plain) -> None:
         pass
 
-    group_commit: GroupCommit[Plain] = GroupCommit(run, tell, ManualClock(), 1, 0)
+    group_commit: GroupCommit[Plain] = GroupCommit(run, set_result, ManualClock(), 1, 0)
     group_commit.commit([Plain(put("a"), "complete", None)])
     if not seen[0]:
-        os._exit(0 if not group_commit._under_way else 1)
+        os._exit(0 if not group_commit._in_progress else 1)
     assert os.waitpid(seen[0], 0)[1] == 0
 
 
@@ -1025,13 +1025,13 @@ def test_a_leader_goes_on_as_the_child_that_it_has_become(linger_ms: int) -> Non
     """Alone, or out of the line: what it led is forgotten by then."""
 
     def run(batch: Sequence[Plain]) -> None:
-        assert len(group_commit._under_way) == 1
+        assert len(group_commit._in_progress) == 1
         group_commit._start()
 
     group_commit: GroupCommit[Plain] = GroupCommit(run, lambda w: None, SystemClock(), 1, linger_ms)
     for _ in range(2):
         group_commit.commit([Plain(put("a"), "complete", None)])
-        assert not group_commit._under_way and not group_commit._line
+        assert not group_commit._in_progress and not group_commit._queue
 
 
 # ---------------------------------------------------------------------------------- all at once

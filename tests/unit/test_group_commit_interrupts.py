@@ -29,7 +29,7 @@ BOOKKEEPING = {
     client_group_commit.__file__: None,
     crew.__file__: None,
     group_commit.__file__: None,
-    local.__file__: {"_commit_batch", "_settle", "_settle_alone"},
+    local.__file__: {"_commit_batch", "_finish_future", "_finish_future_alone"},
 }
 AT_ONCE = 20
 """How many lines are tried in a test: they are tried in parallel."""
@@ -89,7 +89,7 @@ def interrupt_leader(at: int, *, has_crew: bool = True) -> str | None:
         first = pool.submit(commit, engine, put("first"))
         assert gate.came.acquire(timeout=PATIENCE_S)
         if not has_crew:
-            group_commit._crew.hand_over = refuse  # type: ignore[method-assign, assignment]
+            group_commit._workers.submit_work = refuse  # type: ignore[method-assign, assignment]
 
         def lead() -> None:
             with interrupt:
@@ -108,7 +108,7 @@ def interrupt_leader(at: int, *, has_crew: bool = True) -> str | None:
         first.result(PATIENCE_S)
     assert engine.commit(put("leader").mutations).complete
     assert engine.submit(put("one")).result(PATIENCE_S).complete
-    assert not group_commit._line and not group_commit._under_way, interrupt.place
+    assert not group_commit._queue and not group_commit._in_progress, interrupt.place
     engine.close()
     return interrupt.place
 
@@ -138,7 +138,7 @@ def interrupt_alone(at: int) -> str | None:
         commit(engine, put("x"))
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(commit, engine, put("x")).result(PATIENCE_S).complete
-    assert not group_commit._line and not group_commit._under_way, interrupt.place
+    assert not group_commit._queue and not group_commit._in_progress, interrupt.place
     engine.close()
     return interrupt.place
 
@@ -158,7 +158,7 @@ def interrupt_submit(at: int) -> str | None:
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(commit, engine, put("x")).result(PATIENCE_S).complete
         pool.submit(engine.close).result(PATIENCE_S)
-    assert not group_commit._line and not group_commit._under_way, interrupt.place
+    assert not group_commit._queue and not group_commit._in_progress, interrupt.place
     return interrupt.place
 
 

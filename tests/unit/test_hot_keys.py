@@ -36,7 +36,7 @@ def had(lines: HotKeyQueues, *keys: object) -> HotKeyTicket:
 
 
 def lines_of(engine: Engine) -> HotKeyQueues:
-    lines = engine._backend._lines  # type: ignore[attr-defined]
+    lines = engine._backend._queues  # type: ignore[attr-defined]
     assert isinstance(lines, HotKeyQueues)
     return lines
 
@@ -76,7 +76,7 @@ def test_who_keeps_a_turn_for_long_loses_it() -> None:
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(lines.wait, ticket, [X]).result() == [X]
     slow.end()
-    assert [place.ticket for place in lines._queues[X]] == [ticket]
+    assert [waiter.ticket for waiter in lines._queues[X]] == [ticket]
     ticket.end()
     assert lines._queues == {}
 
@@ -185,6 +185,6 @@ def test_a_child_waits_for_no_thread_of_its_parent() -> None:
             ticket.end()
             os._exit(int(lines._queues != {}))
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert [place.ticket for place in lines._queues[X]] == [ticket]
+    assert [waiter.ticket for waiter in lines._queues[X]] == [ticket]
     lines._start()
     assert lines._queues == {}

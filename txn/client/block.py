@@ -65,7 +65,7 @@ class OptimisticTransaction:
         self._spans: list[Span] = []
         self._written: dict[Key, bytes | None] = {}
         self._required: list[Assertion] = []
-        self._looks = 0
+        self._reads = 0
         self._ticket = ticket or HotKeyTicket()
         self._entered = False
         self._open = False
@@ -90,7 +90,7 @@ class OptimisticTransaction:
             has_locks = len(found) > len(new)
             if has_locks:
                 self._known = {**found, **self._known}  # keeps the first read of each lock
-            self._looks += 2 if has_locks and len({key[::3] for key in new}) > 1 else 1
+            self._reads += 2 if has_locks and len({key[::3] for key in new}) > 1 else 1
         return {key: self._value(mine) for key, mine in bound.items()}
 
     def scan(
@@ -119,12 +119,12 @@ class OptimisticTransaction:
                 "too many rows for a transaction", limit=limit, table=wanted.table
             )
         for key, cell in ((key, cell) for row in rows for key, cell in row.cells.items()):
-            if not self._was_met(key):
+            if not self._was_read(key):
                 self._read[key] = cell
         self._spans.append(wanted)
-        met = sorted(key for key in {**self._read, **self._written} if key in wanted)
+        names = sorted(key for key in {**self._read, **self._written} if key in wanted)
         return list(
-            group_by_row({key: found for key in met if (found := self._cell(key)) is not None})
+            group_by_row({key: found for key in names if (found := self._cell(key)) is not None})
         )
 
     # -------------------------------------------------------------------------------- writing
@@ -202,15 +202,15 @@ class OptimisticTransaction:
 
     def _validate(self) -> None:
         """Check that all reads held at one instant, unless there was only one read."""
-        if self._looks <= 1 and not self._spans and not self._required:
+        if self._reads <= 1 and not self._spans and not self._required:
             return
         asserted = (key for assertion in self._required for key in list_keys(assertion))
         wanted = list(dict.fromkeys((*self._read, *asserted)))
-        cells, parts = self._backend.view(wanted, self._spans, self._read_ms())
-        for part in parts:
-            cells = {**part, **cells}
-        come = [Version(key, None) for part in parts for key in part if key not in self._read]
-        for assertion in (*self._versions(), *come, *self._required):
+        cells, found = self._backend.view(wanted, self._spans, self._read_ms())
+        for span in found:
+            cells = {**span, **cells}
+        appeared = [Version(key, None) for span in found for key in span if key not in self._read]
+        for assertion in (*self._versions(), *appeared, *self._required):
             if not holds(assertion, cells):
                 raise AssertionFailedError(
                     assertion, {key: cells[key] for key in list_keys(assertion)}
@@ -244,11 +244,11 @@ class OptimisticTransaction:
         return key in self._written or key in self._read
 
     def _note_absence(self, key: Key) -> None:
-        if key not in self._read and self._was_met(key):
+        if key not in self._read and self._was_read(key):
             self._read[key] = None
 
-    def _was_met(self, key: Key) -> bool:
-        return key in self._read or any(key in part for part in self._spans)
+    def _was_read(self, key: Key) -> bool:
+        return key in self._read or any(key in span for span in self._spans)
 
     def _value(self, key: Key) -> bytes | None:
         cell = self._cell(key)

@@ -67,27 +67,27 @@ class Engine:
             raise InvalidRequestError("salt_buckets must be 1 to 100", salt_buckets=salt_buckets)
         if protocol is not None:
             check_choice("protocol", protocol, ProtocolName)
-        told = guard(on_event)
+        listener = guard(on_event)
         context = Context(
-            MeasuredStore(store, told) if wants_calls(on_event) else store,
+            MeasuredStore(store, listener) if wants_calls(on_event) else store,
             as_bytes("transactions", transactions),
             clock or SystemClock(),
             rng or random.SystemRandom(),
             policy or Policy(),
-            told,
+            listener,
             SIX_PHASE,
             salt_buckets,
         )
-        self._stand_on(LocalBackend(context, protocol, create=create), table)
+        self._set_backend(LocalBackend(context, protocol, create=create), table)
 
     @classmethod
     def over(cls, backend: Backend, table: str | bytes | None = None) -> Self:
         """Return an engine over a backend."""
         engine = cls.__new__(cls)
-        engine._stand_on(backend, table)
+        engine._set_backend(backend, table)
         return engine
 
-    def _stand_on(self, backend: Backend, table: str | bytes | None) -> None:
+    def _set_backend(self, backend: Backend, table: str | bytes | None) -> None:
         self._backend = backend
         self._table = None if table is None else as_bytes("table", table)
 

@@ -13,13 +13,13 @@ from threading import Event, Lock, Thread, current_thread
 from txn.events import Queued, QueueName, silent
 from txn.host.forks import start_in_each_process
 from txn.protocol.context import Context
-from txn.protocol.recovery import Tell, finish_or_leave, mark_complete, roll_forward
+from txn.protocol.recovery import PutStatus, finish_or_leave, mark_complete, roll_forward
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import Transaction, advance
 
 MAX_WAITING = 1000
-TELL_WITHIN_S = 0.05  # real time, not the given clock: nothing depends on it
-TOLD_AT_ONCE = 100
+COMPLETE_WITHIN_S = 0.05  # real time, not the given clock: nothing depends on it
+COMPLETED_AT_ONCE = 100
 JOIN_S = 0.005
 
 
@@ -38,46 +38,46 @@ class Finisher:
         self._decided: list[Transaction] = []
         self._released: list[Transaction] = []
         self._thread: Thread | None = None
-        self._rounds = self._tell_until = 0
+        self._rounds = self._complete_until = 0
 
     def submit(self, context: Context, transactions: Sequence[Transaction]) -> None:
         """Roll the transactions forward soon; if too many wait, wait for these first."""
-        self._hand_over("decided", transactions)
+        self._enqueue("decided", transactions)
 
     def release(self, context: Context, transactions: Sequence[Transaction]) -> None:
         """Roll the transactions forward now; on a remote store, put their final status later."""
-        roll_forward(context, transactions, self._choose_telling(self._tell_soon))
+        roll_forward(context, transactions, self._choose_put_status(self._complete_later))
 
     def flush(self) -> None:
         """Wait until everything submitted so far is finished, or left to other clients."""
         # Three rounds: the current one, one for the waiting transactions, one for their final
         # statuses. New transactions do not extend the wait.
         with self._lock:
-            self._tell_until = last = self._rounds + 3
+            self._complete_until = last = self._rounds + 3
         while (thread := self._thread) is not None and thread.is_alive() and self._rounds < last:
             self._hurry.set()  # repeated, because the thread may just have begun to wait
             thread.join(JOIN_S)
 
-    def _choose_telling(self, later: Tell) -> Tell:
+    def _choose_put_status(self, later: PutStatus) -> PutStatus:
         return later if "remote_calls" in self._context.store.features else advance
 
-    def _tell_soon(
+    def _complete_later(
         self, context: Context, transactions: Sequence[Transaction], reached: Status
     ) -> None:
         for t in transactions:
             t.status = reached
-        self._hand_over("released", transactions)
+        self._enqueue("released", transactions)
 
-    def _tell_next(
+    def _complete_next(
         self, context: Context, transactions: Sequence[Transaction], reached: Status
     ) -> None:
         for t in transactions:
             t.status = reached
         with self._lock:
             self._released.extend(transactions)
-        self._tell("released", len(transactions))
+        self._report_queue("released", len(transactions))
 
-    def _hand_over(self, name: QueueName, transactions: Sequence[Transaction]) -> None:
+    def _enqueue(self, name: QueueName, transactions: Sequence[Transaction]) -> None:
         is_urgent = name == "decided"
         with self._lock:
             queue = self._decided if is_urgent else self._released
@@ -88,7 +88,7 @@ class Finisher:
             started = is_running or self._start_thread()
             if is_urgent or not started:
                 self._hurry.set()
-        self._tell(name, len(transactions))
+        self._report_queue(name, len(transactions))
         if not started:
             self._drain(may_wait=False)
         elif crowded:
@@ -105,27 +105,27 @@ class Finisher:
 
     def _drain(self, *, may_wait: bool = True) -> None:
         while True:
-            self._hurry.wait(TELL_WITHIN_S if may_wait else 0)
+            self._hurry.wait(COMPLETE_WITHIN_S if may_wait else 0)
             with self._lock:
                 self._rounds += 1
                 self._hurry.clear()
                 decided, self._decided[:] = self._decided[:], []
                 released: list[Transaction] = []
-                is_asked = self._rounds <= self._tell_until
-                if not decided or is_asked or len(self._released) >= TOLD_AT_ONCE:
+                is_asked = self._rounds <= self._complete_until
+                if not decided or is_asked or len(self._released) >= COMPLETED_AT_ONCE:
                     released, self._released[:] = self._released[:], []
                 if not decided and not released:
                     if self._thread is current_thread():
                         self._thread = None
                     return
-            self._tell("decided", -len(decided))
-            self._tell("released", -len(released))
+            self._report_queue("decided", -len(decided))
+            self._report_queue("released", -len(released))
             finish_or_leave(self._context, "roll forward", self._roll_forward, decided)
             finish_or_leave(self._context, "roll forward", mark_complete, released)
 
-    def _tell(self, queue: QueueName, change: int) -> None:
+    def _report_queue(self, queue: QueueName, change: int) -> None:
         if change and self._context.on_event is not silent:
             self._context.on_event(Queued(queue, change))
 
     def _roll_forward(self, context: Context, transactions: Sequence[Transaction]) -> None:
-        roll_forward(context, transactions, self._choose_telling(self._tell_next))
+        roll_forward(context, transactions, self._choose_put_status(self._complete_next))

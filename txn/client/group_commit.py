@@ -18,7 +18,7 @@ from typing import Generic, Protocol, TypeVar
 from txn.clock import Clock
 from txn.errors import StoreClosedError
 from txn.events import BatchStarted, Listener, Queued, silent
-from txn.host.crew import Crew
+from txn.host.crew import WorkerPool
 from txn.host.forks import start_in_each_process
 from txn.model import Key
 from txn.protocol.transaction import PORTION
@@ -65,32 +65,32 @@ def has_same_ack(one: Item, other: Item) -> bool:
     return one.ack == other.ack
 
 
-class _Place(Generic[W]):
+class _Caller(Generic[W]):
     """The requests of one caller, which need no lock in common.
 
     waiting: the queued ones, as the keys of a dictionary.
     open: those queued or in progress.
     event: wakes the caller's thread, if it waits.
-    led: the batch that this thread leads, or led last.
+    batch: the one that this thread leads, or led last.
     """
 
-    __slots__ = ("event", "led", "open", "waiting")
+    __slots__ = ("batch", "event", "open", "waiting")
 
     def __init__(self, items: Sequence[W], event: Event | None) -> None:
         self.waiting = dict.fromkeys(items)
         self.open = set(items)
         self.event = event
-        self.led: _Batch[W] | None = None
+        self.batch: _Batch[W] | None = None
 
     @property
     def may_lead(self) -> bool:
         """Whether a thread waits here with queued requests, and leads no batch."""
-        is_idle = self.led is None or self.led.is_over
+        is_idle = self.batch is None or self.batch.is_over
         return self.event is not None and is_idle and bool(self.waiting)
 
 
 class _Batch(Generic[W]):
-    """A batch of requests, with the place of each.
+    """A batch of requests, with the caller of each.
 
     thread: its leader.
     is_over: the leader may lead another batch.
@@ -98,14 +98,14 @@ class _Batch(Generic[W]):
     """
 
     __slots__ = (
-        *("_can_join", "is_finished", "is_over", "items", "places"),
+        *("_can_join", "is_finished", "is_over", "items", "callers"),
         *("since_ms", "size", "thread", "weight"),
     )
 
     def __init__(self, since_ms: int, can_join: Callable[[W, W], bool]) -> None:
         self._can_join = can_join
         self.items: list[W] = []
-        self.places: list[_Place[W]] = []
+        self.callers: list[_Caller[W]] = []
         self.size = self.weight = 0
         self.since_ms = since_ms
         self.thread = get_ident()
@@ -121,8 +121,8 @@ class _Batch(Generic[W]):
         is_small = self.size + len(w.lock_cells) <= PORTION and self.weight + w.weight <= MOST_BYTES
         return is_small and self._can_join(w, self.items[0])
 
-    def add(self, w: W, place: _Place[W]) -> None:
-        self.places.append(place)
+    def add(self, w: W, caller: _Caller[W]) -> None:
+        self.callers.append(caller)
         self.items.append(w)
         self.size += len(w.lock_cells)
         self.weight += w.weight
@@ -137,7 +137,7 @@ class GroupCommit(Generic[W]):
 
     run: commits a batch of requests with the same `ack`, and stores the result in each, even if it
     raises.
-    tell: sets the result of a request's future; may be called again after an interruption.
+    set_result: sets the result of a request's future; may be called again after an interruption.
     concurrent_batches: the most batches in progress at a time.
     linger_ms: how long, at most, a request that could start waits for others.
     on_event: gets the events of batches and of the queue.
@@ -146,7 +146,7 @@ class GroupCommit(Generic[W]):
     def __init__(
         self,
         run: Callable[[Sequence[W]], None],
-        tell: Callable[[W], None],
+        set_result: Callable[[W], None],
         clock: Clock,
         concurrent_batches: int,
         linger_ms: int,
@@ -157,20 +157,20 @@ class GroupCommit(Generic[W]):
         self._can_join = can_join
         self._run = run
         self._listener = on_event
-        self._tell = tell
+        self._set_result = set_result
         self._clock = clock
         self._concurrent_batches = concurrent_batches
         self._linger_ms = linger_ms
         self._is_closed = False
         # One of these threads watches the queue.
-        self._crew = Crew(concurrent_batches + SPARE + 1, "txn-group-commit")
+        self._workers = WorkerPool(concurrent_batches + SPARE + 1, "txn-group-commit")
         start_in_each_process(self._start)
 
     def _start(self) -> None:
         # A fork's child has none of its parent's queue and batches.
         self._lock = Lock()
-        self._line: list[_Place[W]] = []
-        self._under_way: list[_Batch[W]] = []
+        self._queue: list[_Caller[W]] = []
+        self._in_progress: list[_Batch[W]] = []
         self._futures: set[Future[Committed]] = set()  # not done yet
         self._is_called = False  # a background thread was called and has not started yet
         self._is_stranded = False  # futures wait, and no background thread is available
@@ -180,12 +180,12 @@ class GroupCommit(Generic[W]):
     def commit(self, items: Sequence[W]) -> None:
         """Commit the items, which need no lock in common, in one or more batches; return when all
         are done. An exception from a batch that this thread leads is raised here."""
-        place = _Place(items, None)
+        caller = _Caller(items, None)
         try:
-            if not self._commit_at_once(items, place):
-                self._commit_in_line(place)
+            if not self._commit_at_once(items, caller):
+                self._commit_in_line(caller)
         except BaseException:
-            self._withdraw(place)
+            self._withdraw(caller)
             raise
         finally:
             if self._is_stranded:
@@ -193,19 +193,19 @@ class GroupCommit(Generic[W]):
 
     def submit(self, item: W) -> None:
         """Commit an item in some batch soon; StoreClosedError after `close`."""
-        place = _Place([item], None)
+        caller = _Caller([item], None)
         assert item.future is not None
         try:
             with self._lock:
                 if self._is_closed:
                     raise StoreClosedError("the engine is closed")
                 self._futures.add(item.future)
-                self._line.append(place)
+                self._queue.append(caller)
                 self._call_next()
-            self._tell_line(1)
+            self._report_queue(1)
             item.future.add_done_callback(self._futures.discard)
         except BaseException:
-            self._withdraw(place)
+            self._withdraw(caller)
             self._futures.discard(item.future)
             raise
         if self._is_stranded:
@@ -225,11 +225,11 @@ class GroupCommit(Generic[W]):
             self._is_closed = True
         self.flush()
         self._is_over.set()
-        self._crew.close()
+        self._workers.close()
 
     # ------------------------------------------------------------------------------ leading
 
-    def _commit_at_once(self, items: Sequence[W], place: _Place[W]) -> bool:
+    def _commit_at_once(self, items: Sequence[W], caller: _Caller[W]) -> bool:
         if self._linger_ms or len(items) > MOST or sum(len(w.lock_cells) for w in items) > PORTION:
             return False
         if sum(w.weight for w in items) > MOST_BYTES:
@@ -237,48 +237,48 @@ class GroupCommit(Generic[W]):
         batch: _Batch[W] = _Batch(self._clock.monotonic_ms(), self._can_join)
         batch.items = list(items)
         with self._lock:
-            if self._line or self._under_way:
+            if self._queue or self._in_progress:
                 return False
-            place.led = batch
-            self._under_way.append(batch)
+            caller.batch = batch
+            self._in_progress.append(batch)
         self._lead(batch)
         return True
 
-    def _commit_in_line(self, place: _Place[W]) -> None:
-        event = place.event = Event()
+    def _commit_in_line(self, caller: _Caller[W]) -> None:
+        event = caller.event = Event()
         with self._lock:
-            self._line.append(place)
-        self._tell_line(len(place.waiting))
+            self._queue.append(caller)
+        self._report_queue(len(caller.waiting))
         if self._linger_ms:
             event.wait(self._linger_ms / 1000)
         while True:
             event.clear()  # the state that it signals is read below
-            if not place.open:
+            if not caller.open:
                 break
             # A thread without queued requests starts no batch of other callers' requests.
-            if place.waiting and (batch := self._take(place)) is not None:
+            if caller.waiting and (batch := self._take(caller)) is not None:
                 self._lead(batch)
             else:
                 event.wait(OVERDUE_MS / 1000)
 
     def _lead(self, batch: _Batch[W]) -> None:
         try:
-            self._tell_batch(batch)
+            self._report_batch(batch)
             self._run(batch.items)
         finally:
             self._finish(batch)
 
     def _lead_all(self) -> None:
-        leader: _Place[W] = _Place((), None)
+        leader: _Caller[W] = _Caller((), None)
         try:
-            self._rest()
+            self._linger()
             while (batch := self._take(leader)) is not None:
-                self._crew.do(self._lead, batch)
+                self._workers.do(self._lead, batch)
         except BaseException:
             self._withdraw(leader)
             raise
 
-    def _rest(self) -> None:
+    def _linger(self) -> None:
         """Linger for more requests; later requests call a thread again."""
         try:
             if self._linger_ms:
@@ -291,19 +291,19 @@ class GroupCommit(Generic[W]):
         """Check the queue repeatedly while it has futures, as a queued thread does for itself: a
         batch may become overdue, or a future late, while all other threads are stuck."""
 
-        def look() -> bool:
+        def check_queue() -> bool:
             with self._lock:
                 self._is_watched = self._has_futures
                 if not self._is_watched:
                     return False
                 self._call_next()
                 late, left = self._take_late()
-            self._tell_line(-left)
+            self._report_queue(-left)
             if late.items:
-                self._crew.do(self._lead, late)
+                self._workers.do(self._lead, late)
             return True
 
-        repeat("watch queue", look, self._is_over, OVERDUE_MS / 1000, self._listener)
+        repeat("watch queue", check_queue, self._is_over, OVERDUE_MS / 1000, self._listener)
 
     def _finish(self, batch: _Batch[W]) -> None:
         try:
@@ -313,54 +313,54 @@ class GroupCommit(Generic[W]):
             if futures:
                 with ExitStack() as after:  # calls each one, even if another raises
                     for w in futures:
-                        after.callback(self._tell, w)
+                        after.callback(self._set_result, w)
         batch.is_finished = True
 
     def _end(self, batch: _Batch[W]) -> None:
         with self._lock:
             batch.is_over = True
-            if batch in self._under_way:  # otherwise this is a fork's child, which has dropped it
-                self._under_way.remove(batch)
-            # a batch that never queued has no places
-            for w, place in zip(batch.items, batch.places, strict=False):
-                place.waiting.pop(w, None)
-                place.open.discard(w)
-                if not place.open and place.event is not None:
-                    place.event.set()
+            if batch in self._in_progress:  # otherwise this is a fork's child, which has dropped it
+                self._in_progress.remove(batch)
+            # a batch that never queued has no callers
+            for w, caller in zip(batch.items, batch.callers, strict=False):
+                caller.waiting.pop(w, None)
+                caller.open.discard(w)
+                if not caller.open and caller.event is not None:
+                    caller.event.set()
             self._call_next()
 
-    def _withdraw(self, place: _Place[W]) -> None:
+    def _withdraw(self, caller: _Caller[W]) -> None:
         """Remove a thread that stops waiting; it may have been called to lead, or be leading."""
         with self._lock:
-            left = len(place.waiting) if place in self._line else 0
-            place.waiting.clear()
-            self._line = [each for each in self._line if each is not place]
+            left = len(caller.waiting) if caller in self._queue else 0
+            caller.waiting.clear()
+            self._queue = [each for each in self._queue if each is not caller]
             self._call_next()
-        self._tell_line(-left)
-        if place.led is not None and not place.led.is_finished:
-            self._finish(place.led)
+        self._report_queue(-left)
+        if caller.batch is not None and not caller.batch.is_finished:
+            self._finish(caller.batch)
 
     def _call_next(self) -> None:
         """If a batch may start, call a waiting thread to lead it or, for futures, another one."""
-        if not self._line:
+        if not self._queue:
             return
         if self._is_full(self._clock.monotonic_ms()):
             self._have_watched()
             return
-        waiting = next((place.event for place in self._line if place.may_lead), None)
+        waiting = next((caller.event for caller in self._queue if caller.may_lead), None)
         if waiting is not None:
             waiting.set()
         elif not self._is_called:
-            self._is_called = self._crew.hand_over(self._lead_all)
+            self._is_called = self._workers.submit_work(self._lead_all)
             self._is_stranded = not self._is_called
 
     def _have_watched(self) -> None:
         if not self._is_watched and self._has_futures:
-            self._is_watched = self._crew.hand_over(self._watch_queue)
+            self._is_watched = self._workers.submit_work(self._watch_queue)
 
     @property
     def _has_futures(self) -> bool:
-        return any(place.event is None for place in self._line)
+        return any(caller.event is None for caller in self._queue)
 
     # ------------------------------------------------------------------------------ batches
 
@@ -371,33 +371,33 @@ class GroupCommit(Generic[W]):
         besides: a thread whose batches do not count.
         """
         latest_ms = now_ms - OVERDUE_MS
-        counted = [b for b in self._under_way if b.since_ms > latest_ms and b.thread != besides]
+        counted = [b for b in self._in_progress if b.since_ms > latest_ms and b.thread != besides]
         return len(counted) >= self._concurrent_batches
 
-    def _take(self, leader: _Place[W]) -> _Batch[W] | None:
+    def _take(self, leader: _Caller[W]) -> _Batch[W] | None:
         with self._lock:
             batch, left = self._begin_next(leader)
-        self._tell_line(-left)
+        self._report_queue(-left)
         return batch
 
-    def _begin_next(self, leader: _Place[W]) -> tuple[_Batch[W] | None, int]:
+    def _begin_next(self, leader: _Caller[W]) -> tuple[_Batch[W] | None, int]:
         """Return the next batch, and how many requests left the queue, including cancelled ones."""
         now_ms = self._clock.monotonic_ms()
         # A listener that commits inside a batch must not wait for its own thread.
-        if not self._line or self._is_full(now_ms, besides=get_ident()):
+        if not self._queue or self._is_full(now_ms, besides=get_ident()):
             return None, 0
-        leader.led = batch = _Batch[W](now_ms, self._can_join)
+        leader.batch = batch = _Batch[W](now_ms, self._can_join)
         try:
             left = self._fill(batch, now_ms)
         finally:  # requests in the batch leave the queue
-            for w, place in zip(batch.items, batch.places, strict=False):
-                place.waiting.pop(w, None)
-        self._line = [place for place in self._line if place.waiting]
+            for w, caller in zip(batch.items, batch.callers, strict=False):
+                caller.waiting.pop(w, None)
+        self._queue = [caller for caller in self._queue if caller.waiting]
         if not batch.items:  # the rest waits for keys of batches in progress
-            leader.led = None
+            leader.batch = None
             self._have_watched()
             return None, left
-        self._under_way.append(batch)
+        self._in_progress.append(batch)
         self._call_next()
         return batch, left
 
@@ -405,44 +405,46 @@ class GroupCommit(Generic[W]):
         """Return the late futures as a batch, and how many requests left the queue."""
         now_ms, left = self._clock.monotonic_ms(), 0
         batch: _Batch[W] = _Batch(now_ms, self._can_join)
-        for place in self._line:
-            w = next(iter(place.waiting))  # a future has its own place
-            if place.event is None and w.due_ms is not None and now_ms >= w.due_ms:
-                place.waiting.clear()
+        for caller in self._queue:
+            w = next(iter(caller.waiting))  # a future has its own caller
+            if caller.event is None and w.due_ms is not None and now_ms >= w.due_ms:
+                caller.waiting.clear()
                 left += 1
                 if _start(w):
-                    batch.add(w, place)
-        self._line = [place for place in self._line if place.waiting]
+                    batch.add(w, caller)
+        self._queue = [caller for caller in self._queue if caller.waiting]
         if batch.items:
-            self._under_way.append(batch)
+            self._in_progress.append(batch)
         return batch, left
 
-    def _tell_batch(self, batch: _Batch[W]) -> None:
+    def _report_batch(self, batch: _Batch[W]) -> None:
         """Report a batch that starts, holding no lock, because the listener may commit as well."""
         if self._listener is not silent:
             self._listener(BatchStarted(len(batch.items)))
 
-    def _tell_line(self, change: int) -> None:
+    def _report_queue(self, change: int) -> None:
         if change and self._listener is not silent:
             self._listener(Queued("line", change))
 
     def _fill(self, batch: _Batch[W], now_ms: int) -> int:
         """Choose requests from the queue; return how many leave it, for the batch or for good."""
         gone = 0
-        blocked = {unit for other in self._under_way for w in other.items for unit in w.lock_cells}
-        for place in self._line:
-            for w in list(place.waiting):
+        blocked = {
+            unit for other in self._in_progress for w in other.items for unit in w.lock_cells
+        }
+        for caller in self._queue:
+            for w in list(caller.waiting):
                 if batch.is_full:
                     return gone + len(batch.items)
                 is_free = blocked.isdisjoint(w.lock_cells) or _needs_no_lock(w, now_ms)
                 if is_free and batch.has_room(w):
                     # cancelled: no batch will end it, so it must not block those behind it
                     if not _start(w):
-                        place.open.discard(w)
-                        place.waiting.pop(w)
+                        caller.open.discard(w)
+                        caller.waiting.pop(w)
                         gone += 1
                         continue
-                    batch.add(w, place)
+                    batch.add(w, caller)
                 blocked.update(w.lock_cells)  # later requests must not overtake one that stays
         return gone + len(batch.items)
 

@@ -34,7 +34,7 @@ class HotKeyTicket:
             self.queues.leave(self)
 
 
-class _Place:
+class _Waiter:
     """A block's place in a queue; the first block may proceed."""
 
     __slots__ = ("is_first", "thread", "ticket")
@@ -54,7 +54,7 @@ class HotKeyQueues:
     def _start(self) -> None:
         # The queued threads do not exist in a fork's child.
         self._lock = Lock()
-        self._queues: dict[Key, deque[_Place]] = {}
+        self._queues: dict[Key, deque[_Waiter]] = {}
 
     def wait(self, ticket: HotKeyTicket, locks: Iterable[Key]) -> list[Key]:
         """Queue at each lock, in order; return the locks that the block waited for and got."""
@@ -70,30 +70,30 @@ class HotKeyQueues:
         ticket.locks.clear()
 
     def _wait_at(self, ticket: HotKeyTicket, lock: Key) -> bool:
-        place = _Place(ticket)
+        waiter = _Waiter(ticket)
         with self._lock:
             queue = self._queues.setdefault(lock, deque())
             first = queue[0] if queue else None
             if first is not None and (
-                first.thread == place.thread or lock < max(ticket.locks, default=lock)
+                first.thread == waiter.thread or lock < max(ticket.locks, default=lock)
             ):
                 return False
-            queue.append(place)
+            queue.append(waiter)
             ticket.locks.add(lock)
-        if first is None or place.is_first.wait(LONGEST_S):
+        if first is None or waiter.is_first.wait(LONGEST_S):
             return first is not None
         with self._lock:
             if queue[0] is first:
                 self._remove(lock, first.ticket)
-            if queue[0] is not place:
+            if queue[0] is not waiter:
                 self._remove(lock, ticket)
                 ticket.locks.discard(lock)
         return lock in ticket.locks
 
     def _remove(self, lock: Key, ticket: HotKeyTicket) -> None:
         queue = self._queues.get(lock, deque())
-        for place in [place for place in queue if place.ticket is ticket]:
-            queue.remove(place)
+        for waiter in [waiter for waiter in queue if waiter.ticket is ticket]:
+            queue.remove(waiter)
         if queue:
             queue[0].is_first.set()
         else:

@@ -32,7 +32,7 @@ from txn.errors import (
     raise_denial,
 )
 from txn.events import Ended, name_outcome, result_of, silent
-from txn.host.crew import Crew
+from txn.host.crew import WorkerPool
 from txn.model import Cell, Family, Key, Row, plain_table
 from txn.policy import Pace
 from txn.protocol.codec import decode_marker
@@ -51,7 +51,7 @@ from txn.request import Ack, Committed, Outcome, Request, lock_request
 from txn.spans import Span
 from txn.tracing import begin_traces, watch_batch
 
-LOOKS = 8
+HOT_READS = 8
 """How often a block reads hot keys while one of them is locked, since it would be overtaken."""
 
 FRESH_MS = 1_000
@@ -81,8 +81,8 @@ class LocalBackend:
         self._resolver = Resolver(context)
         self._contention = Contention(context, self._resolver.resolve)
         self._finisher = Finisher(context)
-        self._lines = HotKeyQueues()
-        self._crew = Crew(ALONE, "txn-alone")
+        self._queues = HotKeyQueues()
+        self._workers = WorkerPool(ALONE, "txn-alone")
         policy = context.policy
         # A store with one writer, or in this process, gains nothing from several batches.
         concurrent_batches = (
@@ -91,7 +91,7 @@ class LocalBackend:
         self._is_remote = "remote_calls" in context.store.features
         self._group_commit = GroupCommit(
             self._commit_batch,
-            self._settle,
+            self._finish_future,
             context.clock,
             concurrent_batches,
             policy.linger_ms,
@@ -255,7 +255,7 @@ class LocalBackend:
     def _commit_batch(self, batch: Sequence[PendingCommit]) -> None:
         """Try a batch once, without waiting; defer requests whose hot keys are locked."""
         due: list[PendingCommit] = []
-        aside: list[PendingCommit] = []
+        deferred: list[PendingCommit] = []
         try:
             for t in batch:
                 self._renew(t)
@@ -266,15 +266,15 @@ class LocalBackend:
                 due,
                 batch[0].ack,
                 patient=False,
-                meet=lambda some: aside.extend(self._contention.fail_blocked(some)),
+                fail_first=lambda some: deferred.extend(self._contention.fail_blocked(some)),
             )
         except BaseException as error:
             leave_unknown(due, error)
             raise
         finally:
             for t in batch:
-                t.was_deferred = t in aside
-            for t in set(due).difference(aside):
+                t.was_deferred = t in deferred
+            for t in set(due).difference(deferred):
                 t.tries += 1
 
     def _commit_alone(self, t: PendingCommit) -> None:
@@ -287,16 +287,16 @@ class LocalBackend:
             t.tries += len(due)
             self._run(self._trace_batch([t]), due, t.ack, patient=t.tries > 1)
 
-    def _settle(self, t: PendingCommit) -> None:
+    def _finish_future(self, t: PendingCommit) -> None:
         """Set the result of a request's future; an unfinished request continues alone."""
-        if self._is_open(t) and self._crew.hand_over(self._settle_alone, t):
+        if self._is_open(t) and self._workers.submit_work(self._finish_future_alone, t):
             return
-        self._settle_alone(t)
+        self._finish_future_alone(t)
 
-    def _settle_alone(self, t: PendingCommit) -> None:
+    def _finish_future_alone(self, t: PendingCommit) -> None:
         assert t.future is not None
         # One thread does this; an interrupted one may repeat it.
-        if t.future.done() or t.settler.setdefault("by", get_ident()) != get_ident():
+        if t.future.done() or t.future_setter.setdefault("by", get_ident()) != get_ident():
             return
         try:
             self._commit_alone(t)
@@ -316,15 +316,15 @@ class LocalBackend:
         attempts: Sequence[PendingCommit],
         ack: Ack,
         patient: bool,
-        meet: Callable[[Sequence[PendingCommit]], None] | None = None,
+        fail_first: Callable[[Sequence[PendingCommit]], None] | None = None,
     ) -> None:
         """Run the phases of attempts whose deadline has not passed.
 
-        meet: handles hot keys first; None: wait for their holders.
+        fail_first: fails the attempts that would wait for hot keys; None: wait for their holders.
         """
         finish = self._finisher.release if ack == "complete" else self._finisher.submit
         try:
-            live = run_for_available(meet or self._contention.wait_for_hot_keys, attempts)
+            live = run_for_available(fail_first or self._contention.wait_for_hot_keys, attempts)
             commit(context, live, self._contention, patient, finish)
             self._contention.record_results(live)
         except TxnError as error:  # raised before the decision, so none of these is ever committed
@@ -393,11 +393,11 @@ class LocalBackend:
         lock_of = context.rules.lock_of
         hot = contention.list_hot_keys(keys)
         if hot:
-            contention.note_hot(self._lines.wait(ticket, map(lock_of, hot)))
+            contention.note_hot(self._queues.wait(ticket, map(lock_of, hot)))
         if not context.rules.locks_rows:
             return self.read(keys, deadline_ms)
         wanted = [*keys, *dict.fromkeys(map(lock_of, keys))]
-        for tries in range(LOOKS if hot else 1):
+        for tries in range(HOT_READS if hot else 1):
             if tries:
                 context.clock.sleep_ms(self._contention.pause_ms(tries))
             try:
@@ -452,7 +452,7 @@ class LocalBackend:
         except StoreError as error:
             _deny_read(error)
         match row.state:
-            case RowState.UNREADABLE if row.status is None or not row.tells_decision:
+            case RowState.UNREADABLE if row.status is None or not row.shows_decision:
                 raise make_corrupt_error(row)
             case RowState.DEBRIS:
                 return Outcome.UNKNOWN
@@ -474,7 +474,7 @@ class LocalBackend:
 
     def close(self) -> None:
         self._group_commit.close()
-        self._crew.close()
+        self._workers.close()
         self._finisher.flush()
         self._context.store.close()
 
@@ -485,31 +485,33 @@ class Order:
     ready: those that wait for no other, as the keys of a dictionary.
     """
 
-    __slots__ = ("_lines", "ready")
+    __slots__ = ("_queues", "ready")
 
     def __init__(self, pending: Sequence[PendingCommit]) -> None:
-        self._lines: dict[Key, deque[PendingCommit]] = {}
-        lock_cells = [unit for t in pending for unit in t.lock_cells]
+        self._queues: dict[Key, deque[PendingCommit]] = {}
+        lock_cells = [lock_cell for t in pending for lock_cell in t.lock_cells]
         if len(set(lock_cells)) == len(lock_cells):  # the usual case
             self.ready = dict.fromkeys(pending)
             return
         for t in pending:
-            for unit in t.lock_cells:
-                self._lines.setdefault(unit, deque()).append(t)
+            for lock_cell in t.lock_cells:
+                self._queues.setdefault(lock_cell, deque()).append(t)
         self.ready = {t: None for t in pending if self._is_first(t)}
 
     def _is_first(self, t: PendingCommit) -> bool:
-        return all(self._lines[unit][0] is t for unit in t.lock_cells)
+        return all(self._queues[lock_cell][0] is t for lock_cell in t.lock_cells)
 
     def remove(self, t: PendingCommit) -> None:
         """Remove a ready request; those that waited only for it become ready."""
         del self.ready[t]
-        if not self._lines:
+        if not self._queues:
             return
-        lines = [self._lines[unit] for unit in t.lock_cells]
-        for line in lines:
-            line.popleft()
-        self.ready.update((line[0], None) for line in lines if line and self._is_first(line[0]))
+        queues = [self._queues[lock_cell] for lock_cell in t.lock_cells]
+        for queue in queues:
+            queue.popleft()
+        self.ready.update(
+            (queue[0], None) for queue in queues if queue and self._is_first(queue[0])
+        )
 
 
 def _deny_read(error: StoreError) -> NoReturn:

@@ -33,7 +33,7 @@ class MeasuredStore:
     def __init__(self, inner: Store, on_event: Listener) -> None:
         self._inner = inner
         self._on_event = on_event
-        self._told = _Delayed()
+        self._delayed = _Delayed()
 
     @property
     def features(self) -> frozenset[Feature]:
@@ -61,21 +61,21 @@ class MeasuredStore:
         try:
             rows = call()
         except BaseException as error:
-            outcome = self._judge(error, "scan")
-            self._tell(StoreCall("scan", outcome, 0, measure_ms() - began_ms))
+            outcome = self._find_outcome(error, "scan")
+            self._report(StoreCall("scan", outcome, 0, measure_ms() - began_ms))
             raise
-        return self._tell_scan(rows)
+        return self._report_scan(rows)
 
     def atomically(self, work: Callable[[], None]) -> None:
-        if self._told.later is not None:  # a nested call just runs
+        if self._delayed.later is not None:  # a nested call just runs
             self._inner.atomically(work)
             return
         later: list[StoreCall] = []
-        self._told.later = later
+        self._delayed.later = later
         try:
             self._measure("atomically", 1, lambda: self._inner.atomically(work))
         finally:
-            self._told.later = None
+            self._delayed.later = None
             for event in later:
                 self._on_event(event)
 
@@ -87,12 +87,14 @@ class MeasuredStore:
         try:
             result = call()
         except BaseException as error:
-            self._tell(StoreCall(name, self._judge(error, name), items, measure_ms() - began_ms))
+            self._report(
+                StoreCall(name, self._find_outcome(error, name), items, measure_ms() - began_ms)
+            )
             raise
-        self._tell(StoreCall(name, "done", items, measure_ms() - began_ms))
+        self._report(StoreCall(name, "done", items, measure_ms() - began_ms))
         return result
 
-    def _tell_scan(self, rows: Iterator[Row]) -> Iterator[Row]:
+    def _report_scan(self, rows: Iterator[Row]) -> Iterator[Row]:
         # A scan that is left early is not reported: a listener must not run in garbage collection.
         found, elapsed_ms = 0, 0.0
         while True:
@@ -101,22 +103,24 @@ class MeasuredStore:
                 row = next(rows, None)
             except BaseException as error:
                 elapsed_ms += measure_ms() - began_ms
-                self._tell(StoreCall("scan", self._judge(error, "scan"), found, elapsed_ms))
+                self._report(
+                    StoreCall("scan", self._find_outcome(error, "scan"), found, elapsed_ms)
+                )
                 raise
             elapsed_ms += measure_ms() - began_ms
             if row is None:
                 break
             found += 1
             yield row
-        self._tell(StoreCall("scan", "done", found, elapsed_ms))
+        self._report(StoreCall("scan", "done", found, elapsed_ms))
 
-    def _tell(self, event: StoreCall) -> None:
-        if self._told.later is None:
+    def _report(self, event: StoreCall) -> None:
+        if self._delayed.later is None:
             self._on_event(event)
         else:
-            self._told.later.append(event)
+            self._delayed.later.append(event)
 
-    def _judge(self, error: BaseException, name: CallName) -> CallOutcome:
+    def _find_outcome(self, error: BaseException, name: CallName) -> CallOutcome:
         """Return the outcome that an error implies, and note the call in it. A foreign error, such
         as an interrupt, may come at any point. An atomic store undoes its work after any error;
         another store may have done part of it."""
@@ -127,6 +131,6 @@ class MeasuredStore:
             return "maybe applied"
         if isinstance(error, StoreError):
             return "not applied" if isinstance(error, NotApplied) else "maybe applied"
-        is_together = name == "atomically" or self._told.later is not None
+        is_together = name == "atomically" or self._delayed.later is not None
         is_undone = is_together and is_atomic and isinstance(error, Exception)
         return "refused" if is_undone or isinstance(error, TxnError) else "maybe applied"

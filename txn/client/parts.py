@@ -107,7 +107,7 @@ class PartsClient:
         on_event = watch_batch({transaction: trace}, self._context.on_event)
         context = replace(self._context, on_event=on_event)
 
-        def tell(result: Committed | BaseException) -> None:
+        def report(result: Committed | BaseException) -> None:
             self._context.on_event(Ended(name_outcome(result), 1, measure_ms() - began_ms))
             if trace is not None:
                 trace.end(result, transaction=transaction, tries=1)
@@ -115,9 +115,9 @@ class PartsClient:
         try:
             done = self._commit(context, transaction, counts, timestamp, ack)
         except BaseException as error:
-            tell(error)
+            report(error)
             raise
-        tell(done)
+        report(done)
         return done
 
     def _commit(

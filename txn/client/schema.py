@@ -26,7 +26,7 @@ from txn.protocol.context import Context, call_store
 from txn.protocol.locks import is_lock_of_rows
 from txn.request import Request
 
-ROWS_LOOKED_AT = 10
+SAMPLED_ROWS = 10
 T = TypeVar("T")
 
 
@@ -55,16 +55,16 @@ class Families:
         self._known[table, key.family] = family
         return family
 
-    def _own(self, key: Key, family: Family, deadline_ms: int | None) -> None:
+    def _assign(self, key: Key, family: Family, deadline_ms: int | None) -> None:
         """Assign a family without a database to this one, before its first write. Not on HBase,
         which would reopen the table's regions: there `txn table take-over` does it."""
         store, table = self._context.store, key.table
         if table and self._context.is_local:
             owned = replace(family, database=plain_table(self._context.table))
-            self._ask(lambda: store.ensure_table(table, {key.family: owned}), deadline_ms)
+            self._call(lambda: store.ensure_table(table, {key.family: owned}), deadline_ms)
             self._known[table, key.family] = owned
 
-    def _look_for_locks(
+    def _refuse_other_protocol(
         self, table: bytes, families: Mapping[bytes, Family], deadline_ms: int | None
     ) -> None:
         """Raise InvalidRequestError if the first rows of a table have locks of the other protocol,
@@ -73,12 +73,12 @@ class Families:
             return
         context = self._context
 
-        def look() -> list[Row]:
+        def read_first_rows() -> list[Row]:
             with suppress(TableUnavailable):  # the commit will meet it as well
-                return list(islice(context.store.scan(table), ROWS_LOOKED_AT))
+                return list(islice(context.store.scan(table), SAMPLED_ROWS))
             return []
 
-        rows = self._ask(look, deadline_ms)
+        rows = self._call(read_first_rows, deadline_ms)
         for key, cell in ((key, cell) for row in rows for key, cell in row.cells.items()):
             if is_lock_of_rows(key, cell) is (not context.rules.locks_rows):
                 raise InvalidRequestError(
@@ -99,16 +99,16 @@ class Families:
     def _describe(
         self, table: bytes, key: Key | None = None, deadline_ms: int | None = None
     ) -> Mapping[bytes, Family]:
-        families = self._ask(lambda: self._context.store.describe(table), deadline_ms)
+        families = self._call(lambda: self._context.store.describe(table), deadline_ms)
         if families is None:
             raise InvalidRequestError(
                 "no such table: create it with ensure_table", table=table, key=key
             )
         refuse_other_database(table, families.values(), self._context.table)
-        self._look_for_locks(table, families, deadline_ms)
+        self._refuse_other_protocol(table, families, deadline_ms)
         return families
 
-    def _ask(self, call: Callable[[], T], deadline_ms: int | None) -> T:
+    def _call(self, call: Callable[[], T], deadline_ms: int | None) -> T:
         context = self._context
         if deadline_ms is not None:
             until_ms = context.clock.monotonic_ms() + deadline_ms
@@ -133,7 +133,7 @@ class Families:
                 _refuse(key, "the transaction table is the protocol's alone: it may be read")
             family = self.of(key, deadline_ms)
             if family.database is None:
-                self._own(key, family, deadline_ms)
+                self._assign(key, family, deadline_ms)
         for mutation in request.mutations:
             if isinstance(mutation, Delete):
                 _refuse(mutation.key, find_delete_refusal(self.of(mutation.key)))

@@ -12,7 +12,7 @@ from txn.host.forks import start_in_each_process
 LOG = getLogger("txn")
 
 
-class Crew:
+class WorkerPool:
     """A pool of at most `most` threads, started on demand. A forked child has a new pool; the
     parent does the work submitted before the fork."""
 
@@ -25,7 +25,7 @@ class Crew:
         self._lock = Lock()
         self._pool: ThreadPoolExecutor | None = None
 
-    def hand_over(self, work: Callable[..., object], *args: object) -> bool:
+    def submit_work(self, work: Callable[..., object], *args: object) -> bool:
         """Submit work; its errors are logged. Return False if the caller must do it instead."""
         claim = Lock()
 

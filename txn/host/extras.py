@@ -17,7 +17,7 @@ def import_extra(extra: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(_say(extra, error), name=error.name) from error
+        raise ModuleNotFoundError(_make_message(extra, error), name=error.name) from error
 
 
 @contextmanager
@@ -26,10 +26,10 @@ def require_extra(extra: str, **facts: object) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise InvalidRequestError(_say(extra, error, **facts)) from error
+        raise InvalidRequestError(_make_message(extra, error, **facts)) from error
 
 
-def _say(extra: str, error: ModuleNotFoundError, **facts: object) -> str:
+def _make_message(extra: str, error: ModuleNotFoundError, **facts: object) -> str:
     extra = OWN_EXTRAS.get(error.name or "", extra)
     missing = (error.name or "").partition(".")[0] or None
     message = f"install hbase-txn[{extra}], or in a checkout .[{extra}]"

@@ -42,23 +42,23 @@ class Forked:
 _LOCK = RLock()
 _STARTS: WeakKeyDictionary[object, Callable[[Any], None]] = WeakKeyDictionary()
 _KNOWN: WeakSet[Forked] = WeakSet()
-_TOLD: list[Forked] = []
+_PREPARED: list[Forked] = []
 """Strong references during a fork, so that every `before_fork` is followed by an `after_fork`."""
 
 
 def _before() -> None:
     _LOCK.acquire()
-    _TOLD[:] = _KNOWN
-    for each in _TOLD:
+    _PREPARED[:] = _KNOWN
+    for each in _PREPARED:
         each.before_fork()
 
 
 def _after(in_child: bool) -> None:
     for owner, start in list(_STARTS.items()) if in_child else ():
         start(owner)
-    for each in reversed(_TOLD):
+    for each in reversed(_PREPARED):
         each.after_fork(in_child)
-    _TOLD.clear()
+    _PREPARED.clear()
     _LOCK.release()
 
 

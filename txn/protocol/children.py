@@ -80,21 +80,21 @@ def write_child(
 
 
 def decide_parent(
-    context: Context, whole: bytes, counts: Sequence[int], timestamp: int, contention: Contention
+    context: Context, parent: bytes, counts: Sequence[int], timestamp: int, contention: Contention
 ) -> Transaction:
     """Commit a transaction with its parts. counts: how many parts each task wrote; timestamp: the
     greatest of theirs. Return it, decided, for `roll_forward`. A transaction that is decided
     already is returned as it was decided. Raises CommitOutcomeUnknown, or the AbortedError that
     prevented the commit."""
-    row = _read_parent(context, whole)
+    row = _read_parent(context, parent)
     is_decided = row.status is not None and row.status.is_decided
     if is_decided or row.state is RowState.UNREADABLE:
         return _load_decided(context, row)
     if row.state is not RowState.UNDECIDED or row.buffer is None or row.parts is None:
-        raise ConflictError("aborted by another client", transaction=whole)
+        raise ConflictError("aborted by another client", transaction=parent)
     check_commit_clock(context)
     t = PendingCommit(
-        whole,
+        parent,
         row.buffer.request,
         asked=row.buffer.request,
         status=row.status,
@@ -111,16 +111,16 @@ def decide_parent(
     if t.failure is not None:
         raise t.failure
     if t.decided_ms is None:  # the answer was lost, or another client has decided in its name
-        return _load_decided(context, _read_parent(context, whole))
+        return _load_decided(context, _read_parent(context, parent))
     return t
 
 
-def _read_parent(context: Context, whole: bytes) -> TransactionRow:
+def _read_parent(context: Context, parent: bytes) -> TransactionRow:
     """Read the row of a transaction that this call, or an earlier one, may have decided."""
     try:
-        return read_rows(context, [whole])[whole]
+        return read_rows(context, [parent])[parent]
     except StoreError as error:
-        raise CommitOutcomeUnknown(whole, error) from error
+        raise CommitOutcomeUnknown(parent, error) from error
 
 
 def _load_decided(context: Context, row: TransactionRow) -> Transaction:
@@ -222,8 +222,8 @@ def _require_child(t: PendingCommit) -> None:
     if t.unread is not None:
         raise t.unread
     if t.status is not Status.PART:
-        whole = parent_of(t.row_key)
-        raise AbortedError("its transaction is over", part=t.row_key, transaction=whole)
+        parent = parent_of(t.row_key)
+        raise AbortedError("its transaction is over", part=t.row_key, transaction=parent)
 
 
 def _due_ms(context: Context) -> int:

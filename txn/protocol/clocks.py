@@ -94,7 +94,7 @@ def check_commit_clock(context: Context) -> None:
     trust, clock = context.trust, context.clock
     offset_ms = clock.wall_ms() - clock.monotonic_ms()
     if trust.noted_ms is None or abs(offset_ms - trust.noted_ms) > STEP_MS:
-        step_ms = _ask(context, partial(note_clock, context))
+        step_ms = _call_for_time(context, partial(note_clock, context))
         _refuse(WAS_SET, max(step_ms, 0), max(context.policy.skew_ms, FUTURE_MS))
         trust.noted_ms = offset_ms
 
@@ -106,7 +106,7 @@ def check_clock(context: Context) -> None:
     set since."""
     trust, clock = context.trust, context.clock
     if trust.offset_ms is None or abs(trust.find_step_ms(clock)) > STEP_MS:
-        _ask(context, partial(_compare, context))
+        _call_for_time(context, partial(_compare, context))
     elif clock.monotonic_ms() >= trust.due_ms:
         try:
             call_until(context.until_ms, partial(_compare, context))
@@ -114,7 +114,7 @@ def check_clock(context: Context) -> None:
             trust.due_ms = clock.monotonic_ms() + TRY_AGAIN_MS
 
 
-def _ask(context: Context, call: Callable[[], T]) -> T:
+def _call_for_time(context: Context, call: Callable[[], T]) -> T:
     """Call a function that writes only clocks. MaybeApplied becomes NotApplied, because the
     caller's own work has not begun."""
     try:

@@ -53,10 +53,10 @@ def commit(
     without a failure are then not committed, and never will be.
     """
 
-    def all_phases(hurried: Context, nobody: Contention) -> None:
-        live = prepare(hurried, transactions, nobody, False)
-        roll_forward(hurried, decide_atomically(hurried, live))
-        release_aborted(hurried, _list_aborted(transactions))
+    def all_phases(local: Context, unwaiting: Contention) -> None:
+        live = prepare(local, transactions, unwaiting, False)
+        roll_forward(local, decide_atomically(local, live))
+        release_aborted(local, _list_aborted(transactions))
 
     limited = limit_patience(context, transactions)
     if transactions:
@@ -93,7 +93,7 @@ def decide(
     certainly did nothing. unsent: see `advance`."""
     lost: Exception | None = None
     try:
-        _ask_for_decision(context, transactions, unsent)
+        _send_decision(context, transactions, unsent)
     except NotApplied:
         raise
     except Exception as error:  # noqa: BLE001  (whatever it is, the decision was sent)
@@ -109,11 +109,11 @@ def decide_atomically(
     context: Context, transactions: Sequence[PendingCommit]
 ) -> list[PendingCommit]:
     """Decide within a local transaction. Errors are raised, to undo everything."""
-    _ask_for_decision(context, transactions)
+    _send_decision(context, transactions)
     return fail_aborted(transactions, Status.ASSERTED)
 
 
-def _ask_for_decision(
+def _send_decision(
     context: Context, transactions: Sequence[PendingCommit], unsent: Context | None = None
 ) -> None:
     def plan(t: PendingCommit) -> list[tuple[Key, bytes]]:
@@ -145,16 +145,16 @@ def commit_atomically(
     that prevented the commit; nothing was done then either. If the outcome cannot be found out,
     each transaction fails with CommitOutcomeUnknown.
     """
-    told: list[Event] = []
-    hurried = replace(
+    events: list[Event] = []
+    local = replace(
         context,
-        clock=_Unwaiting(context.clock),
-        on_event=silent if context.on_event is silent else told.append,
+        clock=_SleeplessClock(context.clock),
+        on_event=silent if context.on_event is silent else events.append,
     )
-    run = partial(phases, hurried, Contention(hurried, _refuse_to_settle))
+    run = partial(phases, local, Contention(local, _refuse_to_wait))
     sent_ms = context.clock.monotonic_ms()
     try:
-        lost = call_store(limited, lambda: _attempt(context, transactions, run, told))
+        lost = call_store(limited, lambda: _attempt(context, transactions, run, events))
     except BaseException as error:
         _reset(transactions)
         if isinstance(error, MustWait):
@@ -162,7 +162,7 @@ def commit_atomically(
         raise
     if lost is not None:
         _find_outcome(context, transactions, lost, sent_ms)
-    for event in told:
+    for event in events:
         context.on_event(event)
     return True
 
@@ -171,7 +171,7 @@ def _attempt(
     context: Context,
     transactions: Sequence[PendingCommit],
     run: Callable[[], None],
-    told: list[Event],
+    events: list[Event],
 ) -> Exception | None:
     """Run the phases together; return an error that leaves open whether they took effect."""
     is_done = False
@@ -180,7 +180,7 @@ def _attempt(
         nonlocal is_done
         is_done = False
         _reset(transactions)  # the store may run this again
-        told.clear()
+        events.clear()
         run()
         is_done = True
 
@@ -196,12 +196,12 @@ def _attempt(
 def _find_outcome(
     context: Context, transactions: Sequence[PendingCommit], lost: Exception, sent_ms: int
 ) -> None:
-    def look() -> None:
+    def read_outcome() -> None:
         context.store.write([], durable=True)  # makes the state that is read next durable
         read_statuses(context, transactions)
 
     try:
-        call_store(context, look)
+        call_store(context, read_outcome)
     except Exception:  # noqa: BLE001  (whatever it is, the decision was sent)
         _fail(transactions, lost)
         return
@@ -228,11 +228,11 @@ def _reset(transactions: Sequence[PendingCommit]) -> None:
         t.reset()
 
 
-def _refuse_to_settle(holders: Mapping[bytes, Mapping[Key, Cell]]) -> Collection[bytes]:
+def _refuse_to_wait(holders: Mapping[bytes, Mapping[Key, Cell]]) -> Collection[bytes]:
     raise MustWait
 
 
-class _Unwaiting:
+class _SleeplessClock:
     def __init__(self, clock: Clock) -> None:
         self.wall_ms = clock.wall_ms
         self.monotonic_ms = clock.monotonic_ms

@@ -54,7 +54,7 @@ from txn.protocol.transaction import (
     split_portions,
 )
 
-ASKS = 8
+MAX_REQUESTS = 8
 """How often an attempt that does not wait requests a lock that others keep taking."""
 
 SET_MEANWHILE = "this machine's clock was set meanwhile: nothing was committed"
@@ -96,19 +96,19 @@ def read_and_evaluate(
     while due:
         read_lock_cells(context, unread)
         _take_over(unread)
-        met = fail_outdated(list_held_locks((t, lock) for t in due for lock in t.lock_cells))
-        held = {item.t for item in met}
-        doubtful = [t for t in due if t not in held and t.failure is None and _judge(context, t)]
-        _confirm(context, doubtful)
-        if met:
-            report_conflicts(context, met)
+        blockers = fail_outdated(list_held_locks((t, lock) for t in due for lock in t.lock_cells))
+        held = {item.t for item in blockers}
+        unconfirmed = [t for t in due if t not in held and t.failure is None and _judge(context, t)]
+        _confirm(context, unconfirmed)
+        if blockers:
+            report_conflicts(context, blockers)
             is_polite = len(transactions) == 1 and context.policy.attempts > 1
             if patient or (is_polite and tries < POLITE_TRIES):
-                contention.wait_for_holders(met, tries)
+                contention.wait_for_holders(blockers, tries)
             else:
-                _fail_held(met, contention)
+                _fail_held(blockers, contention)
             tries += 1
-        due = [t for t in due if t.failure is None and (t in held or t in doubtful)]
+        due = [t for t in due if t.failure is None and (t in held or t in unconfirmed)]
         unread = [(t, lock) for t in due for lock in t.lock_cells]
     for t in transactions:
         if t.failure is None and is_late(context, t):
@@ -119,8 +119,8 @@ def read_and_evaluate(
 def read_lock_cells(context: Context, lock_cells: Iterable[LockOf]) -> None:
     """Read lock cells into `found` and their keys into `seen`; each row is of one instant."""
     wanted = [(t, lock, t.lock_cells[lock]) for t, lock in lock_cells]
-    asked = [cell for _, lock, keys in wanted for cell in (lock, *keys)]
-    cells = call_store(context, lambda: context.store.read(asked)) if asked else {}
+    requested = [cell for _, lock, keys in wanted for cell in (lock, *keys)]
+    cells = call_store(context, lambda: context.store.read(requested)) if requested else {}
     for t, lock, keys in wanted:
         t.found[lock] = cells[lock]
         t.seen.update((key, cells[key]) for key in keys)
@@ -148,9 +148,9 @@ def list_held_locks(lock_cells: Iterable[LockOf]) -> list[Blocker]:
     return held
 
 
-def _fail_held(met: list[Blocker], contention: Contention) -> None:
-    gone = contention.resolve(group_by_holder(met))
-    for item in met:
+def _fail_held(blockers: list[Blocker], contention: Contention) -> None:
+    gone = contention.resolve(group_by_holder(blockers))
+    for item in blockers:
         if item.holder not in gone:
             item.t.failure = make_conflict(item.t, item.key, item.holder)
 
@@ -168,11 +168,11 @@ def _judge(context: Context, t: PendingCommit) -> bool:
     return True
 
 
-def _confirm(context: Context, doubtful: Sequence[PendingCommit]) -> None:
+def _confirm(context: Context, unconfirmed: Sequence[PendingCommit]) -> None:
     """Fail the transactions whose lock cells have not changed since they were read."""
-    wanted = list(dict.fromkeys(lock for t in doubtful for lock in t.lock_cells))
+    wanted = list(dict.fromkeys(lock for t in unconfirmed for lock in t.lock_cells))
     cells = call_store(context, lambda: context.store.read(wanted)) if wanted else {}
-    for t in doubtful:
+    for t in unconfirmed:
         lost = find_failed(t)
         if lost is not None and all(cells[lock] == cell for lock, cell in t.found.items()):
             t.failure = make_assertion_error(t, lost)
@@ -273,10 +273,10 @@ def put_and_release(context: Context, transactions: Sequence[Transaction]) -> li
             raise CorruptRowError("the plan is of another protocol", transaction=t.row_key)
         timestamp = t.decided.timestamp
         for (lock, own), held in zip(list_edits(t, timestamp), t.decided.locks, strict=True):
-            said = read_lock(lock, Cell(held, timestamp))
-            if said.holder != t.row_key:
+            held_lock = read_lock(lock, Cell(held, timestamp))
+            if held_lock.holder != t.row_key:
                 raise CorruptRowError("the plan has another's lock", transaction=t.row_key)
-            freed = said.give_back()
+            freed = held_lock.give_back()
             free = Edit(lock, freed.value, timestamp + 1)
             if is_sure:
                 edits += (*own, free)
@@ -294,9 +294,9 @@ def _finish_compared(context: Context, checks: Mapping[Key, Check]) -> None:
     another client finished: its count grew, or it was released at or above this timestamp. An
     absent lock means that the table was made again. A lock that went back was changed outside the
     protocol, so it is unknown what was put: CorruptRowError."""
-    found = _ask_to_finish(context, checks)
+    found = _try_to_finish(context, checks)
     absent = [checks[lock]._replace(expected=FREE) for lock, cell in found.items() if cell is None]
-    found |= _ask_to_finish(context, {check.key: check for check in absent})
+    found |= _try_to_finish(context, {check.key: check for check in absent})
     for lock, cell in found.items():
         freed = checks[lock].edits[-1]
         now, last = read_lock(lock, cell), read_lock(lock, Cell(freed.value or FREE, 0))
@@ -305,7 +305,7 @@ def _finish_compared(context: Context, checks: Mapping[Key, Check]) -> None:
             raise make_foreign_error("the lock went back while it was held", lock, cell)
 
 
-def _ask_to_finish(context: Context, checks: Mapping[Key, Check]) -> dict[Key, Cell | None]:
+def _try_to_finish(context: Context, checks: Mapping[Key, Check]) -> dict[Key, Cell | None]:
     def attempt() -> dict[Key, Cell | None]:
         answers = context.store.check_and_put(list(checks.values()), durable=False)
         refused = [lock for lock, done in zip(checks, answers, strict=True) if not done]
@@ -348,26 +348,26 @@ def _take(t: PendingCommit, lock: Key) -> bytes:
     return read_lock(lock, t.found[lock]).take(t.row_key).value
 
 
-def _ask(context: Context, lock_cells: Iterable[LockOf]) -> list[LockOf]:
+def _request_locks(context: Context, lock_cells: Iterable[LockOf]) -> list[LockOf]:
     """Request locks that were found free, from the values that were found. Return those that were
     found held, and those that were refused, read again."""
-    due = [unit for unit in lock_cells if unit[0].failure is None]
-    asked: dict[LockOf, tuple[Cell | None, Check]] = {}
+    due = [lock_cell for lock_cell in lock_cells if lock_cell[0].failure is None]
+    requested: dict[LockOf, tuple[Cell | None, Check]] = {}
     for t, lock in due:
         if holder_of(lock, t.found[lock]) == FREE:
             t.held.add(lock)
             cell = t.found[lock]
             taken = Edit(lock, _take(t, lock), t.timestamp)
-            asked[t, lock] = cell, Check(lock, cell.value if cell else FREE, edits=(taken,))
+            requested[t, lock] = cell, Check(lock, cell.value if cell else FREE, edits=(taken,))
 
     def attempt() -> list[LockOf]:
-        checks = [check for _, check in asked.values()]
+        checks = [check for _, check in requested.values()]
         answers = context.store.check_and_put(checks, durable=False)
-        refused = [unit for unit, got in zip(asked, answers, strict=True) if not got]
-        _look_again(context, refused)
+        refused = [lock_cell for lock_cell, got in zip(requested, answers, strict=True) if not got]
+        _read_again(context, refused)
         missing = []
         for t, lock in refused:
-            cell, check = asked[t, lock]
+            cell, check = requested[t, lock]
             found = t.found[lock]
             if found is not None and found.value == check.edits[0].value:
                 # a repeated request is refused by the lock that the first one took
@@ -378,8 +378,8 @@ def _ask(context: Context, lock_cells: Iterable[LockOf]) -> list[LockOf]:
                     t.held.discard(lock)  # a request from the old value can never be granted now
         return missing
 
-    held = [unit for unit in due if unit not in asked]
-    return (call_store(context, attempt) if asked else []) + held
+    held = [lock_cell for lock_cell in due if lock_cell not in requested]
+    return (call_store(context, attempt) if requested else []) + held
 
 
 def _lock_at_once(
@@ -389,47 +389,47 @@ def _lock_at_once(
     contention: Contention,
 ) -> None:
     """Request locks and never wait. A hot key was taken just now, so its holder is not resolved."""
-    refused = _ask(context, lock_cells)
-    for _ in range(ASKS):
+    refused = _request_locks(context, lock_cells)
+    for _ in range(MAX_REQUESTS):
         if not refused:
             break
-        met = fail_outdated(list_held_locks(refused))
-        if met:
-            report_conflicts(context, met)
-            hot = {item.t: contention.list_hot_keys(item.t.keys) for item in met}
-            unknown = group_by_holder(item for item in met if item.key not in hot[item.t])
+        blockers = fail_outdated(list_held_locks(refused))
+        if blockers:
+            report_conflicts(context, blockers)
+            hot = {item.t: contention.list_hot_keys(item.t.keys) for item in blockers}
+            unknown = group_by_holder(item for item in blockers if item.key not in hot[item.t])
             gone = resolve_all(context, batch, contention, unknown)
-            for item in met:
+            for item in blockers:
                 if item.holder not in gone:
                     item.t.failure = make_conflict(item.t, item.key, item.holder)
-            held = {(item.t, item.t.locks[item.key]) for item in met if item.holder in gone}
-            _look_again(context, [unit for unit in refused if unit in held])
+            held = {(item.t, item.t.locks[item.key]) for item in blockers if item.holder in gone}
+            _read_again(context, [lock_cell for lock_cell in refused if lock_cell in held])
         _fail_outdated_locks(refused)
-        refused = _ask(context, refused)
+        refused = _request_locks(context, refused)
     for t, lock in refused:
         holder = holder_of(lock, t.found[lock])
         t.failure = t.failure or make_conflict(t, t.lock_cells[lock][0], holder)
 
 
 def _lock_patiently(
-    context: Context, batch: Sequence[PendingCommit], unit: LockOf, contention: Contention
+    context: Context, batch: Sequence[PendingCommit], lock_cell: LockOf, contention: Contention
 ) -> None:
-    t, _ = unit
+    t, _ = lock_cell
     tries = 0
-    while t.failure is None and _ask(context, [unit]):
-        while t.failure is None and (met := fail_outdated(list_held_locks([unit]))):
-            report_conflicts(context, met)
-            contention.wait_for_holders(met, tries)
+    while t.failure is None and _request_locks(context, [lock_cell]):
+        while t.failure is None and (blockers := fail_outdated(list_held_locks([lock_cell]))):
+            report_conflicts(context, blockers)
+            contention.wait_for_holders(blockers, tries)
             send_heartbeats(context, batch)
             tries += 1
             if t.failure is None:
-                _look_again(context, [unit])
+                _read_again(context, [lock_cell])
         if is_late(context, t):
             t.failure = t.failure or DeadlineError(TOO_LATE, transaction=t.row_key)
-        _fail_outdated_locks([unit])
+        _fail_outdated_locks([lock_cell])
 
 
-def _look_again(context: Context, lock_cells: Sequence[LockOf]) -> None:
+def _read_again(context: Context, lock_cells: Sequence[LockOf]) -> None:
     """Read lock cells again; the commit timestamp will be above what is found."""
     read_lock_cells(context, lock_cells)
     for t in dict.fromkeys(t for t, _ in lock_cells):

@@ -17,7 +17,7 @@ from txn.protocol.row import FAMILY, FREE, PROTOCOL_ROW, is_evidence
 from txn.protocol.statuses import FENCED, PROTOCOLS, SIX_PHASE, ProtocolName, Rules
 from txn.stores.base import Store
 
-ROWS_LOOKED_AT = 50
+SAMPLED_ROWS = 50
 
 
 def require_transactions(store: Store, table: bytes, *, is_own: bool = True) -> None:
@@ -56,7 +56,7 @@ def find_name(store: Store, table: bytes) -> Rules | None:
 
 def _find_fenced(store: Store, table: bytes) -> Rules | None:
     """Return the fenced rules if an early decided transaction has locks in its plan."""
-    for row in islice(store.scan(table, columns=[(FAMILY, b"plan")]), ROWS_LOOKED_AT):
+    for row in islice(store.scan(table, columns=[(FAMILY, b"plan")]), SAMPLED_ROWS):
         with suppress(CorruptRowError):
             if any(decode_plan(cell.value).locks for cell in row.cells.values()):
                 return FENCED

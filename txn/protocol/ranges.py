@@ -87,7 +87,7 @@ def list_lockable(cells: Iterable[Key]) -> list[Key]:
     return sorted({key_of_cell(cell) for cell in cells})
 
 
-def is_telling(cell: Key, found: Cell) -> bool:
+def is_meaningful(cell: Key, found: Cell) -> bool:
     """Whether a cell has meaning by itself: a value or a held lock. Free locks and tags only show
     whether a key has changed between two reads."""
     if cell.column.endswith(LOCK_SUFFIX):
@@ -131,11 +131,11 @@ def find_phantom(
     before, before_ms = Digest().value, context.clock.monotonic_ms()
     for _ in range(context.policy.read_tries):
         rest, began_ms = Digest(), context.clock.monotonic_ms()
-        for strange in send_heartbeats_between(context, batch, _read_strangers(context, t)):
-            for key in list_lockable(strange):
-                if failure := _refuse_stranger(t, key, strange, resolve):
+        for others in send_heartbeats_between(context, batch, _read_others(context, t)):
+            for key in list_lockable(others):
+                if failure := _refuse_other(t, key, others, resolve):
                     return failure
-            rest.add(strange)
+            rest.add(others)
         if is_late(context, t):
             return DeadlineError(TOO_LATE, transaction=t.row_key)
         if rest.value == before and not are_apart(context, before_ms):
@@ -144,14 +144,14 @@ def find_phantom(
     return ConflictError("scanned rows keep changing", transaction=t.row_key)
 
 
-def _read_strangers(context: Context, t: PendingCommit) -> Iterator[dict[Key, Cell]]:
+def _read_others(context: Context, t: PendingCommit) -> Iterator[dict[Key, Cell]]:
     mine = {cell for key in t.keys for cell in (key, *context.rules.guards_of(key))}
     for wanted in t.spans:
         for row in stored_rows(context, wanted):
             yield {key: cell for key, cell in row.cells.items() if key not in mine}
 
 
-def _refuse_stranger(
+def _refuse_other(
     t: PendingCommit, key: Key, cells: Mapping[Key, Cell], resolve: Resolve
 ) -> AbortedError | None:
     cell, lock = cells.get(key), cells.get(key.lock)

@@ -58,21 +58,21 @@ from txn.spans import Span
 from txn.text import holder_text, name_failure, reason_text
 
 Finish = Callable[[Context, Sequence[Transaction]], None]
-Tell = Callable[[Context, Sequence[Transaction], Status], object]
+PutStatus = Callable[[Context, Sequence[Transaction], Status], object]
 MOST_NAMED = 10
 CHILDREN_AT_ONCE = 4
 NOT_COUNTED = "it is not among the parts that were decided"
 
 
 def roll_forward(
-    context: Context, transactions: Sequence[Transaction], tell: Tell = advance
+    context: Context, transactions: Sequence[Transaction], put_status: PutStatus = advance
 ) -> None:
     """Finish decided transactions, each from the status of its row. Any client may do so, any
     number of times: every later writer of a cell has a greater commit timestamp. A transaction
     whose status could not be read stays where it was, with the reason in `unread`. Parts come
     first: a parent continues from its decision when all its parts are complete.
 
-    tell: the function that puts an unconditional status once all work is done.
+    put_status: the function that puts an unconditional status once all work is done.
     """
     protocol = fenced if context.rules.locks_rows else six_phase
     finish_children(context, transactions)
@@ -90,7 +90,7 @@ def roll_forward(
                 # An overtaken transaction still does its later steps: it cleans up what it put.
                 work(context, due)
             behind = [t for t in due if t.status and reached in context.rules.steps[t.status]]
-            step = tell if reached in context.rules.unconditional else advance
+            step = put_status if reached in context.rules.unconditional else advance
             step(context, behind, reached)
             due = [t for t in due if t.unread is None]
 
@@ -132,11 +132,11 @@ def require_no_children(context: Context, row_key: bytes, keys: Iterable[Key]) -
 
 
 def _finish_children_of(context: Context, t: Transaction) -> None:
-    whole = TransactionRow(
+    parent = TransactionRow(
         t.row_key, t.status, buffer=Buffer(t.request, 1), plan=t.plan, parts=t.parts
     )
     for some in _list_children(context, t.row_key):
-        rows = [follow(row, whole) for row in some]
+        rows = [follow(row, parent) for row in some]
         for row in rows:
             if row.state is RowState.UNREADABLE:
                 raise CorruptRowError("part does not decode", row=row.row_key, cause=row.cause)
@@ -149,8 +149,8 @@ def _finish_children_of(context: Context, t: Transaction) -> None:
                 raise part.unread
 
 
-def _list_children(context: Context, whole: bytes) -> Iterator[list[TransactionRow]]:
-    rows = stored_rows(context, Span(context.table, *child_range(whole)))
+def _list_children(context: Context, parent: bytes) -> Iterator[list[TransactionRow]]:
+    rows = stored_rows(context, Span(context.table, *child_range(parent)))
     while some := [decode_row(row) for row in islice(rows, CHILDREN_AT_ONCE)]:
         yield some
 
@@ -201,18 +201,18 @@ def _abort_parents(
     context: Context, parts: Sequence[Transaction], reason: str
 ) -> Collection[bytes]:
     """Abort the undecided parents of parts; return the parts that can never be committed."""
-    wholes = read_rows(context, {parent_of(t.row_key) or t.row_key for t in parts}).values()
-    undecided = [load_transaction(context, row) for row in wholes if not row.is_over]
-    for whole in undecided:
-        whole.parts = None  # leaves the other parts to the clients that meet them
+    parents = read_rows(context, {parent_of(t.row_key) or t.row_key for t in parts}).values()
+    undecided = [load_transaction(context, row) for row in parents if not row.is_over]
+    for parent in undecided:
+        parent.parts = None  # leaves the other parts to the clients that meet them
     roll_back(context, undecided, lambda _: reason)
     rows = read_rows(context, [t.row_key for t in parts])
     return {row.row_key for row in rows.values() if row.state is RowState.ABORTING}
 
 
-def release_children(context: Context, whole: bytes, reason: str) -> None:
+def release_children(context: Context, parent: bytes, reason: str) -> None:
     """Roll back all parts of an aborted transaction."""
-    for some in _list_children(context, whole):
+    for some in _list_children(context, parent):
         parts = [load_transaction(context, row) for row in some if not row.is_over]
         roll_back(context, parts, lambda _: reason)
 
@@ -242,8 +242,8 @@ def finish_or_leave(
             work(context, due)
             return
         except Exception as error:  # noqa: BLE001  (the outcome is already decided)
-            gone = error.table if isinstance(error, TableUnavailable) else None
-            left = {t for t in due if gone and t.needs(gone)} or set(due)
+            missing = error.table if isinstance(error, TableUnavailable) else None
+            left = {t for t in due if missing and t.needs(missing)} or set(due)
             _leave(context, name, left, error)
             due = [t for t in due if t not in left]
 
@@ -274,7 +274,7 @@ class _Sighting:
 
     found: tuple[Status, int, int]
     since_ms: int
-    looked_ms: int
+    read_ms: int
 
 
 class Resolver:
@@ -292,7 +292,9 @@ class Resolver:
         now_ms = self._context.clock.monotonic_ms()
         due = [holder for holder in holders if self._is_due(holder, now_ms)]
         rows = read_rows(self._context, due) if due else {}
-        return {holder for holder, row in rows.items() if self._end_holder(row, holders[holder])}
+        return {
+            holder for holder, row in rows.items() if self._resolve_holder(row, holders[holder])
+        }
 
     def add_cause(self, failure: TxnError | None) -> TxnError | None:
         """Return the error with the reason why its holder could not be resolved, if there is one. A
@@ -311,12 +313,12 @@ class Resolver:
     def _is_due(self, holder: bytes, now_ms: int) -> bool:
         """Whether to read the holder's row again. Waiters see its lock go, so rarely."""
         seen = self._sightings.get(holder)
-        return seen is None or now_ms - seen.looked_ms >= self._context.policy.courtesy_ms
+        return seen is None or now_ms - seen.read_ms >= self._context.policy.courtesy_ms
 
-    def _end_holder(self, row: TransactionRow, locks: Mapping[Key, Cell]) -> bool:
+    def _resolve_holder(self, row: TransactionRow, locks: Mapping[Key, Cell]) -> bool:
         self._stuck.pop(row.row_key, None)
         try:
-            return self._settle(row, locks)
+            return self._finish_holder(row, locks)
         except StoreClosedError:
             raise
         except (StoreError, CorruptRowError, InvalidRequestError) as error:
@@ -324,10 +326,10 @@ class Resolver:
                 self._stuck = {}
             self._stuck[row.row_key] = error
             if (seen := self._sightings.get(row.row_key)) is not None:
-                seen.looked_ms += STUCK_MS
+                seen.read_ms += STUCK_MS
             return False
 
-    def _settle(self, row: TransactionRow, locks: Mapping[Key, Cell]) -> bool:
+    def _finish_holder(self, row: TransactionRow, locks: Mapping[Key, Cell]) -> bool:
         context = self._context
         if not is_row_key(row.row_key):
             raise make_foreign_error(NO_LOCK, *next(iter(locks.items())))
@@ -364,7 +366,7 @@ class Resolver:
             if len(self._sightings) >= REMEMBERED:
                 self._sightings = {}  # costs at most another lock TTL of waiting
             seen = self._sightings[row.row_key] = _Sighting(found, now_ms, now_ms)
-        seen.looked_ms = now_ms
+        seen.read_ms = now_ms
         patience_ms = lock_ttl_ms if status.is_undecided else self._context.policy.courtesy_ms
         return now_ms - seen.since_ms >= patience_ms
 

@@ -113,7 +113,7 @@ class TransactionRow:
         return None
 
     @property
-    def tells_decision(self) -> bool:
+    def shows_decision(self) -> bool:
         """Whether a cell besides the status shows a decision, even if not its content."""
         return self.plan is not None or Status.ASSERTED in self.began
 
@@ -185,9 +185,9 @@ def strip_database(row_key: bytes) -> bytes:
     return _DATABASE.sub(b"", row_key)
 
 
-def child_key(whole: bytes, task: int, number: int) -> bytes:
+def child_key(parent: bytes, task: int, number: int) -> bytes:
     """Return the row key of part `number` (0-based) of a task."""
-    return b"%b.part-%05d-%05d" % (whole, task, number)
+    return b"%b.part-%05d-%05d" % (parent, task, number)
 
 
 def parent_of(row_key: bytes) -> bytes | None:
@@ -198,8 +198,8 @@ def parent_of(row_key: bytes) -> bytes | None:
     return match[1] if match is not None and match[4] is not None else None
 
 
-def child_range(whole: bytes) -> tuple[bytes, bytes]:
-    return whole + b".part-", whole + b".part."
+def child_range(parent: bytes) -> tuple[bytes, bytes]:
+    return parent + b".part-", parent + b".part."
 
 
 def column(table: bytes, row_key: bytes, name: bytes) -> Key:
@@ -282,39 +282,39 @@ def _is_dated(cells: Mapping[bytes, Cell]) -> bool:
     return any(status.at in cells for status in FIRST)
 
 
-def follow(part: TransactionRow, whole: TransactionRow) -> TransactionRow:
+def follow(child: TransactionRow, parent: TransactionRow) -> TransactionRow:
     """Return a part's row in the state that its parent gives it. A part that has followed already
     is unchanged. After 2-ASSERTED all parts of the parent are complete, so a part that has not
     followed came late, was not counted, or has lost its parent."""
-    if not part.follows:
-        return part
-    match whole.state:
+    if not child.follows:
+        return child
+    match parent.state:
         case RowState.UNREADABLE:
-            return replace(part, status=None, corrupt=f"its transaction: {whole.cause}")
+            return replace(child, status=None, corrupt=f"its transaction: {parent.cause}")
         case RowState.UNDECIDED:
             return replace(
-                part,
-                status=whole.status,
-                status_at=whole.status_at,
-                began=whole.began,
-                heartbeat=whole.heartbeat,
+                child,
+                status=parent.status,
+                status_at=parent.status_at,
+                began=parent.began,
+                heartbeat=parent.heartbeat,
             )
-        case RowState.DECIDED if whole.parts is None:
-            return replace(part, status=None, corrupt="its transaction: the parts are missing")
-        case RowState.DECIDED if whole.status is Status.ASSERTED and _is_counted(part, whole):
-            plan = part.plan
-            if plan is not None and whole.plan is not None:
-                plan = replace(plan, timestamp=whole.plan.timestamp)
-            began = {Status.ASSERTED: whole.since}
-            return replace(part, status=Status.ASSERTED, plan=plan, began=began)
-    return replace(part, status=Status.ABORTING)
+        case RowState.DECIDED if parent.parts is None:
+            return replace(child, status=None, corrupt="its transaction: the parts are missing")
+        case RowState.DECIDED if parent.status is Status.ASSERTED and _is_counted(child, parent):
+            plan = child.plan
+            if plan is not None and parent.plan is not None:
+                plan = replace(plan, timestamp=parent.plan.timestamp)
+            began = {Status.ASSERTED: parent.since}
+            return replace(child, status=Status.ASSERTED, plan=plan, began=began)
+    return replace(child, status=Status.ABORTING)
 
 
-def _is_counted(part: TransactionRow, whole: TransactionRow) -> bool:
-    match = ROW_KEY.fullmatch(part.row_key)
+def _is_counted(child: TransactionRow, parent: TransactionRow) -> bool:
+    match = ROW_KEY.fullmatch(child.row_key)
     assert match is not None
     task, number = int(match[4]), int(match[5])
-    counts = whole.parts or ()
+    counts = parent.parts or ()
     return task < len(counts) and number < counts[task]
 
 
@@ -362,10 +362,10 @@ def read_row_cells(
 
 
 def _is_early(context: Context, row_key: bytes, found: Mapping[Key, Cell | None]) -> bool:
-    whole = parent_of(row_key)
-    if whole is None:
+    parent = parent_of(row_key)
+    if parent is None:
         return False
-    own, decisive = (found[status_key(context.table, row)] for row in (row_key, whole))
+    own, decisive = (found[status_key(context.table, row)] for row in (row_key, parent))
     if own is None or own.value != Status.PART.encoded:
         return False
     return decisive is None or decisive.value not in OPEN_TO_BOTH
@@ -374,7 +374,7 @@ def _is_early(context: Context, row_key: bytes, found: Mapping[Key, Cell | None]
 def list_row_cells(context: Context, row_keys: Collection[bytes]) -> list[Key]:
     """Return the keys of the cells of these transaction rows and of their parents."""
     rows = dict.fromkeys(row_keys)
-    rows.update(dict.fromkeys(whole for row in row_keys if (whole := parent_of(row))))
+    rows.update(dict.fromkeys(parent for row in row_keys if (parent := parent_of(row))))
     return [column(context.table, row, name) for row in rows for name in COLUMNS]
 
 
@@ -382,14 +382,14 @@ def decode_rows(
     context: Context, row_keys: Collection[bytes], found: Mapping[Key, Cell | None]
 ) -> dict[bytes, TransactionRow]:
     """Return the transaction rows from cells that were read, perhaps among others."""
-    wholes: dict[bytes, TransactionRow] = {}
+    parents: dict[bytes, TransactionRow] = {}
     rows: dict[bytes, TransactionRow] = {}
     for row_key in row_keys:
         row = rows[row_key] = _decode(context, row_key, found)
-        if row.follows and (whole := parent_of(row_key)):
-            if whole not in wholes:
-                wholes[whole] = _decode(context, whole, found)
-            rows[row_key] = follow(row, wholes[whole])
+        if row.follows and (parent := parent_of(row_key)):
+            if parent not in parents:
+                parents[parent] = _decode(context, parent, found)
+            rows[row_key] = follow(row, parents[parent])
     return rows
 
 

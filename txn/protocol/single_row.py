@@ -24,7 +24,7 @@ from txn.errors import (
 from txn.model import Cell, Check, Edit
 from txn.protocol.codec import Plan
 from txn.protocol.context import Context, call_store, limit_patience
-from txn.protocol.fenced import ASKS, list_edits, read_and_evaluate, read_lock_cells
+from txn.protocol.fenced import MAX_REQUESTS, list_edits, read_and_evaluate, read_lock_cells
 from txn.protocol.locks import Contention, read_lock
 from txn.protocol.prepare import run_for_available
 from txn.protocol.row import FREE
@@ -39,8 +39,8 @@ def commit_single_rows(
     """Commit transactions whose keys were read and evaluated. Raises nothing: each is committed,
     has failed, or its outcome is unknown."""
     due = list(transactions)
-    for _ in range(ASKS):
-        due = _ask(context, due)
+    for _ in range(MAX_REQUESTS):
+        due = _request_commits(context, due)
         if not due:
             break
         try:
@@ -59,7 +59,9 @@ def commit_single_rows(
     return [t for t in transactions if t.failure is None]
 
 
-def _ask(context: Context, transactions: Sequence[PendingCommit]) -> list[PendingCommit]:
+def _request_commits(
+    context: Context, transactions: Sequence[PendingCommit]
+) -> list[PendingCommit]:
     """Request each commit once; return the refused ones, with their locks and keys read again."""
     pending: dict[PendingCommit, Check] = {}
     for t in transactions:
@@ -68,24 +70,24 @@ def _ask(context: Context, transactions: Sequence[PendingCommit]) -> list[Pendin
         elif t.request.mutations:
             pending[t] = _make_step(t)
         else:  # all assertions held at one instant
-            _end(t)
+            _set_committed(t)
     errors: list[StoreError] = []
     refused: list[PendingCommit] = []
 
     def attempt() -> None:
         _send(context, pending, errors)
-        refused.extend(_settle(context, pending))
+        refused.extend(_find_outcomes(context, pending))
         if pending:
             raise StoreError("lock does not change", key=next(iter(pending.values())).key)
 
     try:
-        _settle_all(context, attempt, pending, errors)
+        _send_until_known(context, attempt, pending, errors)
     except Exception as error:  # noqa: BLE001  (whatever it is, the requests were sent)
-        _leave(pending, error, errors)
+        _fail_pending(pending, error, errors)
     return refused
 
 
-def _settle_all(
+def _send_until_known(
     context: Context,
     attempt: Callable[[], None],
     pending: dict[PendingCommit, Check],
@@ -99,7 +101,7 @@ def _settle_all(
         try:
             call_store(patience, attempt)
         except TableUnavailable as error:
-            _end_refused(context, pending, error, errors)
+            _fail_refused(context, pending, error, errors)
         except StoreError:
             if patience is context or _is_clear(errors):
                 raise
@@ -114,13 +116,13 @@ def _send(context: Context, pending: dict[PendingCommit, Check], errors: list[St
         raise
     for t, moved in list(zip(pending, answers, strict=True)):
         if moved:
-            _end(t)
+            _set_committed(t)
             del pending[t]
     if pending:  # a repeated request may have taken effect and then been refused
         errors.append(MaybeApplied("refused, and not looked at yet"))
 
 
-def _settle(context: Context, pending: dict[PendingCommit, Check]) -> list[PendingCommit]:
+def _find_outcomes(context: Context, pending: dict[PendingCommit, Check]) -> list[PendingCommit]:
     """Read the locks of refused requests, and remove every request whose outcome they show; another
     may still be in flight. Return those that were refused."""
     read_lock_cells(context, [(t, check.key) for t, check in pending.items()])
@@ -130,7 +132,7 @@ def _settle(context: Context, pending: dict[PendingCommit, Check]) -> list[Pendi
         now = read_lock(check.key, t.found[check.key])
         was_taken = now.was_taken_by(t.row_key, before + 1)
         if was_taken:
-            _end(t)
+            _set_committed(t)
         elif was_taken is None:
             t.failure = CommitOutcomeUnknown(t.row_key)
         elif now.taken > before:
@@ -141,7 +143,7 @@ def _settle(context: Context, pending: dict[PendingCommit, Check]) -> list[Pendi
     return refused
 
 
-def _leave(
+def _fail_pending(
     pending: dict[PendingCommit, Check], error: Exception, errors: Sequence[StoreError]
 ) -> None:
     """Fail the pending requests: as not applied if the store says so of each try, else unknown."""
@@ -157,7 +159,7 @@ def _is_clear(errors: Sequence[StoreError]) -> bool:
     return all(isinstance(each, NotApplied) for each in errors)
 
 
-def _end_refused(
+def _fail_refused(
     context: Context,
     pending: dict[PendingCommit, Check],
     error: TableUnavailable,
@@ -171,14 +173,14 @@ def _end_refused(
     try:
         read_lock_cells(context, [(t, check.key) for t, check in lost.items()])
     except StoreError:
-        _leave(lost, error, errors)
+        _fail_pending(lost, error, errors)
         return
     is_clear = all(isinstance(each, NotApplied | TableUnavailable) for each in errors)
     for t, check in lost.items():
         before = read_lock(check.key, Cell(check.expected, 0)).taken
         was_taken = read_lock(check.key, t.found[check.key]).was_taken_by(t.row_key, before + 1)
         if was_taken:
-            _end(t)
+            _set_committed(t)
         elif is_clear and was_taken is False:
             t.failure = AbortedError(str(error), transaction=t.row_key)
             t.failure.__cause__ = error
@@ -193,5 +195,5 @@ def _make_step(t: PendingCommit) -> Check:
     return Check(lock, cell.value if cell else FREE, edits=(*edits, passed))
 
 
-def _end(t: PendingCommit) -> None:
+def _set_committed(t: PendingCommit) -> None:
     t.plan, t.status = Plan(t.timestamp, ()), Status.COMPLETE

@@ -142,7 +142,7 @@ class PendingCommit(Transaction):
     rounds: int = 0
     was_deferred: bool = False
     future: Future[Committed] | None = None
-    settler: dict[str, int] = field(default_factory=dict)
+    future_setter: dict[str, int] = field(default_factory=dict)
     asked_ms: float = 0.0
     trace: Trace | None = None
 

@@ -21,7 +21,7 @@ from txn.protocol.locks import holder_of
 from txn.protocol.ranges import (
     RESERVED,
     Digest,
-    is_telling,
+    is_meaningful,
     key_of_cell,
     keys_of_cells,
     list_lockable,
@@ -88,7 +88,7 @@ class HolderRows:
         self._kept: dict[bytes, DecidedHolder] = {}
         self._size = 0
 
-    def look(self, holders: Collection[bytes]) -> Holders:
+    def read(self, holders: Collection[bytes]) -> Holders:
         kept = [holder for holder in holders if holder in self._kept]
         others = [holder for holder in holders if holder not in self._kept]
         status_of = {holder: status_key(self._context.table, holder) for holder in kept}
@@ -110,7 +110,7 @@ class HolderRows:
             self._keep(row)
         return rows
 
-    def look_again(self, first: Holders) -> Holders:
+    def read_undecided_again(self, first: Holders) -> Holders:
         """Return the rows after reading again those that were undecided."""
         open_ones = [h for h, row in first.items() if not row.status or not row.status.is_decided]
         again = read_rows(self._context, open_ones) if open_ones else {}
@@ -174,40 +174,40 @@ def _resolve_page(
     while held and (number := next(tries, 0)):
         if number > 1 or wanted.columns is not None:  # then the tags have not been read
             held = _read_again(context, wanted, held)
-        found.update(_settle_rows(context, wanted, held, holder_rows))
+        found.update(_resolve_rows(context, wanted, held, holder_rows))
         held = {name: cells for name, cells in held.items() if name not in found}
     for name, cells in held.items():
         found[name] = _read_under_locks(context, wanted, name, cells, locked)
     return (Row(row.row, found[row.row]) for row in page)
 
 
-def _settle_rows(
+def _resolve_rows(
     context: Context, wanted: Span, first: Mapping[bytes, Cells], holder_rows: HolderRows
 ) -> dict[bytes, dict[Key, Cell]]:
     holders = {name: find_holders(cells) for name, cells in first.items()}
     began_ms = context.clock.monotonic_ms()
-    rows = holder_rows.look(set().union(*holders.values()))
+    rows = holder_rows.read(set().union(*holders.values()))
     second = _read_again(context, wanted, first)
-    again = holder_rows.look_again(rows)
+    again = holder_rows.read_undecided_again(rows)
     if are_apart(context, began_ms):
         return {}
-    rules, settled = context.rules, {}
+    rules, resolved = context.rules, {}
     for name, cells in first.items():
-        look = Observation(rules, cells, holder_rows.take_shares(rows, holders[name], name))
+        read = Observation(rules, cells, holder_rows.take_shares(rows, holders[name], name))
         after = {holder: again[holder] for holder in holders[name]}
-        if were_at_once(look, Observation(rules, second[name], after)):
-            values = list_values(look).items()
-            settled[name] = {key: cell for key, cell in values if key in wanted}
-    return settled
+        if were_at_once(read, Observation(rules, second[name], after)):
+            values = list_values(read).items()
+            resolved[name] = {key: cell for key, cell in values if key in wanted}
+    return resolved
 
 
 def _read_again(context: Context, wanted: Span, rows: Collection[bytes]) -> dict[bytes, Cells]:
     start, last = min(rows), max(rows)
     stop = last + b"\0" if len(last) < MAX_ROW else wanted.stop
-    part = takewhile(
+    span = takewhile(
         lambda row: row.row <= last, stored_rows(context, replace(wanted, start=start, stop=stop))
     )
-    found: dict[bytes, Cells] = {row.row: row.cells for row in part if row.row in rows}
+    found: dict[bytes, Cells] = {row.row: row.cells for row in span if row.row in rows}
     return {name: found.get(name, {}) for name in rows}
 
 
@@ -237,13 +237,13 @@ def read_view(
     together exceed `most_bytes`."""
     for _ in context.tries(most=context.policy.read_tries):
         began_ms = context.clock.monotonic_ms()
-        before, after = (_look(context, keys, spans, most_bytes) for _ in range(2))
+        before, after = (_observe(context, keys, spans, most_bytes) for _ in range(2))
         if are_apart(context, began_ms):
             continue
         if were_at_once(before, after):
             values = list_values(before)
             return {key: value_of(key, before) for key in keys}, [
-                {key: cell for key, cell in values.items() if key in part} for part in spans
+                {key: cell for key, cell in values.items() if key in span} for span in spans
             ]
         rows = after.rows.items()
         hiding = {h for h, row in rows if hides_values(context.rules, row, after.cells)}
@@ -265,7 +265,7 @@ def group_by_row(cells: Mapping[Key, Cell]) -> Iterator[Row]:
         yield Row(name, {key: cells[key] for key in keys})
 
 
-def _look(
+def _observe(
     context: Context, keys: Sequence[Key], spans: Sequence[Span], most_bytes: int | None
 ) -> Observation:
     """Read keys and spans, and then their holders. Only values and held locks are kept, and a
@@ -274,31 +274,31 @@ def _look(
     cells = call_store(context, lambda: context.store.read(wanted)) if wanted else {}
     rest = Digest()
     size = 0
-    for part in spans:
-        for telling in _look_at_span(context, part, rest):
-            cells.update(telling)
-            size += sum(cell_bytes(key, cell.value) for key, cell in telling.items())
+    for span in spans:
+        for meaningful in _observe_span(context, span, rest):
+            cells.update(meaningful)
+            size += sum(cell_bytes(key, cell.value) for key, cell in meaningful.items())
             if most_bytes is not None and size > most_bytes:
                 raise InvalidRequestError(
-                    "too many bytes for a snapshot", limit=most_bytes, table=part.table
+                    "too many bytes for a snapshot", limit=most_bytes, table=span.table
                 )
     holders = find_holders(cells)
     rows = read_rows(context, holders) if holders else {}
     return Observation(context.rules, cells, rows, rest.value)
 
 
-def _look_at_span(context: Context, part: Span, rest: Digest) -> Iterator[dict[Key, Cell]]:
+def _observe_span(context: Context, span: Span, rest: Digest) -> Iterator[dict[Key, Cell]]:
     rows = 0
-    for row in stored_rows(context, part):
-        telling = {key: cell for key, cell in row.cells.items() if is_telling(key, cell)}
-        rest.add({key: cell for key, cell in row.cells.items() if key not in telling})
-        yield telling
-        rows += bool(telling)
+    for row in stored_rows(context, span):
+        meaningful = {key: cell for key, cell in row.cells.items() if is_meaningful(key, cell)}
+        rest.add({key: cell for key, cell in row.cells.items() if key not in meaningful})
+        yield meaningful
+        rows += bool(meaningful)
         if rows > context.policy.snapshot_rows:
             raise InvalidRequestError(
                 "too many rows for a snapshot",
                 limit=context.policy.snapshot_rows,
-                table=part.table,
-                start=part.start,
-                stop=part.stop,
+                table=span.table,
+                start=span.start,
+                stop=span.stop,
             )

@@ -84,11 +84,14 @@ def hides_values(rules: Rules, holder: TransactionRow, cells: Container[Key]) ->
     return any(rules.lock_of(m.key) in cells for m in holder.buffer.request.mutations)
 
 
-def value_of(key: Key, look: Observation) -> Cell | None:
+def value_of(key: Key, observation: Observation) -> Cell | None:
     """Return the key's current value, from its own cell and the row of its holder."""
-    lock = look.rules.lock_of(key)
-    require_lock(lock, look.cells.get(lock))
-    cell, holder = look.cells.get(key), look.rows.get(holder_of(lock, look.cells.get(lock)))
+    lock = observation.rules.lock_of(key)
+    require_lock(lock, observation.cells.get(lock))
+    cell, holder = (
+        observation.cells.get(key),
+        observation.rows.get(holder_of(lock, observation.cells.get(lock))),
+    )
     if holder is None or holder.is_over or holder.status not in (Status.ASSERTED, None):
         return cell
     if holder.state is RowState.UNREADABLE or holder.buffer is None or holder.plan is None:
@@ -101,24 +104,28 @@ def value_of(key: Key, look: Observation) -> Cell | None:
     return cell
 
 
-def list_values(look: Observation) -> dict[Key, Cell]:
+def list_values(observation: Observation) -> dict[Key, Cell]:
     """Return the cells of the keys that have a value, in order. A decided value may not be put yet,
     but the lock of its row and family is there. A cell that looks like a lock without a value may
     be a foreign column, and is skipped."""
-    for row in look.rows.values():  # an unreadable row may hide a key
+    for row in observation.rows.values():  # an unreadable row may hide a key
         if row.state is RowState.UNREADABLE:
             raise make_corrupt_error(row)
-    buffers = (row.buffer for row in look.rows.values() if row.status is Status.ASSERTED)
-    coming = {m.key for buffer in buffers if buffer for m in buffer.request.mutations}
-    known = (key for key in coming if look.rules.lock_of(key) in look.cells)
-    keys = {key for key in keys_of_cells(look.cells) if key in look.cells or _is_locked(key, look)}
-    found = {key: value_of(key, look) for key in sorted({*keys, *known})}
+    buffers = (row.buffer for row in observation.rows.values() if row.status is Status.ASSERTED)
+    decided_keys = {m.key for buffer in buffers if buffer for m in buffer.request.mutations}
+    known = (key for key in decided_keys if observation.rules.lock_of(key) in observation.cells)
+    keys = {
+        key
+        for key in keys_of_cells(observation.cells)
+        if key in observation.cells or _is_locked(key, observation)
+    }
+    found = {key: value_of(key, observation) for key in sorted({*keys, *known})}
     return {key: cell for key, cell in found.items() if cell is not None}
 
 
-def _is_locked(key: Key, look: Observation) -> bool:
-    lock = look.rules.lock_of(key)
-    return is_row_key(holder_of(lock, look.cells.get(lock)))
+def _is_locked(key: Key, observation: Observation) -> bool:
+    lock = observation.rules.lock_of(key)
+    return is_row_key(holder_of(lock, observation.cells.get(lock)))
 
 
 def read_by_tags(context: Context, keys: Sequence[Key]) -> tuple[Snapshot, bool]:
@@ -182,11 +189,11 @@ def find_undecided(context: Context, holders: Collection[bytes]) -> set[bytes]:
 
 def _try(context: Context, keys: Sequence[Key]) -> Snapshot | None:
     rules = context.rules
-    look = read_by_counts if rules.locks_rows else read_by_tags
-    first, is_settled = look(context, keys)
+    observation = read_by_counts if rules.locks_rows else read_by_tags
+    first, is_conclusive = observation(context, keys)
     holders = find_holders(first)
     rows = read_row_cells(context, holders) if holders else {}
-    if is_settled and all(_was_undecided(context, holder, rows) for holder in holders):
+    if is_conclusive and all(_was_undecided(context, holder, rows) for holder in holders):
         return {key: first[key] for key in keys}
     # One call for both: all that held after the first reads held before either second read.
     second = read_row_cells(context, holders, list(first))
@@ -208,10 +215,10 @@ def _try_at_once(context: Context, keys: Sequence[Key]) -> Snapshot | None:
     found = _read(context, [*keys, *locks, *list_row_cells(context, holders)])
     if find_holders(found) - holders:
         return None  # other holders have come, whose rows were not read
-    look = Observation(context.rules, found, decode_rows(context, holders, found))
-    if any(hides_values(context.rules, row, found) for row in look.rows.values()):
+    observation = Observation(context.rules, found, decode_rows(context, holders, found))
+    if any(hides_values(context.rules, row, found) for row in observation.rows.values()):
         return None
-    return {key: value_of(key, look) for key in keys}
+    return {key: value_of(key, observation) for key in keys}
 
 
 def _read_held(context: Context, keys: Sequence[Key]) -> tuple[Snapshot, set[bytes]]:
@@ -225,12 +232,12 @@ def _was_undecided(context: Context, holder: bytes, cells: Snapshot) -> bool:
     status, ranges, decided = (cells[sign] for sign in _signs(context, [holder])[: len(SIGNS)])
     if status is None or status.value not in UNDECIDED or decided is not None:
         return False
-    if whole := parent_of(holder):
-        return status.value == Status.PART.value and _was_undecided(context, whole, cells)
+    if parent := parent_of(holder):
+        return status.value == Status.PART.value and _was_undecided(context, parent, cells)
     return ranges is None or status.value != Status.LOCKED.value
 
 
 def _signs(context: Context, holders: Collection[bytes]) -> list[Key]:
-    wholes = (whole for holder in holders if (whole := parent_of(holder)))
-    rows = dict.fromkeys((*holders, *wholes))
+    parents = (parent for holder in holders if (parent := parent_of(holder)))
+    rows = dict.fromkeys((*holders, *parents))
     return [column(context.table, row, name) for row in rows for name in SIGNS]
