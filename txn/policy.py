@@ -35,7 +35,11 @@ class Policy:
     concurrent_batches: batches that an engine commits at a time, on a store whose calls are
         requests. Further requests form the next batch. More batches are smaller, and cost client
         and servers more.
+    batch_requests, batch_bytes: the most requests of a batch, and the most bytes of several; a
+        server refuses larger calls.
     linger_ms: how long, at most, a request that could start waits for others; 0: not at all.
+    background_commits: transactions whose last steps may wait for the background thread; one more
+        waits for it.
     read_tries: optimistic tries of an atomic read before it takes the locks.
     snapshot_rows: rows of a snapshot, or of a block's scan: each is held in memory, and a block
         asserts and locks each.
@@ -52,7 +56,10 @@ class Policy:
     read_tries: int = 10
     snapshot_rows: int = 10_000
     concurrent_batches: int = 1
+    batch_requests: int = 256
+    batch_bytes: int = 8_000_000
     linger_ms: int = 0
+    background_commits: int = 1_000
 
     def __post_init__(self) -> None:
         for name in self.__slots__:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from logging import ERROR
 from random import Random
@@ -63,6 +63,12 @@ class Plain:
 def backend_of(engine: Engine) -> LocalBackend:
     assert isinstance(engine._backend, LocalBackend)
     return engine._backend
+
+
+def allow_batches(engine: Engine, number: int) -> None:
+    """Allow so many at a time, as on a store whose calls are requests."""
+    group_commit = backend_of(engine)._group_commit
+    group_commit._policy = replace(group_commit._policy, concurrent_batches=number)
 
 
 def key(name: str) -> Key:
@@ -215,7 +221,7 @@ def test_what_shares_a_lock_goes_in_different_batches_in_the_order_of_coming() -
 def test_what_needs_a_lock_of_a_batch_under_way_waits_in_line() -> None:
     """It would find it held by its own engine. What comes behind it does not overtake it."""
     world = World()
-    backend_of(world.engine)._group_commit._concurrent_batches = 2
+    allow_batches(world.engine, 2)
     with a_batch_under_way(world.engine, Request((Mutation(X, b"1"),))) as (gate, _):
         both = world.engine.submit(([Mutation(X, b"2"), Mutation(Y, b"2")], []))
         second = world.engine.submit(([Mutation(Y, b"3")], []))
@@ -245,10 +251,9 @@ def test_both_acks_are_kept_in_a_line_of_both() -> None:
     assert {status for status in world.statuses()} == {Status.COMPLETE}
 
 
-def test_a_batch_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_has_an_end() -> None:
     """The row that is written first waits for all the others."""
-    monkeypatch.setattr("txn.client.group_commit.MOST", 3)
-    world = World()
+    world = World(policy=Policy(batch_requests=3))
     with a_batch_under_way(world.engine) as (gate, pool):
         many = pool.submit(world.engine.commit_many, [put(f"r{i}") for i in range(7)])
         until(lambda: gate.in_line() == 7)
@@ -271,10 +276,9 @@ def test_a_batch_has_no_more_keys_than_a_call(monkeypatch: pytest.MonkeyPatch) -
     assert [[len(w.lock_cells) for w in batch] for batch in gate.batches] == [[2, 1], [2], [5]]
 
 
-def test_a_batch_has_no_more_bytes_than_a_server_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_has_no_more_bytes_than_a_server_takes() -> None:
     """Each alone would be taken; one that is larger by itself still goes."""
-    monkeypatch.setattr("txn.client.group_commit.MOST_BYTES", 1_000)
-    world = World()
+    world = World(policy=Policy(batch_bytes=1_000))
     gate = Gate(world.engine)
     gate.go.set()
     results = world.engine.commit_many(
@@ -440,7 +444,7 @@ def test_a_future_that_is_late_in_line_is_told_so(
     """Also where a batch could begin, but what the future needs is held by one that is stuck."""
     monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
     world = World()
-    backend_of(world.engine)._group_commit._concurrent_batches = concurrent_batches
+    allow_batches(world.engine, concurrent_batches)
     with a_future_under_way(world.engine, put("same")) as gate:
         late = world.engine.submit(put("same"), deadline_ms=70)
         until(lambda: gate.group_commit._is_watched)
@@ -653,7 +657,7 @@ def test_what_is_behind_cancelled_futures_goes_on(leader: str, cancelled: int) -
 def test_a_cancelled_future_keeps_nobody_back_from_a_lock_that_is_free() -> None:
     """Even while another one that it needed is held by a batch that takes long."""
     world = World()
-    backend_of(world.engine)._group_commit._concurrent_batches = 2
+    allow_batches(world.engine, 2)
     with a_batch_under_way(world.engine, Request((Mutation(X, b"1"),))) as (gate, _):
         both = world.engine.submit(([Mutation(X, b"2"), Mutation(Y, b"2")], []))
         until(lambda: not gate.group_commit._is_called)
@@ -668,7 +672,7 @@ def test_a_cancelled_future_keeps_nobody_back_from_a_lock_that_is_free() -> None
 def test_a_place_is_done_with_when_the_last_of_its_items_is_dropped() -> None:
     """Its thread would wait for ever: a cancelled item is in no batch that ends."""
     group_commit: GroupCommit[Item] = GroupCommit(
-        lambda batch: None, lambda w: None, ManualClock(), concurrent_batches=1, linger_ms=1
+        lambda batch: None, lambda w: None, ManualClock(), Policy(linger_ms=1)
     )
     items = [Plain(put("a"), "complete", None, future=Future()) for _ in range(2)]
     assert items[0].future is not None and items[0].future.cancel()
@@ -1013,7 +1017,7 @@ def test_a_child_of_a_leader_ends_its_batch_by_itself() -> None:
     def set_result(w: Plain) -> None:
         pass
 
-    group_commit: GroupCommit[Plain] = GroupCommit(run, set_result, ManualClock(), 1, 0)
+    group_commit: GroupCommit[Plain] = GroupCommit(run, set_result, ManualClock(), Policy())
     group_commit.commit([Plain(put("a"), "complete", None)])
     if not seen[0]:
         os._exit(0 if not group_commit._in_progress else 1)
@@ -1028,7 +1032,9 @@ def test_a_leader_goes_on_as_the_child_that_it_has_become(linger_ms: int) -> Non
         assert len(group_commit._in_progress) == 1
         group_commit._start()
 
-    group_commit: GroupCommit[Plain] = GroupCommit(run, lambda w: None, SystemClock(), 1, linger_ms)
+    group_commit: GroupCommit[Plain] = GroupCommit(
+        run, lambda w: None, SystemClock(), Policy(linger_ms=linger_ms)
+    )
     for _ in range(2):
         group_commit.commit([Plain(put("a"), "complete", None)])
         assert not group_commit._in_progress and not group_commit._queue

@@ -17,7 +17,6 @@ from txn.protocol.recovery import PutStatus, finish_or_leave, mark_complete, rol
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import Transaction, advance
 
-MAX_WAITING = 1000
 COMPLETE_WITHIN_S = 0.05  # real time, not the given clock: nothing depends on it
 COMPLETED_AT_ONCE = 100
 JOIN_S = 0.005
@@ -82,7 +81,7 @@ class Finisher:
         with self._lock:
             queue = self._decided if is_urgent else self._released
             queue.extend(transactions)
-            crowded = len(queue) > MAX_WAITING
+            crowded = len(queue) > self._context.policy.background_commits
             # In a fork's child the parent's thread is not alive.
             is_running = self._thread is not None and self._thread.is_alive()
             started = is_running or self._start_thread()

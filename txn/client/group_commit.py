@@ -21,15 +21,10 @@ from txn.events import BatchStarted, Listener, Queued, silent
 from txn.host.crew import WorkerPool
 from txn.host.forks import start_in_each_process
 from txn.model import Key
+from txn.policy import Policy
 from txn.protocol.transaction import PORTION
 from txn.repeating import repeat
 from txn.request import Ack, Committed
-
-MOST = 256
-"""The most requests of a batch."""
-
-MOST_BYTES = 8_000_000
-"""The most bytes of a batch of several requests: a server refuses larger ones."""
 
 OVERDUE_MS = 250
 """After this time in progress, a batch no longer blocks others."""
@@ -98,11 +93,12 @@ class _Batch(Generic[W]):
     """
 
     __slots__ = (
-        *("_can_join", "is_finished", "is_over", "items", "callers"),
+        *("_can_join", "_policy", "callers", "is_finished", "is_over", "items"),
         *("since_ms", "size", "thread", "weight"),
     )
 
-    def __init__(self, since_ms: int, can_join: Callable[[W, W], bool]) -> None:
+    def __init__(self, since_ms: int, policy: Policy, can_join: Callable[[W, W], bool]) -> None:
+        self._policy = policy
         self._can_join = can_join
         self.items: list[W] = []
         self.callers: list[_Caller[W]] = []
@@ -113,13 +109,17 @@ class _Batch(Generic[W]):
 
     @property
     def is_full(self) -> bool:
-        return len(self.items) >= MOST or self.size >= PORTION or self.weight >= MOST_BYTES
+        most = self._policy.batch_requests
+        return len(self.items) >= most or not self._fits(self.size + 1, self.weight + 1)
 
     def has_room(self, w: W) -> bool:
         if not self.items:
             return True
-        is_small = self.size + len(w.lock_cells) <= PORTION and self.weight + w.weight <= MOST_BYTES
+        is_small = self._fits(self.size + len(w.lock_cells), self.weight + w.weight)
         return is_small and self._can_join(w, self.items[0])
+
+    def _fits(self, size: int, weight: int) -> bool:
+        return size <= PORTION and weight <= self._policy.batch_bytes
 
     def add(self, w: W, caller: _Caller[W]) -> None:
         self.callers.append(caller)
@@ -138,8 +138,7 @@ class GroupCommit(Generic[W]):
     run: commits a batch of requests with the same `ack`, and stores the result in each, even if it
     raises.
     set_result: sets the result of a request's future; may be called again after an interruption.
-    concurrent_batches: the most batches in progress at a time.
-    linger_ms: how long, at most, a request that could start waits for others.
+    policy: how many batches there are at a time, how large they are, and how long they linger.
     on_event: gets the events of batches and of the queue.
     """
 
@@ -148,8 +147,7 @@ class GroupCommit(Generic[W]):
         run: Callable[[Sequence[W]], None],
         set_result: Callable[[W], None],
         clock: Clock,
-        concurrent_batches: int,
-        linger_ms: int,
+        policy: Policy,
         *,
         can_join: Callable[[W, W], bool] = has_same_ack,
         on_event: Listener = silent,
@@ -159,11 +157,10 @@ class GroupCommit(Generic[W]):
         self._listener = on_event
         self._set_result = set_result
         self._clock = clock
-        self._concurrent_batches = concurrent_batches
-        self._linger_ms = linger_ms
+        self._policy = policy
         self._is_closed = False
         # One of these threads watches the queue.
-        self._workers = WorkerPool(concurrent_batches + SPARE + 1, "txn-group-commit")
+        self._workers = WorkerPool(policy.concurrent_batches + SPARE + 1, "txn-group-commit")
         start_in_each_process(self._start)
 
     def _start(self) -> None:
@@ -230,11 +227,15 @@ class GroupCommit(Generic[W]):
     # ------------------------------------------------------------------------------ leading
 
     def _commit_at_once(self, items: Sequence[W], caller: _Caller[W]) -> bool:
-        if self._linger_ms or len(items) > MOST or sum(len(w.lock_cells) for w in items) > PORTION:
+        policy = self._policy
+        is_small = (
+            len(items) <= policy.batch_requests
+            and sum(len(w.lock_cells) for w in items) <= PORTION
+            and sum(w.weight for w in items) <= policy.batch_bytes
+        )
+        if policy.linger_ms or not is_small:
             return False
-        if sum(w.weight for w in items) > MOST_BYTES:
-            return False
-        batch: _Batch[W] = _Batch(self._clock.monotonic_ms(), self._can_join)
+        batch = self._make_batch(self._clock.monotonic_ms())
         batch.items = list(items)
         with self._lock:
             if self._queue or self._in_progress:
@@ -249,8 +250,8 @@ class GroupCommit(Generic[W]):
         with self._lock:
             self._queue.append(caller)
         self._report_queue(len(caller.waiting))
-        if self._linger_ms:
-            event.wait(self._linger_ms / 1000)
+        if self._policy.linger_ms:
+            event.wait(self._policy.linger_ms / 1000)
         while True:
             event.clear()  # the state that it signals is read below
             if not caller.open:
@@ -281,8 +282,8 @@ class GroupCommit(Generic[W]):
     def _linger(self) -> None:
         """Linger for more requests; later requests call a thread again."""
         try:
-            if self._linger_ms:
-                self._clock.sleep_ms(self._linger_ms)
+            if self._policy.linger_ms:
+                self._clock.sleep_ms(self._policy.linger_ms)
         finally:
             with self._lock:
                 self._is_called = self._is_stranded = False
@@ -372,7 +373,10 @@ class GroupCommit(Generic[W]):
         """
         latest_ms = now_ms - OVERDUE_MS
         counted = [b for b in self._in_progress if b.since_ms > latest_ms and b.thread != besides]
-        return len(counted) >= self._concurrent_batches
+        return len(counted) >= self._policy.concurrent_batches
+
+    def _make_batch(self, since_ms: int) -> _Batch[W]:
+        return _Batch(since_ms, self._policy, self._can_join)
 
     def _take(self, leader: _Caller[W]) -> _Batch[W] | None:
         with self._lock:
@@ -386,7 +390,7 @@ class GroupCommit(Generic[W]):
         # A listener that commits inside a batch must not wait for its own thread.
         if not self._queue or self._is_full(now_ms, besides=get_ident()):
             return None, 0
-        leader.batch = batch = _Batch[W](now_ms, self._can_join)
+        leader.batch = batch = self._make_batch(now_ms)
         try:
             left = self._fill(batch, now_ms)
         finally:  # requests in the batch leave the queue
@@ -404,7 +408,7 @@ class GroupCommit(Generic[W]):
     def _take_late(self) -> tuple[_Batch[W], int]:
         """Return the late futures as a batch, and how many requests left the queue."""
         now_ms, left = self._clock.monotonic_ms(), 0
-        batch: _Batch[W] = _Batch(now_ms, self._can_join)
+        batch = self._make_batch(now_ms)
         for caller in self._queue:
             w = next(iter(caller.waiting))  # a future has its own caller
             if caller.event is None and w.due_ms is not None and now_ms >= w.due_ms:

@@ -83,18 +83,15 @@ class LocalBackend:
         self._finisher = Finisher(context)
         self._queues = HotKeyQueues()
         self._workers = WorkerPool(ALONE, "txn-alone")
-        policy = context.policy
-        # A store with one writer, or in this process, gains nothing from several batches.
-        concurrent_batches = (
-            policy.concurrent_batches if "remote_calls" in context.store.features else 1
-        )
         self._is_remote = "remote_calls" in context.store.features
+        # A store with one writer, or in this process, gains nothing from several batches.
+        policy = context.policy
+        policy = policy if self._is_remote else replace(policy, concurrent_batches=1)
         self._group_commit = GroupCommit(
             self._commit_batch,
             self._finish_future,
             context.clock,
-            concurrent_batches,
-            policy.linger_ms,
+            policy,
             on_event=context.on_event,
         )
 

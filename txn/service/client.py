@@ -101,13 +101,11 @@ class RemoteBackend:
         self._settler = Settler(self._service, self._clock, self._rng)
         self.pace = Pace(self._clock, self._rng, Policy())
         self._database: tuple[bytes, Rules] | None = None
-        concurrent_batches = self.pace.policy.concurrent_batches
         self._group_commit = GroupCommit(
             self._commit_batch,
             _tell,
             self._clock,
-            concurrent_batches,
-            linger_ms=0,
+            self.pace.policy,
             can_join=_can_join,
         )
 
