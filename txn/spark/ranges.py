@@ -8,7 +8,7 @@ whole numbers, whose bytes sort negative ones last.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -25,10 +25,11 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
     StringStartsWith,
 )
-from pyspark.sql.types import BinaryType, StringType
+from pyspark.sql.types import StringType
 
 from txn.model import MAX_ROW
 from txn.spans import make_span
+from txn.spark.codecs import Codec
 from txn.spark.mapping import MappedColumn
 from txn.spark.options import SourceOptions
 from txn.stores.base import Store
@@ -45,18 +46,13 @@ PARTITIONS = "numPartitions"
 MAX_VALUES = 100
 """The most values of an IN filter, which are read one by one."""
 
-_WHOLE = ("byte", "short", "int", "long")
-
 
 def parse_bounds(options: SourceOptions) -> Range:
     """Return the rows that the options start, stop and prefix select; `\\xNN` in them is a byte."""
-    start, stop, prefix = (options.text(name) for name in BOUNDS)
-    span = make_span(
-        b"-",
-        b"" if start is None else unescape(start),
-        None if stop is None else unescape(stop),
-        None if prefix is None else unescape(prefix),
-    )
+    given: dict[str, Any] = {
+        name: unescape(text) for name in BOUNDS if (text := options.text(name)) is not None
+    }
+    span = make_span(b"-", **given)
     return span.start, span.stop
 
 
@@ -142,12 +138,17 @@ def _find_ranges(given: Filter, part: MappedColumn) -> tuple[Range, ...] | None:
             return ()
         case In(value=values):
             return _find_values(values, part)
-        case _ if part.codec.name in _WHOLE:
-            return _find_numbers(given, part)
-        case _ if part.codec.kind in (StringType(), BinaryType()) and part.codec.keeps_order:
-            return _find_bytes(given, part)
-        case _:
-            return None
+    kind = _VALUES.get(part.codec.name)
+    value: Any = getattr(given, "value", None)
+    has_collation = kind is str and part.codec.kind != StringType()
+    if kind is None or has_collation or type(given) not in _LIMITS:
+        return None
+    if value is None:
+        return ()
+    if type(value) is not kind:
+        return None
+    find = _find_numbers if kind is int else _find_bytes
+    return find(given, value, part.codec)
 
 
 def _find_values(values: Any, part: MappedColumn) -> tuple[Range, ...] | None:
@@ -163,50 +164,46 @@ def _find_values(values: Any, part: MappedColumn) -> tuple[Range, ...] | None:
     return tuple(sorted(found, key=lambda each: each[0]))
 
 
-def _find_bytes(given: Filter, part: MappedColumn) -> tuple[Range, ...] | None:
-    value, span = getattr(given, "value", None), _SPANS.get(type(given))
-    if span is None or value is None:
-        return None if span is None else ()
-    if not isinstance(value, str if isinstance(part.codec.kind, StringType) else bytes):
+def _find_bytes(given: Filter, value: Any, codec: Codec) -> tuple[Range, ...] | None:
+    data = codec.encode(value)
+    if len(data) >= MAX_ROW:
         return None
-    data = part.codec.encode(value)
-    return None if len(data) >= MAX_ROW else intersect_ranges(ALL, [span(data)])
+    if isinstance(given, StringStartsWith):
+        span = make_span(b"-", prefix=data)
+        return ((span.start, span.stop),)
+    low, high = _LIMITS[type(given)]
+    start = b"" if low is None else data + b"\0" * low
+    return intersect_ranges(ALL, [(start, None if high is None else data + b"\0" * high)])
 
 
-def _find_numbers(given: Filter, part: MappedColumn) -> tuple[Range, ...] | None:
-    value, limits = getattr(given, "value", None), _LIMITS.get(type(given))
-    if limits is None or value is None:
-        return None if limits is None else ()
-    if not isinstance(value, int) or isinstance(value, bool):
-        return None
-    low, high = limits(value)
-    half = 1 << (8 * (part.codec.width or 1) - 1)
-    first = -half if low is None else max(low, -half)
-    last = half - 1 if high is None else min(high, half - 1)
-    halves = ((max(first, 0), last), (first, min(last, -1)))
-    encode = part.codec.encode
-    return tuple((encode(one), encode(other) + b"\0") for one, other in halves if one <= other)
+def _find_numbers(given: Filter, value: int, codec: Codec) -> tuple[Range, ...]:
+    low, high = _LIMITS[type(given)]
+    half = 1 << (8 * (codec.width or 1) - 1)
+    first = -half if low is None else max(value + low, -half)
+    stop = half if high is None else min(value + high, half)
+    halves = ((max(first, 0), stop), (first, min(stop, 0)))
+    encode = codec.encode
+    return tuple((encode(one), encode(end - 1) + b"\0") for one, end in halves if one < end)
 
 
-def _find_prefix(prefix: bytes) -> Range:
-    span = make_span(b"-", prefix=prefix)
-    return span.start, span.stop
-
-
-_SPANS: dict[type, Callable[[bytes], Range]] = {
-    EqualTo: lambda data: (data, data + b"\0"),
-    EqualNullSafe: lambda data: (data, data + b"\0"),
-    GreaterThan: lambda data: (data + b"\0", None),
-    GreaterThanOrEqual: lambda data: (data, None),
-    LessThan: lambda data: (b"", data),
-    LessThanOrEqual: lambda data: (b"", data + b"\0"),
-    StringStartsWith: _find_prefix,
+_VALUES: dict[str, type] = {
+    "byte": int,
+    "short": int,
+    "int": int,
+    "long": int,
+    "utf-8": str,
+    "binary": bytes,
 }
-_LIMITS: dict[type, Callable[[int], tuple[int | None, int | None]]] = {  # both included
-    EqualTo: lambda value: (value, value),
-    EqualNullSafe: lambda value: (value, value),
-    GreaterThan: lambda value: (value + 1, None),
-    GreaterThanOrEqual: lambda value: (value, None),
-    LessThan: lambda value: (None, value - 1),
-    LessThanOrEqual: lambda value: (None, value),
+"""The codecs whose bytes have a known order, and the type of a filter's value."""
+
+_LIMITS: dict[type, tuple[int | None, int | None]] = {
+    EqualTo: (0, 1),
+    EqualNullSafe: (0, 1),
+    GreaterThan: (1, None),
+    GreaterThanOrEqual: (0, None),
+    LessThan: (None, 0),
+    LessThanOrEqual: (None, 1),
+    StringStartsWith: (0, None),
 }
+"""Where the selected values begin (included) and end (excluded): 0: at the filter's value, 1: at
+the next one, None: at no value. The next row key is the one with a zero byte more."""

@@ -25,12 +25,12 @@ from txn.errors import InvalidRequestError
 from txn.model import Delete, Key, Mutation
 from txn.request import MAX_TOKEN, Request
 from txn.spark.codecs import Codec, make_codec, name_codec
-from txn.spark.codecs.times import list_plain_values
 from txn.spark.conditions import CONDITIONS, Conditions
 from txn.spark.definitions import MAPPING, read_definition
 from txn.spark.mapping import TableMapping
 from txn.spark.options import SourceOptions
 from txn.spark.partitions import make_error
+from txn.spark.texts import list_plain_values
 from txn.text import escape
 
 REQUESTS = (
