@@ -24,8 +24,8 @@ from txn.request import Ack, Request
 from txn.spark.conditions import CONDITIONS
 from txn.spark.definitions import MAPPING
 from txn.spark.options import SourceOptions, refuse_overwrite
+from txn.spark.partitions import Access, find_partition, open_worker
 from txn.spark.requests import RequestBuilder, make_token, parse_requests
-from txn.spark.workers import Access, find_partition, open_worker
 from txn.stores.options import hide_login
 
 ATOMIC = (*MAPPING, *CONDITIONS, "nulls", "atomic", "jobId", "ack", "partKeys", "waitMs")

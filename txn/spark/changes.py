@@ -35,7 +35,7 @@ from txn.reading.feed import (
 )
 from txn.spark.definitions import check_columns, parse_schema
 from txn.spark.options import SourceOptions
-from txn.spark.workers import Access, open_worker
+from txn.spark.partitions import Access, open_worker
 
 OPTIONS = (
     *("startingOffsets", "maxTransactionsPerTrigger", "failOnDataLoss", "tables", "rowless"),

@@ -9,7 +9,7 @@ from typing import TypeVar, cast, get_args
 from txn.errors import InvalidRequestError
 from txn.policy import Policy
 from txn.request import TRANSACTIONS, Ack
-from txn.spark.workers import Access
+from txn.spark.partitions import Access
 
 N = TypeVar("N", bound=int | None)
 

@@ -8,7 +8,7 @@ whole numbers, whose bytes sort negative ones last.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -138,16 +138,15 @@ def _find_ranges(given: Filter, part: MappedColumn) -> tuple[Range, ...] | None:
             return ()
         case In(value=values):
             return _find_values(values, part)
-    kind = _VALUES.get(part.codec.name)
-    value: Any = getattr(given, "value", None)
+    kind, value = _VALUES.get(part.codec.name), getattr(given, "value", None)
     has_collation = kind is str and part.codec.kind != StringType()
     if kind is None or has_collation or type(given) not in _LIMITS:
         return None
     if value is None:
         return ()
-    if type(value) is not kind:
+    if not isinstance(value, kind) or isinstance(value, bool):
         return None
-    find = _find_numbers if kind is int else _find_bytes
+    find: Callable[..., tuple[Range, ...] | None] = _find_numbers if kind is int else _find_bytes
     return find(given, value, part.codec)
 
 

@@ -22,6 +22,7 @@ from txn.spark.codecs import arrow_schema
 from txn.spark.definitions import MAPPING
 from txn.spark.mapping import TableMapping
 from txn.spark.options import SourceOptions
+from txn.spark.partitions import open_worker
 from txn.spark.ranges import (
     BOUNDS,
     PARTITIONS,
@@ -31,7 +32,6 @@ from txn.spark.ranges import (
     parse_partitions,
     push_filters,
 )
-from txn.spark.workers import open_worker
 
 BATCH_ROWS = 4_096
 BATCH_BYTES = 16_000_000

@@ -33,6 +33,7 @@ from txn.spans import Span
 from txn.spark.codecs import arrow_schema
 from txn.spark.definitions import check_columns, parse_schema
 from txn.spark.options import SourceOptions
+from txn.spark.partitions import divide_batches, open_worker
 from txn.spark.ranges import (
     BOUNDS,
     PARTITIONS,
@@ -41,7 +42,6 @@ from txn.spark.ranges import (
     parse_bounds,
     parse_partitions,
 )
-from txn.spark.workers import divide_batches, open_worker
 from txn.text import escape, key_text
 
 BATCH_ROWS = 1_000

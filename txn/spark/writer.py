@@ -29,10 +29,16 @@ from pyspark.sql.types import StructType
 from txn.errors import InvalidRequestError
 from txn.request import Ack
 from txn.spark.options import SourceOptions, refuse_overwrite
-from txn.spark.partitions import Counts, Summary, commit_requests
+from txn.spark.partitions import (
+    Access,
+    Counts,
+    Summary,
+    commit_requests,
+    find_partition,
+    open_worker,
+)
 from txn.spark.rejects import REJECTS, Rejects, parse_rejects
 from txn.spark.requests import REQUESTS, RequestBuilder, parse_requests
-from txn.spark.workers import Access, find_partition, open_worker
 from txn.tracing import W3C, Headers
 
 WRITING = (*REQUESTS, *REJECTS, "counts", "metrics", "batchSize", "ack", *W3C)
