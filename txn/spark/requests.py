@@ -26,7 +26,7 @@ from txn.model import Delete, Key, Mutation
 from txn.request import MAX_TOKEN, Request
 from txn.spark.codecs import Codec, make_codec, name_codec
 from txn.spark.conditions import CONDITIONS, Conditions
-from txn.spark.definitions import MAPPING, read_definition
+from txn.spark.definitions import MAPPING
 from txn.spark.mapping import TableMapping
 from txn.spark.options import SourceOptions
 from txn.spark.partitions import make_error
@@ -318,7 +318,7 @@ def parse_requests(
     is_once = options.flag("once", True)
     _check_once(options, is_once, once_by, group_by)
     conditions = Conditions.parse(options, schema)
-    mapping = _parse_mapping(options, schema, conditions.sources, [*once_by, *group_by])
+    mapping = TableMapping.parse(options, schema, conditions.sources, [*once_by, *group_by])
     conditions.check(mapping)
     retention_ms = options.whole("onceRetentionMs", None if once_by else retention_ms)
     return RequestBuilder(
@@ -331,23 +331,6 @@ def parse_requests(
         name_job((options.text("jobId") or "").encode(), mapping.table),
         retention_ms if is_once else None,
     )
-
-
-def _parse_mapping(
-    options: SourceOptions, schema: StructType, sources: list[str], naming: list[str]
-) -> TableMapping:
-    """Return the mapping of a write. Columns of timestamps or assertions are not cells; naming
-    columns are cells only if the mapping names them."""
-    definition = read_definition(options, schema)
-    row = {column.name for column in definition.row}
-    mapped = row | {column.name for column in definition.columns}
-    both = sorted(mapped.intersection(sources))
-    if both and (not options.text("family") or row.intersection(both)):
-        raise InvalidRequestError(
-            "a column that has timestamps or assertions cannot be a cell as well", columns=both
-        )
-    others = [*sources, *(name for name in naming if name not in mapped)]
-    return TableMapping.of(definition, schema, others)
 
 
 def _check_once(
