@@ -15,14 +15,14 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.types import NumericType, StructType
 
 from txn.assertions import Assertion
 from txn.errors import InvalidRequestError
-from txn.model import Delete, Key, Mutation
+from txn.model import Delete, Mutation
 from txn.request import MAX_TOKEN, Request
 from txn.spark.codecs import Codec, make_codec, name_codec
 from txn.spark.conditions import CONDITIONS, Conditions
@@ -93,19 +93,16 @@ class RowTokens:
     def __init__(self, prefix: bytes, target: Collection[Any]) -> None:
         self._prefix = prefix
         self._target = blake2b(repr(target).encode(), digest_size=DIGEST_BYTES)
-        self._seen: set[int] = set()
-        self._repeated: Counter[int] = Counter()
+        self._seen: Counter[int] = Counter()
 
     def make_token(self, parts: Collection[Any]) -> bytes:
         digest = self._target.copy()
         digest.update(repr(parts).encode())
         short = int.from_bytes(digest.digest()[:8])
         token = b"%s/%s" % (self._prefix, digest.hexdigest().encode())
-        if short not in self._seen:
-            self._seen.add(short)
-            return token
-        self._repeated[short] += 1
-        return b"%s/%d" % (token, self._repeated[short])
+        repeated = self._seen[short]
+        self._seen[short] += 1
+        return b"%s/%d" % (token, repeated) if repeated else token
 
 
 def name_job(job: bytes, table: bytes) -> bytes:
@@ -139,32 +136,29 @@ def _escape_slashes(name: bytes) -> bytes:
 # --------------------------------------------------------------------------------------- requests
 
 
-@dataclass(frozen=True, slots=True)
-class SourceRow:
+class SourceRow(NamedTuple):
     """The place of a row in a task's data, and its row key in the store."""
 
     row: bytes
     batch: pa.RecordBatch
     place: int
 
-    def document(self) -> dict[str, Any]:
-        columns = zip(self.batch.schema.names, self.batch.columns, strict=True)
-        return {name: _describe_value(values[self.place]) for name, values in columns}
 
-
-@dataclass(frozen=True, slots=True)
-class SourceRows:
-    rows: tuple[SourceRow, ...]
+class SourceRows(tuple[SourceRow, ...]):
+    """The rows of a request, for rejects and error messages."""
 
     def text(self) -> str:
-        documents = [row.document() for row in self.rows]
+        documents = [
+            {name: _describe_value(batch.column(name)[place]) for name in batch.schema.names}
+            for _, batch, place in self
+        ]
         content = documents[0] if len(documents) == 1 else documents
         return json.dumps(content, ensure_ascii=False, default=str)
 
     def __repr__(self) -> str:
         """Return the rows for an error message; long ones are cut."""
-        text = SourceRows(self.rows[:MAX_ROWS_NAMED]).text()
-        left = len(self.rows) - MAX_ROWS_NAMED
+        text = SourceRows(self[:MAX_ROWS_NAMED]).text()
+        left = len(self) - MAX_ROWS_NAMED
         cut = text if len(text) <= MAX_ROW_TEXT else f"{text[:MAX_ROW_TEXT]}..."
         return f"{cut} and {left} more" if left > 0 else cut
 
@@ -202,11 +196,10 @@ class RequestBuilder:
         tokens = RowTokens(name, self._list_targets())
         rows = (row for batch in batches for row in self._encode_rows(batch))
         if self.group_by is None:
-            for row in rows:
-                yield self._build_request([row], tokens)
+            yield from (self._build_request([row], tokens) for row in rows)
             return
-        closed: set[bytes] = set()
-        for group, members in groupby(rows, key=lambda row: row.group or b""):
+        closed = set()
+        for group, members in groupby(rows, key=lambda row: row.group):
             some = list(members)
             if group in closed:
                 error = InvalidRequestError(
@@ -214,7 +207,7 @@ class RequestBuilder:
                     "sort by them within partitions",
                     group_by=", ".join(self.group_by.names),
                 )
-                raise make_error(SourceRows((some[0].source,)), error)
+                raise make_error(SourceRows([some[0].source]), error)
             closed.add(group)
             yield self._build_request(some, tokens)
 
@@ -235,7 +228,7 @@ class RequestBuilder:
     def _build_request(
         self, rows: list[EncodedRow], tokens: RowTokens
     ) -> tuple[SourceRows, Request]:
-        sources = SourceRows(tuple(row.source for row in rows))
+        sources = SourceRows(row.source for row in rows)
         if not any(row.mutations or row.assertions for row in rows):
             error = InvalidRequestError(
                 "a row has only nulls in its cells, and writes nothing: leave it out, or say "
@@ -262,15 +255,11 @@ class RequestBuilder:
         try:
             yield from self._encode_batch(batch)
         except InvalidRequestError as error:
-            for place in range(batch.num_rows):
-                self._check_row(batch.slice(place, 1))
+            if batch.num_rows == 1:
+                raise make_error(SourceRows([SourceRow(b"", batch, 0)]), error) from error
+            for place in range(batch.num_rows):  # the first row that fails alone names itself
+                list(self._encode_rows(batch.slice(place, 1)))
             raise make_error("unknown", error) from error
-
-    def _check_row(self, batch: pa.RecordBatch) -> None:
-        try:
-            self._encode_batch(batch)
-        except InvalidRequestError as error:
-            raise make_error(SourceRows((SourceRow(b"", batch, 0),)), error) from error
 
     def _encode_batch(self, batch: pa.RecordBatch) -> list[EncodedRow]:
         mapping, conditions = self.mapping, self.conditions
@@ -285,7 +274,11 @@ class RequestBuilder:
         encoded = []
         for place, row in enumerate(rows):
             cells = [(mapping.key_of(row, column), cells[place]) for column, cells in columns]
-            mutations = tuple(self._list_mutations(cells))
+            mutations = tuple(
+                Delete(key) if cell is None else Mutation(key, cell)
+                for key, cell in cells
+                if cell is not None or self.deletes_nulls
+            )
             written = [mutation.key for mutation in mutations]
             encoded.append(
                 EncodedRow(
@@ -298,15 +291,6 @@ class RequestBuilder:
                 )
             )
         return encoded
-
-    def _list_mutations(
-        self, cells: Collection[tuple[Key, bytes | None]]
-    ) -> Iterator[Mutation | Delete]:
-        for key, cell in cells:
-            if cell is not None:
-                yield Mutation(key, cell)
-            elif self.deletes_nulls:
-                yield Delete(key)
 
 
 def parse_requests(
