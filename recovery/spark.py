@@ -42,7 +42,7 @@ with import_extra("spark"):
 
     from txn.spark.definitions import check_columns
     from txn.spark.options import SourceOptions
-    from txn.spark.ranges import PARTITIONS, divide_ranges, parse_partitions
+    from txn.spark.ranges import PARTITIONS, divide_ranges
     from txn.spark.session import local_session
 
 COLUMNS = (
@@ -229,7 +229,7 @@ class FindingsReader(DataSourceReader):
         name = as_bytes("transactions", access.transactions).decode()
         self._wanted = Inspection(access.uri, name, ages, policy=access.policy)
         self._scan = options.names("scan")
-        self._partitions = parse_partitions(options)
+        self._partitions = options.whole(PARTITIONS, None)
         self._places = [COLUMNS.index(name) for name in schema.names]
 
     def partitions(self) -> Sequence[InputPartition]:

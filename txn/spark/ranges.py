@@ -13,12 +13,14 @@ from itertools import pairwise
 from typing import Any
 
 from pyspark.sql.datasource import (
+    DataSourceReader,
     EqualNullSafe,
     EqualTo,
     Filter,
     GreaterThan,
     GreaterThanOrEqual,
     In,
+    InputPartition,
     IsNotNull,
     IsNull,
     LessThan,
@@ -27,11 +29,14 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StringType
 
+from txn.errors import InvalidRequestError
 from txn.model import MAX_ROW
+from txn.protocol.context import describe_table
 from txn.spans import make_span
 from txn.spark.codecs import Codec
 from txn.spark.mapping import MappedColumn
 from txn.spark.options import SourceOptions
+from txn.spark.partitions import Access
 from txn.stores.base import Store
 from txn.text import unescape
 
@@ -56,11 +61,40 @@ def parse_bounds(options: SourceOptions) -> Range:
     return span.start, span.stop
 
 
-def parse_partitions(options: SourceOptions) -> int | None:
-    return options.whole(PARTITIONS, None)
-
-
 # --------------------------------------------------------------------------------------- division
+
+
+class RangeReader(DataSourceReader):
+    """Divide the rows that the options select of some tables; each task reads a part of one.
+
+    families: those that each table must have.
+    """
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        access: Access,
+        tables: Sequence[bytes],
+        families: Iterable[bytes] = (),
+    ) -> None:
+        self.access = access
+        self.tables = tables
+        self.ranges: tuple[Range, ...] = (parse_bounds(options),)
+        self._families = set(families)
+        self._partitions = options.whole(PARTITIONS, None)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return for each task its table and ranges; Spark calls this once, before any task."""
+        parts: list[InputPartition] = []
+        with self.access.open_engine() as engine:
+            for table in self.tables:
+                absent = self._families.difference(describe_table(engine.context, table))
+                if absent:
+                    raise InvalidRequestError("no such family", table=table, family=min(absent))
+                store = engine.context.store
+                found = divide_ranges(store, table, self.ranges, self._partitions)
+                parts += [InputPartition((table, part)) for part in found]
+        return parts or [InputPartition((b"", ()))]
 
 
 def divide_ranges(
