@@ -23,7 +23,7 @@ from txn.policy import Policy
 from txn.request import Ack, Request
 from txn.spark.conditions import CONDITIONS
 from txn.spark.definitions import MAPPING
-from txn.spark.options import SourceOptions, refuse_overwrite
+from txn.spark.options import SourceOptions
 from txn.spark.partitions import Access, find_partition, open_worker
 from txn.spark.requests import RequestBuilder, make_token, parse_requests
 from txn.stores.options import hide_login
@@ -98,10 +98,9 @@ class AtomicWriter(DataSourceArrowWriter):
         return PartsClient(open_worker(self.access).engine, self.wait_ms)
 
 
-def make_atomic_writer(options: SourceOptions, schema: StructType, overwrite: bool) -> AtomicWriter:
+def make_atomic_writer(options: SourceOptions, schema: StructType) -> AtomicWriter:
     """Return the writer of a job and begin its transaction. Raise InvalidRequestError for options
     that do not fit the schema or the store."""
-    refuse_overwrite(overwrite)
     options.check(ATOMIC)
     access = options.access()
     if options.text("lock_ttl_ms") is None:

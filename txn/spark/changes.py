@@ -59,6 +59,8 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plan micro batches, and read them in tasks. Only the planner keeps state: an open engine and
     the result of the last scan."""
 
+    known = CHANGES
+
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         options.check(OPTIONS)
         check_columns(schema, CHANGES)

@@ -18,14 +18,6 @@ COMMON = ("uri", "transactions", "view", *POLICY)
 """The options of every reader and writer, with the fields of Policy by their own names."""
 
 
-def refuse_overwrite(
-    overwrite: bool, instead: str = "use mode append; a table is not overwritten"
-) -> None:
-    """Raise InvalidRequestError for a write that is to overwrite data."""
-    if overwrite:
-        raise InvalidRequestError(f"rows are only put and deleted by name: {instead}")
-
-
 class SourceOptions:
     """The options given with `option(name, value)`, as text. As everywhere in Spark, names ignore
     case; they also ignore underscores: `onceBy` is `once_by`."""

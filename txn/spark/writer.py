@@ -37,7 +37,7 @@ from txn.client.engine import Engine
 from txn.errors import AbortedError, AssertionFailedError, InvalidRequestError, TxnError
 from txn.model import Key, Mutation
 from txn.request import Ack, Committed, Request
-from txn.spark.options import SourceOptions, refuse_overwrite
+from txn.spark.options import SourceOptions
 from txn.spark.partitions import (
     Access,
     Counts,
@@ -306,10 +306,9 @@ class TxnStreamWriter(DataSourceStreamArrowWriter):
             self.plan.rejects.drop_files(job)
 
 
-def make_writer(options: SourceOptions, schema: StructType, overwrite: bool) -> TxnWriter:
+def make_writer(options: SourceOptions, schema: StructType) -> TxnWriter:
     """Return the writer of a job. Raise InvalidRequestError, before any task runs, for options that
     do not fit the schema or the store."""
-    refuse_overwrite(overwrite)
     name = options.text("jobId")
     retention_ms = None if name else RETENTION_MS
     plan = WritePlan.parse(options, schema, more=("atomic",), retention_ms=retention_ms)
@@ -318,11 +317,8 @@ def make_writer(options: SourceOptions, schema: StructType, overwrite: bool) -> 
     return TxnWriter(plan, name or job, job)
 
 
-def make_stream_writer(
-    options: SourceOptions, schema: StructType, overwrite: bool
-) -> TxnStreamWriter:
+def make_stream_writer(options: SourceOptions, schema: StructType) -> TxnStreamWriter:
     """Return the writer of a micro batch; raise InvalidRequestError for options that do not fit."""
-    refuse_overwrite(overwrite, "use the output mode append, or foreachBatch")
     if options.text("jobId") is not None and not options.text("onceBy"):
         raise InvalidRequestError(
             "a stream has a name in its checkpoint: jobId goes with onceBy only", option="jobId"
