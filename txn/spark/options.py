@@ -74,11 +74,11 @@ class SourceOptions:
         return cast(Ack, self.choice("ack", get_args(Ack), default))
 
     def access(self) -> Access:
-        """Return the store with its transaction table, default table and policy."""
+        """Return the store with its transaction table and policy; it has no default table."""
         given = {name: self.whole(name, 0, 0) for name in POLICY if self.text(name) is not None}
         return Access(
             self.require("uri"),
-            self.text("table"),
+            None,
             self.text("transactions") or TRANSACTIONS,
             Policy(**given) if given else None,
         )

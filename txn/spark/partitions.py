@@ -317,15 +317,16 @@ def _make_request(
     once: Callable[[T], str | bytes] | None,
     once_retention_ms: int | None,
 ) -> Request:
+    given: dict[str, Any] = {}
     try:
         request = as_request(to_request(row))
         if once is not None:
-            request = replace(request, once=as_bytes("once", once(row)))
+            given["once"] = as_bytes("once", once(row))
+        if once_retention_ms is not None:
+            given["once_retention_ms"] = once_retention_ms
+        return replace(request, **given) if given else request
     except InvalidRequestError as error:
         raise make_error(row, error) from error
-    if once_retention_ms is None:
-        return request
-    return replace(request, once_retention_ms=once_retention_ms)
 
 
 def _weigh(source: tuple[Any, Request]) -> int:

@@ -36,7 +36,6 @@ from txn.spans import make_span
 from txn.spark.codecs import Codec
 from txn.spark.mapping import MappedColumn
 from txn.spark.options import SourceOptions
-from txn.spark.partitions import Access
 from txn.stores.base import Store
 from txn.text import unescape
 
@@ -71,13 +70,9 @@ class RangeReader(DataSourceReader):
     """
 
     def __init__(
-        self,
-        options: SourceOptions,
-        access: Access,
-        tables: Sequence[bytes],
-        families: Iterable[bytes] = (),
+        self, options: SourceOptions, tables: Sequence[bytes], families: Iterable[bytes] = ()
     ) -> None:
-        self.access = access
+        self.access = options.access()
         self.tables = tables
         self.ranges: tuple[Range, ...] = (parse_bounds(options),)
         self._families = set(families)

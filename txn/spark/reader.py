@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import chain, islice
 
 import pyarrow as pa
@@ -60,9 +59,8 @@ class TableReader(RangeReader):
         self._mapping = mapping = TableMapping.parse(options, schema)
         if not mapping.columns:
             raise InvalidRequestError("no column of the schema is a cell")
-        access = replace(options.access(), table=mapping.table)
         families = [column.family for column in mapping.columns]
-        super().__init__(options, access, [mapping.table], families)
+        super().__init__(options, [mapping.table], families)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         mapping, engine = self._mapping, open_worker(self.access).engine

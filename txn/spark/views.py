@@ -6,7 +6,6 @@ Both only read. Times are the server's, except `created`, which is by the owner'
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
@@ -65,8 +64,7 @@ class ViewReader(RangeReader):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         options.check(self.options)
         check_columns(schema, self.known)
-        access = replace(options.access(), table=None)
-        super().__init__(options, access, self.list_tables(options))
+        super().__init__(options, self.list_tables(options))
         self._schema = schema
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
