@@ -19,27 +19,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
 
 from txn.errors import InvalidRequestError
 from txn.spark.texts import (
@@ -55,23 +36,23 @@ from txn.spark.texts import (
 Cells = Sequence[bytes | None]
 """The cells of a column, None for each absent one."""
 
-DEFAULT_CODECS: dict[type[DataType], str] = {
-    StringType: "utf-8",
-    ByteType: "byte",
-    ShortType: "short",
-    IntegerType: "int",
-    LongType: "long",
-    FloatType: "float",
-    DoubleType: "double",
-    BooleanType: "boolean",
-    BinaryType: "binary",
-    DecimalType: "text",
-    TimestampType: "iso",
-    TimestampNTZType: "iso",
-    DateType: "iso",
-    StructType: "json",
-    ArrayType: "json",
-    MapType: "json",
+DEFAULT_CODECS: dict[type[types.DataType], str] = {
+    types.StringType: "utf-8",
+    types.ByteType: "byte",
+    types.ShortType: "short",
+    types.IntegerType: "int",
+    types.LongType: "long",
+    types.FloatType: "float",
+    types.DoubleType: "double",
+    types.BooleanType: "boolean",
+    types.BinaryType: "binary",
+    types.DecimalType: "text",
+    types.TimestampType: "iso",
+    types.TimestampNTZType: "iso",
+    types.DateType: "iso",
+    types.StructType: "json",
+    types.ArrayType: "json",
+    types.MapType: "json",
 }
 """The default codec of each type. Numbers have the bytes that HBase's own connector and SHC write;
 dates and times are text; nested values are JSON."""
@@ -89,14 +70,14 @@ NUMBERS: dict[str, tuple[str, pa.DataType]] = {
 _ZONE: dict[str, Any] = (
     {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
 )
-_INTEGERS = (ByteType, ShortType, IntegerType, LongType)
+_INTEGERS = (types.ByteType, types.ShortType, types.IntegerType, types.LongType)
 _WHOLE = re.compile(rb"[+-]?[0-9]+")
 _NUMBER = re.compile(
     rb"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(inf|Infinity)|nan|NaN"
 )
 
 
-def arrow_schema(schema: StructType) -> pa.Schema:
+def arrow_schema(schema: types.StructType) -> pa.Schema:
     """Return the exact schema that Spark requires of record batches."""
     return to_arrow_schema(schema, **_ZONE)
 
@@ -110,10 +91,12 @@ class Codec:
     width: int | None = None
     """The number of bytes of each value, if it is fixed."""
 
-    def __init__(self, name: str, kind: DataType) -> None:
+    def __init__(self, name: str, kind: types.DataType) -> None:
         self.name = name
         self.kind = kind
-        self.arrow = arrow_schema(StructType([StructField("value", kind)])).field(0).type
+        self.arrow = (
+            arrow_schema(types.StructType([types.StructField("value", kind)])).field(0).type
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.name, self.kind)
@@ -142,9 +125,9 @@ class Codec:
 class BytesCodec(Codec):
     """Bytes, or text as UTF-8, which sort as Spark compares them unless text has a collation."""
 
-    def __init__(self, name: str, kind: DataType) -> None:
+    def __init__(self, name: str, kind: types.DataType) -> None:
         super().__init__(name, kind)
-        self.is_text = isinstance(kind, StringType)
+        self.is_text = isinstance(kind, types.StringType)
 
     def encode(self, value: Any) -> bytes:
         wanted = str if self.is_text else bytes | bytearray | memoryview
@@ -178,7 +161,7 @@ class BooleanCodec(Codec):
 class NumberCodec(Codec):
     """Numbers of a fixed width, big-endian."""
 
-    def __init__(self, name: str, kind: DataType) -> None:
+    def __init__(self, name: str, kind: types.DataType) -> None:
         super().__init__(name, kind)
         self._letter, self._own = NUMBERS[name]
         self.width = struct.calcsize(f">{self._letter}")
@@ -218,12 +201,12 @@ class TextCodec(Codec):
 
     is_text = True
 
-    def __init__(self, name: str, kind: DataType) -> None:
+    def __init__(self, name: str, kind: types.DataType) -> None:
         super().__init__(name, kind)
         self._number: Callable[[str], Any] = int
-        if isinstance(kind, DecimalType):
+        if isinstance(kind, types.DecimalType):
             self._number = Decimal
-        elif isinstance(kind, FloatType | DoubleType):
+        elif isinstance(kind, types.FloatType | types.DoubleType):
             self._number = float
         self._shape = _WHOLE if self._number is int else _NUMBER
 
@@ -232,7 +215,9 @@ class TextCodec(Codec):
             return format(Decimal(value), "f").encode()
         if self._number is int:
             return b"%d" % value
-        return (f"{value:.9g}" if isinstance(self.kind, FloatType) else repr(float(value))).encode()
+        return (
+            f"{value:.9g}" if isinstance(self.kind, types.FloatType) else repr(float(value))
+        ).encode()
 
     def decode(self, cell: bytes) -> Any:
         if not self._shape.fullmatch(cell):
@@ -268,7 +253,7 @@ class MillisCodec(Codec):
 class JsonCodec(Codec):
     """Structs, arrays and maps as JSON: see `write_json`."""
 
-    def __init__(self, name: str, kind: DataType) -> None:
+    def __init__(self, name: str, kind: types.DataType) -> None:
         super().__init__(name, kind)
         check_json(kind)
 
@@ -282,7 +267,7 @@ class JsonCodec(Codec):
 class ImportedCodec(Codec):
     """A user's codec by its import path, with `encode(value) -> bytes` and `decode(bytes)`."""
 
-    def __init__(self, name: str, kind: DataType) -> None:
+    def __init__(self, name: str, kind: types.DataType) -> None:
         super().__init__(name, kind)
         module, _, attribute = name.partition(":")
         try:
@@ -307,26 +292,26 @@ class ImportedCodec(Codec):
         return self._inner.decode(cell)
 
 
-CODECS: dict[str, tuple[type[Codec], tuple[type[DataType], ...]]] = {
-    "utf-8": (BytesCodec, (StringType,)),
+CODECS: dict[str, tuple[type[Codec], tuple[type[types.DataType], ...]]] = {
+    "utf-8": (BytesCodec, (types.StringType,)),
     "byte": (NumberCodec, _INTEGERS),
-    "short": (NumberCodec, (ShortType, *_INTEGERS)),
-    "int": (NumberCodec, (IntegerType, *_INTEGERS)),
-    "long": (NumberCodec, (LongType, *_INTEGERS)),
-    "float": (NumberCodec, (FloatType,)),
-    "double": (NumberCodec, (DoubleType,)),
-    "boolean": (BooleanCodec, (BooleanType,)),
-    "binary": (BytesCodec, (BinaryType,)),
-    "text": (TextCodec, (DecimalType, *_INTEGERS, FloatType, DoubleType)),
-    "iso": (IsoCodec, (TimestampType, TimestampNTZType, DateType)),
-    "millis": (MillisCodec, (TimestampType,)),
-    "json": (JsonCodec, (StructType, ArrayType, MapType)),
+    "short": (NumberCodec, (types.ShortType, *_INTEGERS)),
+    "int": (NumberCodec, (types.IntegerType, *_INTEGERS)),
+    "long": (NumberCodec, (types.LongType, *_INTEGERS)),
+    "float": (NumberCodec, (types.FloatType,)),
+    "double": (NumberCodec, (types.DoubleType,)),
+    "boolean": (BooleanCodec, (types.BooleanType,)),
+    "binary": (BytesCodec, (types.BinaryType,)),
+    "text": (TextCodec, (types.DecimalType, *_INTEGERS, types.FloatType, types.DoubleType)),
+    "iso": (IsoCodec, (types.TimestampType, types.TimestampNTZType, types.DateType)),
+    "millis": (MillisCodec, (types.TimestampType,)),
+    "json": (JsonCodec, (types.StructType, types.ArrayType, types.MapType)),
 }
 """The codecs by their names in options, and the Spark types that each accepts. The first type is
 implied by the name of a codec of numbers, or of a single type."""
 
 
-def name_codec(kind: DataType, column: str) -> str:
+def name_codec(kind: types.DataType, column: str) -> str:
     """Return the default codec of a type, or raise InvalidRequestError if it has none."""
     for each, name in DEFAULT_CODECS.items():
         if isinstance(kind, each):
@@ -336,7 +321,7 @@ def name_codec(kind: DataType, column: str) -> str:
     )
 
 
-def make_codec(name: str, kind: DataType, column: str) -> Codec:
+def make_codec(name: str, kind: types.DataType, column: str) -> Codec:
     """Return the codec with this name or import path, for a column of this type."""
     if ":" in name:
         return ImportedCodec(name, kind)
@@ -350,7 +335,7 @@ def make_codec(name: str, kind: DataType, column: str) -> Codec:
     return codec(name, kind)
 
 
-def type_of_codec(name: str) -> DataType | None:
+def type_of_codec(name: str) -> types.DataType | None:
     """Return the type that a codec's name implies, or None if the codec accepts several types."""
     codec, accepted = CODECS.get(name, (Codec, ()))
     return accepted[0]() if codec is NumberCodec or len(accepted) == 1 else None

@@ -23,17 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    DateType,
-    DecimalType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types
 
 from txn.errors import InvalidRequestError
 from txn.model import as_bytes
@@ -63,7 +53,7 @@ _DECIMAL = re.compile(r"decimal(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?")
 _TYPES = {
     name: kind
     for kind in DEFAULT_CODECS
-    if not issubclass(kind, ArrayType | DecimalType | MapType | StructType)
+    if not issubclass(kind, types.ArrayType | types.DecimalType | types.MapType | types.StructType)
     for name in (kind.typeName(), kind().simpleString())  # such as long and bigint
 }
 
@@ -76,7 +66,7 @@ class ColumnDefinition:
     """
 
     name: str
-    kind: DataType | None = None
+    kind: types.DataType | None = None
     family: bytes = b""
     qualifier: bytes = b""
     codec: str | None = None
@@ -95,7 +85,7 @@ class TableDefinition:
     is_partial: bool = False
 
 
-def read_definition(options: SourceOptions, schema: StructType | None) -> TableDefinition:
+def read_definition(options: SourceOptions, schema: types.StructType | None) -> TableDefinition:
     """Return the definition in the options, which must use one notation only."""
     given = {name for names in WAYS.values() for name in names if options.text(name)}
     chosen = [way for way, names in WAYS.items() if given.intersection(names)]
@@ -113,7 +103,7 @@ def read_definition(options: SourceOptions, schema: StructType | None) -> TableD
     )
 
 
-def _parse_type(text: str, column: str) -> DataType:
+def _parse_type(text: str, column: str) -> types.DataType:
     """Return the type that a mapping names; nested types need a schema."""
     word = text.strip().lower()
     if found := _TYPES.get(word):
@@ -121,28 +111,28 @@ def _parse_type(text: str, column: str) -> DataType:
     if match := _DECIMAL.fullmatch(word):
         precision, scale = int(match[1] or 10), int(match[2] or 0)
         if scale <= precision <= 38 and precision:
-            return DecimalType(precision, scale)
+            return types.DecimalType(precision, scale)
     raise InvalidRequestError(
         "a mapping has an unknown type: give the type with .schema()", column=column, type=text
     )
 
 
-def parse_schema(text: str) -> StructType:
+def parse_schema(text: str) -> types.StructType:
     """Return the schema of a view: names and types such as `long`, `array<string>` and
     `map<string,long>`. Spark's own parser needs a session."""
-    schema = StructType()
+    schema = types.StructType()
     for name, kind in (column.split() for column in text.split(", ")):
         container, _, inner = kind.removesuffix(">").partition("<")
-        found: DataType = _TYPES[inner.rpartition(",")[2] or container]()
+        found: types.DataType = _TYPES[inner.rpartition(",")[2] or container]()
         if container == "array":
-            found = ArrayType(found)
+            found = types.ArrayType(found)
         elif container == "map":
-            found = MapType(StringType(), found)
-        schema.add(StructField(name, found))
+            found = types.MapType(types.StringType(), found)
+        schema.add(types.StructField(name, found))
     return schema
 
 
-def check_columns(schema: StructType, known: StructType) -> None:
+def check_columns(schema: types.StructType, known: types.StructType) -> None:
     """Raise InvalidRequestError for a column that a view lacks or has with another type."""
     for field in schema:
         if field.name not in known.names or known[field.name].dataType != field.dataType:
@@ -154,7 +144,7 @@ def check_columns(schema: StructType, known: StructType) -> None:
 # --------------------------------------------------------------------------------- our own way
 
 
-def _read_own(options: SourceOptions, schema: StructType | None) -> TableDefinition:
+def _read_own(options: SourceOptions, schema: types.StructType | None) -> TableDefinition:
     row = _parse_columns(options, "row", has_cells=False)
     if options.text("columns"):
         if options.text("family"):
@@ -266,12 +256,12 @@ def _define_column(
 ) -> ColumnDefinition:
     """Return a column as the connector and SHC define it; without a family it is in the row key."""
     kind = _parse_type(type_name, name)
-    if codec is None and isinstance(kind, DateType):
+    if codec is None and isinstance(kind, types.DateType):
         raise InvalidRequestError(
             "dates are written as midnight of some zone there: describe it with row and columns",
             column=name,
         )
-    if codec is None and isinstance(kind, TimestampType):
+    if codec is None and isinstance(kind, types.TimestampType):
         codec = "millis"
     family, qualifier = cell if cell[0] else ("", "")
     return ColumnDefinition(name, kind, family.encode(), qualifier.encode(), codec, width)

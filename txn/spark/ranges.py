@@ -12,21 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    IsNotNull,
-    IsNull,
-    LessThan,
-    LessThanOrEqual,
-    StringStartsWith,
-)
+from pyspark.sql import datasource
 from pyspark.sql.types import StringType
 
 from txn.errors import InvalidRequestError
@@ -63,7 +49,7 @@ def parse_bounds(options: SourceOptions) -> Range:
 # --------------------------------------------------------------------------------------- division
 
 
-class RangeReader(DataSourceReader):
+class RangeReader(datasource.DataSourceReader):
     """Divide the rows that the options select of some tables; each task reads a part of one.
 
     families: those that each table must have.
@@ -78,9 +64,9 @@ class RangeReader(DataSourceReader):
         self._families = set(families)
         self._partitions = options.whole(PARTITIONS, None)
 
-    def partitions(self) -> Sequence[InputPartition]:
+    def partitions(self) -> Sequence[datasource.InputPartition]:
         """Return for each task its table and ranges; Spark calls this once, before any task."""
-        parts: list[InputPartition] = []
+        parts: list[datasource.InputPartition] = []
         with self.access.open_engine() as engine:
             for table in self.tables:
                 absent = self._families.difference(describe_table(engine.context, table))
@@ -88,8 +74,8 @@ class RangeReader(DataSourceReader):
                     raise InvalidRequestError("no such family", table=table, family=min(absent))
                 store = engine.context.store
                 found = divide_ranges(store, table, self.ranges, self._partitions)
-                parts += [InputPartition((table, part)) for part in found]
-        return parts or [InputPartition((b"", ()))]
+                parts += [datasource.InputPartition((table, part)) for part in found]
+        return parts or [datasource.InputPartition((b"", ()))]
 
 
 def divide_ranges(
@@ -144,8 +130,8 @@ def intersect_ranges(ranges: Iterable[Range], others: Iterable[Range]) -> tuple[
 
 
 def push_filters(
-    filters: Iterable[Filter], row: tuple[MappedColumn, ...], ranges: tuple[Range, ...]
-) -> tuple[tuple[Range, ...], list[Filter]]:
+    filters: Iterable[datasource.Filter], row: tuple[MappedColumn, ...], ranges: tuple[Range, ...]
+) -> tuple[tuple[Range, ...], list[datasource.Filter]]:
     """Return the ranges that the filters leave, and the filters that Spark has to apply."""
     rest = []
     for each in filters:
@@ -157,15 +143,15 @@ def push_filters(
     return ranges, rest
 
 
-def _find_ranges(given: Filter, part: MappedColumn) -> tuple[Range, ...] | None:
+def _find_ranges(given: datasource.Filter, part: MappedColumn) -> tuple[Range, ...] | None:
     if getattr(given, "attribute", None) != (part.name,):
         return None
     match given:
-        case IsNotNull():
+        case datasource.IsNotNull():
             return ALL
-        case IsNull():
+        case datasource.IsNull():
             return ()
-        case In(value=values):
+        case datasource.In(value=values):
             return _find_values(values, part)
     kind, value = _VALUES.get(part.codec.name), getattr(given, "value", None)
     has_collation = kind is str and part.codec.kind != StringType()
@@ -185,18 +171,18 @@ def _find_values(values: Any, part: MappedColumn) -> tuple[Range, ...] | None:
         return None
     found: set[Range] = set()
     for value in chosen:
-        ranges = _find_ranges(EqualTo((part.name,), value), part)
+        ranges = _find_ranges(datasource.EqualTo((part.name,), value), part)
         if ranges is None:
             return None
         found.update(ranges)
     return tuple(sorted(found, key=lambda each: each[0]))
 
 
-def _find_bytes(given: Filter, value: Any, codec: Codec) -> tuple[Range, ...] | None:
+def _find_bytes(given: datasource.Filter, value: Any, codec: Codec) -> tuple[Range, ...] | None:
     data = codec.encode(value)
     if len(data) >= MAX_ROW:
         return None
-    if isinstance(given, StringStartsWith):
+    if isinstance(given, datasource.StringStartsWith):
         span = make_span(b"-", prefix=data)
         return ((span.start, span.stop),)
     low, high = _LIMITS[type(given)]
@@ -204,7 +190,7 @@ def _find_bytes(given: Filter, value: Any, codec: Codec) -> tuple[Range, ...] | 
     return intersect_ranges(ALL, [(start, None if high is None else data + b"\0" * high)])
 
 
-def _find_numbers(given: Filter, value: int, codec: Codec) -> tuple[Range, ...]:
+def _find_numbers(given: datasource.Filter, value: int, codec: Codec) -> tuple[Range, ...]:
     low, high = _LIMITS[type(given)]
     half = 1 << (8 * (codec.width or 1) - 1)
     first = -half if low is None else max(value + low, -half)
@@ -225,13 +211,13 @@ _VALUES: dict[str, type] = {
 """The codecs whose bytes have a known order, and the type of a filter's value."""
 
 _LIMITS: dict[type, tuple[int | None, int | None]] = {
-    EqualTo: (0, 1),
-    EqualNullSafe: (0, 1),
-    GreaterThan: (1, None),
-    GreaterThanOrEqual: (0, None),
-    LessThan: (None, 0),
-    LessThanOrEqual: (None, 1),
-    StringStartsWith: (0, None),
+    datasource.EqualTo: (0, 1),
+    datasource.EqualNullSafe: (0, 1),
+    datasource.GreaterThan: (1, None),
+    datasource.GreaterThanOrEqual: (0, None),
+    datasource.LessThan: (None, 0),
+    datasource.LessThanOrEqual: (None, 1),
+    datasource.StringStartsWith: (0, None),
 }
 """Where the selected values begin (included) and end (excluded): 0: at the filter's value, 1: at
 the next one, None: at no value. The next row key is the one with a zero byte more."""

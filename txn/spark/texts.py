@@ -20,22 +20,7 @@ from json.encoder import encode_basestring
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegralType,
-    MapType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types
 
 from txn.errors import InvalidRequestError
 
@@ -47,8 +32,8 @@ _LEAST, _MOST = ((each - _EPOCH) // _MICROSECOND for each in (datetime.min, date
 _BEYOND = re.compile(r"([+-][0-9]{4,6}|0000)(-.*)", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
 
-Write = Callable[[DataType, Any], str]
-Read = Callable[[DataType, Any], Any]
+Write = Callable[[types.DataType, Any], str]
+Read = Callable[[types.DataType, Any], Any]
 
 
 # ----------------------------------------------------------------------------------------- times
@@ -88,26 +73,26 @@ def count_micros(value: datetime | int, has_zone: bool) -> int:
     return (value - _EPOCH.replace(tzinfo=UTC)) // _MICROSECOND
 
 
-def format_iso(kind: DataType, value: Any) -> str:
+def format_iso(kind: types.DataType, value: Any) -> str:
     """Return a date or time of this type, or its whole number, as ISO 8601; instants in UTC."""
-    if isinstance(kind, DateType):
+    if isinstance(kind, types.DateType):
         days = value if isinstance(value, int) else (value - _EPOCH.date()).days
         return _format_micros(days * _DAY).partition("T")[0]
-    has_zone = isinstance(kind, TimestampType)
+    has_zone = isinstance(kind, types.TimestampType)
     return _format_micros(count_micros(value, has_zone)) + ("Z" if has_zone else "")
 
 
-def parse_iso(kind: DataType, text: str) -> int:
+def parse_iso(kind: types.DataType, text: str) -> int:
     """Return the days or microseconds of an ISO 8601 text; without an offset it is in UTC."""
     cycles = 0
     if beyond := _BEYOND.fullmatch(text):
         cycles, year = divmod(int(beyond[1]) - 1, _CYCLE_YEARS)
         text = f"{year + 1:04d}{beyond[2]}"
-    if isinstance(kind, DateType):
+    if isinstance(kind, types.DateType):
         return (date.fromisoformat(text) - _EPOCH.date()).days + cycles * (_CYCLE // _DAY)
     value = datetime.fromisoformat(text)
     offset = value.utcoffset()
-    if offset is not None and isinstance(kind, TimestampNTZType):
+    if offset is not None and isinstance(kind, types.TimestampNTZType):
         raise ValueError("a time without a zone has an offset")
     local = (value.replace(tzinfo=None) - _EPOCH) // _MICROSECOND
     return local + cycles * _CYCLE - (offset or timedelta()) // _MICROSECOND
@@ -123,28 +108,28 @@ def _format_micros(micros: int) -> str:
 # ------------------------------------------------------------------------------------------ JSON
 
 
-def check_json(kind: DataType) -> None:
+def check_json(kind: types.DataType) -> None:
     """Raise InvalidRequestError for a type that has no JSON."""
     match kind:
-        case StructType():
+        case types.StructType():
             for field in kind.fields:
                 check_json(field.dataType)
-        case ArrayType():
+        case types.ArrayType():
             check_json(kind.elementType)
-        case MapType() if isinstance(kind.keyType, StringType):
+        case types.MapType() if isinstance(kind.keyType, types.StringType):
             check_json(kind.valueType)
         case _:
             _find_single(kind)
 
 
-def write_json(kind: DataType, value: Any) -> str:
+def write_json(kind: types.DataType, value: Any) -> str:
     """Return JSON as Spark's `to_json` writes it, without null fields, with bytes as base64 and
     numbers as in Java. But decimals are text, since others read numbers as doubles; and times have
     their microseconds, which `to_json` drops."""
     if value is None:
         return "null"
     match kind:
-        case StructType():
+        case types.StructType():
             if isinstance(value, Mapping):
                 value = [value.get(name) for name in kind.names]
             pairs = zip(kind.fields, value, strict=True)
@@ -153,9 +138,9 @@ def write_json(kind: DataType, value: Any) -> str:
                 for field, part in pairs
                 if part is not None
             )
-        case ArrayType():
+        case types.ArrayType():
             return f"[{','.join(write_json(kind.elementType, each) for each in value)}]"
-        case MapType():
+        case types.MapType():
             items = value.items() if isinstance(value, Mapping) else value
             return _write_object((key, write_json(kind.valueType, each)) for key, each in items)
         case _:
@@ -166,12 +151,12 @@ def _write_object(fields: Iterable[tuple[str, str]]) -> str:
     return "{" + ",".join(f"{_quote(name)}:{text}" for name, text in fields) + "}"
 
 
-def _write_float(kind: DataType, value: float) -> str:
+def _write_float(kind: types.DataType, value: float) -> str:
     """Return a number as Java 19 and later write it. It has the fewest digits, at least two, that
     distinguish it from others of its width. Below 1e-3 and from 1e7 on it has an exponent."""
     if not math.isfinite(value):
         return '"NaN"' if math.isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
-    narrow = c_float if isinstance(kind, FloatType) else c_double
+    narrow = c_float if isinstance(kind, types.FloatType) else c_double
     texts = (f"{value:.{digits}e}" for digits in range(1, 17))
     text = next(text for text in texts if narrow(float(text)).value == narrow(value).value)
     number, _, exponent = text.partition("e")
@@ -187,25 +172,25 @@ def _quote(text: str) -> str:
     return _ESCAPE.sub(lambda found: found[0][:2] + found[0][2:].upper(), quoted)
 
 
-def parse_json(kind: DataType, text: bytes) -> Any:
+def parse_json(kind: types.DataType, text: bytes) -> Any:
     """Return the value of this type in a JSON text, in a form that Arrow accepts."""
     return _from_plain(kind, json.loads(text, parse_float=Decimal))
 
 
-def _from_plain(kind: DataType, plain: Any) -> Any:
+def _from_plain(kind: types.DataType, plain: Any) -> Any:
     if plain is None:
         return None
     match kind:
-        case StructType():
+        case types.StructType():
             _expect(dict, plain)
             return {
                 field.name: _from_plain(field.dataType, plain.get(field.name))
                 for field in kind.fields
             }
-        case ArrayType():
+        case types.ArrayType():
             _expect(list, plain)
             return [_from_plain(kind.elementType, each) for each in plain]
-        case MapType():
+        case types.MapType():
             _expect(dict, plain)
             return [(key, _from_plain(kind.valueType, each)) for key, each in plain.items()]
         case _:
@@ -217,30 +202,30 @@ def _expect(kind: type, plain: object) -> None:
         raise TypeError(f"JSON has a {type(plain).__name__}, not a {kind.__name__}")
 
 
-_SINGLE: tuple[tuple[tuple[type[DataType], ...], Write, Read], ...] = (
-    ((BooleanType,), lambda _, value: "true" if value else "false", lambda _, plain: plain),
-    ((IntegralType,), lambda _, value: str(int(value)), lambda _, plain: plain),
-    ((FloatType, DoubleType), _write_float, lambda _, plain: float(plain)),
-    ((StringType,), lambda _, value: _quote(value), lambda _, plain: plain),
+_SINGLE: tuple[tuple[tuple[type[types.DataType], ...], Write, Read], ...] = (
+    ((types.BooleanType,), lambda _, value: "true" if value else "false", lambda _, plain: plain),
+    ((types.IntegralType,), lambda _, value: str(int(value)), lambda _, plain: plain),
+    ((types.FloatType, types.DoubleType), _write_float, lambda _, plain: float(plain)),
+    ((types.StringType,), lambda _, value: _quote(value), lambda _, plain: plain),
     (
-        (DecimalType,),
+        (types.DecimalType,),
         lambda _, value: f'"{Decimal(value):f}"',
         lambda _, plain: Decimal(str(plain)),
     ),
     (
-        (BinaryType,),
+        (types.BinaryType,),
         lambda _, value: f'"{base64.b64encode(bytes(value)).decode()}"',
         lambda _, plain: base64.b64decode(plain, validate=True),
     ),
     (
-        (DateType, TimestampType, TimestampNTZType),
+        (types.DateType, types.TimestampType, types.TimestampNTZType),
         lambda kind, value: f'"{format_iso(kind, value)}"',
         lambda kind, plain: parse_iso(kind, str(plain)),
     ),
 )
 
 
-def _find_single(kind: DataType) -> tuple[Write, Read]:
+def _find_single(kind: types.DataType) -> tuple[Write, Read]:
     for kinds, write, read in _SINGLE:
         if isinstance(kind, kinds):
             return write, read
