@@ -78,9 +78,8 @@ class SourceOptions:
         given = {name: self.whole(name, 0, 0) for name in POLICY if self.text(name) is not None}
         return Access(
             self.require("uri"),
-            None,
-            self.text("transactions") or TRANSACTIONS,
-            Policy(**given) if given else None,
+            transactions=self.text("transactions") or TRANSACTIONS,
+            policy=Policy(**given) if given else None,
         )
 
 

@@ -104,32 +104,32 @@ class Rejects:
             left.unlink(missing_ok=True)
 
 
+@dataclass
 class RejectKeeper:
     """Keep the rejects of an attempt of a task. file: the name of its file, if it has one."""
 
-    def __init__(self, rejects: Rejects, engine: Engine, job: str, partition: int) -> None:
-        self.file: str | None = None
-        self._rejects = rejects
-        self._engine = engine
-        self._job = job
-        self._name = f".{job}-{partition}-{uuid.uuid4().hex}.rejects"
+    rejects: Rejects
+    engine: Engine
+    job: str
+    partition: int
+    file: str | None = None
 
     def refuse(self, refused: Refused[SourceRows]) -> int:
         """Keep the refused requests of a batch, or raise PartitionError. Return how many of them
         another attempt had already decided, and so are repeated."""
-        is_kept = self._rejects.table is not None or self._rejects.folder is not None
+        is_kept = self.rejects.table is not None or self.rejects.folder is not None
         kind = AbortedError if is_kept else AssertionFailedError
         for rows, _, why in refused:
-            if not (self._rejects.is_counted and isinstance(why, kind)):
+            if not (self.rejects.is_counted and isinstance(why, kind)):
                 raise make_error(rows, why) from why
-        if self._rejects.table is not None:
+        if self.rejects.table is not None:
             return self._put(refused)
-        if self._rejects.folder is not None:
-            self._append(self._rejects.folder, refused)
+        if self.rejects.folder is not None:
+            self._append(self.rejects.folder, refused)
         return 0
 
     def _put(self, refused: Refused[SourceRows]) -> int:
-        results = self._engine.commit_many([self._make_record(*each) for each in refused])
+        results = self.engine.commit_many([self._make_record(*each) for each in refused])
         repeated = 0
         for (rows, _, _), result in zip(refused, results, strict=True):
             if not isinstance(result, Committed):
@@ -142,14 +142,14 @@ class RejectKeeper:
         token = request.once or json.dumps(document).encode()
         digest = blake2b(token, digest_size=8).hexdigest().encode()
         row = b"%s/%s" % (rows[0].row, digest)
-        keys = [Key(row, self._rejects.family, name, self._rejects.table) for name in document]
+        keys = [Key(row, self.rejects.family, name, self.rejects.table) for name in document]
         mutations = tuple(map(Mutation, keys, document.values()))
         return Request(mutations, (), request.once, {}, request.once_retention_ms)
 
     def _append(self, folder: Path, refused: Refused[SourceRows]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.file = self._name
-        with open(folder / self._name, "a", encoding="utf-8") as file:
+        self.file = self.file or f".{self.job}-{self.partition}-{uuid.uuid4().hex}.rejects"
+        with open(folder / self.file, "a", encoding="utf-8") as file:
             for rows, _, why in refused:
                 document = self._describe(rows, why)
                 document["row"] = json.loads(document["row"])
@@ -160,7 +160,7 @@ class RejectKeeper:
             "reason": reason_text(why) if isinstance(why, AbortedError) else str(why),
             "key": ",".join(dict.fromkeys(escape(row.row) for row in rows)),
             "row": rows.text(),
-            "job": self._job,
+            "job": self.job,
         }
 
 
@@ -289,10 +289,8 @@ class TxnStreamWriter(DataSourceStreamArrowWriter):
     plan: WritePlan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        query, batch = (
-            _read_property("sql.streaming.queryId"),
-            _read_property("streaming.sql.batchId"),
-        )
+        query = _read_property("sql.streaming.queryId")
+        batch = _read_property("streaming.sql.batchId")
         return self.plan.write_rows(iterator, f"{query}/{batch}", f"{query}-{batch}")
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
