@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from recovery.documents import finding_document, result_document
-from recovery.findings import GRACE_MS, RETENTION_MS, Ages, CheckOptions, Finding, InGrace, Result
+from recovery.findings import GRACE_MS, RETENTION_MS, Ages, CheckOptions, Finding, Result, Tally
 from recovery.fsck import check_data, check_transactions, list_data, repair_all, require_tables
 from recovery.opening import open_store_of
 from recovery.tables import check_counts
@@ -42,7 +42,7 @@ with import_extra("spark"):
 
     from txn.spark.definitions import check_columns
     from txn.spark.options import SourceOptions
-    from txn.spark.ranges import PARTITIONS, divide_ranges, parse_partitions
+    from txn.spark.ranges import PARTITIONS, divide_ranges
     from txn.spark.session import local_session
 
 COLUMNS = (
@@ -78,15 +78,8 @@ class Share(NamedTuple):
     counted: Sequence[bytes] = ()
 
 
-@dataclass(slots=True)
-class ShareSummary:
-    """What a task counts beside its findings; it comes last."""
-
-    rows: int
-    young: InGrace
-
-
-Reported = FindingResult | ShareSummary
+Reported = FindingResult | Tally
+"""A finding of a task or, at its end, the rows and young items that it counted."""
 
 
 def fsck(
@@ -160,11 +153,7 @@ def repair_shares(
     kept, done = [], 0
     for stage in stages if wanted.repairs else [shares]:
         found = find_on_executors(spark, wanted, stage).persist(StorageLevel.DISK_ONLY)
-
-        def report(number: int, before: int = done) -> None:
-            progress(before + number)
-
-        _run(spark, found, report)
+        _run(spark, found, progress, done)
         kept.append(found)
         done += len(stage)
         progress(done)  # Spark may not have counted its last tasks yet
@@ -173,22 +162,20 @@ def repair_shares(
 
 def list_lines(found: Reported) -> list[tuple[str | None, ...]]:
     """Return the line of a finding, in the order of COLUMNS, or none for another report."""
-    if isinstance(found, ShareSummary):
+    if isinstance(found, Tally):
         return []
     finding, result = found
     document, key = finding_document(finding), finding.key
     names = (key.table, key.row, key.family, key.column) if key else (None,) * 4
     became = result_document(result) if result else {}
-    line = (
-        document["kind"],
-        document["severity"],
-        document["transaction"],
-        *(None if name is None else escape(name) for name in names),
-        json.dumps(document["facts"], ensure_ascii=False),
-        became.get("result"),
-        became.get("why"),
-    )
-    return [line]
+    return [
+        (
+            *(document[name] for name in ("kind", "severity", "transaction")),
+            *(None if name is None else escape(name) for name in names),
+            json.dumps(document["facts"], ensure_ascii=False),
+            *(became.get(name) for name in ("result", "why")),
+        )
+    ]
 
 
 @contextmanager
@@ -229,7 +216,7 @@ class FindingsReader(DataSourceReader):
         name = as_bytes("transactions", access.transactions).decode()
         self._wanted = Inspection(access.uri, name, ages, policy=access.policy)
         self._scan = options.names("scan")
-        self._partitions = parse_partitions(options)
+        self._partitions = options.whole(PARTITIONS, None)
         self._places = [COLUMNS.index(name) for name in schema.names]
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -260,22 +247,22 @@ def _open_context(uri: str, transactions: str, policy: Policy | None) -> Context
 def inspect_shares(wanted: Inspection, shares: Iterable[Share]) -> Iterator[Reported]:
     """Yield the findings of the shares, repaired if wanted, and the other reports."""
     context = _open_context(wanted.uri, wanted.transactions, wanted.policy)
-    seen = ShareSummary(0, InGrace())
+    tally = Tally()
 
     def count(table: bytes) -> None:
-        seen.rows += 1
+        tally.rows += 1
 
     for share in shares:
         if share.counted:
             findings = check_counts(context, share.counted)
         else:
             check = check_data if share.is_data else check_transactions
-            findings = check(context, share.span, CheckOptions(wanted.ages, count, seen.young))
+            findings = check(context, share.span, CheckOptions(wanted.ages, count, tally.young))
         if wanted.repairs:
             yield from repair_all(context, findings)
         else:
             yield from ((finding, None) for finding in findings)
-    yield seen
+    yield tally
 
 
 # ------------------------------------------------------------------------------ in the driver
@@ -291,7 +278,10 @@ def _divide_span(
         yield replace(span, start=ranges[0][0], stop=ranges[-1][1])
 
 
-def _run(spark: SparkSession, found: RDD[Reported], progress: Callable[[int], None]) -> None:
+def _run(
+    spark: SparkSession, found: RDD[Reported], progress: Callable[[int], None], done: int = 0
+) -> None:
+    """Run the tasks. done: how many shares had been finished before."""
     context, group = spark.sparkContext, f"txn-fsck-{uuid.uuid4().hex}"
 
     def count() -> None:
@@ -302,7 +292,7 @@ def _run(spark: SparkSession, found: RDD[Reported], progress: Callable[[int], No
     work = executor.submit(count)
     try:
         while not wait([work], REPORT_EVERY_S).done:
-            progress(_count_tasks(spark, group))
+            progress(done + _count_tasks(spark, group))
     except BaseException:
         context.cancelJobGroup(group)
         raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar, assert_never
+from typing import Any, ClassVar, NoReturn, TypeVar, assert_never
 
 from txn.errors import InvalidRequestError
 from txn.model import Cell, Key, as_bytes, check_key, check_value
@@ -82,29 +82,29 @@ class Not(_Operators):
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
-class And(_Operators):
-    """All of two or more assertions hold."""
-
+class _Compound(_Operators):
     assertions: tuple[Assertion, ...]
+    _sign: ClassVar[str]
 
     def __init__(self, *assertions: Assertion) -> None:
         object.__setattr__(self, "assertions", assertions)
 
     def __repr__(self) -> str:
-        return f"({' & '.join(map(repr, self.assertions))})"
+        return f"({f' {self._sign} '.join(map(repr, self.assertions))})"
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
-class Or(_Operators):
+class And(_Compound):
+    """All of two or more assertions hold."""
+
+    _sign = "&"
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class Or(_Compound):
     """At least one of two or more assertions holds."""
 
-    assertions: tuple[Assertion, ...]
-
-    def __init__(self, *assertions: Assertion) -> None:
-        object.__setattr__(self, "assertions", assertions)
-
-    def __repr__(self) -> str:
-        return f"({' | '.join(map(repr, self.assertions))})"
+    _sign = "|"
 
 
 Assertion = Exact | Some | GreaterThan | Version | Not | And | Or

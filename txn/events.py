@@ -6,7 +6,7 @@ keys; committing keys of the current batch, or calling `flush`, would deadlock.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from logging import getLogger
@@ -88,6 +88,19 @@ CommitOutcome = Literal[
 """How a request ended. "committed"; "repeated": an earlier commit with its token. "unknown": it may
 have been committed. In all other cases nothing was or will be written; "cancelled": its future was
 cancelled; "failed": the store failed."""
+
+
+ENDS: Sequence[tuple[type[BaseException], CommitOutcome]] = (
+    (ConflictError, "conflict"),
+    (AssertionFailedError, "assertion"),
+    (DeadlineError, "deadline"),
+    (AbortedError, "aborted"),
+    (InvalidRequestError, "invalid"),
+    (CancelledError, "cancelled"),
+    (CommitOutcomeUnknown, "unknown"),
+    (TxnError, "failed"),
+)
+"""The outcome that each error means; the first class that fits counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,42 +217,18 @@ def result_of(future: Future[Committed]) -> Committed | BaseException:
 
 def name_outcome(result: Committed | BaseException) -> CommitOutcome:
     """Return how a request ended. A foreign exception interrupted it at an unknown point."""
-    match result:
-        case Committed():
-            return "repeated" if result.repeated else "committed"
-        case AbortedError():
-            return _name_abort(result)
-        case InvalidRequestError():
-            return "invalid"
-        case CancelledError():
-            return "cancelled"
-        case CommitOutcomeUnknown():
-            return "unknown"
-        case TxnError():
-            return "failed"
-        case _:
-            return "unknown"
-
-
-def _name_abort(error: AbortedError) -> CommitOutcome:
-    match error:
-        case ConflictError():
-            return "conflict"
-        case AssertionFailedError():
-            return "assertion"
-        case DeadlineError():
-            return "deadline"
-        case _:
-            return "aborted"
+    if isinstance(result, Committed):
+        return "repeated" if result.repeated else "committed"
+    return next((name for kind, name in ENDS if isinstance(result, kind)), "unknown")
 
 
 def guard(on_event: Listener) -> Listener:
     """Return a listener whose errors are only logged, and never affect a transaction."""
 
-    def tell(event: Event) -> None:
+    def report(event: Event) -> None:
         try:
             on_event(event)
         except Exception:
             LOG.exception("a listener failed at an event: %s", type(event).__name__)
 
-    return on_event if on_event is silent else tell
+    return on_event if on_event is silent else report

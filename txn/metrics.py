@@ -10,24 +10,7 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any, assert_never, get_args
 
-from txn.events import (
-    Action,
-    BatchStarted,
-    CallName,
-    CommitOutcome,
-    Conflict,
-    Ended,
-    Event,
-    Helped,
-    Phase,
-    PhaseName,
-    Queued,
-    QueueName,
-    Retried,
-    StoreCall,
-    WorkFailed,
-    WorkName,
-)
+from txn import events
 from txn.host.extras import import_extra
 from txn.host.forks import start_in_each_process
 from txn.text import escape
@@ -115,61 +98,63 @@ class Metrics:
         """Start series of rare events at 0, because Prometheus sees no increase in a series that
         begins with its first event. Calls by outcome are left out: they would fill the page."""
         known: Sequence[tuple[Counter | Gauge | Histogram, Any]] = (
-            (self._commits, CommitOutcome),
-            (self._helped, Action),
-            (self._retries, CallName),
-            (self._failures, WorkName),
-            (self._queues, QueueName),
+            (self._commits, events.CommitOutcome),
+            (self._helped, events.Action),
+            (self._retries, events.CallName),
+            (self._failures, events.WorkName),
+            (self._queues, events.QueueName),
         )
         for metric, names in known:
             for name in get_args(names):
                 self._child(metric, name)
-        for phase in get_args(PhaseName):
+        for phase in get_args(events.PhaseName):
             self._child(self._transactions, phase, "done")
             self._child(self._transactions, phase, "failed")
 
     def _empty_queues(self) -> None:
         with self._lock:  # counting in a queue waits until all are cleared
             if self._are_queues_foreign:
-                for queue in get_args(QueueName):
+                for queue in get_args(events.QueueName):
                     self._child(self._queues, queue).set(0)
                 self._are_queues_foreign = False
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: events.Event) -> None:
         if self._are_queues_foreign:
             self._empty_queues()
         match event:
-            case Phase() | StoreCall() | Retried() | WorkFailed():
+            case events.Phase() | events.StoreCall() | events.Retried() | events.WorkFailed():
                 self._count_work(event)
-            case Conflict(_, key):
+            case events.Conflict(_, key):
                 self._child(self._conflicts, self._name_table(key.table or b"")).inc()
-            case Helped(_, action):
+            case events.Helped(_, action):
                 self._child(self._helped, action).inc()
-            case BatchStarted(transactions):
+            case events.BatchStarted(transactions):
                 self._gathered.observe(transactions)
-            case Queued(queue, change):
+            case events.Queued(queue, change):
                 self._child(self._queues, queue).inc(change)
-            case Ended(outcome, tries, elapsed_ms):
+            case events.Ended(outcome, tries, elapsed_ms):
                 self._child(self._commits, outcome).observe(elapsed_ms / 1000)
                 self._tries.inc(tries)
             case _:
                 assert_never(event)
 
-    def _count_work(self, event: Phase | StoreCall | Retried | WorkFailed) -> None:
+    def _count_work(
+        self, event: events.Phase | events.StoreCall | events.Retried | events.WorkFailed
+    ) -> None:
         match event:
-            case Phase(outcome="started"):
+            case events.Phase(outcome="started"):
                 pass
-            case Phase(name, outcome, transactions, failed, elapsed_ms):
+            case events.Phase(name, outcome, transactions, failed, elapsed_ms):
                 self._child(self._transactions, name, "done").inc(transactions - failed)
                 self._child(self._transactions, name, "failed").inc(failed)
                 if elapsed_ms is not None:
                     self._child(self._seconds, name, outcome).observe(elapsed_ms / 1000)
-            case StoreCall(call, outcome, items, elapsed_ms):
+            case events.StoreCall(call, outcome, items, elapsed_ms):
                 self._child(self._calls, call, outcome).observe(elapsed_ms / 1000)
                 self._child(self._items, call).inc(items)
-            case Retried(call):
+            case events.Retried(call):
                 self._child(self._retries, call).inc()
-            case WorkFailed(work):
+            case events.WorkFailed(work):
                 self._child(self._failures, work).inc()
             case _:
                 assert_never(event)

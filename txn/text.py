@@ -24,7 +24,7 @@ from txn.model import ROW_KEY, Cell, Key
 
 LONGEST = 60
 LONGEST_REASON = 2_000
-CELLS_TOLD = 10
+CELLS_SHOWN = 10
 LONGEST_FAILURE = 500
 
 _ESCAPE = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|(\\)|.?)", re.DOTALL)
@@ -120,10 +120,10 @@ def explain_failure(error: BaseException) -> str:
     """Return why something failed, without values of cells or the text of foreign errors."""
     match error:
         case AssertionFailedError():
-            keys = [key_text(key) for key in islice(error.seen, CELLS_TOLD)]
+            keys = [key_text(key) for key in islice(error.seen, CELLS_SHOWN)]
             text = f"assertion failed: {', '.join(keys)}"
         case AbortedError():
-            text = ", ".join([error.words, *_list_told(error)])
+            text = ", ".join([error.words, *_list_safe_facts(error)])
         case CommitOutcomeUnknown() if error.__cause__ is not None:
             text = f"the answer was lost: {type(error.__cause__).__name__}"
         case CorruptRowError():
@@ -136,7 +136,7 @@ def explain_failure(error: BaseException) -> str:
     return text[:LONGEST_FAILURE]
 
 
-def _list_told(error: AbortedError) -> Iterator[str]:
+def _list_safe_facts(error: AbortedError) -> Iterator[str]:
     for name, fact in error.facts.items():
         if isinstance(fact, Key):
             yield f"{name} {key_text(fact)}"
@@ -153,9 +153,9 @@ def _fact_text(fact: object) -> str:
         case Key():
             return key_text(fact)
         case Mapping():
-            told = [_seen_text(key, cell) for key, cell in islice(fact.items(), CELLS_TOLD)]
-            more = len(fact) - len(told)
-            return ", ".join([*told, *([f"and {more:,} more"] if more else [])])
+            shown = [_seen_text(key, cell) for key, cell in islice(fact.items(), CELLS_SHOWN)]
+            more = len(fact) - len(shown)
+            return ", ".join([*shown, *([f"and {more:,} more"] if more else [])])
         case Exact() | Some() | GreaterThan() | Version() | Not() | And() | Or():
             return assertion_text(fact)
         case _:

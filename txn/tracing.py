@@ -152,7 +152,7 @@ def watch_batch(known: Mapping[bytes, Trace | None], on_event: Listener) -> List
     if not traces:
         return on_event
 
-    def tell(event: Event) -> None:
+    def report(event: Event) -> None:
         on_event(event)
         match event:
             case Phase(outcome="started"):
@@ -164,7 +164,7 @@ def watch_batch(known: Mapping[bytes, Trace | None], on_event: Listener) -> List
                 for trace in traces.values():
                     trace.add_event(event)
 
-    return guard(tell)
+    return guard(report)
 
 
 def capture_trace() -> dict[str, str]:

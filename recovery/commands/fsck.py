@@ -186,7 +186,6 @@ def check_on_executors(
     with require_extra("spark", option=SPARK):
         from recovery.spark import (  # noqa: PLC0415
             Inspection,
-            ShareSummary,
             open_session,
             plan_shares,
             repair_shares,
@@ -196,7 +195,7 @@ def check_on_executors(
         shares = plan_shares(inspection, tables, None, spark.sparkContext.defaultParallelism)
         bar.reach(0, len(shares))
         for each in repair_shares(spark, inspection, shares, bar.reach).toLocalIterator():
-            if isinstance(each, ShareSummary):
+            if isinstance(each, Tally):
                 tally.rows += each.rows
                 tally.young.merge(each.young)
             else:

@@ -22,7 +22,7 @@ from txn.errors import InvalidRequestError
 from txn.protocol.statuses import ProtocolName, Status
 from txn.reading.feed import Bounds, ChangeFeed, ChangesLostError, Offset, read_changes
 from txn.spark import register
-from txn.spark.changes import CHANGES, ChangeReader, FeedOptions, refuse_rowless
+from txn.spark.changes import CHANGES, ChangeReader, refuse_rowless
 from txn.spark.definitions import check_columns
 from txn.spark.options import SourceOptions
 from txn.stores import open_store
@@ -222,7 +222,7 @@ def given(**options: str) -> SourceOptions:
 def test_wrong_options_are_refused(options: dict[str, str], told: str) -> None:
     """Before anything is read, and by name."""
     with pytest.raises(InvalidRequestError, match=told):
-        FeedOptions.parse(given(**options))
+        ChangeReader(given(**options), CHANGES)
 
 
 @pytest.mark.parametrize("field", [("transaction", BinaryType()), ("balance", LongType())])

@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from recovery import InGrace, Kind, Severity, check
+from recovery.findings import Tally
 from recovery.fsck import Ages
 from recovery.opening import open_store_of
 from recovery.spark import (
@@ -23,7 +24,6 @@ from recovery.spark import (
     Inspection,
     Reported,
     Share,
-    ShareSummary,
     fsck,
     inspect_shares,
     list_lines,
@@ -111,7 +111,7 @@ def test_a_worker_that_is_killed_amid_repairs_does_not_matter(
     killed = tmp_path / "killed"
     told = divided.mapPartitions(partial(look_and_die, wanted, str(killed))).collect()
     assert len(list(tmp_path.glob("killed*"))) == 2
-    assert sum(isinstance(each, ShareSummary) for each in told) == len(shares)
+    assert sum(isinstance(each, Tally) for each in told) == len(shares)
     repair_shares(spark, wanted, shares)  # data may have been looked at before its transactions
     assert {row[0] for row in find_here(uri)} <= REPORTED
 
@@ -145,7 +145,7 @@ def test_what_is_young_and_how_much_was_seen_is_told(spark: SparkSession, uri: s
     young, rows, done = InGrace(), 0, list[int]()
     found = repair_shares(spark, wanted, plan_shares(wanted, [TABLE], 3, 1), done.append).collect()
     for told in found:
-        if isinstance(told, ShareSummary):
+        if isinstance(told, Tally):
             rows += told.rows
             young.merge(told.young)
     with open_store_of(uri, "txn") as context:

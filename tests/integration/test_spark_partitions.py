@@ -30,7 +30,7 @@ from txn.protocol.codec import decode_marker
 from txn.protocol.row import marker_key
 from txn.protocol.statuses import ProtocolName
 from txn.spark import PartitionError, Summary, commit_partition, partitions
-from txn.spark.workers import Access, open_worker
+from txn.spark.partitions import Access, open_worker
 
 pytestmark = pytest.mark.fast
 

@@ -18,7 +18,7 @@ from recovery import Kind, Repaired, check, repair
 from tests.integration.spark_requests import absent_request, statuses, token
 from txn import Key, Policy, connect
 from txn.spark import Counts, Summary, commit_partition
-from txn.spark.workers import open_worker
+from txn.spark.partitions import open_worker
 
 ROWS = 2_000
 PARTITIONS = 8

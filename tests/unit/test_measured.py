@@ -14,7 +14,7 @@ from txn.client.measured import MeasuredStore
 from txn.clock import ManualClock
 from txn.events import Event, StoreCall, silent
 from txn.model import Check, Edit, Family
-from txn.spark.workers import EventCounter
+from txn.spark.partitions import EventCounter
 from txn.stores import open_store
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import Fault, FaultyStore, Reply

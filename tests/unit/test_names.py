@@ -109,7 +109,7 @@ REPLACED = {
     "Wanted": "PendingCommit",
     "Met": "Blocker",
     "Told": "Reported",
-    "Seen": "ShareSummary",
+    "Seen": "Tally",
     "Looked": "OnRow",
     "Young": "InGrace",
     "Watch": "Listener",

@@ -32,13 +32,13 @@ from txn.spark.options import SourceOptions
 from txn.spark.ranges import (
     ALL,
     MAX_VALUES,
+    PARTITIONS,
     Range,
     cut_ranges,
     divide_ranges,
     intersect_ranges,
     join_parts,
     parse_bounds,
-    parse_partitions,
     push_filters,
 )
 from txn.stores import open_store
@@ -151,10 +151,10 @@ def test_bounds_are_rows_with_escapes() -> None:
 
 def test_a_number_of_tasks_is_whole_or_left_open() -> None:
     """Without it the store and the machine say how many there are."""
-    assert parse_partitions(SourceOptions({})) is None
-    assert parse_partitions(SourceOptions({"numPartitions": "7"})) == 7
+    assert SourceOptions({}).whole(PARTITIONS, None) is None
+    assert SourceOptions({"numPartitions": "7"}).whole(PARTITIONS, None) == 7
     with pytest.raises(InvalidRequestError, match="option='numPartitions'"):
-        parse_partitions(SourceOptions({"numPartitions": "0"}))
+        SourceOptions({"numPartitions": "0"}).whole(PARTITIONS, None)
 
 
 def test_ranges_are_cut_at_splits_and_joined_again() -> None:

@@ -23,8 +23,8 @@ from txn.request import MAX_TOKEN
 from txn.spark import PartitionError
 from txn.spark.codecs import arrow_schema
 from txn.spark.options import SourceOptions
-from txn.spark.rejects import Rejects
 from txn.spark.requests import MAX_JOB_NAME, Naming, make_token, name_job, parse_requests
+from txn.spark.writer import Rejects
 
 pytestmark = pytest.mark.fast
 

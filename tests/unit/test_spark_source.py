@@ -50,7 +50,7 @@ def test_a_list_of_tables_may_end_with_a_comma() -> None:
     """An empty name is no table, whichever option has the list."""
     source = make_source(view="locks", table="rows, others,")
     view = LocksReader(source.given, LOCKS_SCHEMA)
-    assert view.list_tables() == [b"rows", b"others"]
+    assert view.tables == [b"rows", b"others"]
 
 
 def test_a_table_that_is_not_there_is_named_while_a_job_is_planned() -> None:

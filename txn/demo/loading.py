@@ -35,10 +35,9 @@ from txn.policy import Policy
 from txn.protocol.row import FAMILY as OWN_FAMILY
 from txn.protocol.row import decode_row, parent_of
 from txn.protocol.statuses import Status
-from txn.spark.partitions import Counts, Summary, commit_partition
+from txn.spark.partitions import Access, Counts, Summary, commit_partition
 from txn.spark.requests import make_token, name_job
 from txn.spark.source import register
-from txn.spark.workers import Access
 
 # Tasks report their flights when they end. There are enough tasks to watch and kill the job part
 # way, and each is large enough to outweigh its start.

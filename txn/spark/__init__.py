@@ -2,9 +2,9 @@
 
 `source` is the data source `txn`, which imports only what a query needs: `reader` (rows of a
 table), `views` (unfinished transactions, held locks), `changes` (the change feed as a stream),
-`writer` (each row a transaction; `rejects` keeps refused rows) or `atomic` (a data frame as one
-transaction). They build on `definitions`, `mapping` and `codecs` (columns to cells), `ranges`,
-`requests` and `conditions` (rows to requests), `partitions` (a task's commits) and `workers`.
+`writer` (each row a transaction) or `atomic` (a data frame as one transaction). They build on
+`definitions`, `mapping` and `codecs` (columns to cells), `ranges` (rows to tasks), `requests` (rows
+to requests) and `partitions` (a task's engine and commits).
 """
 
 from txn.host.extras import import_extra

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
-from operator import itemgetter
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -21,11 +20,10 @@ from txn.errors import InvalidRequestError
 from txn.model import Delete, Mutation
 from txn.policy import Policy
 from txn.request import Ack, Request
-from txn.spark.conditions import CONDITIONS
 from txn.spark.definitions import MAPPING
-from txn.spark.options import SourceOptions, refuse_overwrite
-from txn.spark.requests import RequestBuilder, make_token, parse_requests
-from txn.spark.workers import Access, find_partition, open_worker
+from txn.spark.options import SourceOptions
+from txn.spark.partitions import Access, find_partition, open_worker
+from txn.spark.requests import CONDITIONS, RequestBuilder, make_token, parse_requests
 from txn.stores.options import hide_login
 
 ATOMIC = (*MAPPING, *CONDITIONS, "nulls", "atomic", "jobId", "ack", "partKeys", "waitMs")
@@ -98,10 +96,9 @@ class AtomicWriter(DataSourceArrowWriter):
         return PartsClient(open_worker(self.access).engine, self.wait_ms)
 
 
-def make_atomic_writer(options: SourceOptions, schema: StructType, overwrite: bool) -> AtomicWriter:
+def make_atomic_writer(options: SourceOptions, schema: StructType) -> AtomicWriter:
     """Return the writer of a job and begin its transaction. Raise InvalidRequestError for options
     that do not fit the schema or the store."""
-    refuse_overwrite(overwrite)
     options.check(ATOMIC)
     access = options.access()
     if options.text("lock_ttl_ms") is None:
@@ -128,11 +125,10 @@ def make_atomic_writer(options: SourceOptions, schema: StructType, overwrite: bo
 
 def split_parts(requests: Iterable[Request], most_keys: int) -> Iterator[Request]:
     """Yield the parts of a task's requests in row-key order; no row is split across parts."""
-    made = sorted(((_row_of(request), request) for request in requests), key=itemgetter(0))
     part: list[Request] = []
     keys = size = 0
-    for _, alike in groupby(made, key=itemgetter(0)):
-        some = [request for _, request in alike]
+    for _, alike in groupby(sorted(requests, key=_row_of), key=_row_of):
+        some = list(alike)
         count = sum(len(request.keys) for request in some)
         length = sum(_length(m) for request in some for m in request.mutations)
         if part and (keys + count > most_keys or size + length > PART_BYTES):

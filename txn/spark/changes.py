@@ -8,7 +8,6 @@ which records the start offset, so that a restart does not move it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -35,7 +34,7 @@ from txn.reading.feed import (
 )
 from txn.spark.definitions import check_columns, parse_schema
 from txn.spark.options import SourceOptions
-from txn.spark.workers import Access, open_worker
+from txn.spark.partitions import open_worker
 
 OPTIONS = (
     *("startingOffsets", "maxTransactionsPerTrigger", "failOnDataLoss", "tables", "rowless"),
@@ -56,56 +55,34 @@ orders the changes of a key. `committed_at` is the server's time of the decision
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class FeedOptions:
-    """The options of a feed. start: `latest`, `earliest`, or a time in ms. delay_ms: None is the
-    store's default. partitions: the most tasks per batch."""
-
-    access: Access
-    start: str
-    delay_ms: int | None
-    lateness_ms: int
-    retention_ms: int
-    fail_on_data_loss: bool
-    max_transactions: int
-    tables: frozenset[bytes] | None
-    rowless: str
-    partitions: int
-
-    @classmethod
-    def parse(cls, options: SourceOptions) -> FeedOptions:
-        options.check(OPTIONS)
-        start = (options.text("startingOffsets") or "latest").lower()
-        if start not in ("latest", "earliest") and not start.isdecimal():
-            raise InvalidRequestError(
-                "an option has an unknown value",
-                option="startingOffsets",
-                value=start,
-                choices=["latest", "earliest", "a time in ms"],
-            )
-        named = {name.encode() for name in options.names("tables")}
-        return cls(
-            access=options.access(),
-            start=start,
-            delay_ms=options.whole("delayMs", None, 0),
-            lateness_ms=options.whole("latenessMs", Bounds(0).lateness_ms),
-            retention_ms=options.whole("retentionMs", Bounds(0).retention_ms),
-            fail_on_data_loss=options.flag("failOnDataLoss", True),
-            max_transactions=options.whole("maxTransactionsPerTrigger", MOST),
-            tables=frozenset(named) or None,
-            rowless=options.choice("rowless", ("refuse", "skip"), "refuse"),
-            partitions=options.whole("numPartitions", 8),
-        )
-
-
 class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plan micro batches, and read them in tasks. Only the planner keeps state: an open engine and
     the result of the last scan."""
 
+    known = CHANGES
+
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        options.check(OPTIONS)
         check_columns(schema, CHANGES)
-        self._options = FeedOptions.parse(options)
         self._columns = schema.names
+        self._access = options.access()
+        self._start = (options.text("startingOffsets") or "latest").lower()
+        if self._start not in ("latest", "earliest") and not self._start.isdecimal():
+            raise InvalidRequestError(
+                "an option has an unknown value",
+                option="startingOffsets",
+                value=self._start,
+                choices=["latest", "earliest", "a time in ms"],
+            )
+        self._delay_ms = options.whole("delayMs", None, 0)
+        usual = Bounds(0)
+        self._lateness_ms = options.whole("latenessMs", usual.lateness_ms)
+        self._retention_ms = options.whole("retentionMs", usual.retention_ms)
+        self._is_strict = options.flag("failOnDataLoss", True)
+        self._max_transactions = options.whole("maxTransactionsPerTrigger", MOST)
+        self._tables = {name.encode() for name in options.names("tables")} or None
+        self._skips_rowless = options.choice("rowless", ("refuse", "skip"), "refuse") == "skip"
+        self._partitions = options.whole("numPartitions", 8)
         self._engine: Engine | None = None
         self._feed: ChangeFeed | None = None
         self._target_ms: int | None = None
@@ -115,11 +92,11 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         """Return a placeholder, which the first (empty) batch replaces by an offset."""
-        return {"start": self._options.start}
+        return {"start": self._start}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return `maxTransactionsPerTrigger` as rows: Spark cannot limit transactions."""
-        return ReadMaxRows(self._options.max_transactions)
+        return ReadMaxRows(self._max_transactions)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Record the present time as the end of a query that stops by itself."""
@@ -134,7 +111,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         began_ms = clock.monotonic_ms()
         if self._target_ms is None and began_ms < self._rests_until_ms:
             return start
-        most = None if isinstance(limit, ReadAllAvailable) else self._options.max_transactions
+        most = None if isinstance(limit, ReadAllAvailable) else self._max_transactions
         since = decode_offset(start)
         end = feed.find_end(since, most=most, by_ms=self._target_ms)
         if end is not since:
@@ -148,7 +125,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == end or "start" in start:
             return []
         part = self._open().list_part(decode_offset(start), decode_offset(end))
-        size = max(-(-len(part) // self._options.partitions), FEWEST_IN_TASK)
+        size = max(-(-len(part) // self._partitions), FEWEST_IN_TASK)
         return [InputPartition(list(some)) for some in split_part(part, size)]
 
     def stop(self) -> None:
@@ -158,15 +135,14 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _open(self) -> ChangeFeed:
         if self._feed is None:
-            options = self._options
-            self._engine = options.access.open_engine()
+            self._engine = self._access.open_engine()
             context = self._engine.context
-            refuse_rowless(context, options.rowless == "skip")
-            delay_ms = Bounds.of_store(context).delay_ms
-            if options.delay_ms is not None:
-                delay_ms = options.delay_ms
-            bounds = Bounds(delay_ms, options.lateness_ms, options.retention_ms)
-            self._feed = ChangeFeed(context, bounds, is_strict=options.fail_on_data_loss)
+            refuse_rowless(context, self._skips_rowless)
+            delay_ms = self._delay_ms
+            if delay_ms is None:
+                delay_ms = Bounds.of_store(context).delay_ms
+            bounds = Bounds(delay_ms, self._lateness_ms, self._retention_ms)
+            self._feed = ChangeFeed(context, bounds, is_strict=self._is_strict)
         return self._feed
 
     def _find_start(self, feed: ChangeFeed, start: str) -> Offset:
@@ -177,12 +153,9 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -------------------------------------------------------------------------------- in tasks
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        options = self._options
+        context = open_worker(self._access).engine.context
         changes = read_changes(
-            open_worker(options.access).engine.context,
-            partition.value,
-            tables=options.tables,
-            is_strict=options.fail_on_data_loss,
+            context, partition.value, tables=self._tables, is_strict=self._is_strict
         )
         for change in changes:
             row = make_row(change)

@@ -23,17 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    DateType,
-    DecimalType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types
 
 from txn.errors import InvalidRequestError
 from txn.model import as_bytes
@@ -63,7 +53,7 @@ _DECIMAL = re.compile(r"decimal(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?")
 _TYPES = {
     name: kind
     for kind in DEFAULT_CODECS
-    if not issubclass(kind, ArrayType | DecimalType | MapType | StructType)
+    if not issubclass(kind, types.ArrayType | types.DecimalType | types.MapType | types.StructType)
     for name in (kind.typeName(), kind().simpleString())  # such as long and bigint
 }
 
@@ -76,7 +66,7 @@ class ColumnDefinition:
     """
 
     name: str
-    kind: DataType | None = None
+    kind: types.DataType | None = None
     family: bytes = b""
     qualifier: bytes = b""
     codec: str | None = None
@@ -85,17 +75,17 @@ class ColumnDefinition:
 
 @dataclass(frozen=True, slots=True)
 class TableDefinition:
-    """All columns of a table. separator: between the columns of a row key; empty: they have fixed
-    widths and no separator. is_partial: a schema may lack some columns."""
+    """All columns of a table; those of the row key are in its order. separator: between the columns
+    of a row key; empty: they have fixed widths and no separator. is_partial: a schema may lack some
+    columns."""
 
     table: bytes
-    row: Sequence[ColumnDefinition]
     columns: Sequence[ColumnDefinition]
     separator: bytes = b""
     is_partial: bool = False
 
 
-def read_definition(options: SourceOptions, schema: StructType | None) -> TableDefinition:
+def read_definition(options: SourceOptions, schema: types.StructType | None) -> TableDefinition:
     """Return the definition in the options, which must use one notation only."""
     given = {name for names in WAYS.values() for name in names if options.text(name)}
     chosen = [way for way, names in WAYS.items() if given.intersection(names)]
@@ -113,7 +103,7 @@ def read_definition(options: SourceOptions, schema: StructType | None) -> TableD
     )
 
 
-def _parse_type(text: str, column: str) -> DataType:
+def _parse_type(text: str, column: str) -> types.DataType:
     """Return the type that a mapping names; nested types need a schema."""
     word = text.strip().lower()
     if found := _TYPES.get(word):
@@ -121,28 +111,28 @@ def _parse_type(text: str, column: str) -> DataType:
     if match := _DECIMAL.fullmatch(word):
         precision, scale = int(match[1] or 10), int(match[2] or 0)
         if scale <= precision <= 38 and precision:
-            return DecimalType(precision, scale)
+            return types.DecimalType(precision, scale)
     raise InvalidRequestError(
         "a mapping has an unknown type: give the type with .schema()", column=column, type=text
     )
 
 
-def parse_schema(text: str) -> StructType:
+def parse_schema(text: str) -> types.StructType:
     """Return the schema of a view: names and types such as `long`, `array<string>` and
     `map<string,long>`. Spark's own parser needs a session."""
-    schema = StructType()
+    schema = types.StructType()
     for name, kind in (column.split() for column in text.split(", ")):
         container, _, inner = kind.removesuffix(">").partition("<")
-        found: DataType = _TYPES[inner.rpartition(",")[2] or container]()
+        found: types.DataType = _TYPES[inner.rpartition(",")[2] or container]()
         if container == "array":
-            found = ArrayType(found)
+            found = types.ArrayType(found)
         elif container == "map":
-            found = MapType(StringType(), found)
-        schema.add(StructField(name, found))
+            found = types.MapType(types.StringType(), found)
+        schema.add(types.StructField(name, found))
     return schema
 
 
-def check_columns(schema: StructType, known: StructType) -> None:
+def check_columns(schema: types.StructType, known: types.StructType) -> None:
     """Raise InvalidRequestError for a column that a view lacks or has with another type."""
     for field in schema:
         if field.name not in known.names or known[field.name].dataType != field.dataType:
@@ -154,7 +144,7 @@ def check_columns(schema: StructType, known: StructType) -> None:
 # --------------------------------------------------------------------------------- our own way
 
 
-def _read_own(options: SourceOptions, schema: StructType | None) -> TableDefinition:
+def _read_own(options: SourceOptions, schema: types.StructType | None) -> TableDefinition:
     row = _parse_columns(options, "row", has_cells=False)
     if options.text("columns"):
         if options.text("family"):
@@ -167,12 +157,8 @@ def _read_own(options: SourceOptions, schema: StructType | None) -> TableDefinit
         keys = {column.name for column in row}
         names = [name for name in schema.names if name not in keys]
         columns = [ColumnDefinition(name, None, family, name.encode()) for name in names]
-    return TableDefinition(
-        as_bytes("table", options.require("table")),
-        row,
-        columns,
-        unescape(options.text("separator", "/") or "") if len(row) > 1 else b"",
-    )
+    separator = unescape(options.text("separator", "/") or "") if len(row) > 1 else b""
+    return TableDefinition(as_bytes("table", options.require("table")), row + columns, separator)
 
 
 def _parse_columns(options: SourceOptions, option: str, has_cells: bool) -> list[ColumnDefinition]:
@@ -195,38 +181,43 @@ def _parse_column(option: str, text: str, has_cells: bool) -> ColumnDefinition:
 
 
 def _read_connector(options: SourceOptions) -> TableDefinition:
-    parts = options.require("hbase.columns.mapping").split(",")
-    columns = [_parse_connector_column(part.strip()) for part in parts]
-    row = [column for column in columns if not column.family]
-    if len(row) > 1:
+    columns = []
+    for text in options.require("hbase.columns.mapping").split(","):
+        parts = text.split()
+        if len(parts) != 3 or ":" not in parts[2]:
+            shape = "NAME TYPE family:qualifier, or NAME TYPE :key"
+            raise InvalidRequestError(
+                "an option is malformed",
+                option="hbase.columns.mapping",
+                part=text.strip(),
+                shape=shape,
+            )
+        family, _, qualifier = parts[2].partition(":")
+        columns.append(_define_column(parts[0], parts[1], (family, qualifier)))
+    columns.sort(key=lambda column: column.family != b"")  # the row key comes first
+    if len(row := [column.name for column in columns if not column.family]) > 1:
         raise InvalidRequestError(
             "hbase.columns.mapping has several row keys, and no order of them: use catalog",
-            columns=[column.name for column in row],
+            columns=row,
         )
     table = _name_table(options, options.text("hbase.table") or options.require("table"))
-    return TableDefinition(table, row, [c for c in columns if c.family], is_partial=True)
-
-
-def _parse_connector_column(text: str) -> ColumnDefinition:
-    parts = text.split()
-    if len(parts) != 3 or ":" not in parts[2]:
-        shape = "NAME TYPE family:qualifier, or NAME TYPE :key"
-        raise InvalidRequestError(
-            "an option is malformed", option="hbase.columns.mapping", part=text, shape=shape
-        )
-    family, _, qualifier = parts[2].partition(":")
-    return _define_column(parts[0], parts[1], family, qualifier)
+    return TableDefinition(table, columns, is_partial=True)
 
 
 def _read_catalog(options: SourceOptions) -> TableDefinition:
-    catalog = _parse_json(options.require("catalog"))
-    table = _take(catalog, "table", Mapping)
+    try:
+        catalog = json.loads(options.require("catalog"))
+    except json.JSONDecodeError as error:
+        raise InvalidRequestError("catalog is no JSON", why=str(error)) from error
+    if not isinstance(catalog, dict):
+        raise InvalidRequestError("catalog is no JSON object")
+    table = _take(catalog, "table", dict)
     coder = str(table.get("tableCoder", "PrimitiveType"))
     if coder.lower() not in CODERS:
         raise InvalidRequestError("catalog has a coder that is not ours", tableCoder=coder)
-    entries = _take(catalog, "columns", Mapping)
+    entries = _take(catalog, "columns", dict)
     columns = [
-        _parse_catalog_column(name, _take(entries, name, Mapping, "columns.")) for name in entries
+        _parse_catalog_column(name, _take(entries, name, dict, "columns.")) for name in entries
     ]
     keys = {str(entries[each.name].get("col")): each for each in columns if not each.family}
     parts = _take(catalog, "rowkey", str).split(":")
@@ -237,12 +228,8 @@ def _read_catalog(options: SourceOptions) -> TableDefinition:
             columns=sorted(keys),
         )
     name = f"{table.get('namespace', 'default')}:{_take(table, 'name', str, 'table.')}"
-    return TableDefinition(
-        _name_table(options, name),
-        [keys[part] for part in parts],
-        [column for column in columns if column.family],
-        is_partial=True,
-    )
+    ordered = [*(keys[part] for part in parts), *(each for each in columns if each.family)]
+    return TableDefinition(_name_table(options, name), ordered, is_partial=True)
 
 
 def _parse_catalog_column(name: str, entry: Mapping[str, Any]) -> ColumnDefinition:
@@ -250,37 +237,33 @@ def _parse_catalog_column(name: str, entry: Mapping[str, Any]) -> ColumnDefiniti
         raise InvalidRequestError(
             "catalog says of a column what is not supported: name a codec", column=name, key=unknown
         )
-    family = str(entry.get("cf", "rowkey"))
-    kind, qualifier = _take(entry, "type", str, name), _take(entry, "col", str, name)
-    length = str(entry.get("length", "")) or None
-    if length is not None and (not length.isdecimal() or int(length) < 1):
+    length = str(entry.get("length", ""))
+    if length and (not length.isdecimal() or int(length) < 1):
         raise InvalidRequestError("catalog has a length that is none", column=name, length=length)
-    codec = entry.get("codec")
+    kind, qualifier = _take(entry, "type", str, name), _take(entry, "col", str, name)
+    family, codec = str(entry.get("cf", "rowkey")), entry.get("codec")
     if family != "rowkey":
-        return _define_column(name, kind, family, qualifier, codec=codec)
-    width = int(length) if length else None
-    return _define_column(name, kind, "", "", codec=codec, width=width)
+        return _define_column(name, kind, (family, qualifier), codec)
+    return _define_column(name, kind, ("", ""), codec, int(length) if length else None)
 
 
 def _define_column(
     name: str,
     type_name: str,
-    family: str,
-    qualifier: str,
-    *,
+    cell: tuple[str, str],
     codec: str | None = None,
     width: int | None = None,
 ) -> ColumnDefinition:
     """Return a column as the connector and SHC define it; without a family it is in the row key."""
     kind = _parse_type(type_name, name)
-    if codec is None and isinstance(kind, DateType):
+    if codec is None and isinstance(kind, types.DateType):
         raise InvalidRequestError(
             "dates are written as midnight of some zone there: describe it with row and columns",
             column=name,
         )
-    if codec is None and isinstance(kind, TimestampType):
+    if codec is None and isinstance(kind, types.TimestampType):
         codec = "millis"
-    qualifier = qualifier if family else ""
+    family, qualifier = cell if cell[0] else ("", "")
     return ColumnDefinition(name, kind, family.encode(), qualifier.encode(), codec, width)
 
 
@@ -290,16 +273,6 @@ def _name_table(options: SourceOptions, name: str) -> bytes:
     if given is not None and given.encode() != table:
         raise InvalidRequestError("two tables are named", table=given, mapping=name)
     return table
-
-
-def _parse_json(text: str) -> Mapping[str, Any]:
-    try:
-        found = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InvalidRequestError("catalog is no JSON", why=str(error)) from error
-    if not isinstance(found, dict):
-        raise InvalidRequestError("catalog is no JSON object")
-    return found
 
 
 def _take(entry: Mapping[str, Any], name: str, kind: type, where: str = "") -> Any:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
 from txn.errors import InvalidRequestError
 from txn.model import MAX_ROW, Key, check_key, new_tuple
@@ -82,32 +82,36 @@ class TableMapping:
 
     @classmethod
     def parse(
-        cls, options: SourceOptions, schema: StructType | None, others: Collection[str] = ()
+        cls,
+        options: SourceOptions,
+        schema: StructType | None,
+        others: Collection[str] = (),
+        naming: Collection[str] = (),
     ) -> TableMapping:
-        return cls.of(read_definition(options, schema), schema, others)
+        """Return the mapping in the options for this schema, or for one of the mapping's own types.
 
-    @classmethod
-    def of(
-        cls, definition: TableDefinition, schema: StructType | None, others: Collection[str] = ()
-    ) -> TableMapping:
-        """Return a mapping for this schema, or for one of the definition's own types.
-
-        others: columns with another meaning for the caller, which are not cells. Raise
-        InvalidRequestError for columns that are unknown, repeated or reserved.
+        others: columns with another meaning for the caller, which are not cells. naming: columns
+        that are cells only if they are mapped. Raise InvalidRequestError for columns that are
+        unknown, repeated or reserved.
         """
+        definition = read_definition(options, schema)
         known = _make_schema(definition) if schema is None else schema
-        _check_names(definition, known, others)
-        return cls(
-            definition.table,
-            known,
-            _map_row(definition, known),
-            definition.separator,
-            tuple(
-                _map_column(definition, column, known)
-                for column in definition.columns
-                if column.name in known.names and column.name not in others
-            ),
-        )
+        _check_names(definition, known, [*others, *naming])
+        both = [column for column in definition.columns if column.name in others]
+        if both and not (options.text("family") and all(column.family for column in both)):
+            raise InvalidRequestError(
+                "a column that has timestamps or assertions cannot be a cell as well",
+                columns=sorted(column.name for column in both),
+            )
+        columns = [
+            _map_column(definition, column, known)
+            for column in definition.columns
+            if column.name in known.names and column.name not in others
+        ]
+        row = tuple(column for column in columns if not column.family)
+        _check_row(row, definition.separator)
+        cells = tuple(column for column in columns if column.family)
+        return cls(definition.table, known, row, definition.separator, cells)
 
     def key_of(self, row: bytes, column: MappedColumn) -> Key:
         return new_tuple(Key, (row, column.family, column.qualifier, self.table))
@@ -182,56 +186,54 @@ class TableMapping:
 
 
 def _make_schema(definition: TableDefinition) -> StructType:
-    fields = []
-    for column in [*definition.row, *definition.columns]:
+    schema = StructType()
+    for column in definition.columns:
         kind = column.kind or (type_of_codec(column.codec) if column.codec else None)
         if kind is None:
             raise InvalidRequestError(
                 "a column has no type: give it in the mapping, or all with .schema()",
                 column=column.name,
             )
-        fields.append(StructField(column.name, kind))
-    return StructType(fields)
+        schema.add(column.name, kind)
+    return schema
 
 
 def _check_names(definition: TableDefinition, schema: StructType, others: Collection[str]) -> None:
-    columns = [*definition.row, *definition.columns]
-    mapped = [column.name for column in columns]
-    cells = [(column.family, column.qualifier) for column in definition.columns]
-    checked: tuple[tuple[str, list[Any]], ...] = (
-        ("column", schema.names),
-        ("mapped column", mapped),
-        ("cell", cells),
-    )
-    for what, names in checked:
+    mapped = [column.name for column in definition.columns]
+    row = [column.name for column in definition.columns if not column.family]
+    cells = [(column.family, column.qualifier) for column in definition.columns if column.family]
+    checked: dict[str, list[Any]] = {
+        "column": schema.names,
+        "mapped column": mapped,
+        "cell": cells,
+    }
+    for what, names in checked.items():
         if twice := {str(name) for name in names if names.count(name) > 1}:
             raise InvalidRequestError(f"a {what} is there twice", names=sorted(twice))
-    if not definition.columns or not definition.row:
+    if not row or not cells:
         raise InvalidRequestError("a mapping needs a row key, and a column that is a cell")
     if lost := [name for name in schema.names if name not in mapped and name not in others]:
         raise InvalidRequestError(
             "columns of the schema are not mapped", columns=lost, mapped=mapped
         )
-    needed = definition.row if definition.is_partial else columns
-    if missing := [column.name for column in needed if column.name not in schema.names]:
+    needed = row if definition.is_partial else mapped
+    if missing := [name for name in needed if name not in schema.names]:
         raise InvalidRequestError("mapped columns are not in the schema", columns=missing)
 
 
-def _map_row(definition: TableDefinition, schema: StructType) -> tuple[MappedColumn, ...]:
-    parts = tuple(_map_column(definition, column, schema) for column in definition.row)
-    for part in parts:
-        if definition.separator and not part.codec.is_text:
+def _check_row(row: Sequence[MappedColumn], separator: bytes) -> None:
+    for part in row:
+        if separator and not part.codec.is_text:
             raise InvalidRequestError(
                 "a row key with a separator is made of text: name a codec",
                 column=part.name,
                 codec=part.codec.name,
             )
-    if not definition.separator and (loose := [part.name for part in parts[:-1] if not part.width]):
+    if not separator and (loose := [part.name for part in row[:-1] if not part.width]):
         raise InvalidRequestError(
             "a row key without a separator needs a fixed width for all columns but the last",
             columns=loose,
         )
-    return parts
 
 
 def _map_column(
@@ -251,15 +253,7 @@ def _map_column(
     elif definition.separator and column.codec is None and codec_name not in ("utf-8", "iso"):
         codec_name = "text"  # binary numbers do not fit beside a separator
     codec = make_codec(codec_name, kind, name)
-    if column.width and codec.width and column.width != codec.width:
-        raise InvalidRequestError(
-            "length is not that of the type", column=name, length=column.width
-        )
-    return MappedColumn(
-        name,
-        schema.names.index(name),
-        codec,
-        column.family,
-        column.qualifier,
-        column.width or codec.width,
-    )
+    width, place = column.width or codec.width, schema.names.index(name)
+    if codec.width and width != codec.width:
+        raise InvalidRequestError("length is not that of the type", column=name, length=width)
+    return MappedColumn(name, place, codec, column.family, column.qualifier, width)

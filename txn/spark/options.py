@@ -9,21 +9,13 @@ from typing import TypeVar, cast, get_args
 from txn.errors import InvalidRequestError
 from txn.policy import Policy
 from txn.request import TRANSACTIONS, Ack
-from txn.spark.workers import Access
+from txn.spark.partitions import Access
 
 N = TypeVar("N", bound=int | None)
 
 POLICY = tuple(field.name for field in fields(Policy))
 COMMON = ("uri", "transactions", "view", *POLICY)
 """The options of every reader and writer, with the fields of Policy by their own names."""
-
-
-def refuse_overwrite(
-    overwrite: bool, instead: str = "use mode append; a table is not overwritten"
-) -> None:
-    """Raise InvalidRequestError for a write that is to overwrite data."""
-    if overwrite:
-        raise InvalidRequestError(f"rows are only put and deleted by name: {instead}")
 
 
 class SourceOptions:
@@ -82,13 +74,12 @@ class SourceOptions:
         return cast(Ack, self.choice("ack", get_args(Ack), default))
 
     def access(self) -> Access:
-        """Return the store with its transaction table, default table and policy."""
+        """Return the store with its transaction table and policy; it has no default table."""
         given = {name: self.whole(name, 0, 0) for name in POLICY if self.text(name) is not None}
         return Access(
             self.require("uri"),
-            self.text("table"),
-            self.text("transactions") or TRANSACTIONS,
-            Policy(**given) if given else None,
+            transactions=self.text("transactions") or TRANSACTIONS,
+            policy=Policy(**given) if given else None,
         )
 
 

@@ -7,24 +7,27 @@ Python worker opens one engine per store, after the fork, and keeps it for all i
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields, replace
+from functools import cache
 from operator import add
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from pyspark import Accumulator, AccumulatorParam
+from pyspark import Accumulator, AccumulatorParam, TaskContext
 from pyspark.accumulators import _deserialize_accumulator
 from pyspark.sql import SparkSession
 
 from txn.assertions import Assertion
+from txn.client.connect import connect
 from txn.client.engine import Engine
 from txn.errors import AssertionFailedError, InvalidRequestError, TxnError
+from txn.events import Conflict, Event, Helped, Listener, silent
 from txn.model import Delete, Mutation, as_bytes, check_choice, check_whole
 from txn.policy import Policy
-from txn.request import Ack, Committed, Request, as_request
-from txn.spark.workers import Access, Worker, divide_batches, open_worker
+from txn.request import TRANSACTIONS, Ack, Committed, Request, as_request
 from txn.tracing import Headers, continue_trace, flush_traces
 
 BATCH = 250
@@ -38,6 +41,100 @@ RequestLike = Request | tuple[Iterable[Mutation | Delete], Iterable[Assertion]]
 OnAssertion = Literal["fail", "count"]
 Refused = Sequence[tuple[T, Request, TxnError]]
 """The requests of a batch that did not commit, each with its source and the error."""
+
+YOUNG_OBJECTS = 10_000
+"""The number of new objects between two garbage collections of a worker."""
+
+
+# ---------------------------------------------------------------------------------------- workers
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How a task opens its store, as in `txn.connect`. Nothing is created: a wrong name is an
+    error."""
+
+    uri: str
+    table: str | bytes | None = None
+    transactions: str | bytes = TRANSACTIONS
+    policy: Policy | None = None
+
+    def open_engine(self, on_event: Listener = silent) -> Engine:
+        """Open an engine that the caller closes: for planning, and in the driver."""
+        return connect(
+            self.uri,
+            table=self.table,
+            transactions=self.transactions,
+            policy=self.policy,
+            on_event=on_event,
+            create=False,
+        )
+
+
+class EventCounter(Counter[str]):
+    """A listener that counts conflicts and help; it asks for no measurements of calls."""
+
+    wants_calls = False
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Conflict():
+                self["conflicts"] += 1
+            case Helped():
+                self["helped"] += 1
+
+
+class Worker(NamedTuple):
+    """The engine of this process, and the events that its listener has counted."""
+
+    engine: Engine
+    events: EventCounter
+
+
+@cache
+def open_worker(access: Access) -> Worker:
+    """Return this process's engine for a store, which all tasks share. Events of a server's engine
+    happen in the server and are not counted."""
+    _calm_collector()
+    events = EventCounter()
+    is_server = access.uri.startswith("txn:")
+    return Worker(access.open_engine(silent if is_server else events), events)
+
+
+def divide_batches(
+    items: Iterable[T], weigh: Callable[[T], int], *, size: int, max_bytes: int
+) -> Iterator[list[T]]:
+    """Yield lists of `size` items, or fewer if they are large: a worker has little memory."""
+    batch: list[T] = []
+    weight = 0
+    for item in items:
+        batch.append(item)
+        weight += weigh(item)
+        if len(batch) >= size or weight >= max_bytes:
+            yield batch
+            batch, weight = [], 0
+    if batch:
+        yield batch
+
+
+def find_partition() -> int:
+    context = TaskContext.get()
+    assert context is not None
+    return context.partitionId()
+
+
+def _calm_collector() -> None:
+    """Collect garbage less often in a Spark worker, and never among existing objects. For a batch
+    of many small objects, collection took a sixth of a commit's time."""
+    if TaskContext.get() is None:
+        return
+    gc.collect()
+    gc.freeze()
+    young, *older = gc.get_threshold()
+    gc.set_threshold(max(young, YOUNG_OBJECTS), *older)
+
+
+# ----------------------------------------------------------------------------------------- counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,15 +317,16 @@ def _make_request(
     once: Callable[[T], str | bytes] | None,
     once_retention_ms: int | None,
 ) -> Request:
+    given: dict[str, Any] = {}
     try:
         request = as_request(to_request(row))
         if once is not None:
-            request = replace(request, once=as_bytes("once", once(row)))
+            given["once"] = as_bytes("once", once(row))
+        if once_retention_ms is not None:
+            given["once_retention_ms"] = once_retention_ms
+        return replace(request, **given) if given else request
     except InvalidRequestError as error:
         raise make_error(row, error) from error
-    if once_retention_ms is None:
-        return request
-    return replace(request, once_retention_ms=once_retention_ms)
 
 
 def _weigh(source: tuple[Any, Request]) -> int:

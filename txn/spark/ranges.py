@@ -12,23 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from pyspark.sql.datasource import (
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    IsNull,
-    LessThan,
-    LessThanOrEqual,
-    StringStartsWith,
-)
-from pyspark.sql.types import BinaryType, StringType
+from pyspark.sql import datasource
+from pyspark.sql.types import StringType
 
+from txn.errors import InvalidRequestError
 from txn.model import MAX_ROW
+from txn.protocol.context import describe_table
 from txn.spans import make_span
+from txn.spark.codecs import Codec
 from txn.spark.mapping import MappedColumn
 from txn.spark.options import SourceOptions
 from txn.stores.base import Store
@@ -45,26 +36,46 @@ PARTITIONS = "numPartitions"
 MAX_VALUES = 100
 """The most values of an IN filter, which are read one by one."""
 
-_WHOLE = ("byte", "short", "int", "long")
-
 
 def parse_bounds(options: SourceOptions) -> Range:
     """Return the rows that the options start, stop and prefix select; `\\xNN` in them is a byte."""
-    start, stop, prefix = (options.text(name) for name in BOUNDS)
-    span = make_span(
-        b"-",
-        b"" if start is None else unescape(start),
-        None if stop is None else unescape(stop),
-        None if prefix is None else unescape(prefix),
-    )
+    given: dict[str, Any] = {
+        name: unescape(text) for name in BOUNDS if (text := options.text(name)) is not None
+    }
+    span = make_span(b"-", **given)
     return span.start, span.stop
 
 
-def parse_partitions(options: SourceOptions) -> int | None:
-    return options.whole(PARTITIONS, None)
-
-
 # --------------------------------------------------------------------------------------- division
+
+
+class RangeReader(datasource.DataSourceReader):
+    """Divide the rows that the options select of some tables; each task reads a part of one.
+
+    families: those that each table must have.
+    """
+
+    def __init__(
+        self, options: SourceOptions, tables: Sequence[bytes], families: Iterable[bytes] = ()
+    ) -> None:
+        self.access = options.access()
+        self.tables = tables
+        self.ranges: tuple[Range, ...] = (parse_bounds(options),)
+        self._families = set(families)
+        self._partitions = options.whole(PARTITIONS, None)
+
+    def partitions(self) -> Sequence[datasource.InputPartition]:
+        """Return for each task its table and ranges; Spark calls this once, before any task."""
+        parts: list[datasource.InputPartition] = []
+        with self.access.open_engine() as engine:
+            for table in self.tables:
+                absent = self._families.difference(describe_table(engine.context, table))
+                if absent:
+                    raise InvalidRequestError("no such family", table=table, family=min(absent))
+                store = engine.context.store
+                found = divide_ranges(store, table, self.ranges, self._partitions)
+                parts += [datasource.InputPartition((table, part)) for part in found]
+        return parts or [datasource.InputPartition((b"", ()))]
 
 
 def divide_ranges(
@@ -119,8 +130,8 @@ def intersect_ranges(ranges: Iterable[Range], others: Iterable[Range]) -> tuple[
 
 
 def push_filters(
-    filters: Iterable[Filter], row: tuple[MappedColumn, ...], ranges: tuple[Range, ...]
-) -> tuple[tuple[Range, ...], list[Filter]]:
+    filters: Iterable[datasource.Filter], row: tuple[MappedColumn, ...], ranges: tuple[Range, ...]
+) -> tuple[tuple[Range, ...], list[datasource.Filter]]:
     """Return the ranges that the filters leave, and the filters that Spark has to apply."""
     rest = []
     for each in filters:
@@ -132,22 +143,26 @@ def push_filters(
     return ranges, rest
 
 
-def _find_ranges(given: Filter, part: MappedColumn) -> tuple[Range, ...] | None:
+def _find_ranges(given: datasource.Filter, part: MappedColumn) -> tuple[Range, ...] | None:
     if getattr(given, "attribute", None) != (part.name,):
         return None
     match given:
-        case IsNotNull():
+        case datasource.IsNotNull():
             return ALL
-        case IsNull():
+        case datasource.IsNull():
             return ()
-        case In(value=values):
+        case datasource.In(value=values):
             return _find_values(values, part)
-        case _ if part.codec.name in _WHOLE:
-            return _find_numbers(given, part)
-        case _ if part.codec.kind in (StringType(), BinaryType()) and part.codec.keeps_order:
-            return _find_bytes(given, part)
-        case _:
-            return None
+    kind, value = _VALUES.get(part.codec.name), getattr(given, "value", None)
+    has_collation = kind is str and part.codec.kind != StringType()
+    if kind is None or has_collation or type(given) not in _LIMITS:
+        return None
+    if value is None:
+        return ()
+    if not isinstance(value, kind) or isinstance(value, bool):
+        return None
+    find: Callable[..., tuple[Range, ...] | None] = _find_numbers if kind is int else _find_bytes
+    return find(given, value, part.codec)
 
 
 def _find_values(values: Any, part: MappedColumn) -> tuple[Range, ...] | None:
@@ -156,57 +171,53 @@ def _find_values(values: Any, part: MappedColumn) -> tuple[Range, ...] | None:
         return None
     found: set[Range] = set()
     for value in chosen:
-        ranges = _find_ranges(EqualTo((part.name,), value), part)
+        ranges = _find_ranges(datasource.EqualTo((part.name,), value), part)
         if ranges is None:
             return None
         found.update(ranges)
     return tuple(sorted(found, key=lambda each: each[0]))
 
 
-def _find_bytes(given: Filter, part: MappedColumn) -> tuple[Range, ...] | None:
-    value, span = getattr(given, "value", None), _SPANS.get(type(given))
-    if span is None or value is None:
-        return None if span is None else ()
-    if not isinstance(value, str if isinstance(part.codec.kind, StringType) else bytes):
+def _find_bytes(given: datasource.Filter, value: Any, codec: Codec) -> tuple[Range, ...] | None:
+    data = codec.encode(value)
+    if len(data) >= MAX_ROW:
         return None
-    data = part.codec.encode(value)
-    return None if len(data) >= MAX_ROW else intersect_ranges(ALL, [span(data)])
+    if isinstance(given, datasource.StringStartsWith):
+        span = make_span(b"-", prefix=data)
+        return ((span.start, span.stop),)
+    low, high = _LIMITS[type(given)]
+    start = b"" if low is None else data + b"\0" * low
+    return intersect_ranges(ALL, [(start, None if high is None else data + b"\0" * high)])
 
 
-def _find_numbers(given: Filter, part: MappedColumn) -> tuple[Range, ...] | None:
-    value, limits = getattr(given, "value", None), _LIMITS.get(type(given))
-    if limits is None or value is None:
-        return None if limits is None else ()
-    if not isinstance(value, int) or isinstance(value, bool):
-        return None
-    low, high = limits(value)
-    half = 1 << (8 * (part.codec.width or 1) - 1)
-    first = -half if low is None else max(low, -half)
-    last = half - 1 if high is None else min(high, half - 1)
-    halves = ((max(first, 0), last), (first, min(last, -1)))
-    encode = part.codec.encode
-    return tuple((encode(one), encode(other) + b"\0") for one, other in halves if one <= other)
+def _find_numbers(given: datasource.Filter, value: int, codec: Codec) -> tuple[Range, ...]:
+    low, high = _LIMITS[type(given)]
+    half = 1 << (8 * (codec.width or 1) - 1)
+    first = -half if low is None else max(value + low, -half)
+    stop = half if high is None else min(value + high, half)
+    halves = ((max(first, 0), stop), (first, min(stop, 0)))
+    encode = codec.encode
+    return tuple((encode(one), encode(end - 1) + b"\0") for one, end in halves if one < end)
 
 
-def _find_prefix(prefix: bytes) -> Range:
-    span = make_span(b"-", prefix=prefix)
-    return span.start, span.stop
-
-
-_SPANS: dict[type, Callable[[bytes], Range]] = {
-    EqualTo: lambda data: (data, data + b"\0"),
-    EqualNullSafe: lambda data: (data, data + b"\0"),
-    GreaterThan: lambda data: (data + b"\0", None),
-    GreaterThanOrEqual: lambda data: (data, None),
-    LessThan: lambda data: (b"", data),
-    LessThanOrEqual: lambda data: (b"", data + b"\0"),
-    StringStartsWith: _find_prefix,
+_VALUES: dict[str, type] = {
+    "byte": int,
+    "short": int,
+    "int": int,
+    "long": int,
+    "utf-8": str,
+    "binary": bytes,
 }
-_LIMITS: dict[type, Callable[[int], tuple[int | None, int | None]]] = {  # both included
-    EqualTo: lambda value: (value, value),
-    EqualNullSafe: lambda value: (value, value),
-    GreaterThan: lambda value: (value + 1, None),
-    GreaterThanOrEqual: lambda value: (value, None),
-    LessThan: lambda value: (None, value - 1),
-    LessThanOrEqual: lambda value: (None, value),
+"""The codecs whose bytes have a known order, and the type of a filter's value."""
+
+_LIMITS: dict[type, tuple[int | None, int | None]] = {
+    datasource.EqualTo: (0, 1),
+    datasource.EqualNullSafe: (0, 1),
+    datasource.GreaterThan: (1, None),
+    datasource.GreaterThanOrEqual: (0, None),
+    datasource.LessThan: (None, 0),
+    datasource.LessThanOrEqual: (None, 1),
+    datasource.StringStartsWith: (0, None),
 }
+"""Where the selected values begin (included) and end (excluded): 0: at the filter's value, 1: at
+the next one, None: at no value. The next row key is the one with a zero byte more."""

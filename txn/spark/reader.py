@@ -8,30 +8,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import chain, islice
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from txn.errors import InvalidRequestError
 from txn.model import Row
-from txn.protocol.context import describe_table
 from txn.spark.codecs import arrow_schema
 from txn.spark.definitions import MAPPING
 from txn.spark.mapping import TableMapping
 from txn.spark.options import SourceOptions
-from txn.spark.ranges import (
-    BOUNDS,
-    PARTITIONS,
-    Range,
-    divide_ranges,
-    parse_bounds,
-    parse_partitions,
-    push_filters,
-)
-from txn.spark.workers import open_worker
+from txn.spark.partitions import open_worker
+from txn.spark.ranges import BOUNDS, PARTITIONS, RangeReader, push_filters
 
 BATCH_ROWS = 4_096
 BATCH_BYTES = 16_000_000
@@ -46,7 +36,7 @@ def infer_schema(options: SourceOptions) -> StructType:
     return TableMapping.parse(options, None).schema
 
 
-def make_reader(options: SourceOptions, schema: StructType) -> DataSourceReader:
+def make_reader(options: SourceOptions, schema: StructType) -> TableReader:
     """Return the reader of a table.
 
     Spark refuses a reader with filter pushdown unless the session sets
@@ -62,35 +52,23 @@ def make_reader(options: SourceOptions, schema: StructType) -> DataSourceReader:
     return TableReader(options, schema)
 
 
-class TableReader(DataSourceReader):
+class TableReader(RangeReader):
     """Read the mapped columns of the rows that have at least one of them."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        self._mapping = TableMapping.parse(options, schema)
-        if not self._mapping.columns:
+        self._mapping = mapping = TableMapping.parse(options, schema)
+        if not mapping.columns:
             raise InvalidRequestError("no column of the schema is a cell")
-        self._access = replace(options.access(), table=self._mapping.table)
-        self._ranges: tuple[Range, ...] = (parse_bounds(options),)
-        self._partitions = parse_partitions(options)
-
-    def partitions(self) -> Sequence[InputPartition]:
-        """Divide the rows; Spark calls this once, before any task."""
-        table = self._mapping.table
-        with self._access.open_engine() as engine:
-            known = describe_table(engine.context, table)
-            for column in self._mapping.columns:
-                if column.family not in known:
-                    raise InvalidRequestError("no such family", table=table, family=column.family)
-            parts = divide_ranges(engine.context.store, table, self._ranges, self._partitions)
-        return [InputPartition(part) for part in parts] or [InputPartition(())]
+        families = [column.family for column in mapping.columns]
+        super().__init__(options, [mapping.table], families)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        mapping, engine = self._mapping, open_worker(self._access).engine
+        mapping, engine = self._mapping, open_worker(self.access).engine
         schema = arrow_schema(mapping.schema)
         columns = [(column.family, column.qualifier) for column in mapping.columns]
+        table, ranges = partition.value
         rows = chain.from_iterable(
-            engine.scan(mapping.table, start, stop, columns=columns)
-            for start, stop in partition.value
+            engine.scan(table, start, stop, columns=columns) for start, stop in ranges
         )
         while names := (found := _take_rows(mapping, rows))[0]:
             yield _make_batch(mapping, schema, names, found[1])
@@ -101,7 +79,7 @@ class FilteringTableReader(TableReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Apply the filters that are ranges of rows; return those that Spark has to apply."""
-        self._ranges, rest = push_filters(filters, self._mapping.row, self._ranges)
+        self.ranges, rest = push_filters(filters, self._mapping.row, self.ranges)
         return rest
 
 

@@ -5,6 +5,11 @@ again changes nothing. With `onceBy` the token consists of the table, the name o
 one, and the values of columns; no other row may have the same. Without `onceBy` it consists of the
 name of the write, the partition and the whole content of the row; equal rows of a partition are
 numbered. So a task that runs again may get its rows in another order, but must get the same rows.
+
+`ifAbsent` is `true` for all cells of the mapping, or names columns. `ifVersion` names a column with
+the present timestamp of the cells that the row writes (null: absent), or one such column per cell:
+`balance=seen, name=seen_too`. `assertions` is a column of JSON documents as `txn commit` takes
+them, or of equivalent structs, in which the name of a column may replace a key.
 """
 
 from __future__ import annotations
@@ -15,24 +20,33 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql.types import NumericType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    IntegerType,
+    LongType,
+    NumericType,
+    StringType,
+    StructType,
+)
 
-from txn.assertions import Assertion
+from txn.assertions import MAX_DEPTH, Assertion, Not, Some, Version
+from txn.documents import AssertionReader, parse_assertions, read_bytes, read_key
 from txn.errors import InvalidRequestError
 from txn.model import Delete, Key, Mutation
 from txn.request import MAX_TOKEN, Request
 from txn.spark.codecs import Codec, make_codec, name_codec
-from txn.spark.codecs.times import list_plain_values
-from txn.spark.conditions import CONDITIONS, Conditions
-from txn.spark.definitions import MAPPING, read_definition
+from txn.spark.definitions import MAPPING
 from txn.spark.mapping import TableMapping
-from txn.spark.options import SourceOptions
+from txn.spark.options import SourceOptions, split_names
 from txn.spark.partitions import make_error
+from txn.spark.texts import list_plain_values
 from txn.text import escape
 
+CONDITIONS = ("ifAbsent", "ifVersion", "assertions")
 REQUESTS = (
     *MAPPING,
     *CONDITIONS,
@@ -43,6 +57,9 @@ REQUESTS = (
     "jobId",
     "onceRetentionMs",
 )
+
+ALL = ""
+"""Stands for all cells that a row writes, where `ifVersion` names no column."""
 
 MAX_ROWS_NAMED = 3
 MAX_ROW_TEXT = 1_000
@@ -67,10 +84,8 @@ class Naming:
 
     @classmethod
     def parse(cls, option: str, names: Sequence[str], schema: StructType) -> Naming:
-        for name in names:
-            if name not in schema.names:
-                raise InvalidRequestError("an option names no column", option=option, column=name)
-        return cls(tuple(names), tuple(_choose_codec(name, schema) for name in names))
+        kinds = [(name, _find_type(option, schema, name)) for name in names]
+        return cls(tuple(names), tuple(_choose_codec(name, kind) for name, kind in kinds))
 
     def list_values(self, batch: pa.RecordBatch) -> list[bytes]:
         """Return the name of each row of a batch, or raise InvalidRequestError for a null value."""
@@ -93,19 +108,16 @@ class RowTokens:
     def __init__(self, prefix: bytes, target: Collection[Any]) -> None:
         self._prefix = prefix
         self._target = blake2b(repr(target).encode(), digest_size=DIGEST_BYTES)
-        self._seen: set[int] = set()
-        self._repeated: Counter[int] = Counter()
+        self._seen: Counter[int] = Counter()
 
     def make_token(self, parts: Collection[Any]) -> bytes:
         digest = self._target.copy()
         digest.update(repr(parts).encode())
         short = int.from_bytes(digest.digest()[:8])
         token = b"%s/%s" % (self._prefix, digest.hexdigest().encode())
-        if short not in self._seen:
-            self._seen.add(short)
-            return token
-        self._repeated[short] += 1
-        return b"%s/%d" % (token, self._repeated[short])
+        repeated = self._seen[short]
+        self._seen[short] += 1
+        return b"%s/%d" % (token, repeated) if repeated else token
 
 
 def name_job(job: bytes, table: bytes) -> bytes:
@@ -125,9 +137,8 @@ def make_token(*names: bytes) -> bytes:
     return b"//%s/%s" % (digest, token[:READABLE_BYTES])
 
 
-def _choose_codec(name: str, schema: StructType) -> Codec:
+def _choose_codec(name: str, kind: DataType) -> Codec:
     """Return the default codec, but text for numbers: people read tokens."""
-    kind = schema[name].dataType
     codec = "text" if isinstance(kind, NumericType) else name_codec(kind, name)
     return make_codec(codec, kind, name)
 
@@ -136,35 +147,178 @@ def _escape_slashes(name: bytes) -> bytes:
     return name.replace(b"\\", rb"\\").replace(b"/", rb"\/")
 
 
+# ------------------------------------------------------------------------------------- conditions
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The assertions of rows. absent: columns whose cells must be absent; None: all cells.
+    versions: pairs of a mapped column, or ALL, and the column of its timestamp. documents: of
+    assertions."""
+
+    absent: tuple[str, ...] | None = ()
+    versions: tuple[tuple[str, str], ...] = ()
+    documents: str | None = None
+
+    @classmethod
+    def parse(cls, options: SourceOptions, schema: StructType) -> Conditions:
+        versions = _parse_versions(options.text("ifVersion"))
+        for _, source in versions:
+            _check_type("ifVersion", schema, source, (LongType, IntegerType), "a timestamp in ms")
+        documents = options.text("assertions") or None
+        if documents is not None:
+            kinds = (StringType, ArrayType, StructType)
+            _check_type("assertions", schema, documents, kinds, "JSON text, or an array of structs")
+        absent = options.text("ifAbsent", "false") or "false"
+        if absent.lower() in ("true", "false"):
+            return cls(None if absent.lower() == "true" else (), versions, documents)
+        return cls(tuple(split_names(absent)), versions, documents)
+
+    @property
+    def sources(self) -> list[str]:
+        """Return the columns that have timestamps or assertions, which are not cells."""
+        documents = [self.documents] if self.documents else []
+        return [*(source for _, source in self.versions), *documents]
+
+    def check(self, mapping: TableMapping) -> None:
+        """Raise InvalidRequestError for a condition on a column that is not a cell."""
+        for name in [*(self.absent or ()), *(name for name, _ in self.versions if name != ALL)]:
+            mapping.find_column(name)
+
+    def list_inputs(self, batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
+        """Return, for each row of a batch, the values from which its assertions are built."""
+        columns = [_list_values(batch, name) for name in self.sources]
+        return list(zip(*columns, strict=True)) if columns else [()] * batch.num_rows
+
+    def list_assertions(
+        self, mapping: TableMapping, row: bytes, written: Sequence[Key], inputs: Sequence[Any]
+    ) -> tuple[Assertion, ...]:
+        """Return the assertions of a row. written: its written keys; inputs: from `list_inputs`."""
+        absent = mapping.columns if self.absent is None else map(mapping.find_column, self.absent)
+        found: list[Assertion] = [Not(Some(mapping.key_of(row, column))) for column in absent]
+        for (name, source), timestamp in zip(self.versions, inputs, strict=False):
+            keys = written if name == ALL else [mapping.key_of(row, mapping.find_column(name))]
+            found += (Version(key, timestamp) for key in keys)
+            if timestamp is not None and timestamp < 1:
+                raise InvalidRequestError(
+                    "a version is a timestamp in ms, or null", column=source, given=timestamp
+                )
+        if self.documents is not None and inputs[-1] is not None:
+            found += _read_documents(mapping, row, self.documents, inputs[-1])
+        return tuple(found)
+
+
+def _list_values(batch: pa.RecordBatch, name: str) -> list[Any]:
+    values = batch.column(batch.schema.get_field_index(name))
+    try:
+        found: list[Any] = values.to_pylist()
+    except (OverflowError, ValueError) as error:
+        raise InvalidRequestError("a time is not of the years 1 to 9999", column=name) from error
+    return found
+
+
+def _parse_versions(text: str | None) -> tuple[tuple[str, str], ...]:
+    pairs = []
+    for part in split_names(text):
+        name, equals, source = part.rpartition("=")
+        if equals and not name.strip():
+            raise InvalidRequestError("an option is malformed", option="ifVersion", part=part)
+        pairs.append((name.strip(" `") or ALL, source.strip(" `")))
+    if len(pairs) > 1 and any(name == ALL for name, _ in pairs):
+        raise InvalidRequestError(
+            "ifVersion is one column, or pairs such as balance=seen", if_version=text
+        )
+    return tuple(pairs)
+
+
+def _check_type(
+    option: str, schema: StructType, name: str, kinds: tuple[type, ...], wanted: str
+) -> None:
+    kind = _find_type(option, schema, name)
+    if not isinstance(kind, kinds):
+        raise InvalidRequestError(
+            "a column has a type that does not fit",
+            option=option,
+            column=name,
+            type=kind.simpleString(),
+            wanted=wanted,
+        )
+
+
+def _find_type(option: str, schema: StructType, name: str) -> DataType:
+    if name not in schema.names:
+        raise InvalidRequestError("an option names no column", option=option, column=name)
+    return schema[name].dataType
+
+
+def _read_documents(
+    mapping: TableMapping, row: bytes, place: str, given: Any
+) -> Iterator[Assertion]:
+    columns = {column.name: column for column in mapping.columns}
+
+    def find_key(key: object, where: str) -> Key:
+        if isinstance(key, str) and key in columns:
+            return mapping.key_of(row, columns[key])
+        return read_key(key, where)
+
+    def find_value(key: object, value: object, where: str) -> bytes:
+        if isinstance(key, str) and key in columns and not isinstance(value, dict):
+            return columns[key].encode(value)
+        return read_bytes(value, where)
+
+    items = _load(given, place)
+    yield from parse_assertions(items, place, AssertionReader(find_key, find_value))
+
+
+def _load(given: Any, place: str) -> list[Any]:
+    """Return the list of documents in a text, a struct or an array of structs. A struct has all
+    fields of its type, so null fields are dropped, except a timestamp."""
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError as error:
+            raise InvalidRequestError("not JSON", column=place, why=str(error)) from error
+        except RecursionError as error:
+            raise InvalidRequestError("nested too deeply", limit=MAX_DEPTH) from error
+        return given if isinstance(given, list) else [given]
+    return [_drop_nulls(item) for item in (given if isinstance(given, list) else [given])]
+
+
+def _drop_nulls(item: Any) -> Any:
+    if isinstance(item, list):
+        return [_drop_nulls(part) for part in item]
+    if not isinstance(item, dict):
+        return item
+    kept = {name: _drop_nulls(part) for name, part in item.items() if part is not None}
+    return {**kept, "timestamp": item.get("timestamp")} if "version" in kept else kept
+
+
 # --------------------------------------------------------------------------------------- requests
 
 
-@dataclass(frozen=True, slots=True)
-class SourceRow:
+class SourceRow(NamedTuple):
     """The place of a row in a task's data, and its row key in the store."""
 
     row: bytes
     batch: pa.RecordBatch
     place: int
 
-    def document(self) -> dict[str, Any]:
-        columns = zip(self.batch.schema.names, self.batch.columns, strict=True)
-        return {name: _describe_value(values[self.place]) for name, values in columns}
 
-
-@dataclass(frozen=True, slots=True)
-class SourceRows:
-    rows: tuple[SourceRow, ...]
+class SourceRows(tuple[SourceRow, ...]):
+    """The rows of a request, for rejects and error messages."""
 
     def text(self) -> str:
-        documents = [row.document() for row in self.rows]
+        documents = [
+            {name: _describe_value(batch.column(name)[place]) for name in batch.schema.names}
+            for _, batch, place in self
+        ]
         content = documents[0] if len(documents) == 1 else documents
         return json.dumps(content, ensure_ascii=False, default=str)
 
     def __repr__(self) -> str:
         """Return the rows for an error message; long ones are cut."""
-        text = SourceRows(self.rows[:MAX_ROWS_NAMED]).text()
-        left = len(self.rows) - MAX_ROWS_NAMED
+        text = SourceRows(self[:MAX_ROWS_NAMED]).text()
+        left = len(self) - MAX_ROWS_NAMED
         cut = text if len(text) <= MAX_ROW_TEXT else f"{text[:MAX_ROW_TEXT]}..."
         return f"{cut} and {left} more" if left > 0 else cut
 
@@ -202,11 +356,10 @@ class RequestBuilder:
         tokens = RowTokens(name, self._list_targets())
         rows = (row for batch in batches for row in self._encode_rows(batch))
         if self.group_by is None:
-            for row in rows:
-                yield self._build_request([row], tokens)
+            yield from (self._build_request([row], tokens) for row in rows)
             return
-        closed: set[bytes] = set()
-        for group, members in groupby(rows, key=lambda row: row.group or b""):
+        closed = set()
+        for group, members in groupby(rows, key=lambda row: row.group):
             some = list(members)
             if group in closed:
                 error = InvalidRequestError(
@@ -214,7 +367,7 @@ class RequestBuilder:
                     "sort by them within partitions",
                     group_by=", ".join(self.group_by.names),
                 )
-                raise make_error(SourceRows((some[0].source,)), error)
+                raise make_error(SourceRows([some[0].source]), error)
             closed.add(group)
             yield self._build_request(some, tokens)
 
@@ -235,7 +388,7 @@ class RequestBuilder:
     def _build_request(
         self, rows: list[EncodedRow], tokens: RowTokens
     ) -> tuple[SourceRows, Request]:
-        sources = SourceRows(tuple(row.source for row in rows))
+        sources = SourceRows(row.source for row in rows)
         if not any(row.mutations or row.assertions for row in rows):
             error = InvalidRequestError(
                 "a row has only nulls in its cells, and writes nothing: leave it out, or say "
@@ -262,15 +415,11 @@ class RequestBuilder:
         try:
             yield from self._encode_batch(batch)
         except InvalidRequestError as error:
-            for place in range(batch.num_rows):
-                self._check_row(batch.slice(place, 1))
+            if batch.num_rows == 1:
+                raise make_error(SourceRows([SourceRow(b"", batch, 0)]), error) from error
+            for place in range(batch.num_rows):  # the first row that fails alone names itself
+                list(self._encode_rows(batch.slice(place, 1)))
             raise make_error("unknown", error) from error
-
-    def _check_row(self, batch: pa.RecordBatch) -> None:
-        try:
-            self._encode_batch(batch)
-        except InvalidRequestError as error:
-            raise make_error(SourceRows((SourceRow(b"", batch, 0),)), error) from error
 
     def _encode_batch(self, batch: pa.RecordBatch) -> list[EncodedRow]:
         mapping, conditions = self.mapping, self.conditions
@@ -285,7 +434,11 @@ class RequestBuilder:
         encoded = []
         for place, row in enumerate(rows):
             cells = [(mapping.key_of(row, column), cells[place]) for column, cells in columns]
-            mutations = tuple(self._list_mutations(cells))
+            mutations = tuple(
+                Delete(key) if cell is None else Mutation(key, cell)
+                for key, cell in cells
+                if cell is not None or self.deletes_nulls
+            )
             written = [mutation.key for mutation in mutations]
             encoded.append(
                 EncodedRow(
@@ -299,15 +452,6 @@ class RequestBuilder:
             )
         return encoded
 
-    def _list_mutations(
-        self, cells: Collection[tuple[Key, bytes | None]]
-    ) -> Iterator[Mutation | Delete]:
-        for key, cell in cells:
-            if cell is not None:
-                yield Mutation(key, cell)
-            elif self.deletes_nulls:
-                yield Delete(key)
-
 
 def parse_requests(
     options: SourceOptions, schema: StructType, retention_ms: int | None = None
@@ -318,7 +462,7 @@ def parse_requests(
     is_once = options.flag("once", True)
     _check_once(options, is_once, once_by, group_by)
     conditions = Conditions.parse(options, schema)
-    mapping = _parse_mapping(options, schema, conditions.sources, [*once_by, *group_by])
+    mapping = TableMapping.parse(options, schema, conditions.sources, [*once_by, *group_by])
     conditions.check(mapping)
     retention_ms = options.whole("onceRetentionMs", None if once_by else retention_ms)
     return RequestBuilder(
@@ -331,23 +475,6 @@ def parse_requests(
         name_job((options.text("jobId") or "").encode(), mapping.table),
         retention_ms if is_once else None,
     )
-
-
-def _parse_mapping(
-    options: SourceOptions, schema: StructType, sources: list[str], naming: list[str]
-) -> TableMapping:
-    """Return the mapping of a write. Columns of timestamps or assertions are not cells; naming
-    columns are cells only if the mapping names them."""
-    definition = read_definition(options, schema)
-    row = {column.name for column in definition.row}
-    mapped = row | {column.name for column in definition.columns}
-    both = sorted(mapped.intersection(sources))
-    if both and (not options.text("family") or row.intersection(both)):
-        raise InvalidRequestError(
-            "a column that has timestamps or assertions cannot be a cell as well", columns=both
-        )
-    others = [*sources, *(name for name in naming if name not in mapped)]
-    return TableMapping.of(definition, schema, others)
 
 
 def _check_once(

@@ -26,6 +26,7 @@ from txn.spark.options import SourceOptions
 ROWS, CHANGES = "rows", "changes"
 
 VIEWS = {
+    CHANGES: "txn.spark.changes:ChangeReader",
     "transactions": "txn.spark.views:TransactionsReader",
     "locks": "txn.spark.views:LocksReader",
     "findings": "recovery.spark:FindingsReader",
@@ -47,61 +48,58 @@ class TxnDataSource(DataSource):
 
     @property
     def _view(self) -> str:
-        return self.given.choice("view", (ROWS, CHANGES, *VIEWS), ROWS)
+        return self.given.choice("view", (ROWS, *VIEWS), ROWS)
 
     def schema(self) -> StructType:
-        view = self._view
-        if view in VIEWS:
-            known: StructType = _import_reader(VIEWS[view]).known
-            return known
-        if view == CHANGES:
-            from txn.spark import changes  # noqa: PLC0415
-
-            return changes.CHANGES
-        from txn.spark.reader import infer_schema  # noqa: PLC0415
-
-        return infer_schema(self.given)
+        known: StructType
+        if self._view == ROWS:
+            known = _import_name("txn.spark.reader:infer_schema")(self.given)
+        else:
+            known = _import_name(VIEWS[self._view]).known
+        return known
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        view = self._view
-        if view == CHANGES:
-            raise InvalidRequestError("changes are a stream: use readStream", view=view)
-        if view in VIEWS:
-            reader: DataSourceReader = _import_reader(VIEWS[view])(self.given, schema)
-            return reader
-        from txn.spark.reader import make_reader  # noqa: PLC0415
-
-        return make_reader(self.given, schema)
+        if self._view == CHANGES:
+            raise InvalidRequestError("changes are a stream: use readStream", view=CHANGES)
+        make = _import_name(VIEWS.get(self._view, "txn.spark.reader:make_reader"))
+        reader: DataSourceReader = make(self.given, schema)
+        return reader
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        try:
-            from txn.spark.changes import ChangeReader  # noqa: PLC0415
-        except ImportError as error:
-            raise InvalidRequestError("a change feed needs PySpark 4.2 or later") from error
         if self._view != CHANGES:
             raise InvalidRequestError(
                 "only changes are a stream: say view=changes", given=self._view
             )
-        return ChangeReader(self.given, schema)
+        try:
+            reader: DataSourceStreamReader = _import_name(VIEWS[CHANGES])(self.given, schema)
+        except ImportError as error:
+            raise InvalidRequestError("a change feed needs PySpark 4.2 or later") from error
+        return reader
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        if self.given.flag("atomic"):
-            from txn.spark.atomic import make_atomic_writer  # noqa: PLC0415
-
-            return make_atomic_writer(self.given, schema, overwrite)
-        from txn.spark.writer import make_writer  # noqa: PLC0415
-
-        return make_writer(self.given, schema, overwrite)
+        _refuse(overwrite, "use mode append; a table is not overwritten")
+        is_atomic = self.given.flag("atomic")
+        path = (
+            "txn.spark.atomic:make_atomic_writer" if is_atomic else "txn.spark.writer:make_writer"
+        )
+        writer: DataSourceWriter = _import_name(path)(self.given, schema)
+        return writer
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from txn.spark.writer import make_stream_writer  # noqa: PLC0415
+        _refuse(overwrite, "use the output mode append, or foreachBatch")
+        make = _import_name("txn.spark.writer:make_stream_writer")
+        writer: DataSourceStreamWriter = make(self.given, schema)
+        return writer
 
-        return make_stream_writer(self.given, schema, overwrite)
 
-
-def _import_reader(path: str) -> Any:
+def _import_name(path: str) -> Any:
     module, _, name = path.partition(":")
     return getattr(import_module(module), name)
+
+
+def _refuse(overwrite: bool, instead: str) -> None:
+    if overwrite:
+        raise InvalidRequestError(f"rows are only put and deleted by name: {instead}")
 
 
 def register(spark: SparkSession) -> None:

@@ -5,17 +5,16 @@ Both only read. Times are the server's, except `created`, which is by the owner'
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from txn.model import LOCK_SUFFIX, Cell, Key, Row
-from txn.protocol.context import Context, call_store, describe_table
+from txn.protocol.context import Context, call_store
 from txn.protocol.locks import holder_of
 from txn.protocol.ranges import key_of_cell, stored_rows
 from txn.protocol.row import (
@@ -28,20 +27,13 @@ from txn.protocol.row import (
     parent_of,
     read_rows,
 )
-from txn.request import Request
+from txn.request import TRANSACTIONS, Request
 from txn.spans import Span
 from txn.spark.codecs import arrow_schema
 from txn.spark.definitions import check_columns, parse_schema
 from txn.spark.options import SourceOptions
-from txn.spark.ranges import (
-    BOUNDS,
-    PARTITIONS,
-    Range,
-    divide_ranges,
-    parse_bounds,
-    parse_partitions,
-)
-from txn.spark.workers import divide_batches, open_worker
+from txn.spark.partitions import divide_batches, open_worker
+from txn.spark.ranges import BOUNDS, PARTITIONS, RangeReader
 from txn.text import escape, key_text
 
 BATCH_ROWS = 1_000
@@ -63,7 +55,7 @@ LOCKS_SCHEMA = parse_schema(
 )
 
 
-class ViewReader(DataSourceReader):
+class ViewReader(RangeReader):
     """Read ranges of rows of some tables as records. known: all columns of the view."""
 
     known: ClassVar[StructType]
@@ -72,33 +64,21 @@ class ViewReader(DataSourceReader):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         options.check(self.options)
         check_columns(schema, self.known)
-        self._options = options
+        super().__init__(options, self.list_tables(options))
         self._schema = schema
-        self._access = replace(options.access(), table=None)
-        self._bounds = parse_bounds(options)
-        self._partitions = parse_partitions(options)
-
-    def partitions(self) -> Sequence[InputPartition]:
-        """Divide the tables; each task reads a part of one."""
-        parts: list[InputPartition] = []
-        with self._access.open_engine() as engine:
-            store = engine.context.store
-            for table in self.list_tables():
-                describe_table(engine.context, table)
-                found = divide_ranges(store, table, [self._bounds], self._partitions)
-                parts += [InputPartition((table, part)) for part in found]
-        return parts or [InputPartition((b"", ()))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         table, ranges = partition.value
-        context, schema = open_worker(self._access).engine.context, arrow_schema(self._schema)
-        rows = _list_rows(context, table, ranges)
+        context, schema = open_worker(self.access).engine.context, arrow_schema(self._schema)
+        rows = (
+            row for start, stop in ranges for row in stored_rows(context, Span(table, start, stop))
+        )
         for some in divide_batches(rows, _weigh, size=BATCH_ROWS, max_bytes=BATCH_BYTES):
             records = self.describe_rows(context, some)
             if records:
                 yield pa.RecordBatch.from_pylist(records, schema=schema)
 
-    def list_tables(self) -> list[bytes]:
+    def list_tables(self, options: SourceOptions) -> list[bytes]:
         raise NotImplementedError
 
     def describe_rows(self, context: Context, rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -110,9 +90,8 @@ class TransactionsReader(ViewReader):
 
     known = TRANSACTIONS_SCHEMA
 
-    def list_tables(self) -> list[bytes]:
-        transactions = self._access.transactions
-        return [transactions.encode() if isinstance(transactions, str) else transactions]
+    def list_tables(self, options: SourceOptions) -> list[bytes]:
+        return [(options.text("transactions") or TRANSACTIONS).encode()]
 
     def describe_rows(self, context: Context, rows: Sequence[Row]) -> list[dict[str, Any]]:
         """Describe each row. A child that lags behind its parent has the parent's state."""
@@ -131,9 +110,9 @@ class LocksReader(ViewReader):
     known = LOCKS_SCHEMA
     options = (*ViewReader.options, "table")
 
-    def list_tables(self) -> list[bytes]:
-        self._options.require("table")
-        return [name.encode() for name in self._options.names("table")]
+    def list_tables(self, options: SourceOptions) -> list[bytes]:
+        options.require("table")
+        return [name.encode() for name in options.names("table")]
 
     def describe_rows(self, context: Context, rows: Sequence[Row]) -> list[dict[str, Any]]:
         """Return each held lock with its holder, whose row is read right after the lock."""
@@ -153,11 +132,6 @@ class LocksReader(ViewReader):
             for key, cell in held.items()
             if key not in gone
         ]
-
-
-def _list_rows(context: Context, table: bytes, ranges: Iterable[Range]) -> Iterator[Row]:
-    for start, stop in ranges:
-        yield from stored_rows(context, Span(table, start, stop))
 
 
 def _weigh(row: Row) -> int:

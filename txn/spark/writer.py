@@ -7,6 +7,11 @@ again, or twice at once, commits nothing twice.
 The tokens of a stream begin with the query's id and the number of the micro batch, which tasks read
 from their job's properties. The checkpoint keeps the id, and a batch that runs again keeps its
 number. So the batch finds what its earlier run committed.
+
+The options `onReject` and `rejects` keep rows that failed an assertion or met a conflict. In a
+table a reject takes the token of its row. So a row is either written or rejected, whatever the
+other attempts of its task do. In a folder each attempt of a task has its own file, under a hidden
+name until the write ends; then the files of the successful attempts get their final names.
 """
 
 from __future__ import annotations
@@ -15,7 +20,9 @@ import json
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -26,23 +33,154 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from txn.errors import InvalidRequestError
-from txn.request import Ack
-from txn.spark.options import SourceOptions, refuse_overwrite
-from txn.spark.partitions import Counts, Summary, commit_requests
-from txn.spark.rejects import REJECTS, Rejects, parse_rejects
-from txn.spark.requests import REQUESTS, RequestBuilder, parse_requests
-from txn.spark.workers import Access, find_partition, open_worker
+from txn.client.engine import Engine
+from txn.errors import AbortedError, AssertionFailedError, InvalidRequestError, TxnError
+from txn.model import Key, Mutation
+from txn.request import Ack, Committed, Request
+from txn.spark.options import SourceOptions
+from txn.spark.partitions import (
+    Access,
+    Counts,
+    Refused,
+    Summary,
+    commit_requests,
+    find_partition,
+    make_error,
+    open_worker,
+)
+from txn.spark.requests import REQUESTS, RequestBuilder, SourceRows, parse_requests
+from txn.text import escape, reason_text
 from txn.tracing import W3C, Headers
 
+REJECTS = ("onReject", "rejects", "rejectsFamily")
 WRITING = (*REQUESTS, *REJECTS, "counts", "metrics", "batchSize", "ack", *W3C)
 
 STREAMING = ("checkpointLocation", "queryName", "path")
 """Spark's own options, which it passes along with those of a stream."""
 
+TABLE = "table:"
 BATCH = 500
 RETENTION_MS = 7 * 24 * 3_600_000
 """The retention of tokens of an unnamed job: none of its tasks runs again a week after a commit."""
+
+
+# --------------------------------------------------------------------------------------- rejects
+
+
+@dataclass(frozen=True)
+class Rejects:
+    """What is done about rejects. They fail the task unless they are at least counted. A conflict
+    rejects a row only if rejects are kept."""
+
+    is_counted: bool = False
+    table: bytes | None = None
+    family: bytes = b"r"
+    folder: Path | None = None
+
+    def sample_request(self) -> Request:
+        """Return a request like those of rejects, to check the table and its family."""
+        return Request((Mutation(Key(b"-", self.family, b"reason", self.table), b"-"),))
+
+    def name_files(self, job: str, files: Sequence[str | None]) -> None:
+        """Rename the files of successful attempts to `NAME-0.jsonl` and so on. Delete the files of
+        other attempts, and those of an earlier run of the same job."""
+        if self.folder is None:
+            return
+        named = {f"{job}-{place}.jsonl": file for place, file in enumerate(files) if file}
+        for name, file in named.items():
+            try:
+                (self.folder / file).replace(self.folder / name)
+            except FileNotFoundError as error:
+                raise InvalidRequestError(
+                    "rejects need a folder that tasks and driver share", file=self.folder / file
+                ) from error
+        for left in self.folder.glob(f"{job}-*.jsonl"):
+            if left.name not in named:
+                left.unlink(missing_ok=True)
+        self.drop_files(job)
+
+    def drop_files(self, job: str) -> None:
+        for left in self.folder.glob(f".{job}-*.rejects") if self.folder else ():
+            left.unlink(missing_ok=True)
+
+
+@dataclass
+class RejectKeeper:
+    """Keep the rejects of an attempt of a task. file: the name of its file, if it has one."""
+
+    rejects: Rejects
+    engine: Engine
+    job: str
+    partition: int
+    file: str | None = None
+
+    def refuse(self, refused: Refused[SourceRows]) -> int:
+        """Keep the refused requests of a batch, or raise PartitionError. Return how many of them
+        another attempt had already decided, and so are repeated."""
+        is_kept = self.rejects.table is not None or self.rejects.folder is not None
+        kind = AbortedError if is_kept else AssertionFailedError
+        for rows, _, why in refused:
+            if not (self.rejects.is_counted and isinstance(why, kind)):
+                raise make_error(rows, why) from why
+        if self.rejects.table is not None:
+            return self._put(refused)
+        if self.rejects.folder is not None:
+            self._append(self.rejects.folder, refused)
+        return 0
+
+    def _put(self, refused: Refused[SourceRows]) -> int:
+        results = self.engine.commit_many([self._make_record(*each) for each in refused])
+        repeated = 0
+        for (rows, _, _), result in zip(refused, results, strict=True):
+            if not isinstance(result, Committed):
+                raise make_error(rows, result) from result
+            repeated += result.repeated
+        return repeated
+
+    def _make_record(self, rows: SourceRows, request: Request, why: TxnError) -> Request:
+        document = self._describe(rows, why)
+        token = request.once or json.dumps(document).encode()
+        digest = blake2b(token, digest_size=8).hexdigest().encode()
+        row = b"%s/%s" % (rows[0].row, digest)
+        keys = [Key(row, self.rejects.family, name, self.rejects.table) for name in document]
+        mutations = tuple(map(Mutation, keys, document.values()))
+        return Request(mutations, (), request.once, {}, request.once_retention_ms)
+
+    def _append(self, folder: Path, refused: Refused[SourceRows]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.file = self.file or f".{self.job}-{self.partition}-{uuid.uuid4().hex}.rejects"
+        with open(folder / self.file, "a", encoding="utf-8") as file:
+            for rows, _, why in refused:
+                document = self._describe(rows, why)
+                document["row"] = json.loads(document["row"])
+                file.write(json.dumps(document, ensure_ascii=False) + "\n")
+
+    def _describe(self, rows: SourceRows, why: TxnError) -> dict[str, Any]:
+        return {
+            "reason": reason_text(why) if isinstance(why, AbortedError) else str(why),
+            "key": ",".join(dict.fromkeys(escape(row.row) for row in rows)),
+            "row": rows.text(),
+            "job": self.job,
+        }
+
+
+def parse_rejects(options: SourceOptions) -> Rejects:
+    where = options.text("rejects")
+    usual = "count" if where else "fail"
+    is_counted = options.choice("onReject", ("fail", "count"), usual) == "count"
+    if where and not is_counted:
+        raise InvalidRequestError(
+            "options exclude each other", options=["onReject=fail", "rejects"]
+        )
+    if not where:
+        return Rejects(is_counted)
+    if where.startswith(TABLE):
+        table = where.removeprefix(TABLE).encode()
+        return Rejects(True, table, (options.text("rejectsFamily") or "r").encode())
+    return Rejects(True, folder=Path(where.removeprefix("file://")).absolute())
+
+
+# ---------------------------------------------------------------------------------------- writers
 
 
 @dataclass(frozen=True)
@@ -100,7 +238,7 @@ class WritePlan:
         write. When it returns, all commits are complete."""
         partition, worker = find_partition(), open_worker(self.access)
         requests = self.builder.build_requests(batches, f"{name}/{partition}".encode())
-        keeper = self.rejects.open(worker.engine, job, partition)
+        keeper = RejectKeeper(self.rejects, worker.engine, job, partition)
         summary = commit_requests(
             worker, requests, keeper.refuse, batch=self.batch, ack=self.ack, trace=self.trace
         )
@@ -151,10 +289,8 @@ class TxnStreamWriter(DataSourceStreamArrowWriter):
     plan: WritePlan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        query, batch = (
-            _read_property("sql.streaming.queryId"),
-            _read_property("streaming.sql.batchId"),
-        )
+        query = _read_property("sql.streaming.queryId")
+        batch = _read_property("streaming.sql.batchId")
         return self.plan.write_rows(iterator, f"{query}/{batch}", f"{query}-{batch}")
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -168,10 +304,9 @@ class TxnStreamWriter(DataSourceStreamArrowWriter):
             self.plan.rejects.drop_files(job)
 
 
-def make_writer(options: SourceOptions, schema: StructType, overwrite: bool) -> TxnWriter:
+def make_writer(options: SourceOptions, schema: StructType) -> TxnWriter:
     """Return the writer of a job. Raise InvalidRequestError, before any task runs, for options that
     do not fit the schema or the store."""
-    refuse_overwrite(overwrite)
     name = options.text("jobId")
     retention_ms = None if name else RETENTION_MS
     plan = WritePlan.parse(options, schema, more=("atomic",), retention_ms=retention_ms)
@@ -180,11 +315,8 @@ def make_writer(options: SourceOptions, schema: StructType, overwrite: bool) -> 
     return TxnWriter(plan, name or job, job)
 
 
-def make_stream_writer(
-    options: SourceOptions, schema: StructType, overwrite: bool
-) -> TxnStreamWriter:
+def make_stream_writer(options: SourceOptions, schema: StructType) -> TxnStreamWriter:
     """Return the writer of a micro batch; raise InvalidRequestError for options that do not fit."""
-    refuse_overwrite(overwrite, "use the output mode append, or foreachBatch")
     if options.text("jobId") is not None and not options.text("onceBy"):
         raise InvalidRequestError(
             "a stream has a name in its checkpoint: jobId goes with onceBy only", option="jobId"
