@@ -10,6 +10,7 @@ import pytest
 from txn.clock import ManualClock
 from txn.errors import InvalidRequestError
 from txn.model import MAX_CELL, Cell, Check, Edit, Key, RowExclusion
+from txn.stores.local import LocalStore
 from txn.tables.admin import Admin
 from txn.tables.changes import MAX_COLUMN
 from txn.tables.kv.lmdb import LmdbStore
@@ -28,7 +29,6 @@ from txn.tables.operations import (
 )
 from txn.tables.refusal import Refused
 from txn.tables.rows import Rows
-from txn.tables.tables import TableStore
 
 T = b"t"
 X = Key("r", "d", "x", T)
@@ -42,7 +42,7 @@ class World:
         self.store = store
         self.clock = ManualClock(1_000)
         self.rows = Rows(store, self.clock)
-        self.tables = TableStore(store, self.clock)
+        self.tables = LocalStore(store, self.clock)
         self.admin = Admin(store, self.clock)
         self.admin.create(T, {b"d": FamilySettings(versions=3), b"e": FamilySettings()})
 

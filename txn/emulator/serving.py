@@ -30,7 +30,6 @@ from txn.stores import open_ordered, open_store
 from txn.stores.local import LocalStore
 from txn.tables.admin import Admin
 from txn.tables.kv.ordered import OrderedStore
-from txn.tables.tables import TableStore
 
 NAMES = ("thrift1", "thrift2", "transactional")
 ON_THIS_MACHINE = ("embedded", "memory")
@@ -187,7 +186,7 @@ class Compactor:
         self, keys: OrderedStore, clock: Clock, keep_deletes_ms: int, log: logging.Logger
     ) -> None:
         self._admin = Admin(keys, clock)
-        self._tables = TableStore(keys, clock)
+        self._tables = LocalStore(keys, clock)
         self._clock = clock
         self._keep_deletes_ms = keep_deletes_ms
         self._ahead_ms = clock.wall_ms() - clock.monotonic_ms()

@@ -27,7 +27,7 @@ _Families = Mapping[bytes, FamilySettings]
 
 
 class Admin(catalog.CatalogUser):
-    """The tables of a store, on the same catalog as `TableStore` and `Rows`."""
+    """The tables of a store, on the same catalog as `LocalStore` and `Rows`."""
 
     __slots__ = ()
 

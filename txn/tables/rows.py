@@ -1,4 +1,4 @@
-"""Rows as HBase's own clients see them, on the same stored bytes as `txn.tables.tables.TableStore`.
+"""Rows as HBase's own clients see them, on the same stored bytes as `txn.stores.local.LocalStore`.
 
 Each call is one local transaction; a scan is one per page. Refused reports what HBase refuses.
 """

@@ -17,6 +17,7 @@ from txn.emulator.scanners import Scan, ScannerLimits, Scanners
 from txn.emulator.thrift1 import IDL
 from txn.emulator.thrift1.tables import Tables1
 from txn.errors import InvalidRequestError, TxnError
+from txn.stores.local import LocalStore
 from txn.tables.admin import Admin
 from txn.tables.catalog import check_row
 from txn.tables.cells import CellVersion
@@ -35,7 +36,6 @@ from txn.tables.operations import (
     Selection,
 )
 from txn.tables.refusal import Refused
-from txn.tables.tables import TableStore
 
 SERVICE: Any = IDL.Hbase
 DECLARING = frozenset(
@@ -52,7 +52,7 @@ Columns = Sequence[bytes] | None
 def handler(store: OrderedStore, clock: Clock, limits: ScannerLimits | None = None) -> object:
     rows = gateway.PacedRows(store, clock)
     data = Data1(rows, Scanners(rows, clock, limits or ScannerLimits()))
-    tables = Tables1(Admin(store, clock), TableStore(store, clock), clock)
+    tables = Tables1(Admin(store, clock), LocalStore(store, clock), clock)
     return gateway.join_services(SERVICE, explain_error, data, tables)
 
 

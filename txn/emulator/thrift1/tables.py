@@ -19,11 +19,11 @@ from txn.emulator.gateway import (
 )
 from txn.emulator.thrift1 import IDL
 from txn.model import KEEP_DELETES_MS
+from txn.stores.local import LocalStore
 from txn.tables.admin import Admin
 from txn.tables.catalog import Region, check_settings
 from txn.tables.operations import FamilySettings
 from txn.tables.refusal import Refused
-from txn.tables.tables import TableStore
 
 COMPRESSIONS = ("BROTLI", "BZIP2", "GZ", "LZ4", "LZMA", "LZO", "NONE", "SNAPPY", "ZSTD")
 BLOOM_FILTERS = ("NONE", "ROW", "ROWCOL", "ROWPREFIX_FIXED_LENGTH")
@@ -31,7 +31,7 @@ REGION_VERSION = 1
 
 
 class Tables1:
-    def __init__(self, admin: Admin, tables: TableStore, clock: Clock) -> None:
+    def __init__(self, admin: Admin, tables: LocalStore, clock: Clock) -> None:
         self._admin = admin
         self._tables = tables
         self._clock = clock
