@@ -142,7 +142,7 @@ class LocalStore(catalog.CatalogUser):
                 return
             low, high = (low, page.resume) if reverse else (page.resume, high)
             if number % UNMAP_PAGES == 0:
-                self._store.unmap()
+                self._ordered.unmap()
 
     def find_splits(
         self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
@@ -160,15 +160,15 @@ class LocalStore(catalog.CatalogUser):
         return self._read(body)
 
     def atomically(self, work: Callable[[], None]) -> None:
-        self._store.atomically(work)
+        self._ordered.atomically(work)
 
     def list_tables(self) -> list[bytes]:
         """Return all names except those of the emulator's own namespace."""
-        names = sorted(self._store.read(self._load).tables)
+        names = sorted(self._ordered.read(self._load).tables)
         return [name for name in names if not name.startswith(b"hbase:")]
 
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
-        found = self._store.read(self._load).tables.get(table)
+        found = self._ordered.read(self._load).tables.get(table)
         if found is None:
             return None
         return {name: catalog.family_of(settings) for name, settings in found.families.items()}
@@ -181,8 +181,8 @@ class LocalStore(catalog.CatalogUser):
         def is_missing(reader: Reader) -> bool:
             return catalog.find_missing(self._load(reader), table, families) is not None
 
-        if self._store.read(is_missing):
-            self._store.write(
+        if self._ordered.read(is_missing):
+            self._ordered.write(
                 lambda writer: catalog.ensure(writer, self._load(writer), table, families)
             )
 
@@ -232,11 +232,11 @@ class LocalStore(catalog.CatalogUser):
         return following
 
     def close(self) -> None:
-        self._store.close()
+        self._ordered.close()
 
     def _read(self, body: Callable[[Reader], R]) -> R:
         try:
-            return self._store.read(body)
+            return self._ordered.read(body)
         except Refused as error:
             _raise_meaning(error)
 
@@ -244,7 +244,7 @@ class LocalStore(catalog.CatalogUser):
         self, body: Callable[[Writer], R], *, durable: bool = True, shared: bool = False
     ) -> R:
         try:
-            return self._store.write(body, durable=durable, shared=shared)
+            return self._ordered.write(body, durable=durable, shared=shared)
         except Refused as error:
             _raise_meaning(error)
 

@@ -151,10 +151,10 @@ class TableCatalog:
 class CatalogUser:
     """A user of an ordered store's tables, as safe for threads and processes as that store."""
 
-    __slots__ = ("_catalog", "_clock", "_store")
+    __slots__ = ("_catalog", "_clock", "_ordered")
 
     def __init__(self, store: OrderedStore, clock: Clock) -> None:
-        self._store = store
+        self._ordered = store
         self._clock = clock
         self._catalog: TableCatalog | None = None
 

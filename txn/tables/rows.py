@@ -57,7 +57,7 @@ class Rows(catalog.CatalogUser):
             plan = self._plan(reader, table, selection)
             return [Result(row, tuple(_read_row(plan, row))) for row in rows]
 
-        return self._store.read(body)
+        return self._ordered.read(body)
 
     def mutate(
         self,
@@ -84,7 +84,7 @@ class Rows(catalog.CatalogUser):
             return results
 
         shared = not any(changes.deletes_whole(operations) for _, operations in mutations)
-        return self._store.write(body, durable=durable, shared=shared)
+        return self._ordered.write(body, durable=durable, shared=shared)
 
     def check_and_mutate(
         self,
@@ -113,7 +113,7 @@ class Rows(catalog.CatalogUser):
             return True
 
         shared = not changes.deletes_whole(operations)
-        return self._store.write(body, durable=durable, shared=shared)
+        return self._ordered.write(body, durable=durable, shared=shared)
 
     def scan(
         self,
@@ -137,7 +137,7 @@ class Rows(catalog.CatalogUser):
             at = None if resume is None else resume.at
             return _read_page(plan, rows, at, copy.deepcopy(fresh), limit_rows)
 
-        return self._store.read(body)
+        return self._ordered.read(body)
 
     def _plan(self, reader: Reader, table: bytes, selection: Selection) -> ReadPlan:
         times = [(selection.since, selection.until), *(each[1:] for each in selection.family_times)]
