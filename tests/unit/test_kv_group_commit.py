@@ -24,8 +24,7 @@ from txn.tables.kv import lmdb as lmdb_module
 from txn.tables.kv.group_commit import CommitQueue
 from txn.tables.kv.lmdb import FIRST_MAP_SIZE, LmdbStore
 from txn.tables.kv.ordered import Writer
-from txn.tables.operations import Put, Remove, Selection
-from txn.tables.refusal import Refused
+from txn.tables.operations import Put, Refused, Remove, Selection
 from txn.tables.rows import Rows
 
 PATIENCE_S = 60

@@ -24,10 +24,10 @@ from txn.tables.operations import (
     Operation,
     Put,
     Range,
+    Refused,
     Remove,
     Selection,
 )
-from txn.tables.refusal import Refused
 from txn.tables.rows import Rows
 
 T = b"t"

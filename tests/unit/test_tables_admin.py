@@ -15,8 +15,7 @@ from txn.tables.admin import Admin
 from txn.tables.catalog import KEEPS_MARKERS, Region
 from txn.tables.kv.memory import MemoryStore
 from txn.tables.kv.ordered import Writer
-from txn.tables.operations import FamilySettings, Put, Range, Remove, Selection
-from txn.tables.refusal import Refused
+from txn.tables.operations import FamilySettings, Put, Range, Refused, Remove, Selection
 from txn.tables.rows import Rows
 
 R = TypeVar("R")
@@ -74,7 +73,7 @@ def test_settings_are_shown_as_they_were_given(world: World) -> None:
         ttl_ms=5_000,
         compression="GZ",
         block_cache=False,
-        attributes=((b"\xff", b"\0"),),
+        attributes=(("\xff", "\0"),),
         configuration=(("a", "b"),),
     )
     world.admin.create(b"t", {b"d": given, b"e": FamilySettings()})

@@ -31,9 +31,8 @@ from txn.tables.catalog import TableCatalog, cell_key
 from txn.tables.cells import newest, put_version
 from txn.tables.changes import write_cell
 from txn.tables.kv.ordered import Reader, Writer, divide_keys
-from txn.tables.operations import MAX_TIMESTAMP
-from txn.tables.pages import PAGE_BYTES, PAGE_ROWS, RowChoice, ScanPage, find_oldest
-from txn.tables.refusal import Reason, Refused
+from txn.tables.operations import MAX_TIMESTAMP, Reason, Refused
+from txn.tables.pages import PAGE_BYTES, PAGE_ROWS, RowChoice, ScanPage
 
 UNAVAILABLE: frozenset[Reason] = frozenset(
     {"table not found", "table not enabled", "no such column family"}
@@ -68,7 +67,7 @@ class LocalStore(catalog.CatalogUser):
                 if (row, family, table) != before:  # a value is read with its marks
                     before = row, family, table
                     layout = known.layout(table, family)
-                    stem, oldest = cell_key(layout, row, b""), find_oldest(layout, now)
+                    stem, oldest = cell_key(layout, row, b""), layout.find_oldest(now)
                 state = get(stem + column)
                 found[key] = None if state is None else newest(state, oldest, now)
             return found
@@ -84,13 +83,8 @@ class LocalStore(catalog.CatalogUser):
             for key in keys:
                 row, family, column, table = key
                 layout = known.layout(table, family)
-                found[key] = cells.versions(
-                    reader.get(cell_key(layout, row, column)) or b"",
-                    find_oldest(layout, now),
-                    now,
-                    limit=min(count, layout.versions),
-                    at_least=layout.min_versions,
-                )
+                state = reader.get(cell_key(layout, row, column)) or b""
+                found[key] = layout.read_versions(state, now, count)
             return found
 
         return self._read(body)
@@ -298,7 +292,7 @@ def _compact(
         return b""  # of a dropped family
     return cells.compact_cell(
         state,
-        0 if layout.ttl_ms is None else now - layout.ttl_ms,
+        layout.find_expiry(now),
         purge_before_ms,
         now,
         limit=layout.versions,
@@ -319,7 +313,7 @@ def _check(writer: Writer, known: TableCatalog, check: Check, now: int) -> bool:
     stem = cell_key(layout, row, b"")
     name = stem + column
     state = writer.get(name)
-    cell = newest(state, find_oldest(layout, now), now) if state else None
+    cell = newest(state, layout.find_oldest(now), now) if state else None
     if (b"" if cell is None else cell.value) != expected:
         return False
     at = now if cell is None else max(now, cell.timestamp)

@@ -16,8 +16,7 @@ from txn.model import plain_table
 from txn.tables import catalog
 from txn.tables.catalog import CATALOG, TableCatalog, TableEntry
 from txn.tables.kv.ordered import Reader, Writer
-from txn.tables.operations import FamilySettings
-from txn.tables.refusal import Refused
+from txn.tables.operations import FamilySettings, Refused
 
 _NAMESPACE = CATALOG + b"namespace "
 _NAMESPACE_STOP = CATALOG + b"namespace!"

@@ -15,11 +15,10 @@ from txn.tables import catalog, changes, selecting
 from txn.tables.catalog import ROW_END, ROW_PASSED
 from txn.tables.cells import CellVersion
 from txn.tables.changes import RowChange
-from txn.tables.filters.arguments import COMPARISONS
 from txn.tables.filters.lists import make_filter
+from txn.tables.filters.standard import COMPARISONS
 from txn.tables.kv.ordered import Reader, Writer
-from txn.tables.operations import Condition, Operation, Range, Result, Selection
-from txn.tables.refusal import Refused
+from txn.tables.operations import Condition, Operation, Range, Refused, Result, Selection
 from txn.tables.selecting import FilteredScan, ReadPlan
 
 PAGE_VERSIONS = 20_000
