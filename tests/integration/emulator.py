@@ -13,8 +13,8 @@ import pytest
 
 from tests.integration.hbase import HBase
 from txn.clock import Clock, SystemClock
+from txn.emulator import thrift1
 from txn.emulator.scanners import ScannerLimits
-from txn.emulator.thrift1 import service as thrift1
 from txn.emulator.thrift2 import service as thrift2
 from txn.server.connection import ServedInterface
 from txn.server.listening import listen

@@ -23,7 +23,7 @@ from thriftpy2.transport import TCyMemoryBuffer
 
 from tests.integration.serving import Served, client, raw, rest, served
 from txn import Exact, Key, Mutation, Not, Some, connect
-from txn.emulator.thrift1 import service as thrift1
+from txn.emulator import thrift1
 from txn.emulator.thrift2 import service as thrift2
 from txn.service.messages import IDL, encode_assertions, encode_key, encode_mutation
 

@@ -23,7 +23,7 @@ from tests.integration.hbase import HBase
 from tests.integration.serving import PATIENCE_S, client
 from txn import Delete, Exact, Key, Mutation, connect
 from txn.clock import SystemClock
-from txn.emulator.thrift1 import service as thrift1
+from txn.emulator import thrift1
 from txn.emulator.thrift2 import service as thrift2
 from txn.server.connection import ServedInterface
 from txn.server.listening import listen

@@ -17,6 +17,7 @@ from tests.integration.serving import PATIENCE_S, served
 from txn.clock import ManualClock
 from txn.emulator.serving import PAGE_REST_MS, ROUND_REST_MS, Compactor
 from txn.emulator.workers import Supervisor, wait
+from txn.stores.local import LocalStore
 from txn.tables.admin import Admin
 from txn.tables.kv.lmdb import LmdbStore
 from txn.tables.kv.memory import MemoryStore
@@ -24,7 +25,6 @@ from txn.tables.kv.ordered import OrderedStore, Reader
 from txn.tables.operations import FamilySettings, Put, Remove
 from txn.tables.pages import PAGE_ROWS
 from txn.tables.rows import Rows
-from txn.tables.tables import TableStore
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -154,7 +154,7 @@ def test_a_page_without_anything_to_drop_waits_for_no_writer(tmp_path: Path) -> 
     """Nor does a writer for it: most pages need nothing."""
     store, clock = LmdbStore(str(tmp_path / "store"), sync=False), ManualClock()
     deleted(store, clock, b"t", 3)
-    tables, before = TableStore(store, clock), kept(store)
+    tables, before = LocalStore(store, clock), kept(store)
     with ThreadPoolExecutor(1) as pool:
 
         def beside(_: object) -> bytes | None:

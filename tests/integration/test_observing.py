@@ -8,7 +8,6 @@ import re
 import signal
 import socket
 import struct
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -35,10 +34,11 @@ from tests.tracing import (
 )
 from txn import AssertionFailedError, Exact, InvalidRequestError, Key, Mutation, NotApplied, connect
 from txn.clock import SystemClock, poll
-from txn.emulator import exposing
+from txn.emulator import serving
 from txn.emulator.serving import Hosted
 from txn.server.connection import ServedInterface
 from txn.server.listening import listen
+from txn.server.options import Limits
 from txn.server.ports import Server
 from txn.service import messages
 from txn.service.messages import IDL
@@ -111,17 +111,11 @@ def test_each_worker_shows_the_sums_of_all(tmp_path: Path) -> None:
 
 
 @contextmanager
-def page(app: Any) -> Iterator[int]:
-    """The server that shows metrics, in this process; its port."""
-    server = exposing._Server(listen("127.0.0.1", 0), app)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+def page(app: Any, connections: int = 32) -> Iterator[int]:
+    """A server that shows metrics, in this process; its port."""
+    ports = [(listen("127.0.0.1", 0), serving.MetricsPage(app))]
+    with Server(ports, Limits(connections=connections)) as server:
+        yield server.ports[0]
 
 
 def hello(environ: Any, start: Any) -> list[bytes]:
@@ -141,7 +135,7 @@ def test_strangers_at_the_port_of_metrics_fill_no_log(
 ) -> None:
     """Each that was silent, or broke off, was a traceback on the error output."""
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(exposing._Handler, "timeout", 0.1)
+    monkeypatch.setattr(serving._Handler, "timeout", 0.1)
     with page(hello) as port:
         with raw(port) as silent:
             assert rest(silent) == b""
@@ -170,11 +164,10 @@ def test_a_page_that_cannot_be_made_is_told_once_a_second(
 
 
 def test_who_asks_for_metrics_beyond_a_limit_is_turned_away(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Each keeps a thread for as long as it is silent."""
-    monkeypatch.setattr(exposing, "MOST_AT_ONCE", 2)
-    with page(hello) as port:
+    with page(hello, 2) as port:
         with raw(port) as first, raw(port) as second:
             with raw(port) as third:
                 assert rest(third) == b""
@@ -182,7 +175,7 @@ def test_who_asks_for_metrics_beyond_a_limit_is_turned_away(
                 connected.sendall(b"GET / HTTP/1.0\r\n\r\n")
                 assert rest(connected).endswith(b"hello")
         assert poll(lambda: has_room(port), 60_000)
-    assert "too many ask for metrics at a time" in caplog.text
+    assert "too many connections: closed one limit=2" in caplog.text
 
 
 def has_room(port: int) -> bool:

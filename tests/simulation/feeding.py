@@ -135,7 +135,7 @@ class SlowNetwork(Network):
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
         if self._is_alone or any(check.key.column != b"status" for check in checks):
             return super().check_and_put(checks, durable=durable)
-        server: ActorClock = self._inner._tables._clock
+        server: ActorClock = self._inner._clock
         began_ms = server.wall_ms()
         moved: dict[int, bool] = {}
         for piece in self._pieces(range(len(checks))):

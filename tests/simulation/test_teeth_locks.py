@@ -26,7 +26,7 @@ from txn.protocol.locks import take_locks
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import Transaction, begin_commit
 from txn.request import bind_request
-from txn.tables import tables
+from txn.stores import local
 from txn.testing.faulty import Call, Fault
 
 A, X, Y = key("a"), key("x"), key("y")
@@ -153,18 +153,18 @@ def test_a_lock_is_never_older_than_the_unlock_before_it(rule: bool, monkeypatch
     """The server's clock goes back between an unlock and a lock. HBase writes a checked put at no
     less than the checked cell's timestamp; did it not, the lock would be hidden by the unlock."""
     if not rule:
-        check, newest = tables._check, tables.newest
+        check, newest = local._check, local.newest
 
         def at_the_clock(*args: object) -> bool:
             with monkeypatch.context() as patch:
                 patch.setattr(
-                    tables,
+                    local,
                     "newest",
                     lambda *state: (cell := newest(*state)) and cell._replace(timestamp=0),
                 )
                 return check(*args)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(tables, "_check", at_the_clock)
+        monkeypatch.setattr(local, "_check", at_the_clock)
     world = World()
     world.engine().commit([Mutation(X, b"1")])
     world.clock.set_wall_ms(world.clock.wall_ms() - 10)

@@ -7,11 +7,10 @@ import pytest
 from tests.unit import filter_cases as cases
 from txn.clock import ManualClock
 from txn.tables.admin import Admin
-from txn.tables.filters.parsing import Expression, parse_filter
+from txn.tables.filters.parsing import parse_filter
 from txn.tables.filters.patterns import searcher
 from txn.tables.kv.memory import MemoryStore
-from txn.tables.operations import FamilySettings, Put, Range, Selection
-from txn.tables.refusal import Refused
+from txn.tables.operations import Expression, FamilySettings, Put, Range, Refused, Selection
 from txn.tables.rows import Rows
 
 

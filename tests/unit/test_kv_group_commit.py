@@ -18,15 +18,14 @@ import pytest
 from txn.clock import SystemClock
 from txn.errors import InvalidRequestError, MaybeApplied, NotApplied
 from txn.model import Family
+from txn.stores.local import LocalStore
 from txn.tables.changes import MAX_COLUMN
 from txn.tables.kv import lmdb as lmdb_module
 from txn.tables.kv.group_commit import CommitQueue
 from txn.tables.kv.lmdb import FIRST_MAP_SIZE, LmdbStore
 from txn.tables.kv.ordered import Writer
-from txn.tables.operations import Put, Remove, Selection
-from txn.tables.refusal import Refused
+from txn.tables.operations import Put, Refused, Remove, Selection
 from txn.tables.rows import Rows
-from txn.tables.tables import TableStore
 
 PATIENCE_S = 60
 Body = Callable[[Writer], object]
@@ -310,7 +309,7 @@ def test_requests_of_many_threads_share_commits_unless_they_change_the_catalog(
 ) -> None:
     """A catalog that was seen in a commit which is undone must not be remembered."""
     clock = SystemClock()
-    tables, rows = TableStore(store, clock), Rows(store, clock)
+    tables, rows = LocalStore(store, clock), Rows(store, clock)
     queue = store._shared.queue._queue
     commit.end()
     tables.ensure_table(b"t", {b"d": Family()})

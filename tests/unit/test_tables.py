@@ -12,11 +12,11 @@ import pytest
 from txn.clock import ManualClock
 from txn.errors import CorruptRowError, InvalidRequestError
 from txn.model import Cell, Edit, Family, Key
+from txn.stores.local import LocalStore
 from txn.tables.kv.lmdb import LmdbStore
 from txn.tables.kv.memory import MemoryStore
 from txn.tables.kv.ordered import Reader
 from txn.tables.pages import PAGE_CELLS, PAGE_ROWS
-from txn.tables.tables import TableStore
 
 R = TypeVar("R")
 TABLE = b"t"
@@ -33,8 +33,8 @@ class Counting(MemoryStore):
         return super().read(body)
 
 
-def tables(store: MemoryStore | LmdbStore, clock: ManualClock | None = None) -> TableStore:
-    found = TableStore(store, clock or ManualClock())
+def tables(store: MemoryStore | LmdbStore, clock: ManualClock | None = None) -> LocalStore:
+    found = LocalStore(store, clock or ManualClock())
     found.ensure_table(TABLE, {b"d": Family(), b"t": Family(ttl_ms=1000)})
     return found
 
@@ -154,4 +154,4 @@ def test_a_catalog_that_does_not_decode_is_reported() -> None:
     tables(store)
     store.write(lambda writer: writer.put(bytes(4) + b"table t", b"{"))
     with pytest.raises(CorruptRowError, match="does not decode"):
-        TableStore(store, ManualClock()).describe(TABLE)
+        LocalStore(store, ManualClock()).describe(TABLE)

@@ -9,15 +9,14 @@ import pytest
 
 from txn.clock import ManualClock
 from txn.model import Family
+from txn.stores.local import LocalStore
 from txn.tables import catalog
 from txn.tables.admin import Admin
 from txn.tables.catalog import KEEPS_MARKERS, Region
 from txn.tables.kv.memory import MemoryStore
 from txn.tables.kv.ordered import Writer
-from txn.tables.operations import FamilySettings, Put, Range, Remove, Selection
-from txn.tables.refusal import Refused
+from txn.tables.operations import FamilySettings, Put, Range, Refused, Remove, Selection
 from txn.tables.rows import Rows
-from txn.tables.tables import TableStore
 
 R = TypeVar("R")
 D = {b"d": FamilySettings()}
@@ -74,18 +73,18 @@ def test_settings_are_shown_as_they_were_given(world: World) -> None:
         ttl_ms=5_000,
         compression="GZ",
         block_cache=False,
-        attributes=((b"\xff", b"\0"),),
+        attributes=(("\xff", "\0"),),
         configuration=(("a", "b"),),
     )
     world.admin.create(b"t", {b"d": given, b"e": FamilySettings()})
     assert world.admin.table(b"t").families == {b"d": given, b"e": FamilySettings()}
-    described = TableStore(world.store, world.clock).describe(b"t")
+    described = LocalStore(world.store, world.clock).describe(b"t")
     assert described == {b"d": Family(7, 5_000), b"e": Family(1)}
 
 
 def test_a_table_of_the_protocol_is_a_table_of_the_others(world: World) -> None:
     """With HBase's defaults, but for the markers, which transactions need."""
-    tables = TableStore(world.store, world.clock)
+    tables = LocalStore(world.store, world.clock)
     tables.ensure_table(b"t", {b"d": Family(3)})
     settings = FamilySettings(versions=3, configuration=KEEPS_MARKERS)
     assert world.admin.table(b"t").families == {b"d": settings}
@@ -161,7 +160,7 @@ def test_a_family_that_comes_back_is_empty_and_keeps_what_it_then_gets(
     world.put(b"t", b"e", rows=2)
     if comes_back == "ensured":
         interrupted_drop(world)
-        TableStore(world.store, world.clock).ensure_table(b"t", {b"e": Family(versions=1)})
+        LocalStore(world.store, world.clock).ensure_table(b"t", {b"e": Family(versions=1)})
     elif comes_back == "added":
         interrupted_drop(world)
         world.admin.add_family(b"t", b"e", FamilySettings())

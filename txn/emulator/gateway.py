@@ -26,10 +26,11 @@ from txn.tables.operations import (
     Operation,
     Put,
     Range,
+    Reason,
+    Refused,
     Remove,
     Result,
 )
-from txn.tables.refusal import Reason, Refused
 from txn.tables.rows import Rows
 
 CLUSTER = "00000000-0000-4000-8000-74786e2d7365"

@@ -22,8 +22,7 @@ from typing import Any
 from txn.clock import Clock
 from txn.errors import StoreError
 from txn.server.connection import Revocable
-from txn.tables.operations import Range, Result, Selection
-from txn.tables.refusal import Refused
+from txn.tables.operations import Range, Refused, Result, Selection
 from txn.tables.rows import PAGE_BYTES, Resume, Rows
 
 ROWS_A_PAGE = 1_000

@@ -7,35 +7,48 @@ with any store: it may run in front of HBase, for clients that cannot reach HBas
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from io import StringIO
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TextIO
 from urllib.parse import urlsplit
+from wsgiref.simple_server import WSGIRequestHandler
 
 from txn.clock import Clock, SystemClock
-from txn.emulator.exposing import Exposition
-from txn.emulator.thrift1 import service as thrift1
+from txn.emulator import thrift1
 from txn.emulator.thrift2 import service as thrift2
 from txn.emulator.workers import Chore, Supervisor, serve_here
 from txn.errors import InvalidRequestError, TxnError, annotate
 from txn.events import Listener, silent
+from txn.host.extras import require_extra
 from txn.protocol.statuses import ProtocolName
 from txn.request import TRANSACTIONS
-from txn.server.connection import ServedInterface
+from txn.server.connection import ServedInterface, Shared
 from txn.server.listening import listen
-from txn.server.options import Options
+from txn.server.options import Limits, Options
 from txn.server.ports import Server, server_tls_context
 from txn.service.server import Transactional
 from txn.stores import open_ordered, open_store
 from txn.stores.local import LocalStore
 from txn.tables.admin import Admin
 from txn.tables.kv.ordered import OrderedStore
-from txn.tables.tables import TableStore
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication
 
 NAMES = ("thrift1", "thrift2", "transactional")
 ON_THIS_MACHINE = ("embedded", "memory")
 PAGE_REST_MS = 100
 ROUND_REST_MS = 600_000
+FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable that txn.metrics reads; that module may be imported only after it is set."""
+PATIENCE_S = 10
+METRICS_CONNECTIONS = 32
 LONG = frozenset(  # HBase's methods that read many rows
     {
         *("getRows", "getRowsWithColumns", "getRowsTs", "getRowsWithColumnsTs"),
@@ -104,7 +117,7 @@ def serve(
     keys, chore = _prepare(hosted, options, clock, log)
     ports = {**hosted.ports, "metrics": hosted.metrics}
     sockets = {name: listen(options.bind, port) for name, port in ports.items() if port is not None}
-    exposition = Exposition(sockets.get("metrics"), shared=options.workers > 1)
+    exposition = Exposition(sockets.get("metrics"), log, shared=options.workers > 1)
 
     def start() -> Callable[[], object]:
         on_event = exposition.start()
@@ -121,16 +134,16 @@ def serve(
 
         return stop
 
-    def tell() -> None:
+    def announce() -> None:
         ready({name: listening.getsockname()[1] for name, listening in sockets.items()})
 
     try:
         if options.workers == 1:
-            serve_here(start, tell, chore)
+            serve_here(start, announce, chore)
         else:
             count, grace_ms = options.workers, options.limits.grace_ms
             supervisor = Supervisor(start, count, grace_ms, clock, log, forget=exposition.forget)
-            supervisor.run(tell, chore)
+            supervisor.run(announce, chore)
     finally:
         exposition.close()
 
@@ -187,7 +200,7 @@ class Compactor:
         self, keys: OrderedStore, clock: Clock, keep_deletes_ms: int, log: logging.Logger
     ) -> None:
         self._admin = Admin(keys, clock)
-        self._tables = TableStore(keys, clock)
+        self._tables = LocalStore(keys, clock)
         self._clock = clock
         self._keep_deletes_ms = keep_deletes_ms
         self._ahead_ms = clock.wall_ms() - clock.monotonic_ms()
@@ -223,3 +236,113 @@ class Compactor:
         """Return the time of day without forward clock adjustments since the start: setting the
         clock forward makes nothing expire."""
         return min(self._clock.wall_ms(), self._clock.monotonic_ms() + self._ahead_ms)
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = PATIENCE_S  # limits how long a silent client occupies a thread
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing: Prometheus asks every few seconds."""
+
+    def get_stderr(self) -> TextIO:
+        """Suppress tracebacks for clients that do not read; `MetricsConnection` logs errors."""
+        return StringIO()
+
+
+class MetricsConnection:
+    """Answers one request for metrics. To its handler it is the server."""
+
+    base_environ: ClassVar = {"SERVER_NAME": "localhost", "SERVER_PORT": "", "SCRIPT_NAME": ""}
+
+    def __init__(self, connected: socket.socket, app: WSGIApplication, shared: Shared) -> None:
+        self._socket = connected
+        self._app = app
+        self._shared = shared
+
+    def run(self) -> None:
+        try:
+            _Handler(self._socket, self._socket.getpeername(), self)  # type: ignore[arg-type]
+        except OSError as error:
+            self._shared.log.debug("a connection broke cause=%r", str(error))
+        finally:
+            self._socket.close()
+
+    def cut(self) -> None:
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    stop = cut
+
+    def get_app(self) -> WSGIApplication:
+        return self._answer
+
+    def _answer(self, environ: dict[str, Any], start: StartResponse) -> Iterable[bytes]:
+        try:
+            return self._app(environ, start)
+        except Exception as error:
+            self._shared.warn("metrics cannot be shown", error)
+            raise
+
+
+class MetricsPage(NamedTuple):
+    """What the port for metrics serves."""
+
+    app: WSGIApplication
+
+    def connect(self, connected: socket.socket, shared: Shared) -> MetricsConnection:
+        return MetricsConnection(connected, self.app, shared)
+
+
+class Exposition:
+    """Metrics of the served transactions for Prometheus, in each process from `start` to `stop`.
+
+    A client cannot choose the worker that answers. So the workers count into files of one folder,
+    and each answers with the sums over all workers. The counts of a worker that has ended stay in
+    the files, so no sum ever decreases.
+
+    listening: None disables counting and answering. shared: True if several processes serve; create
+    the exposition before they start, and close it after they end.
+    """
+
+    def __init__(
+        self, listening: socket.socket | None, log: logging.Logger, *, shared: bool
+    ) -> None:
+        self._listening = listening
+        self._log = log
+        self._server: Server | None = None
+        self._folder: str | None = None
+        if listening is None:
+            return
+        if shared:
+            self._folder = os.environ[FOLDER] = tempfile.mkdtemp(prefix="txn-metrics-")
+        try:
+            with require_extra("metrics"):  # report a missing extra before serving anything
+                from txn import metrics  # noqa: PLC0415
+            self._metrics = metrics
+        except BaseException:
+            self.close()
+            raise
+
+    def start(self) -> Listener:
+        """Begin to answer; return the listener that counts."""
+        if self._listening is None:
+            return silent
+        on_event: Listener = self._metrics.Metrics()
+        page = MetricsPage(self._metrics.make_metrics_app())
+        limits = Limits(connections=METRICS_CONNECTIONS)
+        self._server = Server([(self._listening, page)], limits, log=self._log)
+        self._server.start()
+        return on_event
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.stop()
+
+    def forget(self, process: int) -> None:
+        """Remove the gauges of a worker that has ended from the sums."""
+        if self._folder is not None:
+            self._metrics.forget_process(process)
+
+    def close(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)

@@ -24,8 +24,8 @@ from txn.errors import annotate
 ASKS_TO_END = (signal.SIGINT, signal.SIGTERM)
 QUICK_MS = 1_000  # a worker that lived for less is replaced after a pause
 KILL_AFTER_MS = 5_000  # after the grace
-LOOK_EACH_MS = 20
-LOOK_AGAIN_MS = 1_000  # a signal that another thread took does not wake this one
+POLL_MS = 20
+RECHECK_MS = 1_000  # a signal that another thread took does not wake this one
 
 Work = Callable[[], Callable[[], object]]
 """Starts to serve in the calling process; returns a function that stops."""
@@ -41,11 +41,11 @@ def wait(awaited: Collection[int], chore: Chore) -> int:
     while True:
         if rest_ms <= 0:
             rest_ms = chore()
-        came = signal.sigtimedwait(awaited, min(rest_ms, LOOK_AGAIN_MS) / 1000)
+        came = signal.sigtimedwait(awaited, min(rest_ms, RECHECK_MS) / 1000)
         # If the process was stopped meanwhile, Python may return what is not a signal.
         if came is not None and came.si_signo in awaited:
             return came.si_signo
-        rest_ms -= LOOK_AGAIN_MS
+        rest_ms -= RECHECK_MS
 
 
 def serve_here(start: Work, ready: Callable[[], None], chore: Chore) -> None:
@@ -109,7 +109,7 @@ class Supervisor:
     def _all_serve(self, starting: list[int]) -> bool:
         """Wait until all serve; return False if a signal asks for the end."""
         for pipe in starting:
-            while not select.select([pipe], [], [], LOOK_EACH_MS / 1000)[0]:
+            while not select.select([pipe], [], [], POLL_MS / 1000)[0]:
                 if _has_signal():
                     return False
             os.close(pipe)
@@ -155,7 +155,7 @@ class Supervisor:
     def _rest(self) -> None:
         due_ms = self._clock.monotonic_ms() + QUICK_MS
         while self._clock.monotonic_ms() < due_ms and not _has_signal():
-            self._clock.sleep_ms(LOOK_EACH_MS)
+            self._clock.sleep_ms(POLL_MS)
 
     def _collect_ended(self) -> list[int]:
         ended = [pid for pid in self._born_ms if os.waitpid(pid, os.WNOHANG)[0]]
@@ -173,7 +173,7 @@ class Supervisor:
         while self._born_ms and self._clock.monotonic_ms() < due_ms:
             for pid in self._collect_ended():
                 del self._born_ms[pid]
-            self._clock.sleep_ms(LOOK_EACH_MS)
+            self._clock.sleep_ms(POLL_MS)
         for pid in self._born_ms:
             self._log.warning(annotate("a worker did not end: killed", pid=pid))
             os.kill(pid, signal.SIGKILL)
@@ -203,15 +203,15 @@ def _end_by_signals() -> Iterator[None]:
     """End this process on SIGINT or SIGTERM within the block: it serves no client yet."""
     over = threading.Event()
 
-    def look() -> None:
-        while not over.wait(LOOK_EACH_MS / 1000):
+    def check() -> None:
+        while not over.wait(POLL_MS / 1000):
             if _has_signal():
                 os._exit(0)
 
-    looking = threading.Thread(target=look, daemon=True)
-    looking.start()
+    checking = threading.Thread(target=check, daemon=True)
+    checking.start()
     try:
         yield
     finally:
         over.set()
-        looking.join()
+        checking.join()

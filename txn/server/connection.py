@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from thriftpy2.protocol import TCompactProtocol, TCyBinaryProtocol
 from thriftpy2.thrift import TApplicationException, TMessageType, TPayload
@@ -36,12 +36,32 @@ from txn.server.wire import (
 
 INTERNAL_ERROR = TApplicationException.INTERNAL_ERROR
 LONG_AT_ONCE = 2
-TELL_EACH_MS = 1000
+LOG_EACH_MS = 1000
 UNCHARGED = 4096  # smaller requests are not counted
 
 
 class Overdue(Exception):
     """The client has taken too long."""
+
+
+class ServerConnection(Protocol):
+    """A client's connection: `run` is the body of its thread."""
+
+    def run(self) -> None:
+        """Serve until the end, and close the socket."""
+
+    def stop(self) -> None:
+        """End after the requests that have begun."""
+
+    def cut(self) -> None:
+        """End now."""
+
+
+class Service(Protocol):
+    """What a port serves."""
+
+    def connect(self, connected: socket.socket, shared: Shared) -> ServerConnection:
+        """Return the server's side of a new connection."""
 
 
 class Method(NamedTuple):
@@ -79,6 +99,9 @@ class ServedInterface:
                 turns if name in long else nullcontext(),
             )
 
+    def connect(self, connected: socket.socket, shared: Shared) -> ServerConnection:
+        return ClientConnection(connected, self, shared)
+
 
 class Revocable(list[Any]):
     """A list to return that counts only once the client has it; else `revoke` undoes the call."""
@@ -96,17 +119,17 @@ class RateLimitedLog:
     def __init__(self, log: logging.Logger, clock: Clock) -> None:
         self._log = log
         self._clock = clock
-        self._told_ms = clock.monotonic_ms() - TELL_EACH_MS
+        self._logged_ms = clock.monotonic_ms() - LOG_EACH_MS
         self._left_out = 0
 
     def __call__(self, message: str, error: BaseException | None = None) -> None:
         """Log a warning, with an error's traceback, unless there was one within the last second."""
         now_ms = self._clock.monotonic_ms()
-        if now_ms - self._told_ms < TELL_EACH_MS:
+        if now_ms - self._logged_ms < LOG_EACH_MS:
             self._left_out += 1
             return
         more = f" (left out: {self._left_out} lines)" if self._left_out else ""
-        self._told_ms, self._left_out = now_ms, 0
+        self._logged_ms, self._left_out = now_ms, 0
         self._log.warning("%s%s", message, more, exc_info=error)
 
 
@@ -135,7 +158,7 @@ class Shared:
     memory: Memory
     clock: Clock
     log: logging.Logger
-    tell: RateLimitedLog
+    warn: RateLimitedLog
     tls: ssl.SSLContext | None = None
 
 
@@ -222,7 +245,7 @@ class ClientConnection:
         try:
             return _encode_reply(call, answer, compact)
         except Exception as error:  # noqa: BLE001  (a handler may return anything)
-            self._shared.tell(annotate("a reply cannot be written", method=call.name), error)
+            self._shared.warn(annotate("a reply cannot be written", method=call.name), error)
             self._revoke_call()
             return _encode_reply(call, _internal(call.name), compact)
 
@@ -234,14 +257,14 @@ class ClientConnection:
             with method.turn:
                 returned = method.run(*[given[name] for name in method.names])
         except TApplicationException as error:
-            self._shared.tell(annotate("refused a request", method=name, answer=error.message))
+            self._shared.warn(annotate("refused a request", method=name, answer=error.message))
             return error
         except Exception as error:  # noqa: BLE001  (any error must leave the other clients served)
             for field, kind in method.errors:
                 if isinstance(error, kind):
                     setattr(result, field, error)
                     return result
-            self._shared.tell(annotate("a request failed", method=name), error)
+            self._shared.warn(annotate("a request failed", method=name), error)
             return _internal(name)
         if isinstance(returned, Revocable):
             self._revoke = returned.revoke

@@ -1,4 +1,4 @@
-"""Thrift services on ports of this machine, independent of what the services do.
+"""Services on ports of this machine, independent of what the services do.
 
 Each listening port has a thread, and so has each connection. `stop` lets running requests end and
 accepts no others. An error that a service does not declare becomes its TApplicationException, and
@@ -17,7 +17,7 @@ from typing import Self
 
 from txn.clock import Clock, SystemClock
 from txn.errors import InvalidRequestError, annotate
-from txn.server.connection import ClientConnection, Memory, RateLimitedLog, ServedInterface, Shared
+from txn.server.connection import Memory, RateLimitedLog, ServerConnection, Service, Shared
 from txn.server.options import Limits, Options
 
 PAUSE_MS = 50
@@ -44,7 +44,7 @@ class Server:
 
     def __init__(
         self,
-        services: Sequence[tuple[socket.socket, ServedInterface]],
+        services: Sequence[tuple[socket.socket, Service]],
         limits: Limits | None = None,
         *,
         tls: ssl.SSLContext | None = None,
@@ -54,9 +54,9 @@ class Server:
         self._limits = limits = limits or Limits()
         self._clock = clock = clock or SystemClock()
         log = log or logging.getLogger(__name__)
-        self._tell = RateLimitedLog(log, clock)
-        self._shared = Shared(limits, Memory(limits.memory_bytes), clock, log, self._tell, tls)
-        self._connections: set[ClientConnection] = set()
+        self._warn = RateLimitedLog(log, clock)
+        self._shared = Shared(limits, Memory(limits.memory_bytes), clock, log, self._warn, tls)
+        self._connections: set[ServerConnection] = set()
         self._changed = threading.Condition()
         self._stopping = False
         self._woken, self._wakes = socket.socketpair()
@@ -103,7 +103,7 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _accept(self, listening: socket.socket, interface: ServedInterface) -> None:
+    def _accept(self, listening: socket.socket, service: Service) -> None:
         # Other processes may share the socket, so this thread cannot be woken by shutting it down.
         listening.setblocking(False)
         poll = select.poll()
@@ -116,17 +116,17 @@ class Server:
             except BlockingIOError:
                 continue  # another process was faster
             except OSError as error:  # such as no free file descriptors
-                self._tell(annotate("cannot accept a connection", cause=str(error)))
+                self._warn(annotate("cannot accept a connection", cause=str(error)))
                 self._clock.sleep_ms(PAUSE_MS)
                 continue
             try:
-                self._welcome(connected, interface)
+                self._welcome(connected, service)
             except Exception as error:  # noqa: BLE001  (keep the port open)
-                self._tell("cannot serve a connection: closed it", error)
+                self._warn("cannot serve a connection: closed it", error)
                 connected.close()
 
-    def _welcome(self, connected: socket.socket, interface: ServedInterface) -> None:
-        connection = ClientConnection(connected, interface, self._shared)
+    def _welcome(self, connected: socket.socket, service: Service) -> None:
+        connection = service.connect(connected, self._shared)
         with self._changed:
             full = len(self._connections) >= self._limits.connections
             if not full and not self._stopping:
@@ -134,23 +134,23 @@ class Server:
         if connection not in self._connections:
             if full:
                 limit = self._limits.connections
-                self._tell(annotate("too many connections: closed one", limit=limit))
+                self._warn(annotate("too many connections: closed one", limit=limit))
             connected.close()
             return
         try:
             threading.Thread(target=self._run, args=(connection,), daemon=True).start()
         except RuntimeError as error:
-            self._tell(annotate("cannot start a thread: closed a connection", cause=str(error)))
+            self._warn(annotate("cannot start a thread: closed a connection", cause=str(error)))
             connected.close()
             self._forget(connection)
 
-    def _run(self, connection: ClientConnection) -> None:
+    def _run(self, connection: ServerConnection) -> None:
         try:
             connection.run()
         finally:
             self._forget(connection)
 
-    def _forget(self, connection: ClientConnection) -> None:
+    def _forget(self, connection: ServerConnection) -> None:
         with self._changed:
             self._connections.discard(connection)
             if not self._connections:

@@ -1,40 +1,55 @@
 """The store contract over tables on this machine: `memory://` and `embedded:///path?sync=off`.
 
 `memory://` is the reference for every other store. `embedded://` keeps its cells in a directory
-that many processes may use at once.
+that many processes may use at once. Each call is one local transaction, so a whole batch is atomic
+here. A scan is one per page. The server's time is the clock's, but never below the checked cell's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import chain
-from typing import NoReturn
+from itertools import chain, count
+from typing import NoReturn, TypeVar
 
-from txn.clock import Clock
-from txn.errors import TableUnavailable
-from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, RowExclusion
+from txn.errors import InvalidRequestError, TableUnavailable
+from txn.model import (
+    Cell,
+    Check,
+    Columns,
+    Edit,
+    Family,
+    Key,
+    Row,
+    RowExclusion,
+    check_count,
+    check_exclusion,
+    check_targets,
+)
 from txn.stores.base import Feature
-from txn.tables.kv.ordered import OrderedStore
-from txn.tables.refusal import Reason, Refused
-from txn.tables.tables import TableStore
+from txn.tables import catalog, cells, pages
+from txn.tables.catalog import TableCatalog, cell_key
+from txn.tables.cells import newest, put_version
+from txn.tables.changes import write_cell
+from txn.tables.kv.ordered import Reader, Writer, divide_keys
+from txn.tables.operations import MAX_TIMESTAMP, Reason, Refused
+from txn.tables.pages import PAGE_BYTES, PAGE_ROWS, RowChoice, ScanPage
 
 UNAVAILABLE: frozenset[Reason] = frozenset(
     {"table not found", "table not enabled", "no such column family"}
 )
+UNMAP_PAGES = 2  # after so many, a long scan gives its memory back
+
+R = TypeVar("R")
 
 
-class LocalStore:
-    """Tables in an ordered key-value store of this process. Each call is one local transaction."""
+class LocalStore(catalog.CatalogUser):
+    """Tables in an ordered store, and as safe for threads and processes as that store."""
 
-    __slots__ = ("_ordered", "_tables")
+    __slots__ = ()
 
     features: frozenset[Feature] = frozenset(
         {"multi_cell_check", "row_mutations", "describe", "instant_reads", "atomic"}
     )
-
-    def __init__(self, ordered: OrderedStore, clock: Clock) -> None:
-        self._ordered = ordered
-        self._tables = TableStore(ordered, clock)
 
     def read(
         self, *groups: Collection[Key], beside: Callable[[], None] | None = None
@@ -42,28 +57,63 @@ class LocalStore:
         """Run `beside`, then read all groups in one instant."""
         if beside is not None:
             beside()
-        try:
-            return self._tables.read(list(chain(*groups)))
-        except Refused as error:
-            _raise_meaning(error)
+
+        def body(reader: Reader) -> dict[Key, Cell | None]:
+            known, now, get = self._load(reader), self._clock.wall_ms(), reader.get
+            found: dict[Key, Cell | None] = {}
+            before = None
+            for key in chain(*groups):
+                row, family, column, table = key
+                if (row, family, table) != before:  # a value is read with its marks
+                    before = row, family, table
+                    layout = known.layout(table, family)
+                    stem, oldest = cell_key(layout, row, b""), layout.find_oldest(now)
+                state = get(stem + column)
+                found[key] = None if state is None else newest(state, oldest, now)
+            return found
+
+        return self._read(body)
 
     def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
-        try:
-            return self._tables.read_versions(keys, count)
-        except Refused as error:
-            _raise_meaning(error)
+        check_count(count)
+
+        def body(reader: Reader) -> dict[Key, list[Cell]]:
+            known, now = self._load(reader), self._clock.wall_ms()
+            found: dict[Key, list[Cell]] = {}
+            for key in keys:
+                row, family, column, table = key
+                layout = known.layout(table, family)
+                state = reader.get(cell_key(layout, row, column)) or b""
+                found[key] = layout.read_versions(state, now, count)
+            return found
+
+        return self._read(body)
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
-        try:
-            self._tables.write(edits, durable=durable)
-        except Refused as error:
-            _raise_meaning(error)
+        def body(writer: Writer) -> None:
+            known, now = self._load(writer), self._clock.wall_ms()
+            before = None
+            for (row, family, column, table), value, given in edits:
+                if (row, family, table) != before:  # a value is written with its tag
+                    before = row, family, table
+                    layout = known.layout(table, family)
+                    stem = cell_key(layout, row, b"")
+                timestamp = now if given is None else _check_timestamp(given)
+                write_cell(writer, (layout, row, stem + column), value, timestamp, now)
+
+        self._write(body, durable=durable, shared=True)
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
-        try:
-            return self._tables.check_and_put(checks, durable=durable)
-        except Refused as error:
-            _raise_meaning(error)
+        """Carry out each check that finds its expected value, at the server's time."""
+        for check in checks:
+            check_targets(check)
+
+        def body(writer: Writer) -> list[bool]:
+            known = self._load(writer)
+            now = self._clock.wall_ms()
+            return [_check(writer, known, check, now) for check in checks]
+
+        return self._write(body, durable=durable, shared=True)
 
     def scan(
         self,
@@ -75,52 +125,151 @@ class LocalStore:
         *,
         reverse: bool = False,
     ) -> Iterator[Row]:
-        """Yield the rows, read some hundreds at a time; nothing is held between the pages."""
-        try:
-            yield from self._tables.scan(table, start, stop, columns, exclude, reverse=reverse)
-        except Refused as error:
-            _raise_meaning(error)
+        """Yield rows in order or in reverse; as in HBase, an empty stop is the table's end."""
+        check_exclusion(columns, exclude)
+        wanted = RowChoice(table, None if columns is None else frozenset(columns), exclude, reverse)
+        low, high = catalog.escape_row(start), catalog.escape_row(stop) if stop else None
+        for number in count(1):
+            page = self._page(wanted, low, high)
+            yield from page.rows
+            if page.resume is None:
+                return
+            low, high = (low, page.resume) if reverse else (page.resume, high)
+            if number % UNMAP_PAGES == 0:
+                self._ordered.unmap()
+
+    def find_splits(
+        self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
+    ) -> list[bytes]:
+        """Find the splits with a few seeks for each, without reading the rows in between."""
+
+        def body(reader: Reader) -> list[bytes]:
+            found = self._load(reader).table(table)
+            low = found.prefix + catalog.escape_row(start)
+            high = found.prefix + catalog.escape_row(stop) if stop else found.stop
+            keys = divide_keys(reader, low, high, count)
+            rows = (catalog.plain_row(key[4 : catalog.split_row(key)]) for key in keys)
+            return [row for row in dict.fromkeys(rows) if row > start]
+
+        return self._read(body)
 
     def atomically(self, work: Callable[[], None]) -> None:
         self._ordered.atomically(work)
 
     def list_tables(self) -> list[bytes]:
         """Return all names except those of the emulator's own namespace."""
-        return [name for name in self._tables.list_tables() if not name.startswith(b"hbase:")]
+        names = sorted(self._ordered.read(self._load).tables)
+        return [name for name in names if not name.startswith(b"hbase:")]
 
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
-        return self._tables.describe(table)
+        found = self._ordered.read(self._load).tables.get(table)
+        if found is None:
+            return None
+        return {name: catalog.family_of(settings) for name, settings in found.families.items()}
 
     def ensure_table(
         self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
     ) -> None:
-        """Create what is missing; splits have no effect on one machine."""
-        self._tables.ensure_table(table, families)
+        """Create what is missing, and wait for no writer if nothing is. Splits have no effect."""
+
+        def is_missing(reader: Reader) -> bool:
+            return catalog.find_missing(self._load(reader), table, families) is not None
+
+        if self._ordered.read(is_missing):
+            self._ordered.write(
+                lambda writer: catalog.ensure(writer, self._load(writer), table, families)
+            )
 
     def assign_table(self, table: bytes, database: bytes) -> None:
-        try:
-            self._tables.assign_table(table, database)
-        except Refused as error:
-            _raise_meaning(error)
+        """Assign all families of a table to a database; `table not found`."""
 
-    def find_splits(
-        self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
-    ) -> list[bytes]:
-        """Find the splits with a few seeks for each, without reading the rows in between."""
-        try:
-            return self._tables.find_splits(table, count, start, stop)
-        except Refused as error:
-            _raise_meaning(error)
+        def body(writer: Writer) -> None:
+            known = self._load(writer)
+            families = known.find(table).families
+            owned = {name: catalog.assign_family(one, database) for name, one in families.items()}
+            catalog.alter(writer, known, table, owned)
+
+        self._write(body)
 
     def compact(self, table: bytes, purge_before_ms: int | None = None) -> None:
-        """Do the work of HBase's major compaction, which nothing else does here."""
-        try:
-            self._tables.compact(table, purge_before_ms)
-        except Refused as error:
-            _raise_meaning(error)
+        """Do HBase's major compaction: drop expired versions and delete markers.
+
+        Only markers below `purge_before_ms` go (None: all), as with the setting
+        `hbase.hstore.time.to.purge.deletes`.
+        """
+        resume: bytes | None = b""
+        while resume is not None:
+            resume = self.compact_page(table, resume, purge_before_ms)
+
+    def compact_page(
+        self, table: bytes, resume: bytes, purge_before_ms: int | None = None
+    ) -> bytes | None:
+        """Compact a bounded part of a table from `resume` on, b"" at first. Return where the next
+        part begins, or None at the end. A writer has to wait only if there is something to drop."""
+        stale, following = self._read(
+            lambda reader: self._stale(reader, table, resume, purge_before_ms)
+        )
+
+        def body(writer: Writer) -> None:
+            known, now = self._load(writer), self._clock.wall_ms()
+            known.table(table)
+            for key in stale:
+                old = writer.get(key) or b""
+                new = _compact(known, table, key, (old, now, purge_before_ms))
+                if not new:
+                    writer.delete(key)
+                elif new != old:
+                    writer.put(key, new)
+
+        if stale:
+            self._write(body, durable=False)
+        return following
 
     def close(self) -> None:
         self._ordered.close()
+
+    def _read(self, body: Callable[[Reader], R]) -> R:
+        try:
+            return self._ordered.read(body)
+        except Refused as error:
+            _raise_meaning(error)
+
+    def _write(
+        self, body: Callable[[Writer], R], *, durable: bool = True, shared: bool = False
+    ) -> R:
+        try:
+            return self._ordered.write(body, durable=durable, shared=shared)
+        except Refused as error:
+            _raise_meaning(error)
+
+    def _page(self, wanted: RowChoice, low: bytes, high: bytes | None) -> ScanPage:
+        def body(reader: Reader) -> ScanPage:
+            known = self._load(reader)
+            found = known.table(wanted.table)
+            for family in wanted.families:
+                known.layout(wanted.table, family)
+            end = found.stop if high is None else found.prefix + high
+            limits = found.prefix + low, end
+            return pages.read_page(reader, known.layouts, wanted, limits, self._clock.wall_ms())
+
+        return self._read(body)
+
+    def _stale(
+        self, reader: Reader, table: bytes, resume: bytes, purge_before_ms: int | None
+    ) -> tuple[list[bytes], bytes | None]:
+        """Return the keys of a page that a compaction changes, and where the next page begins."""
+        known = self._load(reader)
+        found, now = known.table(table), self._clock.wall_ms()
+        stale: list[bytes] = []
+        size = 0
+        for looked, key in enumerate(reader.keys(found.prefix + resume, found.stop)):
+            if looked == PAGE_ROWS or size >= PAGE_BYTES:
+                return stale, key[len(found.prefix) :]
+            old = reader.get(key) or b""
+            size += len(old)
+            if _compact(known, table, key, (old, now, purge_before_ms)) != old:
+                stale.append(key)
+        return stale, None
 
 
 def _raise_meaning(error: Refused) -> NoReturn:
@@ -131,3 +280,54 @@ def _raise_meaning(error: Refused) -> NoReturn:
     table = error.facts["table"]
     assert isinstance(table, bytes)
     raise TableUnavailable(str(error), table) from error
+
+
+def _compact(
+    known: TableCatalog, table: bytes, key: bytes, kept: tuple[bytes, int, int | None]
+) -> bytes:
+    state, now, purge_before_ms = kept
+    family, column = catalog.family_and_column(key, catalog.split_row(key))
+    layout = known.layouts.get((table, family or column))
+    if layout is None:
+        return b""  # of a dropped family
+    return cells.compact_cell(
+        state,
+        layout.find_expiry(now),
+        purge_before_ms,
+        now,
+        limit=layout.versions,
+        at_least=layout.min_versions,
+    )
+
+
+def _check_timestamp(timestamp: int) -> int:
+    if not 0 <= timestamp < MAX_TIMESTAMP:
+        raise InvalidRequestError("not a timestamp in ms", timestamp=timestamp)
+    return timestamp
+
+
+def _check(writer: Writer, known: TableCatalog, check: Check, now: int) -> bool:
+    key, expected, puts, edits = check
+    row, family, column, table = key
+    layout = known.layout(table, family)
+    stem = cell_key(layout, row, b"")
+    name = stem + column
+    state = writer.get(name)
+    cell = newest(state, layout.find_oldest(now), now) if state else None
+    if (b"" if cell is None else cell.value) != expected:
+        return False
+    at = now if cell is None else max(now, cell.timestamp)
+    for (_, its_family, its_column, _), value in puts:
+        if its_family != family:
+            other = known.layout(table, its_family)
+            write_cell(writer, (other, row, cell_key(other, row, its_column)), value, at, now)
+        elif its_column == column and layout.masks is None:  # as of a lock: its state is known
+            state = put_version(state or b"", at, value, layout.versions, now)
+            writer.put(name, state)
+        else:
+            write_cell(writer, (layout, row, stem + its_column), value, at, now)
+    for (_, its_family, its_column, _), edited, given in edits:
+        timestamp = at if given is None else _check_timestamp(given)
+        other = known.layout(table, its_family)
+        write_cell(writer, (other, row, cell_key(other, row, its_column)), edited, timestamp, now)
+    return True

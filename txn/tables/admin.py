@@ -16,8 +16,7 @@ from txn.model import plain_table
 from txn.tables import catalog
 from txn.tables.catalog import CATALOG, TableCatalog, TableEntry
 from txn.tables.kv.ordered import Reader, Writer
-from txn.tables.operations import FamilySettings
-from txn.tables.refusal import Refused
+from txn.tables.operations import FamilySettings, Refused
 
 _NAMESPACE = CATALOG + b"namespace "
 _NAMESPACE_STOP = CATALOG + b"namespace!"
@@ -27,7 +26,7 @@ _Families = Mapping[bytes, FamilySettings]
 
 
 class Admin(catalog.CatalogUser):
-    """The tables of a store, on the same catalog as `TableStore` and `Rows`."""
+    """The tables of a store, on the same catalog as `LocalStore` and `Rows`."""
 
     __slots__ = ()
 
@@ -48,7 +47,7 @@ class Admin(catalog.CatalogUser):
             _check_namespace(writer, _namespace_of(name))
             catalog.save(writer, known, name, self._make_entry(known, dict(families), splits))
 
-        self._store.write(body)
+        self._ordered.write(body)
 
     def drop(self, name: bytes) -> None:
         """Drop a disabled table; `table not found`, `table not disabled`."""
@@ -71,11 +70,11 @@ class Admin(catalog.CatalogUser):
         self._switch(name, False)
 
     def find(self, name: bytes) -> TableEntry | None:
-        return self._store.read(self._load).tables.get(plain_table(name))
+        return self._ordered.read(self._load).tables.get(plain_table(name))
 
     def table(self, name: bytes) -> TableEntry:
         """Return a table; `table not found`."""
-        return self._store.read(self._load).find(plain_table(name))
+        return self._ordered.read(self._load).find(plain_table(name))
 
     def tables(self, namespace: bytes | None = None) -> dict[bytes, TableEntry]:
         """Return all tables by name, or those of a namespace (`namespace not found`), sorted."""
@@ -88,7 +87,7 @@ class Admin(catalog.CatalogUser):
                 name: found for name, found in tables if namespace in {None, _namespace_of(name)}
             }
 
-        return self._store.read(body)
+        return self._ordered.read(body)
 
     def user_tables(self) -> dict[bytes, TableEntry]:
         """Return all tables except system tables."""
@@ -139,7 +138,7 @@ class Admin(catalog.CatalogUser):
                 raise Refused("namespace exists", "the namespace exists", namespace=name)
             writer.put(_NAMESPACE + name, json.dumps(dict(properties)).encode())
 
-        self._store.write(body)
+        self._ordered.write(body)
 
     def modify_namespace(self, name: bytes, properties: Mapping[str, str]) -> None:
         """Replace a namespace's properties; `namespace not found`."""
@@ -148,7 +147,7 @@ class Admin(catalog.CatalogUser):
             _check_namespace(writer, name)
             writer.put(_NAMESPACE + name, json.dumps(dict(properties)).encode())
 
-        self._store.write(body)
+        self._ordered.write(body)
 
     def drop_namespace(self, name: bytes) -> None:
         """Drop an empty namespace; `namespace not found`, `constraint`."""
@@ -161,15 +160,15 @@ class Admin(catalog.CatalogUser):
                 raise Refused("constraint", "the namespace has tables", namespace=name)
             writer.delete(_NAMESPACE + name)
 
-        self._store.write(body)
+        self._ordered.write(body)
 
     def namespaces(self) -> dict[bytes, dict[str, str]]:
         """Return the properties of all namespaces, including `default` and `hbase`."""
-        return self._store.read(_read_namespaces)
+        return self._ordered.read(_read_namespaces)
 
     def remove_garbage(self) -> None:
         """Remove the cells of dropped tables and families, some thousands in each transaction."""
-        while self._store.write(catalog.remove_garbage, durable=False):
+        while self._ordered.write(catalog.remove_garbage, durable=False):
             pass
 
     def _make_entry(
@@ -190,7 +189,7 @@ class Admin(catalog.CatalogUser):
             table = _require_disabled(known, name) if enabled else known.table(name)
             catalog.save(writer, known, name, replace(table, enabled=enabled))
 
-        self._store.write(body)
+        self._ordered.write(body)
 
     def _empty(
         self, name: bytes, make_next: Callable[[TableCatalog, TableEntry], TableEntry | None]
@@ -203,7 +202,7 @@ class Admin(catalog.CatalogUser):
             catalog.save(writer, known, name, make_next(known, table))
             catalog.mark_garbage(writer, table)
 
-        self._store.write(body)
+        self._ordered.write(body)
         self.remove_garbage()
 
     def _alter(self, name: bytes, change: Callable[[_Families], _Families]) -> None:
@@ -217,7 +216,7 @@ class Admin(catalog.CatalogUser):
             catalog.check_names(name, families)
             catalog.alter(writer, known, name, families)
 
-        self._store.write(body)
+        self._ordered.write(body)
         self.remove_garbage()
 
 

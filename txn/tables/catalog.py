@@ -6,7 +6,7 @@ by row, then family, then column, byte by byte. Masks, which hide all columns of
 (deletes of rows and families), have a key of their own before the cells of the row.
 
     entry   = JSON; bytes are text of ISO 8859-1, but names of families of UTF-8. Only values that
-              differ from the default are stored; versions and ttl_ms always are
+              differ from the default are stored
     key     = table number (u32, big-endian), row, 00 00, family, 00, column
     masks   = table number, row, 00 00, 00, family          a state of markers only, as in `cells`
     row     : each byte 00 is written as 00 FF, so that 00 00 ends it and sorts before longer rows
@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
@@ -29,12 +29,13 @@ from txn.model import (
     MAX_FAMILY,
     MAX_ROW,
     MAX_TABLE,
+    Cell,
     Family,
     refuse_other_database,
 )
+from txn.tables import cells
 from txn.tables.kv.ordered import OrderedStore, Reader, Writer
-from txn.tables.operations import FamilySettings
-from txn.tables.refusal import Refused
+from txn.tables.operations import FamilySettings, Refused
 
 CATALOG = bytes(4)
 BLOCK_SIZES = range(1024, 16 * 1024 * 1024 + 1)
@@ -51,10 +52,7 @@ ROW_PASSED = b"\0\1"
 """After an escaped row: the start of its keys, and a bound below the keys of all later rows."""
 _TABLE_NAME = re.compile(r"(?:\w+:)?\w[\w.-]*")
 _NAMESPACE_NAME = re.compile(r"\w+")
-_DEFAULTS = FamilySettings()
-_SIMPLE = [
-    item.name for item in fields(FamilySettings) if item.name not in {"attributes", "configuration"}
-]
+_PAIRS = ("attributes", "configuration")
 GARBAGE_KEYS = 5_000
 
 
@@ -108,6 +106,24 @@ class FamilyLayout(NamedTuple):
     min_versions: int
     masks: bytes | None
 
+    def find_expiry(self, now_ms: int) -> int:
+        """Return the timestamp below which versions have expired, except the first min_versions."""
+        return 0 if self.ttl_ms is None else now_ms - self.ttl_ms
+
+    def find_oldest(self, now_ms: int) -> int:
+        """Return the timestamp below which the newest version has expired."""
+        return 0 if self.ttl_ms is None or self.min_versions else now_ms - self.ttl_ms
+
+    def read_versions(self, state: bytes, now_ms: int, limit: int) -> list[Cell]:
+        """Return up to `limit` visible versions, newest first, of a cell's stored state."""
+        return cells.versions(
+            state,
+            self.find_expiry(now_ms),
+            now_ms,
+            limit=min(limit, self.versions),
+            at_least=self.min_versions,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class TableCatalog:
@@ -151,10 +167,10 @@ class TableCatalog:
 class CatalogUser:
     """A user of an ordered store's tables, as safe for threads and processes as that store."""
 
-    __slots__ = ("_catalog", "_clock", "_store")
+    __slots__ = ("_catalog", "_clock", "_ordered")
 
     def __init__(self, store: OrderedStore, clock: Clock) -> None:
-        self._store = store
+        self._ordered = store
         self._clock = clock
         self._catalog: TableCatalog | None = None
 
@@ -220,30 +236,13 @@ def _decode(key: bytes, value: bytes) -> TableEntry:
 
 
 def _encode_family(settings: FamilySettings) -> dict[str, Any]:
-    shown: dict[str, Any] = {"versions": settings.versions, "ttl_ms": settings.ttl_ms}
-    for name in _SIMPLE:
-        value = getattr(settings, name)
-        if value != getattr(_DEFAULTS, name):
-            shown[name] = value
-    if settings.attributes:
-        shown["attributes"] = [
-            [name.decode("latin-1"), value.decode("latin-1")] for name, value in settings.attributes
-        ]
-    if settings.configuration:
-        shown["configuration"] = [list(pair) for pair in settings.configuration]
-    return shown
+    defaults = asdict(FamilySettings())
+    return {name: value for name, value in asdict(settings).items() if value != defaults[name]}
 
 
 def _decode_family(shown: Mapping[str, Any]) -> FamilySettings:
-    simple = {name: shown[name] for name in _SIMPLE if name in shown}
-    return FamilySettings(
-        **simple,
-        attributes=tuple(
-            (name.encode("latin-1"), value.encode("latin-1"))
-            for name, value in shown.get("attributes", ())
-        ),
-        configuration=tuple((name, value) for name, value in shown.get("configuration", ())),
-    )
+    pairs = {name: tuple(map(tuple, shown.get(name, ()))) for name in _PAIRS}
+    return FamilySettings(**{**shown, **pairs})
 
 
 def family_of(settings: FamilySettings) -> Family:

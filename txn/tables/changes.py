@@ -17,8 +17,7 @@ from txn.tables import catalog, cells
 from txn.tables.catalog import FamilyLayout, TableCatalog
 from txn.tables.cells import CellVersion
 from txn.tables.kv.ordered import Reader, Writer
-from txn.tables.operations import MAX_TIMESTAMP, Add, Append, Operation, Put, Remove
-from txn.tables.refusal import Refused
+from txn.tables.operations import MAX_TIMESTAMP, Add, Append, Operation, Put, Refused, Remove
 
 MAX_COLUMN = 131_072
 """HBase accepts any column that fits the limit of a cell; our keys are walked in pieces."""
@@ -139,14 +138,8 @@ class RowChange:
         return operation._replace(timestamp=timestamp)
 
     def _read_newest(self, family: bytes, column: bytes, limit: int = 1) -> list[Cell]:
-        layout = self._layout(family)
-        return cells.versions(
-            self._read_state(family, column),
-            0 if layout.ttl_ms is None else self._now - layout.ttl_ms,
-            self._now,
-            limit=min(limit, layout.versions),
-            at_least=layout.min_versions,
-        )
+        state = self._read_state(family, column)
+        return self._layout(family).read_versions(state, self._now, limit)
 
     def _read_state(self, family: bytes, column: bytes) -> bytes:
         return self._writer.get(catalog.cell_key(self._layout(family), self._row, column)) or b""

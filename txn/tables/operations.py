@@ -1,4 +1,4 @@
-"""Requests of plain HBase clients to tables, and their results: frozen data, no I/O.
+"""Requests of plain HBase clients to tables, their results, and the reasons of a refusal.
 
 Timestamps are milliseconds; None is the server's time. Families and columns are bytes; an empty
 column name is legal.
@@ -7,14 +7,44 @@ column name is legal.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from txn.errors import InvalidRequestError, annotate
 from txn.tables.cells import FOREVER, CellVersion
-from txn.tables.filters.parsing import Expression
 
 MAX_TIMESTAMP = FOREVER
 
 Operator = Literal["<", "<=", "=", "!=", ">=", ">", "no-op"]
+
+
+Reason = Literal[
+    "table not found",
+    "table exists",
+    "table not enabled",
+    "table not disabled",
+    "no such column family",
+    "namespace not found",
+    "namespace exists",
+    "constraint",
+    "illegal argument",
+    "do not retry",
+    "retries exhausted",
+]
+
+
+class Refused(InvalidRequestError):
+    """The request can never succeed as it is; `reason` names HBase's error.
+
+    `illegal argument`: HBase's client finds it before it sends anything (IllegalArgumentException).
+    `do not retry`: only the server finds it.
+    `constraint`: the server's ConstraintException (namespaces).
+    `retries exhausted`: the server fails in a way that its clients retry, in vain, for a minute.
+    """
+
+    def __init__(self, reason: Reason, message: str, **facts: object) -> None:
+        super().__init__(annotate(message, **facts))
+        self.reason: Reason = reason
+        self.facts = facts
 
 
 class Result(NamedTuple):
@@ -24,6 +54,18 @@ class Result(NamedTuple):
     row: bytes
     versions: tuple[CellVersion, ...] = ()
     partial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A filter's name and typed arguments; for AND, OR, SKIP and WHILE these are filters.
+
+    AND takes the furthest step of its filters, OR the nearest. SKIP leaves out a row if its filter
+    leaves out any part of it. WHILE ends the scan there.
+    """
+
+    name: str
+    arguments: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +175,8 @@ class FamilySettings:
     """All settings that HBase shows of a column family, with its defaults. ttl_ms None: for ever.
 
     Only versions, min_versions and ttl_ms have an effect here; the others are only shown. Values of
-    keep_deleted_cells other than FALSE, and new_version_behavior, are refused.
+    keep_deleted_cells other than FALSE, and new_version_behavior, are refused. attributes are bytes
+    as text of ISO 8859-1.
     """
 
     versions: int = 1
@@ -155,5 +198,5 @@ class FamilySettings:
     compress_tags: bool = True
     evict_blocks_on_close: bool = False
     prefetch_blocks_on_open: bool = False
-    attributes: tuple[tuple[bytes, bytes], ...] = ()
+    attributes: tuple[tuple[str, str], ...] = ()
     configuration: tuple[tuple[str, str], ...] = ()

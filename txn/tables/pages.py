@@ -54,11 +54,6 @@ class ScanPage(NamedTuple):
     resume: bytes | None
 
 
-def find_oldest(layout: FamilyLayout, now: int) -> int:
-    """Return the timestamp below which the newest version has expired."""
-    return 0 if layout.ttl_ms is None or layout.min_versions else now - layout.ttl_ms
-
-
 def read_page(
     reader: Reader, layouts: Layouts, wanted: RowChoice, limits: tuple[bytes, bytes], now: int
 ) -> ScanPage:
@@ -86,7 +81,7 @@ def _step(
         layout = layouts.get((wanted.table, family))
         if layout is None or not state:
             continue  # masks, a dropped family, or an unwanted one
-        cell = newest(state, find_oldest(layout, now), now)
+        cell = newest(state, layout.find_oldest(now), now)
         if cell is not None:
             if not found:
                 rows.append(Row(row, found))
@@ -121,7 +116,7 @@ class _Leaping:
     def _find_named(self, family: bytes, column: bytes) -> tuple[bytes, bytes, bytes, int]:
         """Return a column, the end of its keys, and when its cells have expired."""
         layout = self._layouts[self._table, family]
-        return family, column, layout.infix + column, find_oldest(layout, self._now)
+        return family, column, layout.infix + column, layout.find_oldest(self._now)
 
     def read(self, low: bytes, high: bytes) -> ScanPage:
         get, reverse = self._reader.get, self._reverse
@@ -159,7 +154,7 @@ class _Leaping:
             layout = self._layouts.get((self._table, family))
             if layout is None:
                 continue  # masks, or a dropped family
-            cell = newest(state, find_oldest(layout, self._now), self._now)
+            cell = newest(state, layout.find_oldest(self._now), self._now)
             if cell is not None:
                 row.cells[new_tuple(Key, (row.row, family, column, self._table))] = cell
                 size += len(cell.value)

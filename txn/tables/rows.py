@@ -1,4 +1,4 @@
-"""Rows as HBase's own clients see them, on the same stored bytes as `txn.tables.tables.TableStore`.
+"""Rows as HBase's own clients see them, on the same stored bytes as `txn.stores.local.LocalStore`.
 
 Each call is one local transaction; a scan is one per page. Refused reports what HBase refuses.
 """
@@ -15,11 +15,10 @@ from txn.tables import catalog, changes, selecting
 from txn.tables.catalog import ROW_END, ROW_PASSED
 from txn.tables.cells import CellVersion
 from txn.tables.changes import RowChange
-from txn.tables.filters.arguments import COMPARISONS
 from txn.tables.filters.lists import make_filter
+from txn.tables.filters.standard import COMPARISONS
 from txn.tables.kv.ordered import Reader, Writer
-from txn.tables.operations import Condition, Operation, Range, Result, Selection
-from txn.tables.refusal import Refused
+from txn.tables.operations import Condition, Operation, Range, Refused, Result, Selection
 from txn.tables.selecting import FilteredScan, ReadPlan
 
 PAGE_VERSIONS = 20_000
@@ -57,7 +56,7 @@ class Rows(catalog.CatalogUser):
             plan = self._plan(reader, table, selection)
             return [Result(row, tuple(_read_row(plan, row))) for row in rows]
 
-        return self._store.read(body)
+        return self._ordered.read(body)
 
     def mutate(
         self,
@@ -84,7 +83,7 @@ class Rows(catalog.CatalogUser):
             return results
 
         shared = not any(changes.deletes_whole(operations) for _, operations in mutations)
-        return self._store.write(body, durable=durable, shared=shared)
+        return self._ordered.write(body, durable=durable, shared=shared)
 
     def check_and_mutate(
         self,
@@ -113,7 +112,7 @@ class Rows(catalog.CatalogUser):
             return True
 
         shared = not changes.deletes_whole(operations)
-        return self._store.write(body, durable=durable, shared=shared)
+        return self._ordered.write(body, durable=durable, shared=shared)
 
     def scan(
         self,
@@ -137,7 +136,7 @@ class Rows(catalog.CatalogUser):
             at = None if resume is None else resume.at
             return _read_page(plan, rows, at, copy.deepcopy(fresh), limit_rows)
 
-        return self._store.read(body)
+        return self._ordered.read(body)
 
     def _plan(self, reader: Reader, table: bytes, selection: Selection) -> ReadPlan:
         times = [(selection.since, selection.until), *(each[1:] for each in selection.family_times)]

@@ -160,9 +160,9 @@ def make_plan(
     for family in sorted(wanted or known.table(table).families):
         layout = known.layouts[table, family]
         columns = wanted.get(family)
-        oldest_ms = 0 if layout.ttl_ms is None else now_ms - layout.ttl_ms
         names = tuple(sorted(columns)) if columns else None
         since, until = times.get(family, (selection.since, selection.until))
+        oldest_ms = layout.find_expiry(now_ms)
         families.append(FamilyRead(family, layout, names, oldest_ms, now_ms, since, until))
     return ReadPlan(reader, tuple(families), selection)
 

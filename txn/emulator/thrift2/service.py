@@ -26,11 +26,11 @@ from txn.tables.operations import (
     Operation,
     Operator,
     Put,
+    Refused,
     Remove,
     Result,
     Selection,
 )
-from txn.tables.refusal import Refused
 
 SERVICE: Any = IDL.THBaseService
 OF_MANY_ROWS = frozenset({"mutateRow", "checkAndMutate"})

@@ -23,10 +23,10 @@ from txn.stores.hbase.idl import IDL
 from txn.tables.admin import Admin
 from txn.tables.catalog import Region, TableEntry, check_settings
 from txn.tables.filters.patterns import matcher
-from txn.tables.operations import FamilySettings
-from txn.tables.refusal import Refused
+from txn.tables.operations import FamilySettings, Refused
 
 TABLE_ATTRIBUTES = {b"IS_META": b"false", b"hbase.store.file-tracker.impl": b"DEFAULT"}
+LATIN = "latin-1"
 
 _DEFAULTS = FamilySettings()
 
@@ -283,7 +283,7 @@ def _settings(column: Any) -> FamilySettings:
 
 def _read_texts(
     texts: Mapping[bytes, bytes],
-) -> tuple[dict[str, Any], tuple[tuple[bytes, bytes], ...]]:
+) -> tuple[dict[str, Any], tuple[tuple[str, str], ...]]:
     changes: dict[str, Any] = {}
     for text, value in texts.items():
         name = _BY_TEXT.get(text)
@@ -294,12 +294,13 @@ def _read_texts(
                 raise Refused(
                     "illegal argument", "not a setting", name=text, value=value
                 ) from error
-    return changes, tuple(pair for pair in texts.items() if pair[0] not in _BY_TEXT)
+    others = [pair for pair in texts.items() if pair[0] not in _BY_TEXT]
+    return changes, tuple((name.decode(LATIN), value.decode(LATIN)) for name, value in others)
 
 
 def _column(family: bytes, settings: FamilySettings) -> Any:
     fields: dict[str, Any] = {}
-    texts = dict(settings.attributes)
+    texts = {name.encode(LATIN): value.encode(LATIN) for name, value in settings.attributes}
     for name, setting in _SETTINGS.items():
         value = getattr(settings, name)
         is_default = value == getattr(_DEFAULTS, name)

@@ -10,9 +10,8 @@ from abc import abstractmethod
 from collections.abc import Iterable
 
 from txn.tables.cells import CellVersion
-from txn.tables.filters.parsing import Expression
+from txn.tables.filters.parsing import FILTERS
 from txn.tables.filters.standard import (
-    FILTERS,
     INCLUDE,
     NEXT_COLUMN,
     NEXT_ROW,
@@ -21,6 +20,7 @@ from txn.tables.filters.standard import (
     Filter,
     ReturnCode,
 )
+from txn.tables.operations import Expression
 
 
 def make_filter(expression: Expression, *, reverse: bool = False) -> Filter:

@@ -9,34 +9,29 @@
 
 Keywords are upper case; AND and OR stand between spaces or parentheses. HBase misreads and refuses
 a parenthesis with an OR before an AND, and so does this parser. `txn.tables.filters.standard` has
-the filters.
+the filters; the table at the end has the arguments of each.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
-from txn.tables.filters.standard import FILTERS
-from txn.tables.refusal import Refused
+from txn.tables.filters import standard
+from txn.tables.filters.standard import COMPARISONS, Comparator, Filter, decode
+from txn.tables.operations import Expression, Refused
 
+LONG_MAX = (1 << 63) - 1
+INT_MAX = (1 << 31) - 1
 _PRECEDENCE = {"SKIP": 1, "WHILE": 1, "AND": 2, "OR": 3}
 _KEYWORD = re.compile(rb"((?<=[ )])(?:AND|OR)|(?<![^ ()])(?:SKIP|WHILE))(?=[ (])")
 _SIMPLE = re.compile(rb"(?>''|'(?:''|[^'])*+'|[^')])*+\)")
 _ARGUMENT = re.compile(rb"'(?:''|[^'])*+'|[^' ,)][^ ,)]*+(?=[ ,)])")
 
-
-@dataclass(frozen=True, slots=True)
-class Expression:
-    """A filter's name and typed arguments; for AND, OR, SKIP and WHILE these are filters.
-
-    AND takes the furthest step of its filters, OR the nearest. SKIP leaves out a row if its filter
-    leaves out any part of it. WHILE ends the scan there.
-    """
-
-    name: str
-    arguments: tuple[Any, ...]
+ArgumentReader = Callable[[list[bytes]], tuple[Any, ...]]
+"""Reads the arguments of a filter; raises ValueError for wrong ones."""
 
 
 def parse_filter(text: bytes) -> Expression:
@@ -124,7 +119,7 @@ def _read_simple(text: bytes, at: int) -> Expression:
     if kind is None:
         raise _bad("no such filter", at, text)
     try:
-        return Expression(name, kind.arguments(_split_arguments(text[text.index(b"(") + 1 :])))
+        return Expression(name, _SIGNATURES[kind](_split_arguments(text[text.index(b"(") + 1 :])))
     except ValueError as error:
         raise _bad(str(error), at, text) from error
 
@@ -146,3 +141,100 @@ def _split_arguments(text: bytes) -> list[bytes]:
             at += 1  # HBase ignores the byte after a quote
         found.append(argument)
     return found
+
+
+def unquote(argument: bytes) -> bytes:
+    if len(argument) < 2 or argument[:1] != b"'" or argument[-1:] != b"'":
+        raise ValueError(f"needs quotes: {argument!r}")
+    return argument[1:-1]
+
+
+def read_long(argument: bytes, limit: int = LONG_MAX) -> int:
+    digits = argument.removeprefix(b"-")
+    if digits.strip(b"0123456789"):
+        raise ValueError(f"not a number: {argument!r}")
+    number = int(digits or b"0")
+    if number > limit:
+        raise ValueError(f"the number is too large: {argument!r}")
+    if number and digits != argument:
+        raise ValueError(f"must be positive: {argument!r}")
+    return number
+
+
+def read_int(argument: bytes) -> int:
+    return read_long(argument, INT_MAX)
+
+
+def read_boolean(argument: bytes) -> bool:
+    found = {b"true": True, b"false": False}.get(argument.lower())
+    if found is None:
+        raise ValueError(f"neither true nor false: {argument!r}")
+    return found
+
+
+def read_operator(argument: bytes) -> str:
+    if decode(argument) not in COMPARISONS:
+        raise ValueError(f"no such operator: {argument!r}")
+    return argument.decode()
+
+
+def read_comparator(argument: bytes) -> Comparator:
+    kind, colon, value = unquote(argument).partition(b":")
+    if not colon:
+        raise ValueError(f"a comparator is kind:value: {argument!r}")
+    match kind:
+        case b"binary" | b"binaryprefix" | b"regexstring" | b"substring":
+            return Comparator(kind.decode(), value)  # type: ignore[arg-type]
+    raise ValueError(f"no such comparator: {argument!r}")
+
+
+def take(*readers: Callable[[bytes], object], lengths: tuple[int, ...] = ()) -> ArgumentReader:
+    """Return a reader that applies one of the readers to each argument."""
+    allowed = lengths or (len(readers),)
+
+    def read(arguments: list[bytes]) -> tuple[object, ...]:
+        if len(arguments) not in allowed:
+            raise ValueError(f"takes {allowed} arguments, not {len(arguments)}")
+        found = tuple(reader(each) for reader, each in zip(readers, arguments, strict=False))
+        for comparison, comparator in pairwise(found):
+            if (
+                isinstance(comparator, Comparator)
+                and comparator.kind in {"regexstring", "substring"}
+                and comparison not in {"=", "!="}
+            ):
+                raise ValueError(f"{comparator.kind} goes with = and != only")
+        return found
+
+    return read
+
+
+def take_each(reader: Callable[[bytes], object]) -> ArgumentReader:
+    return lambda arguments: tuple(reader(each) for each in arguments)
+
+
+_COLUMN = (unquote, unquote, read_operator, read_comparator, read_boolean, read_boolean)
+_PART = take(read_operator, read_comparator)
+_SIGNATURES: dict[type[Filter], ArgumentReader] = {
+    standard.KeyOnlyFilter: take(read_boolean, lengths=(0, 1)),
+    standard.FirstKeyOnlyFilter: take(),
+    standard.PrefixFilter: take(unquote),
+    standard.ColumnPrefixFilter: take(unquote),
+    standard.MultipleColumnPrefixFilter: take_each(unquote),
+    standard.ColumnRangeFilter: take(unquote, read_boolean, unquote, read_boolean),
+    standard.ColumnCountGetFilter: take(read_int),
+    standard.ColumnPaginationFilter: take(read_int, read_int),
+    standard.PageFilter: take(read_long),
+    standard.InclusiveStopFilter: take(unquote),
+    standard.TimestampsFilter: take_each(read_long),
+    standard.RowFilter: _PART,
+    standard.FamilyFilter: _PART,
+    standard.QualifierFilter: _PART,
+    standard.ValueFilter: _PART,
+    standard.SingleColumnValueFilter: take(*_COLUMN, lengths=(4, 6)),
+    standard.SingleColumnValueExcludeFilter: take(*_COLUMN, lengths=(4, 6)),
+    standard.DependentColumnFilter: take(
+        unquote, unquote, read_boolean, read_operator, read_comparator, lengths=(2, 3, 5)
+    ),
+    standard.ColumnValueFilter: take(*_COLUMN[:4]),
+}
+FILTERS = {kind.__name__: kind for kind in _SIGNATURES}

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import re2
 
-from txn.tables.refusal import Refused
+from txn.tables.operations import Refused
 
 MAX_PATTERN = 10_000
 

@@ -1,4 +1,4 @@
-"""HBase's single filters; `lists` combines them.
+"""HBase's single filters and comparators; `lists` combines filters.
 
 A filter sees each row key, each version in the row, and the row as a whole, in that order, and
 keeps state in between. Classes and methods have HBase's names. The quirks are HBase's too, because
@@ -7,25 +7,54 @@ its clients see them.
 
 from __future__ import annotations
 
+import operator
 from bisect import bisect_right
-from typing import ClassVar, NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
 
 from txn.tables.cells import FOREVER, CellVersion
-from txn.tables.filters.arguments import (
-    Comparator,
-    Reader,
-    read_boolean,
-    read_comparator,
-    read_int,
-    read_long,
-    read_operator,
-    take,
-    take_each,
-    unquote,
-)
-from txn.tables.refusal import Refused
+from txn.tables.operations import Refused
 
-_COLUMN = (unquote, unquote, read_operator, read_comparator, read_boolean, read_boolean)
+COMPARISONS: dict[str, Callable[[bytes, bytes], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    "=": operator.eq,
+    "!=": operator.ne,
+    ">=": operator.ge,
+    ">": operator.gt,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparator:
+    """A value and the way to compare it with a part of a cell."""
+
+    kind: Literal["binary", "binaryprefix", "regexstring", "substring"]
+    value: bytes
+
+    def make_test(self, comparison: str) -> Callable[[bytes], bool]:
+        """Return a function that returns True for bytes that fail the comparison."""
+        value = self.value
+        if self.kind == "regexstring":
+            from txn.tables.filters.patterns import searcher  # noqa: PLC0415  (of an extra)
+
+            holds = searcher(value)
+        elif self.kind == "substring":
+            part = decode(value).lower()
+
+            def holds(found: bytes) -> bool:
+                return part in decode(found).lower()
+
+        else:
+            compare = COMPARISONS[comparison]
+            size = len(value) if self.kind == "binaryprefix" else None
+            return lambda found: not compare(found[:size], value)
+        return holds if comparison == "!=" else lambda found: not holds(found)
+
+
+def decode(value: bytes) -> str:
+    return value.decode("utf-8", "replace")
 
 
 class ReturnCode(NamedTuple):
@@ -50,7 +79,6 @@ SEEK_TO_HINT = ReturnCode(False, 3)
 class Filter:
     """A filter that passes everything. reverse: the direction of the scan."""
 
-    arguments: ClassVar[Reader] = take()
     has_filter_row = False
     reverse = False
 
@@ -91,8 +119,6 @@ class Filter:
 
 
 class KeyOnlyFilter(Filter):
-    arguments = take(read_boolean, lengths=(0, 1))
-
     def __init__(self, length_as_value: bool = False) -> None:
         self._length_as_value = length_as_value
 
@@ -102,7 +128,6 @@ class KeyOnlyFilter(Filter):
 
 
 class FirstKeyOnlyFilter(Filter):
-    arguments = take(lengths=(0,))
     _found = False
 
     def reset(self) -> None:
@@ -114,7 +139,6 @@ class FirstKeyOnlyFilter(Filter):
 
 
 class PrefixFilter(Filter):
-    arguments = take(unquote)
     _passed = False
     _out = True
 
@@ -146,7 +170,6 @@ class PrefixFilter(Filter):
 class MultipleColumnPrefixFilter(Filter):
     """Only the greatest prefix that is not above the column matters."""
 
-    arguments = take_each(unquote)
     _hint: bytes | None = None
 
     def __init__(self, *prefixes: bytes) -> None:
@@ -168,13 +191,11 @@ class MultipleColumnPrefixFilter(Filter):
 
 
 class ColumnPrefixFilter(MultipleColumnPrefixFilter):
-    arguments = take(unquote)
+    """A single prefix."""
 
 
 class ColumnRangeFilter(Filter):
     """An empty bound is open."""
-
-    arguments = take(unquote, read_boolean, unquote, read_boolean)
 
     def __init__(self, low: bytes, includes_low: bool, high: bytes, includes_high: bool) -> None:
         self._low, self._includes_low = low, includes_low or not low
@@ -195,7 +216,6 @@ class ColumnRangeFilter(Filter):
 
 
 class ColumnCountGetFilter(Filter):
-    arguments = take(read_int)
     _count = 0
 
     def __init__(self, limit: int) -> None:
@@ -213,7 +233,6 @@ class ColumnCountGetFilter(Filter):
 
 
 class ColumnPaginationFilter(Filter):
-    arguments = take(read_int, read_int)
     _count = 0
 
     def __init__(self, limit: int, offset: int) -> None:
@@ -231,7 +250,6 @@ class ColumnPaginationFilter(Filter):
 
 
 class PageFilter(Filter):
-    arguments = take(read_long)
     has_filter_row = True
     _accepted = 0
 
@@ -250,7 +268,6 @@ class PageFilter(Filter):
 
 
 class InclusiveStopFilter(Filter):
-    arguments = take(unquote)
     _done = False
 
     def __init__(self, stop: bytes) -> None:
@@ -269,8 +286,6 @@ class InclusiveStopFilter(Filter):
 
 
 class TimestampsFilter(Filter):
-    arguments = take_each(read_long)
-
     def __init__(self, *timestamps: int) -> None:
         self._timestamps = frozenset(timestamps)
         self._least = min(timestamps, default=FOREVER)
@@ -284,7 +299,6 @@ class TimestampsFilter(Filter):
 class CompareFilter(Filter):
     """Compares one part of each version; `otherwise` is the answer if it fails."""
 
-    arguments = take(read_operator, read_comparator)
     part: ClassVar[int]
     otherwise = SKIP
 
@@ -326,7 +340,6 @@ class RowFilter(CompareFilter):
 
 
 class SingleColumnValueFilter(Filter):
-    arguments = take(*_COLUMN, lengths=(4, 6))
     has_filter_row = True
     _found = _matched = False
 
@@ -371,9 +384,6 @@ class SingleColumnValueExcludeFilter(SingleColumnValueFilter):
 
 
 class DependentColumnFilter(Filter):
-    arguments = take(
-        unquote, unquote, read_boolean, read_operator, read_comparator, lengths=(2, 3, 5)
-    )
     has_filter_row = True
 
     def __init__(
@@ -405,7 +415,6 @@ class DependentColumnFilter(Filter):
 
 
 class ColumnValueFilter(Filter):
-    arguments = take(*_COLUMN[:4])
     _found = False
 
     def __init__(
@@ -425,15 +434,3 @@ class ColumnValueFilter(Filter):
 
     def is_family_essential(self, family: bytes) -> bool:
         return family == self._column[0]
-
-
-FILTERS: dict[str, type[Filter]] = {
-    kind.__name__: kind
-    for kind in (
-        *(KeyOnlyFilter, FirstKeyOnlyFilter, PrefixFilter, ColumnPrefixFilter),
-        *(MultipleColumnPrefixFilter, ColumnCountGetFilter, PageFilter, ColumnPaginationFilter),
-        *(InclusiveStopFilter, TimestampsFilter, RowFilter, FamilyFilter, QualifierFilter),
-        *(ValueFilter, ColumnRangeFilter, SingleColumnValueFilter),
-        *(SingleColumnValueExcludeFilter, DependentColumnFilter, ColumnValueFilter),
-    )
-}

@@ -155,47 +155,47 @@ class GatheringWriter:
 
 def find_value(get: Get, key: bytes) -> bytes | None:
     """Return the stored form of a key, or None if a layer of it is missing."""
-    layer = b""
-    while len(key) > SLICE:
-        number = get(layer + key[:SLICE] + b"\0")
-        if number is None:
-            return None
-        layer, key = _LAYER + number, key[SLICE:]
-    return layer + key
+    _, layer, rest = _descend(get, key)
+    return layer + rest if len(rest) <= SLICE else None
 
 
 def make_layers(get: Get, put: Put, key: bytes) -> bytes:
     """Return the stored form of a key, after adding missing layers."""
-    layer = b""
-    while len(key) > SLICE:
-        pointer = layer + key[:SLICE] + b"\0"
-        number = get(pointer)
-        if number is None:
-            last = get(_LAST_NUMBER) or bytes(8)
-            number = (int.from_bytes(last) + 1).to_bytes(8)
-            put(_LAST_NUMBER, number)
-            put(pointer, number)
-        layer, key = _LAYER + number, key[SLICE:]
-    return layer + key
+    _, layer, rest = _descend(get, key)
+    while len(rest) > SLICE:
+        last = get(_LAST_NUMBER) or bytes(8)
+        number = (int.from_bytes(last) + 1).to_bytes(8)
+        put(_LAST_NUMBER, number)
+        put(layer + rest[:SLICE] + b"\0", number)
+        layer, rest = _LAYER + number, rest[SLICE:]
+    return layer + rest
 
 
 def remove_key(get: Get, delete: Callable[[bytes], object], seek: Seek, key: bytes) -> None:
     """Remove a key, and each layer that becomes empty."""
-    pointers = []
+    pointers, layer, rest = _descend(get, key)
+    if len(rest) > SLICE:
+        return
+    delete(layer + rest)
+    for pointer, layer in reversed(pointers):
+        if next(seek(layer), b"").startswith(layer):
+            return
+        delete(pointer)
+
+
+def _descend(get: Get, key: bytes) -> tuple[list[tuple[bytes, bytes]], bytes, bytes]:
+    """Return the existing pointers on the way to a key with the prefixes of their layers, the last
+    prefix, and the rest of the key, which is longer than a slice if a layer is missing."""
+    pointers: list[tuple[bytes, bytes]] = []
     layer = b""
     while len(key) > SLICE:
         pointer = layer + key[:SLICE] + b"\0"
         number = get(pointer)
         if number is None:
-            return
-        pointers.append((pointer, number))
+            break
         layer, key = _LAYER + number, key[SLICE:]
-    delete(layer + key)
-    for pointer, number in reversed(pointers):
-        layer = _LAYER + number
-        if next(seek(layer), b"").startswith(layer):
-            return
-        delete(pointer)
+        pointers.append((pointer, layer))
+    return pointers, layer, key
 
 
 def merge_keys(get: Get, seek: Seek, start: bytes, stop: bytes) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""HBase's Thrift 1 service: rows and scanners. Its tables are in the module beside this one.
+"""HBase's Thrift 1 service: rows, scanners and tables.
 
 Clients can observe what HBase's gateway does in several steps (mutateRow: deletes, then puts) or
 ignores (`isDelete` of a checkAndPut, a put without a qualifier). This module does the same. It uses
@@ -9,16 +9,19 @@ methods with another argument.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
+
+import thriftpy2
 
 from txn.clock import Clock
 from txn.emulator import gateway
 from txn.emulator.scanners import Scan, ScannerLimits, Scanners
-from txn.emulator.thrift1 import IDL
-from txn.emulator.thrift1.tables import Tables1
 from txn.errors import InvalidRequestError, TxnError
+from txn.model import KEEP_DELETES_MS
+from txn.stores.local import LocalStore
 from txn.tables.admin import Admin
-from txn.tables.catalog import check_row
+from txn.tables.catalog import Region, check_row, check_settings
 from txn.tables.cells import CellVersion
 from txn.tables.filters.parsing import parse_filter
 from txn.tables.kv.ordered import OrderedStore
@@ -27,21 +30,28 @@ from txn.tables.operations import (
     Add,
     Append,
     Condition,
+    FamilySettings,
     Operation,
     Put,
     Range,
+    Refused,
     Remove,
     Result,
     Selection,
 )
-from txn.tables.refusal import Refused
-from txn.tables.tables import TableStore
 
-SERVICE: Any = IDL.Hbase
+IDL: Any = thriftpy2.load(
+    str(Path(__file__).with_name("hbase1.thrift")), module_name="txn_emulator_hbase1_thrift"
+)
+SERVICE = IDL.Hbase
 DECLARING = frozenset(
     {"createTable", "mutateRow", "mutateRowTs", "mutateRows", "mutateRowsTs", "checkAndPut"}
 )
 """The methods whose interface declares IllegalArgument."""
+
+COMPRESSIONS = ("BROTLI", "BZIP2", "GZ", "LZ4", "LZMA", "LZO", "NONE", "SNAPPY", "ZSTD")
+BLOOM_FILTERS = ("NONE", "ROW", "ROWCOL", "ROWPREFIX_FIXED_LENGTH")
+REGION_VERSION = 1
 
 _PARTIAL = f"{gateway.HBASE}.client.RetriesExhaustedWithDetailsException"
 
@@ -50,10 +60,8 @@ Columns = Sequence[bytes] | None
 
 
 def handler(store: OrderedStore, clock: Clock, limits: ScannerLimits | None = None) -> object:
-    rows = gateway.PacedRows(store, clock)
-    data = Data1(rows, Scanners(rows, clock, limits or ScannerLimits()))
-    tables = Tables1(Admin(store, clock), TableStore(store, clock), clock)
-    return gateway.join_services(SERVICE, explain_error, data, tables)
+    service = Gateway1(store, clock, limits or ScannerLimits())
+    return gateway.join_services(SERVICE, explain_error, service)
 
 
 def explain_error(method: str, error: TxnError) -> Exception:
@@ -76,10 +84,13 @@ def explain_error(method: str, error: TxnError) -> Exception:
     return explained
 
 
-class Data1:
-    def __init__(self, rows: gateway.PacedRows, scanners: Scanners) -> None:
-        self._rows = rows
-        self._scanners = scanners
+class Gateway1:
+    def __init__(self, store: OrderedStore, clock: Clock, limits: ScannerLimits) -> None:
+        self._rows = gateway.PacedRows(store, clock)
+        self._scanners = Scanners(self._rows, clock, limits)
+        self._admin = Admin(store, clock)
+        self._local = LocalStore(store, clock)
+        self._clock = clock
 
     # ------------------------------------------------------------------------- reading
 
@@ -273,6 +284,88 @@ class Data1:
         if not self._scanners.close(id):
             raise IDL.IllegalArgument(message="scanner ID is invalid")
 
+    # ------------------------------------------------------------------------- tables
+
+    def enableTable(self, tableName: bytes) -> None:
+        self._admin.enable(gateway.check_table(tableName))
+
+    def disableTable(self, tableName: bytes) -> None:
+        self._admin.disable(gateway.check_table(tableName))
+
+    def isTableEnabled(self, tableName: bytes) -> bool:
+        return self._admin.table(gateway.check_table(tableName)).enabled
+
+    def compact(self, tableNameOrRegionName: bytes) -> None:
+        """Do nothing: there are no files to merge."""
+        self._admin.table(_table_of(tableNameOrRegionName))
+
+    def majorCompact(self, tableNameOrRegionName: bytes) -> None:
+        """Drop expired cells and delete markers that no transaction needs."""
+        table = _table_of(tableNameOrRegionName)
+        self._admin.table(table)
+        self._local.compact(table, self._clock.wall_ms() - KEEP_DELETES_MS)
+
+    def getTableNames(self) -> list[bytes]:
+        return list(self._admin.user_tables())
+
+    def getTableNamesWithIsTableEnabled(self) -> dict[bytes, bool]:
+        return {name: found.enabled for name, found in self._admin.user_tables().items()}
+
+    def getColumnDescriptors(self, tableName: bytes) -> dict[bytes, Any]:
+        families = self._admin.table(gateway.check_table(tableName)).families
+        return {
+            name + b":": _pack_family(name + b":", family)
+            for name, family in sorted(families.items())
+        }
+
+    def getTableRegions(self, tableName: bytes) -> list[Any]:
+        found = self._admin.find(gateway.check_table(tableName))
+        return [_region(tableName, region) for region in found.regions] if found else []
+
+    def createTable(self, tableName: bytes, columnFamilies: Sequence[Any]) -> None:
+        with gateway.fail_internally():
+            gateway.check_table(tableName)
+        if self._admin.find(tableName) is not None:
+            raise IDL.AlreadyExists(message="table name already in use")
+        families = dict(map(_unpack_family, columnFamilies))
+        if not families:
+            raise Refused("do not retry", "a table needs at least one family", table=tableName)
+        try:
+            self._admin.create(tableName, families)
+        except Refused as error:
+            if error.reason != "table exists":
+                raise
+            raise IDL.AlreadyExists(message="table name already in use") from error
+
+    def deleteTable(self, tableName: bytes) -> None:
+        if self._admin.find(gateway.check_table(tableName)) is None:
+            raise IDL.IOError(message="java.io.IOException: table does not exist", canRetry=True)
+        self._admin.drop(tableName)
+
+    def getRegionInfo(self, row: bytes) -> Any:
+        """Return the last region whose row in `hbase:meta` is not after the given one."""
+        table, _, rest = row.partition(b",")
+        start, _, number = rest.rpartition(b",")
+        wanted = table, start, number.partition(b".")[0]
+        before = [
+            (key, region)
+            for name, known in self._admin.tables().items()
+            for region in known.regions
+            if (key := (name, region.start, b"%d" % region.number)) <= wanted
+        ]
+        if not before:
+            message = f"java.io.IOException: Cannot find row in hbase:meta, row={row!r}"
+            raise IDL.IOError(message=message, canRetry=True)
+        (name, _, _), region = max(before)
+        return _region(name, region)
+
+    def getThriftServerType(self) -> int:
+        number: int = IDL.TThriftServerType.ONE
+        return number
+
+    def getClusterId(self) -> str:
+        return gateway.CLUSTER
+
 
 # ------------------------------------------------------- between the interface and tables
 
@@ -358,3 +451,51 @@ def _row_result(result: Result, in_order: bool) -> Any:
     if in_order:
         return IDL.TRowResult(result.row, None, [IDL.TColumn(*pair) for pair in named])
     return IDL.TRowResult(result.row, dict(named), None)
+
+
+def _unpack_family(column: Any) -> tuple[bytes, FamilySettings]:
+    if not column.name:
+        raise IDL.IllegalArgument(message="column name is empty")
+    name = column.name.partition(b":")[0]
+    if column.compression.upper() not in COMPRESSIONS:
+        raise Refused("illegal argument", "unknown compression", given=column.compression)
+    if column.bloomFilterType not in BLOOM_FILTERS:
+        raise Refused("illegal argument", "unknown bloom filter", given=column.bloomFilterType)
+    settings = FamilySettings(
+        versions=column.maxVersions,
+        ttl_ms=gateway.ttl_ms(column.timeToLive if column.timeToLive > 0 else gateway.FOREVER_S),
+        compression=column.compression.upper(),
+        bloom_filter=column.bloomFilterType,
+        in_memory=column.inMemory,
+        block_cache=column.blockCacheEnabled,
+    )
+    check_settings(name, settings)
+    return name, settings
+
+
+def _pack_family(name: bytes, family: FamilySettings) -> Any:
+    return IDL.ColumnDescriptor(
+        name=name,
+        maxVersions=family.versions,
+        compression=family.compression,
+        inMemory=family.in_memory,
+        bloomFilterType=family.bloom_filter,
+        blockCacheEnabled=family.block_cache,
+        timeToLive=gateway.ttl_s(family),
+    )
+
+
+def _region(table: bytes, region: Region) -> Any:
+    return IDL.TRegionInfo(
+        startKey=region.start,
+        endKey=region.stop,
+        id=region.number,
+        name=gateway.region_name(table, region),
+        version=REGION_VERSION,
+        serverName=gateway.HOST.encode(),
+        port=gateway.PORT,
+    )
+
+
+def _table_of(name: bytes) -> bytes:
+    return gateway.check_table(name.partition(b",")[0])
