@@ -11,8 +11,14 @@ from typing import Any
 import pytest
 
 from recovery.bounds import ReadLimits, Stop
-from recovery.console.search import MAX_KEPT, UNWATCHED_MS, Search, Searches
-from recovery.console.unfinished import Unfinished, UnfinishedScan
+from recovery.console.search import (
+    MAX_KEPT,
+    UNWATCHED_MS,
+    Search,
+    Searches,
+    Unfinished,
+    UnfinishedScan,
+)
 from recovery.search import COUNT, Query
 from tests.unit.test_console_unfinished import scan_all
 from tests.unit.test_search import NOW_MS, Fetching, Rows
