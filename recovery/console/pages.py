@@ -54,6 +54,9 @@ STATUSES = {
     **{str(each): frozenset({each}) for each in Status},
     "none": frozenset({None}),
 }
+SEARCH_AGAIN_MS = 100
+"""The time (ms) from an update of a running search to the next."""
+
 RESULTS = (Repaired, NothingToDo, LeftAlone)
 
 
@@ -158,7 +161,7 @@ def show_search(request: Request) -> Facts:
     return facts | _describe_search(request, search)
 
 
-def follow_search(request: Request) -> Facts:
+def continue_search(request: Request) -> Facts:
     return _describe_search(request, _find(request, again=False))
 
 
@@ -231,7 +234,8 @@ def _describe_search(request: Request, search: Search) -> Facts:
     if search.page.next is not None and not search.is_running:
         asked = {name: value for name, value in _read_fields(request).items() if value}
         further = link_to("/transactions", **asked, before=search.page.next)
-    return {"search": search, "page": search.page, "further": further}
+    again_ms = SEARCH_AGAIN_MS if search.is_running else None
+    return {"search": search, "page": search.page, "further": further, "again_ms": again_ms}
 
 
 # ----------------------------------------------------------------- locks, leases, the doctor

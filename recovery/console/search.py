@@ -1,26 +1,22 @@
-"""Searches that continue in the background, and the unfinished transactions of the whole table.
+"""Searches that continue while a page is open, and the unfinished transactions of the whole table.
 
-A page that finds too little within its limits is shown at once, and updated until it is full or the
-table has been read. A search pauses when no visitor has asked for it for a while, and resumes on
-the next visit. The unfinished transactions are found in short steps, round after round: the store
-itself leaves out finished rows, so that it sends little. They supplement what a search has not read
-yet. Nothing here writes.
+A page that finds too little within its limits is shown at once. Each of its updates continues the
+search, until the page is full or the table has been read. The unfinished transactions are found in
+short steps, round after round: the store itself leaves out finished rows, so that it sends little.
+They supplement what a search has not read yet. Nothing here writes.
 """
 
 from __future__ import annotations
 
 import bisect
-import logging
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from recovery.bounds import Budget, ReadLimits, Stop
 from recovery.scan import BY_VALUE, NOTHING, STATUS, Head, scan_in_steps, whole_row
 from recovery.search import COUNT, Query, SearchPage, find_page, read_cursor
-from txn.errors import TxnError
 from txn.model import Row
 from txn.protocol.context import Context
 from txn.protocol.listing import (
@@ -35,10 +31,8 @@ from txn.protocol.row import FAMILY, TransactionRow, created_ms, is_row_key
 from txn.protocol.statuses import Status
 from txn.spans import Span
 
-LOG = logging.getLogger("txn.console")
-THREADS = 4
+MOST_AT_ONCE = 4
 MAX_KEPT = 8
-UNWATCHED_MS = 15_000
 
 UNKNOWN = "unknown status"
 MAX_HEADS = 20_000
@@ -144,24 +138,30 @@ class Search:
 
     page: its results so far. known: unfinished transactions in the range that it has not read yet.
     as_of: the time of the scan that supplied results it did not read itself; None: it has read
-    everything itself. began_ms: when the last row read before the background started began;
-    oldest_ms: when the table's oldest row began. error: why it ended early.
+    everything itself. began_ms: when the last row of its first page began; oldest_ms: when the
+    table's oldest row began. guard: held by the request that continues it.
     """
 
     query: Query
     page: SearchPage
-    visited_ms: int
     known: list[TransactionRow] = field(default_factory=list)
     as_of: int | None = None
-    is_running: bool = False
     began_ms: int | None = None
     oldest_ms: int | None = None
-    error: str | None = None
+    guard: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def rows(self) -> list[TransactionRow]:
         found = {row.row_key for row in self.page.rows}
         return [*self.page.rows, *(row for row in self.known if row.row_key not in found)][:COUNT]
+
+    @property
+    def is_running(self) -> bool:
+        """Return True if the page is not full and more can be read for it."""
+        page = self.page
+        if page.next is None or page.stopped in (Stop.FOUND, Stop.AGE):
+            return False
+        return not page.rows or page.stopped is not Stop.BYTES
 
     @property
     def done(self) -> float | None:
@@ -173,7 +173,7 @@ class Search:
 
 
 class Searches:
-    """The running searches and the recent ones."""
+    """The recent searches that one page of reading did not complete."""
 
     def __init__(
         self, context: Context, limits: ReadLimits, unfinished: Callable[[], Unfinished | None]
@@ -183,72 +183,37 @@ class Searches:
         self._unfinished = unfinished
         self._kept: OrderedDict[tuple[Query, bytes | None], Search] = OrderedDict()
         self._guard = threading.Lock()
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="txn-console-search")
-        self._is_closed = False
+        self._slots = threading.BoundedSemaphore(MOST_AT_ONCE)
 
     def find(self, query: Query, before: bytes | None, *, again: bool) -> Search:
-        """Return the results of a search so far. A new search reads within the limits, then
-        continues in the background if necessary. again: start anew unless it is running."""
-        now_ms = self._context.clock.monotonic_ms()
+        """Return the results of a search so far, after reading once within the limits if it is
+        running. again: start anew unless it is running."""
         with self._guard:
             kept = self._kept.get((query, before))
-            if kept is not None and (kept.is_running or not again):
-                kept.visited_ms = now_ms
-                self._start(kept)
-                return kept
-        search = Search(query, find_page(self._context, query, before, self._limits), now_ms)
-        search.began_ms = search.page.back_to
+        if kept is not None and (kept.is_running or not again):
+            with kept.guard, self._slots:
+                if kept.is_running:
+                    self._continue(kept)
+            return kept
+        page = find_page(self._context, query, before, self._limits)
+        search = Search(query, page, began_ms=page.back_to)
         self._use_known(search)
-        with self._guard:
-            if self._start(search):
+        if search.is_running:
+            with self._guard:
                 self._kept[query, before] = search
                 if len(self._kept) > MAX_KEPT:
-                    _, oldest = self._kept.popitem(last=False)
-                    oldest.visited_ms -= UNWATCHED_MS
+                    self._kept.popitem(last=False)
         return search
 
-    def close(self) -> None:
-        self._is_closed = True
-        self._pool.shutdown(cancel_futures=True)
-
-    def _start(self, search: Search) -> bool:
-        if search.is_running or search.error or not self._is_unfinished(search):
-            return False
-        search.is_running = True
-        self._pool.submit(self._run, search)
-        return True
-
-    def _run(self, search: Search) -> None:
-        try:
+    def _continue(self, search: Search) -> None:
+        if search.oldest_ms is None:
             rows = scan_transactions(self._context, cells=STATUS_CELLS, reverse=False)
             oldest = next((row.row for row in rows if is_row_key(row.row)), None)
             search.oldest_ms = None if oldest is None else created_ms(oldest)
-            while self._is_unfinished(search) and self._is_watched(search):
-                self._take_step(search)
-        except TxnError as error:
-            search.error = str(error)
-        except Exception:
-            LOG.exception("a search failed")
-            search.error = "the search failed; the log of the console says why"
-        finally:
-            search.is_running = False
-
-    def _take_step(self, search: Search) -> None:
-        page = search.page
-        left = COUNT - len(page.rows)
+        page, left = search.page, COUNT - len(search.page.rows)
         more = find_page(self._context, search.query, page.next, self._limits, left)
         search.page = replace(more, rows=page.rows + more.rows, read=page.read + more.read)
         self._use_known(search)
-
-    def _is_watched(self, search: Search) -> bool:
-        unwatched_ms = self._context.clock.monotonic_ms() - search.visited_ms
-        return unwatched_ms < UNWATCHED_MS and not self._is_closed
-
-    def _is_unfinished(self, search: Search) -> bool:
-        page = search.page
-        if page.next is None or page.stopped in (Stop.FOUND, Stop.AGE):
-            return False
-        return not page.rows or page.stopped is not Stop.BYTES
 
     def _use_known(self, search: Search) -> None:
         """Add known older transactions; if these are all, the search ends."""

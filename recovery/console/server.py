@@ -71,7 +71,7 @@ ACTIONS: Mapping[str, tuple[Act, str]] = {
 
 PARTS: Mapping[str, Show] = {
     "overview": pages.show_overview,
-    "transactions": pages.follow_search,
+    "transactions": pages.continue_search,
     "locks": pages.show_locks,
     "leases": pages.show_leases,
     "fsck": pages.show_fsck,
@@ -79,6 +79,8 @@ PARTS: Mapping[str, Show] = {
 """Parts of pages that stay up to date: the page's own HTML, sent again when it changes."""
 
 EVERY_MS = 2_000
+"""The time (ms) from an update of a part to the next, unless the fact `again_ms` says otherwise."""
+
 LINE_BREAK = re.compile(r"\r\n|\r|\n")
 LONGEST_FORM = 65_536
 FORM_S = 10.0
@@ -177,19 +179,21 @@ async def send_part(request: Request) -> Response:
 
 def _make_event(name: str, request: Request) -> str:
     try:
-        now = render(f"{name}_part.html", request, PARTS[name](request))
+        facts = PARTS[name](request)
     except TxnError as error:
-        return _write_event("trouble", str(error))
+        return _write_event("trouble", str(error), EVERY_MS)
+    now = render(f"{name}_part.html", request, facts)
+    again_ms = facts.get("again_ms") or EVERY_MS
     mark = blake2b(now.encode(), digest_size=16).hexdigest()
     if request.headers.get("last-event-id") == mark:
-        return _write_event("same", "as it was")
-    return _write_event("part", now, f"id: {mark}")
+        return _write_event("same", "as it was", again_ms)
+    return _write_event("part", now, again_ms, f"id: {mark}")
 
 
-def _write_event(name: str, text: str, *more: str) -> str:
+def _write_event(name: str, text: str, again_ms: int, *more: str) -> str:
     """Return an event as in the HTML standard: a data line for each line, however broken."""
     data = (f"data: {line}" for line in LINE_BREAK.split(text))
-    return "\n".join([f"event: {name}", f"retry: {EVERY_MS}", *more, *data, "", ""])
+    return "\n".join([f"event: {name}", f"retry: {again_ms}", *more, *data, "", ""])
 
 
 def _show(template: str, show: Show) -> Endpoint:

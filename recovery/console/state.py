@@ -156,7 +156,7 @@ class Console:
         self.leases = cache_leases(settings)
 
     def close(self) -> None:
-        for each in (self.background, self.searches, self.jobs, self._ends):
+        for each in (self.background, self.jobs, self._ends):
             each.close()
 
 
