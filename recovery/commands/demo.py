@@ -8,16 +8,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from recovery.commands.common import FOUND, JsonOption, console, print_json
 from txn.demo.data import DemoTables, WayName
-from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
-from txn.model import check_choice
 from txn.protocol.statuses import ProtocolName
 
 app = typer.Typer(help="See it at work on real data.", no_args_is_help=True)
@@ -26,15 +24,6 @@ app = typer.Typer(help="See it at work on real data.", no_args_is_help=True)
 @app.callback()
 def _group() -> None:
     """See it at work on real data."""
-
-
-def parse_way(name: str) -> WayName:
-    """Return the name of a way, or raise typer.BadParameter."""
-    try:
-        check_choice("by", name, WayName)
-    except InvalidRequestError as error:
-        raise typer.BadParameter(str(error)) from error
-    return cast(WayName, name)
 
 
 @app.command("flights")
@@ -62,14 +51,12 @@ def flights(
         ProtocolName, typer.Option(help="The protocol of its transactions.")
     ] = "six-phase",
     by: Annotated[
-        str,
+        WayName,
         typer.Option(
-            metavar="WAY",
             help="How they come into the tables: partition (commit_partition), arrow (the same, of "
             "record batches), writer or stream (the format txn: a flight and its index entries are "
             "two transactions), or atomic (the same, all flights as one transaction, and then all "
             "entries as another; readers look on meanwhile).",
-            parser=parse_way,
         ),
     ] = "partition",
     as_json: JsonOption = False,
@@ -89,15 +76,7 @@ def flights(
             signal.signal(number, leave)
     try:
         with open_place(store, screen) as uri:
-            report = run_demo(
-                uri,
-                name,
-                screen,
-                days=days,
-                crash=crash,
-                protocol=protocol,
-                by=parse_way(by),
-            )
+            report = run_demo(uri, name, screen, days=days, crash=crash, protocol=protocol, by=by)
     except JobError as error:
         typer.echo(error.log, err=True)
         raise
