@@ -57,4 +57,6 @@ def test_the_total_of_a_killed_job_is_of_parts_where_there_are_parts(
     crash: dict[str, int], said: str
 ) -> None:
     """All flights written atomically are one transaction: `1 of 34 transactions` was wrong."""
-    assert tell_crash({**crash, "workers": 2, "processes": 5}, 842).endswith(f"after it had reported {said}")
+    assert tell_crash({**crash, "workers": 2, "processes": 5}, 842).endswith(
+        f"after it had reported {said}"
+    )
