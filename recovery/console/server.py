@@ -46,7 +46,6 @@ LOG = logging.getLogger("txn.console")
 
 Show = Callable[[Request], Facts]
 Act = Callable[[Request, Form], None]
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 PAGES: Mapping[str, tuple[str, Show]] = {
     "/": ("overview.html", pages.show_overview),
@@ -164,7 +163,7 @@ async def read_form(request: Request) -> Form:
     return {name: values[-1] for name, values in fields.items()}
 
 
-async def send_part(request: Request) -> Response:
+def send_part(request: Request) -> Response:
     """Return a part of a page, unless the browser has it already.
 
     The response is short: one server-sent event, with the delay after which the browser asks again.
@@ -173,42 +172,35 @@ async def send_part(request: Request) -> Response:
     name = request.path_params["part"]
     if name not in PARTS:
         return PlainTextResponse("there is no such part\n", 404)
-    event = await run_in_threadpool(_make_event, name, request)
-    return Response(event, media_type="text/event-stream")
-
-
-def _make_event(name: str, request: Request) -> str:
     try:
         facts = PARTS[name](request)
     except TxnError as error:
-        return _write_event("trouble", str(error), EVERY_MS)
+        return _make_event("trouble", str(error), EVERY_MS)
     now = render(f"{name}_part.html", request, facts)
     again_ms = facts.get("again_ms") or EVERY_MS
     mark = blake2b(now.encode(), digest_size=16).hexdigest()
     if request.headers.get("last-event-id") == mark:
-        return _write_event("same", "as it was", again_ms)
-    return _write_event("part", now, again_ms, f"id: {mark}")
+        return _make_event("same", "as it was", again_ms)
+    return _make_event("part", now, again_ms, f"id: {mark}")
 
 
-def _write_event(name: str, text: str, again_ms: int, *more: str) -> str:
+def _make_event(name: str, text: str, again_ms: int, *more: str) -> Response:
     """Return an event as in the HTML standard: a data line for each line, however broken."""
     data = (f"data: {line}" for line in LINE_BREAK.split(text))
-    return "\n".join([f"event: {name}", f"retry: {again_ms}", *more, *data, "", ""])
+    lines = [f"event: {name}", f"retry: {again_ms}", *more, *data, "", ""]
+    return Response("\n".join(lines), media_type="text/event-stream")
 
 
-def _show(template: str, show: Show) -> Endpoint:
-    def answer(request: Request) -> Response:
+def _show(template: str, show: Show) -> Callable[[Request], Response]:
+    def endpoint(request: Request) -> Response:
+        request.app.state.console.background.visit()
         facts = show(request)
         return respond(template, request, facts, 400 if facts.get("wrong") else 200)
-
-    async def endpoint(request: Request) -> Response:
-        request.app.state.console.background.visit()
-        return await run_in_threadpool(answer, request)
 
     return endpoint
 
 
-def _act(act: Act, following: str) -> Endpoint:
+def _act(act: Act, following: str) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         form = await read_form(request)
         host = request.client.host if request.client else "nowhere"
