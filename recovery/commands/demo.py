@@ -66,7 +66,7 @@ def flights(
     Example: txn demo flights --days 3
     """
     with require_extra("demo"):  # here, since other commands do not need Spark
-        from recovery.commands.flights import run_demo, tell_end  # noqa: PLC0415
+        from recovery.commands.flights import describe_end, run_demo  # noqa: PLC0415
         from txn.demo.processes import JobError  # noqa: PLC0415
     # A temporary store has no other tables.
     name = tables or ("flights" if store is None else f"flights-{secrets.token_hex(4)}")
@@ -83,20 +83,20 @@ def flights(
     if as_json:
         print_json(report.document(), pretty=True)
     else:
-        _tell_of_tables(store, report.tables, screen)
-        screen.print(f"\n[bold]{tell_end(report)}[/]", highlight=False)
+        _print_tables(store, report.tables, screen)
+        screen.print(f"\n[bold]{describe_end(report)}[/]", highlight=False)
     if not report.holds:
         raise typer.Exit(FOUND)
 
 
-def _tell_of_tables(store: str | None, tables: DemoTables, screen: Console) -> None:
+def _print_tables(store: str | None, tables: DemoTables, screen: Console) -> None:
     if store is None:
         screen.print("The store was temporary. To keep one and look around in it, give --store.")
         return
     screen.print("The tables stay: drop them when you have seen enough. To look around:")
-    look = f"  txn fsck --store '{store}' --transactions {tables.transactions}"
-    look += f" --scan {tables.flights} --scan {tables.indexes}"
-    screen.print(look, markup=False, soft_wrap=True)
+    line = f"  txn fsck --store '{store}' --transactions {tables.transactions}"
+    line += f" --scan {tables.flights} --scan {tables.indexes}"
+    screen.print(line, markup=False, soft_wrap=True)
 
 
 def leave(number: int, _: object) -> None:
@@ -114,8 +114,8 @@ def open_place(store: str | None, screen: Console) -> Iterator[str]:
         return
     with tempfile.TemporaryDirectory(prefix="hbase-txn-store-") as folder:
         place = f"embedded://{Path(folder) / 'store'}?sync=off"
-        asked = ["serve", "--store", place, "--thrift2", "0", "--json"]
-        with Job("recovery", asked, Path(folder)) as server:
+        arguments = ["serve", "--store", place, "--thrift2", "0", "--json"]
+        with Job("recovery", arguments, Path(folder)) as server:
             uri: str = next(server.lines())["uris"]["thrift2"]
             screen.print(f"store   `txn serve` over a temporary folder: {uri}", highlight=False)
             yield uri

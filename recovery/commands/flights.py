@@ -100,11 +100,11 @@ class Story:
     @contextmanager
     def run_job(self, csv: Path, *more: str) -> Iterator[tuple[Job, Iterator[Line]]]:
         """Run the Spark job. Yield it and its lines, which a progress bar shows."""
-        asked = ["--store", self.uri, "--tables", self.tables.flights, "--csv", str(csv)]
-        asked += ["--folder", str(self.place), "--by", self.by]
+        arguments = ["--store", self.uri, "--tables", self.tables.flights, "--csv", str(csv)]
+        arguments += ["--folder", str(self.place), "--by", self.by]
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         with (
-            Job(JOB, [*asked, *more], self.place) as job,
+            Job(JOB, [*arguments, *more], self.place) as job,
             Progress(*columns, TimeElapsedColumn(), console=self.out) as progress,
         ):
             yield job, show_lines(job.lines(), progress)
@@ -193,11 +193,11 @@ def load_and_kill(story: Story, csv: Path) -> Document:
             stop_half_done(story, job)
         done = {"transactions": last["transactions"], "parts": last.get("parts", 0)}
         crash = {**done, "workers": workers, "processes": job.kill()}
-    story.out.print(tell_crash(crash, total))
+    story.out.print(describe_crash(crash, total))
     return crash
 
 
-def tell_crash(crash: Document, total: int) -> str:
+def describe_crash(crash: Document, total: int) -> str:
     """Return a sentence about what was killed. total: of parts if there are any, else
     transactions."""
     processes = count_text(crash["processes"], "process", "processes")
@@ -364,7 +364,7 @@ def show_checks(report: Report, out: Console) -> None:
     out.print(table)
 
 
-def tell_end(report: Report) -> str:
+def describe_end(report: Report) -> str:
     if not report.holds:
         return "NOT PROVEN: see the checks that are broken, and what fsck left."
     flights = f"all {report.flights:,} flights are there exactly once, with their index entries"

@@ -61,7 +61,7 @@ TASKS_OF_A_DAY = 4
 LEAST_OF_A_TASK = 50
 MOST_OF_A_TASK = 500
 # The lock TTL: how long locks of a killed worker block others. The default suits clusters better.
-LEASE_MS = 2_000
+LOCK_TTL_MS = 2_000
 # One part per task of a transaction in parts, so that the number of parts shows the progress.
 PART_KEYS = MOST_OF_A_TASK * len(COLUMNS)
 
@@ -92,7 +92,7 @@ class Load:
             once=token,
             counts=self.counts,
             transactions=self.tables.transactions,
-            policy=Policy(lock_ttl_ms=LEASE_MS),
+            policy=Policy(lock_ttl_ms=LOCK_TTL_MS),
         )
 
     def count_ended(self) -> int:
@@ -237,7 +237,7 @@ def load_atomically(load: Load, total: int) -> None:
 
 
 def count_options(load: Load) -> dict[str, str]:
-    return {"lock_ttl_ms": str(LEASE_MS), "counts": load.counts.name_accumulator()}
+    return {"lock_ttl_ms": str(LOCK_TTL_MS), "counts": load.counts.name_accumulator()}
 
 
 def write_days(flights: DataFrame, folder: Path) -> Path:
@@ -260,7 +260,7 @@ WAYS: Mapping[WayName, Way] = {
 # ------------------------------------------------------------------------------- the process
 
 
-def say(event: str, **facts: Any) -> None:
+def report(event: str, **facts: Any) -> None:
     print(json.dumps({"event": event, **facts}), flush=True)
 
 
@@ -272,25 +272,25 @@ def read_flights(spark: SparkSession, csv: Path) -> DataFrame:
 def load_flights(load: Load, by: WayName) -> int:
     """Commit each flight that is not loaded yet, exactly once; return how many transactions that
     is."""
-    with saying("reading", dict):
+    with reporting("reading", dict):
         total = load.flights.count()
     way = WAYS[by]
-    say("total", flights=total, steps=way.count_steps(total))
+    report("total", flights=total, steps=way.count_steps(total))
     began_s = time.monotonic()
-    with way.open_meter(load) as meter, saying("progress", meter):
+    with way.open_meter(load) as meter, reporting("progress", meter):
         way.run(load, total)
-    say("loaded", **asdict(load.counts.summary()), seconds=round(time.monotonic() - began_s, 2))
+    report("loaded", **asdict(load.counts.summary()), seconds=round(time.monotonic() - began_s, 2))
     return way.count_transactions(total)
 
 
 @contextmanager
-def saying(event: str, facts: Callable[[], dict[str, Any]]) -> Iterator[None]:
+def reporting(event: str, facts: Callable[[], dict[str, Any]]) -> Iterator[None]:
     """Send the event again and again, with the present facts, until the block ends."""
     over = Event()
 
     def repeat() -> None:
         while not over.wait(REPORT_EACH_S):
-            say(event, **facts())
+            report(event, **facts())
 
     reporter = Thread(target=repeat)
     reporter.start()
@@ -309,16 +309,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--by", choices=list(WAYS), default="partition")
     parser.add_argument("--reconcile", action="store_true")
-    asked = parser.parse_args(arguments)
-    with local_session("flights", asked.folder, cores=CORES) as spark:
-        with saying("reading", dict):
-            flights = read_flights(spark, asked.csv).cache()  # used three times
-        load = Load(asked.store, asked.tables, flights, Counts.of(spark), asked.folder)
-        transactions = load_flights(load, asked.by)
-        if asked.reconcile:
-            with saying("proving", dict):  # takes minutes for the whole year
-                checks = reconcile(spark, asked.store, asked.tables, flights, transactions)
-            say("reconciled", checks=[asdict(check) for check in checks])
+    options = parser.parse_args(arguments)
+    with local_session("flights", options.folder, cores=CORES) as spark:
+        with reporting("reading", dict):
+            flights = read_flights(spark, options.csv).cache()  # used three times
+        load = Load(options.store, options.tables, flights, Counts.of(spark), options.folder)
+        transactions = load_flights(load, options.by)
+        if options.reconcile:
+            with reporting("proving", dict):  # takes minutes for the whole year
+                checks = reconcile(spark, options.store, options.tables, flights, transactions)
+            report("reconciled", checks=[asdict(check) for check in checks])
     return 0
 
 

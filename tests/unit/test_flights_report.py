@@ -9,8 +9,8 @@ import pytest
 from recovery.commands.flights import (
     Report,
     count_kinds,
-    tell_crash,
-    tell_end,
+    describe_crash,
+    describe_end,
 )
 from recovery.documents import tally_document
 from recovery.findings import Kind, Repaired, Tally
@@ -37,7 +37,7 @@ def report(forward: int, back: int) -> Report:
 )
 def test_the_last_sentence_counts_what_was_repaired(forward: int, back: int, said: str) -> None:
     """It is what a reader remembers."""
-    assert tell_end(report(forward, back)).startswith(said)
+    assert describe_end(report(forward, back)).startswith(said)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +57,6 @@ def test_the_total_of_a_killed_job_is_of_parts_where_there_are_parts(
     crash: dict[str, int], said: str
 ) -> None:
     """All flights written atomically are one transaction: `1 of 34 transactions` was wrong."""
-    assert tell_crash({**crash, "workers": 2, "processes": 5}, 842).endswith(
+    assert describe_crash({**crash, "workers": 2, "processes": 5}, 842).endswith(
         f"after it had reported {said}"
     )
