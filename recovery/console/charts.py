@@ -67,15 +67,6 @@ class Bar(NamedTuple):
     tone: str
 
 
-class Bars(NamedTuple):
-    """Columns of stacked bars, from left to right. top: the value at the top of the chart; lines:
-    the values and positions of its horizontal lines."""
-
-    bars: Sequence[Bar]
-    top: float
-    lines: Sequence[tuple[float, float]]
-
-
 def draw_timeline(found: Explanation, now_ms: int) -> Timeline | None:
     """Return the statuses of a transaction as marks on a line, with the work between them; None for
     a row without a status. The last phase of an unfinished transaction ends now."""
@@ -115,7 +106,11 @@ def _name_work(status: Status, following: Status | None) -> str:
     return DONE_AFTER.get(status, "")
 
 
-def draw_bars(columns: Sequence[Sequence[float]], tones: Sequence[str], width: int = 720) -> Bars:
+def draw_bars(
+    columns: Sequence[Sequence[float]], tones: Sequence[str], width: int = 720
+) -> tuple[list[Bar], list[tuple[float, float]]]:
+    """Return columns of stacked bars, from left to right, and the values and positions of the
+    chart's horizontal lines; the last one is its top."""
     top = round_up(max((sum(column) for column in columns), default=0))
     step = width / max(1, len(columns))
     bars = []
@@ -126,8 +121,7 @@ def draw_bars(columns: Sequence[Sequence[float]], tones: Sequence[str], width: i
             if height:
                 base -= height
                 bars.append(Bar(index * step, base, step * 0.8, height, tone))
-    lines = [(top * part, BARS_HEIGHT * (1 - part)) for part in (0.0, 0.5, 1.0)]
-    return Bars(bars, top, lines)
+    return bars, [(top * part, BARS_HEIGHT * (1 - part)) for part in (0.0, 0.5, 1.0)]
 
 
 def round_up(value: float) -> float:

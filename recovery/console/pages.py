@@ -75,12 +75,14 @@ def show_overview(request: Request) -> Facts:
     hour, unfinished = background.hour, background.unfinished
     minutes = list_minutes(hour)
     columns = [[m.outcomes[name] / 60 if m else 0.0 for name in OUTCOMES] for m in minutes]
+    bars, lines = draw_bars(columns, ("good", "bad", "warn"))
     now_ms = console.context.clock.wall_ms()
     return {
         "hour": hour,
         "is_sampled": hour.is_sampled,
         "last": find_last_minute(hour),
-        "bars": draw_bars(columns, ("good", "bad", "warn")),
+        "bars": bars,
+        "lines": lines,
         "minutes": [each for each in reversed(minutes) if each],
         "began": (hour.as_of // MINUTE_MS - MINUTES + 1) * MINUTE_MS,
         "funnel": make_funnel(hour, list_path(console)),

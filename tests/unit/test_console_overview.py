@@ -6,7 +6,6 @@ from collections import Counter
 
 import pytest
 
-from recovery.console.charts import draw_bars
 from recovery.console.pages import describe_owner
 from recovery.console.rendering import ENVIRONMENT, name_number
 from recovery.console.statistics import Hour, Minute
@@ -55,7 +54,7 @@ def test_a_sample_never_says_none(is_whole: bool) -> None:
     facts = {
         **{"trouble": None, "unfinished": None, "oldest": [], "servers": None, "waiting": []},
         **{"hour": hour, "is_sampled": hour.is_sampled, "last": minute, "minutes": [minute]},
-        **{"funnel": [], "bars": draw_bars([], ()), "began": 0, "shown": 10, "now": 0},
+        **{"funnel": [], "bars": [], "lines": [], "began": 0, "shown": 10, "now": 0},
     }
     page = ENVIRONMENT.get_template("overview_part.html").render(facts)
     assert ("about 1,200, sampled" in page) is not is_whole
