@@ -7,7 +7,6 @@ import time
 import urllib.request
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from http.client import HTTPException
 from itertools import chain, pairwise
 from typing import NamedTuple
@@ -33,15 +32,14 @@ class Answer(NamedTuple):
     counts: Counts
 
 
-@dataclass(frozen=True, slots=True)
-class ServerCounts:
+class ServerCounts(NamedTuple):
     """The counts of servers in the last hour, or since the console asks them. conflicts: by table;
     helped: by action. silent: the errors of servers that did not answer."""
 
-    since_ms: int | None = None
-    conflicts: Mapping[str, int] = field(default_factory=dict)
-    helped: Mapping[str, int] = field(default_factory=dict)
-    silent: Mapping[str, str] = field(default_factory=dict)
+    since_ms: int | None
+    conflicts: Mapping[str, int]
+    helped: Mapping[str, int]
+    silent: Mapping[str, str]
 
 
 class ServerMetrics:

@@ -109,6 +109,7 @@ def test_a_second_person_is_told_that_a_check_is_under_way(
         assert second.status == 409
         assert "nothing was begun: a check is under way already" in second.body
         assert post(f"{url}/fsck/repair", {"check": "1"}, BEARER).status == 409
+        assert ask(f"{url}/fsck/repair?check=1").status == 409
         store.let.set()
         wait_for_page(url, "nothing was left behind")
 
