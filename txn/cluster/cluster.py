@@ -75,14 +75,14 @@ class Cluster:
     def kill(self, name: str) -> None:
         end([self._process(name)], self._clock, grace_ms=0)
 
-    def restart(self, name: str) -> None:
+    def restart(self, name: str, *, within_ms: int = READY_WITHIN_MS) -> None:
         """Start a process that has ended, and wait until it answers. Raises ClusterError."""
         if self._process(name).is_alive:
             raise ClusterError("the process is still running", name=name)
         role = next(role for role in list_roles(self.settings) if role.name == name)
         jars = fetch(jars=read_locked(self.settings.version))
         self._launch(role, find_java_home() / "bin" / "java", jars)
-        self._wait_for(name, partial(self._answers, name), watched=(name,))
+        self._wait_for(name, partial(self._answers, name), within_ms, watched=(name,))
 
     def stop(self, *, grace_ms: int = GRACE_MS) -> list[Process]:
         """Stop every process and return those that had to be killed; data stays in the folder.
@@ -153,10 +153,11 @@ class Cluster:
         self,
         name: str,
         is_there: Callable[[], bool],
+        within_ms: int = READY_WITHIN_MS,
         watched: Sequence[str] = (),
     ) -> None:
         """Wait until `is_there()`; fail if a watched process ends (by default, any process)."""
-        deadline = self._clock.monotonic_ms() + READY_WITHIN_MS
+        deadline = self._clock.monotonic_ms() + within_ms
         while not is_there():
             for process in map(self._process, watched or self.processes):
                 if not process.is_alive:
