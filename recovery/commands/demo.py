@@ -8,16 +8,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from recovery.commands.common import FOUND, JsonOption, console, print_json
 from txn.demo.data import DemoTables, WayName
-from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
-from txn.model import check_choice
 from txn.protocol.statuses import ProtocolName
 
 app = typer.Typer(help="See it at work on real data.", no_args_is_help=True)
@@ -26,15 +24,6 @@ app = typer.Typer(help="See it at work on real data.", no_args_is_help=True)
 @app.callback()
 def _group() -> None:
     """See it at work on real data."""
-
-
-def parse_way(name: str) -> WayName:
-    """Return the name of a way, or raise typer.BadParameter."""
-    try:
-        check_choice("by", name, WayName)
-    except InvalidRequestError as error:
-        raise typer.BadParameter(str(error)) from error
-    return cast(WayName, name)
 
 
 @app.command("flights")
@@ -62,14 +51,12 @@ def flights(
         ProtocolName, typer.Option(help="The protocol of its transactions.")
     ] = "six-phase",
     by: Annotated[
-        str,
+        WayName,
         typer.Option(
-            metavar="WAY",
             help="How they come into the tables: partition (commit_partition), arrow (the same, of "
             "record batches), writer or stream (the format txn: a flight and its index entries are "
             "two transactions), or atomic (the same, all flights as one transaction, and then all "
             "entries as another; readers look on meanwhile).",
-            parser=parse_way,
         ),
     ] = "partition",
     as_json: JsonOption = False,
@@ -79,7 +66,7 @@ def flights(
     Example: txn demo flights --days 3
     """
     with require_extra("demo"):  # here, since other commands do not need Spark
-        from recovery.commands.flights import run_demo, tell_end  # noqa: PLC0415
+        from recovery.commands.flights import describe_end, run_demo  # noqa: PLC0415
         from txn.demo.processes import JobError  # noqa: PLC0415
     # A temporary store has no other tables.
     name = tables or ("flights" if store is None else f"flights-{secrets.token_hex(4)}")
@@ -89,35 +76,27 @@ def flights(
             signal.signal(number, leave)
     try:
         with open_place(store, screen) as uri:
-            report = run_demo(
-                uri,
-                name,
-                screen,
-                days=days,
-                crash=crash,
-                protocol=protocol,
-                by=parse_way(by),
-            )
+            report = run_demo(uri, name, screen, days=days, crash=crash, protocol=protocol, by=by)
     except JobError as error:
         typer.echo(error.log, err=True)
         raise
     if as_json:
         print_json(report.document(), pretty=True)
     else:
-        _tell_of_tables(store, report.tables, screen)
-        screen.print(f"\n[bold]{tell_end(report)}[/]", highlight=False)
+        _print_tables(store, report.tables, screen)
+        screen.print(f"\n[bold]{describe_end(report)}[/]", highlight=False)
     if not report.holds:
         raise typer.Exit(FOUND)
 
 
-def _tell_of_tables(store: str | None, tables: DemoTables, screen: Console) -> None:
+def _print_tables(store: str | None, tables: DemoTables, screen: Console) -> None:
     if store is None:
         screen.print("The store was temporary. To keep one and look around in it, give --store.")
         return
     screen.print("The tables stay: drop them when you have seen enough. To look around:")
-    look = f"  txn fsck --store '{store}' --transactions {tables.transactions}"
-    look += f" --scan {tables.flights} --scan {tables.indexes}"
-    screen.print(look, markup=False, soft_wrap=True)
+    line = f"  txn fsck --store '{store}' --transactions {tables.transactions}"
+    line += f" --scan {tables.flights} --scan {tables.indexes}"
+    screen.print(line, markup=False, soft_wrap=True)
 
 
 def leave(number: int, _: object) -> None:
@@ -135,8 +114,8 @@ def open_place(store: str | None, screen: Console) -> Iterator[str]:
         return
     with tempfile.TemporaryDirectory(prefix="hbase-txn-store-") as folder:
         place = f"embedded://{Path(folder) / 'store'}?sync=off"
-        asked = ["serve", "--store", place, "--thrift2", "0", "--json"]
-        with Job("recovery", asked, Path(folder)) as server:
+        arguments = ["serve", "--store", place, "--thrift2", "0", "--json"]
+        with Job("recovery", arguments, Path(folder)) as server:
             uri: str = next(server.lines())["uris"]["thrift2"]
             screen.print(f"store   `txn serve` over a temporary folder: {uri}", highlight=False)
             yield uri

@@ -32,7 +32,7 @@ from txn.client.engine import Engine
 from txn.demo.data import ANCHOR, DAYS, ENTRY, FAMILY, DemoTables, WayName, tables_named, unpack
 from txn.demo.processes import Job, Line
 from txn.demo.proof import ProofCheck
-from txn.demo.readers import Sight, Sights, watch_tables
+from txn.demo.readers import PART, Sights, watch_tables
 from txn.documents import Document
 from txn.errors import InvalidRequestError
 from txn.protocol.protocols import protocol_key
@@ -48,61 +48,25 @@ SETTLES_S, GOES_ON_S = 0.1, 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class JobCrash:
-    """When and how the job was killed.
-
-    transactions: how many its tasks had reported. workers: how many were killed first; processes:
-    how many at the end. parts: how many parts of an atomic transaction had begun.
-    """
-
-    transactions: int
-    workers: int
-    processes: int
-    parts: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """The contents of the tables, counted by a plain scan."""
-
-    flights: int
-    index_entries: int
-    locks: int
-    unfinished_transactions: int
-
-
-@dataclass(frozen=True, slots=True)
-class Repair:
-    """What fsck found after the crash, the results of repair, and what was left.
-
-    found, left: findings by kind. repaired: as `tally_document`. victim: the row key of the
-    explained transaction, if any.
-    """
-
-    found: Mapping[str, int]
-    repaired: Document
-    left: Mapping[str, int]
-    victim: str | None
-    before: Contents
-    after: Contents
-
-
-@dataclass(frozen=True, slots=True)
 class Report:
-    """The report of the demonstration. sights: what readers saw of atomically written tables."""
+    """The report of the demonstration.
+
+    crash: how the job was killed, see `load_and_kill`. repair: what became of it, see
+    `repair_crash`. sights: what readers saw of atomically written tables.
+    """
 
     tables: DemoTables
     flights: int
     loaded: Line
     checks: Sequence[ProofCheck]
-    crash: JobCrash | None = None
-    repair: Repair | None = None
+    crash: Document | None = None
+    repair: Document | None = None
     sights: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def holds(self) -> bool:
         """Return True if every check holds and the repair left nothing."""
-        is_repaired = self.repair is None or not self.repair.left
+        is_repaired = self.repair is None or not self.repair["left"]
         return is_repaired and all(check.holds for check in self.checks)
 
     def document(self) -> Document:
@@ -136,11 +100,11 @@ class Story:
     @contextmanager
     def run_job(self, csv: Path, *more: str) -> Iterator[tuple[Job, Iterator[Line]]]:
         """Run the Spark job. Yield it and its lines, which a progress bar shows."""
-        asked = ["--store", self.uri, "--tables", self.tables.flights, "--csv", str(csv)]
-        asked += ["--folder", str(self.place), "--by", self.by]
+        arguments = ["--store", self.uri, "--tables", self.tables.flights, "--csv", str(csv)]
+        arguments += ["--folder", str(self.place), "--by", self.by]
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         with (
-            Job(JOB, [*asked, *more], self.place) as job,
+            Job(JOB, [*arguments, *more], self.place) as job,
             Progress(*columns, TimeElapsedColumn(), console=self.out) as progress,
         ):
             yield job, show_lines(job.lines(), progress)
@@ -181,7 +145,7 @@ def run_demo(
                 repair = repair_crash(story)
             flights, loaded, checks = load_and_prove(story, csv)
     checks += check_sights(sights)
-    seen = {table: each.document() for table, each in sights.items()}
+    seen = {table: dict(each.seen) for table, each in sights.items()}
     report = Report(tables, flights, loaded, checks, killed, repair, seen)
     show_checks(report, out)
     return report
@@ -204,8 +168,12 @@ def make_tables(story: Story, protocol: ProtocolName | None) -> None:
 # ------------------------------------------------------------------------------- the crash
 
 
-def load_and_kill(story: Story, csv: Path) -> JobCrash:
-    """Run the job; kill its Python workers at a third of the work, and all of it at two thirds."""
+def load_and_kill(story: Story, csv: Path) -> Document:
+    """Run the job; kill its Python workers at a third of the work, and all of it at two thirds.
+
+    Return how many `transactions` its tasks had reported, how many `parts` of atomic ones had
+    begun, and how many `workers` were killed first and `processes` at the end.
+    """
     total = workers = 0
     last: Line = {"done": 0, "transactions": 0}
     story.begin("Load the flights with Spark, and kill the job part way")
@@ -223,20 +191,20 @@ def load_and_kill(story: Story, csv: Path) -> JobCrash:
                 break
         if story.by != "atomic":
             stop_half_done(story, job)
-        crash = JobCrash(last["transactions"], workers, job.kill(), last.get("parts", 0))
-    story.out.print(tell_crash(crash, total))
+        done = {"transactions": last["transactions"], "parts": last.get("parts", 0)}
+        crash = {**done, "workers": workers, "processes": job.kill()}
+    story.out.print(describe_crash(crash, total))
     return crash
 
 
-def tell_crash(crash: JobCrash, total: int) -> str:
+def describe_crash(crash: Document, total: int) -> str:
     """Return a sentence about what was killed. total: of parts if there are any, else
     transactions."""
-    processes = count_text(crash.processes, "process", "processes")
-    if not crash.parts:
-        so_far = f"{crash.transactions:,} of {total:,} transactions"
-    else:
-        so_far = f"{count_text(crash.transactions, 'transaction')} and begun {crash.parts:,} of "
-        so_far += f"{total:,} parts"
+    processes = count_text(crash["processes"], "process", "processes")
+    so_far = f"{crash['transactions']:,} of {total:,} transactions"
+    if crash["parts"]:
+        so_far = f"{count_text(crash['transactions'], 'transaction')} and begun "
+        so_far += f"{crash['parts']:,} of {total:,} parts"
     return f"Killed the whole job, {processes}, after it had reported {so_far}."
 
 
@@ -266,7 +234,10 @@ def has_both_kinds(engine: Engine) -> bool:
 # ------------------------------------------------------------------------------ the repair
 
 
-def repair_crash(story: Story) -> Repair:
+def repair_crash(story: Story) -> Document:
+    """Let fsck check, repair, and check again. Return the findings by kind that were `found` and
+    `left`, the results of repair, the row key of a `victim` that is explained (if there is one),
+    and the contents of the tables `before` and `after`."""
     ages = Ages(grace_ms=0)  # the job is dead, so there is no need to wait
     data = [story.tables.flights.encode(), story.tables.indexes.encode()]
     story.begin("Look at what the crash left: txn fsck")
@@ -291,15 +262,20 @@ def repair_crash(story: Story) -> Repair:
         print_summary(story.out, repaired, grace_ms=0)
         _, left = run_fsck(do_repair=False)
         after = count_contents(engine, story.tables)
-    show_contents(before, after, story.out)
-    return Repair(
-        count_kinds(found),
-        tally_document(repaired, 0),
-        count_kinds(left),
-        None if victim is None else escape(victim),
-        before,
-        after,
-    )
+    table = Table("in the tables")
+    for heading in ("before repair", "after repair"):
+        table.add_column(heading, justify="right")
+    for name, number in before.items():
+        table.add_row(name.replace("_", " "), f"{number:,}", f"{after[name]:,}")
+    story.out.print(table)
+    return {
+        "found": count_kinds(found),
+        "repaired": tally_document(repaired, 0),
+        "left": count_kinds(left),
+        "victim": None if victim is None else escape(victim),
+        "before": before,
+        "after": after,
+    }
 
 
 def count_kinds(tally: Tally) -> dict[str, int]:
@@ -315,15 +291,15 @@ def choose_victim(findings: Sequence[Finding]) -> bytes | None:
     return None
 
 
-def count_contents(engine: Engine, tables: DemoTables) -> Contents:
+def count_contents(engine: Engine, tables: DemoTables) -> dict[str, int]:
     """Count the rows that a plain reader sees, the locks, and the unfinished transactions."""
     held = scan.summary(engine.context, [tables.flights.encode(), tables.indexes.encode()])
-    return Contents(
-        flights=count_rows(engine, tables.flights, ANCHOR),
-        index_entries=count_rows(engine, tables.indexes, ENTRY),
-        locks=held.locks,
-        unfinished_transactions=held.unfinished,
-    )
+    return {
+        "flights": count_rows(engine, tables.flights, ANCHOR),
+        "index_entries": count_rows(engine, tables.indexes, ENTRY),
+        "locks": held.locks,
+        "unfinished_transactions": held.unfinished,
+    }
 
 
 def count_rows(engine: Engine, table: str, column: str) -> int:
@@ -354,7 +330,7 @@ def check_sights(sights: Mapping[str, Sights]) -> Iterator[ProofCheck]:
     """Check that readers saw no part of a table, never saw it vanish, and at last saw it all."""
     for table, seen in sights.items():
         name = f"what readers saw of {table}"
-        yield ProofCheck(f"{name}: a part", 0, seen.seen[Sight.PART])
+        yield ProofCheck(f"{name}: a part", 0, seen.seen[PART])
         yield ProofCheck(f"{name}: all, and later less", 0, seen.lost)
 
 
@@ -374,19 +350,10 @@ def show_lines(lines: Iterator[Line], progress: Progress) -> Iterator[Line]:
         yield line
 
 
-def show_contents(before: Contents, after: Contents, out: Console) -> None:
-    table = Table("in the tables")
-    for name in ("before repair", "after repair"):
-        table.add_column(name, justify="right")
-    for name, number in asdict(before).items():
-        table.add_row(name.replace("_", " "), f"{number:,}", f"{asdict(after)[name]:,}")
-    out.print(table)
-
-
 def show_checks(report: Report, out: Console) -> None:
     counted = {**report.loaded, "committed before": report.loaded["repeated"], "repeated": 0}
-    told = ", ".join(f"{number:,} {name}" for name, number in counted.items() if number)
-    out.print(f"This run: {told}.")
+    shown = ", ".join(f"{number:,} {name}" for name, number in counted.items() if number)
+    out.print(f"This run: {shown}.")
     for name, sights in report.sights.items():
         saw = ", ".join(f"{what} {count} times" for what, count in sights.items())
         out.print(f"readers saw of {name}: {saw}")
@@ -397,16 +364,16 @@ def show_checks(report: Report, out: Console) -> None:
     out.print(table)
 
 
-def tell_end(report: Report) -> str:
+def describe_end(report: Report) -> str:
     if not report.holds:
         return "NOT PROVEN: see the checks that are broken, and what fsck left."
     flights = f"all {report.flights:,} flights are there exactly once, with their index entries"
     repair = report.repair
     if repair is None:
         return f"Proven: {flights}."
-    if not repair.found:
+    if not repair["found"]:
         return f"Killed part way, with no transaction half done: {flights}."
-    forward, back = repair.repaired["rolled_forward"], repair.repaired["rolled_back"]
+    forward, back = (repair["repaired"][name] for name in ("rolled_forward", "rolled_back"))
     return (
         f"Killed with {count_text(forward + back, 'transaction')} half done: {forward:,} rolled "
         f"forward, {back:,} rolled back, and {flights}."

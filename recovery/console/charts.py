@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import count, zip_longest
 from typing import NamedTuple
 
 from recovery.inspect import Explanation
@@ -67,15 +67,6 @@ class Bar(NamedTuple):
     tone: str
 
 
-class Bars(NamedTuple):
-    """Columns of stacked bars, from left to right. top: the value at the top of the chart; lines:
-    the values and positions of its horizontal lines."""
-
-    bars: Sequence[Bar]
-    top: float
-    lines: Sequence[tuple[float, float]]
-
-
 def draw_timeline(found: Explanation, now_ms: int) -> Timeline | None:
     """Return the statuses of a transaction as marks on a line, with the work between them; None for
     a row without a status. The last phase of an unfinished transaction ends now."""
@@ -83,28 +74,16 @@ def draw_timeline(found: Explanation, now_ms: int) -> Timeline | None:
     if not times:
         return None
     is_open = not times[-1].status.is_finished
-    lengths = [later.since - each.since for each, later in pairwise(times)]
-    lengths += [now_ms - times[-1].since] if is_open else []
-    lengths = [max(0, length) for length in lengths]
-    tones = [TONES.get(each.status, "warn") for each in times]
-    widths = _share(lengths)
-    starts = list(accumulate(widths, initial=10.0))
-    marks = [
-        Mark(x, str(each.status), time_text(each.since), tone)
-        for x, each, tone in zip(starts, times, tones, strict=False)
-    ]
-    following = [*(each.status for each in times[1:]), None]
-    segments = [
-        Segment(
-            starts[index],
-            widths[index],
-            _name_work(times[index].status, following[index]),
-            duration_text(length),
-            tones[index],
-            is_open and index == len(times) - 1,
-        )
-        for index, length in enumerate(lengths)
-    ]
+    ends = [*(each.since for each in times[1:]), *([now_ms] if is_open else [])]
+    lengths = [max(0, end - each.since) for each, end in zip(times, ends, strict=False)]
+    x, marks, segments = 10.0, list[Mark](), list[Segment]()
+    for each, after, length, width in zip_longest(times, times[1:], lengths, _share(lengths)):
+        tone = TONES.get(each.status, "warn")
+        marks.append(Mark(x, str(each.status), time_text(each.since), tone))
+        if width is not None:
+            work = _name_work(each.status, after.status if after else None)
+            segments.append(Segment(x, width, work, duration_text(length), tone, after is None))
+            x += width
     summary = ", ".join(f"{each.status} at {time_text(each.since)}" for each in times)
     return Timeline(marks, segments, summary)
 
@@ -127,7 +106,11 @@ def _name_work(status: Status, following: Status | None) -> str:
     return DONE_AFTER.get(status, "")
 
 
-def draw_bars(columns: Sequence[Sequence[float]], tones: Sequence[str], width: int = 720) -> Bars:
+def draw_bars(
+    columns: Sequence[Sequence[float]], tones: Sequence[str], width: int = 720
+) -> tuple[list[Bar], list[tuple[float, float]]]:
+    """Return columns of stacked bars, from left to right, and the values and positions of the
+    chart's horizontal lines; the last one is its top."""
     top = round_up(max((sum(column) for column in columns), default=0))
     step = width / max(1, len(columns))
     bars = []
@@ -138,15 +121,10 @@ def draw_bars(columns: Sequence[Sequence[float]], tones: Sequence[str], width: i
             if height:
                 base -= height
                 bars.append(Bar(index * step, base, step * 0.8, height, tone))
-    lines = [(top * part, BARS_HEIGHT * (1 - part)) for part in (0.0, 0.5, 1.0)]
-    return Bars(bars, top, lines)
+    return bars, [(top * part, BARS_HEIGHT * (1 - part)) for part in (0.0, 0.5, 1.0)]
 
 
 def round_up(value: float) -> float:
     """Return the least of 1, 2, 5, 10, 20 and so on that is not below the value."""
-    size = 1.0
-    while True:
-        for first in (1, 2, 5):
-            if first * size >= value:
-                return first * size
-        size *= 10
+    sizes = (first * 10.0**power for power in count() for first in (1, 2, 5))
+    return next(size for size in sizes if size >= value)

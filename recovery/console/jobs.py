@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -17,12 +16,12 @@ from recovery.doctor import Diagnosis, examine
 from recovery.findings import (
     GRACE_MS,
     Finding,
-    InGrace,
     Kind,
     LeftAlone,
     Repaired,
     Result,
     Severity,
+    Tally,
 )
 from recovery.fsck import check, compact, repair, repair_all
 from txn.clock import Clock
@@ -66,8 +65,8 @@ class KeptFinding:
 
 @dataclass(slots=True)
 class FsckReport:
-    """A check, or a repair of all findings. tally: findings by kind and result (None: no repair).
-    kept: the first findings. trouble: why it ended early."""
+    """A check, or a repair of all findings. table: the one that is being read. kept: the first
+    findings. trouble: why it ended early."""
 
     number: int
     began_ms: int
@@ -75,18 +74,16 @@ class FsckReport:
     grace_ms: int = GRACE_MS
     tables: tuple[bytes, ...] = ()
     ended_ms: int | None = None
-    rows: int = 0
     table: bytes = b""
-    tally: Counter[tuple[Kind, type[Result] | None]] = field(default_factory=Counter)
+    tally: Tally = field(default_factory=Tally)
     kept: list[KeptFinding] = field(default_factory=list)
-    young: InGrace = field(default_factory=InGrace)
     trouble: str | None = None
     is_cancelled: bool = False
     _kept_bytes: int = 0
 
     def count_row(self, table: bytes) -> None:
         self.require_going()
-        self.rows += 1
+        self.tally.rows += 1
         self.table = table
 
     def require_going(self) -> None:
@@ -94,24 +91,17 @@ class FsckReport:
         if self.is_cancelled:
             raise CancelledError
 
-    def add(self, finding: Finding, result: Result | None) -> None:
-        self.tally[finding.kind, type(result) if result else None] += 1
+    def add(self, finding: Finding, result: Result | None = None) -> None:
+        self.tally.add(finding, result)
         size = sum(len(fact) for fact in finding.facts.values() if isinstance(fact, bytes | str))
         if len(self.kept) < MOST_KEPT and self._kept_bytes + size <= MOST_KEPT_BYTES:
             self.kept.append(KeptFinding(len(self.kept), finding, result))
             self._kept_bytes += size
 
-    @property
-    def total(self) -> int:
-        return sum(self.count(kind) for kind in Kind)
-
-    def count(self, kind: Kind) -> int:
-        return sum(self.tally[kind, what] for what in (None, *Result.__args__))
-
     def count_repairable(self) -> Mapping[Kind, int]:
         """Return how many findings of each kind a repair would act on."""
-        kinds = (kind for kind in Kind if kind.severity is not Severity.REPORT_ONLY)
-        return {kind: self.count(kind) for kind in kinds if self.count(kind)}
+        kinds = self.tally.count_kinds().items()
+        return {kind: n for kind, n in kinds if kind.severity is not Severity.REPORT_ONLY}
 
 
 class Jobs:
@@ -140,8 +130,9 @@ class Jobs:
 
     def find_report(self, number: int) -> FsckReport:
         """Return the last check, if it has ended and has this number."""
+        self._require_idle()
         report = self.report
-        if report is None or report.number != number or report.repairs or self.is_running:
+        if report is None or report.number != number or report.repairs:
             raise InvalidRequestError(NOT_KEPT)
         return report
 
@@ -149,7 +140,7 @@ class Jobs:
         self._numbers += 1
         now_ms = self._context.clock.wall_ms()
         report = FsckReport(self._numbers, now_ms, repairs, grace_ms, tables)
-        self._begin(lambda: self._check(report), report, report)
+        self._begin(lambda: self._check(report), report)
 
     def start_one(self, report: FsckReport, kept: KeptFinding) -> None:
         def work() -> None:
@@ -168,36 +159,40 @@ class Jobs:
         self.cancel()
         self._worker.shutdown()
 
+    def _require_idle(self) -> None:
+        if self.is_running:
+            what = "a repair" if self.is_writing else "a check"
+            raise JobUnderWayError(f"nothing was begun: {what} is under way already")
+
     def _begin(
-        self, work: Callable[[], None], report: FsckReport, told: FsckReport | KeptFinding
+        self, work: Callable[[], None], report: FsckReport, one: KeptFinding | None = None
     ) -> None:
-        """Start a job. told: gets its trouble."""
-        writes = report.repairs or told is not report
+        """Start a job. one: the only finding that it repairs."""
+        writes = report.repairs or one is not None
         if writes:
             require_features(self._context, self._context.rules)
         with self._guard:
-            if self.is_running:
-                what = "a repair" if self.is_writing else "a check"
-                raise JobUnderWayError(f"nothing was begun: {what} is under way already")
+            self._require_idle()
             self.report, self.is_writing = report, writes
             report.is_cancelled = False
-            self._job = self._worker.submit(self._run, work, report, told)
+            self._job = self._worker.submit(self._run, work, report, one or report)
 
     def _run(
-        self, work: Callable[[], None], report: FsckReport, told: FsckReport | KeptFinding
+        self, work: Callable[[], None], report: FsckReport, subject: FsckReport | KeptFinding
     ) -> None:
-        told.trouble = "it failed; the log of the console says why"
+        """Do the work of a job, and note in its subject why it failed."""
+        subject.trouble = "it failed; the log of the console says why"
         try:
             work()
         except CancelledError:
-            told.trouble = "it was cancelled"
+            subject.trouble = "it was cancelled"
         except TxnError as error:
-            told.trouble = str(error)
+            subject.trouble = str(error)
         except Exception:
             LOG.exception("a job failed")
             raise
         else:
-            told.trouble = None
+            subject.trouble = None
         finally:
             report.ended_ms = report.ended_ms or self._context.clock.wall_ms()
 
@@ -212,7 +207,7 @@ class Jobs:
             grace_ms=report.grace_ms,
             scan=report.tables,
             on_row=report.count_row,
-            young=report.young,
+            young=report.tally.young,
             on_progress=lambda table, row: report.require_going(),
         )
         if report.repairs:
@@ -220,7 +215,7 @@ class Jobs:
                 report.add(finding, result)
         else:
             for finding in findings:
-                report.add(finding, None)
+                report.add(finding)
         report.require_going()
         if report.repairs:
             compact(context, tables=report.tables)

@@ -5,8 +5,10 @@ The cells of a key come from one instant; other rows are read later. Nothing her
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from recovery.bounds import Budget, ReadLimits, Stop
 from recovery.inspect import COUNTS
@@ -14,9 +16,9 @@ from recovery.scan import find_transaction
 from recovery.search import DEFAULT, Query, SearchPage, find_page
 from recovery.tables import is_foreign
 from txn.errors import CorruptRowError, TableUnavailable
-from txn.model import RESERVED, Cell, Key, Row
+from txn.model import RESERVED, Cell, Key
 from txn.protocol.context import Context, call_store
-from txn.protocol.locks import FencedLock, holder_of, read_lock
+from txn.protocol.locks import holder_of, read_lock
 from txn.protocol.ranges import stored_rows
 from txn.protocol.retire import Guarded
 from txn.protocol.row import TransactionRow, is_row_key
@@ -57,8 +59,7 @@ class KeyDetails:
     transactions: SearchPage
 
 
-@dataclass(frozen=True, slots=True)
-class ListedKey:
+class ListedKey(NamedTuple):
     """A value of a data table, and the holder of its key's lock; empty if the lock is free."""
 
     key: Key
@@ -66,11 +67,9 @@ class ListedKey:
     holder: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class KeyPage:
+class KeyPage(NamedTuple):
     """Values of a data table, in row order. next: the first row of the next page; None: there is
-    none.
-    rows: the rows read, also those without values. cut: further values of the last row."""
+    none. rows: the rows read, also those without values. cut: further values of the last row."""
 
     keys: list[ListedKey]
     next: bytes | None
@@ -93,7 +92,9 @@ def read_key_details(
     holder = holder_of(lock, cells[lock])
     row = find_transaction(context, holder) if is_row_key(holder) else None
     earlier, are_all = _read_before(context, key, value, limits)
-    fenced = _read_count(lock, cells[lock]) if context.rules.locks_rows else None
+    acquisitions = None
+    with suppress(CorruptRowError):
+        acquisitions = read_lock(lock, cells[lock]).taken if context.rules.locks_rows else None
     return KeyDetails(
         key,
         is_there,
@@ -102,7 +103,7 @@ def read_key_details(
         are_all=are_all,
         lock=lock,
         lock_cell=cells[lock],
-        count=None if fenced is None else fenced.taken,
+        count=acquisitions,
         tag=None if context.rules.locks_rows else cells[tag],
         holder=holder,
         holder_row=row,
@@ -132,15 +133,12 @@ def list_table_keys(
         if keys and len(keys) + len(values) > MOST_VALUES:
             return KeyPage(keys, row.row, budget.rows, Stop.FOUND)
         budget.spend(row)
-        keys += (_list_value(context, key, row) for key in values[:MOST_VALUES])
+        for key in values[:MOST_VALUES]:
+            lock = context.rules.lock_of(key)
+            keys.append(ListedKey(key, row.cells[key], holder_of(lock, row.cells.get(lock))))
         if cut := len(values[MOST_VALUES:]):
             return KeyPage(keys, row.row + b"\0", budget.rows, Stop.FOUND, cut)
     return KeyPage(keys, None, budget.rows, None)
-
-
-def _list_value(context: Context, key: Key, row: Row) -> ListedKey:
-    lock = context.rules.lock_of(key)
-    return ListedKey(key, row.cells[key], holder_of(lock, row.cells.get(lock)))
 
 
 def _read_before(
@@ -162,13 +160,6 @@ def _read_before(
         if are_all:
             break
     return [cell for cell in versions if cell.timestamp < value.timestamp], are_all
-
-
-def _read_count(lock: Key, cell: Cell | None) -> FencedLock | None:
-    try:
-        return read_lock(lock, cell)
-    except CorruptRowError:
-        return None
 
 
 def _judge_value(context: Context, found: Guarded, row: TransactionRow | None) -> bool | None:

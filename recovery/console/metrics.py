@@ -1,5 +1,4 @@
-"""Metrics: those for Prometheus at `/metrics` (the console's store calls, and what it found), and
-those read from servers (conflicts of clients, and help for dead owners), which no store keeps."""
+"""Metrics of servers: conflicts of clients, and help for dead owners, which no store keeps."""
 
 from __future__ import annotations
 
@@ -7,23 +6,15 @@ import math
 import time
 import urllib.request
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
 from http.client import HTTPException
-from itertools import pairwise
+from itertools import chain, pairwise
+from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.registry import Collector
 
-from recovery.console.statistics import Hour, find_last_minute
-from recovery.console.unfinished import Unfinished
-from txn.client.measured import MeasuredStore
 from txn.clock import Clock
 from txn.errors import InvalidRequestError
-from txn.metrics import Metrics
-from txn.protocol.context import Context
 
 EVERY_MS = 10_000
 KEPT_MS = 3_600_000
@@ -32,21 +23,23 @@ LONGEST = 4_000_000
 CONFLICTS, HELPED = "hbase_txn_conflicts_total", "hbase_txn_helped_total"
 LABELS = {CONFLICTS: "table", HELPED: "action"}
 
-OUTCOMES = ("committed", "aborted", "undecided")
-
 Counts = Mapping[tuple[str, str], float]
 """Counts by the name of the metric and its dividing label."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerCounts:
+class Answer(NamedTuple):
+    at_ms: int
+    counts: Counts
+
+
+class ServerCounts(NamedTuple):
     """The counts of servers in the last hour, or since the console asks them. conflicts: by table;
     helped: by action. silent: the errors of servers that did not answer."""
 
-    since_ms: int | None = None
-    conflicts: Mapping[str, int] = field(default_factory=dict)
-    helped: Mapping[str, int] = field(default_factory=dict)
-    silent: Mapping[str, str] = field(default_factory=dict)
+    since_ms: int | None
+    conflicts: Mapping[str, int]
+    helped: Mapping[str, int]
+    silent: Mapping[str, str]
 
 
 class ServerMetrics:
@@ -56,9 +49,8 @@ class ServerMetrics:
         for address in addresses:
             if not address.startswith(("http://", "https://")):
                 raise InvalidRequestError("an address of metrics is http://..", given=address)
-        self._addresses = tuple(addresses)
         self._clock = clock
-        self._said: dict[str, deque[tuple[int, Counts]]] = {each: deque() for each in addresses}
+        self._answers: dict[str, deque[Answer]] = {each: deque() for each in addresses}
         self._silent: dict[str, str] = {}
         self._asked_ms: int | None = None
 
@@ -67,28 +59,26 @@ class ServerMetrics:
         if self._asked_ms is not None and now - self._asked_ms < EVERY_MS:
             return
         self._asked_ms = now
-        for address, said in self._said.items():
+        for address, answers in self._answers.items():
             try:
-                said.append((self._clock.wall_ms(), fetch_counts(address)))
+                answers.append(Answer(self._clock.wall_ms(), fetch_counts(address)))
                 self._silent.pop(address, None)
             except (OSError, ValueError, HTTPException) as error:
                 self._silent[address] = str(error) or type(error).__name__
-            while said and said[0][0] < self._clock.wall_ms() - KEPT_MS:
-                said.popleft()
+            while answers and answers[0].at_ms < self._clock.wall_ms() - KEPT_MS:
+                answers.popleft()
 
     def read(self) -> ServerCounts | None:
-        if not self._addresses:
+        if not self._answers:
             return None
-        totals: dict[str, Counter[str]] = {CONFLICTS: Counter(), HELPED: Counter()}
-        found = [tuple(said) for said in self._said.values()]  # a copy: the background changes them
-        for said in found:
-            for (_, before), (_, after) in pairwise(said):
-                for (name, label), count in after.items():
-                    grown = count - before.get((name, label), 0)
-                    totals[name][label] += int(grown if grown >= 0 else count)  # server restarted
-        firsts = [said[0][0] for said in found if said]
-        conflicts, helped = ({**each} for each in (totals[CONFLICTS], totals[HELPED]))
-        return ServerCounts(min(firsts, default=None), conflicts, helped, dict(self._silent))
+        grown: dict[str, Counter[str]] = {CONFLICTS: Counter(), HELPED: Counter()}
+        answers = [tuple(each) for each in self._answers.values()]  # the background changes them
+        for before, after in chain.from_iterable(map(pairwise, answers)):
+            for (name, label), count in after.counts.items():
+                growth = count - before.counts.get((name, label), 0)
+                grown[name][label] += int(growth if growth >= 0 else count)  # server restarted
+        since_ms = min((each[0].at_ms for each in answers if each), default=None)
+        return ServerCounts(since_ms, grown[CONFLICTS], grown[HELPED], dict(self._silent))
 
 
 def fetch_counts(address: str) -> Counts:
@@ -113,52 +103,7 @@ def _fetch(address: str) -> bytes:
         while piece := answer.read1(65_536):
             text += piece
             if time.monotonic() > due_s or len(text) > LONGEST:
-                raise ValueError(f"it told no end within {TIMEOUT_S:g} s and {LONGEST:,} bytes")
+                raise ValueError(f"it did not end within {TIMEOUT_S:g} s and {LONGEST:,} bytes")
         if answer.length:
             raise ValueError("its answer was cut off")
     return bytes(text)
-
-
-def measure(context: Context) -> tuple[Context, CollectorRegistry]:
-    """Return a context that counts calls and repairs, and the registry of the counts."""
-    registry = CollectorRegistry()
-    metrics = Metrics(registry)
-    store = MeasuredStore(context.store, metrics)
-    return replace(context, store=store, on_event=metrics), registry
-
-
-class StoreCollector(Collector):
-    """What the background has found in the store; nothing before its first result."""
-
-    def __init__(
-        self, find_unfinished: Callable[[], Unfinished | None], find_hour: Callable[[], Hour]
-    ) -> None:
-        self._find_unfinished = find_unfinished
-        self._find_hour = find_hour
-
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        found, last = self._find_unfinished(), find_last_minute(self._find_hour())
-        if found is not None:
-            statuses = GaugeMetricFamily(
-                "hbase_txn_unfinished_transactions",
-                "Transaction rows that are not finished, in all of the table",
-                labels=["status"],
-            )
-            for name, number in found.statuses.items():
-                statuses.add_metric([name], number)
-            yield statuses
-            since = min((head.since for head in found.oldest), default=found.read_ms)
-            yield GaugeMetricFamily(
-                "hbase_txn_oldest_unfinished_seconds",
-                "For how long the unfinished transaction with the oldest status has had it",
-                value=max(0, found.read_ms - since) / 1000,
-            )
-        if last is not None:
-            minute = GaugeMetricFamily(
-                "hbase_txn_minute_transactions",
-                "Transactions that were begun in the last minute that is over, estimated",
-                labels=["outcome"],
-            )
-            for name in OUTCOMES:
-                minute.add_metric([name], getattr(last, name))
-            yield minute

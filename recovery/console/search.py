@@ -1,33 +1,135 @@
-"""Searches that continue in the background. A page that finds too little within its limits is shown
-at once, and updated until it is full or the table has been read.
+"""Searches that continue while a page is open, and the unfinished transactions of the whole table.
 
-Known unfinished transactions supplement what a search has not read yet. A search pauses when no
-visitor has asked for it for a while, and resumes on the next visit.
+A page that finds too little within its limits is shown at once. Each of its updates continues the
+search, until the page is full or the table has been read. The unfinished transactions are found in
+short steps, round after round: the store itself leaves out finished rows, so that it sends little.
+They supplement what a search has not read yet. Nothing here writes.
 """
 
 from __future__ import annotations
 
-import logging
+import bisect
 import threading
-from collections import OrderedDict
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 
 from recovery.bounds import Budget, ReadLimits, Stop
-from recovery.console.unfinished import Unfinished
-from recovery.scan import whole_row
+from recovery.scan import BY_VALUE, NOTHING, STATUS, Head, scan_in_steps, whole_row
 from recovery.search import COUNT, Query, SearchPage, find_page, read_cursor
-from txn.errors import TxnError
 from txn.model import Row
 from txn.protocol.context import Context
-from txn.protocol.listing import STATUS_CELLS, scan_transactions
-from txn.protocol.row import TransactionRow, created_ms, is_row_key
+from txn.protocol.listing import (
+    NAME,
+    NAME_END,
+    STATUS_CELLS,
+    find_buckets,
+    scan_transactions,
+    strip_bucket,
+)
+from txn.protocol.row import FAMILY, TransactionRow, created_ms, is_row_key
+from txn.protocol.statuses import Status
+from txn.spans import Span
 
-LOG = logging.getLogger("txn.console")
-THREADS = 4
+MOST_AT_ONCE = 4
 MAX_KEPT = 8
-UNWATCHED_MS = 15_000
+
+UNKNOWN = "unknown status"
+MAX_HEADS = 20_000
+OLDEST = 50
+
+
+@dataclass(slots=True)
+class Unfinished:
+    """The unfinished transactions of a table, as far as a round has come.
+
+    as_of: when the round began; read_ms: when it came this far. statuses: rows per status. heads:
+    the first MAX_HEADS rows. oldest: those whose status is oldest. is_complete: whether the round
+    has reached the end of the table.
+    """
+
+    as_of: int
+    read_ms: int
+    statuses: Counter[str] = field(default_factory=Counter)
+    heads: list[Head] = field(default_factory=list)
+    oldest: list[Head] = field(default_factory=list)
+    is_complete: bool = False
+
+    @property
+    def rows(self) -> int:
+        return sum(self.statuses.values())
+
+    @property
+    def has_all(self) -> bool:
+        """Return True if the heads are all that the table had when the round began."""
+        return self.is_complete and self.rows - self.statuses.get(UNKNOWN, 0) == len(self.heads)
+
+    def select(self, statuses: Collection[Status | None], before: bytes) -> list[Head]:
+        """Return the heads with these statuses before a cursor, the newest first."""
+        found = (head for head in self.heads if head.status in statuses)
+        order = {strip_bucket(head.row_key): head for head in found}
+        return [order[at] for at in sorted(order, reverse=True) if at < before]
+
+
+class UnfinishedScan:
+    """A continuous scan for unfinished transactions. `latest`: the last complete round."""
+
+    def __init__(self, context: Context) -> None:
+        self.latest: Unfinished | None = None
+        self._context = context
+        self._found = Unfinished(0, 0)
+        self._steps: Iterator[None] | None = None
+
+    def advance(self, ms: int) -> Unfinished:
+        """Continue for about this time (ms). After the end, or an error, a new round begins."""
+        clock = self._context.clock
+        due_ms = clock.monotonic_ms() + ms
+        steps, self._steps = self._steps or self._scan(ms), None
+        for _ in steps:
+            if clock.monotonic_ms() >= due_ms:
+                self._steps = steps
+                break
+        else:
+            self._found.is_complete = True
+        found = replace(
+            self._found,
+            read_ms=clock.wall_ms(),
+            statuses=self._found.statuses.copy(),
+            heads=[*self._found.heads],
+            oldest=[*self._found.oldest],
+        )
+        if found.is_complete:
+            self.latest = found
+        return found
+
+    def _scan(self, ms: int) -> Iterator[None]:
+        context, now_ms = self._context, self._context.clock.wall_ms()
+        self._found = Unfinished(now_ms, now_ms)
+        times = [(FAMILY, status.at) for status in Status] if context.rules.locks_rows else []
+        for bucket in find_buckets(context):
+            span = Span(context.table, bucket + NAME, bucket + NAME_END)
+            cells = [*STATUS_CELLS, *times]
+            for row in scan_in_steps(context, span, cells, step_ms=ms, first_ms=1_000):
+                if not row.cells:
+                    yield
+                elif is_row_key(row.row):
+                    self._add(row)
+
+    def _add(self, row: Row) -> None:
+        found = self._found
+        cells = {key.column: cell for key, cell in row.cells.items()}
+        cell = cells.get(STATUS, NOTHING)
+        status = BY_VALUE.get(cell.value)
+        if status is None:
+            found.statuses[UNKNOWN] += 1
+        if status is None or status.is_finished:
+            return
+        found.statuses[str(status)] += 1
+        head = Head(row.row, status, cells.get(status.at, cell).timestamp)
+        if len(found.heads) < MAX_HEADS:
+            found.heads.append(head)
+        bisect.insort(found.oldest, head, key=lambda each: (each.since, each.row_key))
+        del found.oldest[OLDEST:]
 
 
 @dataclass(slots=True)
@@ -36,24 +138,30 @@ class Search:
 
     page: its results so far. known: unfinished transactions in the range that it has not read yet.
     as_of: the time of the scan that supplied results it did not read itself; None: it has read
-    everything itself. began_ms: when the last row read before the background started began;
-    oldest_ms: when the table's oldest row began. error: why it ended early.
+    everything itself. began_ms: when the last row of its first page began; oldest_ms: when the
+    table's oldest row began. guard: held by the request that continues it.
     """
 
     query: Query
     page: SearchPage
-    visited_ms: int
     known: list[TransactionRow] = field(default_factory=list)
     as_of: int | None = None
-    is_running: bool = False
     began_ms: int | None = None
     oldest_ms: int | None = None
-    error: str | None = None
+    guard: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def rows(self) -> list[TransactionRow]:
         found = {row.row_key for row in self.page.rows}
         return [*self.page.rows, *(row for row in self.known if row.row_key not in found)][:COUNT]
+
+    @property
+    def is_running(self) -> bool:
+        """Return True if the page is not full and more can be read for it."""
+        page = self.page
+        if page.next is None or page.stopped in (Stop.FOUND, Stop.AGE):
+            return False
+        return not page.rows or page.stopped is not Stop.BYTES
 
     @property
     def done(self) -> float | None:
@@ -65,7 +173,7 @@ class Search:
 
 
 class Searches:
-    """The running searches and the recent ones."""
+    """The recent searches that one page of reading did not complete."""
 
     def __init__(
         self, context: Context, limits: ReadLimits, unfinished: Callable[[], Unfinished | None]
@@ -75,72 +183,37 @@ class Searches:
         self._unfinished = unfinished
         self._kept: OrderedDict[tuple[Query, bytes | None], Search] = OrderedDict()
         self._guard = threading.Lock()
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="txn-console-search")
-        self._is_closed = False
+        self._slots = threading.BoundedSemaphore(MOST_AT_ONCE)
 
     def find(self, query: Query, before: bytes | None, *, again: bool) -> Search:
-        """Return the results of a search so far. A new search reads within the limits, then
-        continues in the background if necessary. again: start anew unless it is running."""
-        now_ms = self._context.clock.monotonic_ms()
+        """Return the results of a search so far, after reading once within the limits if it is
+        running. again: start anew unless it is running."""
         with self._guard:
             kept = self._kept.get((query, before))
-            if kept is not None and (kept.is_running or not again):
-                kept.visited_ms = now_ms
-                self._start(kept)
-                return kept
-        search = Search(query, find_page(self._context, query, before, self._limits), now_ms)
-        search.began_ms = search.page.back_to
+        if kept is not None and (kept.is_running or not again):
+            with kept.guard, self._slots:
+                if kept.is_running:
+                    self._continue(kept)
+            return kept
+        page = find_page(self._context, query, before, self._limits)
+        search = Search(query, page, began_ms=page.back_to)
         self._use_known(search)
-        with self._guard:
-            if self._start(search):
+        if search.is_running:
+            with self._guard:
                 self._kept[query, before] = search
                 if len(self._kept) > MAX_KEPT:
-                    _, oldest = self._kept.popitem(last=False)
-                    oldest.visited_ms -= UNWATCHED_MS
+                    self._kept.popitem(last=False)
         return search
 
-    def close(self) -> None:
-        self._is_closed = True
-        self._pool.shutdown(cancel_futures=True)
-
-    def _start(self, search: Search) -> bool:
-        if search.is_running or search.error or not self._is_unfinished(search):
-            return False
-        search.is_running = True
-        self._pool.submit(self._run, search)
-        return True
-
-    def _run(self, search: Search) -> None:
-        try:
+    def _continue(self, search: Search) -> None:
+        if search.oldest_ms is None:
             rows = scan_transactions(self._context, cells=STATUS_CELLS, reverse=False)
             oldest = next((row.row for row in rows if is_row_key(row.row)), None)
             search.oldest_ms = None if oldest is None else created_ms(oldest)
-            while self._is_unfinished(search) and self._is_watched(search):
-                self._take_step(search)
-        except TxnError as error:
-            search.error = str(error)
-        except Exception:
-            LOG.exception("a search failed")
-            search.error = "the search failed; the log of the console says why"
-        finally:
-            search.is_running = False
-
-    def _take_step(self, search: Search) -> None:
-        page = search.page
-        left = COUNT - len(page.rows)
+        page, left = search.page, COUNT - len(search.page.rows)
         more = find_page(self._context, search.query, page.next, self._limits, left)
         search.page = replace(more, rows=page.rows + more.rows, read=page.read + more.read)
         self._use_known(search)
-
-    def _is_watched(self, search: Search) -> bool:
-        unwatched_ms = self._context.clock.monotonic_ms() - search.visited_ms
-        return unwatched_ms < UNWATCHED_MS and not self._is_closed
-
-    def _is_unfinished(self, search: Search) -> bool:
-        page = search.page
-        if page.next is None or page.stopped in (Stop.FOUND, Stop.AGE):
-            return False
-        return not page.rows or page.stopped is not Stop.BYTES
 
     def _use_known(self, search: Search) -> None:
         """Add known older transactions; if these are all, the search ends."""

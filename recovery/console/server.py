@@ -1,27 +1,234 @@
-"""The HTTP server of the console, which runs until a signal."""
+"""The HTTP server of the console: its pages, their errors, and the limits of its connections."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from hashlib import blake2b
+from http import HTTPStatus
+from importlib.resources import files
+from urllib.parse import parse_qs
 
 import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from recovery.console.app import make_app
+from recovery.console import pages
+from recovery.console.auth import (
+    LOGIN,
+    SESSION_S,
+    AccessGate,
+    LoginSessions,
+    check_return_address,
+    is_encrypted,
+)
+from recovery.console.jobs import JobUnderWayError
+from recovery.console.pages import Facts, Form
+from recovery.console.rendering import render, respond
 from recovery.console.settings import ConsoleSettings
 from recovery.console.state import Console, open_console
-from txn.errors import InvalidRequestError
+from txn.errors import InvalidRequestError, TxnError
+from txn.metrics import render_metrics
 from txn.server.listening import listen
+
+LOG = logging.getLogger("txn.console")
+
+Show = Callable[[Request], Facts]
+Act = Callable[[Request, Form], None]
+
+PAGES: Mapping[str, tuple[str, Show]] = {
+    "/": ("overview.html", pages.show_overview),
+    "/transactions": ("transactions.html", pages.show_search),
+    "/key": ("key.html", pages.show_key),
+    "/transaction": ("transaction.html", pages.show_transaction),
+    "/locks": ("locks.html", pages.show_locks),
+    "/leases": ("leases.html", pages.show_leases),
+    "/fsck": ("fsck.html", pages.show_fsck),
+    "/fsck/repair": ("fsck_repair.html", pages.show_repair),
+    "/doctor": ("doctor.html", pages.show_doctor),
+}
+"""The template of each page, and the function that finds its facts."""
+
+ACTIONS: Mapping[str, tuple[Act, str]] = {
+    "/fsck": (pages.start_check, "/fsck"),
+    "/fsck/cancel": (pages.cancel_job, "/fsck"),
+    "/fsck/repair": (pages.start_repair, "/fsck"),
+    "/doctor": (pages.run_doctor, "/doctor"),
+}
+"""The work of each form, and the page that follows."""
+
+PARTS: Mapping[str, Show] = {
+    "overview": pages.show_overview,
+    "transactions": pages.continue_search,
+    "locks": pages.show_locks,
+    "leases": pages.show_leases,
+    "fsck": pages.show_fsck,
+}
+"""Parts of pages that stay up to date: the page's own HTML, sent again when it changes."""
+
+EVERY_MS = 2_000
+"""The time (ms) from an update of a part to the next, unless the fact `again_ms` says otherwise."""
+
+LINE_BREAK = re.compile(r"\r\n|\r|\n")
+LONGEST_FORM = 65_536
+FORM_S = 10.0
+"""The time (s) in which a form must arrive."""
 
 ENDS_FOR = (signal.SIGINT, signal.SIGTERM)
 GRACE_S = 5
 MOST_AT_ONCE = 100
 REQUEST_S = 10.0
 """How long (s) a connection may take for the whole head of its next request."""
+
+
+def make_app(console: Console) -> AccessGate:
+    sessions = LoginSessions(console.settings)
+
+    async def show_login(request: Request) -> Response:
+        back = check_return_address(request.query_params.get("next", "/"))
+        if request.method != "POST":
+            return respond("login.html", request, {"back": back, "is_wrong": False})
+        form = await read_form(request)
+        session = await sessions.begin(form.get("token", ""))
+        back = check_return_address(form.get("next", "/"))
+        if session is None:
+            return respond("login.html", request, {"back": back, "is_wrong": True}, 403)
+        answer = RedirectResponse(back, 303)
+        answer.set_cookie(
+            sessions.cookie,
+            session,
+            max_age=SESSION_S,
+            httponly=True,
+            samesite="strict",
+            secure=is_encrypted(request),
+        )
+        return answer
+
+    async def log_out(request: Request) -> Response:
+        sessions.end(request)
+        answer = RedirectResponse("/", 303)
+        answer.delete_cookie(sessions.cookie)
+        return answer
+
+    def show_metrics(request: Request) -> Response:
+        console.background.visit()
+        body, kind = render_metrics(console.registry)
+        return Response(body, media_type=kind)
+
+    app = Starlette(
+        routes=[
+            *(Route(path, _show(*page), methods=["GET"]) for path, page in PAGES.items()),
+            *(Route(path, _act(*action), methods=["POST"]) for path, action in ACTIONS.items()),
+            Route("/metrics", show_metrics, methods=["GET"]),
+            Route("/live/{part}", send_part, methods=["GET"]),
+            Route(LOGIN, show_login, methods=["GET", "POST"]),
+            Route("/logout", log_out, methods=["POST"]),
+            Mount("/static", StaticFiles(directory=str(files("recovery.console") / "static"))),
+        ],
+        exception_handlers={
+            InvalidRequestError: _show_error,
+            TxnError: _show_error,
+            HTTPException: _show_error,
+            Exception: _show_fault,
+        },
+    )
+    app.state.console = console
+    return AccessGate(app, console.settings, sessions)
+
+
+async def read_form(request: Request) -> Form:
+    """Return the fields of a form, each once; InvalidRequestError if it is too long or late."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(FORM_S):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > LONGEST_FORM:
+                    raise InvalidRequestError("the form is too long", limit=LONGEST_FORM)
+    except TimeoutError:
+        words = "nothing was done: the form did not come"
+        raise InvalidRequestError(words, limit_s=FORM_S) from None
+    fields = parse_qs(body.decode(errors="replace"), keep_blank_values=True)
+    return {name: values[-1] for name, values in fields.items()}
+
+
+def send_part(request: Request) -> Response:
+    """Return a part of a page, unless the browser has it already.
+
+    The response is short: one server-sent event, with the delay after which the browser asks again.
+    So open pages hold no connection (a browser has six), and each request is authorized anew.
+    """
+    name = request.path_params["part"]
+    if name not in PARTS:
+        return PlainTextResponse("there is no such part\n", 404)
+    try:
+        facts = PARTS[name](request)
+    except TxnError as error:
+        return _make_event("trouble", str(error), EVERY_MS)
+    now = render(f"{name}_part.html", request, facts)
+    again_ms = facts.get("again_ms") or EVERY_MS
+    mark = blake2b(now.encode(), digest_size=16).hexdigest()
+    if request.headers.get("last-event-id") == mark:
+        return _make_event("same", "as it was", again_ms)
+    return _make_event("part", now, again_ms, f"id: {mark}")
+
+
+def _make_event(name: str, text: str, again_ms: int, *more: str) -> Response:
+    """Return an event as in the HTML standard: a data line for each line, however broken."""
+    data = (f"data: {line}" for line in LINE_BREAK.split(text))
+    lines = [f"event: {name}", f"retry: {again_ms}", *more, *data, "", ""]
+    return Response("\n".join(lines), media_type="text/event-stream")
+
+
+def _show(template: str, show: Show) -> Callable[[Request], Response]:
+    def endpoint(request: Request) -> Response:
+        request.app.state.console.background.visit()
+        facts = show(request)
+        return respond(template, request, facts, 400 if facts.get("wrong") else 200)
+
+    return endpoint
+
+
+def _act(act: Act, following: str) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        form = await read_form(request)
+        host = request.client.host if request.client else "nowhere"
+        LOG.warning("%s is asked for from %s", request.scope["path"], host)
+        await run_in_threadpool(act, request, form)
+        return RedirectResponse(following, 303)
+
+    return endpoint
+
+
+def _show_error(request: Request, error: Exception) -> Response:
+    match error:
+        case HTTPException():
+            status, words = error.status_code, str(error.detail)
+        case InvalidRequestError():
+            status, words = 400, str(error)
+        case JobUnderWayError():
+            status, words = 409, str(error)
+        case _:
+            status, words = 503, str(error)
+    title = HTTPStatus(status).phrase
+    return respond("error.html", request, {"title": title, "words": words}, status)
+
+
+def _show_fault(request: Request, error: Exception) -> Response:
+    LOG.error("a page failed: %s", request.scope["path"], exc_info=error)
+    words = "this page failed; the log of the console says why"
+    return respond("error.html", request, {"title": "Internal Server Error", "words": words}, 500)
 
 
 class PromptProtocol(H11Protocol):

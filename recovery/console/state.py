@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from recovery.bounds import ReadLimits
 from recovery.console.jobs import Doctor, Jobs
-from recovery.console.locks import CachedLeases, CachedLocks
-from recovery.console.metrics import ServerMetrics, StoreCollector, measure
-from recovery.console.search import Searches
+from recovery.console.locks import cache_leases, cache_locks
+from recovery.console.metrics import ServerMetrics
+from recovery.console.search import Searches, Unfinished, UnfinishedScan
 from recovery.console.settings import ConsoleSettings
-from recovery.console.statistics import Hour, Sampler
-from recovery.console.unfinished import Unfinished, UnfinishedScan
+from recovery.console.statistics import OUTCOMES, Hour, Sampler, find_last_minute
 from recovery.opening import open_store_of
 from recovery.scan import find_transaction
+from txn.client.measured import MeasuredStore
 from txn.errors import TxnError
+from txn.metrics import Metrics
 from txn.policy import Policy
 from txn.protocol.context import Context
 from txn.protocol.row import TransactionRow
@@ -51,6 +56,7 @@ class Background:
         self.unfinished: Unfinished | None = None
         self.oldest: Sequence[TransactionRow] = ()
         self.trouble: str | None = None
+        self.hour = Hour(context.clock.wall_ms())
         self._context = context
         self._sampler = Sampler(context)
         self._scan = UnfinishedScan(context)
@@ -59,10 +65,6 @@ class Background:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="txn-console", daemon=True)
         self._thread.start()
-
-    @property
-    def hour(self) -> Hour:
-        return self._sampler.hour
 
     def visit(self) -> None:
         """Record a visit, so that the background reads."""
@@ -92,7 +94,7 @@ class Background:
             self._stopped.wait(max(SHORTEST_REST_S, (now_ms - began_ms) * REST / 1000))
 
     def _take_step(self) -> None:
-        self._sampler.refresh(STEP_MS)
+        self.hour = self._sampler.refresh(STEP_MS)
         found = self._scan.advance(STEP_MS)
         # The first round is shown while it runs, later ones when they are complete.
         if found.is_complete or self._scan.latest is None:
@@ -102,32 +104,67 @@ class Background:
         self.servers.refresh()
 
 
+class StoreCollector(Collector):
+    """What the background has found in the store; nothing before its first result."""
+
+    def __init__(self, background: Background) -> None:
+        self._background = background
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        found, last = self._background.unfinished, find_last_minute(self._background.hour)
+        if found is not None:
+            statuses = GaugeMetricFamily(
+                "hbase_txn_unfinished_transactions",
+                "Transaction rows that are not finished, in all of the table",
+                labels=["status"],
+            )
+            for name, number in found.statuses.items():
+                statuses.add_metric([name], number)
+            yield statuses
+            since = min((head.since for head in found.oldest), default=found.read_ms)
+            yield GaugeMetricFamily(
+                "hbase_txn_oldest_unfinished_seconds",
+                "For how long the unfinished transaction with the oldest status has had it",
+                value=max(0, found.read_ms - since) / 1000,
+            )
+        if last is not None:
+            minute = GaugeMetricFamily(
+                "hbase_txn_minute_transactions",
+                "Transactions that were begun in the last minute that is over, estimated",
+                labels=["outcome"],
+            )
+            for name in OUTCOMES:
+                minute.add_metric([name], last.outcomes[name])
+            yield minute
+
+
 class Console:
     def __init__(self, settings: ConsoleSettings, opened: Context) -> None:
-        counted, self.registry = measure(opened)
-        context = replace(counted, policy=PATIENT)
+        self.registry = CollectorRegistry()
+        metrics = Metrics(self.registry)
+        measured = replace(opened, store=MeasuredStore(opened.store, metrics), on_event=metrics)
         self.settings = settings
-        self.context = context
+        self.context = replace(measured, policy=PATIENT)
         self.limits = ReadLimits()
-        self.background = Background(context, settings.servers)
-        self.searches = Searches(context, self.limits, lambda: self.background.unfinished)
-        self.jobs = Jobs(counted)
-        found = self.background
-        self.registry.register(StoreCollector(lambda: found.unfinished, lambda: found.hour))
-        self.doctor = Doctor(context)
-        self.locks = CachedLocks(settings, context)
-        self.leases = CachedLeases(settings)
+        self.background = Background(self.context, settings.servers)
+        self.registry.register(StoreCollector(self.background))
+        self.searches = Searches(self.context, self.limits, lambda: self.background.unfinished)
+        self.jobs = Jobs(measured)
+        self.doctor = Doctor(self.context)
+        self._ends = ExitStack()
+        self.locks = cache_locks(settings, self.context, self._ends)
+        self.leases = cache_leases(settings)
 
     def close(self) -> None:
-        for each in (self.background, self.searches, self.jobs, self.locks):
+        for each in (self.background, self.jobs, self._ends):
             each.close()
 
 
 @contextmanager
 def open_console(settings: ConsoleSettings) -> Iterator[Console]:
     """Open the store, and read in the background until the block ends."""
-    with ExitStack() as ends:
-        context = ends.enter_context(open_store_of(settings.store, settings.transactions))
-        console = Console(settings, context)
-        ends.callback(console.close)
+    with (
+        open_store_of(settings.store, settings.transactions) as context,
+        closing(Console(settings, context)) as console,
+    ):
         yield console

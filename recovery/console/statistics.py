@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple, TypeVar
 
 from recovery.bounds import Budget, ReadLimits
@@ -25,7 +25,6 @@ from txn.protocol.context import Context, call_store
 from txn.protocol.listing import find_buckets, name_time, scan_transactions
 from txn.protocol.row import (
     FAMILY,
-    TransactionRow,
     column,
     created_ms,
     decode_row,
@@ -33,7 +32,6 @@ from txn.protocol.row import (
     parent_of,
 )
 from txn.protocol.statuses import Status
-from txn.request import Request
 from txn.text import unescape
 
 T = TypeVar("T")
@@ -59,64 +57,18 @@ OVERTAKEN = re.compile(
 _KEY = re.compile(r": key (?P<key>.+?)(?:, holder .*)?\Z", re.DOTALL)
 _MOST_WORDS = 80
 NO_STATUS = "no status"
+OUTCOMES = COMMITTED, ABORTED, UNDECIDED = ("committed", "aborted", "undecided")
 
-
-@dataclass(frozen=True, slots=True)
-class SampleSize:
-    """The limits of a minute's sample, over all buckets. rows: those whose status and reason are
-    read; whole_rows, bytes_: those whose requests are read. most_keys: the keys counted per
-    request; kept: the keys and reasons kept per minute; told: those reported for an hour."""
-
-    rows: int = 200
-    whole_rows: int = 40
-    bytes_: int = 256_000
-    most_keys: int = 100
-    kept: int = 100
-    told: int = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Minute:
-    """The transactions that began in a minute, estimated, and their present states.
-
-    sampled: the number of rows read; is_whole: these were all. conflicts: the aborted ones that met
-    another transaction, also by table, which is empty if the reason does not name it. undecided:
-    these may go either way, or their state is unknown. statuses: how many have each now.
-    """
-
-    began_ms: int
-    sampled: int
-    is_whole: bool
-    started: int
-    committed: int
-    aborted: int
-    undecided: int
-    conflicts: int
-    conflicts_by_table: Mapping[bytes, int]
-    statuses: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Hour:
-    """The last hour, as far as it was sampled: the oldest minute first.
-
-    as_of: the time of the last sample, by our clock. missing: minutes not sampled yet. keys: the
-    most frequent ones in the requests that were read, from `whole_rows` rows. reasons: why
-    transactions were aborted, by the first words, estimated. conflicts_by_table: estimated.
-    """
-
-    as_of: int
-    minutes: tuple[Minute, ...] = ()
-    missing: int = MINUTES
-    whole_rows: int = 0
-    keys: tuple[tuple[Key, int], ...] = ()
-    reasons: tuple[tuple[str, int], ...] = ()
-    conflicts_by_table: tuple[tuple[bytes, int], ...] = ()
-
-    @property
-    def is_sampled(self) -> bool:
-        """Return True if its numbers are estimates, because not all rows were read."""
-        return not all(minute.is_whole for minute in self.minutes)
+SAMPLED_ROWS = 200
+"""How many rows of a minute are read for their statuses and reasons, over all salt buckets."""
+WHOLE_ROWS = 40
+WHOLE_BYTES = 256_000
+"""How many rows of a minute, and bytes, are read for the keys of their requests."""
+KEYS_OF_REQUEST = 100
+KEPT_KEYS = 100
+"""How many keys are counted of a request, and kept of a minute."""
+MOST_NAMED = 20
+"""How many keys, reasons and tables an hour names."""
 
 
 class Reason(NamedTuple):
@@ -128,25 +80,78 @@ class Reason(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Sample:
-    """What was read of a minute, and when. reasons and tables are estimates for the whole minute;
-    keys and whole_rows count only the requests that were read."""
+class Minute:
+    """The transactions that began in a minute, estimated from a sample, and their present states.
 
-    minute: Minute
+    taken_ms: when it was sampled. sampled: the number of rows read; is_whole: these were all.
+    outcomes: how many committed, aborted, or may still go either way. statuses: how many have each
+    now. reasons: why some were aborted, by the first words. conflicts: those that met another
+    transaction, also by table, which is empty if the reason does not name it. keys: the most
+    frequent ones in `whole_rows` requests, not estimated.
+    """
+
+    began_ms: int
     taken_ms: int
-    reasons: Counter[str]
-    whole_rows: int
-    keys: Counter[Key]
+    sampled: int
+    is_whole: bool
+    started: int
+    outcomes: Counter[str] = field(default_factory=Counter)
+    statuses: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    conflicts: int = 0
+    conflicts_by_table: Counter[bytes] = field(default_factory=Counter)
+    whole_rows: int = 0
+    keys: Counter[Key] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class Hour:
+    """The last hour, as far as it was sampled: the oldest minute first.
+
+    as_of: the time of the last sample, by our clock. keys, reasons, conflicts_by_table: as in
+    `Minute`, the most frequent first.
+    """
+
+    as_of: int
+    minutes: Sequence[Minute] = ()
+    keys: Sequence[tuple[Key, int]] = ()
+    reasons: Sequence[tuple[str, int]] = ()
+    conflicts_by_table: Sequence[tuple[bytes, int]] = ()
+
+    @property
+    def missing(self) -> int:
+        """Return the number of minutes that were not sampled yet."""
+        return MINUTES - len(self.minutes)
+
+    @property
+    def whole_rows(self) -> int:
+        return sum(minute.whole_rows for minute in self.minutes)
+
+    @property
+    def is_sampled(self) -> bool:
+        """Return True if its numbers are estimates, because not all rows were read."""
+        return not all(minute.is_whole for minute in self.minutes)
+
+
+def sum_up(as_of: int, minutes: Sequence[Minute]) -> Hour:
+    def rank(counts: Iterable[Counter[T]]) -> list[tuple[T, int]]:
+        return sum(counts, Counter[T]()).most_common(MOST_NAMED)
+
+    return Hour(
+        as_of,
+        minutes,
+        rank(minute.keys for minute in minutes),
+        rank(minute.reasons for minute in minutes),
+        rank(minute.conflicts_by_table for minute in minutes),
+    )
 
 
 class Sampler:
-    """The last hour of a store. `hour` is the result of the last `refresh`."""
+    """The last hour of a store, sampled again and again."""
 
-    def __init__(self, context: Context, size: SampleSize | None = None) -> None:
-        self.hour = Hour(context.clock.wall_ms())
+    def __init__(self, context: Context) -> None:
         self._context = context
-        self._size = size or SampleSize()
-        self._samples: dict[int, _Sample] = {}
+        self._minutes: dict[int, Minute] = {}
 
     def refresh(self, ms: int = 1_000) -> Hour:
         """Sample the last minutes, and, for about this time (ms), minutes that were not sampled
@@ -156,22 +161,21 @@ class Sampler:
         now = clock.wall_ms() // MINUTE_MS
         salt_buckets = find_buckets(self._context)
         minutes = [at * MINUTE_MS for at in range(now, now - MINUTES, -1)]
-        self._samples = {at: self._samples[at] for at in minutes if at in self._samples}
+        self._minutes = {at: self._minutes[at] for at in minutes if at in self._minutes}
         for at in minutes[:RECENT]:
-            self._samples[at] = self._sample(at, salt_buckets)
+            self._minutes[at] = self._sample(at, salt_buckets)
         for at in minutes[RECENT:]:
             if not self._has_settled(at):
-                self._samples[at] = self._sample(at, salt_buckets)
+                self._minutes[at] = self._sample(at, salt_buckets)
                 if clock.monotonic_ms() >= due_ms:
                     break
-        self.hour = self._sum_up(clock.wall_ms())
-        return self.hour
+        return sum_up(clock.wall_ms(), [self._minutes[at] for at in sorted(self._minutes)])
 
     def _has_settled(self, began_ms: int) -> bool:
-        sample = self._samples.get(began_ms)
-        return sample is not None and sample.taken_ms >= began_ms + RECENT * MINUTE_MS
+        minute = self._minutes.get(began_ms)
+        return minute is not None and minute.taken_ms >= began_ms + RECENT * MINUTE_MS
 
-    def _sample(self, began_ms: int, salt_buckets: Sequence[bytes]) -> _Sample:
+    def _sample(self, began_ms: int, salt_buckets: Sequence[bytes]) -> Minute:
         taken_ms = self._context.clock.wall_ms()
         listed = scan_transactions(
             self._context,
@@ -183,30 +187,39 @@ class Sampler:
             salt_buckets=salt_buckets,
         )
         wanted = (row for row in listed if is_row_key(row.row) and parent_of(row.row) is None)
-        rows = list(islice(wanted, self._size.rows + 1))
-        is_whole = len(rows) <= self._size.rows
+        rows = list(islice(wanted, SAMPLED_ROWS + 1))
+        is_whole = len(rows) <= SAMPLED_ROWS
         covered_ms = MINUTE_MS if is_whole else created_ms(rows.pop().row) - began_ms
         scale = MINUTE_MS / max(1, covered_ms)
-        reasons, minute = _make_minute(began_ms, is_whole, scale, list(map(decode_row, rows)))
-        keys: Counter[Key] = Counter()
-        whole_rows = 0
-        row_keys = [row.row for row in rows[: self._size.whole_rows]]
-        for request in self._read_requests(row_keys):
-            whole_rows += 1
-            keys.update(islice(request.keys, self._size.most_keys))
-        kept = self._size.kept
-        return _Sample(
-            minute,
+
+        def estimate(names: Iterable[T]) -> Counter[T]:
+            return Counter({name: round(scale * n) for name, n in Counter(names).items()})
+
+        found = list(map(decode_row, rows))
+        aborted = (row for row in found if _find_outcome(row.status) == ABORTED)
+        reasons = [read_reason(row.reason) for row in aborted if row.reason is not None]
+        tables = [reason.table for reason in reasons if reason.table is not None]
+        requests = list(self._read_keys([row.row for row in rows[:WHOLE_ROWS]]))
+        keys = Counter(chain.from_iterable(requests))
+        return Minute(
+            began_ms,
             taken_ms,
-            Counter(dict(reasons.most_common(kept))),
-            whole_rows,
-            Counter(dict(keys.most_common(kept))),
+            len(rows),
+            is_whole,
+            started=round(scale * len(rows)),
+            outcomes=estimate(_find_outcome(row.status) for row in found),
+            statuses=estimate(str(row.status or NO_STATUS) for row in found),
+            reasons=estimate(reason.words for reason in reasons),
+            conflicts=round(scale * len(tables)),
+            conflicts_by_table=estimate(tables),
+            whole_rows=len(requests),
+            keys=Counter(dict(keys.most_common(KEPT_KEYS))),
         )
 
-    def _read_requests(self, row_keys: Sequence[bytes]) -> Iterator[Request]:
-        """Yield the requests of these rows, up to the limit of bytes. The first reads are small,
-        since one request may have ten megabytes."""
-        budget = Budget(self._context.clock, ReadLimits(len(row_keys) + 1, self._size.bytes_))
+    def _read_keys(self, row_keys: Sequence[bytes]) -> Iterator[Sequence[Key]]:
+        """Yield the first keys of each row's request, up to the limit of bytes. The first reads
+        are small, since one request may have ten megabytes."""
+        budget = Budget(self._context.clock, ReadLimits(len(row_keys) + 1, WHOLE_BYTES))
         for some in budget.divide(row_keys):
             if budget.over:
                 break
@@ -216,27 +229,7 @@ class Sampler:
                 if cell is not None:
                     budget.spend(Row(key.row, {key: cell}))
                     with suppress(CorruptRowError):  # `fsck` reports it
-                        yield decode_buffer(cell.value).request
-
-    def _sum_up(self, now_ms: int) -> Hour:
-        samples = [self._samples[at] for at in sorted(self._samples)]
-        keys: Counter[Key] = Counter()
-        reasons: Counter[str] = Counter()
-        tables: Counter[bytes] = Counter()
-        for each in samples:
-            keys.update(each.keys)
-            reasons.update(each.reasons)
-            tables.update(each.minute.conflicts_by_table)
-        most = self._size.told
-        return Hour(
-            now_ms,
-            tuple(each.minute for each in samples),
-            MINUTES - len(samples),
-            sum(each.whole_rows for each in samples),
-            tuple(keys.most_common(most)),
-            tuple(reasons.most_common(most)),
-            tuple(tables.most_common(most)),
-        )
+                        yield decode_buffer(cell.value).request.keys[:KEYS_OF_REQUEST]
 
 
 def find_last_minute(hour: Hour) -> Minute | None:
@@ -262,38 +255,9 @@ def _find_table(key: str) -> bytes:
         return b""
 
 
-def _make_minute(
-    began_ms: int, is_whole: bool, scale: float, rows: Sequence[TransactionRow]
-) -> tuple[Counter[str], Minute]:
-    def estimate(counts: Mapping[T, int]) -> Counter[T]:
-        return Counter({name: round(scale * number) for name, number in counts.items()})
-
-    outcomes = [_find_outcome(row.status) for row in rows]
-    found = estimate(Counter(outcomes))
-    reasons = [
-        read_reason(row.reason)
-        for row, outcome in zip(rows, outcomes, strict=True)
-        if outcome == "aborted" and row.reason is not None
-    ]
-    tables = [reason.table for reason in reasons if reason.table is not None]
-    minute = Minute(
-        began_ms,
-        len(rows),
-        is_whole,
-        started=round(scale * len(rows)),
-        committed=found["committed"],
-        aborted=found["aborted"],
-        undecided=found["undecided"],
-        conflicts=round(scale * len(tables)),
-        conflicts_by_table=estimate(Counter(tables)),
-        statuses=estimate(Counter(str(row.status or NO_STATUS) for row in rows)),
-    )
-    return estimate(Counter(reason.words for reason in reasons)), minute
-
-
 def _find_outcome(status: Status | None) -> str:
     if status is None:
-        return "undecided"
+        return UNDECIDED
     if status is Status.ABORTED or status is Status.ABORTING:
-        return "aborted"
-    return "committed" if status.is_decided else "undecided"
+        return ABORTED
+    return COMMITTED if status.is_decided else UNDECIDED

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from recovery.console import app
+from recovery.console import server
 from recovery.console.auth import FOREIGN, HEADERS
 from tests.console.conftest import Serve
 from tests.console.crashing import crash_client
@@ -108,7 +108,7 @@ def test_the_log_has_what_was_asked_for_and_from_where(console: ServedConsole) -
 
 def test_from_elsewhere_looking_needs_the_token(strict: ServedConsole) -> None:
     """All that there is, live parts included."""
-    paths = [*app.PAGES, *(f"/live/{part}" for part in app.PARTS), "/metrics", "/nothing"]
+    paths = [*server.PAGES, *(f"/live/{part}" for part in server.PARTS), "/metrics", "/nothing"]
     assert {path: ask(strict.url + path).status for path in paths} == dict.fromkeys(paths, 401)
     bearer = {"Authorization": f"Bearer {strict.token}"}
     assert ask(f"{strict.url}/locks", headers=bearer).status == 200
@@ -140,7 +140,7 @@ def test_to_be_seen_from_elsewhere_a_console_needs_a_token_of_its_own(store: str
 def test_no_look_writes_anything(console: ServedConsole, store: str) -> None:
     """A GET may come from anywhere: from a link in a letter, or a browser that looks ahead."""
     before = list_cells(store)
-    for path in app.PAGES:
+    for path in server.PAGES:
         assert ask(f"{console.url}{path}").status in {200, 400, 404}, path
     post(f"{console.url}/fsck", {"grace": "0s", "tables": "stock"})
     while "under way" in ask(f"{console.url}/fsck").body:
@@ -156,7 +156,7 @@ def list_cells(uri: str) -> list[object]:
         store.close()
 
 
-@pytest.mark.parametrize("path", sorted(set(app.ACTIONS) - set(app.PAGES)))
+@pytest.mark.parametrize("path", sorted(set(server.ACTIONS) - set(server.PAGES)))
 def test_an_action_is_not_had_by_get(path: str, console: ServedConsole) -> None:
     """Only what is also a page can be got, and that writes nothing."""
     assert ask(f"{console.url}{path}").status == 405

@@ -9,12 +9,11 @@ from contextlib import suppress
 
 import pytest
 from starlette.requests import Request
-from starlette.responses import Response
 from starlette.types import Message, Scope
 
-from recovery.console import app
-from recovery.console.app import make_app
+from recovery.console import server
 from recovery.console.auth import HEADERS, AccessGate
+from recovery.console.server import make_app
 from recovery.console.settings import ConsoleSettings
 from recovery.console.state import Console
 from txn.clock import SystemClock
@@ -70,7 +69,7 @@ class BrokenPageError(Exception):
     """A mistake of ours."""
 
 
-def break_page(request: Request) -> Response:
+def break_page(request: Request) -> dict[str, object]:
     raise BrokenPageError(request.scope["path"])
 
 
@@ -86,7 +85,7 @@ def test_an_answer_about_a_fault_has_the_headers(
     console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A page that fails is the one whose text is least expected."""
-    monkeypatch.setattr(app, "PAGES", {"/doctor": break_page})
+    monkeypatch.setattr(server, "PAGES", {"/doctor": ("doctor.html", break_page)})
     status, headers = knock(make_app(console), "/doctor")
     assert status == 500
     assert {name.lower(): value for name, value in HEADERS.items()}.items() <= headers.items()

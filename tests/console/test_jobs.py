@@ -109,6 +109,7 @@ def test_a_second_person_is_told_that_a_check_is_under_way(
         assert second.status == 409
         assert "nothing was begun: a check is under way already" in second.body
         assert post(f"{url}/fsck/repair", {"check": "1"}, BEARER).status == 409
+        assert ask(f"{url}/fsck/repair?check=1").status == 409
         store.let.set()
         wait_for_page(url, "nothing was left behind")
 
@@ -141,7 +142,7 @@ def test_a_job_is_cancelled_while_it_finds_nothing(
     jobs.start(0, (), repairs=repairs)
     wait_until_over(jobs)
     assert jobs.report is not None
-    assert (jobs.report.rows, jobs.report.trouble) == (0, "it was cancelled")
+    assert (jobs.report.tally.rows, jobs.report.trouble) == (0, "it was cancelled")
 
 
 def test_a_single_repair_is_cancelled_as_it_waits_for_the_store(
@@ -208,23 +209,25 @@ def test_what_is_kept_of_a_check_is_bounded(jobs: Jobs, monkeypatch: pytest.Monk
     jobs.start(0, ())
     wait_until_over(jobs)
     assert jobs.report is not None
-    assert (jobs.report.total, len(jobs.report.kept)) == (1_200, jobs_module.MOST_KEPT)
+    assert (jobs.report.tally.found, len(jobs.report.kept)) == (1_200, jobs_module.MOST_KEPT)
     large = (Finding(Kind.FOREIGN_CELL, facts={"value": b"x" * 6_000_000}) for _ in range(4))
     monkeypatch.setattr(jobs_module, "check", lambda *_, **__: large)
     jobs.start(0, ())
     wait_until_over(jobs)
-    assert (jobs.report.total, len(jobs.report.kept)) == (4, 2)
+    assert (jobs.report.tally.found, len(jobs.report.kept)) == (4, 2)
     sizes = (17_000_000, 1, 1)
     mixed = (Finding(Kind.FOREIGN_CELL, facts={"value": b"x" * size}) for size in sizes)
     monkeypatch.setattr(jobs_module, "check", lambda *_, **__: mixed)
     jobs.start(0, ())
     wait_until_over(jobs)
-    assert (jobs.report.total, len(jobs.report.kept)) == (3, 2)  # what was not kept takes no room
+    # What was not kept takes no room.
+    assert (jobs.report.tally.found, len(jobs.report.kept)) == (3, 2)
+    # A bad cell is a text of the finding.
     texts = (Finding(Kind.UNREADABLE, facts={"cause": "x" * 6_000_000}) for _ in range(4))
     monkeypatch.setattr(jobs_module, "check", lambda *_, **__: texts)
     jobs.start(0, ())
     wait_until_over(jobs)
-    assert (jobs.report.total, len(jobs.report.kept)) == (4, 2)  # a bad cell is told of as text
+    assert (jobs.report.tally.found, len(jobs.report.kept)) == (4, 2)
 
 
 def test_an_unforeseen_failure_ends_the_job_and_not_the_console(

@@ -150,7 +150,7 @@ def test_the_unfinished_of_the_overview_are_listed_at_once(
     expect(page.get_by_role("main")).to_contain_text("Older ones as of")
 
 
-def test_a_search_goes_on_in_the_background_and_shows_what_it_finds(
+def test_a_search_continues_while_its_page_is_open_and_shows_what_it_finds(
     serve: Serve, browse: Browse, tmp_path: Path
 ) -> None:
     """A page reads 2,000 rows; what a person searches for may lie behind 100,000."""

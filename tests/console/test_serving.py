@@ -14,9 +14,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from starlette.responses import Response
+from starlette.requests import Request
 
-from recovery.console import app, server
+from recovery.console import server
 from tests.console.conftest import Serve
 from tests.console.served import serve_here
 from tests.console.visits import ask
@@ -68,7 +68,7 @@ def test_a_form_that_does_not_come_is_not_waited_for(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It keeps a place among the requests."""
-    monkeypatch.setattr(app, "FORM_S", SHORT_S)
+    monkeypatch.setattr(server, "FORM_S", SHORT_S)
     with serve_here(context) as url, reach(url) as connection:
         connection.sendall(HEAD + b"Content-Length: 9\r\n\r\ntoken")
         answer = b""
@@ -83,9 +83,14 @@ def test_a_page_that_takes_its_time_is_waited_for(
 ) -> None:
     """What asks nothing is closed; who waits for an answer has asked."""
     monkeypatch.setattr(server, "REQUEST_S", SHORT_S)
-    monkeypatch.setattr(app, "PAGES", {"/slow": lambda _: time.sleep(3 * SHORT_S) or Response("x")})
+
+    def answer_slowly(request: Request) -> dict[str, str]:
+        time.sleep(3 * SHORT_S)
+        return {"title": "slow", "words": "at last"}
+
+    monkeypatch.setattr(server, "PAGES", {"/slow": ("error.html", answer_slowly)})
     with serve_here(context) as url:
-        assert ask(f"{url}/slow").body == "x"
+        assert "at last" in ask(f"{url}/slow").body
 
 
 def test_a_console_with_a_certificate_speaks_tls(serve: Serve, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ import pytest
 from tests.integration.hbase import QUICK_JAVA, HBase
 from txn import Key, Mutation, connect
 from txn.demo.data import tables_named, unpack
-from txn.demo.job import saying
+from txn.demo.job import reporting
 from txn.demo.processes import Job, JobError
 from txn.model import Check
 from txn.protocol.codec import encode_buffer
@@ -275,7 +275,7 @@ def test_a_job_that_works_for_long_is_not_silent(capsys: pytest.CaptureFixture[s
     """Whoever started it takes it for dead when it says nothing; the proof of a whole year, or on
     a slow machine, takes longer than that."""
     said, deadline = "", time.monotonic() + SAYS_WITHIN_S
-    with saying("proving", dict):
+    with reporting("proving", dict):
         while said.count("\n") < 2 and time.monotonic() < deadline:
             time.sleep(0.01)
             said += capsys.readouterr().out

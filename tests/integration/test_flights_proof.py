@@ -9,8 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from txn import Engine, Key, connect
 from txn.demo.data import FAMILY, WayName, flight_request, flight_row, tables_named, unpack
-from txn.demo.job import read_flights
-from txn.demo.loading import WAYS, Load, token
+from txn.demo.job import WAYS, Load, read_flights, token
 from txn.demo.proof import reconcile
 from txn.model import Check, Edit
 from txn.protocol.row import child_key, column, status_key

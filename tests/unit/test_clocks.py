@@ -370,7 +370,7 @@ def test_the_console_repairs_nothing_by_a_clock_that_was_set() -> None:
     assert poll(lambda: not jobs.is_running, 10_000)
     jobs.close()
     report = jobs.report
-    assert report is not None and report.total > 0
+    assert report is not None and report.tally.found > 0
     assert {type(kept.result) for kept in report.kept} == {LeftAlone}
     assert "--accept-clock" in str(report.trouble)
 

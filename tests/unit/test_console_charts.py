@@ -26,14 +26,13 @@ def test_a_scale_ends_with_a_round_number(value: float, top: float) -> None:
 
 def test_bars_stand_on_each_other_and_within_the_picture() -> None:
     """The height of a column is the sum of its values."""
-    bars = draw_bars([(1, 1, 0), (0, 0, 0), (0, 0, 1)], ("good", "bad", "warn"), width=30)
-    assert bars.top == 2
-    assert [(bar.x, bar.y, bar.height, bar.tone) for bar in bars.bars] == [
+    bars, lines = draw_bars([(1, 1, 0), (0, 0, 0), (0, 0, 1)], ("good", "bad", "warn"), width=30)
+    assert [(bar.x, bar.y, bar.height, bar.tone) for bar in bars] == [
         (0, BARS_HEIGHT / 2, BARS_HEIGHT / 2, "good"),
         (0, 0, BARS_HEIGHT / 2, "bad"),
         (20, BARS_HEIGHT / 2, BARS_HEIGHT / 2, "warn"),
     ]
-    assert bars.lines == [(0, BARS_HEIGHT), (1, BARS_HEIGHT / 2), (2, 0)]
+    assert lines == [(0, BARS_HEIGHT), (1, BARS_HEIGHT / 2), (2, 0)]
 
 
 def explain_stopped(world: World, status: Status) -> Explanation:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
-from recovery.console.charts import draw_bars
-from recovery.console.overview import describe_owner
+from recovery.console.pages import describe_owner
 from recovery.console.rendering import ENVIRONMENT, name_number
 from recovery.console.statistics import Hour, Minute
 from tests.unit.worlds import World, stopped_at
@@ -23,8 +24,8 @@ def test_an_owner_is_late_once_its_lease_has_expired(beyond_ms: int, words: str)
     assert row.buffer is not None
     since_ms, lock_ttl_ms = max(row.since, row.heartbeat), row.buffer.lock_ttl_ms
     found = describe_owner(row, since_ms + lock_ttl_ms + beyond_ms)
-    assert found == (row, lock_ttl_ms + beyond_ms, 1, words)
-    assert describe_owner(row, since_ms - 1).silent_ms == 0
+    assert found == (lock_ttl_ms + beyond_ms, 1, words)
+    assert describe_owner(row, since_ms - 1)[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -48,12 +49,12 @@ def test_an_estimated_number_says_so(number: float, text: str, sampled: str) -> 
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_a_sample_never_says_none(is_whole: bool) -> None:
     """What a sample does not have may be in the rest."""
-    minute = Minute(0, 200, is_whole, 70_000, 70_000, 0, 0, 0, {}, {})
-    hour = Hour(60_000, (minute,), 0)
+    minute = Minute(0, 0, 200, is_whole, 70_000, Counter(committed=70_000))
+    hour = Hour(60_000, [minute] * 60)
     facts = {
         **{"trouble": None, "unfinished": None, "oldest": [], "servers": None, "waiting": []},
         **{"hour": hour, "is_sampled": hour.is_sampled, "last": minute, "minutes": [minute]},
-        **{"funnel": [], "bars": draw_bars([], ()), "began": 0, "shown": 10, "now": 0},
+        **{"funnel": [], "bars": [], "lines": [], "began": 0, "shown": 10, "now": 0},
     }
     page = ENVIRONMENT.get_template("overview_part.html").render(facts)
     assert ("about 1,200, sampled" in page) is not is_whole

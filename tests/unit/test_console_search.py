@@ -1,23 +1,30 @@
-"""Searches that go on in the background, with what is known of the unfinished."""
+"""Searches that continue while a page is open, with what is known of the unfinished."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from recovery.bounds import ReadLimits, Stop
-from recovery.console.search import MAX_KEPT, UNWATCHED_MS, Search, Searches
-from recovery.console.unfinished import Unfinished, UnfinishedScan
+from recovery.console.search import (
+    MAX_KEPT,
+    MOST_AT_ONCE,
+    Search,
+    Searches,
+    Unfinished,
+    UnfinishedScan,
+)
 from recovery.search import COUNT, Query
 from tests.unit.test_console_unfinished import scan_all
 from tests.unit.test_search import NOW_MS, Fetching, Rows
 from tests.unit.worlds import X
-from txn.errors import NotApplied
+from txn.errors import NotApplied, TxnError
 from txn.model import Mutation, Row
 from txn.protocol.row import new_row_key
 from txn.protocol.statuses import Status
@@ -26,29 +33,17 @@ from txn.request import Request
 FEW = ReadLimits(rows=100)
 PATIENCE_S = 30
 LOCKED = Query(statuses=frozenset({Status.LOCKED}))
-Make = Callable[..., Searches]
 
 
-@pytest.fixture
-def make() -> Iterator[Make]:
-    """Make searches of some rows; all are ended with the test."""
-    made: list[Searches] = []
-
-    def start(rows: Rows, unfinished: Unfinished | None = None, **changes: Any) -> Searches:
-        context = replace(rows.context, **changes)
-        made.append(Searches(context, FEW, lambda: unfinished))
-        return made[-1]
-
-    yield start
-    for each in made:
-        each.close()
+def make(rows: Rows, unfinished: Unfinished | None = None, **changes: Any) -> Searches:
+    return Searches(replace(rows.context, **changes), FEW, lambda: unfinished)
 
 
-def wait_until(is_so: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+def finish(searches: Searches, query: Query) -> Search:
+    """Bring the page of a search up to date until the search is over."""
+    while (search := searches.find(query, None, again=False)).is_running:
+        pass
+    return search
 
 
 def list_found(search: Search) -> list[bytes]:
@@ -63,20 +58,20 @@ def put_needle(rows: Rows, number: int = 2_000) -> bytes:
     return needle
 
 
-def test_a_search_goes_on_until_it_has_found_what_is_far_back(make: Make) -> None:
+def test_a_search_continues_until_it_has_found_what_is_far_back() -> None:
     """A page reads a hundred rows; the rest is read while a person watches."""
     rows = Rows()
     needle = put_needle(rows)
     searches = make(rows)
     search = searches.find(Query(key=X), None, again=True)
-    wait_until(lambda: not search.is_running)
+    assert finish(searches, Query(key=X)) is search
     assert list_found(search) == [needle]
-    assert (search.page.read, search.page.next, search.error) == (2_001, None, None)
+    assert (search.page.read, search.page.next) == (2_001, None)
     assert searches.find(Query(key=X), None, again=False) is search
     assert searches.find(Query(key=X), None, again=True) is not search
 
 
-def test_a_full_page_needs_no_background(make: Make) -> None:
+def test_a_full_page_is_not_continued() -> None:
     """The next one is a click away."""
     rows = Rows()
     rows.put([new_row_key(NOW_MS - at, at) for at in range(2_000)])
@@ -85,119 +80,121 @@ def test_a_full_page_needs_no_background(make: Make) -> None:
     assert search.page.stopped is Stop.FOUND
 
 
-class Waiting(Fetching):
-    """A store that lets so many rows be read in the background, and then waits."""
+@pytest.mark.parametrize("again", [False, True])
+def test_a_search_says_how_far_it_has_come(again: bool) -> None:
+    """In rows, and as a part of the time that is left; a page that is loaded again continues it, as
+    an update does."""
+    rows = Rows()
+    put_needle(rows)
+    searches = make(rows)
+    search = searches.find(Query(key=X), None, again=True)
+    for _ in range(9):
+        assert search.is_running
+        assert searches.find(Query(key=X), None, again=again) is search
+    assert search.page.read == 1_000
+    assert search.done == pytest.approx(900 / 1_900, abs=0.01)
+    assert len(finish(searches, Query(key=X)).rows) == 1
 
-    allowed = 0
+
+def test_each_update_reads_within_the_limits() -> None:
+    """A table of 100 million rows is not read for nobody."""
+    rows = Rows()
+    put_needle(rows)
+    store = Fetching(rows.store)
+    searches = make(rows, store=store)
+    searches.find(Query(key=X), None, again=True)
+    for _ in range(5):
+        before = store.rows
+        searches.find(Query(key=X), None, again=False)
+        assert 100 <= store.rows - before <= 102  # and at first the oldest row of the table
+
+
+class Waiting(Fetching):
+    """A store that notes which threads wait for its scans, until it is let go."""
+
+    def __init__(self, rows: Rows) -> None:
+        super().__init__(rows.store)
+        self.waiting: set[int] = set()
+        self.is_let_go = threading.Event()
+        self.is_let_go.set()
 
     def scan(self, *args: Any, **options: Any) -> Iterator[Row]:
-        for row in super().scan(*args, **options):
-            if threading.current_thread().name.startswith("txn-console-search"):
-                wait_until(lambda: self.allowed > 0)
-                self.allowed -= 1
-            yield row
+        self.waiting.add(threading.get_ident())
+        assert self.is_let_go.wait(PATIENCE_S)
+        yield from super().scan(*args, **options)
 
 
-def test_a_search_says_how_far_it_has_come(make: Make) -> None:
-    """In rows, and as a part of the time that is left."""
+def test_few_searches_continue_at_once() -> None:
+    """Open pages wait for each other, so that clients of the store do not wait for them."""
     rows = Rows()
     put_needle(rows)
-    store = Waiting(rows.store)
-    store.allowed = 1 + 900
-    search = make(rows, store=store).find(Query(key=X), None, again=True)
-    assert search.is_running
-    wait_until(lambda: search.page.read == 1_000)
-    assert search.done == pytest.approx(900 / 1_900, abs=0.01)
-    store.allowed = 10_000
-    wait_until(lambda: not search.is_running)
-    assert len(search.rows) == 1
-
-
-def test_a_search_that_nobody_watches_rests(make: Make) -> None:
-    """A table of 100 million rows is not read for nobody; who comes back finds it going on."""
-    rows = Rows()
-    put_needle(rows)
-    store = Waiting(rows.store)
-    store.allowed = 50
+    store = Waiting(rows)
     searches = make(rows, store=store)
+    queries = [Query(label=f"{number}") for number in range(MAX_KEPT)]
+    for query in queries:
+        searches.find(query, None, again=True)
+    store.waiting.clear()
+    store.is_let_go.clear()
+    with ThreadPoolExecutor(MAX_KEPT) as pool:
+        work = [pool.submit(finish, searches, query) for query in queries]
+        deadline = time.monotonic() + PATIENCE_S
+        while len(store.waiting) < MOST_AT_ONCE:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        time.sleep(0.1)  # the others would have come by now
+        waiting = len(store.waiting)
+        store.is_let_go.set()
+        assert all(each.result().page.next is None for each in work)
+    assert waiting == MOST_AT_ONCE
+
+
+def test_two_pages_of_one_search_share_it() -> None:
+    """Each row is read once, whoever asks."""
+    rows = Rows()
+    needle = put_needle(rows)
+    searches = make(rows)
     search = searches.find(Query(key=X), None, again=True)
-    rows.clock.advance(UNWATCHED_MS)
-    store.allowed = 10_000
-    wait_until(lambda: not search.is_running)
-    assert (search.rows, search.error) == ([], None)
-    assert search.page.read < 2_000
-    assert searches.find(Query(key=X), None, again=False) is search
-    wait_until(lambda: not search.is_running)
-    assert (len(search.rows), search.page.read) == (1, 2_001)
+    with ThreadPoolExecutor(2) as pool:
+        work = [pool.submit(finish, searches, Query(key=X)) for _ in range(2)]
+        assert [each.result() for each in work] == [search, search]
+    assert (list_found(search), search.page.read) == ([needle], 2_001)
 
 
-def test_a_search_that_is_watched_goes_on(make: Make) -> None:
-    """Each time that its page is brought up to date."""
+def test_few_searches_are_kept() -> None:
+    """The oldest one gives way, and begins anew if its page is still open."""
     rows = Rows()
     put_needle(rows)
-    store = Waiting(rows.store)
-    store.allowed = 50
-    searches = make(rows, store=store)
-    search = searches.find(Query(key=X), None, again=True)
-    rows.clock.advance(UNWATCHED_MS)
-    assert searches.find(Query(key=X), None, again=False) is search
-    store.allowed = 10_000
-    wait_until(lambda: not search.is_running)
-    assert (len(search.rows), search.error) == (1, None)
+    searches = make(rows)
+    queries = [Query(label=f"{number}") for number in range(MAX_KEPT + 1)]
+    found = [searches.find(query, None, again=True) for query in queries]
+    assert searches.find(queries[1], None, again=False) is found[1]
+    assert searches.find(queries[0], None, again=False) is not found[0]
 
 
-def test_few_searches_go_on_at_once(make: Make) -> None:
-    """The oldest one gives way."""
+def test_an_error_of_the_store_is_raised_and_the_search_continues_after_it() -> None:
+    """What was found until then is kept."""
     rows = Rows()
-    put_needle(rows)
-    store = Waiting(rows.store)
-    searches = make(rows, store=store)
-    found = []
-    for number in range(MAX_KEPT + 1):
-        found.append(searches.find(Query(label=f"{number}"), None, again=True))
-    store.allowed = 10**9
-    wait_until(lambda: not any(search.is_running for search in found))
-    assert found[0].page.next is not None
-    assert all(search.page.next is None for search in found[1:])
-    assert searches.find(Query(label="0"), None, again=False) is not found[0]
-
-
-def test_an_error_of_the_store_ends_a_search_and_is_shown(make: Make) -> None:
-    """What was found until then is shown with it."""
-    rows = Rows()
-    put_needle(rows)
+    needle = put_needle(rows)
 
     class Failing(Fetching):
+        is_away = False
+
         def scan(self, *args: Any, **options: Any) -> Iterator[Row]:
             for row in super().scan(*args, **options):
-                if self.rows > 500:
+                if self.is_away:
                     rows.clock.advance(600_000)
                     raise NotApplied("it is away")
                 yield row
 
-    search = make(rows, store=Failing(rows.store)).find(Query(key=X), None, again=True)
-    wait_until(lambda: not search.is_running)
-    assert search.error is not None and "it is away" in search.error
-    assert 100 <= search.page.read <= 500
-
-
-def test_an_unforeseen_failure_ends_a_search_and_not_the_console(
-    make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The log has what it was."""
-    rows = Rows()
-    put_needle(rows)
-
-    class Broken(Fetching):
-        def scan(self, *args: Any, **options: Any) -> Iterator[Row]:
-            if self.rows > 100:
-                raise ZeroDivisionError
-            yield from super().scan(*args, **options)
-
-    search = make(rows, store=Broken(rows.store)).find(Query(key=X), None, again=True)
-    wait_until(lambda: not search.is_running)
-    assert search.error == "the search failed; the log of the console says why"
-    assert "ZeroDivisionError" in caplog.text
+    store = Failing(rows.store)
+    searches = make(rows, store=store)
+    search = searches.find(Query(key=X), None, again=True)
+    store.is_away = True
+    with pytest.raises(TxnError, match="it is away"):
+        searches.find(Query(key=X), None, again=False)
+    assert (search.is_running, search.page.read) == (True, 100)
+    store.is_away = False
+    assert list_found(finish(searches, Query(key=X))) == [needle]
 
 
 # ---------------------------------------------------------------------- what is known already
@@ -210,7 +207,7 @@ def put_locked(rows: Rows, number: int = 120) -> list[bytes]:
     return rows.put(locked, Status.LOCKED)
 
 
-def test_what_is_known_to_be_unfinished_is_shown_at_once(make: Make) -> None:
+def test_what_is_known_to_be_unfinished_is_shown_at_once() -> None:
     """A page reads what is new by itself, and takes the rest from the last scan of the table."""
     rows = Rows()
     locked = put_locked(rows)
@@ -228,33 +225,33 @@ def test_what_is_known_to_be_unfinished_is_shown_at_once(make: Make) -> None:
     assert found == [new, *locked[:3], *locked[4:]]
 
 
-def test_what_is_known_is_searched_by_its_other_facts(make: Make) -> None:
+def test_what_is_known_is_searched_by_its_other_facts() -> None:
     """A status with a key finds those that name it."""
     rows = Rows()
     put_locked(rows)
     unfinished = scan_all(UnfinishedScan(rows.context))
-    search = make(rows, unfinished).find(replace(LOCKED, key=X), None, again=True)
-    wait_until(lambda: not search.is_running)
-    assert (search.rows, search.page.next, search.error) == ([], None, None)
+    searches = make(rows, unfinished)
+    searches.find(replace(LOCKED, key=X), None, again=True)
+    search = finish(searches, replace(LOCKED, key=X))
+    assert (search.rows, search.page.next) == ([], None)
 
 
-def test_what_is_known_so_far_is_shown_while_the_search_goes_on(make: Make) -> None:
+def test_what_is_known_so_far_is_shown_while_the_search_goes_on() -> None:
     """The first scan of a large table takes its time."""
     rows = Rows()
     locked = put_locked(rows, 10)
     unfinished = replace(scan_all(UnfinishedScan(rows.context)), is_complete=False)
-    store = Waiting(rows.store)
-    search = make(rows, unfinished, store=store).find(LOCKED, None, again=True)
+    searches = make(rows, unfinished)
+    search = searches.find(LOCKED, None, again=True)
     assert search.is_running
     assert list_found(search) == locked
-    store.allowed = 10**9
-    wait_until(lambda: not search.is_running)
+    finish(searches, LOCKED)
     assert (list_found(search), search.as_of) == (locked, None)
     assert search.page.stopped is Stop.BEGINNING
 
 
 @pytest.mark.parametrize("statuses", [{Status.LOCKED, Status.COMPLETE}, {None}, None])
-def test_what_may_be_finished_is_not_known(make: Make, statuses: Any) -> None:
+def test_what_may_be_finished_is_not_known(statuses: Any) -> None:
     """The scan for the unfinished has not seen it."""
     query = Query(statuses=None if statuses is None else frozenset(statuses))
     assert not query.is_for_unfinished

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from recovery.console import statistics
 from recovery.console.statistics import (
     MINUTE_MS,
     MINUTES,
@@ -16,7 +18,6 @@ from recovery.console.statistics import (
     Minute,
     Reason,
     Sampler,
-    SampleSize,
     read_reason,
 )
 from tests.unit.test_search import NOW_MS, TXN, Fetching, Rows
@@ -33,8 +34,8 @@ THIS = NOW_MS - NOW_MS % MINUTE_MS
 PAST = 10 * MINUTE_MS
 
 
-def sample_all(rows: Rows, **options: Any) -> Hour:
-    return Sampler(rows.context, **options).refresh(10**9)
+def sample_all(rows: Rows) -> Hour:
+    return Sampler(rows.context).refresh(10**9)
 
 
 def find_minute(hour: Hour, began_ms: int) -> Minute:
@@ -61,15 +62,16 @@ def test_a_minute_of_few_rows_is_counted(prefixes: list[bytes]) -> None:
     found = find_minute(sample_all(rows), began)
     assert found == Minute(
         began,
+        NOW_MS,
         10 * many,
         True,
         started=10 * many,
-        committed=6 * many,
-        aborted=3 * many,
-        undecided=many,
+        outcomes=Counter(committed=6 * many, aborted=3 * many, undecided=many),
+        statuses=Counter({"5-COMPLETE": 6 * many, "7-ABORTED": 3 * many, "1-LOCKED": many}),
+        reasons=Counter({"key is locked": many}),
         conflicts=many,
-        conflicts_by_table={b"data": many},
-        statuses={"5-COMPLETE": 6 * many, "7-ABORTED": 3 * many, "1-LOCKED": many},
+        conflicts_by_table=Counter({b"data": many}),
+        whole_rows=10 * many,
     )
 
 
@@ -90,11 +92,11 @@ def test_a_minute_of_many_rows_is_estimated(prefixes: list[bytes]) -> None:
     assert not found.is_whole
     assert found.sampled == 200
     assert found.started == pytest.approx(6_000, rel=0.2)
-    assert found.aborted == pytest.approx(1_500, rel=0.4)
+    assert found.outcomes["aborted"] == pytest.approx(1_500, rel=0.4)
     assert found.conflicts == pytest.approx(750, rel=0.5)
-    assert found.committed + found.aborted == pytest.approx(found.started, abs=2)
-    assert hour.conflicts_by_table == ((b"data", found.conflicts),)
-    assert hour.reasons == (("key is locked", found.conflicts),)
+    assert found.outcomes.total() == pytest.approx(found.started, abs=2)
+    assert hour.conflicts_by_table == [(b"data", found.conflicts)]
+    assert hour.reasons == [("key is locked", found.conflicts)]
 
 
 def test_the_cost_of_a_refresh_is_not_that_of_the_table() -> None:
@@ -117,7 +119,7 @@ def test_the_cost_of_a_refresh_is_not_that_of_the_table() -> None:
     assert costs[1][1] <= MINUTES * 201
 
 
-def test_the_hottest_keys_are_told() -> None:
+def test_the_hottest_keys_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what was read wholly, which is bounded in rows and bytes."""
     rows = Rows()
     hot, cold = Key("hot", "d", "x", "data"), Key("cold", "d", "x", "data")
@@ -126,14 +128,18 @@ def test_the_hottest_keys_are_told() -> None:
         request = Request(tuple(Mutation(key, b"1") for key in keys))
         rows.put([new_row_key(THIS - PAST + at, at)], request=request)
     hour = sample_all(rows)
-    assert hour.keys == ((hot, 30), (cold, 10))
+    assert hour.keys == [(hot, 30), (cold, 10)]
     assert hour.whole_rows == 30
-    few = sample_all(rows, size=SampleSize(whole_rows=6, told=1))
-    assert (few.whole_rows, few.keys) == (6, ((hot, 6),))
-    small = sample_all(rows, size=SampleSize(bytes_=1))
-    assert small.whole_rows == 1
-    narrow = sample_all(rows, size=SampleSize(most_keys=1))
-    assert narrow.keys == ((hot, 30),)
+    with monkeypatch.context() as patch:
+        patch.setattr(statistics, "WHOLE_ROWS", 6)
+        patch.setattr(statistics, "MOST_NAMED", 1)
+        few = sample_all(rows)
+        assert (few.whole_rows, few.keys) == (6, [(hot, 6)])
+    with monkeypatch.context() as patch:
+        patch.setattr(statistics, "WHOLE_BYTES", 1)
+        assert sample_all(rows).whole_rows == 1
+    monkeypatch.setattr(statistics, "KEYS_OF_REQUEST", 1)
+    assert sample_all(rows).keys == [(hot, 30)]
 
 
 def test_a_request_that_does_not_decode_is_passed_over() -> None:
@@ -142,7 +148,7 @@ def test_a_request_that_does_not_decode_is_passed_over() -> None:
     (row_key,) = rows.put([new_row_key(THIS - PAST, 1)])
     rows.store.write([Edit(column(TXN, row_key, b"buffer"), b"junk", NOW_MS + 1)])
     hour = sample_all(rows)
-    assert (hour.whole_rows, find_minute(hour, THIS - PAST).committed) == (0, 1)
+    assert (hour.whole_rows, find_minute(hour, THIS - PAST).outcomes["committed"]) == (0, 1)
 
 
 def test_rows_of_parts_are_not_counted() -> None:
@@ -184,7 +190,6 @@ def test_a_refresh_goes_on_where_it_stopped() -> None:
         assert rows.clock.monotonic_ms() - began_ms <= 3_000
     assert 3 < len(hours) < 10
     assert hours[0].minutes[-1].began_ms == THIS
-    assert sampler.hour == hours[-1]
     missing = [hour.missing for hour in hours]
     assert missing == sorted(missing, reverse=True)
     store.starts.clear()
@@ -199,10 +204,10 @@ def test_a_minute_is_kept_once_it_has_settled() -> None:
     began = THIS
     (row_key,) = rows.put([new_row_key(began, 1)], Status.LOCKED)
     sampler = Sampler(rows.context)
-    assert find_minute(sampler.refresh(10**9), began).undecided == 1
+    assert find_minute(sampler.refresh(10**9), began).outcomes["undecided"] == 1
     rows.put([row_key], Status.COMPLETE, at_ms=NOW_MS + 1)
     rows.clock.advance(3 * MINUTE_MS)
-    assert find_minute(sampler.refresh(10**9), began).committed == 1
+    assert find_minute(sampler.refresh(10**9), began).outcomes["committed"] == 1
     rows.put([new_row_key(began, 2)])
     rows.clock.advance(MINUTE_MS)
     assert find_minute(sampler.refresh(10**9), began).started == 1
@@ -261,5 +266,5 @@ def test_real_aborts_are_counted() -> None:
         world.engine.commit([Mutation(X, b"2")], [Version(X, 5)])
     hour = Sampler(world.engine.context).refresh()
     (minute,) = [each for each in hour.minutes if each.started]
-    assert (minute.committed, minute.aborted, minute.conflicts) == (1, 1, 1)
-    assert hour.conflicts_by_table == ((TABLE, 1),)
+    assert (minute.outcomes, minute.conflicts) == ({"committed": 1, "aborted": 1}, 1)
+    assert hour.conflicts_by_table == [(TABLE, 1)]

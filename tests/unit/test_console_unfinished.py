@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from recovery.console.unfinished import OLDEST, UNKNOWN, Unfinished, UnfinishedScan
+from recovery.console.search import OLDEST, UNKNOWN, Unfinished, UnfinishedScan
 from tests.unit.test_search import NOW_MS, TXN, Fetching, Rows
 from txn.errors import StoreError
 from txn.model import Edit, Row
@@ -49,7 +49,7 @@ def test_the_unfinished_are_counted_and_the_oldest_are_kept() -> None:
 
 def test_only_the_oldest_and_the_first_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many there are; they are all counted."""
-    monkeypatch.setattr("recovery.console.unfinished.MAX_HEADS", 70)
+    monkeypatch.setattr("recovery.console.search.MAX_HEADS", 70)
     rows = Rows()
     for at in range(100):
         rows.put([new_row_key(NOW_MS - at, at)], Status.LOCKED, at_ms=NOW_MS - at)

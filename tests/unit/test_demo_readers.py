@@ -11,8 +11,10 @@ import pytest
 from txn import Engine, Key, Mutation, connect
 from txn.demo.data import ANCHOR, FAMILY, tables_named
 from txn.demo.readers import (
+    ALL,
+    NOTHING,
+    PART,
     ExpectedTable,
-    Sight,
     Sights,
     expect_tables,
     read_source,
@@ -45,17 +47,17 @@ def put(engine: Engine, rows: list[str]) -> None:
 
 def test_nothing_a_part_and_all_of_a_table_differ(engine: Engine) -> None:
     """The check at the end of the demonstration says no more than this."""
-    assert list(TABLE.inspect(engine)) == [Sight.NOTHING] * 3
+    assert list(TABLE.inspect(engine)) == [NOTHING] * 3
     put(engine, ROWS[:60])
-    assert set(TABLE.inspect(engine)) == {Sight.PART}
+    assert set(TABLE.inspect(engine)) == {PART}
     put(engine, ROWS[60:])
-    assert list(TABLE.inspect(engine)) == [Sight.ALL] * 3
+    assert list(TABLE.inspect(engine)) == [ALL] * 3
 
 
 def test_one_row_that_is_not_read_by_name_is_found_by_the_scan(engine: Engine) -> None:
     """Cells are a sample; the scan counts all rows."""
     put(engine, [ROWS[1]])
-    assert list(TABLE.inspect(engine)) == [Sight.NOTHING, Sight.PART, Sight.NOTHING]
+    assert list(TABLE.inspect(engine)) == [NOTHING, PART, NOTHING]
 
 
 def test_what_comes_while_a_scan_runs_does_not_count_as_a_part(
@@ -69,15 +71,15 @@ def test_what_comes_while_a_scan_runs_does_not_count_as_a_part(
         yield from list(scan(*given, **how))[7:]  # type: ignore[arg-type]
 
     monkeypatch.setattr(engine, "scan", commit_and_scan)
-    assert list(TABLE.inspect(engine)) == [Sight.NOTHING, Sight.ALL]
+    assert list(TABLE.inspect(engine)) == [NOTHING, ALL]
 
 
 def test_what_was_there_and_is_gone_is_counted() -> None:
     """A commit that readers have seen stays, whoever dies."""
     sights = Sights()
-    for sight in (Sight.NOTHING, Sight.ALL, Sight.NOTHING, Sight.ALL):
+    for sight in (NOTHING, ALL, NOTHING, ALL):
         sights.add(sight)
-    assert (sights.lost, sights.seen[Sight.ALL]) == (1, 2)
+    assert (sights.lost, sights.seen[ALL]) == (1, 2)
 
 
 def test_the_tables_are_known_from_the_source(tmp_path: Path) -> None:
@@ -102,9 +104,9 @@ def test_readers_look_before_and_after_what_happens(tmp_path: Path) -> None:
         engine.ensure_table(TABLES.indexes, [FAMILY])
         flights, _ = expect_tables(TABLES, read_source(source))
         with watch_tables(uri, TABLES, source) as sights:
-            while not sights[TABLES.indexes].seen:
+            while not sights[TABLES.indexes].seen.total():
                 Event().wait(0.01)
             put(engine, list(flights.rows))
-    assert sights[TABLES.flights].seen.keys() == {Sight.NOTHING, Sight.ALL}
-    assert sights[TABLES.indexes].seen.keys() == {Sight.NOTHING}
-    assert sights[TABLES.flights].seen[Sight.ALL] >= 3
+    assert (+sights[TABLES.flights].seen).keys() == {NOTHING, ALL}
+    assert (+sights[TABLES.indexes].seen).keys() == {NOTHING}
+    assert sights[TABLES.flights].seen[ALL] >= 3

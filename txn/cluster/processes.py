@@ -89,14 +89,14 @@ def launch(
     name: str, command: Sequence[str], *, port: int, mark: str, logs: Path, env: Mapping[str, str]
 ) -> Process:
     """Start a server whose command line contains the mark; its output goes to `NAME.out`."""
-    said = subprocess.run(
+    started = subprocess.run(
         ["/bin/sh", "-c", _DETACH, "sh", str(logs / f"{name}.out"), *command],
         stdout=subprocess.PIPE,
         env=env,
         start_new_session=True,
         check=True,
     )
-    return Process(name, int(said.stdout), mark, port)
+    return Process(name, int(started.stdout), mark, port)
 
 
 def identify(process: Process) -> Process:

@@ -40,7 +40,7 @@ COLUMNS = (
 
 Flight = Mapping[str, str | None]
 WayName = Literal["partition", "arrow", "writer", "stream", "atomic"]
-"""The ways to load the flights: see `txn.demo.loading`."""
+"""The ways to load the flights: see `txn.demo.job`."""
 
 
 @dataclass(frozen=True, slots=True)

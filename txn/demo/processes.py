@@ -61,7 +61,7 @@ class Job:
                 stderr=log,
                 start_new_session=True,
             )
-        self._said: Queue[bytes | None] = Queue()
+        self._lines: Queue[bytes | None] = Queue()
         self._reader = Thread(target=self._listen, daemon=True)
         self._reader.start()
 
@@ -112,13 +112,13 @@ class Job:
         try:
             with self._process.stdout as out:
                 for line in out:
-                    self._said.put(line)
+                    self._lines.put(line)
         finally:
-            self._said.put(None)
+            self._lines.put(None)
 
     def _next(self) -> bytes | None:
         try:
-            return self._said.get(timeout=SILENCE_S)
+            return self._lines.get(timeout=SILENCE_S)
         except Empty:
             raise self._failure("the job is silent", seconds=SILENCE_S) from None
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 from threading import Event
 from time import monotonic
@@ -36,11 +35,8 @@ RESTS = 3
 LEAST_REST_S, MOST_REST_S = 0.1, 2.0
 """The limits of a reader's pause, a multiple of its reading time, so as not to slow the job."""
 
-
-class Sight(Enum):
-    NOTHING = "nothing"
-    PART = "a part"
-    ALL = "all"
+SIGHTS = NOTHING, PART, ALL = ("nothing", "a part", "all")
+"""How much of a table a reader sees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +47,7 @@ class ExpectedTable:
     column: str
     rows: Sequence[str]
 
-    def inspect(self, engine: Engine) -> Iterator[Sight]:
+    def inspect(self, engine: Engine) -> Iterator[str]:
         """Yield three sights: of some cells, of the rows of a scan, and of the cells again.
 
         A scan is not of one instant, so its rows count only between equal reads of the cells.
@@ -60,7 +56,7 @@ class ExpectedTable:
         chosen = {*self.rows[::step], self.rows[-1]}
         keys = [Key(row, FAMILY, self.column, self.name) for row in chosen]
 
-        def read_keys() -> Sight:
+        def read_keys() -> str:
             found = sum(cell is not None for cell in engine.read(keys).values())
             return _name_sight(found, len(keys))
 
@@ -69,31 +65,28 @@ class ExpectedTable:
         count = sum(1 for _ in engine.scan(self.name, columns=[column]))
         after = read_keys()
         yield before
-        if before is after:
+        if before == after:
             yield _name_sight(count, len(self.rows))
         yield after
 
 
-def _name_sight(count: int, total: int) -> Sight:
+def _name_sight(count: int, total: int) -> str:
     if count == 0:
-        return Sight.NOTHING
-    return Sight.ALL if count == total else Sight.PART
+        return NOTHING
+    return ALL if count == total else PART
 
 
 @dataclass(slots=True)
 class Sights:
     """The sights of a table, counted. lost: how often a complete table was gone later."""
 
-    seen: Counter[Sight] = field(default_factory=Counter)
+    seen: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(SIGHTS, 0)))
     lost: int = 0
 
-    def add(self, sight: Sight) -> None:
+    def add(self, sight: str) -> None:
         """Count a sight, which is later than those before it."""
-        self.lost += self.seen[Sight.ALL] > 0 and sight is not Sight.ALL
+        self.lost += self.seen[ALL] > 0 and sight != ALL
         self.seen[sight] += 1
-
-    def document(self) -> dict[str, int]:
-        return {sight.value: self.seen[sight] for sight in Sight}
 
 
 @contextmanager

@@ -7,28 +7,23 @@ from collections import Counter
 import pytest
 
 from recovery.commands.flights import (
-    Contents,
-    JobCrash,
-    Repair,
     Report,
     count_kinds,
-    tell_crash,
-    tell_end,
+    describe_crash,
+    describe_end,
 )
 from recovery.documents import tally_document
 from recovery.findings import Kind, Repaired, Tally
 from txn.demo.data import tables_named
 
 pytestmark = pytest.mark.fast
-CONTENTS = Contents(842, 1684, 0, 0)
 
 
 def report(forward: int, back: int) -> Report:
     kinds = {Kind.DECIDED: forward, Kind.UNDECIDED: back}
     found = Tally(counts=Counter({(kind, None): number for kind, number in kinds.items()}))
     repaired = Tally(counts=Counter({(kind, Repaired): number for kind, number in kinds.items()}))
-    documents = (count_kinds(found), tally_document(repaired, 0), {})
-    repair = Repair(*documents, None, CONTENTS, CONTENTS)
+    repair = {"found": count_kinds(found), "repaired": tally_document(repaired, 0), "left": {}}
     return Report(tables_named("flights"), 842, {}, (), repair=repair)
 
 
@@ -42,18 +37,26 @@ def report(forward: int, back: int) -> Report:
 )
 def test_the_last_sentence_counts_what_was_repaired(forward: int, back: int, said: str) -> None:
     """It is what a reader remembers."""
-    assert tell_end(report(forward, back)).startswith(said)
+    assert describe_end(report(forward, back)).startswith(said)
 
 
 @pytest.mark.parametrize(
     ("crash", "said"),
     [
-        (JobCrash(597, 2, 5), "597 of 842 transactions."),
-        (JobCrash(1, 4, 10, parts=23), "1 transaction and begun 23 of 842 parts."),
+        (
+            {"transactions": 597, "workers": 2, "processes": 5, "parts": 0},
+            "597 of 842 transactions.",
+        ),
+        (
+            {"transactions": 1, "workers": 4, "processes": 10, "parts": 23},
+            "1 transaction and begun 23 of 842 parts.",
+        ),
     ],
 )
 def test_the_total_of_a_killed_job_is_of_parts_where_there_are_parts(
-    crash: JobCrash, said: str
+    crash: dict[str, int], said: str
 ) -> None:
     """All flights written atomically are one transaction: `1 of 34 transactions` was wrong."""
-    assert tell_crash(crash, 842).endswith(f"after it had reported {said}")
+    assert describe_crash({**crash, "workers": 2, "processes": 5}, 842).endswith(
+        f"after it had reported {said}"
+    )

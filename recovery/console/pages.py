@@ -1,0 +1,339 @@
+"""The pages: the facts that each one shows, and the work that its forms ask for.
+
+The facts of a page are the variables of its template. A page with the fact `wrong` says that its
+criteria cannot be used.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from recovery.console.charts import TONES, draw_bars, draw_timeline
+from recovery.console.jobs import NOT_KEPT, FsckReport, Jobs, KeptFinding
+from recovery.console.keys import list_table_keys, read_key_details
+from recovery.console.locks import MOST_SHOWN
+from recovery.console.rendering import link_to, parse_number, parse_tables
+from recovery.console.search import UNKNOWN, Search, Unfinished
+from recovery.console.state import Console
+from recovery.console.statistics import (
+    MINUTE_MS,
+    MINUTES,
+    OUTCOMES,
+    Hour,
+    Minute,
+    find_last_minute,
+)
+from recovery.findings import Kind, LeftAlone, NothingToDo, Repaired, Severity
+from recovery.fsck import require_tables
+from recovery.inspect import explain
+from recovery.search import Query
+from recovery.text import parse_duration
+from txn.errors import InvalidRequestError, TableUnavailable
+from txn.protocol.row import TransactionRow, is_row_key
+from txn.protocol.statuses import FENCED_STEPS, STEPS, Status
+from txn.stores.options import hide_login
+from txn.text import parse_key, unescape
+
+Facts = dict[str, Any]
+Form = Mapping[str, str]
+
+SHOWN = 10
+BESIDE = (Status.PART, Status.ABORTING, Status.ABORTED)
+"""Statuses that are not on the way of a transaction to its commit."""
+
+FIELDS = ("id", "key", "table", "status", "label", "older", "newer", "parts")
+MOST_KEYS = 200
+STATUSES = {
+    "unfinished": frozenset(each for each in Status if not each.is_finished),
+    **{str(each): frozenset({each}) for each in Status},
+    "none": frozenset({None}),
+}
+SEARCH_AGAIN_MS = 100
+"""The time (ms) from an update of a running search to the next."""
+
+RESULTS = (Repaired, NothingToDo, LeftAlone)
+
+
+def find_console(request: Request) -> Console:
+    console: Console = request.app.state.console
+    return console
+
+
+# ------------------------------------------------------------------------------- the overview
+
+
+def show_overview(request: Request) -> Facts:
+    console = find_console(request)
+    background = console.background
+    background.visit()
+    hour, unfinished = background.hour, background.unfinished
+    minutes = list_minutes(hour)
+    columns = [[m.outcomes[name] / 60 if m else 0.0 for name in OUTCOMES] for m in minutes]
+    bars, lines = draw_bars(columns, ("good", "bad", "warn"))
+    now_ms = console.context.clock.wall_ms()
+    return {
+        "hour": hour,
+        "is_sampled": hour.is_sampled,
+        "last": find_last_minute(hour),
+        "bars": bars,
+        "lines": lines,
+        "minutes": [each for each in reversed(minutes) if each],
+        "began": (hour.as_of // MINUTE_MS - MINUTES + 1) * MINUTE_MS,
+        "funnel": make_funnel(hour, list_path(console)),
+        "unfinished": unfinished,
+        "waiting": list_waiting(console, unfinished),
+        "unknown": UNKNOWN,
+        "oldest": [(row, *describe_owner(row, now_ms)) for row in background.oldest],
+        "shown": SHOWN,
+        "servers": background.servers.read(),
+        "trouble": background.trouble,
+    }
+
+
+def describe_owner(row: TransactionRow, now_ms: int) -> tuple[int, int | None, str]:
+    """Return how long (ms) an unfinished transaction has been silent, how many keys it locks (if
+    its row says so), and whether its owner counts as alive. now_ms: by our clock."""
+    silent_ms = max(0, now_ms - max(row.since, row.heartbeat))
+    if row.buffer is None:
+        return silent_ms, None, "not known: the row does not decode"
+    is_late = silent_ms > row.buffer.lock_ttl_ms
+    owner = "its lock TTL has passed" if is_late else "within its lock TTL"
+    return silent_ms, len(row.buffer.request.keys), owner
+
+
+def list_minutes(hour: Hour) -> list[Minute | None]:
+    """Return the last hour, the oldest minute first; None for minutes without a sample."""
+    known = {each.began_ms // MINUTE_MS: each for each in hour.minutes}
+    now = hour.as_of // MINUTE_MS
+    return [known.get(at) for at in range(now - MINUTES + 1, now + 1)]
+
+
+def list_path(console: Console) -> list[Status]:
+    if console.context.rules.locks_rows:  # 1-LOCKED needs validated ranges
+        return [each for each in FENCED_STEPS if each not in (*BESIDE, Status.LOCKED)]
+    return [each for each in STEPS if each not in BESIDE]
+
+
+def make_funnel(hour: Hour, path: Sequence[Status]) -> list[tuple[str, int, float, str]]:
+    """Return each status of a path, how many of the hour's transactions reached it, which share of
+    them, and the color; at the end, how many left the path."""
+    counts: Counter[str] = Counter()
+    for minute in hour.minutes:
+        counts.update(minute.statuses)
+    begun = max(1, counts.total())
+    steps = []
+    for index, status in enumerate(path):
+        reached = sum(counts[str(each)] for each in path[index:])
+        number = reached if index else counts.total()
+        steps.append((str(status), number, number / begun, TONES.get(status, "warn")))
+    left = counts[str(Status.ABORTING)] + counts[str(Status.ABORTED)]
+    return [*steps, (str(Status.ABORTED), left, left / begun, "bad")]
+
+
+def list_waiting(console: Console, unfinished: Unfinished | None) -> list[tuple[str, int]]:
+    if unfinished is None:
+        return []
+    steps = FENCED_STEPS if console.context.rules.locks_rows else STEPS
+    order = [str(each) for each in Status if each in steps and not each.is_finished]
+    known = [(name, unfinished.statuses.get(name, 0)) for name in order]
+    return [*known, *((n, c) for n, c in unfinished.statuses.items() if n not in order)]
+
+
+# ------------------------------------------------------------------- transactions and keys
+
+
+def show_search(request: Request) -> Facts:
+    """Show a search; without criteria, the newest transactions."""
+    given = _read_fields(request)
+    asked = {name: value for name, value in given.items() if value}
+    facts = {"given": given, "asked": asked, "statuses": STATUSES, "live": None, "wrong": None}
+    try:
+        search = _find(request, again=True)
+    except InvalidRequestError as error:
+        return facts | {"wrong": str(error)}
+    if search.is_running:
+        before = request.query_params.get("before")
+        facts["live"] = link_to("/live/transactions", **asked, before=before)
+    return facts | _describe_search(request, search)
+
+
+def continue_search(request: Request) -> Facts:
+    return _describe_search(request, _find(request, again=False))
+
+
+def show_transaction(request: Request) -> Facts:
+    row_key = unescape(request.query_params.get("id", ""))
+    if not is_row_key(row_key):
+        raise InvalidRequestError("not a transaction's row key", given=row_key)
+    console = find_console(request)
+    limits = replace(console.limits, rows=MOST_KEYS)
+    found = explain(console.context, row_key, limits=limits, most_parts=MOST_KEYS)
+    if found is None:
+        raise HTTPException(404, "there is no such transaction, or not any more")
+    return {
+        "found": found,
+        "timeline": draw_timeline(found, console.context.clock.wall_ms()),
+        "changes": found.changes[:MOST_KEYS],
+        "assertions": list(zip(found.request.assertions, found.verdicts, strict=True))[:MOST_KEYS],
+        "most": MOST_KEYS,
+    }
+
+
+def show_key(request: Request) -> Facts:
+    """Show one key, or the keys of a table from a row on; else the form for either."""
+    console = find_console(request)
+    names = ("key", "table", "start")
+    key, table, start = (request.query_params.get(name, "").strip() for name in names)
+    facts: Facts = {"given": key, "table": table, "start": start}
+    facts |= dict.fromkeys(("details", "page", "wrong", "further"))
+    try:
+        if key:
+            details = read_key_details(console.context, parse_key(key), console.limits)
+            rows = details.transactions.rows
+            writers = {row.plan.timestamp: row.row_key for row in rows if row.plan}
+            facts |= {"details": details, "writers": writers}
+        elif table:
+            page = list_table_keys(
+                console.context, unescape(table), unescape(start), console.limits
+            )
+            further = link_to("/key", table=table, start=page.next) if page.next else None
+            facts |= {"page": page, "further": further}
+    except (InvalidRequestError, TableUnavailable) as error:
+        facts["wrong"] = str(error)
+    return facts
+
+
+def _read_fields(request: Request) -> dict[str, str]:
+    return {name: request.query_params.get(name, "").strip() for name in FIELDS}
+
+
+def _find(request: Request, *, again: bool) -> Search:
+    given, before = _read_fields(request), request.query_params.get("before")
+    if given["status"] and given["status"] not in STATUSES:
+        raise InvalidRequestError("no such status", given=given["status"])
+    query = Query(
+        id_=unescape(given["id"]),
+        key=parse_key(given["key"]) if given["key"] else None,
+        table=unescape(given["table"]) or None,
+        statuses=STATUSES.get(given["status"]),
+        label=given["label"] or None,
+        older_than_ms=parse_duration(given["older"]) if given["older"] else None,
+        newer_than_ms=parse_duration(given["newer"]) if given["newer"] else None,
+        with_parts=bool(given["parts"]),
+    )
+    searches = find_console(request).searches
+    return searches.find(query, None if before is None else unescape(before), again=again)
+
+
+def _describe_search(request: Request, search: Search) -> Facts:
+    further = None
+    if search.page.next is not None and not search.is_running:
+        asked = {name: value for name, value in _read_fields(request).items() if value}
+        further = link_to("/transactions", **asked, before=search.page.next)
+    again_ms = SEARCH_AGAIN_MS if search.is_running else None
+    return {"search": search, "page": search.page, "further": further, "again_ms": again_ms}
+
+
+# ----------------------------------------------------------------- locks, leases, the doctor
+
+
+def show_locks(request: Request) -> Facts:
+    console = find_console(request)
+    manager = console.settings.locks
+    name = None if manager is None else hide_login(manager.partition("?")[0])
+    return {"tree": console.locks.read(), "most": MOST_SHOWN, "manager": name}
+
+
+def show_leases(request: Request) -> Facts:
+    return {"leases": find_console(request).leases.read(), "most": MOST_SHOWN}
+
+
+def show_doctor(request: Request) -> Facts:
+    """Show the last results of the doctor. It writes to the store, so a run must be asked for."""
+    doctor = find_console(request).doctor
+    return {"diagnoses": doctor.diagnoses, "at_ms": doctor.at_ms}
+
+
+def run_doctor(request: Request, form: Form) -> None:
+    find_console(request).doctor.run(parse_tables(form.get("tables", "")))
+
+
+# --------------------------------------------------------------------------------------- fsck
+
+
+def show_fsck(request: Request) -> Facts:
+    jobs = find_console(request).jobs
+    facts = {"report": jobs.report, "is_running": jobs.is_running, "is_writing": jobs.is_writing}
+    return facts | _describe_report(jobs) | {"report_only": Severity.REPORT_ONLY}
+
+
+def _describe_report(jobs: Jobs) -> Facts:
+    report = jobs.report
+    if report is None:
+        return {"counts": [], "young": [], "groups": []}
+    tally, kept = report.tally, [] if jobs.is_running else report.kept
+    groups = [(kind, [each for each in kept if each.finding.kind is kind]) for kind in Kind]
+    return {
+        "counts": [
+            (kind, found, [tally.counts[kind, each] for each in RESULTS])
+            for kind, found in tally.count_kinds().items()
+        ],
+        "young": [(kind, tally.young.counts[kind]) for kind in Kind if tally.young.counts[kind]],
+        "groups": [(kind, some) for kind, some in groups if some],
+    }
+
+
+def show_repair(request: Request) -> Facts:
+    """Show what a repair would do, and ask."""
+    jobs, given = find_console(request).jobs, request.query_params
+    report, one = _find_asked(jobs, given)
+    return {
+        "report": report,
+        "one": one,
+        "counts": report.count_repairable(),
+        "refusal": jobs.find_refusal(),
+        "back": link_to("/fsck/repair", check=str(report.number), finding=given.get("finding")),
+    }
+
+
+def start_check(request: Request, form: Form) -> None:
+    console = find_console(request)
+    grace_ms = parse_duration(form.get("grace") or "1m")
+    tables = parse_tables(form.get("tables", ""))
+    require_tables(console.context, tables)
+    console.jobs.start(grace_ms, tables)
+
+
+def cancel_job(request: Request, form: Form) -> None:
+    """Cancel the job; cancelling a repair needs the right to repair."""
+    jobs = find_console(request).jobs
+    if jobs.is_writing and not request.state.is_known:
+        raise HTTPException(401, "nothing was cancelled: log in to end a repair")
+    jobs.cancel()
+
+
+def start_repair(request: Request, form: Form) -> None:
+    """Start the repair of one finding, or of all that a new check finds."""
+    jobs = find_console(request).jobs
+    report, one = _find_asked(jobs, form)
+    if one is None:
+        jobs.start(report.grace_ms, report.tables, repairs=True)
+    else:
+        jobs.start_one(report, one)
+
+
+def _find_asked(jobs: Jobs, given: Mapping[str, str]) -> tuple[FsckReport, KeptFinding | None]:
+    """Return the check and the finding with these numbers; None for all findings."""
+    report = jobs.find_report(parse_number(given.get("check", "")))
+    if not given.get("finding"):
+        return report, None
+    at = parse_number(given["finding"])
+    if at >= len(report.kept):
+        raise InvalidRequestError(NOT_KEPT)
+    return report, report.kept[at]
