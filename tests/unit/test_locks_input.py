@@ -91,7 +91,7 @@ def manager() -> Iterator[LockManager]:
         (lambda: open_manager("memory://", name=7), "7"),
         (lambda: open_manager("memory://", waiting="30s"), "30s"),
         (lambda: hive.requests(given(None)), "None"),
-        (lambda: statements.parse_lock_statement(given(b"SHOW LOCKS")), "SHOW LOCKS"),
+        (lambda: statements.parse_statements(given(b"SHOW LOCKS")), "SHOW LOCKS"),
         (lambda: hive.requests("SELECT 1", {"hive.current.database": given(7)}), "7"),
         (lambda: hive.requests("SELECT 1", given("d")), "'d'"),
     ],
