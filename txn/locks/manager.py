@@ -35,11 +35,6 @@ class Ticket:
     explicit: bool
 
 
-class Entry(NamedTuple):
-    ticket: str
-    lock: Lock
-
-
 class Grant(NamedTuple):
     """A granted request. is_lost: makes no call. are_there: asks the server."""
 
@@ -77,8 +72,8 @@ class LockBackend(Protocol):
     def begin(self, ticket: Ticket, wanted: Sequence[LockRequest]) -> LockAttempt:
         """Begin a request in a live session."""
 
-    def scan(self, within: Path | None) -> Iterator[Entry]:
-        """Yield the entries of an object and of all that it contains, each queue in its order,
+    def scan(self, within: Path | None) -> Iterator[Lock]:
+        """Yield the locks of an object and of all that it contains, each queue in its order,
         without those of ended sessions."""
 
     def list_locks(self, denial: Denial) -> Sequence[Lock]:
@@ -165,25 +160,25 @@ class LockManager:
         """Return held and awaited locks in path order, then in order of arrival. within: only an
         object and all that it contains."""
         found = self._backend.scan(None if within is None else as_path(within))
-        return sorted((entry.lock for entry in found), key=lambda lock: lock.request.path)
+        return sorted(found, key=lambda lock: lock.request.path)
 
     def release(self, wanted: str | Path, *, force: bool = False) -> int:
         """Release this owner's explicit locks on exactly this object, or with `force` those of all
         owners; return how many there were. Parents are released too unless another object of the
         same request needs them. If the object itself is such a parent, it stays."""
         wanted = as_path(wanted)
-        entries = list(self._backend.scan(Path(wanted.parts[:1])))
+        locks = list(self._backend.scan(Path(wanted.parts[:1])))
         count = 0
-        for ticket, lock in entries:
+        for lock in locks:
             is_ours = (lock.owner.name, lock.owner.host) == (self._owner.name, self._owner.host)
             if lock.request.path != wanted or not lock.explicit or not (force or is_ours):
                 continue
-            held = {each.lock.request.path for each in entries if each.ticket == ticket}
+            held = {each.request.path for each in locks if each.ticket == lock.ticket}
             rest = held - {wanted, *wanted.parents}
             needed = {parent for at in rest for parent in at.parents}
             if wanted not in needed:
                 released = [at for at in (*wanted.parents, wanted) if at not in needed]
-                self._backend.remove(ticket, released)
+                self._backend.remove(lock.ticket, released)
                 count += 1
         return count
 

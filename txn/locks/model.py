@@ -31,7 +31,8 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """A held or awaited lock. since_ms: wall clock. explicit: it survives its session."""
+    """A held or awaited lock. since_ms: wall clock. explicit: it survives its session. ticket: all
+    locks of one request have the same."""
 
     request: LockRequest
     owner: Owner
@@ -39,6 +40,7 @@ class Lock:
     granted: bool
     explicit: bool = False
     token: int = 0
+    ticket: str = ""
 
 
 class LockDenied(TxnError):

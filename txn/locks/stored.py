@@ -21,12 +21,12 @@ from txn.client.block import OptimisticTransaction
 from txn.client.engine import Engine
 from txn.clock import Clock, SystemClock
 from txn.errors import AssertionFailedError, CorruptRowError, DeadlineError, InvalidRequestError
-from txn.locks.manager import Entry, Grant, SessionEnded, Ticket
+from txn.locks.manager import Grant, SessionEnded, Ticket
 from txn.locks.model import Lock, LockListing, Owner
 from txn.locks.queue import Denial, RetrySchedule, find_denial
 from txn.locks.requests import LockRequest, Mode, Path, path
 from txn.locks.sessions import FAMILY, Session, Sessions, make_session_key
-from txn.model import Key, check_whole
+from txn.model import Key, Row, check_whole
 from txn.protocol.context import Context, call_store
 from txn.reading.scans import scan_rows
 from txn.reading.snapshot import Snapshot
@@ -63,7 +63,9 @@ class QueuedRequest:
     def as_lock(self, at: Path) -> Lock:
         owner, is_explicit = Owner(self.owner, self.host, self.query), self.session is None
         request = LockRequest(at, self.mode)
-        return Lock(request, owner, self.since_ms, self.granted, is_explicit, self.token)
+        return Lock(
+            request, owner, self.since_ms, self.granted, is_explicit, self.token, self.ticket
+        )
 
 
 class Queue(NamedTuple):
@@ -95,11 +97,17 @@ class Queue(NamedTuple):
             raise CorruptRowError("not a queue of locks", row=row) from error
 
 
-def _decode_path(row: bytes) -> Path:
-    try:
-        return path(row.decode())
-    except ValueError as error:
-        raise CorruptRowError("not the row of an object that is locked", row=row) from error
+def _read_queues(rows: Iterable[Row], within: Path | None = None) -> Iterator[tuple[Path, Queue]]:
+    """Yield the queues in the rows of a scan of their column: those of an object and within it."""
+    for row in rows:
+        try:
+            at = path(row.row.decode())
+        except ValueError as error:
+            message = "not the row of an object that is locked"
+            raise CorruptRowError(message, row=row.row) from error
+        if within is None or at == within or within in at.parents:
+            for cell in row.cells.values():
+                yield at, Queue.decode(row.row, cell.value)
 
 
 # ------------------------------------------------------------------------- the lock manager's
@@ -135,18 +143,13 @@ class StoredQueues:
         session = self.sessions.open(self.on_contact) if wanted else None
         return _Attempt(self, ticket, wanted, session)
 
-    def scan(self, within: Path | None) -> Iterator[Entry]:
+    def scan(self, within: Path | None) -> Iterator[Lock]:
         prefix = None if within is None else str(within)
-        queues: dict[Path, Queue] = {}
-        for row in self.engine.scan(self._table, prefix=prefix, columns=[(OBJECTS, COLUMN)]):
-            at = _decode_path(row.row)
-            if within is None or at == within or within in at.parents:
-                queues[at] = Queue.decode(row.row, next(iter(row.cells.values())).value)
+        rows = self.engine.scan(self._table, prefix=prefix, columns=[(OBJECTS, COLUMN)])
+        queues = dict(_read_queues(rows, within))
         dead = self._find_dead(queues.values())
         for at, queue in queues.items():
-            for each in queue.requests:
-                if each.session not in dead:
-                    yield Entry(each.ticket, each.as_lock(at))
+            yield from (each.as_lock(at) for each in queue.requests if each.session not in dead)
 
     def list_locks(self, denial: Denial) -> list[Lock]:
         return [each.as_lock(denial.wanted.path) for each in denial.blockers]
@@ -343,7 +346,9 @@ class StoredLockReader:
         included, since they still exclude others."""
         if not self.is_there:
             raise InvalidRequestError("no table of locks", table=self._table)
-        queues = sorted(islice(self._list_queues(), MOST_OBJECTS + 1), key=lambda each: each[0])
+        columns = frozenset({(OBJECTS.encode(), COLUMN.encode())})
+        rows = scan_rows(self._context, Span(self._table, columns=columns), self._read)
+        queues = sorted(islice(_read_queues(rows), MOST_OBJECTS + 1), key=lambda each: each[0])
         alive = self._find_alive({e.session for _, queue in queues for e in queue.requests})
         locks = [
             each.as_lock(at)
@@ -356,13 +361,6 @@ class StoredLockReader:
 
     def close(self) -> None:
         """Do nothing: the store's owner closes it."""
-
-    def _list_queues(self) -> Iterator[tuple[Path, Queue]]:
-        column = frozenset({(OBJECTS.encode(), COLUMN.encode())})
-        for row in scan_rows(self._context, Span(self._table, columns=column), self._read):
-            if row.cells:
-                cell = next(iter(row.cells.values()))
-                yield _decode_path(row.row), Queue.decode(row.row, cell.value)
 
     def _read(self, keys: Sequence[Key]) -> Snapshot:
         """Read a row that keeps changing as it is, without locks."""
