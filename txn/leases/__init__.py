@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from txn.leases.holding import HeldLease
 from txn.leases.model import (
     ExceedsMaxLeaseTimeError,
+    HeldLease,
     InvalidArgumentsError,
     Lease,
     LeaseAlreadyExistsError,

@@ -31,10 +31,10 @@ from txn.backoff import Backoff
 from txn.clock import Clock, SystemClock
 from txn.errors import StoreError
 from txn.leases.databases import Connections
-from txn.leases.holding import HeldLease
 from txn.leases.model import (
     LAST_ID,
     ExceedsMaxLeaseTimeError,
+    HeldLease,
     Lease,
     LeaseAlreadyExistsError,
     LeaseNotFoundError,
