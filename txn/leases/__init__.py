@@ -11,7 +11,7 @@ from txn.leases.model import (
     LeaseNotFoundError,
 )
 from txn.leases.opening import default_url, open_leases
-from txn.locks.requests import LockRequest, Mode, Path, exclusive, path, shared
+from txn.locks.model import LockRequest, Mode, Path, exclusive, path, shared
 
 if TYPE_CHECKING:  # its drivers are extras
     from txn.leases.service import LeaseService as LeaseService

@@ -36,7 +36,7 @@ from txn.clock import Clock
 from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreClosedError, StoreError
 from txn.host.forks import Forked
 from txn.leases.tables import IDS, leases, metadata
-from txn.locks.requests import Path
+from txn.locks.model import Path
 
 T = TypeVar("T")
 

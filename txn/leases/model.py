@@ -19,7 +19,7 @@ from typing import Literal
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, TxnError, annotate
 from txn.locks.held import Heartbeat, Held
-from txn.locks.requests import LockRequest, Mode, Path, in_order, parts_of, path
+from txn.locks.model import LockRequest, Mode, Path, in_order, parts_of, path
 
 LeaseType = Literal["s", "x"]
 """`s`: shared, for readers. `x`: exclusive, for writers."""

@@ -15,7 +15,7 @@ from typing import Self
 from txn.clock import Clock
 from txn.errors import AbortedError, CommitOutcomeUnknown, StoreError, TxnError
 from txn.events import Listener, WorkName, silent
-from txn.locks.requests import LockRequest, Path
+from txn.locks.model import LockRequest, Path
 from txn.repeating import repeat
 from txn.text import name_failure
 

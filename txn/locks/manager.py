@@ -18,9 +18,19 @@ from txn.backoff import Backoff
 from txn.clock import Clock
 from txn.errors import CorruptRowError, InvalidRequestError, TxnError
 from txn.locks.held import Held, LockLost
-from txn.locks.model import Lock, LockDenied, Owner, Waiting, login_name, waiting_or_default
+from txn.locks.model import (
+    Lock,
+    LockDenied,
+    LockRequest,
+    Owner,
+    Path,
+    Waiting,
+    as_path,
+    in_order,
+    login_name,
+    waiting_or_default,
+)
 from txn.locks.queue import Denial, RetrySchedule
-from txn.locks.requests import LockRequest, Path, as_path, in_order
 
 UNLOCKING = Backoff(first_ms=20, longest_ms=640)
 

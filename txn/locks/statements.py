@@ -17,8 +17,7 @@ from txn.locks.hive.settings import HIVE_SETTINGS, from_hive
 from txn.locks.hive.sql import make_object_path, requests
 from txn.locks.hive.words import WordReader, read_statements, refuse_statement
 from txn.locks.manager import LockManager
-from txn.locks.model import Lock, Waiting
-from txn.locks.requests import LockRequest, Path, in_order
+from txn.locks.model import Lock, LockRequest, Path, Waiting, in_order
 
 
 @dataclass(frozen=True, slots=True)

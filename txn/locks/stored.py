@@ -22,9 +22,8 @@ from txn.client.engine import Engine
 from txn.clock import Clock, SystemClock
 from txn.errors import AssertionFailedError, CorruptRowError, DeadlineError, InvalidRequestError
 from txn.locks.manager import Grant, SessionEnded, Ticket
-from txn.locks.model import Lock, LockListing, Owner
+from txn.locks.model import Lock, LockListing, LockRequest, Mode, Owner, Path, path
 from txn.locks.queue import Denial, RetrySchedule, find_denial
-from txn.locks.requests import LockRequest, Mode, Path, path
 from txn.locks.sessions import FAMILY, Session, Sessions, make_session_key
 from txn.model import Key, Row, check_whole
 from txn.protocol.context import Context, call_store
