@@ -18,7 +18,7 @@ from typing import Literal
 
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, TxnError, annotate
-from txn.locks.held import Heartbeat, Held
+from txn.locks.held import Grant, Heartbeat, Held
 from txn.locks.model import LockRequest, Mode, Path, in_order, parts_of, path
 
 LeaseType = Literal["s", "x"]
@@ -125,14 +125,9 @@ class HeldLease(Held):
             began_ms=began_ms,
             clock=clock,
         )
-        super().__init__(
-            in_order(objects),
-            {each.path: lease_id for each in objects},
-            is_lost=lambda: self._heartbeat.lost,
-            are_there=are_there,
-            release=self._end,
-            kind=f"lease {lease_id}",
-        )
+        tokens = {each.path: lease_id for each in objects}
+        grant = Grant(tokens, lambda: self._heartbeat.lost, are_there, self._end)
+        super().__init__(in_order(objects), grant, f"lease {lease_id}")
         self._heartbeat.start()
 
     def _end(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol, Self
@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol, Self
 from txn.backoff import Backoff
 from txn.clock import Clock
 from txn.errors import CorruptRowError, InvalidRequestError, TxnError
-from txn.locks.held import Held, LockLost
+from txn.locks.held import Grant, Held, LockLost
 from txn.locks.model import (
     Lock,
     LockDenied,
@@ -43,15 +43,6 @@ class Ticket:
     owner: Owner
     since_ms: int
     explicit: bool
-
-
-class Grant(NamedTuple):
-    """A granted request. is_lost: makes no call. are_there: asks the server."""
-
-    tokens: Mapping[Path, int]
-    is_lost: Callable[[], bool]
-    are_there: Callable[[], bool]
-    give_back: Callable[[], None]
 
 
 class SessionEnded(LockLost):
@@ -158,13 +149,8 @@ class LockManager:
                 self._sweep()
                 raise
             else:
-                return Held(
-                    wanted,
-                    grant.tokens,
-                    is_lost=grant.is_lost,
-                    are_there=grant.are_there,
-                    release=partial(self._give_back, ticket.name, grant),
-                )
+                give_back = partial(self._give_back, ticket.name, grant)
+                return Held(wanted, grant._replace(give_back=give_back))
 
     def locks(self, within: str | Path | None = None) -> list[Lock]:
         """Return held and awaited locks in path order, then in order of arrival. within: only an
@@ -218,12 +204,12 @@ class LockManager:
         most = self._waiting.unlock_retries + 1
         for number in UNLOCKING.tries(self._backend.clock, self._backend.rng, most=most):
             try:
-                return grant.give_back()
+                grant.give_back()
+                return
             except TxnError:
                 if number == most:
                     self._owed[ticket] = _Owed(tuple(grant.tokens), is_unsure=False)
                     raise
-        return None
 
     def _sweep(self) -> None:
         """Remove entries whose removal failed, or that a failed request may still be granted. The

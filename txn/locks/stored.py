@@ -21,7 +21,8 @@ from txn.client.block import OptimisticTransaction
 from txn.client.engine import Engine
 from txn.clock import Clock, SystemClock
 from txn.errors import AssertionFailedError, CorruptRowError, DeadlineError, InvalidRequestError
-from txn.locks.manager import Grant, SessionEnded, Ticket
+from txn.locks.held import Grant
+from txn.locks.manager import SessionEnded, Ticket
 from txn.locks.model import Lock, LockListing, LockRequest, Mode, Owner, Path, path
 from txn.locks.queue import Denial, RetrySchedule, find_denial
 from txn.locks.sessions import FAMILY, Session, Sessions, make_session_key

@@ -20,7 +20,8 @@ from typing import NamedTuple
 from txn.backoff import Backoff
 from txn.clock import Clock, SystemClock
 from txn.errors import StoreError
-from txn.locks.manager import Grant, Ticket
+from txn.locks.held import Grant
+from txn.locks.manager import Ticket
 from txn.locks.model import Lock, LockListing, LockRequest, Mode, Owner, Path, parts_of, text_of
 from txn.locks.queue import Denial, RetrySchedule, find_denial
 from txn.locks.zookeeper.client import (
