@@ -18,7 +18,6 @@ from txn.host.extras import require_extra
 from txn.locks.model import LockReader
 from txn.locks.opening import ZOOKEEPER
 from txn.locks.stored import StoredLockReader
-from txn.locks.zookeeper.ensemble import parse_ensemble
 from txn.policy import Policy
 from txn.protocol.context import Context
 from txn.protocol.protocols import find_rules, require_features, require_transactions
@@ -27,7 +26,7 @@ from txn.protocol.statuses import SIX_PHASE, Rules
 from txn.request import TRANSACTIONS
 from txn.stores import open_store
 from txn.stores.base import Store
-from txn.stores.options import split_uri
+from txn.stores.options import hide_login, split_uri
 
 if TYPE_CHECKING:
     from txn.leases.service import LeaseService
@@ -92,8 +91,8 @@ def open_lock_look(uri: str) -> Iterator[LockReader]:
         with open_any_store(uri, TRANSACTIONS) as context:
             yield StoredLockReader(context)
         return
-    ensemble = parse_ensemble(parts)
-    with require_extra("zookeeper", hosts=ensemble.hosts):
-        from txn.locks.zookeeper.queues import ZooKeeperLockReader  # noqa: PLC0415
-    with closing(ZooKeeperLockReader(ensemble)) as look:
+    with require_extra("zookeeper", uri=hide_login(uri)):
+        from txn.locks.zookeeper.client import parse_ensemble  # noqa: PLC0415
+        from txn.locks.zookeeper.queues import open_lock_reader  # noqa: PLC0415
+    with closing(open_lock_reader(parse_ensemble(parts))) as look:
         yield look

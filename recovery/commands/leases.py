@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -214,14 +215,5 @@ def _moment(at: datetime) -> str:
 
 
 def _document(lease: Lease) -> dict[str, object]:
-    return {
-        "path": str(lease.path),
-        "user": lease.user,
-        "lease_id": lease.lease_id,
-        "db_name": lease.db_name,
-        "table_name": lease.table_name,
-        "partition_name": lease.partition_name,
-        "start_utc": lease.start_utc.isoformat(),
-        "end_utc": lease.end_utc.isoformat(),
-        "lease_type": lease.lease_type,
-    }
+    times = {"start_utc": lease.start_utc.isoformat(), "end_utc": lease.end_utc.isoformat()}
+    return {"path": str(lease.path)} | asdict(lease) | times

@@ -17,7 +17,7 @@ from txn.host.extras import require_extra
 from txn.locks import Lock, LockDenied, LockManager, Waiting, open_manager
 from txn.locks.hive.model import DATABASE_SETTING, Column, Tables
 from txn.locks.hive.model import Table as Described
-from txn.locks.requests import LockRequest, Mode, Path, path
+from txn.locks.model import LockRequest, Mode, Path, path
 from txn.stores import open_store
 from txn.stores.options import split_uri
 

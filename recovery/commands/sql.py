@@ -19,9 +19,8 @@ from txn.locks.hive.model import DATABASE_SETTING
 from txn.locks.hive.settings import from_hive
 
 if TYPE_CHECKING:
-    from txn.leases import statements as about_leases
     from txn.leases.service import LeaseService
-    from txn.locks.statements import ReleaseLocks, ShowLocks, TakeLock
+    from txn.locks.statements import DropLeases, ReleaseLocks, ShowLeases, ShowLocks, TakeLock
 
 
 def sql(
@@ -56,13 +55,10 @@ def sql(
     Example: txn sql "SHOW LOCKS sales.orders EXTENDED"
     """
     with require_extra("locks"):
-        from txn.leases import statements as spoken  # noqa: PLC0415
-        from txn.locks.statements import ExplainLocks  # noqa: PLC0415
+        from txn.locks import statements as spoken  # noqa: PLC0415
     settings = dict(map(common.parse_setting, setting or ()))
     known = lock_commands.read_tables(partitioned or (), database)
-    asked = spoken.parse_lease_statement(
-        statements, {**settings, DATABASE_SETTING: database}, known
-    )
+    asked = spoken.parse_statements(statements, {**settings, DATABASE_SETTING: database}, known)
     if not asked:
         raise InvalidRequestError("no statement to run", given=statements)
     waiting = from_hive(settings, lock_commands.waiting_for(wait))
@@ -78,9 +74,9 @@ def sql(
         # Everything is opened before the first statement runs.
         runs: list[Callable[[], None]] = []
         for each in asked:
-            if isinstance(each, spoken.Statement):
+            if isinstance(each, spoken.ShowLeases | spoken.DropLeases):
                 runs.append(partial(_run_on_leases, each, service(), as_json))
-            elif isinstance(each, ExplainLocks):
+            elif isinstance(each, spoken.ExplainLocks):
                 runs.append(partial(lock_commands.show_needed, each.requests, as_json))
             else:
                 runs.append(partial(_run_on_locks, each, manager(), waiting, force, as_json))
@@ -88,17 +84,17 @@ def sql(
             run()
 
 
-def _run_on_leases(statement: about_leases.Statement, service: LeaseService, as_json: bool) -> None:
-    from txn.leases.statements import DropLeases, ShowLeases  # noqa: PLC0415
+def _run_on_leases(
+    statement: ShowLeases | DropLeases, service: LeaseService, as_json: bool
+) -> None:
+    from txn.locks.statements import ShowLeases  # noqa: PLC0415
 
-    match statement:
-        case ShowLeases():
-            lease_commands.show_leases(statement.run(service), service.now(), as_json)
-        case DropLeases(within):
-            text = "" if within is None else str(within)
-            lease_commands.show_dropped(text, statement.run(service), as_json)
-        case _:
-            assert_never(statement)
+    objects = [] if statement.within is None else [statement.within]
+    if isinstance(statement, ShowLeases):
+        lease_commands.show_leases(service.list_lease(objects), service.now(), as_json)
+    else:
+        count = service.force_drop_lease(objects)
+        lease_commands.show_dropped(", ".join(map(str, objects)), count, as_json)
 
 
 def _run_on_locks(

@@ -19,7 +19,7 @@ from kazoo.client import KazooClient
 from tests.bench.cycles import Bench, Case, Cycle, Uris
 from tests.integration.zookeeper import ZooKeeper
 from txn.locks import LockRequest, Path, exclusive, open_manager
-from txn.locks.requests import Mode, in_order
+from txn.locks.model import Mode, in_order
 
 PARTITIONS = 100
 ZOOKEEPER, KAZOO, EMBEDDED, UNSYNCED = SUBJECTS = (

@@ -53,7 +53,7 @@ def test_a_session_that_has_died_is_not_ended_by_a_look(
     uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To end it is a write, and is left to whoever wants the lock. Until then it denies others."""
-    monkeypatch.setattr("txn.locks.sessions.Session._renew", lambda session: None)
+    monkeypatch.setattr("txn.locks.stored.Session._renew", lambda session: None)
     with open_manager(uri, name="ann", lease_ms=10) as manager, open_lock_look(uri) as look:
         manager.hold([exclusive("a/b")])
         before = list_cells(uri)

@@ -35,7 +35,7 @@ from txn.leases import (
 )
 from txn.leases.service import LeaseService
 from txn.leases.tables import leases as rows
-from txn.locks.requests import in_order
+from txn.locks.model import in_order
 
 CLOCK = SystemClock()
 PATIENCE_MS = 60_000

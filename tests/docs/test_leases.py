@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from recovery.commands import app
 from tests.docs.blocks import list_python
 from txn.leases import open_leases
-from txn.leases.statements import parse_lease_statement
+from txn.locks.statements import parse_statements
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/leases.md"
@@ -46,4 +46,4 @@ def test_the_statements_of_the_page_are_understood() -> None:
     assert len(forms) == 2
     for form in forms:
         for of_what in ("*", "t", "d.t PARTITION (day=1)"):
-            assert len(parse_lease_statement(f"{form} {of_what}")) == 1
+            assert len(parse_statements(f"{form} {of_what}")) == 1

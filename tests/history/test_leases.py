@@ -10,7 +10,7 @@ import pytest
 
 from tests.history.leases import Endless, OutOfOrder, Overlap, Stay, anomalies, deny
 from txn.locks import LockRequest, exclusive, shared
-from txn.locks.requests import in_order
+from txn.locks.model import in_order
 
 pytestmark = pytest.mark.fast
 

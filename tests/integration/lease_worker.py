@@ -38,7 +38,7 @@ from txn.leases import (
     shared,
 )
 from txn.leases.service import LeaseService
-from txn.locks.requests import Mode
+from txn.locks.model import Mode
 
 OBJECTS = [f"d/{table}/p={part}" for table in "tu" for part in range(3)] + ["d/t", "d/u"]
 THREADS = 2

@@ -20,14 +20,8 @@ from txn import connect
 from txn.errors import InvalidRequestError
 from txn.leases import exclusive, open_leases, opening, path, shared
 from txn.leases.service import LeaseService
-from txn.leases.statements import (
-    DropLeases,
-    ShowLeases,
-    Statement,
-    parse_lease_statement,
-)
 from txn.locks.hive.model import Column, Table, Tables
-from txn.locks.statements import ShowLocks
+from txn.locks.statements import DropLeases, ShowLeases, ShowLocks, parse_statements
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 CATALOG = Tables({path("d/t"): Table((Column("p", "int"), Column("q", "string")))})
@@ -249,7 +243,7 @@ def test_nothing_is_done_where_something_is_missing(call: Run, leases: LeaseServ
 )
 def test_each_form_is_understood(sql: str, expected: object) -> None:
     """Names are as in Hive's own statements."""
-    assert parse_lease_statement(sql, {"hive.current.database": "d"}, CATALOG) == [expected]
+    assert parse_statements(sql, {"hive.current.database": "d"}, CATALOG) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -271,12 +265,16 @@ def test_each_form_is_understood(sql: str, expected: object) -> None:
 def test_anything_else_is_refused(sql: str) -> None:
     """A partition that is not certain must not stand for the whole table."""
     with pytest.raises(InvalidRequestError):
-        parse_lease_statement(sql, {"hive.current.database": "d"}, CATALOG)
+        parse_statements(sql, {"hive.current.database": "d"}, CATALOG)
 
 
 def run(leases: LeaseService, sql: str) -> list[Any]:
-    statements = parse_lease_statement(sql)
-    return [each.run(leases) for each in statements if isinstance(each, Statement)]
+    found: list[Any] = []
+    for each in parse_statements(sql):
+        assert isinstance(each, ShowLeases | DropLeases)
+        call = leases.list_lease if isinstance(each, ShowLeases) else leases.force_drop_lease
+        found.append(call([] if each.within is None else [each.within]))
+    return found
 
 
 def test_who_denies_a_partition_is_shown_with_it(leases: LeaseService) -> None:

@@ -37,7 +37,7 @@ from txn import Key, connect
 from txn.client.engine import Engine
 from txn.errors import AbortedError, CommitOutcomeUnknown, StoreError
 from txn.locks import LockLost, LockManager, Waiting, exclusive, path, shared
-from txn.locks.opening import open_stored, open_zookeeper
+from txn.locks.opening import open_manager, open_stored
 from txn.locks.zookeeper.client import CALL_WITHIN_S
 from txn.locks.zookeeper.queues import ZooKeeperQueues
 from txn.model import Delete
@@ -205,7 +205,7 @@ def test_zookeeper_is_killed_and_started_again_under_load(start: Start, tmp_path
             assert json.loads(said) == {"failed": 0} or longest_s > CALL_WITHIN_S / 2
         found = stays(log)
         check(found)
-        manager = open_zookeeper(server.hosts, base="/tests/outage")
+        manager = open_manager(uri)
         assert manager.locks() == []
         manager.close()
     finally:
@@ -218,8 +218,8 @@ def test_a_lost_reply_is_found_again(zookeeper: ZooKeeper) -> None:  # noqa: F81
     with wire(zookeeper.port) as between:
         base = f"/tests/{uuid.uuid4().hex}"
         with (
-            open_zookeeper(zookeeper.hosts, base=base) as other,
-            open_zookeeper(f"127.0.0.1:{between.port}", base=base) as manager,
+            open_manager(f"zookeeper://{zookeeper.hosts}{base}") as other,
+            open_manager(f"zookeeper://127.0.0.1:{between.port}{base}") as manager,
         ):
             manager.hold([shared("d/t")]).release()
             between.lose = lambda answer: between.lost == 0 and b"write-" in answer
@@ -235,7 +235,7 @@ def test_a_request_that_is_lost_is_made_again(zookeeper: ZooKeeper) -> None:  # 
     """Whoever cannot know whether it has arrived looks, and finds nothing of its own."""
     with wire(zookeeper.port) as between:
         base = f"/tests/{uuid.uuid4().hex}"
-        with open_zookeeper(f"127.0.0.1:{between.port}", base=base) as manager:
+        with open_manager(f"zookeeper://127.0.0.1:{between.port}{base}") as manager:
             manager.hold([shared("d/t")]).release()
             between.lose_asked = lambda asked: between.lost == 0 and b"write-" in asked
             with manager.hold([exclusive("d/t")], waiting=Waiting(retries=0)) as held:
@@ -251,7 +251,7 @@ def test_who_is_cut_off_for_long_is_soon_there_again(zookeeper: ZooKeeper) -> No
     with wire(zookeeper.port) as between:
         hosts = f"127.0.0.1:{between.port}"
         base = f"/tests/{uuid.uuid4().hex}"
-        with open_zookeeper(hosts, base=base, session_ms=2 * SESSION_MS) as manager:
+        with open_manager(f"zookeeper://{hosts}{base}", session_ms=2 * SESSION_MS) as manager:
             between.lose_asked = lambda asked: True
             due = time.monotonic() + WITHIN_S
             while between.lost < 16:  # doubled so often, a tenth of a second is an hour
@@ -270,8 +270,8 @@ def client_of(manager: LockManager) -> KazooClient:
 def test_no_folders_stay_behind(zookeeper: ZooKeeper) -> None:  # noqa: F811
     """Partitions come and go for years, and ZooKeeper keeps all of its nodes in memory."""
     base = f"/tests/{uuid.uuid4().hex}"
-    with open_zookeeper(zookeeper.hosts, base=base) as other:
-        with open_zookeeper(zookeeper.hosts, base=base) as manager:
+    with open_manager(f"zookeeper://{zookeeper.hosts}{base}") as other:
+        with open_manager(f"zookeeper://{zookeeper.hosts}{base}") as manager:
             manager.hold([exclusive("d/t/p=1")]).release()
             other.hold([exclusive("d/u")], explicit=True)
         client = client_of(other)
@@ -285,7 +285,7 @@ def test_the_lost_reply_to_a_release_is_no_error(zookeeper: ZooKeeper) -> None: 
     """The locks are gone, and the job has done its work."""
     with wire(zookeeper.port) as between:
         base = f"/tests/{uuid.uuid4().hex}"
-        with open_zookeeper(f"127.0.0.1:{between.port}", base=base) as manager:
+        with open_manager(f"zookeeper://127.0.0.1:{between.port}{base}") as manager:
             held = manager.hold([exclusive("d/t")])
             manager.locks()
             between.lose = lambda answer: between.lost == 0
@@ -299,9 +299,9 @@ def test_a_holder_that_is_cut_off_is_told_before_others_get_its_lock(
 ) -> None:
     """It cannot be told by the server, which is what it is cut off from."""
     base = f"/tests/{uuid.uuid4().hex}"
-    with open_zookeeper(zookeeper.hosts, base=base) as other:
+    with open_manager(f"zookeeper://{zookeeper.hosts}{base}") as other:
         with wire(zookeeper.port) as between:
-            manager = open_zookeeper(f"127.0.0.1:{between.port}", base=base, session_ms=3_000)
+            manager = open_manager(f"zookeeper://127.0.0.1:{between.port}{base}", session_ms=3_000)
             held = manager.hold([exclusive("d/t")])
             assert not held.lost
         with other.hold([exclusive("d/t")], waiting=PATIENT):
@@ -313,7 +313,7 @@ def test_a_holder_that_is_cut_off_is_told_before_others_get_its_lock(
 
 def test_an_ended_session_tells_its_holder(zookeeper: ZooKeeper) -> None:  # noqa: F811
     """An operator may end a session; whoever had locks must stop, and may then begin again."""
-    with open_zookeeper(zookeeper.hosts, base=f"/tests/{uuid.uuid4().hex}") as manager:
+    with open_manager(f"zookeeper://{zookeeper.hosts}/tests/{uuid.uuid4().hex}") as manager:
         held = manager.hold([exclusive("d/t")])
         client = client_of(manager)
         thief = KazooClient(zookeeper.hosts, client_id=client.client_id)
@@ -334,7 +334,7 @@ def test_a_number_that_has_run_over_is_refused(zookeeper: ZooKeeper) -> None:  #
     """The order of a line is lost with it: two could have the same object."""
     base, seed = f"/tests/{uuid.uuid4().hex}", 7
     ticket = f"{Random(seed).getrandbits(128):032x}"
-    with open_zookeeper(zookeeper.hosts, base=base, rng=Random(seed)) as manager:
+    with open_manager(f"zookeeper://{zookeeper.hosts}{base}", rng=Random(seed)) as manager:
         client = client_of(manager)
         client.create(f"{base}/d/write-{ticket}--2147483648", makepath=True)
         with pytest.raises(StoreError, match=rf"2\^31 .* folder='{base}/d'"):

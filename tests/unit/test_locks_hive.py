@@ -7,7 +7,7 @@ import pytest
 from txn.errors import InvalidRequestError
 from txn.locks.hive.model import Column, Table, Tables
 from txn.locks.hive.sql import requests
-from txn.locks.requests import path
+from txn.locks.model import path
 
 DAY, HOUR = Column("p", "int"), Column("q", "string")
 CATALOG = Tables(

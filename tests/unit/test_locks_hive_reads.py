@@ -16,7 +16,7 @@ import pytest
 from txn.errors import InvalidRequestError
 from txn.locks.hive.model import Column, Table, Tables
 from txn.locks.hive.sql import requests
-from txn.locks.requests import Path, path
+from txn.locks.model import Path, path
 
 STATEMENTS = int(os.environ.get("TXN_STATEMENTS", "500"))
 VALUES = range(3)

@@ -14,7 +14,7 @@ from txn.errors import InvalidRequestError
 from txn.locks.hive.model import Catalog, Column, Functions, Table, Tables
 from txn.locks.hive.sql import requests
 from txn.locks.hive.words import bind_values
-from txn.locks.requests import Path, path
+from txn.locks.model import Path, path
 
 # One statement of each form, to which no other word can be added.
 WHOLE = [

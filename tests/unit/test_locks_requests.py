@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from txn.clock import ManualClock
 from txn.errors import InvalidRequestError
 from txn.locks import Mode, Path, Waiting, exclusive, from_hive, open_manager, path, shared
+from txn.locks.model import LockRequest, in_order
 from txn.locks.queue import RetrySchedule, find_denial
-from txn.locks.requests import LockRequest, in_order
 from txn.locks.zookeeper.queues import Folders, Node, folder_name, parse_node, part_of
 
 PARTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20).filter(

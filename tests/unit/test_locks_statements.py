@@ -19,7 +19,7 @@ from txn.locks.statements import (
     ShowLocks,
     TakeLock,
     explain_statements,
-    parse_lock_statement,
+    parse_statements,
 )
 from txn.stores import open_store
 
@@ -48,7 +48,7 @@ def execute(
     force: bool = False,
 ) -> Iterator[Any]:
     waiting = from_hive(settings or {})
-    for statement in parse_lock_statement(sql, settings, catalog):
+    for statement in parse_statements(sql, settings, catalog):
         match statement:
             case ShowLocks():
                 yield statement.run(manager)
@@ -90,7 +90,7 @@ def shown(sql: str, manager: LockManager) -> list[str]:
 )
 def test_each_form_is_understood(sql: str, expected: object) -> None:
     """These are Hive's."""
-    assert parse_lock_statement(sql, None, CATALOG) == [expected]
+    assert parse_statements(sql, None, CATALOG) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_each_form_is_understood(sql: str, expected: object) -> None:
 )
 def test_a_lock_is_on_the_object_that_is_named(sql: str, expected: object) -> None:
     """Its parents follow from it."""
-    assert parse_lock_statement(sql, None, CATALOG) == [TakeLock(expected, sql)]  # type: ignore[arg-type]
+    assert parse_statements(sql, None, CATALOG) == [TakeLock(expected, sql)]  # type: ignore[arg-type]
 
 
 def test_explained_is_all_that_is_taken(manager: LockManager) -> None:
@@ -129,7 +129,7 @@ def test_explained_is_all_that_is_taken(manager: LockManager) -> None:
 
 def test_a_setting_applies_to_what_comes_after_it(manager: LockManager) -> None:
     """A script for Hive's console sets things on its way."""
-    first, second, third = parse_lock_statement(
+    first, second, third = parse_statements(
         "LOCK TABLE t SHARED; SET hive.lock.numretries = 7; LOCK TABLE t SHARED;"
         "SET hive.current.database=D; SHOW LOCKS t"
     )
@@ -151,7 +151,7 @@ def test_a_setting_applies_to_what_comes_after_it(manager: LockManager) -> None:
 def test_a_setting_that_nobody_knows_is_refused(sql: str) -> None:
     """It would else be ignored without a word."""
     with pytest.raises(InvalidRequestError):
-        parse_lock_statement(sql)
+        parse_statements(sql)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from txn.errors import (
     TxnError,
 )
 from txn.events import Event, WorkFailed
-from txn.leases.holding import HeldLease
+from txn.leases.model import HeldLease
 from txn.locks import LockManager, exclusive
 from txn.locks.stored import StoredQueues
 from txn.repeating import repeat

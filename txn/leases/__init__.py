@@ -2,16 +2,16 @@
 
 from typing import TYPE_CHECKING
 
-from txn.leases.holding import HeldLease
 from txn.leases.model import (
     ExceedsMaxLeaseTimeError,
+    HeldLease,
     InvalidArgumentsError,
     Lease,
     LeaseAlreadyExistsError,
     LeaseNotFoundError,
 )
 from txn.leases.opening import default_url, open_leases
-from txn.locks.requests import LockRequest, Mode, Path, exclusive, path, shared
+from txn.locks.model import LockRequest, Mode, Path, exclusive, path, shared
 
 if TYPE_CHECKING:  # its drivers are extras
     from txn.leases.service import LeaseService as LeaseService

@@ -26,7 +26,7 @@ from hashlib import blake2b
 from pathlib import Path as File
 from stat import S_ISGID
 from tempfile import NamedTemporaryFile
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
@@ -36,7 +36,7 @@ from txn.clock import Clock
 from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreClosedError, StoreError
 from txn.host.forks import Forked
 from txn.leases.tables import IDS, leases, metadata
-from txn.locks.requests import Path
+from txn.locks.model import Path
 
 T = TypeVar("T")
 
@@ -89,30 +89,14 @@ SESSION_SETTINGS = {
 long others wait for a client that was stopped while it held a table lock."""
 
 
-class Database(Protocol):
-    """One kind of database. can_be_forked: a child may abandon inherited connections."""
-
-    can_be_forked: bool
-
-    def engine(self, url: URL) -> Engine:
-        """Return an engine whose connections are ready for the methods below."""
-
-    def take_turn(self, connection: Connection, names: Sequence[Path]) -> None:
-        """Lock these tables until the transaction ends. One lock order prevents deadlocks."""
-
-    def next_id(self, connection: Connection) -> int:
-        """Return a number greater than all before it, committed or not."""
-
-    def is_transient(self, error: BaseException) -> bool:
-        """Return True if a retry may help; the work may have taken effect. error: the driver's."""
-
-
 class Sqlite:
     """A file on this machine, with the machine's clock."""
 
     can_be_forked = False
+    """True if a child may abandon inherited connections."""
 
     def engine(self, url: URL) -> Engine:
+        """Return an engine whose connections are ready for the methods below."""
         if url.database in {None, "", ":memory:"}:
             raise InvalidRequestError("name a file: sqlite:///path")
         if url.query or url.host or url.username or url.password or url.port:
@@ -134,13 +118,16 @@ class Sqlite:
         return engine
 
     def take_turn(self, connection: Connection, names: Sequence[Path]) -> None:
+        """Lock these tables until the transaction ends. One lock order prevents deadlocks."""
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     def next_id(self, connection: Connection) -> int:
+        """Return a number greater than all before it, committed or not."""
         found = connection.execute(text(f"UPDATE {IDS} SET last = last + 1 RETURNING last"))
         return int(found.scalar_one())
 
     def is_transient(self, error: BaseException) -> bool:
+        """Return True if a retry may help; the work may have taken effect. error: the driver's."""
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         return code in {SQLITE_BUSY, SQLITE_LOCKED}
 
@@ -188,7 +175,7 @@ class Postgresql:
         return is_lost and not any(said in str(error) for said in PERMANENT)
 
 
-KINDS: dict[str, Database] = {"sqlite": Sqlite(), "postgresql": Postgresql()}
+KINDS: dict[str, Sqlite | Postgresql] = {"sqlite": Sqlite(), "postgresql": Postgresql()}
 _CARRIED: set[str] = set()
 """Databases on which the parent had a transaction when this process was forked."""
 
@@ -310,15 +297,12 @@ def _parse_threshold(given: object) -> int | None:
 
 
 def _check_options(url: URL, options: Collection[str]) -> None:
-    known = {each.keyword.decode() for each in _load_driver(url).pq.Conninfo.get_defaults()}
+    driver: Any = url.get_dialect().import_dbapi()
+    known = {each.keyword.decode() for each in driver.pq.Conninfo.get_defaults()}
     if unknown := sorted(set(options) - known):
         raise InvalidRequestError(
             "unknown options of PostgreSQL", options=unknown, url=hide_password(url)
         )
-
-
-def _load_driver(url: URL) -> Any:
-    return url.get_dialect().import_dbapi()
 
 
 def _make_lock_key(name: Path) -> int:

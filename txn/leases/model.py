@@ -1,20 +1,25 @@
-"""The model of a lease: its owner, object, mode and time.
+"""The model of a lease: its owner, object, mode and time; and leases that a heartbeat extends.
 
 Times are the database's, in UTC. Claims conflict as lock requests do: a claim on a partition is a
-shared claim on its table and on the partitions that contain it.
+shared claim on its table and on the partitions that contain it. The database decides when a lease
+has ended. A holder that cannot reach it relies on its heartbeat, which allows for a difference
+between the two clocks (see txn/locks/held.py).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from logging import getLogger
 from numbers import Real
 from typing import Literal
 
+from txn.clock import Clock
 from txn.errors import InvalidRequestError, TxnError, annotate
-from txn.locks.requests import LockRequest, Mode, Path, parts_of, path
+from txn.locks.held import Grant, Heartbeat, Held
+from txn.locks.model import LockRequest, Mode, Path, in_order, parts_of, path
 
 LeaseType = Literal["s", "x"]
 """`s`: shared, for readers. `x`: exclusive, for writers."""
@@ -26,6 +31,10 @@ MAX_OBJECT = 2_000
 MAX_USER = 255
 LAST_ID = 2**63 - 1
 SHORTEST_S = 0.001
+DRIFT = 100
+"""Two clocks may differ by one part in `DRIFT` of a duration."""
+
+LOG = getLogger("txn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,22 +97,72 @@ class LeaseAlreadyExistsError(TxnError):
         self.waits = waits
 
 
+class HeldLease(Held):
+    """A held lease; leaving the block drops it. Its fencing token is its id, which grows with time.
+    If one of its objects is dropped, the lease is lost and not extended."""
+
+    def __init__(
+        self,
+        lease_id: int,
+        objects: tuple[LockRequest, ...],
+        *,
+        duration_s: float,
+        began_ms: int,
+        clock: Clock,
+        extend: Callable[[], object],
+        are_there: Callable[[], bool],
+        drop: Callable[[], object],
+    ) -> None:
+        self.lease_id = lease_id
+        self.objects = objects
+        self._extend = extend
+        self._drop = drop
+        self._heartbeat = Heartbeat(
+            "extend lease",
+            self._renew,
+            duration_s,
+            sure_ms=int(duration_s * 1000 * (DRIFT - 1) / DRIFT),
+            began_ms=began_ms,
+            clock=clock,
+        )
+        tokens = {each.path: lease_id for each in objects}
+        grant = Grant(tokens, lambda: self._heartbeat.lost, are_there, self._end)
+        super().__init__(in_order(objects), grant, f"lease {lease_id}")
+        self._heartbeat.start()
+
+    def _end(self) -> None:
+        self._heartbeat.stop()
+        self._drop()
+
+    def _renew(self) -> bool | None:
+        if self.lost:
+            return None
+        try:
+            self._extend()
+        except LeaseNotFoundError:
+            return False
+        except ExceedsMaxLeaseTimeError as error:
+            LOG.warning("a lease is not extended any more: %s", error)
+            return None
+        return True
+
+
 def check_claims(objects: Iterable[LockRequest] | LockRequest) -> tuple[LockRequest, ...]:
     """Return each object once, in its stronger mode, in path order."""
-    modes: dict[Path, Mode] = {}
+    claims: dict[Path, LockRequest] = {}
     for each in _list_objects(objects):
         if not isinstance(each, LockRequest):
             raise InvalidArgumentsError(
                 f"say how to claim it: shared(..) or exclusive(..): object={each!r}"
             )
         _check_path(each.path)
-        if modes.get(each.path) is not Mode.EXCLUSIVE:
-            modes[each.path] = each.mode
-    if not 0 < len(modes) <= MAX_OBJECTS:
+        if each.path not in claims or each.mode is Mode.EXCLUSIVE:
+            claims[each.path] = each
+    if not 0 < len(claims) <= MAX_OBJECTS:
         raise InvalidArgumentsError(
-            "a lease is for one object at least", objects=len(modes), limit=MAX_OBJECTS
+            "a lease is for one object at least", objects=len(claims), limit=MAX_OBJECTS
         )
-    return tuple(LockRequest(at, modes[at]) for at in sorted(modes))
+    return tuple(claims[at] for at in sorted(claims))
 
 
 def list_paths(objects: Iterable[Object] | Object) -> tuple[Path, ...]:

@@ -31,10 +31,10 @@ from txn.backoff import Backoff
 from txn.clock import Clock, SystemClock
 from txn.errors import StoreError
 from txn.leases.databases import Connections
-from txn.leases.holding import HeldLease
 from txn.leases.model import (
     LAST_ID,
     ExceedsMaxLeaseTimeError,
+    HeldLease,
     Lease,
     LeaseAlreadyExistsError,
     LeaseNotFoundError,
@@ -48,8 +48,7 @@ from txn.leases.model import (
     list_paths,
 )
 from txn.leases.tables import BATCH, leases, match_conflicts, match_overlaps, match_within, now
-from txn.locks.model import login_name
-from txn.locks.requests import LockRequest, Path, text_of
+from txn.locks.model import LockRequest, Path, login_name, text_of
 
 WEEK_S = 7 * 24 * 3600
 CENTURY_S = 100 * 365 * 24 * 3600

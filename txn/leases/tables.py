@@ -36,7 +36,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import FunctionElement
 from sqlalchemy.types import TypeDecorator
 
-from txn.locks.requests import LockRequest, Mode, Path
+from txn.locks.model import LockRequest, Mode, Path
 
 IDS = "txn_lease_ids"
 BATCH = 100

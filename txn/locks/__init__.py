@@ -3,9 +3,19 @@
 from txn.locks.held import Held, LockLost
 from txn.locks.hive.settings import from_hive
 from txn.locks.manager import LockManager
-from txn.locks.model import Lock, LockDenied, Owner, Waiting
+from txn.locks.model import (
+    Lock,
+    LockDenied,
+    LockRequest,
+    Mode,
+    Owner,
+    Path,
+    Waiting,
+    exclusive,
+    path,
+    shared,
+)
 from txn.locks.opening import open_manager
-from txn.locks.requests import LockRequest, Mode, Path, exclusive, path, shared
 
 __all__ = [
     "Held",

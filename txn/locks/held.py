@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
-from typing import Self
+from typing import NamedTuple, Self
 
 from txn.clock import Clock
 from txn.errors import AbortedError, CommitOutcomeUnknown, StoreError, TxnError
 from txn.events import Listener, WorkName, silent
-from txn.locks.requests import LockRequest, Path
+from txn.locks.model import LockRequest, Path
 from txn.repeating import repeat
 from txn.text import name_failure
 
@@ -86,6 +86,15 @@ class Heartbeat:
         return True
 
 
+class Grant(NamedTuple):
+    """A granted request. is_lost: makes no call. are_there: asks the server."""
+
+    tokens: Mapping[Path, int]
+    is_lost: Callable[[], bool]
+    are_there: Callable[[], bool]
+    give_back: Callable[[], object]
+
+
 class Held:
     """All objects of one request, held under locks or a lease. Leaving the block releases them.
 
@@ -94,20 +103,11 @@ class Held:
     """
 
     def __init__(
-        self,
-        requests: tuple[LockRequest, ...],
-        tokens: Mapping[Path, int],
-        *,
-        is_lost: Callable[[], bool],
-        are_there: Callable[[], bool],
-        release: Callable[[], None],
-        kind: str = "locks",
+        self, requests: tuple[LockRequest, ...], grant: Grant, kind: str = "locks"
     ) -> None:
         self.requests = requests
-        self.tokens = tokens
-        self._is_lost = is_lost
-        self._are_there = are_there
-        self._release = release
+        self.tokens = grant.tokens
+        self._grant = grant
         self._kind = kind
         self._pid = os.getpid()
         self._lost = False
@@ -118,7 +118,7 @@ class Held:
     def lost(self) -> bool:
         """True if they are lost, or may be because the server could not be reached. Costs no call,
         and never becomes False again. Explicit locks survive a loss of contact."""
-        self._lost = self._lost or self._is_lost()
+        self._lost = self._lost or self._grant.is_lost()
         return self._lost
 
     def check(self) -> None:
@@ -126,7 +126,7 @@ class Held:
         if self._ending or self.lost:
             raise self._make_error("no longer held")
         try:
-            there = self._are_there()
+            there = self._grant.are_there()
         except (StoreError, AbortedError, CommitOutcomeUnknown) as error:
             raise self._make_error("cannot tell whether still held", name_failure(error)) from error
         self._lost = self._lost or not there
@@ -138,7 +138,7 @@ class Held:
         if self._released or self._pid != os.getpid():
             return
         self._ending = True
-        self._release()
+        self._grant.give_back()
         self._released = True
 
     def __enter__(self) -> Self:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol, Self
@@ -17,10 +17,20 @@ from typing import NamedTuple, Protocol, Self
 from txn.backoff import Backoff
 from txn.clock import Clock
 from txn.errors import CorruptRowError, InvalidRequestError, TxnError
-from txn.locks.held import Held, LockLost
-from txn.locks.model import Lock, LockDenied, Owner, Waiting, login_name, waiting_or_default
+from txn.locks.held import Grant, Held, LockLost
+from txn.locks.model import (
+    Lock,
+    LockDenied,
+    LockRequest,
+    Owner,
+    Path,
+    Waiting,
+    as_path,
+    in_order,
+    login_name,
+    waiting_or_default,
+)
 from txn.locks.queue import Denial, RetrySchedule
-from txn.locks.requests import LockRequest, Path, as_path, in_order
 
 UNLOCKING = Backoff(first_ms=20, longest_ms=640)
 
@@ -33,20 +43,6 @@ class Ticket:
     owner: Owner
     since_ms: int
     explicit: bool
-
-
-class Entry(NamedTuple):
-    ticket: str
-    lock: Lock
-
-
-class Grant(NamedTuple):
-    """A granted request. is_lost: makes no call. are_there: asks the server."""
-
-    tokens: Mapping[Path, int]
-    is_lost: Callable[[], bool]
-    are_there: Callable[[], bool]
-    give_back: Callable[[], None]
 
 
 class SessionEnded(LockLost):
@@ -77,8 +73,8 @@ class LockBackend(Protocol):
     def begin(self, ticket: Ticket, wanted: Sequence[LockRequest]) -> LockAttempt:
         """Begin a request in a live session."""
 
-    def scan(self, within: Path | None) -> Iterator[Entry]:
-        """Yield the entries of an object and of all that it contains, each queue in its order,
+    def scan(self, within: Path | None) -> Iterator[Lock]:
+        """Yield the locks of an object and of all that it contains, each queue in its order,
         without those of ended sessions."""
 
     def list_locks(self, denial: Denial) -> Sequence[Lock]:
@@ -153,37 +149,32 @@ class LockManager:
                 self._sweep()
                 raise
             else:
-                return Held(
-                    wanted,
-                    grant.tokens,
-                    is_lost=grant.is_lost,
-                    are_there=grant.are_there,
-                    release=partial(self._give_back, ticket.name, grant),
-                )
+                give_back = partial(self._give_back, ticket.name, grant)
+                return Held(wanted, grant._replace(give_back=give_back))
 
     def locks(self, within: str | Path | None = None) -> list[Lock]:
         """Return held and awaited locks in path order, then in order of arrival. within: only an
         object and all that it contains."""
         found = self._backend.scan(None if within is None else as_path(within))
-        return sorted((entry.lock for entry in found), key=lambda lock: lock.request.path)
+        return sorted(found, key=lambda lock: lock.request.path)
 
     def release(self, wanted: str | Path, *, force: bool = False) -> int:
         """Release this owner's explicit locks on exactly this object, or with `force` those of all
         owners; return how many there were. Parents are released too unless another object of the
         same request needs them. If the object itself is such a parent, it stays."""
         wanted = as_path(wanted)
-        entries = list(self._backend.scan(Path(wanted.parts[:1])))
+        locks = list(self._backend.scan(Path(wanted.parts[:1])))
         count = 0
-        for ticket, lock in entries:
+        for lock in locks:
             is_ours = (lock.owner.name, lock.owner.host) == (self._owner.name, self._owner.host)
             if lock.request.path != wanted or not lock.explicit or not (force or is_ours):
                 continue
-            held = {each.lock.request.path for each in entries if each.ticket == ticket}
+            held = {each.request.path for each in locks if each.ticket == lock.ticket}
             rest = held - {wanted, *wanted.parents}
             needed = {parent for at in rest for parent in at.parents}
             if wanted not in needed:
                 released = [at for at in (*wanted.parents, wanted) if at not in needed]
-                self._backend.remove(ticket, released)
+                self._backend.remove(lock.ticket, released)
                 count += 1
         return count
 
@@ -213,12 +204,12 @@ class LockManager:
         most = self._waiting.unlock_retries + 1
         for number in UNLOCKING.tries(self._backend.clock, self._backend.rng, most=most):
             try:
-                return grant.give_back()
+                grant.give_back()
+                return
             except TxnError:
                 if number == most:
                     self._owed[ticket] = _Owed(tuple(grant.tokens), is_unsure=False)
                     raise
-        return None
 
     def _sweep(self) -> None:
         """Remove entries whose removal failed, or that a failed request may still be granted. The

@@ -1,20 +1,161 @@
-"""Locks as users see them: owners, locks, denials and wait policies."""
+"""Locks as users see them: paths, requests, owners, locks, denials and wait policies.
+
+Shared is compatible only with shared. A lock on an object takes each of its parents as shared. The
+objects of a request are taken in path order, so requests cannot wait for each other in a cycle.
+
+Hive's names are case-insensitive: names of databases, tables and partition columns are stored in
+lower case. Partition values keep their case.
+"""
 
 from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Literal, Protocol
+from urllib.parse import quote, unquote
 
 from txn.errors import InvalidRequestError, TxnError, annotate
-from txn.locks.requests import LockRequest
 from txn.model import check_choice, check_whole
+
+NAMES = 2  # the names of the database and the table
+MAX_PARTS = 32
+MAX_PART = 255
+SAFE = "=-_.+ "
 
 Fairness = Literal["fair", "hive"]
 """`fair`: readers that come after a waiting writer wait behind it. `hive`: any request compatible
 with the holders is granted, so readers starve writers."""
+
+
+class Mode(Enum):
+    """How a request locks an object: beside other readers, or alone."""
+
+    SHARED = "S"
+    EXCLUSIVE = "X"
+
+    def allows(self, other: Mode) -> bool:
+        return self is other is Mode.SHARED
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Path:
+    """An object: `database/table/part=1/part=2`, outermost first, its names in lower case."""
+
+    parts: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.parts, tuple) or not all(isinstance(p, str) for p in self.parts):
+            raise InvalidRequestError(f"a path is a tuple of texts: parts={self.parts!r}")
+        object.__setattr__(self, "parts", lower_names(self.parts))
+        if not 0 < len(self.parts) <= MAX_PARTS:
+            raise InvalidRequestError(
+                "a path has one part at least", parts=len(self.parts), limit=MAX_PARTS
+            )
+        for part in self.parts:
+            if not part or len(part) > MAX_PART or part in {".", ".."} or not _is_unicode(part):
+                raise InvalidRequestError(
+                    "not a part of a path", part=part[:40], path="/".join(self.parts[:3])
+                )
+
+    @property
+    def parents(self) -> tuple[Path, ...]:
+        return tuple(Path(self.parts[:count]) for count in range(1, len(self.parts)))
+
+    def __str__(self) -> str:
+        """Return the path as text; a `/` within a part becomes %2F."""
+        return text_of(self.parts)
+
+
+def path(text: str) -> Path:
+    """Return the path that a text names, such as `database/table`."""
+    if not isinstance(text, str):
+        raise InvalidRequestError(f"not the text of a path: {text!r}")
+    return Path(parts_of(text))
+
+
+def as_path(given: str | Path) -> Path:
+    return given if isinstance(given, Path) else path(given)
+
+
+def text_of(parts: Iterable[str]) -> str:
+    """Return parts of a path as text; a `/` within a part becomes %2F."""
+    return "/".join(quote(part, safe=SAFE) for part in parts)
+
+
+def parts_of(text: str) -> tuple[str, ...]:
+    """Return the parts in a text, with their case unchanged."""
+    return tuple(unquote(part) for part in text.split("/"))
+
+
+def lower_names(parts: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the parts with names in lower case: the database, the table, and each `column` of
+    `column=value`. Below the table, a part without `=` is a value."""
+    columns = (part.partition("=") for part in parts[NAMES:])
+    below = (column.lower() + sign + value if sign else column for column, sign, value in columns)
+    return (*map(str.lower, parts[:NAMES]), *below)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LockRequest:
+    """An object to lock, and the mode to lock it in."""
+
+    path: Path
+    mode: Mode
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, Path) or not isinstance(self.mode, Mode):
+            raise InvalidRequestError(
+                f"a request is a path and a mode: path={self.path!r} mode={self.mode!r}"
+            )
+
+    def __str__(self) -> str:
+        return f"{self.mode.value} {self.path}"
+
+
+def shared(text: str | Path) -> LockRequest:
+    """Return a request for an object that other readers may share. Others may still change what the
+    object contains: to read a table's partitions, lock each of them."""
+    return LockRequest(as_path(text), Mode.SHARED)
+
+
+def exclusive(text: str | Path) -> LockRequest:
+    """Return a request to lock an object in exclusive mode."""
+    return LockRequest(as_path(text), Mode.EXCLUSIVE)
+
+
+def in_order(requests: Iterable[LockRequest] | LockRequest) -> tuple[LockRequest, ...]:
+    """Return all locks that the requests need, in path order: each object once in its stronger
+    mode, and every parent at least as shared."""
+    modes: dict[Path, Mode] = {}
+    for request in _each(requests):
+        for parent in request.path.parents:
+            modes.setdefault(parent, Mode.SHARED)
+        if modes.get(request.path) is not Mode.EXCLUSIVE:
+            modes[request.path] = request.mode
+    return tuple(LockRequest(each, modes[each]) for each in sorted(modes))
+
+
+def _each(requests: Iterable[LockRequest] | LockRequest) -> Iterator[LockRequest]:
+    found = (requests,) if isinstance(requests, LockRequest | str) else requests
+    if not isinstance(found, Iterable):
+        raise InvalidRequestError(f"requests are a list: given={requests!r}")
+    for request in found:
+        if not isinstance(request, LockRequest):
+            raise InvalidRequestError(
+                f"say how to lock it: shared(..) or exclusive(..): given={request!r}"
+            )
+        yield request
+
+
+def _is_unicode(part: str) -> bool:
+    try:
+        part.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +172,8 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """A held or awaited lock. since_ms: wall clock. explicit: it survives its session."""
+    """A held or awaited lock. since_ms: wall clock. explicit: it survives its session. ticket: all
+    locks of one request have the same."""
 
     request: LockRequest
     owner: Owner
@@ -39,6 +181,7 @@ class Lock:
     granted: bool
     explicit: bool = False
     token: int = 0
+    ticket: str = ""
 
 
 class LockDenied(TxnError):

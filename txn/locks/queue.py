@@ -12,8 +12,7 @@ from random import Random
 from typing import Any, NamedTuple, Protocol
 
 from txn.clock import Clock
-from txn.locks.model import Lock, Waiting
-from txn.locks.requests import LockRequest, Mode, Path
+from txn.locks.model import Lock, LockRequest, Mode, Path, Waiting
 
 
 class QueueMember(Protocol):

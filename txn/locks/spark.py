@@ -25,8 +25,7 @@ from txn.locks.hive.model import DATABASE_SETTING, Column, Table
 from txn.locks.hive.settings import HIVE_SETTINGS, from_hive
 from txn.locks.hive.sql import UNKNOWN_FUNCTION, requests
 from txn.locks.manager import LockManager
-from txn.locks.model import Waiting
-from txn.locks.requests import LockRequest, Mode, Path
+from txn.locks.model import LockRequest, Mode, Path, Waiting
 from txn.repeating import repeat
 
 with import_extra("locks"):

@@ -1,4 +1,5 @@
-"""Statements about locks: SHOW LOCKS, EXPLAIN LOCKS, LOCK and UNLOCK.
+"""Statements about locks (SHOW LOCKS, EXPLAIN LOCKS, LOCK, UNLOCK) and leases (SHOW LEASE, DROP
+FORCE LEASE).
 
 The whole text is parsed before any statement runs. Locks taken by statement are explicit: they stay
 until they are released, even after their owner has ended.
@@ -6,7 +7,7 @@ until they are released, even after their owner has ended.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from txn.errors import InvalidRequestError
@@ -16,8 +17,7 @@ from txn.locks.hive.settings import HIVE_SETTINGS, from_hive
 from txn.locks.hive.sql import make_object_path, requests
 from txn.locks.hive.words import WordReader, read_statements, refuse_statement
 from txn.locks.manager import LockManager
-from txn.locks.model import Lock, Waiting
-from txn.locks.requests import LockRequest, Path, in_order
+from txn.locks.model import Lock, LockRequest, Path, Waiting, in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +58,29 @@ class ReleaseLocks:
     path: Path
 
 
-Statement = ShowLocks | ExplainLocks | TakeLock | ReleaseLocks
+@dataclass(frozen=True, slots=True)
+class ShowLeases:
+    """Lists the leases on an object and all that it contains, and the exclusive leases on what
+    contains it; None: all leases."""
+
+    within: Path | None
 
 
-def parse_lock_statement(
+@dataclass(frozen=True, slots=True)
+class DropLeases:
+    """Drops all users' leases on an object and on all that it contains; None: all leases."""
+
+    within: Path | None
+
+
+Statement = ShowLocks | ExplainLocks | TakeLock | ReleaseLocks | ShowLeases | DropLeases
+
+
+def parse_statements(
     sql: str, settings: Mapping[str, str] | None = None, catalog: Catalog | None = None
 ) -> list[Statement]:
     """Return the statements of a text. USE and SET apply to the rest, and are left out."""
-    return [parse_words(words, catalog) for words in read_statements(sql, settings)]
+    return [_parse(words, catalog) for words in read_statements(sql, settings)]
 
 
 def explain_statements(
@@ -82,39 +97,61 @@ def explain_statements(
     return in_order(found)
 
 
-def parse_words(words: WordReader, catalog: Catalog | None) -> Statement:
-    if words.accept("SHOW", "LOCKS"):
-        return _show(words, catalog)
-    if words.accept("EXPLAIN", "LOCKS"):
-        settings = {DATABASE_SETTING: words.database}
-        return ExplainLocks(
-            explain_statements(words.read_rest() or words.refuse(), settings, catalog)
-        )
-    if words.accept("LOCK"):
-        (*_, last) = requests(words.statement, {DATABASE_SETTING: words.database}, catalog)
-        return TakeLock(last, words.statement, tuple(words.settings.items()))
-    if words.accept("UNLOCK"):
-        path = _object(words, catalog)
-        words.expect_end()
-        return ReleaseLocks(path)
+def _parse(words: WordReader, catalog: Catalog | None) -> Statement:
+    for keys, read in _FORMS.items():
+        if words.accept(*keys):
+            statement = read(words, catalog)
+            words.expect_end()
+            return statement
     if words.accept("SET"):
         refuse_statement(words.statement, "write SET name=value", known=HIVE_SETTINGS)
-    return refuse_statement(words.statement, "not a statement about locks")
+    return refuse_statement(words.statement, "not a statement about locks or leases")
 
 
-def _show(words: WordReader, catalog: Catalog | None) -> Statement:
-    within = None
-    if not words.at_end and words.key != "EXTENDED":
-        within = _object(words, catalog)
-    extended = words.accept("EXTENDED")
-    words.expect_end()
-    return ShowLocks(within, extended)
+def _read_show(words: WordReader, catalog: Catalog | None) -> ShowLocks:
+    is_of_all = words.at_end or words.key == "EXTENDED"
+    within = None if is_of_all else _read_locked(words, catalog)
+    return ShowLocks(within, words.accept("EXTENDED"))
 
 
-def _object(words: WordReader, catalog: Catalog | None) -> Path:
+def _read_explain(words: WordReader, catalog: Catalog | None) -> ExplainLocks:
+    settings = {DATABASE_SETTING: words.database}
+    return ExplainLocks(explain_statements(words.read_rest() or words.refuse(), settings, catalog))
+
+
+def _read_lock(words: WordReader, catalog: Catalog | None) -> TakeLock:
+    words.read_rest()
+    (*_, last) = requests(words.statement, {DATABASE_SETTING: words.database}, catalog)
+    return TakeLock(last, words.statement, tuple(words.settings.items()))
+
+
+def _read_locked(words: WordReader, catalog: Catalog | None) -> Path:
     if words.accept_one(*DATABASE):
         return words.read_database()
     words.accept("TABLE")
-    table = words.read_table()
-    known = catalog.table(table) if catalog is not None else None
-    return make_object_path(table, words.read_partition(), known)
+    at, _ = _read_table(words, catalog)
+    return at
+
+
+def _read_leased(words: WordReader, catalog: Catalog | None) -> Path | None:
+    if words.accept("*"):
+        return None
+    at, is_certain = _read_table(words, catalog)
+    return at if is_certain else words.refuse("not every part of the partition is certain")
+
+
+def _read_table(words: WordReader, catalog: Catalog | None) -> tuple[Path, bool]:
+    """Return a table or a partition up to its first uncertain part, and if it is the whole one."""
+    table, spec = words.read_table(), words.read_partition()
+    at = make_object_path(table, spec, catalog.table(table) if catalog is not None else None)
+    return at, len(at.parts) == len(table.parts) + len(spec)
+
+
+_FORMS: dict[tuple[str, ...], Callable[[WordReader, Catalog | None], Statement]] = {
+    ("SHOW", "LOCKS"): _read_show,
+    ("EXPLAIN", "LOCKS"): _read_explain,
+    ("LOCK",): _read_lock,
+    ("UNLOCK",): lambda words, catalog: ReleaseLocks(_read_locked(words, catalog)),
+    ("SHOW", "LEASE"): lambda words, catalog: ShowLeases(_read_leased(words, catalog)),
+    ("DROP", "FORCE", "LEASE"): lambda words, catalog: DropLeases(_read_leased(words, catalog)),
+}

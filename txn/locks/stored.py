@@ -1,32 +1,45 @@
 """Locks in the rows of any store, without ZooKeeper, changed by our own transactions.
 
 An object's row contains its queue: granted requests, and waiting requests that keep a place. A
-request is one transaction over all of its objects, so it is granted wholly or not at all. The owner
-of implicit locks has a session (sessions.py). Entries of ended sessions do not count.
+request is one transaction over all of its objects, so it is granted wholly or not at all.
 
-row     = {"token": the last fencing token, "queue": [request, ..]}     JSON
+The owner of implicit locks has a session: a row that it changes with each heartbeat. An observer
+deletes a row that stays unchanged for a whole lease, by the observer's own clock. Entries of ended
+sessions do not count.
+
+object  = {"token": the last fencing token, "queue": [request, ..]}     JSON
+session = {"count": of heartbeats, "lease_ms": how long one is good for}    JSON
 """
 
 from __future__ import annotations
 
 import json
 import random
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
-from txn.assertions import Version
+from txn.assertions import Exact, Some, Version
 from txn.client.block import OptimisticTransaction
 from txn.client.engine import Engine
 from txn.clock import Clock, SystemClock
-from txn.errors import AssertionFailedError, CorruptRowError, DeadlineError, InvalidRequestError
-from txn.locks.manager import Entry, Grant, SessionEnded, Ticket
-from txn.locks.model import Lock, LockListing, Owner
+from txn.errors import (
+    AbortedError,
+    AssertionFailedError,
+    CorruptRowError,
+    DeadlineError,
+    InvalidRequestError,
+    StoreClosedError,
+    TxnError,
+)
+from txn.locks.held import Grant, Heartbeat
+from txn.locks.manager import SessionEnded, Ticket
+from txn.locks.model import Lock, LockListing, LockRequest, Mode, Owner, Path, path
 from txn.locks.queue import Denial, RetrySchedule, find_denial
-from txn.locks.requests import LockRequest, Mode, Path, path
-from txn.locks.sessions import FAMILY, Session, Sessions, make_session_key
-from txn.model import Key, check_whole
+from txn.model import Cell, Delete, Key, Mutation, Row, check_whole
 from txn.protocol.context import Context, call_store
 from txn.reading.scans import scan_rows
 from txn.reading.snapshot import Snapshot
@@ -35,6 +48,9 @@ from txn.spans import Span
 TABLE = "locks"
 OBJECTS, COLUMN = "o", "queue"
 """The cell of an object's queue."""
+
+SESSIONS, HEARTBEAT = "s", "heartbeat"
+"""The cell of a session."""
 
 TRY_WITHIN_MS = 30_000
 SWEEPS_IN_LEASE = 6
@@ -63,7 +79,9 @@ class QueuedRequest:
     def as_lock(self, at: Path) -> Lock:
         owner, is_explicit = Owner(self.owner, self.host, self.query), self.session is None
         request = LockRequest(at, self.mode)
-        return Lock(request, owner, self.since_ms, self.granted, is_explicit, self.token)
+        return Lock(
+            request, owner, self.since_ms, self.granted, is_explicit, self.token, self.ticket
+        )
 
 
 class Queue(NamedTuple):
@@ -95,11 +113,143 @@ class Queue(NamedTuple):
             raise CorruptRowError("not a queue of locks", row=row) from error
 
 
-def _decode_path(row: bytes) -> Path:
+def _read_queues(rows: Iterable[Row], within: Path | None = None) -> Iterator[tuple[Path, Queue]]:
+    """Yield the queues in the rows of a scan of their column: those of an object and within it."""
+    for row in rows:
+        try:
+            at = path(row.row.decode())
+        except ValueError as error:
+            message = "not the row of an object that is locked"
+            raise CorruptRowError(message, row=row.row) from error
+        if within is None or at == within or within in at.parents:
+            for cell in row.cells.values():
+                yield at, Queue.decode(row.row, cell.value)
+
+
+# ----------------------------------------------------------------------------------- sessions
+
+
+class Session:
+    """A row that shows that its owner lives, and the heartbeat that updates it."""
+
+    def __init__(
+        self, engine: Engine, key: Key, lease_ms: int, clock: Clock, renewed: Callable[[], None]
+    ) -> None:
+        self.key = key
+        self._engine = engine
+        self._lease_ms = lease_ms
+        self._count = 0
+        began_ms = clock.monotonic_ms()
+        engine.commit([Mutation(key, self._value())], [Version(key, None)])
+        self.heartbeat = Heartbeat(
+            "send heartbeat",
+            self._renew,
+            lease_ms / 1000,
+            sure_ms=lease_ms,
+            began_ms=began_ms,
+            clock=clock,
+            renewed=renewed,
+            on_event=engine.context.on_event,
+        )
+        self.heartbeat.start()
+
+    @property
+    def name(self) -> str:
+        return self.key.row.decode()
+
+    def end(self) -> None:
+        """Delete the row, which frees all that the session holds. If the store cannot be reached,
+        that happens when the lease ends."""
+        self.heartbeat.end()
+        self.heartbeat.stop()
+        with suppress(TxnError):
+            self._engine.commit([Delete(self.key)])
+
+    def _value(self) -> bytes:
+        return json.dumps({"count": self._count, "lease_ms": self._lease_ms}).encode()
+
+    def _renew(self) -> bool:
+        self._count += 1
+        try:
+            self._engine.commit([Mutation(self.key, self._value())], [Some(self.key)])
+        except AssertionFailedError:
+            return False
+        return True
+
+
+class Sessions:
+    """The sessions of this process, and its observations of others."""
+
+    def __init__(
+        self, engine: Engine, table: str, lease_ms: int, clock: Clock, rng: random.Random
+    ) -> None:
+        self._engine = engine
+        self._table = table
+        self._lease_ms = lease_ms
+        self._clock = clock
+        self._rng = rng
+        self._guard = threading.Lock()
+        self._own: list[Session] = []
+        self._closed = False
+        self._seen: dict[str, tuple[bytes, int]] = {}
+
+    def open(self, renewed: Callable[[], None]) -> Session:
+        """Return our live session, or open a new one."""
+        with self._guard:
+            if self._closed:
+                raise StoreClosedError("the lock manager was closed")
+            if not self._own or self._own[-1].heartbeat.lost:
+                key = make_session_key(f"{self._rng.getrandbits(128):032x}", self._table)
+                session = Session(self._engine, key, self._lease_ms, self._clock, renewed)
+                self._own = [each for each in self._own if not each.heartbeat.ended] + [session]
+            return self._own[-1]
+
+    def close(self) -> None:
+        with self._guard:
+            self._closed = True
+            own, self._own = self._own, []
+        for session in own:
+            session.end()
+
+    def find_dead(self, names: Collection[str]) -> set[str]:
+        """Return the sessions that have ended; end those that were silent for their whole lease."""
+        keys = {name: make_session_key(name, self._table) for name in names}
+        cells = self._engine.read(list(keys.values())) if keys else {}
+        now_ms = self._clock.monotonic_ms()
+        found = set()
+        for name, key in keys.items():
+            cell = cells[key]
+            if cell is None or (self._is_silent(name, cell, now_ms) and self._end(key, cell)):
+                found.add(name)
+                self._seen.pop(name, None)
+        return found
+
+    def _is_silent(self, name: str, cell: Cell, now_ms: int) -> bool:
+        value, since_ms = self._seen.get(name, (b"", now_ms))
+        if value != cell.value:
+            self._seen[name] = (cell.value, now_ms)
+            return False
+        return now_ms - since_ms >= _read_lease_ms(name, cell)
+
+    def _end(self, key: Key, cell: Cell) -> bool:
+        try:
+            self._engine.commit([Delete(key)], [Exact(key, cell.value)])
+        except AbortedError:
+            return False  # it lives, or another observer is ending it
+        return True
+
+
+def make_session_key(name: str, table: str | bytes) -> Key:
+    """Return the cell that a session changes with each heartbeat."""
+    return Key(name, SESSIONS, HEARTBEAT, table)
+
+
+def _read_lease_ms(name: str, cell: Cell) -> int:
     try:
-        return path(row.decode())
-    except ValueError as error:
-        raise CorruptRowError("not the row of an object that is locked", row=row) from error
+        lease_ms: int = json.loads(cell.value)["lease_ms"]
+        return int(lease_ms)
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptRowError("a lock session does not decode", row=name.encode()) from error
 
 
 # ------------------------------------------------------------------------- the lock manager's
@@ -129,24 +279,19 @@ class StoredQueues:
         self._owns_engine = owns_engine
         self._table = table
         self._lease_ms = lease_ms
-        engine.ensure_table(table, [OBJECTS, FAMILY])
+        engine.ensure_table(table, [OBJECTS, SESSIONS])
 
     def begin(self, ticket: Ticket, wanted: Sequence[LockRequest]) -> _Attempt:
         session = self.sessions.open(self.on_contact) if wanted else None
         return _Attempt(self, ticket, wanted, session)
 
-    def scan(self, within: Path | None) -> Iterator[Entry]:
+    def scan(self, within: Path | None) -> Iterator[Lock]:
         prefix = None if within is None else str(within)
-        queues: dict[Path, Queue] = {}
-        for row in self.engine.scan(self._table, prefix=prefix, columns=[(OBJECTS, COLUMN)]):
-            at = _decode_path(row.row)
-            if within is None or at == within or within in at.parents:
-                queues[at] = Queue.decode(row.row, next(iter(row.cells.values())).value)
+        rows = self.engine.scan(self._table, prefix=prefix, columns=[(OBJECTS, COLUMN)])
+        queues = dict(_read_queues(rows, within))
         dead = self._find_dead(queues.values())
         for at, queue in queues.items():
-            for each in queue.requests:
-                if each.session not in dead:
-                    yield Entry(each.ticket, each.as_lock(at))
+            yield from (each.as_lock(at) for each in queue.requests if each.session not in dead)
 
     def list_locks(self, denial: Denial) -> list[Lock]:
         return [each.as_lock(denial.wanted.path) for each in denial.blockers]
@@ -336,14 +481,16 @@ class StoredLockReader:
     def is_there(self) -> bool:
         """True if the table exists; the first request for a lock creates it."""
         families = self._context.store.describe(self._table) or {}
-        return {OBJECTS.encode(), FAMILY.encode()} <= families.keys()
+        return {OBJECTS.encode(), SESSIONS.encode()} <= families.keys()
 
     def list_first(self, most: int) -> LockListing:
         """Return the first locks, without those of ended sessions. Locks of silent sessions are
         included, since they still exclude others."""
         if not self.is_there:
             raise InvalidRequestError("no table of locks", table=self._table)
-        queues = sorted(islice(self._list_queues(), MOST_OBJECTS + 1), key=lambda each: each[0])
+        columns = frozenset({(OBJECTS.encode(), COLUMN.encode())})
+        rows = scan_rows(self._context, Span(self._table, columns=columns), self._read)
+        queues = sorted(islice(_read_queues(rows), MOST_OBJECTS + 1), key=lambda each: each[0])
         alive = self._find_alive({e.session for _, queue in queues for e in queue.requests})
         locks = [
             each.as_lock(at)
@@ -356,13 +503,6 @@ class StoredLockReader:
 
     def close(self) -> None:
         """Do nothing: the store's owner closes it."""
-
-    def _list_queues(self) -> Iterator[tuple[Path, Queue]]:
-        column = frozenset({(OBJECTS.encode(), COLUMN.encode())})
-        for row in scan_rows(self._context, Span(self._table, columns=column), self._read):
-            if row.cells:
-                cell = next(iter(row.cells.values()))
-                yield _decode_path(row.row), Queue.decode(row.row, cell.value)
 
     def _read(self, keys: Sequence[Key]) -> Snapshot:
         """Read a row that keeps changing as it is, without locks."""

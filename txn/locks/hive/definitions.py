@@ -13,7 +13,7 @@ from functools import cache
 from txn.locks.hive.model import Access, Change, Keep, Read, Restore, Spec
 from txn.locks.hive.queries import list_query_accesses
 from txn.locks.hive.words import Shape, WordReader, refuse_statement
-from txn.locks.requests import Path
+from txn.locks.model import Path
 
 Accesses = list[Access]
 DATABASE = ("DATABASE", "SCHEMA", "NAMESPACE")

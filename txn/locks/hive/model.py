@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
-from txn.locks.requests import Path
+from txn.locks.model import Path
 
 DATABASE_SETTING = "hive.current.database"
 DEFAULT = "default"

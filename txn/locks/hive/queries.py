@@ -22,7 +22,7 @@ from txn.locks.hive.words import (
     replace_words,
     tokenize,
 )
-from txn.locks.requests import Path
+from txn.locks.model import Path
 
 Known = dict[str, tuple[Constant, ...]]
 SOURCES = (exp.Table, exp.Subquery, exp.Values, exp.Lateral, exp.Unnest)

@@ -32,7 +32,7 @@ from txn.locks.hive.model import (
     find_equal,
     spell_constant,
 )
-from txn.locks.requests import LockRequest, Mode, Path, exclusive, in_order, shared
+from txn.locks.model import LockRequest, Mode, Path, exclusive, in_order, shared
 
 with import_extra("locks"):
     from txn.locks.hive.definitions import list_accesses

@@ -25,7 +25,7 @@ from txn.errors import InvalidRequestError
 from txn.locks.hive.functions import BUILT_IN
 from txn.locks.hive.model import DATABASE_SETTING, DEFAULT, Constant, ConstantKind, Spec
 from txn.locks.hive.settings import HIVE_SETTINGS, check_texts, from_hive
-from txn.locks.requests import Path
+from txn.locks.model import Path
 
 SHOWN = 60
 SESSION_CATALOGS = frozenset({"spark_catalog", "hive"})

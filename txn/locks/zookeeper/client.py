@@ -2,7 +2,11 @@
 
 Only this module uses the driver. Idempotent calls are retried. Other calls raise ReplyLost, and the
 caller must find out whether they took effect. A session counts as lost as soon as the server may
-have ended it, before the server says so.
+have ended it, before the server says so. The address and the credentials come from a URI:
+
+zookeeper://user:password@zk1:2181,zk2:2181/base?tls=on&ca=file&certificate=file&key=file
+
+With a user (digest authentication), all created nodes belong to that user alone.
 """
 
 from __future__ import annotations
@@ -12,10 +16,11 @@ import socket
 import ssl
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import methodcaller
 from random import SystemRandom
 from typing import Any, NamedTuple
+from urllib.parse import SplitResult, unquote
 
 from kazoo.client import KazooClient, KazooState, TransactionRequest
 from kazoo.exceptions import (
@@ -37,7 +42,7 @@ from kazoo.security import CREATOR_ALL_ACL
 from txn.backoff import Backoff
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, NotApplied, StoreClosedError, StoreError
-from txn.locks.zookeeper.ensemble import Credentials
+from txn.stores.options import Option, file, hide_login, one_of, parse_address, read_options
 from txn.text import name_failure
 
 LOST_REPLY = (
@@ -55,6 +60,10 @@ TLS_WITHIN_S = 5
 MAX_PAUSE_MS = 1_000
 RETRYING = Backoff(first_ms=20, longest_ms=MAX_PAUSE_MS)
 PAUSES_IN_SESSION = 6
+FILES = ("ca", "certificate", "key")
+ZOOKEEPER_PORT = 2181
+BASE = "/hbase-txn/locks"
+OPTIONS: dict[str, Option] = {"tls": one_of("off", "on")} | dict.fromkeys(FILES, file)
 LOGGER.addHandler(logging.NullHandler())  # print nothing on stderr by default
 
 
@@ -67,18 +76,68 @@ class NodeMissing(StoreError):
 
 
 @dataclass(frozen=True, slots=True)
-class CreateNode:
-    """A node to create; with `sequence` the server appends a number to its name."""
+class Ensemble:
+    """The servers, and how to connect to them.
 
-    at: str
-    data: bytes
-    ephemeral: bool
-    sequence: bool
+    hosts: `host:port,host:port`. base: the folder of the locks. user, password: for digest
+    authentication, if any. certificate: shown to the server, with its key, which may be in a file
+    of its own. ca: signs the server's certificate, besides the authorities that this machine
+    trusts.
+    """
+
+    hosts: str
+    base: str = BASE
+    user: str = ""
+    password: str = field(default="", repr=False)
+    tls: str = "off"
+    ca: str = ""
+    certificate: str = ""
+    key: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveNode:
-    at: str
+def parse_ensemble(parts: SplitResult) -> Ensemble:
+    """Parse a URI. Raises InvalidRequestError, whose message never shows the password."""
+    login, at, hosts = parts.netloc.rpartition("@")
+    shown = hide_login(parts.geturl())
+    if not hosts or parts.fragment:
+        raise InvalidRequestError("write zookeeper://host:port/base", uri=shown)
+    for each in hosts.split(","):
+        parse_address(each, ZOOKEEPER_PORT)
+    folders = unquote(parts.path).strip("/")
+    if any(each in ("", ".", "..") or "\0" in each for each in folders.split("/") if folders):
+        raise InvalidRequestError("not a base path", base=folders, uri=shown)
+    options = read_options(parts, OPTIONS)
+    if files := options.keys() & FILES:
+        if options.get("tls") == "off" or (files >= {"key"} and "certificate" not in files):
+            raise InvalidRequestError(
+                "files are for tls=on, and a key is for its certificate", options=options, uri=shown
+            )
+        options["tls"] = "on"
+    if at:
+        user, _, password = map(unquote, login.partition(":"))
+        if not user or not password or ":" in user or "@" in login:
+            raise InvalidRequestError(
+                "write zookeeper://user:password@host:port/base, with %40 for an @", uri=shown
+            )
+        options |= {"user": user, "password": password}
+    return Ensemble(hosts, f"/{folders}" if folders else BASE, **options)
+
+
+Step = Callable[[TransactionRequest], None]
+"""An operation of a transaction."""
+
+
+def create_node(at: str, data: bytes) -> Step:
+    return methodcaller("create", at, data)
+
+
+def create_place(at: str, data: bytes) -> Step:
+    """Create a node that ends with the session; the server appends a number to its name."""
+    return methodcaller("create", at, data, ephemeral=True, sequence=True)
+
+
+def remove_node(at: str) -> Step:
+    return methodcaller("delete", at)
 
 
 class NodeData(NamedTuple):
@@ -99,11 +158,10 @@ class ZooKeeperClient:
 
     def __init__(
         self,
-        hosts: str,
+        ensemble: Ensemble,
         session_ms: int,
         clock: Clock,
-        on_connected: Callable[[], None],
-        credentials: Credentials,
+        on_connected: Callable[[], None] = lambda: None,
     ) -> None:
         self.losses = 0
         self._closed = False
@@ -113,10 +171,10 @@ class ZooKeeperClient:
         self._silent_since_ms: int | None = None
         # The driver's own pauses double without limit: it would miss a server that is back.
         pause_s = min(MAX_PAUSE_MS, session_ms / PAUSES_IN_SESSION) / 1000
-        options = _make_options(credentials)
+        options = _make_options(ensemble)
         try:
             self._client = KazooClient(
-                hosts,
+                ensemble.hosts,
                 timeout=session_ms / 1000,
                 logger=LOGGER,
                 connection_retry={"max_tries": -1, "max_delay": pause_s},
@@ -124,7 +182,7 @@ class ZooKeeperClient:
             )
         except ValueError as error:
             raise InvalidRequestError(
-                "write host:port,host:port", hosts=hosts, cause=str(error)
+                "write host:port,host:port", hosts=ensemble.hosts, cause=str(error)
             ) from error
         self._session_ms = session_ms
         self._client.add_listener(self._note_state)
@@ -132,8 +190,9 @@ class ZooKeeperClient:
             self._client.start(timeout=CALL_WITHIN_S)
         except (KazooTimeoutError, KazooException) as error:
             self._client.close()
-            cause = _find_tls_error(self._client.hosts, credentials) or str(error)
-            raise NotApplied("cannot connect to ZooKeeper", hosts=hosts, cause=cause) from error
+            cause = _find_tls_error(self._client.hosts, ensemble) or str(error)
+            message = "cannot connect to ZooKeeper"
+            raise NotApplied(message, hosts=ensemble.hosts, cause=cause) from error
 
     def lost_since(self, losses: int) -> bool:
         """Return True if the session may have ended since `losses` was read: it did, or there was
@@ -191,13 +250,13 @@ class ZooKeeperClient:
 
     # ------------------------------------------------------------------- all or nothing, once
 
-    def apply(self, steps: Sequence[CreateNode | RemoveNode]) -> None:
+    def apply(self, steps: Sequence[Step]) -> None:
         """Take all steps or none, once. Raises NodeMissing if a folder or a node is missing, and
         ReplyLost if the reply was lost."""
         self._refuse_if_closed()
         _read_results(self._request(steps).commit_async())
 
-    def create(self, steps: Sequence[CreateNode], folders: Sequence[str]) -> Created:
+    def create(self, steps: Sequence[Step], folders: Sequence[str]) -> Created:
         """Take all steps or none, once, and then list the folders, in the same round trip: the
         server executes a session's requests in order. Raises as `apply` does."""
         self._refuse_if_closed()
@@ -209,13 +268,10 @@ class ZooKeeperClient:
         *nodes, stat = _read_results(answer)
         return Created(nodes, stat.mzxid, children)
 
-    def _request(self, steps: Sequence[CreateNode | RemoveNode]) -> TransactionRequest:
+    def _request(self, steps: Sequence[Step]) -> TransactionRequest:
         request = self._client.transaction()
         for step in steps:
-            if isinstance(step, CreateNode):
-                request.create(step.at, step.data, ephemeral=step.ephemeral, sequence=step.sequence)
-            else:
-                request.delete(step.at)
+            step(request)
         return request
 
     # ------------------------------------------------------------------------------- details
@@ -223,22 +279,16 @@ class ZooKeeperClient:
     def _call_all(
         self, calls: Sequence[Callable[[KazooClient], Any]], within_ms: int = CALL_WITHIN_MS
     ) -> list[Any]:
-        """Make idempotent calls in one round trip; repeat those without a reply."""
-        answers: dict[int, Any] = {}
+        """Make idempotent calls in one round trip; repeat them if a reply is lost."""
         due_ms = self._clock.monotonic_ms() + within_ms
         for _ in RETRYING.tries(self._clock, self._rng, due_ms=due_ms):
             self._refuse_if_closed()
-            left = [i for i in range(len(calls)) if i not in answers]
-            asked = [(i, calls[i](self._client)) for i in left]
-            broken: list[Exception] = []
-            for i, answer in asked:
-                try:
-                    answers[i] = self._wait_for(answer, due_ms)
-                except LOST_REPLY as error:
-                    broken.append(error)
-            if not broken:
-                return [answers[i] for i in range(len(calls))]
-        raise _make_failure("no answer", broken[-1]) from broken[-1]
+            asked = [call(self._client) for call in calls]
+            try:
+                return [self._wait_for(answer, due_ms) for answer in asked]
+            except LOST_REPLY as error:
+                failure = error
+        raise _make_failure("no answer", failure) from failure
 
     def _wait_for(self, answer: Any, due_ms: int) -> Any:
         left_ms = max(1, due_ms - self._clock.monotonic_ms())
@@ -274,39 +324,39 @@ class ZooKeeperClient:
             LOGGER.exception("not done after a reconnection")
 
 
-def _make_options(credentials: Credentials) -> dict[str, Any]:
+def _make_options(ensemble: Ensemble) -> dict[str, Any]:
     options: dict[str, Any] = {}
-    if credentials.user:
-        options["auth_data"] = [("digest", f"{credentials.user}:{credentials.password}")]
+    if ensemble.user:
+        options["auth_data"] = [("digest", f"{ensemble.user}:{ensemble.password}")]
         options["default_acl"] = CREATOR_ALL_ACL
-    if credentials.tls == "on":
-        _make_tls(credentials)  # the driver does not report a bad file
-        options |= {"use_ssl": True, "check_hostname": True, "ca": credentials.ca or None}
-        options["certfile"] = credentials.certificate or None
-        options["keyfile"] = credentials.key or credentials.certificate or None
+    if ensemble.tls == "on":
+        _make_tls(ensemble)  # the driver does not report a bad file
+        options |= {"use_ssl": True, "check_hostname": True, "ca": ensemble.ca or None}
+        options["certfile"] = ensemble.certificate or None
+        options["keyfile"] = ensemble.key or ensemble.certificate or None
     return options
 
 
-def _make_tls(credentials: Credentials) -> ssl.SSLContext:
+def _make_tls(ensemble: Ensemble) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context()
-        if credentials.ca:
-            context.load_verify_locations(credentials.ca)
-        if credentials.certificate:
-            context.load_cert_chain(credentials.certificate, credentials.key or None)
+        if ensemble.ca:
+            context.load_verify_locations(ensemble.ca)
+        if ensemble.certificate:
+            context.load_cert_chain(ensemble.certificate, ensemble.key or None)
     except OSError as error:
-        files = credentials.ca, credentials.certificate, credentials.key
+        files = ensemble.ca, ensemble.certificate, ensemble.key
         raise InvalidRequestError("no certificates", files=files, cause=str(error)) from error
     return context
 
 
-def _find_tls_error(hosts: Sequence[tuple[str, int]], credentials: Credentials) -> str | None:
+def _find_tls_error(hosts: Sequence[tuple[str, int]], ensemble: Ensemble) -> str | None:
     """Return why TLS with the first server fails, which the driver does not report."""
-    if credentials.tls == "off":
+    if ensemble.tls == "off":
         return None
     try:
         with socket.create_connection(hosts[0], TLS_WITHIN_S) as plain:
-            _make_tls(credentials).wrap_socket(plain, server_hostname=hosts[0][0]).close()
+            _make_tls(ensemble).wrap_socket(plain, server_hostname=hosts[0][0]).close()
     except OSError as error:
         return str(error)
     return None

@@ -15,26 +15,27 @@ import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple
 
 from txn.backoff import Backoff
 from txn.clock import Clock, SystemClock
 from txn.errors import StoreError
-from txn.locks.manager import Entry, Grant, Ticket
-from txn.locks.model import Lock, LockListing, Owner
+from txn.locks.held import Grant
+from txn.locks.manager import Ticket
+from txn.locks.model import Lock, LockListing, LockRequest, Mode, Owner, Path, parts_of, text_of
 from txn.locks.queue import Denial, RetrySchedule, find_denial
-from txn.locks.requests import LockRequest, Mode, Path, parts_of, text_of
 from txn.locks.zookeeper.client import (
-    CreateNode,
+    Ensemble,
     NodeMissing,
-    RemoveNode,
     ReplyLost,
+    Step,
     ZooKeeperClient,
+    create_node,
+    create_place,
+    remove_node,
 )
-from txn.locks.zookeeper.ensemble import Credentials, Ensemble
 from txn.model import check_whole
 
-BASE = "/hbase-txn/locks"
 SESSION_MS = 10_000
 TRIES = 20
 AT_ONCE = 250  # nodes per transaction, which ZooKeeper limits to a megabyte
@@ -60,24 +61,13 @@ class Node(NamedTuple):
 Queue = list[Node]
 
 
-class Note(NamedTuple):
-    """The data of a node. token: 0 means the transaction that created the node."""
-
-    owner: str
-    host: str
-    query: str
-    since_ms: int
-    explicit: bool = False
-    token: int = 0
-
-    def encode(self) -> bytes:
-        return json.dumps(self._asdict()).encode()
-
-    @classmethod
-    def decode(cls, data: bytes, created_in: int = 0) -> Self:
-        fields: dict[str, Any] = json.loads(data)
-        note = cls(**fields)
-        return note if note.token else note._replace(token=created_in)
+def encode_note(ticket: Ticket, token: int = 0) -> bytes:
+    """Return the data of a node. token: of a granted explicit lock; 0 stands for the transaction
+    that created the node."""
+    owner = ticket.owner
+    note: dict[str, object] = {"owner": owner.name, "host": owner.host, "query": owner.query}
+    note |= {"since_ms": ticket.since_ms, "explicit": token > 0, "token": token}
+    return json.dumps(note).encode()
 
 
 def parse_node(name: str) -> Node | None:
@@ -136,33 +126,51 @@ class QueueReader:
         found = self._client.list_children([self._folders.of(at) for at in asked])
         return dict(zip(asked, map(make_queue, found), strict=True))
 
-    def scan(self, within: Path | None) -> Iterator[Entry]:
+    def scan(self, within: Path | None) -> Iterator[Lock]:
         (names,) = self._client.list_children([self._folders.of(within)])
         for name in names:
             if parse_node(name) is None:
                 outer = within.parts if within else ()
                 yield from self.scan(Path((*outer, part_of(name))))
         if within is not None:
-            yield from self._read_entries(within, make_queue(names))
+            yield from self._read_locks(within, make_queue(names))
 
     def list_locks(self, denial: Denial) -> list[Lock]:
         at, blocking = denial.wanted.path, {node.ticket for node in denial.blockers}
-        entries = self._read_entries(at, self.read([at])[at])
-        return [entry.lock for entry in entries if entry.ticket in blocking]
+        locks = self._read_locks(at, self.read([at])[at])
+        return [lock for lock in locks if lock.ticket in blocking]
 
-    def _read_entries(self, at: Path, queue: Sequence[Node]) -> Iterator[Entry]:
-        """Yield entries of the nodes that still exist, granted unless an earlier one denies it."""
+    def list_first(self, most: int) -> LockListing:
+        found = list(islice(self.scan(None), most + 1))
+        locks = sorted(found[:most], key=lambda lock: lock.request.path)
+        return LockListing(tuple(locks), len(found) <= most)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _read_locks(self, at: Path, queue: Sequence[Node]) -> Iterator[Lock]:
+        """Yield the locks of nodes that still exist, granted unless an earlier one denies it."""
         folder = self._folders.of(at)
         found = self._client.get([f"{folder}/{node.name}" for node in queue])
         for node, data in zip(queue, found, strict=True):
             if data is None:
                 continue
-            note = Note.decode(data.data, data.created_in)
-            granted = all(node.mode.allows(e.mode) for e in queue if e.number < node.number)
-            owner = Owner(note.owner, note.host, note.query)
-            request = LockRequest(at, node.mode)
-            lock = Lock(request, owner, note.since_ms, granted, note.explicit, note.token)
-            yield Entry(node.ticket, lock)
+            note = json.loads(data.data)
+            owner = Owner(note["owner"], note["host"], note["query"])
+            yield Lock(
+                LockRequest(at, node.mode),
+                owner,
+                note["since_ms"],
+                granted=all(node.mode.allows(e.mode) for e in queue if e.number < node.number),
+                explicit=note["explicit"],
+                token=note["token"] or data.created_in,
+                ticket=node.ticket,
+            )
+
+
+def open_lock_reader(ensemble: Ensemble) -> QueueReader:
+    """Open a reader in a session of its own, which owns nothing."""
+    return QueueReader(ZooKeeperClient(ensemble, SESSION_MS, SystemClock()), Folders(ensemble.base))
 
 
 # ---------------------------------------------------------------------- the lock manager's
@@ -173,10 +181,8 @@ class ZooKeeperQueues:
 
     def __init__(
         self,
-        hosts: str,
-        base: str = BASE,
+        ensemble: Ensemble,
         *,
-        credentials: Credentials = Credentials(),  # noqa: B008
         session_ms: int = SESSION_MS,
         clock: Clock | None = None,
         rng: random.Random | None = None,
@@ -186,11 +192,9 @@ class ZooKeeperQueues:
         self.on_contact: Callable[[], None] = lambda: None
         check_whole("session_ms", session_ms, 1)
         self.session_ms = session_ms
-        self.folders = Folders("/" + base.strip("/"))
+        self.folders = Folders(ensemble.base)
         self._used: frozenset[Path] = frozenset()
-        self.client = ZooKeeperClient(
-            hosts, session_ms, self.clock, self._note_contact, credentials
-        )
+        self.client = ZooKeeperClient(ensemble, session_ms, self.clock, self._note_contact)
         self.reader = QueueReader(self.client, self.folders)
         self.scan = self.reader.scan
         self.list_locks = self.reader.list_locks
@@ -236,7 +240,7 @@ class ZooKeeperQueues:
         lost = 0
         for _ in range(TRIES + retries):
             try:
-                return self.client.apply([RemoveNode(at) for at in nodes])
+                return self.client.apply([remove_node(at) for at in nodes])
             except NodeMissing:
                 created = self.client.read_created(nodes)
                 nodes = [at for at, token in zip(nodes, created, strict=True) if token]
@@ -271,8 +275,6 @@ class _Attempt:
         self._folders = queues.folders
         self._ticket = ticket
         self._wanted = wanted
-        owner = ticket.owner
-        self._note = Note(owner.name, owner.host, owner.query, ticket.since_ms)
         self._nodes: dict[Path, str] = {}
         self._created_in: dict[str, int] = {}
         self._has_tried = False
@@ -319,17 +321,16 @@ class _Attempt:
             if any(node.number < 0 for node in ours):
                 raise StoreError(USED_UP, folder=folder)
             if ours:
-                self._nodes[at] = ours[0].name
+                self._nodes[at] = f"{folder}/{ours[0].name}"
             if ours[1:]:
                 self._queues.remove_nodes([f"{folder}/{node.name}" for node in ours[1:]], TRIES)
 
     def _read_tokens(self) -> dict[Path, int]:
-        nodes = dict(zip(self._nodes, self._list_nodes(self._nodes), strict=True))
-        unknown = [node for node in nodes.values() if node not in self._created_in]
+        unknown = [node for node in self._nodes.values() if node not in self._created_in]
         found = zip(unknown, self._client.read_created(unknown), strict=True)
         self._created_in |= {node: token for node, token in found if token is not None}
         known = self._created_in
-        return {at: known[node] for at, node in nodes.items() if node in known}
+        return {at: known[node] for at, node in self._nodes.items() if node in known}
 
     def _stand_back(self, denial: Denial, is_fair: bool, places: Collection[Path]) -> Denial:
         """Keep those of these places that a denied request keeps, and leave all others."""
@@ -338,9 +339,7 @@ class _Attempt:
         return denial
 
     def _leave(self, objects: Sequence[Path]) -> None:
-        self._queues.remove_nodes(self._list_nodes(objects), TRIES)
-        for each in objects:
-            del self._nodes[each]
+        self._queues.remove_nodes([self._nodes.pop(at) for at in objects], TRIES)
 
     def _enter(self) -> dict[Path, Queue]:
         """Enter the queue of each object; return the queues as they were afterwards."""
@@ -352,10 +351,10 @@ class _Attempt:
 
     def _create(self, wanted: Sequence[LockRequest]) -> dict[Path, Queue]:
         """Create a node for each object, or none; return the queues including them."""
-        data, name = self._note.encode(), self._ticket.name
+        data, name = encode_note(self._ticket), self._ticket.name
         folders = [self._folders.of(each.path) for each in wanted]
         steps = [
-            CreateNode(f"{folder}/{KINDS[each.mode]}{name}-", data, ephemeral=True, sequence=True)
+            create_place(f"{folder}/{KINDS[each.mode]}{name}-", data)
             for folder, each in zip(folders, wanted, strict=True)
         ]
         for tries in range(TRIES):
@@ -375,32 +374,30 @@ class _Attempt:
                 self._created_in |= dict.fromkeys(created.nodes, created.created_in)
                 queues_after = map(make_queue, created.children)
                 return dict(zip((each.path for each in wanted), queues_after, strict=True))
-        raise StoreError("cannot create nodes in ZooKeeper", at=steps[0].at)
+        raise StoreError("cannot create nodes in ZooKeeper", at=folders[0])
 
     def _make_lasting(self, tokens: dict[Path, int]) -> bool:
         """Replace our nodes by persistent ones of the same names, and so with the same places.
         Return False if a node is missing. Until then a place ends with its session."""
-        objects = list(tokens)
-        for first in range(0, len(objects), AT_ONCE // 2):
-            batch = objects[first : first + AT_ONCE // 2]
-            nodes = self._list_nodes(batch)
-            steps: list[CreateNode | RemoveNode] = []
-            for at, node in zip(batch, nodes, strict=True):
-                data = self._note._replace(explicit=True, token=tokens[at]).encode()
-                steps += [RemoveNode(node), CreateNode(node, data, ephemeral=False, sequence=False)]
+        places = [(self._nodes[at], token) for at, token in tokens.items()]
+        for first in range(0, len(places), AT_ONCE // 2):
+            batch = places[first : first + AT_ONCE // 2]
+            steps: list[Step] = []
+            for node, token in batch:
+                steps += [remove_node(node), create_node(node, encode_note(self._ticket, token))]
             try:
                 self._client.apply(steps)
             except NodeMissing:
                 return False
             except ReplyLost:
                 self._client.sync(self._folders.base)
-                found = self._client.get(nodes)
-                if not all(each and Note.decode(each.data).explicit for each in found):
+                found = self._client.get([node for node, _ in batch])
+                if not all(each and json.loads(each.data)["explicit"] for each in found):
                     return False
         return True
 
     def _make_grant(self, tokens: dict[Path, int], losses: int) -> Grant:
-        nodes = self._list_nodes(tokens)
+        nodes = [self._nodes[at] for at in tokens]
         is_of_session = bool(nodes) and not self._ticket.explicit
 
         def give_back() -> None:
@@ -416,24 +413,3 @@ class _Attempt:
 
     def _read(self, wanted: Sequence[LockRequest]) -> dict[Path, Queue]:
         return self._queues.reader.read(each.path for each in wanted)
-
-    def _list_nodes(self, objects: Iterable[Path]) -> list[str]:
-        return [f"{self._folders.of(at)}/{self._nodes[at]}" for at in objects]
-
-
-class ZooKeeperLockReader:
-    """Lists the locks under one base path, in a session that owns nothing."""
-
-    def __init__(self, ensemble: Ensemble) -> None:
-        self._client = ZooKeeperClient(
-            ensemble.hosts, SESSION_MS, SystemClock(), lambda: None, ensemble.credentials
-        )
-        self._reader = QueueReader(self._client, Folders(ensemble.base or BASE))
-
-    def list_first(self, most: int) -> LockListing:
-        found = [entry.lock for entry in islice(self._reader.scan(None), most + 1)]
-        locks = sorted(found[:most], key=lambda lock: lock.request.path)
-        return LockListing(tuple(locks), len(found) <= most)
-
-    def close(self) -> None:
-        self._client.close()
