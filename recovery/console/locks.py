@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 from recovery.console.settings import ConsoleSettings
 from recovery.opening import find_usual_rules, open_lease_look, open_lock_look
 from txn.errors import TxnError
-from txn.locks.model import Lock, LockListing, LockReader
+from txn.locks.model import Lock, LockListing, LockReader, Path
 from txn.locks.queue import list_blockers
-from txn.locks.requests import Path
 from txn.locks.stored import StoredLockReader
 from txn.protocol.context import Context
 from txn.request import TRANSACTIONS
