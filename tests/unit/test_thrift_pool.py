@@ -272,7 +272,7 @@ def test_a_connection_in_use_is_closed_when_it_comes_back(gateway: FakeGateway) 
     assert isinstance(store, HBaseStore)
     gateway.before = lambda number, name: store.close()
     assert store.read(KEYS[:1]) == {KEYS[0]: None}
-    assert (store._pool._idle, store._pool._open) == ([], 0)
+    assert store._pool._free == []
 
 
 def test_what_is_sent_is_what_the_interface_says() -> None:

@@ -43,6 +43,7 @@ DEFAULT_PORT = 9090
 BUFFER = 16_384
 AHEAD_BYTES = 32_768  # a socket buffers at least this much while its peer does not read
 CALL, EXCEPTION = TMessageType.CALL, TMessageType.EXCEPTION
+MOST_CONNECTIONS = 65_535  # to one port, whatever the pool
 IDLE_MS = 1_000  # the gateway may have closed a connection that was idle for longer
 
 T = TypeVar("T")
@@ -216,9 +217,9 @@ class Connection:
 class Pool:
     """At most `gateway.pool` connections to a Thrift service; safe for threads and across fork.
 
-    An idle connection is taken and given back without a lock, since a list does that in one step. A
-    thread that must wait takes the lock and announces this before it looks for a connection, so
-    that a thread that gives one back later wakes it.
+    A free slot has an idle connection, or None. Slots are taken and given back without a lock,
+    since a list does that in one step. A thread that must wait takes the lock and announces this
+    before it looks for a slot, so that a thread that gives one back later wakes it.
     """
 
     def __init__(self, gateway: Gateway, service: ModuleType, clock: Clock) -> None:
@@ -227,15 +228,15 @@ class Pool:
         self._clock = clock
         self._tls = trust(gateway.tls, gateway.ca)
         self._closed = False
-        self._idle: list[Connection] = []
+        self._free: list[Connection | None] = []
         start_in_each_process(self._start)
 
     def _start(self) -> None:
-        inherited = self._idle  # the parent's: two processes would mix up their replies
-        self._changed = Condition()  # for the two counts
-        self._idle = []
-        self._open = self._waiting = 0
-        for connection in inherited:
+        inherited = self._free  # the parent's: two processes would mix up their replies
+        self._changed = Condition()
+        self._free = [None] * min(self.gateway.pool, MOST_CONNECTIONS)
+        self._waiting = 0
+        for connection in filter(None, inherited):
             connection.close()
 
     def run_one(
@@ -289,13 +290,17 @@ class Pool:
     def _fly(
         self, first: Connection, requests: Sequence[Request[T]], ahead: int, most: int
     ) -> list[T]:
-        others = self._take_more(most - 1, first.due_ms)
+        """Use half of the free connections, too: with many busy threads, each does best with
+        sequential requests. If some cannot be opened, use fewer."""
+        connections = [first]
+        wanted = min(most, 1 + (len(self._free) + 1) // 2)
         try:
-            flight = Flight((first, *others), requests)
+            self._take_more(connections, wanted, first.due_ms)
+            flight = Flight(connections, requests)
             flight.start(ahead)
             return flight.finish()
         finally:
-            self._give_back(others)
+            self._give_back(connections[1:])
 
     def run_beside(
         self, requests: Sequence[Request[T]], work: Callable[[], None]
@@ -330,131 +335,100 @@ class Pool:
         cause = str(error) or type(error).__name__
         return annotate(message, gateway=str(self.gateway), cause=cause)
 
+    def _due_ms(self, now_ms: int, within_ms: int | None = None) -> int:
+        wait_ms = self.gateway.timeout_ms if within_ms is None else within_ms
+        return limit_due(now_ms, now_ms + min(wait_ms, self.gateway.timeout_ms))
+
     # ---------------------------------------------------------------- lending connections
 
     def _take(self, now_ms: int, due_ms: int) -> Connection:
         """Take a connection, waiting for it, but not before a thread that waits already."""
-        connection = None if self._waiting else self._find_idle(now_ms)
-        if connection is None:
-            connection, now_ms = self._wait_for_one(due_ms), self._clock.monotonic_ms()
-        connection.begin(now_ms, due_ms)
-        return connection
-
-    def _find_idle(self, now_ms: int) -> Connection | None:
-        """Take the idle connection that was used last."""
         try:
-            while not (connection := self._idle.pop()).rests_well(now_ms):
-                self._drop(connection)
+            if self._waiting:
+                raise IndexError
+            slot = self._free.pop()
         except IndexError:
-            return None
-        return connection
+            slot, now_ms = self._wait_for_slot(due_ms), self._clock.monotonic_ms()
+        return self._begin(slot, now_ms, due_ms)
 
-    def _wait_for_one(self, due_ms: int) -> Connection:
+    def _wait_for_slot(self, due_ms: int) -> Connection | None:
         with self._changed:
             self._waiting += 1
             try:
-                while not (connection := self._find_idle(self._clock.monotonic_ms())):
-                    if self._may_open():
-                        break
-                    self._wait(due_ms)
+                while True:
+                    with suppress(IndexError):
+                        return self._free.pop()
+                    if self._closed:
+                        raise StoreClosedError("the store is closed", gateway=str(self.gateway))
+                    left_ms = due_ms - self._clock.monotonic_ms()
+                    if left_ms <= 0 or not self._changed.wait(left_ms / 1000):
+                        facts = {"gateway": str(self.gateway), "pool": self.gateway.pool}
+                        raise NotApplied("no connection came free in time", **facts)
             finally:
                 self._waiting -= 1
-        return connection or self._connect(due_ms)
 
-    def _take_more(self, wanted: int, due_ms: int) -> list[Connection]:
-        """Take or open connections without waiting, but only half of the free ones: with many busy
-        threads, each does best with sequential requests. On an error, take fewer."""
-        connections: list[Connection] = []
-        wanted = min(wanted, (self._count_free() + 1) // 2)
-        try:
+    def _take_more(self, connections: list[Connection], wanted: int, due_ms: int) -> None:
+        """Take connections without waiting until there are so many, if possible."""
+        with suppress(IndexError, NotApplied):
             while len(connections) < wanted:
                 now_ms = self._clock.monotonic_ms()
-                connection = self._find_idle(now_ms)
-                if connection is None:
-                    if not self._may_open():
-                        break
-                    connection = self._connect(due_ms)
-                connections.append(connection)
-                connection.begin(now_ms, due_ms)
-        except NotApplied:
-            pass
-        except BaseException:
-            self._give_back(connections)
-            raise
-        return connections
+                connections.append(self._begin(self._free.pop(), now_ms, due_ms))
 
     def _take_spare(self, wanted: int) -> list[Connection]:
         """Take idle connections, unless callers of this method would then hold all."""
         connections: list[Connection] = []
         now_ms = self._clock.monotonic_ms()
         due_ms = self._due_ms(now_ms)
-        with self._changed:
-            wanted = min(wanted, len(self._idle), self._count_free() - 1)
-            while len(connections) < wanted and (connection := self._find_idle(now_ms)):
-                connection.begin(now_ms, due_ms)
-                connections.append(connection)
+        with self._changed, suppress(IndexError):
+            wanted = min(wanted, len(self._free) - 1)
+            while len(connections) < wanted:
+                slot = self._free.pop()
+                if slot is None or not slot.rests_well(now_ms):
+                    self._free.insert(0, slot)
+                    break
+                slot.begin(now_ms, due_ms)
+                connections.append(slot)
         return connections
 
-    def _may_open(self) -> bool:
-        """Count a connection that the caller must open now; return False if the pool is full."""
-        with self._changed:
-            if self._closed:
-                raise StoreClosedError("the store is closed", gateway=str(self.gateway))
-            if self._open >= self.gateway.pool:
-                return False
-            self._open += 1
-            return True
+    def _begin(self, slot: Connection | None, now_ms: int, due_ms: int) -> Connection:
+        """Return the connection of a slot, or a new one, for use until the deadline."""
+        if slot is not None and slot.rests_well(now_ms):
+            slot.begin(now_ms, due_ms)
+            return slot
+        try:
+            if slot is not None:
+                slot.close()
+            within_ms = due_ms - self._clock.monotonic_ms()
+            connection = Connection(self.gateway, self._service, self._tls, within_ms)
+        except BaseException as error:
+            self._give_back((None,))
+            if isinstance(error, OSError):
+                message = self._describe("cannot connect to the gateway", error)
+                raise NotApplied(message) from error
+            raise
+        connection.begin(self._clock.monotonic_ms(), due_ms)
+        return connection
 
-    def _wait(self, due_ms: int) -> None:
-        left_ms = due_ms - self._clock.monotonic_ms()
-        if left_ms <= 0 or not self._changed.wait(left_ms / 1000):
-            facts = {"gateway": str(self.gateway), "pool": self.gateway.pool}
-            raise NotApplied("no connection came free in time", **facts)
-
-    def _give_back(self, connections: Sequence[Connection]) -> None:
-        for connection in connections:
-            if connection.busy:
-                self._drop(connection)
+    def _give_back(self, slots: Sequence[Connection | None]) -> None:
+        for slot in slots:
+            if slot is None:
+                self._free.insert(0, None)
+            elif slot.busy:
+                slot.close()
+                self._free.insert(0, None)
             else:
-                self._idle.append(connection)
+                self._free.append(slot)
         if self._waiting:
             with self._changed:
-                self._changed.notify(len(connections))
+                self._changed.notify(len(slots))
         if self._closed:
             self._close_idle()
 
     def _close_idle(self) -> None:
         with suppress(IndexError):
             while True:
-                self._drop(self._idle.pop())
-
-    def _drop(self, connection: Connection) -> None:
-        connection.close()
-        self._make_room()
-
-    def _make_room(self) -> None:
-        with self._changed:
-            self._open -= 1
-            self._changed.notify()
-
-    def _count_free(self) -> int:
-        return len(self._idle) + self.gateway.pool - self._open
-
-    def _due_ms(self, now_ms: int, within_ms: int | None = None) -> int:
-        wait_ms = self.gateway.timeout_ms if within_ms is None else within_ms
-        return limit_due(now_ms, now_ms + min(wait_ms, self.gateway.timeout_ms))
-
-    def _connect(self, due_ms: int) -> Connection:
-        """Open a connection that has been counted."""
-        within_ms = due_ms - self._clock.monotonic_ms()
-        try:
-            return Connection(self.gateway, self._service, self._tls, within_ms)
-        except BaseException as error:
-            self._make_room()
-            if isinstance(error, OSError):
-                message = self._describe("cannot connect to the gateway", error)
-                raise NotApplied(message) from error
-            raise
+                if connection := self._free.pop():
+                    connection.close()
 
 
 class Flight(Generic[T]):
