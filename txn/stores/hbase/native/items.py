@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from txn.errors import MaybeApplied
 from txn.model import CELL_OVERHEAD, Cell, Check, Edit, Key, Row, RowExclusion, cell_bytes
 from txn.stores.hbase.native.cells import Cells
-from txn.stores.hbase.native.connection import RemoteError
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.regions import Location, Regions
 from txn.stores.hbase.places import row_after
@@ -135,70 +134,6 @@ class CheckRow:
 
 
 Item = ReadRow | WriteRow | CheckRow
-
-
-class Failed:
-    """A failed item. is_undone: it certainly had no effect and may be retried. is_partial: one of
-    its two writes took effect."""
-
-    __slots__ = ("error", "is_partial", "is_undone")
-
-    def __init__(self, error: RemoteError) -> None:
-        self.error = error
-        self.is_undone = error.is_elsewhere or error.is_busy
-        self.is_partial = False
-
-
-def read_answers(
-    entries: Sequence[Sequence[tuple[int, Item]]], response: Any, cells: Cells
-) -> dict[int, Any]:
-    """Return the answers to the items of each entry of a request, by position."""
-    if len(response.regionActionResult) != len(entries):
-        raise MaybeApplied(
-            "answers are missing", asked=len(entries), got=len(response.regionActionResult)
-        )
-    answers: dict[int, Any] = {}
-    for entry, result in zip(entries, response.regionActionResult, strict=True):
-        if result.HasField("exception"):
-            failed = Failed(_decode_error(result.exception))
-            answers.update((position, failed) for position, _ in entry)
-        elif entry[0][1].is_apart:
-            ((position, item),) = entry
-            answers[position] = _read_apart(item, result, cells)
-        else:
-            _read_list(entry, result, cells, answers)
-    return answers
-
-
-def _read_apart(item: Item, result: Any, cells: Cells) -> Any:
-    for answer in result.resultOrException:
-        if answer.HasField("exception"):
-            return Failed(_decode_error(answer.exception))
-    return item.read(result, cells)
-
-
-def _read_list(
-    entry: Sequence[tuple[int, Item]], result: Any, cells: Cells, answers: dict[int, Any]
-) -> None:
-    """Read the answers to items that share an entry. One of a row's two writes may fail."""
-    for answer in result.resultOrException:
-        if answer.index >= len(entry):
-            raise MaybeApplied("an answer is of no row", index=answer.index, asked=len(entry))
-        position, item = entry[answer.index]
-        is_second, before = position in answers, answers.get(position)
-        if answer.HasField("exception"):
-            answers[position] = failed = Failed(_decode_error(answer.exception))
-            failed.is_partial = is_second and not isinstance(before, Failed)
-        elif not is_second:
-            answers[position] = item.read(answer, cells)
-        elif isinstance(before, Failed):
-            before.is_partial = True
-    if any(position not in answers for position, _ in entry):
-        raise MaybeApplied("rows are missing from the answer", asked=len(entry))
-
-
-def _decode_error(pair: Any) -> RemoteError:
-    return RemoteError(pair.name, pair.value)
 
 
 def _mutate(mutation: Any, row: bytes, kind: int, columns: Columns) -> None:
