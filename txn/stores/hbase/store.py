@@ -8,7 +8,7 @@ here, since the retry answers "no" where the first try answered "yes".
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -17,19 +17,17 @@ from txn.errors import InvalidRequestError, MaybeApplied, TableUnavailable, TxnE
 from txn.model import (
     Cell,
     Check,
-    Columns,
     Edit,
     Family,
     Key,
     Row,
-    RowExclusion,
     check_count,
-    check_exclusion,
     check_targets,
     plain_table,
 )
 from txn.stores.base import Feature
 from txn.stores.gateway import AHEAD_BYTES, Connection, GatewayError, Pool, Request
+from txn.stores.hbase.base import ASKED_WITHIN_MS, HBaseTables, ScanRange
 from txn.stores.hbase.places import (
     KeysByRow,
     check_place,
@@ -44,7 +42,6 @@ from txn.stores.hbase.places import (
     keep_last,
     list_targets,
     make_refusal,
-    row_after,
     row_below,
     write_filter,
 )
@@ -54,9 +51,7 @@ T = TypeVar("T")
 
 ROWS_A_REQUEST = 1_000
 BYTES_A_REQUEST = 1_500_000  # a framed gateway accepts 2 MB by default
-ASKED_WITHIN_MS = 2_000  # for the reason of a failure
 PAGE_ROWS = 500
-FIRST_PAGE_ROWS = 32
 PAGE_BYTES = 1_000_000
 AHEAD = 16  # so many replies, even errors, fit into an unread socket
 
@@ -69,6 +64,7 @@ class PageScan(NamedTuple):
     table: bytes
     first: bytes
     last: bytes
+    columns: Sequence[tuple[bytes, bytes]] | None
     rows: int
     sieve: bytes | None
     reverse: bool
@@ -94,7 +90,7 @@ class Dialect(Protocol):
     def check(self, check: Check) -> list[Request[bool]]:
         """Return requests to send in order up to the first "no", which is then the answer."""
 
-    def page(self, gateway: Connection, scan: PageScan, columns: Columns) -> list[Row]:
+    def page(self, gateway: Connection, scan: PageScan) -> list[Row]:
         """Return the first rows of a range, fewer only at its end."""
 
     def list_tables(self, gateway: Connection) -> list[bytes]: ...
@@ -120,7 +116,7 @@ class Dialect(Protocol):
     def add(self, gateway: Connection, table: bytes, name: bytes, family: Family) -> None: ...
 
 
-class HBaseStore:
+class HBaseStore(HBaseTables):
     """Tables of HBase behind a gateway. Each call is durable, even with durable=False."""
 
     def __init__(self, pool: Pool, dialect: Dialect, clock: Clock) -> None:
@@ -194,48 +190,21 @@ class HBaseStore:
                     waiting.popleft()
         return answers
 
-    def scan(
-        self,
-        table: bytes,
-        start: bytes = b"",
-        stop: bytes | None = None,
-        columns: Columns = None,
-        exclude: RowExclusion | None = None,
-        *,
-        reverse: bool = False,
-    ) -> Iterator[Row]:
-        """Yield the rows page by page; the gateway keeps no state between pages. If so many rows
-        are excluded that a page does not come in time, the gateway sends these rows too."""
-        check_exclusion(columns, exclude)
-        wanted = None if columns is None else list(columns)
-        limit = FIRST_PAGE_ROWS
-        named = [Key(b"-", family, column, table) for family, column in columns or ()]
-        named += [Key(b"-", exclude.family, exclude.column, table)] if exclude else []
-        sieve = None if exclude is None else write_filter(exclude) or None
-        while not stop or start < stop:
-            scan = _make_page_scan(table, (start, stop or b""), limit, sieve, reverse)
-            try:
-                page = self._ask(named, table, self._dialect.page, scan, wanted)
-            except MaybeApplied as error:
-                if sieve is None or not isinstance(error.__cause__, TimeoutError):
-                    raise
-                sieve = None
-                continue
-            rows = page if exclude is None else [row for row in page if not exclude.matches(row)]
-            if reverse:
-                rows = [row for row in rows if start <= row.row and not (stop and stop <= row.row)]
-            yield from rows
-            if len(page) < scan.rows:
-                return
-            if reverse:
-                stop = page[-1].row
-            else:
-                start = row_after(page[-1].row)
-            limit = _next_limit(page, limit)
-
-    def atomically(self, work: Callable[[], None]) -> None:
-        """Run the function; HBase cannot make its calls one transaction."""
-        work()
+    def _read_page(
+        self, wanted: ScanRange, keys: Sequence[Key]
+    ) -> tuple[list[Row], ScanRange | None]:
+        """Read a page. If so many rows are excluded that it does not come in time, let the gateway
+        send these rows too."""
+        scan = _make_page_scan(wanted)
+        try:
+            page = self._ask(keys, wanted.table, self._dialect.page, scan)
+        except MaybeApplied as error:
+            if scan.sieve is None or not isinstance(error.__cause__, TimeoutError):
+                raise
+            return [], wanted._replace(exclude=None)
+        rest = None if len(page) < scan.rows else wanted.skip_rows(b"", page[-1].row)
+        rows = [row for row in page if wanted.has(row.row)]
+        return rows, rest and rest._replace(limit=_next_limit(page, wanted.limit))
 
     def list_tables(self) -> list[bytes]:
         try:
@@ -278,9 +247,6 @@ class HBaseStore:
         self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
     ) -> list[bytes]:
         return keep_between(self._ask((), table, self._dialect.starts, table), start, stop)
-
-    def compact(self, table: bytes, purge_before_ms: int) -> None:
-        """Do nothing: HBase purges markers by the setting that `ensure_table` gives a family."""
 
     def close(self) -> None:
         self._pool.close()
@@ -380,16 +346,16 @@ def _bytes(keys: Iterable[Key]) -> int:
     return 1_000 + sum(len(row) + len(family) + len(column) + 40 for row, family, column, _ in keys)
 
 
-def _make_page_scan(
-    table: bytes, limits: tuple[bytes, bytes], rows: int, sieve: bytes | None, reverse: bool
-) -> PageScan:
+def _make_page_scan(wanted: ScanRange) -> PageScan:
     """Return the request for the next page of a range. A gateway includes the first bound and
     excludes the other, also in reverse. So a reverse page asks for one row more, down to a row
     slightly below the start; neither extra row belongs to the range."""
-    start, stop = limits
-    if not reverse:
-        return PageScan(table, start, stop, rows, sieve, reverse)
-    return PageScan(table, stop, row_below(start), rows + bool(stop), sieve, reverse)
+    table, start, stop, columns, exclude, is_reverse, limit = wanted
+    sieve = None if exclude is None else write_filter(exclude) or None
+    if not is_reverse:
+        return PageScan(table, start, stop, columns, limit, sieve, is_reverse)
+    first, last = stop, row_below(start)
+    return PageScan(table, first, last, columns, limit + bool(stop), sieve, is_reverse)
 
 
 def _next_limit(page: Sequence[Row], limit: int) -> int:

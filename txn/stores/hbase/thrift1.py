@@ -17,7 +17,7 @@ from Hbase_thrift import BatchMutation, Hbase, Mutation, TCell, TRowResult, TSca
 
 from txn.clock import Clock
 from txn.errors import InvalidRequestError
-from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, new_tuple
+from txn.model import Cell, Check, Edit, Family, Key, Row, new_tuple
 from txn.stores.base import Feature
 from txn.stores.gateway import Connection, Pool, Request, parse_gateway
 from txn.stores.hbase.places import KeysByRow, cut
@@ -77,8 +77,8 @@ class Thrift1:
         ]
         return [("checkAndPut", (*condition, mutation, {}), bool) for mutation in mutations]
 
-    def page(self, gateway: Connection, scan: PageScan, columns: Columns) -> list[Row]:
-        wanted = None if columns is None else [b":".join(column) for column in columns]
+    def page(self, gateway: Connection, scan: PageScan) -> list[Row]:
+        wanted = None if scan.columns is None else [*map(b":".join, scan.columns)]
         asked = TScan(
             startRow=scan.first,
             stopRow=scan.last or None,

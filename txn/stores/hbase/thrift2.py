@@ -13,7 +13,7 @@ from urllib.parse import SplitResult
 
 from txn.clock import Clock
 from txn.errors import annotate
-from txn.model import DATABASE_ENTRY, Cell, Check, Columns, Edit, Family, Key, Row, new_tuple
+from txn.model import DATABASE_ENTRY, Cell, Check, Edit, Family, Key, Row, new_tuple
 from txn.stores.base import Feature
 from txn.stores.gateway import Connection, GatewayError, Pool, Request, parse_gateway
 from txn.stores.hbase.idl import IDL
@@ -110,8 +110,8 @@ class Thrift2:
             return [("checkAndDelete", (*place, expected or None, delete), bool)]
         return [("checkAndPut", (*place, expected or None, TPut(row, cells)), bool)]
 
-    def page(self, gateway: Connection, scan: PageScan, columns: Columns) -> list[Row]:
-        wanted = None if columns is None else [IDL.TColumn(*column) for column in columns]
+    def page(self, gateway: Connection, scan: PageScan) -> list[Row]:
+        wanted = None if scan.columns is None else [IDL.TColumn(*each) for each in scan.columns]
         asked = IDL.TScan(
             scan.first,
             scan.last,

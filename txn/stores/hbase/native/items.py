@@ -7,14 +7,13 @@ deletes, has an entry of its own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from txn.errors import MaybeApplied
-from txn.model import CELL_OVERHEAD, Cell, Check, Edit, Key, Row, RowExclusion, cell_bytes
+from txn.model import CELL_OVERHEAD, Cell, Check, Edit, Key, RowExclusion, cell_bytes
+from txn.stores.hbase.base import ScanRange
 from txn.stores.hbase.native.cells import Cells
 from txn.stores.hbase.native.messages import PB
-from txn.stores.hbase.native.regions import Location, Regions
-from txn.stores.hbase.places import row_after
 
 PUT, DELETE = 2, 3
 EQUAL, NOT_EQUAL = 2, 3
@@ -159,47 +158,10 @@ def _encode_comparator(value: bytes) -> bytes:
 # ------------------------------------------------------------------------------- ranges of rows
 
 
-class ScanRange(NamedTuple):
-    """The rows of a table from start to stop (excluded; empty: to the end), with columns (None:
-    all). reverse: the last row comes first."""
-
-    table: bytes
-    start: bytes
-    stop: bytes
-    columns: Sequence[tuple[bytes, bytes]] | None
-    exclude: RowExclusion | None
-    reverse: bool
-
-    def find_region(self, regions: Regions, due_ms: int) -> Location:
-        bound = self.stop if self.reverse else self.start
-        return regions.find(self.table, bound, due_ms, before=self.reverse)
-
-    def skip_region(self, region: Location) -> ScanRange | None:
-        """Return the rest of the range behind a region, or None."""
-        bound = region.start if self.reverse else region.stop
-        return self._move(bound) if bound else None
-
-    def skip_rows(self, cursor: bytes, last: bytes) -> ScanRange | None:
-        """Return the rest of the range, or None, after an answer that ended with row `last` of a
-        server that stands at row `cursor`; both may be empty."""
-        if self.reverse:
-            bounds = self.stop, row_after(cursor) if cursor else b"", last
-            return self._move(min((bound for bound in bounds if bound), default=b""))
-        return self._move(max(self.start, cursor, row_after(last) if last else b""))
-
-    def _move(self, bound: bytes) -> ScanRange | None:
-        rest = self._replace(stop=bound) if self.reverse else self._replace(start=bound)
-        return None if rest.stop and rest.start >= rest.stop else rest
-
-    def is_due(self, row: Row) -> bool:
-        """Return True if a row that was read separately belongs to the scan."""
-        return bool(row.cells) and (self.exclude is None or not self.exclude.matches(row))
-
-
-def make_scan(wanted: ScanRange, limit: int) -> Any:
-    """Return the request for the first `limit` rows, without its region."""
+def make_scan(wanted: ScanRange) -> Any:
+    """Return the request for the next page, without its region."""
     request = PB.ScanRequest(
-        number_of_rows=limit,
+        number_of_rows=wanted.limit,
         close_scanner=True,
         client_handles_partials=True,
         client_handles_heartbeats=True,

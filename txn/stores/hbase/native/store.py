@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -20,21 +20,19 @@ from txn.host.forks import start_in_each_process
 from txn.model import (
     Cell,
     Check,
-    Columns,
     Edit,
     Family,
     Key,
     Row,
-    RowExclusion,
     check_count,
-    check_exclusion,
     check_targets,
 )
 from txn.stores.base import Feature
+from txn.stores.hbase.base import ASKED_WITHIN_MS, HBaseTables, ScanRange
 from txn.stores.hbase.native.batch import Batches
 from txn.stores.hbase.native.cells import Cells
 from txn.stores.hbase.native.connection import RemoteError
-from txn.stores.hbase.native.items import CheckRow, ReadRow, ScanRange, WriteRow, make_scan
+from txn.stores.hbase.native.items import CheckRow, ReadRow, WriteRow, make_scan
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.regions import BY_NAME, PAUSES, Location, Regions
 from txn.stores.hbase.native.registry import Registry
@@ -56,8 +54,7 @@ from txn.stores.hbase.places import (
 )
 from txn.stores.hbase.schema import make_table
 
-FIRST_PAGE_ROWS, PAGE_ROWS = 32, 2_000
-ASKED_WITHIN_MS = 2_000  # for the reason of a refusal
+PAGE_ROWS = 2_000
 
 
 def native_store(parts: SplitResult, clock: Clock) -> NativeStore:
@@ -65,8 +62,8 @@ def native_store(parts: SplitResult, clock: Clock) -> NativeStore:
     return NativeStore(parse_target(parts), clock)
 
 
-class NativeStore:
-    """Tables of HBase without a gateway. Each call is durable, even with durable=False."""
+class NativeStore(HBaseTables):
+    """Tables of HBase without a gateway."""
 
     features: frozenset[Feature] = frozenset(
         {"multi_cell_check", "row_mutations", "describe", "remote_calls"}
@@ -131,39 +128,6 @@ class NativeStore:
         )
         return found
 
-    def scan(
-        self,
-        table: bytes,
-        start: bytes = b"",
-        stop: bytes | None = None,
-        columns: Columns = None,
-        exclude: RowExclusion | None = None,
-        *,
-        reverse: bool = False,
-    ) -> Iterator[Row]:
-        """Yield the rows page by page; servers keep no state between pages."""
-        check_exclusion(columns, exclude)
-        limit = FIRST_PAGE_ROWS
-        sought = None if columns is None else list(columns)
-        rest: ScanRange | None = ScanRange(table, start, stop or b"", sought, exclude, reverse)
-        named = [Key(b"-", family, column, table) for family, column in columns or ()]
-        named += [Key(b"-", exclude.family, exclude.column, table)] if exclude else []
-        if stop and start >= stop:
-            return
-        while rest is not None:
-            wanted = rest
-            page, rest = self._try(
-                lambda: self._read_page(wanted, limit),  # noqa: B023
-                named,
-                table,
-            )
-            yield from page
-            limit = min(4 * limit, PAGE_ROWS)
-
-    def atomically(self, work: Callable[[], None]) -> None:
-        """Run the function; HBase cannot make its calls one transaction."""
-        work()
-
     def list_tables(self) -> list[bytes]:
         return self._tables.list_names()
 
@@ -188,18 +152,23 @@ class NativeStore:
         found = self._try(lambda: self._regions.list_starts(table, start, stop, due_ms), (), table)
         return keep_between(found, start, stop)
 
-    def compact(self, table: bytes, purge_before_ms: int) -> None:
-        """Do nothing: HBase purges markers by the setting that `ensure_table` gives a family."""
-
     def close(self) -> None:
         self._servers.close()
 
-    def _read_page(self, wanted: ScanRange, limit: int) -> tuple[list[Row], ScanRange | None]:
-        table, request = wanted.table, make_scan(wanted, limit)
+    def _read_page(
+        self, wanted: ScanRange, keys: Sequence[Key]
+    ) -> tuple[list[Row], ScanRange | None]:
+        page: tuple[list[Row], ScanRange | None]
+        page = self._try(lambda: self._scan_page(wanted), keys, wanted.table)
+        return page
+
+    def _scan_page(self, wanted: ScanRange) -> tuple[list[Row], ScanRange | None]:
+        table, request = wanted.table, make_scan(wanted)
         due_ms = self._batches.due_ms()
         cause: Exception | None = None
         for _ in PAUSES.tries(self._clock, self._rng, due_ms=due_ms):
-            region = wanted.find_region(self._regions, due_ms)
+            bound = wanted.stop if wanted.reverse else wanted.start
+            region = self._regions.find(table, bound, due_ms, before=wanted.reverse)
             request.region.type, request.region.value = BY_NAME, region.name
             try:
                 connection = self._servers.connect(region.server, "ClientService", due_ms)
@@ -236,10 +205,11 @@ class NativeStore:
         rest = wanted.skip_rows(answer.cursor.row, rows[-1].row if rows else b"")
         if rows and any(answer.partial_flag_per_result[-1:]):
             last = self._read_row(wanted, rows.pop().row, due_ms)
-            rows += [last] if wanted.is_due(last) else []  # it may have been deleted by now
+            rows += [last] if last.cells else []  # it may have been deleted by now
         if not answer.more_results_in_region:
-            return rows, wanted.skip_region(region)
-        return rows, rest
+            bound = region.start if wanted.reverse else region.stop
+            rest = wanted.move(bound) if bound else None
+        return rows, rest and rest._replace(limit=min(4 * wanted.limit, PAGE_ROWS))
 
     def _read_row(self, wanted: ScanRange, row: bytes, due_ms: int) -> Row:
         table = wanted.table
