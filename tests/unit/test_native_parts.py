@@ -18,9 +18,8 @@ from tests.unit.fake_region_server import encode_cell
 from txn.clock import ManualClock, SystemClock
 from txn.errors import InvalidRequestError, MaybeApplied, NotApplied
 from txn.model import Cell, Key
-from txn.stores.hbase.native.cells import Cells
 from txn.stores.hbase.native.kerberos import Unwelcome, prove_user
-from txn.stores.hbase.native.messages import PB
+from txn.stores.hbase.native.messages import PB, Cells
 from txn.stores.hbase.native.registry import Registry
 from txn.stores.hbase.native.servers import Servers
 from txn.stores.hbase.native.target import Address, Target, parse_target

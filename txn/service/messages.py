@@ -322,8 +322,6 @@ def _make_request(*fields: Any) -> TimedRequest:
     return TimedRequest(request, deadline_ms, trace)
 
 
-OUTCOMES = {outcome: getattr(IDL.Outcome, outcome.name) for outcome in Outcome}
-KNOWN_OUTCOMES = {number: outcome for outcome, number in OUTCOMES.items()}
 LISTS = {
     IDL.Assertion: MessageCodec(encode_assertions, decode_assertions),
     IDL.Found: MessageCodec(_encode_cells, _decode_cells),

@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 from txn.backoff import Backoff
 from txn.clock import Clock, limit_due
 from txn.errors import MaybeApplied, NotApplied
-from txn.stores.hbase.native.cells import Cells
 from txn.stores.hbase.native.connection import RemoteError, RpcCall, RpcConnection
 from txn.stores.hbase.native.items import Item
-from txn.stores.hbase.native.messages import PB
+from txn.stores.hbase.native.messages import PB, Cells
 from txn.stores.hbase.native.regions import BY_NAME, Location, Regions
 from txn.stores.hbase.native.servers import Servers
 from txn.stores.hbase.native.target import Address

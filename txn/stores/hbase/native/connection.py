@@ -16,9 +16,8 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from txn.clock import Clock
-from txn.stores.hbase.native.cells import CODEC, Cells
 from txn.stores.hbase.native.kerberos import prove_user
-from txn.stores.hbase.native.messages import PB
+from txn.stores.hbase.native.messages import CODEC, PB, Cells
 from txn.stores.hbase.native.target import Address, Target
 from txn.stores.hbase.native.tenure import Tenure
 from txn.stores.hbase.places import BUSY, ELSEWHERE, FINAL, REOPENED

@@ -12,8 +12,7 @@ from typing import Any
 from txn.errors import MaybeApplied
 from txn.model import CELL_OVERHEAD, Cell, Check, Edit, Key, RowExclusion, cell_bytes
 from txn.stores.hbase.base import ScanRange
-from txn.stores.hbase.native.cells import Cells
-from txn.stores.hbase.native.messages import PB
+from txn.stores.hbase.native.messages import PB, Cells
 
 PUT, DELETE = 2, 3
 EQUAL, NOT_EQUAL = 2, 3

@@ -17,9 +17,8 @@ from txn.backoff import Backoff
 from txn.clock import Clock
 from txn.errors import MaybeApplied, NotApplied, TableUnavailable, annotate
 from txn.model import Cell, Key
-from txn.stores.hbase.native.cells import Cells
 from txn.stores.hbase.native.connection import RemoteError
-from txn.stores.hbase.native.messages import PB
+from txn.stores.hbase.native.messages import PB, Cells
 from txn.stores.hbase.native.registry import MARK, Registry
 from txn.stores.hbase.native.servers import Servers, SoleService
 from txn.stores.hbase.native.target import Address

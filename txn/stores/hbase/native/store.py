@@ -30,10 +30,9 @@ from txn.model import (
 from txn.stores.base import Feature
 from txn.stores.hbase.base import ASKED_WITHIN_MS, HBaseTables, ScanRange
 from txn.stores.hbase.native.batch import Batches
-from txn.stores.hbase.native.cells import Cells
 from txn.stores.hbase.native.connection import RemoteError
 from txn.stores.hbase.native.items import CheckRow, ReadRow, WriteRow, make_scan
-from txn.stores.hbase.native.messages import PB
+from txn.stores.hbase.native.messages import PB, Cells
 from txn.stores.hbase.native.regions import BY_NAME, PAUSES, Location, Regions
 from txn.stores.hbase.native.registry import Registry
 from txn.stores.hbase.native.servers import Servers
