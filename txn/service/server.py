@@ -303,8 +303,8 @@ class Transactional:
                 return
             buffer = row.cells.get(column(table, row.row, b"buffer"))
             # Decoding each row would take most of the time.
-            if buffer and _label(name).encode() in buffer.value and (told := _judge_row(row)):
-                yield told
+            if buffer and _label(name).encode() in buffer.value and (found := _judge_row(row)):
+                yield found
 
 
 def _judge_row(row: Row) -> tuple[str | None, Outcome, Committed | None] | None:

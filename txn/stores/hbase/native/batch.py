@@ -61,10 +61,10 @@ class Batches:
     def run(
         self,
         items: Sequence[Item],
-        *,
-        once: bool,
-        beside: Callable[[], None] | None = None,
         due_ms: int | None = None,
+        *,
+        once: bool = False,
+        beside: Callable[[], None] | None = None,
     ) -> list[Any]:
         """Return the answer to each item.
 
@@ -88,7 +88,7 @@ class Batches:
             beside()
         return answers
 
-    def run_in_turn(self, groups: Sequence[Sequence[Item]], *, due_ms: int) -> list[list[Any]]:
+    def run_in_turn(self, groups: Sequence[Sequence[Item]], due_ms: int) -> list[list[Any]]:
         """Return the answers to groups of reads. No group is read before all earlier ones. If one
         server has all items, one request carries them, and the server keeps their order."""
         items = [item for group in groups for item in group]
@@ -96,7 +96,7 @@ class Batches:
         if len(items) <= ITEMS_A_REQUEST:
             answers = _Run(self, items, False, due_ms).try_in_one_request(groups)
         if answers is None:
-            return [self.run(group, once=False, due_ms=due_ms) for group in groups]
+            return [self.run(group, due_ms) for group in groups]
         found = iter(answers)
         return [[next(found) for _ in group] for group in groups]
 

@@ -36,16 +36,16 @@ _LENGTH = struct.Struct(">I")
 
 
 class RemoteError(Exception):
-    """A server answered a call, or an item, with an error. name: of its Java class. is_told_final:
+    """A server answered a call, or an item, with an error. name: of its Java class. do_not_retry:
     the server says that it refuses the call for good, as it never does of an item."""
 
     def __init__(
-        self, name: str | bytes, trace: str | bytes, *, is_told_final: bool = False
+        self, name: str | bytes, trace: str | bytes, *, do_not_retry: bool = False
     ) -> None:
         super().__init__(_text(trace) or _text(name))
         self.name = _text(name).rpartition(".")[2].rpartition("$")[2]
         self.table: bytes | None = None
-        self._is_told_final = is_told_final
+        self._do_not_retry = do_not_retry
 
     @property
     def is_elsewhere(self) -> bool:
@@ -61,7 +61,7 @@ class RemoteError(Exception):
     def is_final(self) -> bool:
         """Return True if a retry would get the same answer."""
         is_other_scanner = self.name in REOPENED
-        return self.name in FINAL or (self._is_told_final and not is_other_scanner)
+        return self.name in FINAL or (self._do_not_retry and not is_other_scanner)
 
 
 class RpcCall:
@@ -336,7 +336,7 @@ class RpcConnection:
                 error = RemoteError(
                     thrown.exception_class_name,
                     thrown.stack_trace,
-                    is_told_final=thrown.do_not_retry,
+                    do_not_retry=thrown.do_not_retry,
                 )
             else:
                 body, end = _read_delimited(answer, begin)

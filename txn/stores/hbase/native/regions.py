@@ -189,10 +189,10 @@ def _overlap(one: Location, other: Location) -> bool:
 
 
 def _decode_region(table: bytes, cells: Mapping[Key, Cell]) -> Location | None:
-    told = {key.column: cell.value for key, cell in cells.items()}
-    host, _, port = told.get(b"server", b"").decode(errors="replace").rpartition(":")
+    described = {key.column: cell.value for key, cell in cells.items()}
+    host, _, port = described.get(b"server", b"").decode(errors="replace").rpartition(":")
     try:
-        info = PB.RegionInfo.FromString(told[b"regioninfo"].removeprefix(MARK))
+        info = PB.RegionInfo.FromString(described[b"regioninfo"].removeprefix(MARK))
     except (KeyError, DecodeError) as error:
         raise MaybeApplied("a region is not described as HBase does", row=[*cells][:1]) from error
     if info.offline or info.split or not port.isdecimal():

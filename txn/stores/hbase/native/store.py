@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import SplitResult
 
 from txn.clock import Clock
@@ -53,6 +53,8 @@ from txn.stores.hbase.places import (
 )
 from txn.stores.hbase.schema import make_table
 
+T = TypeVar("T")
+
 PAGE_ROWS = 2_000
 
 
@@ -76,7 +78,7 @@ class NativeStore(HBaseTables):
         self._regions = Regions(self._servers, registry, clock)
         self._batches = Batches(self._servers, self._regions, clock)
         self._tables = MasterTables(self._servers, registry, clock)
-        self._shared = SharedReads(self._read_rows, self._batches.try_once, clock)
+        self._shared = SharedReads(self._batches.run, self._batches.try_once, clock)
         start_in_each_process(self._start)
 
     def _start(self) -> None:
@@ -93,19 +95,18 @@ class NativeStore(HBaseTables):
         wanted = [_list_reads(keys) for keys in groups]
         keys = groups[0] if len(groups) == 1 else [key for part in groups for key in part]
         if len(groups) == 1 and beside is None:
-            return complete(keys, self._try(lambda: self._shared.read(wanted[0], due_ms), keys))
-        run, run_in_turn = self._batches.run, self._batches.run_in_turn
-        if beside is None:
-            found = self._try(lambda: run_in_turn(wanted, due_ms=due_ms), keys)
-            return complete(keys, [cells for part in found for cells in part])
-        first = self._try(lambda: run(wanted[0], once=False, beside=beside, due_ms=due_ms), keys)
-        rest = self._try(lambda: run_in_turn(wanted[1:], due_ms=due_ms), keys)
-        return complete(keys, [*first, *(cells for part in rest for cells in part)])
+            return complete(keys, self._try(keys, b"", self._shared.read, wanted[0], due_ms))
+        found: list[list[Any]] = []
+        if beside is not None:
+            first, *wanted = wanted
+            found = [self._try(keys, b"", self._batches.run, first, due_ms, beside=beside)]
+        found += self._try(keys, b"", self._batches.run_in_turn, wanted, due_ms)
+        return complete(keys, [cells for part in found for cells in part])
 
     def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
         check_count(count)
         items = [ReadRow(*place, count) for place in _list_places(keys)]
-        found = self._try(lambda: self._batches.run(items, once=False), keys)
+        found = self._try(keys, b"", self._batches.run, items)
         return complete_versions(keys, found)
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
@@ -114,7 +115,7 @@ class NativeStore(HBaseTables):
             row, _, _, table = edit[0]
             rows.setdefault((table or b"", row), []).append(edit)
         items = [WriteRow(table, row, part, by_row) for (table, row), part in rows.items()]
-        self._try(lambda: self._batches.run(items, once=False), (edit.key for edit in edits))
+        self._try((edit.key for edit in edits), b"", self._batches.run, items)
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
         """Send one request to each server, which executes the checks in order."""
@@ -122,10 +123,7 @@ class NativeStore(HBaseTables):
             check_place(check[0])
             check_targets(check)
         items = [CheckRow(check) for check in checks]
-        found: list[bool] = self._try(
-            lambda: self._batches.run(items, once=True), list_targets(checks)
-        )
-        return found
+        return self._try(list_targets(checks), b"", self._batches.run, items, once=True)
 
     def list_tables(self) -> list[bytes]:
         return self._tables.list_names()
@@ -148,7 +146,7 @@ class NativeStore(HBaseTables):
         self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
     ) -> list[bytes]:
         due_ms = self._batches.due_ms()
-        found = self._try(lambda: self._regions.list_starts(table, start, stop, due_ms), (), table)
+        found = self._try((), table, self._regions.list_starts, table, start, stop, due_ms)
         return keep_between(found, start, stop)
 
     def close(self) -> None:
@@ -157,9 +155,7 @@ class NativeStore(HBaseTables):
     def _read_page(
         self, wanted: ScanRange, keys: Sequence[Key]
     ) -> tuple[list[Row], ScanRange | None]:
-        page: tuple[list[Row], ScanRange | None]
-        page = self._try(lambda: self._scan_page(wanted), keys, wanted.table)
-        return page
+        return self._try(keys, wanted.table, self._scan_page, wanted)
 
     def _scan_page(self, wanted: ScanRange) -> tuple[list[Row], ScanRange | None]:
         table, request = wanted.table, make_scan(wanted)
@@ -186,9 +182,6 @@ class NativeStore(HBaseTables):
                 return self._take_page(region, answer, cells, wanted, due_ms)
         raise NotApplied("no server could read it in time", table=table, cause=first_line(cause))
 
-    def _read_rows(self, items: Sequence[ReadRow], due_ms: int) -> list[Any]:
-        return self._batches.run(items, once=False, due_ms=due_ms)
-
     def _take_page(
         self,
         region: Location,
@@ -213,13 +206,20 @@ class NativeStore(HBaseTables):
     def _read_row(self, wanted: ScanRange, row: bytes, due_ms: int) -> Row:
         table = wanted.table
         keys = [Key(row, family, column, table) for family, column in wanted.columns or ()]
-        (found,) = self._batches.run([ReadRow(table, row, keys)], once=False, due_ms=due_ms)
+        (found,) = self._batches.run([ReadRow(table, row, keys)], due_ms)
         return Row(row, found)
 
-    def _try(self, call: Callable[[], Any], keys: Iterable[Key], table: bytes = b"") -> Any:
-        """Make a call; translate a server's refusal for a request on these keys."""
+    def _try(
+        self,
+        keys: Iterable[Key],
+        table: bytes,
+        call: Callable[..., T],
+        *arguments: Any,
+        **options: Any,
+    ) -> T:
+        """Make a call; translate a server's refusal for a request on these keys, or this table."""
         try:
-            return call()
+            return call(*arguments, **options)
         except RemoteError as error:
             gone = self._find_absent(keys, table)
             if gone is not None:

@@ -123,8 +123,10 @@ class MasterTables:
                     "getProcedureResult", wanted, PB.GetProcedureResultResponse, due_ms
                 )
                 if done.HasField("exception"):
-                    told = done.exception.generic_exception
-                    raise RemoteError(told.class_name, f"{told.class_name}: {told.message}")
+                    failure = done.exception.generic_exception
+                    raise RemoteError(
+                        failure.class_name, f"{failure.class_name}: {failure.message}"
+                    )
                 if done.state in {FINISHED, UNKNOWN}:  # the master forgets old procedures
                     return
         except NotApplied as error:  # only the question failed: the change may have been made
