@@ -6,7 +6,7 @@ transactions. Transactions themselves go through `txn.service.client`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from txn.model import (
     check_exclusion,
 )
 from txn.service.messages import DECODERS, IDL, METHODS, UNKNOWN_KIND, decode_error
-from txn.stores.base import Feature
+from txn.stores.base import Families, Feature
 from txn.stores.gateway import Connection, Gateway, GatewayError, Pool, parse_gateway
 
 DEFAULT_PORT = 9092
@@ -171,13 +171,11 @@ class ServedStore:
         names: list[bytes] = self._call("storeTables", repeat=True)
         return names
 
-    def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
+    def describe(self, table: bytes) -> Families | None:
         families: dict[bytes, Family] | None = self._call("storeDescribe", table, repeat=True)
         return families
 
-    def ensure_table(
-        self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
-    ) -> None:
+    def ensure_table(self, table: bytes, families: Families, splits: Sequence[bytes] = ()) -> None:
         """Create what is missing; splits have no effect on one machine."""
         self._call("storeEnsure", table, families, repeat=True)
 

@@ -25,7 +25,7 @@ from txn.model import (
     check_targets,
     plain_table,
 )
-from txn.stores.base import Feature
+from txn.stores.base import Families, Feature
 from txn.stores.gateway import AHEAD_BYTES, Connection, GatewayError, Pool, Request
 from txn.stores.hbase.base import ASKED_WITHIN_MS, HBaseTables, ScanRange
 from txn.stores.hbase.places import (
@@ -105,11 +105,7 @@ class Dialect(Protocol):
         """Return whether an existing table can be used."""
 
     def create(
-        self,
-        gateway: Connection,
-        table: bytes,
-        families: Mapping[bytes, Family],
-        splits: Sequence[bytes],
+        self, gateway: Connection, table: bytes, families: Families, splits: Sequence[bytes]
     ) -> None:
         """Create a table and its namespace."""
 
@@ -213,7 +209,7 @@ class HBaseStore(HBaseTables):
         except GatewayError as error:
             raise self._make_unexplained(error, None) from error
 
-    def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
+    def describe(self, table: bytes) -> Families | None:
         if not is_legal(table):
             return None  # there can be no such table, but gateways fail at the question
         try:
@@ -229,15 +225,11 @@ class HBaseStore(HBaseTables):
                 ) from error
             raise self._make_unexplained(error, table) from error
 
-    def ensure_table(
-        self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
-    ) -> None:
+    def ensure_table(self, table: bytes, families: Families, splits: Sequence[bytes] = ()) -> None:
         """Create missing parts with the lifetime of delete markers that the protocol needs."""
         make_table(self, self._clock, table, families, splits)
 
-    def create(
-        self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes]
-    ) -> bool:
+    def create(self, table: bytes, families: Families, splits: Sequence[bytes]) -> bool:
         return self._change(self._dialect.create, table, families, splits)
 
     def add(self, table: bytes, name: bytes, family: Family) -> bool:

@@ -8,7 +8,7 @@ no tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from urllib.parse import SplitResult
 
@@ -18,7 +18,7 @@ from Hbase_thrift import BatchMutation, Hbase, Mutation, TCell, TRowResult, TSca
 from txn.clock import Clock
 from txn.errors import InvalidRequestError
 from txn.model import Cell, Check, Edit, Family, Key, Row, new_tuple
-from txn.stores.base import Feature
+from txn.stores.base import Families, Feature
 from txn.stores.gateway import Connection, Pool, Request, parse_gateway
 from txn.stores.hbase.places import KeysByRow, cut
 from txn.stores.hbase.schema import FOREVER_S, shell_command
@@ -115,11 +115,7 @@ class Thrift1:
         return gateway.ask("isTableEnabled", table) is not False
 
     def create(
-        self,
-        gateway: Connection,
-        table: bytes,
-        families: Mapping[bytes, Family],
-        splits: Sequence[bytes],
+        self, gateway: Connection, table: bytes, families: Families, splits: Sequence[bytes]
     ) -> None:
         """Raise an error with the shell command to use instead."""
         raise _cannot_make(table, shell_command("create", table, families, splits))

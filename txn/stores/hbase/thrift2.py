@@ -14,7 +14,7 @@ from urllib.parse import SplitResult
 from txn.clock import Clock
 from txn.errors import annotate
 from txn.model import DATABASE_ENTRY, Cell, Check, Edit, Family, Key, Row, new_tuple
-from txn.stores.base import Feature
+from txn.stores.base import Families, Feature
 from txn.stores.gateway import Connection, GatewayError, Pool, Request, parse_gateway
 from txn.stores.hbase.idl import IDL
 from txn.stores.hbase.places import KeysByRow, cut
@@ -163,11 +163,7 @@ class Thrift2:
         return gateway.ask("isTableEnabled", _table_name(table)) is not False
 
     def create(
-        self,
-        gateway: Connection,
-        table: bytes,
-        families: Mapping[bytes, Family],
-        splits: Sequence[bytes],
+        self, gateway: Connection, table: bytes, families: Families, splits: Sequence[bytes]
     ) -> None:
         """Send one createTable, after a createNamespace if needed."""
         name = _table_name(table)

@@ -207,11 +207,9 @@ class RpcConnection:
             raise
 
     def ask(self, method: str, request: Any, response: Any, due_ms: int) -> tuple[Any, Cells]:
+        """Return the answer to a call and the cells behind it."""
         call = self.send(method, request, due_ms)
         return self.receive(call, response, due_ms), Cells(call.block)
-
-    def call(self, method: str, request: Any, response: Any, due_ms: int) -> Any:
-        return self.receive(self.send(method, request, due_ms), response, due_ms)
 
     def drop(self, call: RpcCall) -> None:
         """Stop waiting for a call and discard its answer."""

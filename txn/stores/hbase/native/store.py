@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from random import Random
 from typing import Any, TypeVar
@@ -21,13 +21,12 @@ from txn.model import (
     Cell,
     Check,
     Edit,
-    Family,
     Key,
     Row,
     check_count,
     check_targets,
 )
-from txn.stores.base import Feature
+from txn.stores.base import Families, Feature
 from txn.stores.hbase.base import ASKED_WITHIN_MS, HBaseTables, ScanRange
 from txn.stores.hbase.native.batch import Batches
 from txn.stores.hbase.native.connection import RemoteError
@@ -128,12 +127,10 @@ class NativeStore(HBaseTables):
     def list_tables(self) -> list[bytes]:
         return self._tables.list_names()
 
-    def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
+    def describe(self, table: bytes) -> Families | None:
         return self._tables.describe(table)
 
-    def ensure_table(
-        self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
-    ) -> None:
+    def ensure_table(self, table: bytes, families: Families, splits: Sequence[bytes] = ()) -> None:
         """Create missing parts with the lifetime of delete markers that the protocol needs."""
         make_table(self._tables, self._clock, table, families, splits)
 
