@@ -22,7 +22,7 @@ from thriftpy2.utils import deserialize, serialize
 
 from txn.model import Check, Edit, Key
 from txn.stores import gateway, open_store
-from txn.stores.gateway import Connection, Request
+from txn.stores.gateway import Connection
 from txn.stores.hbase.idl import IDL
 
 ROUNDS = 15
@@ -92,11 +92,11 @@ def _replies() -> dict[str, bytes]:
 REPLIES = _replies()
 
 
-def bare(request: Request) -> Call:
+def bare(name: str, given: tuple[Any, ...]) -> Call:
     """Return what writes a request, and reads its reply, with thriftpy2 and nothing else."""
-    name, given = request
     service = IDL.THBaseService
-    arguments = deserialize(getattr(service, name + "_args")(), serialize(given))
+    kind = getattr(service, name + "_args")
+    arguments = deserialize(kind(), serialize(kind(*given)))
     result = getattr(service, name + "_result")
     transport = TCyBufferedTransport(Memory(), gateway.BUFFER)
     protocol = TCyBinaryProtocol(transport)
@@ -143,16 +143,16 @@ def measure() -> dict[str, tuple[float, float]]:
             call()  # where all connections are open
         found = {}
         for name, call in calls.items():
-            requests: list[Request] = []
+            requests: list[tuple[str, tuple[Any, ...]]] = []
             send = Connection.send
 
-            def record(connection: Connection, request: Request, due_ms: int) -> None:
-                requests.append(request)  # noqa: B023
-                send(connection, request, due_ms)  # noqa: B023
+            def record(connection: Connection, name: str, given: Any, **named: Any) -> None:
+                requests.append((name, given))  # noqa: B023
+                send(connection, name, given, **named)  # noqa: B023
 
             with patch.object(Connection, "send", record):
                 call()
-            alone = [bare(request) for request in requests]
+            alone = [bare(*request) for request in requests]
             found[name] = least_us(call), sum(least_us(each) for each in alone)
         return found
 

@@ -40,7 +40,7 @@ from thriftpy2.utils import deserialize, serialize
 from tests.bench import workloads
 from tests.bench.measuring import counted_requests
 from txn import Engine, connect
-from txn.stores.gateway import Connection, Job, Request
+from txn.stores.gateway import Connection
 from txn.stores.hbase.idl import IDL
 from txn.stores.hbase.store import HBaseStore
 
@@ -49,6 +49,9 @@ RECORDED = 100
 WORKS = ("thriftpy2", "pool", "floor", "commit")
 TABLES = workloads.Tables("bench-client")
 HERE = Path(__file__).parents[2]
+
+Request = tuple[str, Any]
+"""A method of the gateway, and the struct of its arguments."""
 
 Call = Callable[[], int]
 """One call of a work; returns how many requests it sent, or 0 where they are counted elsewhere."""
@@ -102,9 +105,11 @@ def record(engine: Engine, rng: Random) -> list[Request]:
     requests: list[Request] = []
     send = Connection.send
 
-    def recorded(connection: Connection, request: Request, due_ms: int) -> None:
-        requests.append(_whole(request))
-        send(connection, request, due_ms)
+    def recorded(
+        connection: Connection, name: str, arguments: tuple[Any, ...], **named: Any
+    ) -> None:
+        requests.append(_whole(name, arguments))
+        send(connection, name, arguments, **named)
 
     Connection.send = recorded  # type: ignore[method-assign]
     try:
@@ -115,11 +120,10 @@ def record(engine: Engine, rng: Random) -> list[Request]:
     return requests
 
 
-def _whole(request: Request) -> Request:
+def _whole(name: str, arguments: tuple[Any, ...]) -> Request:
     """Return the request made of the interface's own structs, whatever ours are made of."""
-    name, arguments = request
     kind = getattr(IDL.THBaseService, name + "_args")
-    return name, deserialize(kind(), serialize(arguments))
+    return name, deserialize(kind(), serialize(kind(*arguments)))
 
 
 @contextmanager
@@ -150,12 +154,8 @@ def bare_call(client: TClient, requests: Iterator[Request]) -> int:
 
 def pool_call(store: HBaseStore, requests: Iterator[Request]) -> int:
     """Send the next request through our pool."""
-    request = next(requests)
-
-    def job() -> Job[object]:
-        return (yield request)
-
-    store._pool.run(lambda: [job()], repeat=False)
+    name, arguments = next(requests)
+    store._pool.run_one(Connection.ask, name, *arguments.__dict__.values(), repeat=False)
     return 1
 
 

@@ -284,10 +284,10 @@ def counted_requests() -> Callable[[], int]:
     counts: dict[int, int] = {}  # by thread: a lock would be one more to wait for
 
     def count(send: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*given: Any) -> Any:
+        def counted(*given: Any, **named: Any) -> Any:
             thread = threading.get_ident()
             counts[thread] = counts.get(thread, 0) + 1
-            return send(*given)
+            return send(*given, **named)
 
         return counted
 

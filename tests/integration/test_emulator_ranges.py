@@ -278,6 +278,8 @@ def test_a_method_that_a_server_does_not_know_has_done_nothing(
 ) -> None:
     """Clients may be newer than their server."""
     monkeypatch.setitem(METHODS, "notThereYet", METHODS["ensureTable"])
+    arguments = IDL.Transactional.ensureTable_args
+    monkeypatch.setattr(IDL.Transactional, "notThereYet_args", arguments, raising=False)
     with endpoint() as (uri, _):
         service = RemoteService(*parse_server(urlsplit(uri)), SystemClock())
         message = "the server is of another version and does not know this request"

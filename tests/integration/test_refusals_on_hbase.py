@@ -16,9 +16,9 @@ from txn import Engine, Key, Mutation, TxnError, connect
 from txn.errors import AbortedError, TableUnavailable
 from txn.protocol.statuses import ProtocolName
 from txn.stores import open_store
-from txn.stores.gateway import Job
+from txn.stores.gateway import Connection
 from txn.stores.hbase.store import HBaseStore
-from txn.stores.hbase.thrift2 import _call, _table_name
+from txn.stores.hbase.thrift2 import _table_name
 
 QUICK_S = 5
 
@@ -26,14 +26,14 @@ QUICK_S = 5
 def make_read_only(gateway: str, table: bytes) -> None:
     """Alter the table as an operator would."""
 
-    def alter() -> Job[None]:
-        found: Any = yield _call("getTableDescriptor", _table_name(table))
+    def alter(gateway: Connection) -> None:
+        found = gateway.ask("getTableDescriptor", _table_name(table))
         found.attributes = {**(found.attributes or {}), b"READONLY": b"true"}
-        yield _call("modifyTable", found)
+        gateway.ask("modifyTable", found)
 
     with closing(open_store(gateway)) as store:
         assert isinstance(store, HBaseStore)
-        store._one(alter)
+        store._pool.run_one(alter, repeat=True)
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ from txn.host.java import find_java_home
 from txn.model import Cell, Check, Edit, Family
 from txn.protocol.row import FAMILY
 from txn.stores import open_store
+from txn.stores.gateway import Connection
 from txn.stores.hbase.store import HBaseStore
 from txn.stores.hbase.thrift2 import IDL
 from txn.testing.counting import CountingStore
@@ -68,10 +69,7 @@ def make_as_hbase_does(store: HBaseStore, table: bytes, **settings: object) -> N
         IDL.TTableName(None, table), [family], durability=settings.get("durability")
     )
 
-    def job():  # type: ignore[no-untyped-def]
-        yield "createTable", IDL.THBaseService.createTable_args(descriptor, None)
-
-    store._pool.run(lambda: [job()], repeat=False)
+    store._pool.run_one(Connection.ask, "createTable", descriptor, None, repeat=False)
 
 
 # --- tables -------------------------------------------------------------------------------------
@@ -99,11 +97,7 @@ def test_buckets_of_transactions_are_regions_from_the_start(
         engine.ensure_table(data, ["d"])
         engine.commit([Mutation(Key("a", "d", "x", data), b"1")])
 
-    def job():  # type: ignore[no-untyped-def]
-        found = yield "getAllRegionLocations", IDL.THBaseService.getAllRegionLocations_args(table)
-        return [location.regionInfo.startKey or b"" for location in found]
-
-    (starts,) = store._pool.run(lambda: [job()], repeat=True)
+    starts = store._pool.run_one(store._dialect.starts, table, repeat=True)
     assert sorted(starts) == [b"", b"01.", b"02.", b"03."]
 
 

@@ -931,7 +931,7 @@ def test_where_nobody_tells_who_is_at_work_a_read_ends_in_time(
             raise Refuse("AccessDeniedException")
 
     server.before = refuse
-    with pytest.raises(MaybeApplied, match=r"nobody tells .*AccessDenied"):
+    with pytest.raises(MaybeApplied, match=r"cannot confirm .*AccessDenied"):
         rested.read([key("a")])
 
 

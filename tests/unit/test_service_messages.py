@@ -76,7 +76,8 @@ def test_arguments_and_results_come_back_from_the_wire(name: str) -> None:
     """Each method of the interface has its codecs."""
     method = METHODS[name]
     values, result = SAMPLES[name]
-    message = send(method.encode((*values, IDL.Options(token="t"))))
+    arguments = getattr(IDL.Transactional, f"{name}_args")
+    message = send(arguments(*method.encode((*values, IDL.Options(token="t")))))
     *decoded, options = method.decode(list(vars(message).values()))
     assert decoded == values
     assert options.token == "t"

@@ -30,7 +30,7 @@ from txn.model import Check, Edit, Key, RowExclusion
 from txn.stores import gateway as gateway_module
 from txn.stores import open_store
 from txn.stores.base import Store
-from txn.stores.gateway import Job
+from txn.stores.gateway import Request
 from txn.stores.hbase import thrift2
 from txn.stores.hbase.store import HBaseStore
 from txn.stores.hbase.thrift2 import IDL
@@ -216,8 +216,8 @@ def test_reads_in_turn_are_repeated_once(gateway: FakeGateway, store: Store) -> 
     assert store.read(KEYS[:3]) == dict.fromkeys(KEYS[:3])
 
 
-def test_a_request_reads_the_clock_three_times(gateway: FakeGateway) -> None:
-    """When it begins, and before it waits for the gateway to take it and to answer."""
+def test_a_request_reads_the_clock_once(gateway: FakeGateway) -> None:
+    """When it begins: one deadline limits both waits, to send it and for its reply."""
 
     class Counting(ManualClock):
         reads = 0
@@ -236,7 +236,7 @@ def test_a_request_reads_the_clock_three_times(gateway: FakeGateway) -> None:
         Counting.reads = 0
         call()
         reads = Counting.reads
-    assert reads == 3
+    assert reads == 1
     store.close()
 
 
@@ -272,7 +272,7 @@ def test_a_connection_in_use_is_closed_when_it_comes_back(gateway: FakeGateway) 
     assert isinstance(store, HBaseStore)
     gateway.before = lambda number, name: store.close()
     assert store.read(KEYS[:1]) == {KEYS[0]: None}
-    assert (store._pool._idle, store._pool._open) == ([], 0)
+    assert store._pool._free == []
 
 
 def test_what_is_sent_is_what_the_interface_says() -> None:
@@ -451,19 +451,14 @@ def test_a_mistake_of_ours_is_raised_as_it_is(gateway: FakeGateway, store: Store
     """As an error of the store it would be sent again for as long as a store is given."""
     assert isinstance(store, HBaseStore)
     deadly = Edit(KEYS[0], 5, 1)  # type: ignore[arg-type]
-    for call in (lambda: store.write([deadly]), lambda: store._pool.run(jobs, repeat=True)):
+    for call in (lambda: store.write([deadly]), lambda: store._pool.run([MISTAKEN], repeat=True)):
         with pytest.raises(Exception) as caught:
             call()
         assert not isinstance(caught.value, TxnError)
     assert store.check_and_put(CHECKS[:2]) == [True, True]
 
 
-def jobs() -> list[Job[int]]:
-    def job() -> Job[int]:
-        found = yield "getMultiple", IDL.THBaseService.getMultiple_args(b"t", [])
-        return found + 1  # not a number
-
-    return [job()]
+MISTAKEN: Request[int] = ("getMultiple", (b"t", []), lambda found: found + 1)  # not a number
 
 
 def test_one_broken_connection_of_a_batch_fails_the_batch(

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from txn.backoff import Backoff
 from txn.client.group_commit import GroupCommit
 from txn.client.hot_keys import HotKeyTicket
 from txn.clock import Clock, SystemClock
@@ -42,7 +43,6 @@ from txn.protocol.statuses import PROTOCOLS, Rules
 from txn.reading.snapshot import Snapshot
 from txn.request import Ack, Committed, Outcome, Request
 from txn.service.messages import ACKS, IDL, TYPES, UNKNOWN_KIND, TimedRequest, name_part
-from txn.service.settling import SETTLING, Settler
 from txn.service.store import RemoteService, ServedStore, parse_server
 from txn.spans import Span
 from txn.stores.gateway import Gateway
@@ -54,6 +54,8 @@ LATE = "deadline passed before anything was sent"
 PATIENCE_MS = 10_000  # to find the outcome of a commit without a deadline
 ANSWER_MS = 1_000  # how long after a deadline its answer may come
 SETTLE_MS = 500  # and then its outcome
+SETTLE_TRIES = 6
+SETTLING = Backoff(first_ms=20, longest_ms=640)
 APART_MS = 500  # deadlines in a batch differ by at most this: all wait for the last one
 
 
@@ -98,12 +100,11 @@ class RemoteBackend:
         self._clock = clock or SystemClock()
         self._rng = rng or random.SystemRandom()
         self._service = RemoteService(gateway, token, self._clock)
-        self._settler = Settler(self._service, self._clock, self._rng)
         self.pace = Pace(self._clock, self._rng, Policy())
         self._database: tuple[bytes, Rules] | None = None
         self._group_commit = GroupCommit(
             self._commit_batch,
-            _tell,
+            _report,
             self._clock,
             self.pace.policy,
             can_join=_can_join,
@@ -180,7 +181,7 @@ class RemoteBackend:
             if request.once is not None:
                 done = self._send_again(send, last_ms if due_ms is None else min(due_ms, last_ms))
             if done is None:
-                done = self._settler.find_committed(name, sent_ms, until_ms + SETTLE_MS)
+                (done,) = self._settle("settle", (name,), 1, sent_ms, until_ms + SETTLE_MS)
             if done is None:
                 raise CommitOutcomeUnknown(name, lost) from lost
             return done
@@ -218,7 +219,12 @@ class RemoteBackend:
         except MaybeApplied as lost:
             now_ms = self._clock.monotonic_ms()
             until_ms = now_ms + PATIENCE_MS if wait_ms is None else sent_ms + wait_ms + SETTLE_MS
-            return self._settler.find_all_committed(name, sent_ms, len(requests), until_ms, lost)
+            count = len(requests)
+            found = self._settle("settleMany", (name, count), count, sent_ms, until_ms)
+            return [
+                done or CommitOutcomeUnknown(name_part(name, number), lost)
+                for number, done in enumerate(found)
+            ]
         return [_judge(result, name_part(name, number)) for number, result in enumerate(results)]
 
     def submit(self, request: Request, ack: Ack, deadline_ms: int | None) -> Future[Committed]:
@@ -355,6 +361,37 @@ class RemoteBackend:
                 return None
         return None
 
+    def _settle(
+        self, method: str, asked: tuple[Any, ...], count: int, sent_ms: int, until_ms: int
+    ) -> list[Committed | None]:
+        """Search for requests by name; return None for each that is not known to be committed.
+        Repeat while one is in progress or the server is away; otherwise only a few times, since
+        they may be in flight or between attempts."""
+        found: list[tuple[Outcome, Committed | None]] = []
+        seen = 0
+        for number in SETTLING.tries(self._clock, self._rng, due_ms=until_ms):
+            now_ms = self._clock.monotonic_ms()
+            left_ms = until_ms - now_ms
+            if left_ms <= 0:
+                break
+            times = {"within_ms": left_ms, "withinMs": left_ms}
+            try:
+                answer = self._service.call(method, *asked, now_ms - sent_ms, repeat=True, **times)
+                answers = answer if method == "settleMany" else [answer]
+                if len(answers) != count:
+                    raise MaybeApplied(UNKNOWN_KIND)
+                found = answers
+                is_open = any(outcome is Outcome.UNDECIDED for outcome, _ in found)
+            except TxnError as error:
+                is_open = isinstance(error, StoreError)
+            if found and all(done for _, done in found):
+                break
+            if is_open:
+                seen = number
+            if number >= seen + SETTLE_TRIES:
+                break
+        return [done for _, done in found] or [None] * count
+
     def _due_ms(self, deadline_ms: int | None) -> int | None:
         return None if deadline_ms is None else self._clock.monotonic_ms() + deadline_ms
 
@@ -374,7 +411,7 @@ def _require_time(deadline_ms: int | None) -> None:
         raise DeadlineError(LATE)
 
 
-def _tell(sent: _Sent) -> None:
+def _report(sent: _Sent) -> None:
     assert sent.future is not None
     if isinstance(sent.result, Committed):
         sent.future.set_result(sent.result)

@@ -322,8 +322,6 @@ def _make_request(*fields: Any) -> TimedRequest:
     return TimedRequest(request, deadline_ms, trace)
 
 
-OUTCOMES = {outcome: getattr(IDL.Outcome, outcome.name) for outcome in Outcome}
-KNOWN_OUTCOMES = {number: outcome for outcome, number in OUTCOMES.items()}
 LISTS = {
     IDL.Assertion: MessageCodec(encode_assertions, decode_assertions),
     IDL.Found: MessageCodec(_encode_cells, _decode_cells),
@@ -384,20 +382,19 @@ TYPES[IDL.Described] = MessageCodec(
 
 
 class RemoteMethod(NamedTuple):
-    """A method of the interface. encode: makes the message of its arguments, options last. decode:
+    """A method of the interface. encode: makes messages of its arguments, options last. decode:
     makes values of the arguments' messages. result: its codec, if any."""
 
-    encode: Callable[[tuple[Any, ...]], Any]
+    encode: Callable[[Sequence[Any]], list[Any]]
     decode: Callable[[Sequence[Any]], list[Any]]
     result: MessageCodec | None
 
 
 def _make_method(name: str) -> RemoteMethod:
-    arguments = getattr(IDL.Transactional, f"{name}_args")
-    encoders, decoders = _list_codecs(arguments)
+    encoders, decoders = _list_codecs(getattr(IDL.Transactional, f"{name}_args"))
     result = getattr(IDL.Transactional, f"{name}_result").thrift_spec.get(0)
     return RemoteMethod(
-        lambda values: arguments(*_convert(encoders, values)),
+        partial(_convert, encoders),
         partial(_convert, decoders),
         None if result is None else _find_codec(result[0], *result[2:-1]),
     )

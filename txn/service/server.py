@@ -27,7 +27,6 @@ from txn.model import (
     Columns,
     Delete,
     Edit,
-    Family,
     Key,
     Mutation,
     Row,
@@ -50,7 +49,7 @@ from txn.service.messages import (
     name_part,
 )
 from txn.spans import Span
-from txn.stores.base import Store
+from txn.stores.base import Families, Store
 from txn.stores.hbase.places import row_after
 from txn.tracing import continue_trace, continue_traces, flush_traces
 
@@ -244,11 +243,11 @@ class Transactional:
         return self._store.list_tables()
 
     @dispatch
-    def storeDescribe(self, table: bytes, options: Any) -> Mapping[bytes, Family] | None:
+    def storeDescribe(self, table: bytes, options: Any) -> Families | None:
         return self._store.describe(table)
 
     @dispatch
-    def storeEnsure(self, table: bytes, families: Mapping[bytes, Family], options: Any) -> None:
+    def storeEnsure(self, table: bytes, families: Families, options: Any) -> None:
         self._store.ensure_table(table, families)
 
     @dispatch
@@ -303,8 +302,8 @@ class Transactional:
                 return
             buffer = row.cells.get(column(table, row.row, b"buffer"))
             # Decoding each row would take most of the time.
-            if buffer and _label(name).encode() in buffer.value and (told := _judge_row(row)):
-                yield told
+            if buffer and _label(name).encode() in buffer.value and (found := _judge_row(row)):
+                yield found
 
 
 def _judge_row(row: Row) -> tuple[str | None, Outcome, Committed | None] | None:

@@ -6,7 +6,7 @@ transactions. Transactions themselves go through `txn.service.client`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,8 @@ from txn.model import (
     check_exclusion,
 )
 from txn.service.messages import DECODERS, IDL, METHODS, UNKNOWN_KIND, decode_error
-from txn.stores.base import Feature
-from txn.stores.gateway import Gateway, GatewayError, Job, Pool, parse_gateway
+from txn.stores.base import Families, Feature
+from txn.stores.gateway import Connection, Gateway, GatewayError, Pool, parse_gateway
 
 DEFAULT_PORT = 9092
 TIMEOUT_MS = 60_000  # longer than a commit may take to its decision
@@ -82,13 +82,11 @@ class RemoteService:
         """Send one request; return its reply or raise the error of its exception. options: fields
         of the request's Options. repeat, within_ms: those of `Pool.run_one`."""
         method = METHODS[name]
-        request = method.encode((*values, IDL.Options(token=self._token, **options)))
-
-        def job() -> Job[Any]:
-            return (yield name, request)
-
+        messages = method.encode((*values, IDL.Options(token=self._token, **options)))
         try:
-            reply = self._pool.run_one(job, repeat=repeat, within_ms=within_ms)
+            reply = self._pool.run_one(
+                Connection.ask, name, *messages, repeat=repeat, within_ms=within_ms
+            )
         except GatewayError as refused:
             raise _decode_refusal(refused, str(self._pool.gateway)) from refused
         if method.result is None:
@@ -173,13 +171,11 @@ class ServedStore:
         names: list[bytes] = self._call("storeTables", repeat=True)
         return names
 
-    def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
+    def describe(self, table: bytes) -> Families | None:
         families: dict[bytes, Family] | None = self._call("storeDescribe", table, repeat=True)
         return families
 
-    def ensure_table(
-        self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
-    ) -> None:
+    def ensure_table(self, table: bytes, families: Families, splits: Sequence[bytes] = ()) -> None:
         """Create what is missing; splits have no effect on one machine."""
         self._call("storeEnsure", table, families, repeat=True)
 

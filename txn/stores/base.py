@@ -34,6 +34,9 @@ instant_reads: all cells of a `read` come from one instant
 atomic: everything that a function does inside `atomically` is one transaction
 remote_calls: a call is a request to a server, so calls that are not urgent should share one"""
 
+Families = Mapping[bytes, Family]
+"""The settings of a table's families, by name."""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -106,12 +109,10 @@ class Store(Protocol):
     def list_tables(self) -> list[bytes]:
         """Return the names of all tables except system tables, in byte order."""
 
-    def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
+    def describe(self, table: bytes) -> Families | None:
         """Return the table's families and their settings, or None for an absent table."""
 
-    def ensure_table(
-        self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
-    ) -> None:
+    def ensure_table(self, table: bytes, families: Families, splits: Sequence[bytes] = ()) -> None:
         """Create the missing table and families; repeating the call changes nothing.
         Raise InvalidRequestError if an existing family has other settings, or the table belongs to
         another database. A local store gives this database to families without one."""

@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import ssl
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from threading import Condition, RLock
+from threading import Condition
 from types import ModuleType
 from typing import Any, Generic, Literal, TypeVar, cast
 from urllib.parse import SplitResult
 
 from thriftpy2.protocol import TCompactProtocol, TCyBinaryProtocol
-from thriftpy2.thrift import TApplicationException, TMessageType, TPayload
+from thriftpy2.thrift import TApplicationException, TMessageType
 from thriftpy2.transport import TCyBufferedTransport, TCyFramedTransport
 
 from txn.clock import Clock, limit_due
@@ -43,15 +43,13 @@ DEFAULT_PORT = 9090
 BUFFER = 16_384
 AHEAD_BYTES = 32_768  # a socket buffers at least this much while its peer does not read
 CALL, EXCEPTION = TMessageType.CALL, TMessageType.EXCEPTION
+MOST_CONNECTIONS = 65_535  # to one port, whatever the pool
 IDLE_MS = 1_000  # the gateway may have closed a connection that was idle for longer
 
 T = TypeVar("T")
 
-Request = tuple[str, TPayload]
-"""A method name of the service and its arguments."""
-
-Job = Generator[Request, Any, T]
-"""Requests in sequence: a generator yields each request, gets its reply and returns a result."""
+Request = tuple[str, tuple[Any, ...], Callable[[Any], T]]
+"""A method name of the service, its arguments, and a function from the reply to the result."""
 
 
 class GatewayError(Exception):
@@ -107,39 +105,22 @@ _OPTIONS: dict[str, Option] = {
 }
 
 
-def make_requests(service: ModuleType) -> Callable[..., Request]:
-    """Return the function that builds a request from a method name and its arguments."""
-    kinds = {name: getattr(service, name + "_args") for name in service.thrift_services}
-    return lambda name, *arguments: (name, kinds[name](*arguments))
-
-
-def run_request(request: Request) -> Job[None]:
-    yield request
-
-
 class Connection:
-    """A socket to a gateway; `busy` while a reply has not been read. used_ms: the monotonic time
-    when it was opened or last waited for a reply."""
+    """A socket to a gateway; `busy` while a reply has not been read. A borrower may use it until
+    `due_ms`."""
 
     __slots__ = (
-        *("_answered", "_is_framed", "_monotonic_ms"),
-        *("_protocol", "_results", "_sent", "_tables", "_transport", "_wire", "used_ms"),
+        *("_answered", "_is_framed", "_protocol", "_sent", "_service"),
+        *("_tables", "_transport", "_used_ms", "_wire", "due_ms"),
     )
 
     def __init__(
-        self,
-        gateway: Gateway,
-        results: dict[str, type[TPayload]],
-        clock: Clock,
-        tls: ssl.SSLContext | None,
-        due_ms: int,
+        self, gateway: Gateway, service: ModuleType, tls: ssl.SSLContext | None, within_ms: int
     ) -> None:
         """Connect; raise OSError (which covers time-outs and TLS) on failure."""
-        self._monotonic_ms = clock.monotonic_ms
-        self.used_ms = clock.monotonic_ms()
-        within_ms = min(gateway.connect_ms, due_ms - self.used_ms)
         if within_ms <= 0:
             raise TimeoutError("timed out")
+        within_ms = min(gateway.connect_ms, within_ms)
         self._wire = Wire(connect_socket(gateway.host, gateway.port, within_ms, tls))
         self._is_framed = gateway.transport == "framed"
         kind = TCyFramedTransport if self._is_framed else TCyBufferedTransport
@@ -147,25 +128,40 @@ class Connection:
         compact = gateway.protocol == "compact"
         protocol: Any = TCompactProtocol if compact else TCyBinaryProtocol
         self._protocol: Any = protocol(self._transport)
-        self._results = results
+        self._service = service
         self._sent = self._answered = 0
+        self._used_ms = self.due_ms = 0
         self._tables: deque[object] = deque()  # of the requests without a reply
 
     @property
     def busy(self) -> bool:
         return self._sent != self._answered
 
-    def send(self, request: Request, due_ms: int, *, is_last: bool = True) -> None:
+    def begin(self, now_ms: int, due_ms: int) -> None:
+        """Let no wait from now on last much beyond the deadline."""
+        self._used_ms, self.due_ms = now_ms, due_ms
+        self._wire.limit(now_ms, due_ms)
+
+    def ask(self, name: str, *arguments: Any) -> Any:
+        """Call a method of the service and return its reply."""
+        self.send(name, arguments)
+        return self.receive()
+
+    def call(self, request: Request[T]) -> T:
+        """Send a request and return its result."""
+        name, arguments, read = request
+        self.send(name, arguments)
+        return read(self.receive())
+
+    def send(self, name: str, arguments: tuple[Any, ...], *, is_last: bool = True) -> None:
         """Send a request. While a reply is missing, send only a request that the gateway can buffer
         unread: one of at most `AHEAD_BYTES`, or any if they are few and short. is_last: send now;
         otherwise wait for `flush`, except that a frame is always sent at once."""
-        name, arguments = request
         self._sent = sequence = self._sent + 1
-        self._tables.append(next(iter(arguments.__dict__.values()), None))
-        self._wire.limit(self._monotonic_ms(), due_ms)
+        self._tables.append(arguments[0] if arguments else None)
         protocol = self._protocol
         protocol.write_message_begin(name, CALL, sequence)
-        protocol.write_struct(arguments)
+        protocol.write_struct(getattr(self._service, f"{name}_args")(*arguments))
         protocol.write_message_end()
         if is_last or self._is_framed:
             self._transport.flush()
@@ -175,15 +171,15 @@ class Connection:
         if not self._is_framed:
             self._transport.flush()
 
-    def receive(self, due_ms: int) -> Any:
+    def receive(self) -> Any:
         """Wait for the next reply and return its value. Raise GatewayError if it is an error,
         Garbled if it is invalid, and OSError if it does not come."""
-        self.used_ms = self._monotonic_ms()
-        self._wire.limit(self.used_ms, due_ms)
         protocol = self._protocol
         try:
             name, kind, sequence = protocol.read_message_begin()
-            reply = TApplicationException() if kind == EXCEPTION else self._results[name]()
+            is_error = kind == EXCEPTION
+            make = TApplicationException if is_error else getattr(self._service, f"{name}_result")
+            reply = make()
             protocol.read_struct(reply)
             protocol.read_message_end()
         except OSError:
@@ -194,7 +190,7 @@ class Connection:
             raise ConnectionError("the reply is another request's")
         self._answered = sequence
         table = self._tables.popleft()
-        if kind == EXCEPTION:
+        if is_error:
             raise GatewayError(str(reply)) from cast(Exception, reply)
         fields = reply.__dict__
         found = fields.get("success")
@@ -211,7 +207,7 @@ class Connection:
         """Return True if it seems able to carry the next request, without sending one."""
         if self._sent != self._answered:
             return False
-        return now_ms - self.used_ms < IDLE_MS or not self._wire.is_readable()
+        return now_ms - self._used_ms < IDLE_MS or not self._wire.is_readable()
 
     def close(self) -> None:
         """Close this process's end. A copy in another process, after a fork, stays usable."""
@@ -219,58 +215,103 @@ class Connection:
 
 
 class Pool:
-    """At most `gateway.pool` connections to a Thrift service; safe for threads and across fork."""
+    """At most `gateway.pool` connections to a Thrift service; safe for threads and across fork.
+
+    A free slot has an idle connection, or None. Slots are taken and given back without a lock,
+    since a list does that in one step. A thread that must wait takes the lock and announces this
+    before it looks for a slot, so that a thread that gives one back later wakes it.
+    """
 
     def __init__(self, gateway: Gateway, service: ModuleType, clock: Clock) -> None:
         self.gateway = gateway
-        self._results = {
-            name: getattr(service, name + "_result") for name in service.thrift_services
-        }
+        self._service = service
         self._clock = clock
         self._tls = trust(gateway.tls, gateway.ca)
         self._closed = False
-        self._idle: list[Connection] = []
+        self._free: list[Connection | None] = []
         start_in_each_process(self._start)
 
     def _start(self) -> None:
-        inherited = self._idle  # the parent's: two processes would mix up their replies
-        self._lock = RLock()  # for all fields below; faster to enter than a Condition
-        self._changed = Condition(self._lock)
-        self._idle = []
-        self._open = self._waiting = 0
-        for connection in inherited:
+        inherited = self._free  # the parent's: two processes would mix up their replies
+        self._changed = Condition()
+        self._free = [None] * min(self.gateway.pool, MOST_CONNECTIONS)
+        self._waiting = 0
+        for connection in filter(None, inherited):
             connection.close()
+
+    def run_one(
+        self,
+        work: Callable[..., T],
+        *arguments: Any,
+        repeat: bool,
+        within_ms: int | None = None,
+    ) -> T:
+        """Call a function with a connection and the arguments; return its result.
+
+        repeat: it may be called once more if the connection breaks.
+        within_ms: a time limit shorter than the gateway's.
+        Raises GatewayError if the gateway answered with an error.
+        """
+        now_ms = self._clock.monotonic_ms()
+        due_ms = self._due_ms(now_ms, within_ms)
+        while True:
+            connection = self._take(now_ms, due_ms)
+            try:
+                return work(connection, *arguments)
+            except OSError as error:
+                if not repeat or not isinstance(error, ConnectionError):
+                    message = self._describe("no answer from the gateway", error)
+                    raise MaybeApplied(message) from error
+            finally:
+                self._give_back((connection,))
+            repeat, now_ms = False, self._clock.monotonic_ms()
 
     def run(
         self,
-        jobs: Callable[[], Sequence[Job[T]]],
+        requests: Sequence[Request[T]],
         *,
         repeat: bool,
         ahead: int = 1,
         connections: int | None = None,
     ) -> list[T]:
-        """Run the jobs and return their results, in order.
+        """Carry out requests in parallel and return their results, in order.
 
-        repeat: jobs may run once more if a connection breaks.
         ahead: unanswered requests per connection; more than one only if all replies are short.
         connections: the most connections to use.
-        Raises GatewayError if the gateway answered with an error; other jobs may have taken effect.
+        See `run_one` for the rest. After an error, the other requests may have taken effect.
         """
-        return self._try(lambda *times: self._run(jobs(), ahead, connections, *times), repeat)
+        if len(requests) == 1:
+            return [self.run_one(Connection.call, requests[0], repeat=repeat)]
+        if not requests:
+            return []
+        most = len(requests) if connections is None else connections
+        return self.run_one(self._fly, requests, ahead, most, repeat=repeat)
 
-    def run_one(
-        self, job: Callable[[], Job[T]], *, repeat: bool, within_ms: int | None = None
-    ) -> T:
-        """Run a single job as `run` does. within_ms: a time limit shorter than the gateway's."""
-        return self._try(lambda *times: self._run_alone(job(), *times), repeat, within_ms)
+    def _fly(
+        self, first: Connection, requests: Sequence[Request[T]], ahead: int, most: int
+    ) -> list[T]:
+        """Use half of the free connections, too: with many busy threads, each does best with
+        sequential requests. If some cannot be opened, use fewer."""
+        connections = [first]
+        wanted = min(most, 1 + (len(self._free) + 1) // 2)
+        try:
+            self._take_more(connections, wanted, first.due_ms)
+            flight = Flight(connections, requests)
+            flight.start(ahead)
+            return flight.finish()
+        finally:
+            self._give_back(connections[1:])
 
-    def run_beside(self, jobs: Sequence[Job[T]], work: Callable[[], None]) -> list[T] | None:
+    def run_beside(
+        self, requests: Sequence[Request[T]], work: Callable[[], None]
+    ) -> list[T] | None:
         """Run a function after the first requests are sent and before their replies are read.
 
-        Return None if the jobs failed, or would have taken the last free connection: a caller that
-        holds one connection and waits for another might wait for ever.
+        Return None if the requests failed, or would have taken the last free connection: a caller
+        that holds one connection and waits for another might wait for ever.
         """
-        flight = Flight(self._take_spare(len(jobs)), jobs, self._due_ms(self._clock.monotonic_ms()))
+        connections = self._take_spare(len(requests))
+        flight = Flight(connections, requests)
         has_begun = False
         try:
             with suppress(OSError):
@@ -281,57 +322,14 @@ class Pool:
                     return flight.finish()
             return None
         finally:
-            self._give_back(flight.connections)
+            self._give_back(connections)
 
     def close(self) -> None:
         """Close the idle connections now, and the busy ones when they are returned."""
-        with self._lock:
-            self._closed = True
-            idle, self._idle = self._idle, []
-            self._give_back(idle)
+        self._closed = True
+        self._close_idle()
+        with self._changed:
             self._changed.notify_all()
-
-    def _try(
-        self, attempt: Callable[[int, int], T], repeat: bool, within_ms: int | None = None
-    ) -> T:
-        now_ms = self._clock.monotonic_ms()
-        due_ms = self._due_ms(now_ms, within_ms)
-        while True:
-            try:
-                return attempt(now_ms, due_ms)
-            except OSError as error:
-                if not repeat or not isinstance(error, ConnectionError):
-                    message = self._describe("no answer from the gateway", error)
-                    raise MaybeApplied(message) from error
-            repeat, now_ms = False, self._clock.monotonic_ms()
-
-    def _run(
-        self, jobs: Sequence[Job[T]], ahead: int, most: int | None, now_ms: int, due_ms: int
-    ) -> list[T]:
-        if len(jobs) == 1:
-            return [self._run_alone(jobs[0], now_ms, due_ms)]
-        if not jobs:
-            return []
-        connections = self._take_connections(most or len(jobs), now_ms, due_ms)
-        try:
-            flight = Flight(connections, jobs, due_ms)
-            flight.start(ahead)
-            return flight.finish()
-        finally:
-            self._give_back(connections)
-
-    def _run_alone(self, job: Job[T], now_ms: int, due_ms: int) -> T:
-        connection = self._take_connection(now_ms, due_ms)
-        try:
-            request = next(job)
-            while True:
-                connection.send(request, due_ms)
-                request = job.send(connection.receive(due_ms))
-        except StopIteration as done:
-            result: T = done.value
-            return result
-        finally:
-            self._give_back((connection,))
 
     def _describe(self, message: str, error: Exception) -> str:
         cause = str(error) or type(error).__name__
@@ -343,143 +341,124 @@ class Pool:
 
     # ---------------------------------------------------------------- lending connections
 
-    def _take_connection(self, now_ms: int, due_ms: int) -> Connection:
-        with self._lock:
-            while not (connection := self._find_idle(now_ms)):
-                if self._closed:
-                    raise StoreClosedError("the store is closed", gateway=str(self.gateway))
-                if self._open < self.gateway.pool:
-                    self._open += 1
-                    break
-                now_ms = self._wait(due_ms)
-        return connection or self._connect(due_ms)
-
-    def _take_connections(self, wanted: int, now_ms: int, due_ms: int) -> list[Connection]:
-        """Take at least one connection, waiting for it, and up to half of the other free ones: with
-        many busy threads, each does best with sequential requests. On an error, use fewer."""
-        connections = [self._take_connection(now_ms, due_ms)]
+    def _take(self, now_ms: int, due_ms: int) -> Connection:
+        """Take a connection, waiting for it, but not before a thread that waits already."""
         try:
-            with self._lock:
-                wanted = min(wanted, 1 + (self._count_free() + 1) // 2)
-            while len(connections) < wanted and (connection := self._take_another(now_ms, due_ms)):
-                connections.append(connection)
-        except NotApplied:
-            pass
-        except BaseException:
-            self._give_back(connections)
-            raise
-        return connections
+            if self._waiting:
+                raise IndexError
+            slot = self._free.pop()
+        except IndexError:
+            slot, now_ms = self._wait_for_slot(due_ms), self._clock.monotonic_ms()
+        return self._begin(slot, now_ms, due_ms)
 
-    def _take_another(self, now_ms: int, due_ms: int) -> Connection | None:
-        with self._lock:
-            connection = self._find_idle(now_ms)
-            if connection or self._open >= self.gateway.pool:
-                return connection
-            self._open += 1
-        return self._connect(due_ms)
+    def _wait_for_slot(self, due_ms: int) -> Connection | None:
+        with self._changed:
+            self._waiting += 1
+            try:
+                while True:
+                    with suppress(IndexError):
+                        return self._free.pop()
+                    if self._closed:
+                        raise StoreClosedError("the store is closed", gateway=str(self.gateway))
+                    left_ms = due_ms - self._clock.monotonic_ms()
+                    if left_ms <= 0 or not self._changed.wait(left_ms / 1000):
+                        facts = {"gateway": str(self.gateway), "pool": self.gateway.pool}
+                        raise NotApplied("no connection came free in time", **facts)
+            finally:
+                self._waiting -= 1
+
+    def _take_more(self, connections: list[Connection], wanted: int, due_ms: int) -> None:
+        """Take connections without waiting until there are so many, if possible."""
+        with suppress(IndexError, NotApplied):
+            while len(connections) < wanted:
+                now_ms = self._clock.monotonic_ms()
+                connections.append(self._begin(self._free.pop(), now_ms, due_ms))
 
     def _take_spare(self, wanted: int) -> list[Connection]:
         """Take idle connections, unless callers of this method would then hold all."""
         connections: list[Connection] = []
         now_ms = self._clock.monotonic_ms()
-        with self._lock:
-            wanted = min(wanted, len(self._idle), self._count_free() - 1)
-            while len(connections) < wanted and (connection := self._find_idle(now_ms)):
-                connections.append(connection)
+        due_ms = self._due_ms(now_ms)
+        with self._changed, suppress(IndexError):
+            wanted = min(wanted, len(self._free) - 1)
+            while len(connections) < wanted:
+                slot = self._free.pop()
+                if slot is None or not slot.rests_well(now_ms):
+                    self._free.insert(0, slot)
+                    break
+                slot.begin(now_ms, due_ms)
+                connections.append(slot)
         return connections
 
-    def _find_idle(self, now_ms: int) -> Connection | None:
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.rests_well(now_ms):
-                return connection
-            connection.close()
-            self._open -= 1
-        return None
-
-    def _wait(self, due_ms: int) -> int:
-        left_ms = due_ms - self._clock.monotonic_ms()
-        self._waiting += 1
+    def _begin(self, slot: Connection | None, now_ms: int, due_ms: int) -> Connection:
+        """Return the connection of a slot, or a new one, for use until the deadline."""
+        if slot is not None and slot.rests_well(now_ms):
+            slot.begin(now_ms, due_ms)
+            return slot
         try:
-            is_free = left_ms > 0 and self._changed.wait(left_ms / 1000)
-        finally:
-            self._waiting -= 1
-        if not is_free:
-            facts = {"gateway": str(self.gateway), "pool": self.gateway.pool}
-            raise NotApplied("no connection came free in time", **facts)
-        return self._clock.monotonic_ms()
-
-    def _give_back(self, connections: Sequence[Connection]) -> None:
-        with self._lock:
-            for connection in connections:
-                if connection.busy or self._closed:
-                    connection.close()
-                    self._open -= 1
-                else:
-                    self._idle.append(connection)
-            if self._waiting:
-                self._changed.notify(len(connections))
-
-    def _count_free(self) -> int:
-        return len(self._idle) + self.gateway.pool - self._open
-
-    def _connect(self, due_ms: int) -> Connection:
-        try:
-            return Connection(self.gateway, self._results, self._clock, self._tls, due_ms)
+            if slot is not None:
+                slot.close()
+            within_ms = due_ms - self._clock.monotonic_ms()
+            connection = Connection(self.gateway, self._service, self._tls, within_ms)
         except BaseException as error:
-            with self._lock:
-                self._open -= 1
-                self._changed.notify()
+            self._give_back((None,))
             if isinstance(error, OSError):
                 message = self._describe("cannot connect to the gateway", error)
                 raise NotApplied(message) from error
             raise
+        connection.begin(self._clock.monotonic_ms(), due_ms)
+        return connection
+
+    def _give_back(self, slots: Sequence[Connection | None]) -> None:
+        for slot in slots:
+            if slot is None:
+                self._free.insert(0, None)
+            elif slot.busy:
+                slot.close()
+                self._free.insert(0, None)
+            else:
+                self._free.append(slot)
+        if self._waiting:
+            with self._changed:
+                self._changed.notify(len(slots))
+        if self._closed:
+            self._close_idle()
+
+    def _close_idle(self) -> None:
+        with suppress(IndexError):
+            while True:
+                if connection := self._free.pop():
+                    connection.close()
 
 
 class Flight(Generic[T]):
-    __slots__ = ("_due_ms", "_flying", "_results", "_waiting", "connections")
+    """Requests on some connections: several are sent ahead, and each reply lets one more follow."""
 
-    def __init__(
-        self, connections: Sequence[Connection], jobs: Sequence[Job[T]], due_ms: int
-    ) -> None:
-        self.connections = connections
-        self._due_ms = due_ms
-        self._waiting = deque(enumerate(jobs))
-        self._flying: deque[tuple[Connection, int, Job[T]]] = deque()
-        self._results: list[Any] = [None] * len(jobs)
+    def __init__(self, connections: Sequence[Connection], requests: Sequence[Request[T]]) -> None:
+        self._connections = connections
+        self._waiting = deque(enumerate(requests))
+        self._flying: deque[tuple[Connection, int, Callable[[Any], T]]] = deque()
+        self._results: list[Any] = [None] * len(requests)
 
     def start(self, ahead: int = 1) -> bool:
         """Send the first requests together, up to `ahead` per connection; return True if any."""
-        share = -(-len(self._waiting) // max(1, len(self.connections)))
-        for connection in self.connections:
+        share = -(-len(self._waiting) // max(1, len(self._connections)))
+        for connection in self._connections:
             for _ in range(min(ahead, share)):
-                self._begin_next(connection, is_last=False)
+                self._send_next(connection, is_last=False)
             connection.flush()
         return bool(self._flying)
 
     def finish(self) -> list[T]:
         """Read the replies, oldest request first, and send the requests that follow."""
-        flying, due_ms = self._flying, self._due_ms
-        while flying:
-            connection, index, job = flying.popleft()
-            try:
-                request = job.send(connection.receive(due_ms))
-            except StopIteration as done:
-                self._results[index] = done.value
-                self._begin_next(connection)
-            else:
-                connection.send(request, due_ms)
-                flying.append((connection, index, job))
+        while self._flying:
+            connection, index, read = self._flying.popleft()
+            self._results[index] = read(connection.receive())
+            self._send_next(connection)
         return self._results
 
-    def _begin_next(self, connection: Connection, *, is_last: bool = True) -> None:
-        while self._waiting:
-            index, job = self._waiting.popleft()
-            try:
-                request = next(job)
-            except StopIteration as done:
-                self._results[index] = done.value
-            else:
-                connection.send(request, self._due_ms, is_last=is_last)
-                self._flying.append((connection, index, job))
-                return
+    def _send_next(self, connection: Connection, *, is_last: bool = True) -> None:
+        if self._waiting:
+            index, (name, arguments, read) = self._waiting.popleft()
+            connection.send(name, arguments, is_last=is_last)
+            self._flying.append((connection, index, read))

@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import TypeVar
 
 from txn.errors import InvalidRequestError, TableUnavailable, annotate
-from txn.model import MAX_ROW, Cell, Check, Edit, Family, Key, RowExclusion
+from txn.model import MAX_ROW, Cell, Check, Edit, Key, RowExclusion
+from txn.stores.base import Families
 
 T = TypeVar("T")
 
@@ -169,9 +170,7 @@ def make_refusal(table: bytes, error: object) -> TableUnavailable:
 
 
 def find_absent(
-    describe: Callable[[bytes], Mapping[bytes, Family] | None],
-    keys: Iterable[Key],
-    table: bytes = b"",
+    describe: Callable[[bytes], Families | None], keys: Iterable[Key], table: bytes = b""
 ) -> TableUnavailable | None:
     """Return the error of a missing table or family of these keys, or of this table, if any."""
     families: dict[bytes, set[bytes]] = {table: set()} if table else {}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, StoreError
 from txn.model import DATABASE_ENTRY, KEEP_DELETES_MS, Family, find_refusal, refuse_other_database
+from txn.stores.base import Families
 from txn.stores.hbase.places import first_line, is_legal
 
 PURGE_MS = KEEP_DELETES_MS + 3_600_000
@@ -20,21 +21,15 @@ CHANGE_PAUSE_MS = 200
 class Schema(Protocol):
     """Tables. A change returns False if another client is changing the table."""
 
-    def describe(self, table: bytes) -> Mapping[bytes, Family] | None: ...
+    def describe(self, table: bytes) -> Families | None: ...
 
-    def create(
-        self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes]
-    ) -> bool: ...
+    def create(self, table: bytes, families: Families, splits: Sequence[bytes]) -> bool: ...
 
     def add(self, table: bytes, name: bytes, family: Family) -> bool: ...
 
 
 def make_table(
-    schema: Schema,
-    clock: Clock,
-    table: bytes,
-    families: Mapping[bytes, Family],
-    splits: Sequence[bytes],
+    schema: Schema, clock: Clock, table: bytes, families: Families, splits: Sequence[bytes]
 ) -> None:
     """Create what is missing; wait a little if another client is creating it too."""
     if not is_legal(table):
@@ -69,9 +64,7 @@ def refuse_change(table: bytes, error: Exception) -> bool:
     ) from error
 
 
-def compare_families(
-    table: bytes, known: Mapping[bytes, Family], asked: Mapping[bytes, Family]
-) -> None:
+def compare_families(table: bytes, known: Families, asked: Families) -> None:
     """Raise InvalidRequestError if a known family differs, or belongs to another database."""
     for name, family in asked.items():
         refuse_other_database(table, known.values(), family.database)
@@ -105,9 +98,7 @@ def _database_entry(family: Family) -> str:
     return f", '{DATABASE_ENTRY}' => '{family.database.decode()}'" if family.database else ""
 
 
-def shell_command(
-    verb: str, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
-) -> str:
+def shell_command(verb: str, table: bytes, families: Families, splits: Sequence[bytes] = ()) -> str:
     """Return the HBase shell command that creates such a table, or adds such families."""
     parts = [
         f"{{NAME => '{name.decode()}', VERSIONS => {family.versions}, CONFIGURATION => "

@@ -7,9 +7,9 @@ here, since the retry answers "no" where the first try answered "yes".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from txn.clock import Clock
@@ -17,19 +17,17 @@ from txn.errors import InvalidRequestError, MaybeApplied, TableUnavailable, TxnE
 from txn.model import (
     Cell,
     Check,
-    Columns,
     Edit,
     Family,
     Key,
     Row,
-    RowExclusion,
     check_count,
-    check_exclusion,
     check_targets,
     plain_table,
 )
-from txn.stores.base import Feature
-from txn.stores.gateway import AHEAD_BYTES, GatewayError, Job, Pool
+from txn.stores.base import Families, Feature
+from txn.stores.gateway import AHEAD_BYTES, Connection, GatewayError, Pool, Request
+from txn.stores.hbase.base import ASKED_WITHIN_MS, HBaseTables, ScanRange
 from txn.stores.hbase.places import (
     KeysByRow,
     check_place,
@@ -44,7 +42,6 @@ from txn.stores.hbase.places import (
     keep_last,
     list_targets,
     make_refusal,
-    row_after,
     row_below,
     write_filter,
 )
@@ -54,9 +51,7 @@ T = TypeVar("T")
 
 ROWS_A_REQUEST = 1_000
 BYTES_A_REQUEST = 1_500_000  # a framed gateway accepts 2 MB by default
-ASKED_WITHIN_MS = 2_000  # for the reason of a failure
 PAGE_ROWS = 500
-FIRST_PAGE_ROWS = 32
 PAGE_BYTES = 1_000_000
 AHEAD = 16  # so many replies, even errors, fit into an unread socket
 
@@ -69,68 +64,55 @@ class PageScan(NamedTuple):
     table: bytes
     first: bytes
     last: bytes
+    columns: Sequence[tuple[bytes, bytes]] | None
     rows: int
     sieve: bytes | None
     reverse: bool
 
 
 class Dialect(Protocol):
-    """The requests of one kind of gateway. Nothing is sent before a job runs."""
+    """The requests of one kind of gateway: lists of requests that may run in parallel, and
+    functions that ask over a connection."""
 
     features: frozenset[Feature]
 
-    def read(self, table: bytes, rows: KeysByRow) -> list[Job[dict[Key, Cell]]]:
-        """Return jobs that read the newest versions and together find all existing keys."""
+    def read(self, table: bytes, rows: KeysByRow) -> list[Request[dict[Key, Cell]]]:
+        """Return requests for the newest versions, which together find all existing keys."""
 
     def read_versions(
         self, table: bytes, rows: KeysByRow, count: int
-    ) -> list[Job[dict[Key, list[Cell]]]]:
-        """Return jobs that read up to `count` versions and together find all existing keys."""
+    ) -> list[Request[dict[Key, list[Cell]]]]:
+        """Return requests for up to `count` versions, which together find all existing keys."""
 
-    def write(self, table: bytes, edits: Sequence[Edit], by_row: bool) -> list[Job[None]]:
-        """Return jobs that put and mark; no cell has two edits of one kind and timestamp."""
+    def write(self, table: bytes, edits: Sequence[Edit], by_row: bool) -> list[Request[bool]]:
+        """Return requests to put and mark; no cell has two edits of one kind and timestamp."""
 
-    def check(self, check: Check) -> Job[bool]: ...
+    def check(self, check: Check) -> list[Request[bool]]:
+        """Return requests to send in order up to the first "no", which is then the answer."""
 
-    def page(self, scan: PageScan, columns: Columns) -> Job[list[Row]]:
-        """Return the job that gets the first rows of a range, fewer only at its end."""
+    def page(self, gateway: Connection, scan: PageScan) -> list[Row]:
+        """Return the first rows of a range, fewer only at its end."""
 
-    def list_tables(self) -> Job[list[bytes]]: ...
+    def list_tables(self, gateway: Connection) -> list[bytes]: ...
 
-    def describe(self, table: bytes) -> Job[dict[bytes, Family]]:
-        """Return the job that gets the families' settings; it fails for an absent table."""
+    def describe(self, gateway: Connection, table: bytes) -> dict[bytes, Family]:
+        """Return the families' settings; raise GatewayError for an absent table."""
 
-    def starts(self, table: bytes) -> Job[list[bytes]]:
-        """Return the job that gets the first rows of all regions."""
+    def starts(self, gateway: Connection, table: bytes) -> list[bytes]:
+        """Return the first rows of all regions."""
 
-    def is_enabled(self, table: bytes) -> Job[bool]:
-        """Return the job that tells whether an existing table can be used."""
+    def is_enabled(self, gateway: Connection, table: bytes) -> bool:
+        """Return whether an existing table can be used."""
 
     def create(
-        self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes]
-    ) -> Job[None]:
-        """Return the job that creates a table and its namespace."""
+        self, gateway: Connection, table: bytes, families: Families, splits: Sequence[bytes]
+    ) -> None:
+        """Create a table and its namespace."""
 
-    def add(self, table: bytes, name: bytes, family: Family) -> Job[None]: ...
-
-
-class _Explaining:
-    """A block that translates failures; a generator would cost three times as much per call."""
-
-    __slots__ = ("_raise_meaning",)
-
-    def __init__(self, raise_meaning: Callable[[BaseException], None]) -> None:
-        self._raise_meaning = raise_meaning
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if error is not None:
-            self._raise_meaning(error)
+    def add(self, gateway: Connection, table: bytes, name: bytes, family: Family) -> None: ...
 
 
-class HBaseStore:
+class HBaseStore(HBaseTables):
     """Tables of HBase behind a gateway. Each call is durable, even with durable=False."""
 
     def __init__(self, pool: Pool, dialect: Dialect, clock: Clock) -> None:
@@ -145,35 +127,25 @@ class HBaseStore:
         """Read each group with one request per table, or a few for many rows; a row is never
         divided. Two groups share a connection without a wait in between if each needs one request
         and the second is small. `beside` runs while requests are in flight."""
-        tables = [group_by_table(keys) for keys in groups]
+        wanted = [_list_requests(self._dialect.read, group_by_table(keys)) for keys in groups]
         keys = groups[0] if len(groups) == 1 else [key for part in groups for key in part]
-        read, run = self._dialect.read, self._pool.run
         found: list[dict[Key, Cell]] = []
         if beside is not None:
-            early = self._pool.run_beside(_list_jobs(read, tables[0]), beside)
+            early = self._pool.run_beside(wanted[0], beside)
             if early is not None:
-                found, tables = early, tables[1:]
-        with self._explain(keys):
-            if len(tables) == len(groups) > 1 and self._fits_one_connection(groups, tables):
-                jobs = lambda: [job for part in tables for job in _list_jobs(read, part)]  # noqa: E731
-                return complete(keys, run(jobs, repeat=True, ahead=AHEAD, connections=1))
-            for part in tables:
-                found += run(lambda: _list_jobs(read, part), repeat=True)  # noqa: B023
+                found, wanted = early, wanted[1:]
+        if len(wanted) == len(groups) > 1 and _fit_one_connection(groups, wanted):
+            in_turn = [request for part in wanted for request in part]
+            return complete(keys, self._run(keys, in_turn, repeat=True, ahead=AHEAD, connections=1))
+        for part in wanted:
+            found += self._run(keys, part, repeat=True)
         return complete(keys, found)
-
-    def _fits_one_connection(
-        self, groups: Sequence[Collection[Key]], tables: Sequence[Mapping[bytes, KeysByRow]]
-    ) -> bool:
-        is_one_each = all(len(_list_jobs(self._dialect.read, part)) == 1 for part in tables)
-        return is_one_each and all(_bytes(group) <= AHEAD_BYTES for group in groups[1:])
 
     def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
         """Read with the requests of `read`; Thrift 1 needs one for each key."""
         check_count(count)
-        tables, read = group_by_table(keys), self._dialect.read_versions
-        with self._explain(keys):
-            found = self._pool.run(lambda: _list_jobs(read, tables, count), repeat=True)
-        return complete_versions(keys, found)
+        wanted = _list_requests(self._dialect.read_versions, group_by_table(keys), count)
+        return complete_versions(keys, self._run(keys, wanted, repeat=True))
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         """Write everything in parallel: no edit depends on the order."""
@@ -182,10 +154,8 @@ class HBaseStore:
         tables: dict[bytes, list[Edit]] = {}
         for edit in keep_last(edits):
             tables.setdefault(edit[0][3] or b"", []).append(edit)
-
-        write = self._dialect.write
-        with self._explain(edit.key for edit in edits):
-            self._pool.run(lambda: _list_jobs(write, tables, by_row), repeat=True)
+        keys = (edit.key for edit in edits)
+        self._run(keys, _list_requests(self._dialect.write, tables, by_row), repeat=True)
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
         """Send the checks of different rows in parallel, and those of one row in order."""
@@ -194,91 +164,56 @@ class HBaseStore:
             check_targets(check)
             if check.edits:
                 self._require_row_mutations(check.key)
-        with self._explain(list_targets(checks)):
-            if len(checks) == 1:  # nine times in ten
-                return [self._pool.run_one(lambda: self._dialect.check(checks[0]), repeat=False)]
-            return self._check_rows(checks)
+        if len(checks) == 1 and len(steps := self._dialect.check(checks[0])) == 1:
+            return self._run(list_targets(checks), steps, repeat=False)  # nine times in ten
+        return self._check_rows(checks)
 
     def _check_rows(self, checks: Sequence[Check]) -> list[bool]:
-        rows: dict[tuple[bytes | None, bytes], list[int]] = {}
+        """Send the first request of each row together, then the second, and so on."""
+        answers = [True] * len(checks)
+        rows: dict[tuple[bytes | None, bytes], deque[tuple[int, Request[bool]]]] = {}
         for position, check in enumerate(checks):
             row, _, _, table = check[0]
-            rows.setdefault((table, row), []).append(position)
-        if len(rows) == len(checks):
-            return self._pool.run(
-                lambda: [*map(self._dialect.check, checks)], repeat=False, ahead=AHEAD
-            )
-
-        def in_turn(positions: Sequence[int]) -> Job[list[bool]]:
-            answers = []
-            for position in positions:
-                answers.append((yield from self._dialect.check(checks[position])))
-            return answers
-
-        answers = [False] * len(checks)
-        found = self._pool.run(
-            lambda: [in_turn(positions) for positions in rows.values()], repeat=False
-        )
-        for positions, part in zip(rows.values(), found, strict=True):
-            for position, answer in zip(positions, part, strict=True):
+            steps = [(position, request) for request in self._dialect.check(check)]
+            rows.setdefault((table, row), deque()).extend(steps)
+        while left := [steps for steps in rows.values() if steps]:
+            requests = [steps[0][1] for steps in left]
+            found = self._run(list_targets(checks), requests, repeat=False, ahead=AHEAD)
+            for waiting, answer in zip(left, found, strict=True):
+                position, _ = waiting.popleft()
                 answers[position] = answer
+                while not answer and waiting and waiting[0][0] == position:
+                    waiting.popleft()
         return answers
 
-    def scan(
-        self,
-        table: bytes,
-        start: bytes = b"",
-        stop: bytes | None = None,
-        columns: Columns = None,
-        exclude: RowExclusion | None = None,
-        *,
-        reverse: bool = False,
-    ) -> Iterator[Row]:
-        """Yield the rows page by page; the gateway keeps no state between pages. If so many rows
-        are excluded that a page does not come in time, the gateway sends these rows too."""
-        check_exclusion(columns, exclude)
-        wanted = None if columns is None else list(columns)
-        limit = FIRST_PAGE_ROWS
-        named = [Key(b"-", family, column, table) for family, column in columns or ()]
-        named += [Key(b"-", exclude.family, exclude.column, table)] if exclude else []
-        sieve = None if exclude is None else write_filter(exclude) or None
-        while not stop or start < stop:
-            scan = _make_page_scan(table, (start, stop or b""), limit, sieve, reverse)
-            try:
-                with self._explain(named, table):
-                    page = self._one(lambda: self._dialect.page(scan, wanted))  # noqa: B023
-            except MaybeApplied as error:
-                if sieve is None or not isinstance(error.__cause__, TimeoutError):
-                    raise
-                sieve = None
-                continue
-            rows = page if exclude is None else [row for row in page if not exclude.matches(row)]
-            if reverse:
-                rows = [row for row in rows if start <= row.row and not (stop and stop <= row.row)]
-            yield from rows
-            if len(page) < scan.rows:
-                return
-            if reverse:
-                stop = page[-1].row
-            else:
-                start = row_after(page[-1].row)
-            limit = _next_limit(page, limit)
-
-    def atomically(self, work: Callable[[], None]) -> None:
-        """Run the function; HBase cannot make its calls one transaction."""
-        work()
+    def _read_page(
+        self, wanted: ScanRange, keys: Sequence[Key]
+    ) -> tuple[list[Row], ScanRange | None]:
+        """Read a page. If so many rows are excluded that it does not come in time, let the gateway
+        send these rows too."""
+        scan = _make_page_scan(wanted)
+        try:
+            page = self._ask(keys, wanted.table, self._dialect.page, scan)
+        except MaybeApplied as error:
+            if scan.sieve is None or not isinstance(error.__cause__, TimeoutError):
+                raise
+            return [], wanted._replace(exclude=None)
+        rest = None if len(page) < scan.rows else wanted.skip_rows(b"", page[-1].row)
+        rows = [row for row in page if wanted.has(row.row)]
+        return rows, rest and rest._replace(limit=_next_limit(page, wanted.limit))
 
     def list_tables(self) -> list[bytes]:
         try:
-            return sorted(map(plain_table, self._one(self._dialect.list_tables)))
+            names = self._pool.run_one(self._dialect.list_tables, repeat=True)
+            return sorted(map(plain_table, names))
         except GatewayError as error:
             raise self._make_unexplained(error, None) from error
 
-    def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
+    def describe(self, table: bytes) -> Families | None:
         if not is_legal(table):
             return None  # there can be no such table, but gateways fail at the question
         try:
-            return self._one(lambda: self._dialect.describe(table))
+            return self._pool.run_one(self._dialect.describe, table, repeat=True)
         except GatewayError as error:
             if is_absence(error, table):
                 return None
@@ -290,34 +225,41 @@ class HBaseStore:
                 ) from error
             raise self._make_unexplained(error, table) from error
 
-    def ensure_table(
-        self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
-    ) -> None:
+    def ensure_table(self, table: bytes, families: Families, splits: Sequence[bytes] = ()) -> None:
         """Create missing parts with the lifetime of delete markers that the protocol needs."""
         make_table(self, self._clock, table, families, splits)
 
-    def create(
-        self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes]
-    ) -> bool:
-        return self._change(table, lambda: self._dialect.create(table, families, splits))
+    def create(self, table: bytes, families: Families, splits: Sequence[bytes]) -> bool:
+        return self._change(self._dialect.create, table, families, splits)
 
     def add(self, table: bytes, name: bytes, family: Family) -> bool:
-        return self._change(table, lambda: self._dialect.add(table, name, family))
+        return self._change(self._dialect.add, table, name, family)
 
     def find_splits(
         self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
     ) -> list[bytes]:
-        with self._explain((), table):
-            return keep_between(self._one(lambda: self._dialect.starts(table)), start, stop)
-
-    def compact(self, table: bytes, purge_before_ms: int) -> None:
-        """Do nothing: HBase purges markers by the setting that `ensure_table` gives a family."""
+        return keep_between(self._ask((), table, self._dialect.starts, table), start, stop)
 
     def close(self) -> None:
         self._pool.close()
 
-    def _explain(self, keys: Iterable[Key], table: bytes = b"") -> _Explaining:
-        return _Explaining(partial(self._raise_meaning, keys, table))
+    def _run(self, keys: Iterable[Key], requests: Sequence[Request[T]], **options: Any) -> list[T]:
+        """Carry out requests on these keys; see `Pool.run`."""
+        try:
+            return self._pool.run(requests, **options)
+        except (GatewayError, MaybeApplied) as error:
+            self._raise_meaning(keys, b"", error)
+            raise
+
+    def _ask(
+        self, keys: Iterable[Key], table: bytes, work: Callable[..., T], *arguments: object
+    ) -> T:
+        """Ask about these keys, or this table; see `Pool.run_one`."""
+        try:
+            return self._pool.run_one(work, *arguments, repeat=True)
+        except (GatewayError, MaybeApplied) as error:
+            self._raise_meaning(keys, table, error)
+            raise
 
     def _raise_meaning(self, keys: Iterable[Key], table: bytes, error: BaseException) -> None:
         """Raise the error that a failure means for a request on these keys, if it is another one.
@@ -340,7 +282,10 @@ class HBaseStore:
     def _find_disabled(self, tables: Iterable[bytes]) -> TableUnavailable | None:
         with suppress(GatewayError, TxnError):
             for name in sorted(filter(None, tables)):
-                if not self._one(lambda: self._dialect.is_enabled(name), ASKED_WITHIN_MS):  # noqa: B023
+                is_enabled = self._pool.run_one(
+                    self._dialect.is_enabled, name, repeat=True, within_ms=ASKED_WITHIN_MS
+                )
+                if not is_enabled:
                     return TableUnavailable(annotate("the table is disabled", table=name), name)
         return None
 
@@ -361,21 +306,25 @@ class HBaseStore:
                 key=key,
             )
 
-    def _one(self, job: Callable[[], Job[T]], within_ms: int | None = None) -> T:
-        return self._pool.run_one(job, repeat=True, within_ms=within_ms)
-
-    def _change(self, table: bytes, change: Callable[[], Job[None]]) -> bool:
+    def _change(self, change: Callable[..., None], table: bytes, *arguments: object) -> bool:
         try:
-            self._pool.run_one(change, repeat=False)
+            self._pool.run_one(change, table, *arguments, repeat=False)
         except GatewayError as error:
             return refuse_change(table, error)
         return True
 
 
-def _list_jobs(
-    make: Callable[..., list[Job[T]]], tables: Mapping[bytes, Any], *arguments: object
-) -> list[Job[T]]:
-    return [job for table, part in tables.items() for job in make(table, part, *arguments)]
+def _list_requests(
+    make: Callable[..., list[Request[T]]], tables: Mapping[bytes, Any], *arguments: object
+) -> list[Request[T]]:
+    return [request for table, part in tables.items() for request in make(table, part, *arguments)]
+
+
+def _fit_one_connection(
+    groups: Sequence[Collection[Key]], requests: Sequence[Sequence[Request[T]]]
+) -> bool:
+    is_one_each = all(len(part) == 1 for part in requests)
+    return is_one_each and all(_bytes(group) <= AHEAD_BYTES for group in groups[1:])
 
 
 def is_absence(error: GatewayError, table: bytes) -> bool:
@@ -389,16 +338,16 @@ def _bytes(keys: Iterable[Key]) -> int:
     return 1_000 + sum(len(row) + len(family) + len(column) + 40 for row, family, column, _ in keys)
 
 
-def _make_page_scan(
-    table: bytes, limits: tuple[bytes, bytes], rows: int, sieve: bytes | None, reverse: bool
-) -> PageScan:
+def _make_page_scan(wanted: ScanRange) -> PageScan:
     """Return the request for the next page of a range. A gateway includes the first bound and
     excludes the other, also in reverse. So a reverse page asks for one row more, down to a row
     slightly below the start; neither extra row belongs to the range."""
-    start, stop = limits
-    if not reverse:
-        return PageScan(table, start, stop, rows, sieve, reverse)
-    return PageScan(table, stop, row_below(start), rows + bool(stop), sieve, reverse)
+    table, start, stop, columns, exclude, is_reverse, limit = wanted
+    sieve = None if exclude is None else write_filter(exclude) or None
+    if not is_reverse:
+        return PageScan(table, start, stop, columns, limit, sieve, is_reverse)
+    first, last = stop, row_below(start)
+    return PageScan(table, first, last, columns, limit + bool(stop), sieve, is_reverse)
 
 
 def _next_limit(page: Sequence[Row], limit: int) -> int:

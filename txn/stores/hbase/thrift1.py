@@ -8,17 +8,18 @@ no tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from urllib.parse import SplitResult
 
 import happybase  # noqa: F401  (loads the next module from its own interface file)
-from Hbase_thrift import BatchMutation, Hbase, Mutation, TRowResult, TScan
+from Hbase_thrift import BatchMutation, Hbase, Mutation, TCell, TRowResult, TScan
 
 from txn.clock import Clock
 from txn.errors import InvalidRequestError
-from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, new_tuple
-from txn.stores.base import Feature
-from txn.stores.gateway import Job, Pool, make_requests, parse_gateway, run_request
+from txn.model import Cell, Check, Edit, Family, Key, Row, new_tuple
+from txn.stores.base import Families, Feature
+from txn.stores.gateway import Connection, Pool, Request, parse_gateway
 from txn.stores.hbase.places import KeysByRow, cut
 from txn.stores.hbase.schema import FOREVER_S, shell_command
 from txn.stores.hbase.store import BYTES_A_REQUEST, ROWS_A_REQUEST, HBaseStore, PageScan
@@ -35,47 +36,49 @@ NOW = (1 << 63) - 1  # means the server's time
 class Thrift1:
     features: frozenset[Feature] = frozenset()
 
-    def read(self, table: bytes, rows: KeysByRow) -> list[Job[dict[Key, Cell]]]:
+    def read(self, table: bytes, rows: KeysByRow) -> list[Request[dict[Key, Cell]]]:
         """Send one getRowsWithColumns for all rows with the same wanted columns."""
         groups: dict[tuple[bytes, ...], list[bytes]] = {}
         for row, keys in rows.items():
             groups.setdefault(tuple(sorted(map(_column, keys))), []).append(row)
+        read = partial(_read_rows, table)
         return [
-            _read(table, names[start : start + ROWS_A_REQUEST], columns)
+            ("getRowsWithColumns", (table, part, [*columns], {}), read)
             for columns, names in groups.items()
-            for start in range(0, len(names), ROWS_A_REQUEST)
+            for part in cut(names, len, BYTES_A_REQUEST, ROWS_A_REQUEST)
         ]
 
     def read_versions(
         self, table: bytes, rows: KeysByRow, count: int
-    ) -> list[Job[dict[Key, list[Cell]]]]:
-        return [_read_versions(table, key, count) for keys in rows.values() for key in keys]
+    ) -> list[Request[dict[Key, list[Cell]]]]:
+        return [
+            ("getVer", (table, row, _column(key), count, {}), partial(_read_versions, key))
+            for row, keys in rows.items()
+            for key in keys
+        ]
 
-    def write(self, table: bytes, edits: Sequence[Edit], by_row: bool) -> list[Job[None]]:
+    def write(self, table: bytes, edits: Sequence[Edit], by_row: bool) -> list[Request[bool]]:
         times: dict[int | None, dict[bytes, list[Mutation]]] = {}
         for key, value, timestamp in edits:
             mutation = Mutation(value is None, _column(key), value, True)
             times.setdefault(timestamp, {}).setdefault(key[0], []).append(mutation)
         return [
-            run_request(
-                _call("mutateRowsTs", table, part, NOW if timestamp is None else timestamp, {})
-            )
+            ("mutateRowsTs", (table, part, NOW if timestamp is None else timestamp, {}), bool)
             for timestamp, rows in times.items()
             for part in _parts([BatchMutation(row, mutations) for row, mutations in rows.items()])
         ]
 
-    def check(self, check: Check) -> Job[bool]:
+    def check(self, check: Check) -> list[Request[bool]]:
         key, expected, puts, _ = check
-        column = _column(key)
-        for put, value in sorted(puts, key=lambda item: item[0] == key):
-            mutation = Mutation(False, _column(put), value, True)
-            moved = yield _call("checkAndPut", key[3], key[0], column, expected, mutation, {})
-            if not moved:
-                return False
-        return True
+        condition = (key[3], key[0], _column(key), expected)
+        mutations = [
+            Mutation(False, _column(put), value, True)
+            for put, value in sorted(puts, key=lambda item: item[0] == key)
+        ]
+        return [("checkAndPut", (*condition, mutation, {}), bool) for mutation in mutations]
 
-    def page(self, scan: PageScan, columns: Columns) -> Job[list[Row]]:
-        wanted = None if columns is None else [b":".join(column) for column in columns]
+    def page(self, gateway: Connection, scan: PageScan) -> list[Row]:
+        wanted = None if scan.columns is None else [*map(b":".join, scan.columns)]
         asked = TScan(
             startRow=scan.first,
             stopRow=scan.last or None,
@@ -84,18 +87,18 @@ class Thrift1:
             filterString=scan.sieve,
             reversed=scan.reverse or None,
         )
-        scanner = yield _call("scannerOpenWithScan", scan.table, asked, {})
-        found = yield _call("scannerGetList", scanner, scan.rows)
-        yield _call("scannerClose", scanner)
+        scanner = gateway.ask("scannerOpenWithScan", scan.table, asked, {})
+        found = gateway.ask("scannerGetList", scanner, scan.rows)
+        gateway.ask("scannerClose", scanner)
         return [Row(result.row, _cells(scan.table, result)) for result in found]
 
-    def list_tables(self) -> Job[list[bytes]]:
-        names: list[bytes] = yield _call("getTableNames")
+    def list_tables(self, gateway: Connection) -> list[bytes]:
+        names: list[bytes] = gateway.ask("getTableNames")
         return names
 
-    def describe(self, table: bytes) -> Job[dict[bytes, Family]]:
+    def describe(self, gateway: Connection, table: bytes) -> dict[bytes, Family]:
         """Send one getColumnDescriptors, which shows version counts and TTLs only."""
-        found = yield _call("getColumnDescriptors", table)
+        found = gateway.ask("getColumnDescriptors", table)
         return {
             name.rstrip(b":"): Family(
                 versions=column.maxVersions,
@@ -104,40 +107,33 @@ class Thrift1:
             for name, column in found.items()
         }
 
-    def starts(self, table: bytes) -> Job[list[bytes]]:
-        found = yield _call("getTableRegions", table)
+    def starts(self, gateway: Connection, table: bytes) -> list[bytes]:
+        found = gateway.ask("getTableRegions", table)
         return [each.startKey or b"" for each in found]
 
-    def is_enabled(self, table: bytes) -> Job[bool]:
-        return (yield _call("isTableEnabled", table)) is not False
+    def is_enabled(self, gateway: Connection, table: bytes) -> bool:
+        return gateway.ask("isTableEnabled", table) is not False
 
     def create(
-        self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes]
-    ) -> Job[None]:
+        self, gateway: Connection, table: bytes, families: Families, splits: Sequence[bytes]
+    ) -> None:
         """Raise an error with the shell command to use instead."""
         raise _cannot_make(table, shell_command("create", table, families, splits))
-        yield
 
-    def add(self, table: bytes, name: bytes, family: Family) -> Job[None]:
+    def add(self, gateway: Connection, table: bytes, name: bytes, family: Family) -> None:
         """Raise an error with the shell command to use instead."""
         raise _cannot_make(table, shell_command("alter", table, {name: family}))
-        yield
-
-
-_call = make_requests(Hbase)
 
 
 def _column(key: Key) -> bytes:
     return key[1] + b":" + key[2]
 
 
-def _read(table: bytes, rows: Sequence[bytes], columns: Sequence[bytes]) -> Job[dict[Key, Cell]]:
-    found = yield _call("getRowsWithColumns", table, list(rows), list(columns), {})
+def _read_rows(table: bytes, found: Sequence[TRowResult]) -> dict[Key, Cell]:
     return {key: cell for result in found for key, cell in _cells(table, result).items()}
 
 
-def _read_versions(table: bytes, key: Key, count: int) -> Job[dict[Key, list[Cell]]]:
-    found = yield _call("getVer", table, key.row, _column(key), count, {})
+def _read_versions(key: Key, found: Sequence[TCell]) -> dict[Key, list[Cell]]:
     return {key: [Cell(cell.value, cell.timestamp) for cell in found]}
 
 

@@ -7,20 +7,22 @@ value. The interface is hbase2.thrift beside this file.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import SplitResult
 
 from txn.clock import Clock
 from txn.errors import annotate
-from txn.model import DATABASE_ENTRY, Cell, Check, Columns, Edit, Family, Key, Row, new_tuple
-from txn.stores.base import Feature
-from txn.stores.gateway import GatewayError, Job, Pool, make_requests, parse_gateway, run_request
+from txn.model import DATABASE_ENTRY, Cell, Check, Edit, Family, Key, Row, new_tuple
+from txn.stores.base import Families, Feature
+from txn.stores.gateway import Connection, GatewayError, Pool, Request, parse_gateway
 from txn.stores.hbase.idl import IDL
 from txn.stores.hbase.places import KeysByRow, cut
 from txn.stores.hbase.schema import FOREVER_S, PURGE, PURGE_MS
 from txn.stores.hbase.store import BYTES_A_REQUEST, ROWS_A_REQUEST, HBaseStore, PageScan
 
 DELETE_COLUMNS = IDL.TDeleteType.DELETE_COLUMNS
+EQUAL = IDL.TCompareOperator.EQUAL
 DURABILITIES = {IDL.TDurability.SKIP_WAL: "SKIP_WAL", IDL.TDurability.ASYNC_WAL: "ASYNC_WAL"}
 
 
@@ -49,15 +51,23 @@ class Thrift2:
         {"multi_cell_check", "row_mutations", "describe", "remote_calls"}
     )
 
-    def read(self, table: bytes, rows: KeysByRow) -> list[Job[dict[Key, Cell]]]:
-        return [_read(table, part) for part in _divide(rows)]
+    def read(self, table: bytes, rows: KeysByRow) -> list[Request[dict[Key, Cell]]]:
+        def get(part: KeysByRow) -> Request[dict[Key, Cell]]:
+            gets = [TGet(row, _list_columns(keys)) for row, keys in part.items()]
+            return "getMultiple", (table, gets), partial(_read_cells, table, part)
+
+        return [*map(get, _divide(rows))]
 
     def read_versions(
         self, table: bytes, rows: KeysByRow, count: int
-    ) -> list[Job[dict[Key, list[Cell]]]]:
-        return [_read_versions(table, part, count) for part in _divide(rows)]
+    ) -> list[Request[dict[Key, list[Cell]]]]:
+        def get(part: KeysByRow) -> Request[dict[Key, list[Cell]]]:
+            gets = [TGetVersions(row, _list_columns(keys), count) for row, keys in part.items()]
+            return "getMultiple", (table, gets), partial(_read_versions, table, part)
 
-    def write(self, table: bytes, edits: Sequence[Edit], by_row: bool) -> list[Job[None]]:
+        return [*map(get, _divide(rows))]
+
+    def write(self, table: bytes, edits: Sequence[Edit], by_row: bool) -> list[Request[bool]]:
         """Send one put or putMultiple, one deleteMultiple, and a mutateRow for each row whose puts
         and deletes must be atomic. Many bytes take several requests."""
         puts: dict[bytes, list[Any]] = {}
@@ -72,18 +82,16 @@ class Thrift2:
                 puts.setdefault(row, []).append(put)
         mixed = sorted(puts.keys() & marks.keys()) if by_row else ()
         mutations = [_mutate(row, puts.pop(row), marks.pop(row)) for row in mixed]
-        jobs = [run_request(_call("mutateRow", table, mutation)) for mutation in mutations]
+        sent: list[tuple[str, Any]] = [("mutateRow", mutation) for mutation in mutations]
         if puts:
             tputs = [TPut(row, cells) for row, cells in puts.items()]
-            jobs += [_put(table, part) for part in _parts(tputs, size)]
+            sent += map(_put, _parts(tputs, size))
         if marks:
             deletes = [TDelete(row, cells, DELETE_COLUMNS) for row, cells in marks.items()]
-            jobs += [
-                run_request(_call("deleteMultiple", table, part)) for part in _parts(deletes, 0)
-            ]
-        return jobs
+            sent += [("deleteMultiple", part) for part in _parts(deletes, 0)]
+        return [(method, (table, change), bool) for method, change in sent]
 
-    def check(self, check: Check) -> Job[bool]:
+    def check(self, check: Check) -> list[Request[bool]]:
         """Send one checkAndPut or checkAndDelete; for both puts and deletes, one checkAndMutate."""
         (row, family, column, table), expected, puts, edits = check
         cells = [TColumnValue(key[1], key[2], value) for key, value in puts]
@@ -93,18 +101,17 @@ class Thrift2:
                 marks.append(TColumn(key[1], key[2], timestamp))
             else:
                 cells.append(TColumnValue(key[1], key[2], value, timestamp))
+        place = (table, row, family, column)
         if cells and marks:
             change = _mutate(row, cells, marks)
-            condition = (family, column, IDL.TCompareOperator.EQUAL, expected)
-            return bool((yield _call("checkAndMutate", table, row, *condition, change)))
+            return [("checkAndMutate", (*place, EQUAL, expected, change), bool)]
         if marks:
-            method, change = "checkAndDelete", TDelete(row, marks, DELETE_COLUMNS)
-        else:
-            method, change = "checkAndPut", TPut(row, cells)
-        return bool((yield _call(method, table, row, family, column, expected or None, change)))
+            delete = TDelete(row, marks, DELETE_COLUMNS)
+            return [("checkAndDelete", (*place, expected or None, delete), bool)]
+        return [("checkAndPut", (*place, expected or None, TPut(row, cells)), bool)]
 
-    def page(self, scan: PageScan, columns: Columns) -> Job[list[Row]]:
-        wanted = None if columns is None else [IDL.TColumn(*column) for column in columns]
+    def page(self, gateway: Connection, scan: PageScan) -> list[Row]:
+        wanted = None if scan.columns is None else [IDL.TColumn(*each) for each in scan.columns]
         asked = IDL.TScan(
             scan.first,
             scan.last,
@@ -114,7 +121,7 @@ class Thrift2:
             filterString=scan.sieve,
             reversed=scan.reverse or None,
         )
-        found = yield _call("getScannerResults", scan.table, asked, scan.rows)
+        found = gateway.ask("getScannerResults", scan.table, asked, scan.rows)
         return [
             Row(
                 result.row,
@@ -128,12 +135,12 @@ class Thrift2:
             for result in found
         ]
 
-    def list_tables(self) -> Job[list[bytes]]:
-        found = yield _call("getTableNamesByPattern", None, False)
+    def list_tables(self, gateway: Connection) -> list[bytes]:
+        found = gateway.ask("getTableNamesByPattern", None, False)
         return [b"%b:%b" % (each.ns or b"default", each.qualifier) for each in found]
 
-    def describe(self, table: bytes) -> Job[dict[bytes, Family]]:
-        found = yield _call("getTableDescriptor", _table_name(table))
+    def describe(self, gateway: Connection, table: bytes) -> dict[bytes, Family]:
+        found = gateway.ask("getTableDescriptor", _table_name(table))
         above = found.attributes or {}
         return {
             column.name: Family(
@@ -148,28 +155,25 @@ class Thrift2:
             for column in found.columns or ()
         }
 
-    def starts(self, table: bytes) -> Job[list[bytes]]:
-        found = yield _call("getAllRegionLocations", table)
+    def starts(self, gateway: Connection, table: bytes) -> list[bytes]:
+        found = gateway.ask("getAllRegionLocations", table)
         return [each.regionInfo.startKey or b"" for each in found]
 
-    def is_enabled(self, table: bytes) -> Job[bool]:
-        return (yield _call("isTableEnabled", _table_name(table))) is not False
+    def is_enabled(self, gateway: Connection, table: bytes) -> bool:
+        return gateway.ask("isTableEnabled", _table_name(table)) is not False
 
     def create(
-        self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes]
-    ) -> Job[None]:
+        self, gateway: Connection, table: bytes, families: Families, splits: Sequence[bytes]
+    ) -> None:
         """Send one createTable, after a createNamespace if needed."""
         name = _table_name(table)
-        if name.ns is not None and name.ns.decode() not in (yield _call("listNamespaces")):
-            yield _call("createNamespace", IDL.TNamespaceDescriptor(name.ns.decode()))
+        if name.ns is not None and name.ns.decode() not in gateway.ask("listNamespaces"):
+            gateway.ask("createNamespace", IDL.TNamespaceDescriptor(name.ns.decode()))
         columns = [_column(family, settings) for family, settings in families.items()]
-        yield _call("createTable", IDL.TTableDescriptor(name, columns), list(splits) or None)
+        gateway.ask("createTable", IDL.TTableDescriptor(name, columns), list(splits) or None)
 
-    def add(self, table: bytes, name: bytes, family: Family) -> Job[None]:
-        yield _call("addColumnFamily", _table_name(table), _column(name, family))
-
-
-_call = make_requests(IDL.THBaseService)
+    def add(self, gateway: Connection, table: bytes, name: bytes, family: Family) -> None:
+        gateway.ask("addColumnFamily", _table_name(table), _column(name, family))
 
 
 def _mutate(row: bytes, cells: Sequence[Any], marks: Sequence[Any]) -> Any:
@@ -177,11 +181,9 @@ def _mutate(row: bytes, cells: Sequence[Any], marks: Sequence[Any]) -> Any:
     return IDL.TRowMutations(row, [IDL.TMutation(put=put), IDL.TMutation(deleteSingle=delete)])
 
 
-def _put(table: bytes, puts: Sequence[Any]) -> Job[None]:
+def _put(puts: Sequence[Any]) -> tuple[str, Any]:
     """Use `put` for one row: a batch of one costs the servers half as much again."""
-    if len(puts) == 1:
-        return run_request(_call("put", table, puts[0]))
-    return run_request(_call("putMultiple", table, puts))
+    return ("put", puts[0]) if len(puts) == 1 else ("putMultiple", puts)
 
 
 def _divide(rows: KeysByRow) -> list[KeysByRow]:
@@ -194,9 +196,8 @@ def _divide(rows: KeysByRow) -> list[KeysByRow]:
     ]
 
 
-def _read(table: bytes, rows: KeysByRow) -> Job[dict[Key, Cell]]:
-    gets = [TGet(row, _list_columns(keys)) for row, keys in rows.items()]
-    found = yield from _get(table, gets)
+def _read_cells(table: bytes, rows: KeysByRow, found: Sequence[Any]) -> dict[Key, Cell]:
+    _require_all(rows, found)
     return {
         new_tuple(Key, (row, cell.family, cell.qualifier, table)): new_tuple(
             Cell, (cell.value, cell.timestamp)
@@ -206,9 +207,8 @@ def _read(table: bytes, rows: KeysByRow) -> Job[dict[Key, Cell]]:
     }
 
 
-def _read_versions(table: bytes, rows: KeysByRow, count: int) -> Job[dict[Key, list[Cell]]]:
-    gets = [TGetVersions(row, _list_columns(keys), count) for row, keys in rows.items()]
-    found = yield from _get(table, gets)
+def _read_versions(table: bytes, rows: KeysByRow, found: Sequence[Any]) -> dict[Key, list[Cell]]:
+    _require_all(rows, found)
     versions: dict[Key, list[Cell]] = {}
     for row, result in zip(rows, found, strict=True):
         for cell in result.columnValues:
@@ -217,17 +217,14 @@ def _read_versions(table: bytes, rows: KeysByRow, count: int) -> Job[dict[Key, l
     return versions
 
 
+def _require_all(rows: KeysByRow, found: Sequence[Any]) -> None:
+    if len(found) != len(rows):
+        message = annotate("rows are missing from the answer", asked=len(rows), got=len(found))
+        raise GatewayError(message)
+
+
 def _list_columns(keys: Sequence[Key]) -> list[Any]:
     return [TColumn(key[1], key[2]) for key in keys]
-
-
-def _get(table: bytes, gets: Sequence[Any]) -> Job[Sequence[Any]]:
-    found: Sequence[Any] = yield _call("getMultiple", table, gets)
-    if len(found) != len(gets):
-        raise GatewayError(
-            annotate("rows are missing from the answer", asked=len(gets), got=len(found))
-        )
-    return found
 
 
 def _parts(items: list[Any], size: int) -> Iterable[list[Any]]:

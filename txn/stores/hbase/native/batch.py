@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 from txn.backoff import Backoff
 from txn.clock import Clock, limit_due
 from txn.errors import MaybeApplied, NotApplied
-from txn.stores.hbase.native.cells import Cells
 from txn.stores.hbase.native.connection import RemoteError, RpcCall, RpcConnection
-from txn.stores.hbase.native.items import Failed, Item, read_answers
-from txn.stores.hbase.native.messages import PB
+from txn.stores.hbase.native.items import Item
+from txn.stores.hbase.native.messages import PB, Cells
 from txn.stores.hbase.native.regions import BY_NAME, Location, Regions
 from txn.stores.hbase.native.servers import Servers
 from txn.stores.hbase.native.target import Address
@@ -62,10 +61,10 @@ class Batches:
     def run(
         self,
         items: Sequence[Item],
-        *,
-        once: bool,
-        beside: Callable[[], None] | None = None,
         due_ms: int | None = None,
+        *,
+        once: bool = False,
+        beside: Callable[[], None] | None = None,
     ) -> list[Any]:
         """Return the answer to each item.
 
@@ -89,7 +88,7 @@ class Batches:
             beside()
         return answers
 
-    def run_in_turn(self, groups: Sequence[Sequence[Item]], *, due_ms: int) -> list[list[Any]]:
+    def run_in_turn(self, groups: Sequence[Sequence[Item]], due_ms: int) -> list[list[Any]]:
         """Return the answers to groups of reads. No group is read before all earlier ones. If one
         server has all items, one request carries them, and the server keeps their order."""
         items = [item for group in groups for item in group]
@@ -97,7 +96,7 @@ class Batches:
         if len(items) <= ITEMS_A_REQUEST:
             answers = _Run(self, items, False, due_ms).try_in_one_request(groups)
         if answers is None:
-            return [self.run(group, once=False, due_ms=due_ms) for group in groups]
+            return [self.run(group, due_ms) for group in groups]
         found = iter(answers)
         return [[next(found) for _ in group] for group in groups]
 
@@ -135,9 +134,12 @@ class _Run:
         finally:
             self._drop_all()
 
-    def try_once(self) -> list[Any]:
+    def try_once(self, parts: Iterable[Shipment] | None = None) -> list[Any]:
+        """Return the answers to the first try of all items, None for those that failed."""
         try:
-            self._send(_split_all(self._divide(range(len(self._items)))))
+            if parts is None:
+                parts = _split_all(self._divide(range(len(self._items))))
+            self._send(parts)
             self._receive_all()
         finally:
             self._drop_all()
@@ -173,11 +175,8 @@ class _Run:
             return None
         regions = [region for part in parts for region in part.regions]
         entries = [entry for part in parts for entry in part.entries]
-        self._send([Shipment(parts[0].server, regions, entries)])
-        self._receive_all()
-        if len(self._answers) < len(self._items):
-            return None
-        return [self._answers[position] for position in range(len(self._items))]
+        answers = self.try_once([Shipment(parts[0].server, regions, entries)])
+        return None if len(self._answers) < len(answers) else answers
 
     # ------------------------------------------------------------------------------- sending
 
@@ -239,20 +238,21 @@ class _Run:
         except OSError as error:
             self._lose(sent, error)
         else:
-            self._take(part, read_answers(part.entries, response, Cells(call.block)))
+            self._take(part, response.regionActionResult, Cells(call.block))
 
-    def _take(self, part: Shipment, answers: dict[int, Any]) -> None:
-        for region, entry in zip(part.regions, part.entries, strict=True):
-            for position, _ in entry:
-                answer = answers[position]
-                if not isinstance(answer, Failed):
-                    self._answers[position] = answer
-                elif answer.is_undone:
-                    self._is_touched = self._is_touched or answer.is_partial
-                    self._note(answer.error, [region])
-                else:
-                    answer.error.table = self._items[position].table
-                    raise answer.error
+    def _take(self, part: Shipment, results: Sequence[Any], cells: Cells) -> None:
+        if len(results) != len(part.entries):
+            raise MaybeApplied("answers are missing", asked=len(part.entries), got=len(results))
+        for region, entry, result in zip(part.regions, part.entries, results, strict=True):
+            done, failed = _read_entry(entry, result, cells)
+            for position, error in failed.items():
+                if not (error.is_elsewhere or error.is_busy):
+                    error.table = self._items[position].table
+                    raise error
+                if done.pop(position, self) is not self:  # one of a row's two writes was done
+                    self._is_touched = True
+                self._note(error, [region])
+            self._answers.update(done)
 
     def _note(self, error: RemoteError, regions: Iterable[Location]) -> None:
         """Note a failed item; look its region up again unless its server is only busy."""
@@ -320,6 +320,44 @@ def _make_request(part: Shipment) -> Any:
         for index, (_, item) in enumerate(entry):
             item.fill(message, index)
     return request
+
+
+def _read_entry(
+    entry: Entry, result: Any, cells: Cells
+) -> tuple[dict[int, Any], dict[int, RemoteError]]:
+    """Return the answers to the items of an entry, and the errors, by position. A row with puts
+    and deletes may have both, since one of its two writes may fail."""
+    position, first = entry[0]
+    if result.HasField("exception"):
+        return {}, dict.fromkeys((each for each, _ in entry), _decode_error(result))
+    if not first.is_apart:
+        return _read_list(entry, result, cells)
+    for answer in result.resultOrException:
+        if answer.HasField("exception"):
+            return {}, {position: _decode_error(answer)}
+    return {position: first.read(result, cells)}, {}
+
+
+def _read_list(
+    entry: Entry, result: Any, cells: Cells
+) -> tuple[dict[int, Any], dict[int, RemoteError]]:
+    done: dict[int, Any] = {}
+    failed: dict[int, RemoteError] = {}
+    for answer in result.resultOrException:
+        if answer.index >= len(entry):
+            raise MaybeApplied("an answer is of no row", index=answer.index, asked=len(entry))
+        position, item = entry[answer.index]
+        if answer.HasField("exception"):
+            failed[position] = _decode_error(answer)
+        elif position not in done:
+            done[position] = item.read(answer, cells)
+    if len(done.keys() | failed.keys()) < len(entry):
+        raise MaybeApplied("rows are missing from the answer", asked=len(entry))
+    return done, failed
+
+
+def _decode_error(answer: Any) -> RemoteError:
+    return RemoteError(answer.exception.name, answer.exception.value)
 
 
 def _cause(error: Exception | None) -> str:

@@ -16,9 +16,8 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from txn.clock import Clock
-from txn.stores.hbase.native.cells import CODEC, Cells
 from txn.stores.hbase.native.kerberos import prove_user
-from txn.stores.hbase.native.messages import PB
+from txn.stores.hbase.native.messages import CODEC, PB, Cells
 from txn.stores.hbase.native.target import Address, Target
 from txn.stores.hbase.native.tenure import Tenure
 from txn.stores.hbase.places import BUSY, ELSEWHERE, FINAL, REOPENED
@@ -37,16 +36,16 @@ _LENGTH = struct.Struct(">I")
 
 
 class RemoteError(Exception):
-    """A server answered a call, or an item, with an error. name: of its Java class. is_told_final:
+    """A server answered a call, or an item, with an error. name: of its Java class. do_not_retry:
     the server says that it refuses the call for good, as it never does of an item."""
 
     def __init__(
-        self, name: str | bytes, trace: str | bytes, *, is_told_final: bool = False
+        self, name: str | bytes, trace: str | bytes, *, do_not_retry: bool = False
     ) -> None:
         super().__init__(_text(trace) or _text(name))
         self.name = _text(name).rpartition(".")[2].rpartition("$")[2]
         self.table: bytes | None = None
-        self._is_told_final = is_told_final
+        self._do_not_retry = do_not_retry
 
     @property
     def is_elsewhere(self) -> bool:
@@ -62,7 +61,7 @@ class RemoteError(Exception):
     def is_final(self) -> bool:
         """Return True if a retry would get the same answer."""
         is_other_scanner = self.name in REOPENED
-        return self.name in FINAL or (self._is_told_final and not is_other_scanner)
+        return self.name in FINAL or (self._do_not_retry and not is_other_scanner)
 
 
 class RpcCall:
@@ -208,11 +207,9 @@ class RpcConnection:
             raise
 
     def ask(self, method: str, request: Any, response: Any, due_ms: int) -> tuple[Any, Cells]:
+        """Return the answer to a call and the cells behind it."""
         call = self.send(method, request, due_ms)
         return self.receive(call, response, due_ms), Cells(call.block)
-
-    def call(self, method: str, request: Any, response: Any, due_ms: int) -> Any:
-        return self.receive(self.send(method, request, due_ms), response, due_ms)
 
     def drop(self, call: RpcCall) -> None:
         """Stop waiting for a call and discard its answer."""
@@ -337,7 +334,7 @@ class RpcConnection:
                 error = RemoteError(
                     thrown.exception_class_name,
                     thrown.stack_trace,
-                    is_told_final=thrown.do_not_retry,
+                    do_not_retry=thrown.do_not_retry,
                 )
             else:
                 body, end = _read_delimited(answer, begin)

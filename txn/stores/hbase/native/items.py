@@ -7,15 +7,12 @@ deletes, has an entry of its own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from txn.errors import MaybeApplied
-from txn.model import CELL_OVERHEAD, Cell, Check, Edit, Key, Row, RowExclusion, cell_bytes
-from txn.stores.hbase.native.cells import Cells
-from txn.stores.hbase.native.connection import RemoteError
-from txn.stores.hbase.native.messages import PB
-from txn.stores.hbase.native.regions import Location, Regions
-from txn.stores.hbase.places import row_after
+from txn.model import CELL_OVERHEAD, Cell, Check, Edit, Key, RowExclusion, cell_bytes
+from txn.stores.hbase.base import ScanRange
+from txn.stores.hbase.native.messages import PB, Cells
 
 PUT, DELETE = 2, 3
 EQUAL, NOT_EQUAL = 2, 3
@@ -137,70 +134,6 @@ class CheckRow:
 Item = ReadRow | WriteRow | CheckRow
 
 
-class Failed:
-    """A failed item. is_undone: it certainly had no effect and may be retried. is_partial: one of
-    its two writes took effect."""
-
-    __slots__ = ("error", "is_partial", "is_undone")
-
-    def __init__(self, error: RemoteError) -> None:
-        self.error = error
-        self.is_undone = error.is_elsewhere or error.is_busy
-        self.is_partial = False
-
-
-def read_answers(
-    entries: Sequence[Sequence[tuple[int, Item]]], response: Any, cells: Cells
-) -> dict[int, Any]:
-    """Return the answers to the items of each entry of a request, by position."""
-    if len(response.regionActionResult) != len(entries):
-        raise MaybeApplied(
-            "answers are missing", asked=len(entries), got=len(response.regionActionResult)
-        )
-    answers: dict[int, Any] = {}
-    for entry, result in zip(entries, response.regionActionResult, strict=True):
-        if result.HasField("exception"):
-            failed = Failed(_decode_error(result.exception))
-            answers.update((position, failed) for position, _ in entry)
-        elif entry[0][1].is_apart:
-            ((position, item),) = entry
-            answers[position] = _read_apart(item, result, cells)
-        else:
-            _read_list(entry, result, cells, answers)
-    return answers
-
-
-def _read_apart(item: Item, result: Any, cells: Cells) -> Any:
-    for answer in result.resultOrException:
-        if answer.HasField("exception"):
-            return Failed(_decode_error(answer.exception))
-    return item.read(result, cells)
-
-
-def _read_list(
-    entry: Sequence[tuple[int, Item]], result: Any, cells: Cells, answers: dict[int, Any]
-) -> None:
-    """Read the answers to items that share an entry. One of a row's two writes may fail."""
-    for answer in result.resultOrException:
-        if answer.index >= len(entry):
-            raise MaybeApplied("an answer is of no row", index=answer.index, asked=len(entry))
-        position, item = entry[answer.index]
-        is_second, before = position in answers, answers.get(position)
-        if answer.HasField("exception"):
-            answers[position] = failed = Failed(_decode_error(answer.exception))
-            failed.is_partial = is_second and not isinstance(before, Failed)
-        elif not is_second:
-            answers[position] = item.read(answer, cells)
-        elif isinstance(before, Failed):
-            before.is_partial = True
-    if any(position not in answers for position, _ in entry):
-        raise MaybeApplied("rows are missing from the answer", asked=len(entry))
-
-
-def _decode_error(pair: Any) -> RemoteError:
-    return RemoteError(pair.name, pair.value)
-
-
 def _mutate(mutation: Any, row: bytes, kind: int, columns: Columns) -> None:
     mutation.row, mutation.mutate_type = row, kind
     for family, cells in columns.items():
@@ -224,47 +157,10 @@ def _encode_comparator(value: bytes) -> bytes:
 # ------------------------------------------------------------------------------- ranges of rows
 
 
-class ScanRange(NamedTuple):
-    """The rows of a table from start to stop (excluded; empty: to the end), with columns (None:
-    all). reverse: the last row comes first."""
-
-    table: bytes
-    start: bytes
-    stop: bytes
-    columns: Sequence[tuple[bytes, bytes]] | None
-    exclude: RowExclusion | None
-    reverse: bool
-
-    def find_region(self, regions: Regions, due_ms: int) -> Location:
-        bound = self.stop if self.reverse else self.start
-        return regions.find(self.table, bound, due_ms, before=self.reverse)
-
-    def skip_region(self, region: Location) -> ScanRange | None:
-        """Return the rest of the range behind a region, or None."""
-        bound = region.start if self.reverse else region.stop
-        return self._move(bound) if bound else None
-
-    def skip_rows(self, cursor: bytes, last: bytes) -> ScanRange | None:
-        """Return the rest of the range, or None, after an answer that ended with row `last` of a
-        server that stands at row `cursor`; both may be empty."""
-        if self.reverse:
-            bounds = self.stop, row_after(cursor) if cursor else b"", last
-            return self._move(min((bound for bound in bounds if bound), default=b""))
-        return self._move(max(self.start, cursor, row_after(last) if last else b""))
-
-    def _move(self, bound: bytes) -> ScanRange | None:
-        rest = self._replace(stop=bound) if self.reverse else self._replace(start=bound)
-        return None if rest.stop and rest.start >= rest.stop else rest
-
-    def is_due(self, row: Row) -> bool:
-        """Return True if a row that was read separately belongs to the scan."""
-        return bool(row.cells) and (self.exclude is None or not self.exclude.matches(row))
-
-
-def make_scan(wanted: ScanRange, limit: int) -> Any:
-    """Return the request for the first `limit` rows, without its region."""
+def make_scan(wanted: ScanRange) -> Any:
+    """Return the request for the next page, without its region."""
     request = PB.ScanRequest(
-        number_of_rows=limit,
+        number_of_rows=wanted.limit,
         close_scanner=True,
         client_handles_partials=True,
         client_handles_heartbeats=True,

@@ -17,9 +17,8 @@ from txn.backoff import Backoff
 from txn.clock import Clock
 from txn.errors import MaybeApplied, NotApplied, TableUnavailable, annotate
 from txn.model import Cell, Key
-from txn.stores.hbase.native.cells import Cells
 from txn.stores.hbase.native.connection import RemoteError
-from txn.stores.hbase.native.messages import PB
+from txn.stores.hbase.native.messages import PB, Cells
 from txn.stores.hbase.native.registry import MARK, Registry
 from txn.stores.hbase.native.servers import Servers, SoleService
 from txn.stores.hbase.native.target import Address
@@ -190,10 +189,10 @@ def _overlap(one: Location, other: Location) -> bool:
 
 
 def _decode_region(table: bytes, cells: Mapping[Key, Cell]) -> Location | None:
-    told = {key.column: cell.value for key, cell in cells.items()}
-    host, _, port = told.get(b"server", b"").decode(errors="replace").rpartition(":")
+    described = {key.column: cell.value for key, cell in cells.items()}
+    host, _, port = described.get(b"server", b"").decode(errors="replace").rpartition(":")
     try:
-        info = PB.RegionInfo.FromString(told[b"regioninfo"].removeprefix(MARK))
+        info = PB.RegionInfo.FromString(described[b"regioninfo"].removeprefix(MARK))
     except (KeyError, DecodeError) as error:
         raise MaybeApplied("a region is not described as HBase does", row=[*cells][:1]) from error
     if info.offline or info.split or not port.isdecimal():

@@ -70,7 +70,7 @@ class Registry:
                 connection = self._servers.connect(
                     self.find_master(due_ms), "MasterService", due_ms
                 )
-                answer = connection.call(
+                answer, _ = connection.ask(
                     "GetClusterStatus", request, PB.GetClusterStatusResponse, due_ms
                 )
             except (OSError, RemoteError) as error:
@@ -89,7 +89,7 @@ class Registry:
             try_ms = min(due_ms, self._clock.monotonic_ms() + self._target.connect_ms)
             try:
                 connection = self._servers.connect(address, "ClientMetaService", try_ms)
-                answer = connection.call(method, request(), response, try_ms)
+                answer, _ = connection.ask(method, request(), response, try_ms)
             except (OSError, RemoteError) as error:
                 failures.append(f"{address[0]}:{address[1]}: {error}")
             else:

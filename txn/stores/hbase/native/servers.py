@@ -13,9 +13,9 @@ from weakref import WeakSet
 from txn.backoff import Backoff
 from txn.clock import Clock
 from txn.errors import MaybeApplied, NotApplied, StoreClosedError
-from txn.stores.hbase.native.cells import Cells
 from txn.stores.hbase.native.connection import RemoteError, RpcConnection
 from txn.stores.hbase.native.kerberos import Unwelcome
+from txn.stores.hbase.native.messages import Cells
 from txn.stores.hbase.native.target import Address, Target
 from txn.stores.hbase.native.tenure import ListServers, Tenure
 from txn.stores.hbase.places import first_line

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import SplitResult
 
 from txn.clock import Clock
@@ -20,22 +20,18 @@ from txn.host.forks import start_in_each_process
 from txn.model import (
     Cell,
     Check,
-    Columns,
     Edit,
-    Family,
     Key,
     Row,
-    RowExclusion,
     check_count,
-    check_exclusion,
     check_targets,
 )
-from txn.stores.base import Feature
+from txn.stores.base import Families, Feature
+from txn.stores.hbase.base import ASKED_WITHIN_MS, HBaseTables, ScanRange
 from txn.stores.hbase.native.batch import Batches
-from txn.stores.hbase.native.cells import Cells
 from txn.stores.hbase.native.connection import RemoteError
-from txn.stores.hbase.native.items import CheckRow, ReadRow, ScanRange, WriteRow, make_scan
-from txn.stores.hbase.native.messages import PB
+from txn.stores.hbase.native.items import CheckRow, ReadRow, WriteRow, make_scan
+from txn.stores.hbase.native.messages import PB, Cells
 from txn.stores.hbase.native.regions import BY_NAME, PAUSES, Location, Regions
 from txn.stores.hbase.native.registry import Registry
 from txn.stores.hbase.native.servers import Servers
@@ -56,8 +52,9 @@ from txn.stores.hbase.places import (
 )
 from txn.stores.hbase.schema import make_table
 
-FIRST_PAGE_ROWS, PAGE_ROWS = 32, 2_000
-ASKED_WITHIN_MS = 2_000  # for the reason of a refusal
+T = TypeVar("T")
+
+PAGE_ROWS = 2_000
 
 
 def native_store(parts: SplitResult, clock: Clock) -> NativeStore:
@@ -65,8 +62,8 @@ def native_store(parts: SplitResult, clock: Clock) -> NativeStore:
     return NativeStore(parse_target(parts), clock)
 
 
-class NativeStore:
-    """Tables of HBase without a gateway. Each call is durable, even with durable=False."""
+class NativeStore(HBaseTables):
+    """Tables of HBase without a gateway."""
 
     features: frozenset[Feature] = frozenset(
         {"multi_cell_check", "row_mutations", "describe", "remote_calls"}
@@ -80,7 +77,7 @@ class NativeStore:
         self._regions = Regions(self._servers, registry, clock)
         self._batches = Batches(self._servers, self._regions, clock)
         self._tables = MasterTables(self._servers, registry, clock)
-        self._shared = SharedReads(self._read_rows, self._batches.try_once, clock)
+        self._shared = SharedReads(self._batches.run, self._batches.try_once, clock)
         start_in_each_process(self._start)
 
     def _start(self) -> None:
@@ -97,19 +94,18 @@ class NativeStore:
         wanted = [_list_reads(keys) for keys in groups]
         keys = groups[0] if len(groups) == 1 else [key for part in groups for key in part]
         if len(groups) == 1 and beside is None:
-            return complete(keys, self._try(lambda: self._shared.read(wanted[0], due_ms), keys))
-        run, run_in_turn = self._batches.run, self._batches.run_in_turn
-        if beside is None:
-            found = self._try(lambda: run_in_turn(wanted, due_ms=due_ms), keys)
-            return complete(keys, [cells for part in found for cells in part])
-        first = self._try(lambda: run(wanted[0], once=False, beside=beside, due_ms=due_ms), keys)
-        rest = self._try(lambda: run_in_turn(wanted[1:], due_ms=due_ms), keys)
-        return complete(keys, [*first, *(cells for part in rest for cells in part)])
+            return complete(keys, self._try(keys, b"", self._shared.read, wanted[0], due_ms))
+        found: list[list[Any]] = []
+        if beside is not None:
+            first, *wanted = wanted
+            found = [self._try(keys, b"", self._batches.run, first, due_ms, beside=beside)]
+        found += self._try(keys, b"", self._batches.run_in_turn, wanted, due_ms)
+        return complete(keys, [cells for part in found for cells in part])
 
     def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
         check_count(count)
         items = [ReadRow(*place, count) for place in _list_places(keys)]
-        found = self._try(lambda: self._batches.run(items, once=False), keys)
+        found = self._try(keys, b"", self._batches.run, items)
         return complete_versions(keys, found)
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
@@ -118,7 +114,7 @@ class NativeStore:
             row, _, _, table = edit[0]
             rows.setdefault((table or b"", row), []).append(edit)
         items = [WriteRow(table, row, part, by_row) for (table, row), part in rows.items()]
-        self._try(lambda: self._batches.run(items, once=False), (edit.key for edit in edits))
+        self._try((edit.key for edit in edits), b"", self._batches.run, items)
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
         """Send one request to each server, which executes the checks in order."""
@@ -126,53 +122,15 @@ class NativeStore:
             check_place(check[0])
             check_targets(check)
         items = [CheckRow(check) for check in checks]
-        found: list[bool] = self._try(
-            lambda: self._batches.run(items, once=True), list_targets(checks)
-        )
-        return found
-
-    def scan(
-        self,
-        table: bytes,
-        start: bytes = b"",
-        stop: bytes | None = None,
-        columns: Columns = None,
-        exclude: RowExclusion | None = None,
-        *,
-        reverse: bool = False,
-    ) -> Iterator[Row]:
-        """Yield the rows page by page; servers keep no state between pages."""
-        check_exclusion(columns, exclude)
-        limit = FIRST_PAGE_ROWS
-        sought = None if columns is None else list(columns)
-        rest: ScanRange | None = ScanRange(table, start, stop or b"", sought, exclude, reverse)
-        named = [Key(b"-", family, column, table) for family, column in columns or ()]
-        named += [Key(b"-", exclude.family, exclude.column, table)] if exclude else []
-        if stop and start >= stop:
-            return
-        while rest is not None:
-            wanted = rest
-            page, rest = self._try(
-                lambda: self._read_page(wanted, limit),  # noqa: B023
-                named,
-                table,
-            )
-            yield from page
-            limit = min(4 * limit, PAGE_ROWS)
-
-    def atomically(self, work: Callable[[], None]) -> None:
-        """Run the function; HBase cannot make its calls one transaction."""
-        work()
+        return self._try(list_targets(checks), b"", self._batches.run, items, once=True)
 
     def list_tables(self) -> list[bytes]:
         return self._tables.list_names()
 
-    def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
+    def describe(self, table: bytes) -> Families | None:
         return self._tables.describe(table)
 
-    def ensure_table(
-        self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
-    ) -> None:
+    def ensure_table(self, table: bytes, families: Families, splits: Sequence[bytes] = ()) -> None:
         """Create missing parts with the lifetime of delete markers that the protocol needs."""
         make_table(self._tables, self._clock, table, families, splits)
 
@@ -185,21 +143,24 @@ class NativeStore:
         self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
     ) -> list[bytes]:
         due_ms = self._batches.due_ms()
-        found = self._try(lambda: self._regions.list_starts(table, start, stop, due_ms), (), table)
+        found = self._try((), table, self._regions.list_starts, table, start, stop, due_ms)
         return keep_between(found, start, stop)
-
-    def compact(self, table: bytes, purge_before_ms: int) -> None:
-        """Do nothing: HBase purges markers by the setting that `ensure_table` gives a family."""
 
     def close(self) -> None:
         self._servers.close()
 
-    def _read_page(self, wanted: ScanRange, limit: int) -> tuple[list[Row], ScanRange | None]:
-        table, request = wanted.table, make_scan(wanted, limit)
+    def _read_page(
+        self, wanted: ScanRange, keys: Sequence[Key]
+    ) -> tuple[list[Row], ScanRange | None]:
+        return self._try(keys, wanted.table, self._scan_page, wanted)
+
+    def _scan_page(self, wanted: ScanRange) -> tuple[list[Row], ScanRange | None]:
+        table, request = wanted.table, make_scan(wanted)
         due_ms = self._batches.due_ms()
         cause: Exception | None = None
         for _ in PAUSES.tries(self._clock, self._rng, due_ms=due_ms):
-            region = wanted.find_region(self._regions, due_ms)
+            bound = wanted.stop if wanted.reverse else wanted.start
+            region = self._regions.find(table, bound, due_ms, before=wanted.reverse)
             request.region.type, request.region.value = BY_NAME, region.name
             try:
                 connection = self._servers.connect(region.server, "ClientService", due_ms)
@@ -218,9 +179,6 @@ class NativeStore:
                 return self._take_page(region, answer, cells, wanted, due_ms)
         raise NotApplied("no server could read it in time", table=table, cause=first_line(cause))
 
-    def _read_rows(self, items: Sequence[ReadRow], due_ms: int) -> list[Any]:
-        return self._batches.run(items, once=False, due_ms=due_ms)
-
     def _take_page(
         self,
         region: Location,
@@ -236,21 +194,29 @@ class NativeStore:
         rest = wanted.skip_rows(answer.cursor.row, rows[-1].row if rows else b"")
         if rows and any(answer.partial_flag_per_result[-1:]):
             last = self._read_row(wanted, rows.pop().row, due_ms)
-            rows += [last] if wanted.is_due(last) else []  # it may have been deleted by now
+            rows += [last] if last.cells else []  # it may have been deleted by now
         if not answer.more_results_in_region:
-            return rows, wanted.skip_region(region)
-        return rows, rest
+            bound = region.start if wanted.reverse else region.stop
+            rest = wanted.move(bound) if bound else None
+        return rows, rest and rest._replace(limit=min(4 * wanted.limit, PAGE_ROWS))
 
     def _read_row(self, wanted: ScanRange, row: bytes, due_ms: int) -> Row:
         table = wanted.table
         keys = [Key(row, family, column, table) for family, column in wanted.columns or ()]
-        (found,) = self._batches.run([ReadRow(table, row, keys)], once=False, due_ms=due_ms)
+        (found,) = self._batches.run([ReadRow(table, row, keys)], due_ms)
         return Row(row, found)
 
-    def _try(self, call: Callable[[], Any], keys: Iterable[Key], table: bytes = b"") -> Any:
-        """Make a call; translate a server's refusal for a request on these keys."""
+    def _try(
+        self,
+        keys: Iterable[Key],
+        table: bytes,
+        call: Callable[..., T],
+        *arguments: Any,
+        **options: Any,
+    ) -> T:
+        """Make a call; translate a server's refusal for a request on these keys, or this table."""
         try:
-            return call()
+            return call(*arguments, **options)
         except RemoteError as error:
             gone = self._find_absent(keys, table)
             if gone is not None:

@@ -10,6 +10,7 @@ from txn.backoff import Backoff
 from txn.clock import Clock, limit_due
 from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreError
 from txn.model import DATABASE_ENTRY, Family, plain_table
+from txn.stores.base import Families
 from txn.stores.hbase.native.connection import RemoteError
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.registry import Registry
@@ -45,9 +46,7 @@ class MasterTables:
         except ValueError as error:
             raise StoreError("a setting is no number", table=table, cause=str(error)) from error
 
-    def create(
-        self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes]
-    ) -> bool:
+    def create(self, table: bytes, families: Families, splits: Sequence[bytes]) -> bool:
         """Create a table and its namespace; return False if another client is changing it."""
         request = PB.CreateTableRequest(split_keys=sorted(splits))
         request.table_schema.table_name.CopyFrom(_table_name(table))
@@ -123,8 +122,10 @@ class MasterTables:
                     "getProcedureResult", wanted, PB.GetProcedureResultResponse, due_ms
                 )
                 if done.HasField("exception"):
-                    told = done.exception.generic_exception
-                    raise RemoteError(told.class_name, f"{told.class_name}: {told.message}")
+                    failure = done.exception.generic_exception
+                    raise RemoteError(
+                        failure.class_name, f"{failure.class_name}: {failure.message}"
+                    )
                 if done.state in {FINISHED, UNKNOWN}:  # the master forgets old procedures
                     return
         except NotApplied as error:  # only the question failed: the change may have been made

@@ -53,6 +53,6 @@ class Tenure:
                 raise ConnectionError("the server has lost its regions, and may not know it")
             self._known_ms = max(self._known_ms or 0, sent_ms)
         except StoreError as error:
-            raise ConnectionError(f"nobody tells whether the server is at work: {error}") from error
+            raise ConnectionError(f"cannot confirm that the server is at work: {error}") from error
         finally:
             self._asking.release()
