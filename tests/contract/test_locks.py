@@ -267,6 +267,19 @@ def test_with_the_fairness_of_hive_readers_pass_a_waiting_writer(
     writer.result(PATIENCE_MS / 1000).release()
 
 
+def test_a_request_with_the_fairness_of_hive_does_not_pass_a_fair_one(
+    one: LockManager, two: LockManager, subject: Subject, pool: ThreadPoolExecutor
+) -> None:
+    """A place in the queue denies a request, whatever the fairness of that request."""
+    with one.hold([shared("d/t")]):
+        writer = pool.submit(two.hold, [exclusive("d/t")], waiting=FAIR)
+        until(lambda: waiters(one, "d/t") == 1)
+        with pytest.raises(LockDenied) as denied:
+            subject.another("late").hold([shared("d/t")], waiting=replace(AT_ONCE, fairness="hive"))
+        assert [lock.owner.name for lock in denied.value.holders] == ["two"]
+    writer.result(PATIENCE_MS / 1000).release()
+
+
 def test_a_waiter_that_gives_up_leaves_no_place(one: LockManager, two: LockManager) -> None:
     """Those behind it would wait for nobody."""
     with one.hold([shared("d/t")]):

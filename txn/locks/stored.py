@@ -365,9 +365,8 @@ class _Attempt:
             is_first = False
             queues = self._queues.read_alive(t, [request.path for request in self._wanted])
             is_fair = schedule.waiting.fairness == "fair"
-            denial = find_denial(
-                self._list_denying(queues, is_fair), self._ticket.name, self._wanted
-            )
+            queued = {at: queue.requests for at, queue in queues.items()}
+            denial = find_denial(queued, self._ticket.name, self._wanted)
             if denial is not None:
                 self._put(t, self._keep_places(queues, denial, is_fair))
                 return denial
@@ -389,16 +388,6 @@ class _Attempt:
     def wait(self, denial: Denial, pause_ms: int, schedule: RetrySchedule) -> None:
         """Sleep for the pause: a store does not report changes."""
         self._queues.clock.sleep_ms(pause_ms)
-
-    def _list_denying(
-        self, queues: Mapping[Path, Queue], is_fair: bool
-    ) -> dict[Path, list[QueuedRequest]]:
-        """Return our request and those that may deny it: in unfair queues, only granted ones."""
-        own = self._ticket.name
-        return {
-            at: [each for each in queue.requests if is_fair or each.granted or each.ticket == own]
-            for at, queue in queues.items()
-        }
 
     def _grant(self, queue: Queue, request: LockRequest) -> Queue:
         own = self._make_entry(request, granted=True, token=queue.token + 1)
