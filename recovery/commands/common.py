@@ -20,7 +20,8 @@ from rich.table import Table
 from rich.text import Text
 
 from recovery.findings import GRACE_MS, RETENTION_MS, Kind
-from recovery.scan import find, whole_row
+from recovery.scan import whole_row
+from recovery.search import find
 from recovery.text import error_text, fit_text, parse_duration
 from txn.documents import Document
 from txn.errors import InvalidRequestError, TxnError, annotate
@@ -90,9 +91,9 @@ def parse_age(text: str | Duration) -> Duration:
         raise typer.BadParameter(error_text(error)) from error
 
 
-def time_option(name: str, text: str) -> Any:
-    """Return an option that takes a duration."""
-    return typer.Option(name, parser=parse_age, metavar="TIME", help=text)
+def time_option(name: str, text: str, default: Any = ...) -> Any:
+    """Return an option that takes a duration. default: as of `typer.Option`."""
+    return typer.Option(default, name, parser=parse_age, metavar="TIME", help=text)
 
 
 def confirm(statement: str, question: str, yes: bool) -> None:
