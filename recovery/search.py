@@ -161,7 +161,7 @@ def find_page(
 
 
 def find(context: Context, piece: bytes, on_row: OnRow = lambda table: None) -> Iterator[bytes]:
-    """Yield the row keys that a piece names, newest first: they end with it, or begin with it if
+    """Yield the row keys that a piece names, oldest first: they end with it, or begin with it if
     their bucket, the word `transaction` or the time is left out. Parts match only if the piece has
     a `-`, which no other row key has."""
     if is_row_key(piece) and whole_row(context, piece):
@@ -169,7 +169,9 @@ def find(context: Context, piece: bytes, on_row: OnRow = lambda table: None) -> 
         return
     query = Query(piece)
     low, high = _find_range(query, context.clock.wall_ms())
-    for row in scan_transactions(context, low, high, with_parts=query.finds_parts):
+    for row in scan_transactions(
+        context, low, high, with_parts=query.finds_parts, reverse=False
+    ):
         on_row(context.table)
         if is_row_key(row.row) and query.matches_key(row.row):
             yield row.row
