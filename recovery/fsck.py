@@ -239,7 +239,7 @@ def _check_transaction(
             yield finding
         elif state not in (RowState.FINISHED, RowState.DEBRIS):
             alive_ms = find_alive_ms(now, now_ms, options.ages.grace_ms)
-            options.young.add(Kind(state.value), now_ms - alive_ms)
+            options.young.add(Kind[state.name], now_ms - alive_ms)
 
 
 def _end_transaction(context: Context, finding: Finding) -> Result:

@@ -169,9 +169,7 @@ def find(context: Context, piece: bytes, on_row: OnRow = lambda table: None) -> 
         return
     query = Query(piece)
     low, high = _find_range(query, context.clock.wall_ms())
-    for row in scan_transactions(
-        context, low, high, with_parts=query.finds_parts, reverse=False
-    ):
+    for row in scan_transactions(context, low, high, with_parts=query.finds_parts, reverse=False):
         on_row(context.table)
         if is_row_key(row.row) and query.matches_key(row.row):
             yield row.row

@@ -23,8 +23,7 @@ from recovery import scan
 from recovery.commands.common import row_bar
 from recovery.commands.fsck import check_here, print_summary, print_tally
 from recovery.commands.show import print_explanation
-from recovery.documents import tally_document
-from recovery.findings import Ages, Finding, Kind, Tally
+from recovery.findings import Ages, Finding, Kind, Tally, tally_document
 from recovery.inspect import explain
 from recovery.text import count_text
 from txn.client.connect import connect

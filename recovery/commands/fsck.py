@@ -17,7 +17,6 @@ from typer.core import TyperCommand
 
 from recovery.commands import common
 from recovery.commands.common import Duration, time_option
-from recovery.documents import finding_document, result_document, tally_document
 from recovery.findings import (
     LONGEST_REQUEST_MS,
     Ages,
@@ -27,6 +26,9 @@ from recovery.findings import (
     Repaired,
     Result,
     Tally,
+    finding_document,
+    result_document,
+    tally_document,
 )
 from recovery.fsck import check, compact, repair_all
 from recovery.opening import open_store_of

@@ -27,16 +27,16 @@ from recovery.commands.common import (
     row_bar,
     time_option,
 )
-from recovery.documents import row_document
 from recovery.opening import open_store_of
 from recovery.scan import OnRow, find_transaction, leave_out, list_heads
 from recovery.search import Query
 from recovery.text import count_text, duration_text, error_text, fit_text, labels_text, short_id
+from txn.documents import Document
 from txn.model import Row
 from txn.protocol.context import Context
 from txn.protocol.listing import scan_transactions
 from txn.protocol.ranges import stored_rows
-from txn.protocol.row import TransactionRow, is_own
+from txn.protocol.row import TransactionRow, created_ms, is_own, parent_of
 from txn.protocol.statuses import Status
 from txn.spans import Span
 from txn.text import escape
@@ -226,3 +226,23 @@ def _line(layout: Layout, row: TransactionRow, now_ms: int) -> str:
         "; ".join(filter(None, [labels, _parts(row)])),
         "; ".join(filter(None, [row.reason, error_text(row.cause or "")])),
     )
+
+
+def row_document(row: TransactionRow, now_ms: int) -> Document:
+    """Return a line of `txn ls --json`."""
+    request = row.buffer.request if row.buffer else None
+    whole = parent_of(row.row_key)
+    return {
+        "transaction": escape(row.row_key),
+        "status": str(row.status) if row.status else None,
+        "state": row.state.value,
+        "created": created_ms(row.row_key),
+        "since": row.since,
+        "age_ms": max(0, now_ms - row.since) if row.since else None,
+        "keys": len(request.keys) if request else None,
+        "labels": dict(request.labels) if request else {},
+        "reason": row.reason,
+        "corrupt": row.cause,
+        "part_of": None if whole is None else escape(whole),
+        "parts": None if row.parts is None else list(row.parts),
+    }

@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from recovery.commands import common
-from recovery.documents import result_document
-from recovery.findings import LONGEST_REQUEST_MS, Repaired, Result
+from recovery.findings import LONGEST_REQUEST_MS, Repaired, Result, result_document
 from recovery.opening import open_store_of
 from recovery.purge import LOST, UNFINISHED, find_marker, purge_row, purge_token
 from recovery.scan import find_transaction, whole_row

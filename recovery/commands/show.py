@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from recovery.commands import common
-from recovery.documents import explanation_document
 from recovery.inspect import Explanation, ValueChange, explain
 from recovery.opening import open_store_of
 from recovery.text import count_text, duration_text, error_text, labels_text, time_text
+from txn.documents import Document
 from txn.errors import InvalidRequestError
 from txn.protocol.row import RowState, TransactionRow, created_ms
 from txn.text import assertion_text, escape, key_text, shorten
@@ -131,3 +131,50 @@ def _old(change: ValueChange, undecided: bool) -> str:
         version = f"version {change.replaced}, " if change.replaced else ""
         return version + change.unseen.value
     return "none" if change.replaced == 0 or undecided else ""
+
+
+def explanation_document(found: Explanation) -> Document:
+    row, request, whole = found.row, found.request, found.whole
+    return {
+        "transaction": escape(row.row_key),
+        "state": row.state.value,
+        "status": str(row.status) if row.status else None,
+        "created": created_ms(row.row_key),
+        "statuses": [
+            {"status": str(each.status), "since": each.since, "after_ms": each.after_ms}
+            for each in found.statuses
+        ],
+        "labels": dict(request.labels),
+        "once": None if request.once is None else escape(request.once),
+        "once_retention_ms": found.once_retention_ms,
+        "lock_ttl_ms": row.buffer.lock_ttl_ms if row.buffer else None,
+        "heartbeat": row.heartbeat or None,
+        "timestamp": row.plan.timestamp if row.plan else None,
+        "mutations": [_change_document(change) for change in found.changes],
+        "assertions": [assertion_text(assertion) for assertion in request.assertions],
+        "verdicts": [verdict.value for verdict in found.verdicts],
+        "keys": len(request.keys),
+        "keys_read": found.keys_read,
+        "locks_held": [key_text(key) for key in found.held],
+        "has_ranges": row.has_ranges,
+        "reason": row.reason,
+        "corrupt": row.cause,
+        "part_of": None if whole is None else escape(whole),
+        "parts": None if row.parts is None else list(row.parts),
+        "part_rows": found.part_rows,
+        "first_part": None if found.first_part is None else escape(found.first_part),
+        "fsck": found.advice,
+    }
+
+
+def _change_document(change: ValueChange) -> Document:
+    return {
+        "key": key_text(change.key),
+        "new": None if change.new is None else escape(change.new),
+        "delete": change.new is None,
+        "old": escape(change.old.value) if change.old else None,
+        "old_timestamp": change.old.timestamp if change.old else None,
+        "old_unseen": change.unseen.value if change.unseen else None,
+        "replaced": change.replaced,
+        "held": change.held,
+    }

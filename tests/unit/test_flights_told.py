@@ -15,8 +15,7 @@ from recovery.commands.flights import (
     tell_crash,
     tell_end,
 )
-from recovery.documents import tally_document
-from recovery.findings import Kind, Repaired, Tally
+from recovery.findings import Kind, Repaired, Tally, tally_document
 from txn.demo.data import tables_named
 
 pytestmark = pytest.mark.fast
