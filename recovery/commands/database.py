@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.text import Text
+from typer import Argument, Option
 
 from recovery.commands import common
 from recovery.commands.common import Duration, time_option
@@ -37,9 +38,7 @@ table_app = typer.Typer(help="List, create and take over tables.", no_args_is_he
 
 def init(
     *,
-    protocol: Annotated[
-        ProtocolName | None, typer.Option(help="A new database gets six-phase by default.")
-    ] = None,
+    protocol: ProtocolName | None = Option(None, help="A new database gets six-phase by default."),
     store: common.StoreOption,
     transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
     as_json: common.JsonOption = False,
@@ -78,20 +77,16 @@ def ping(
 
 
 def convert(
-    protocol: Annotated[ProtocolName, typer.Argument(help="The protocol to change to.")],
+    protocol: ProtocolName = Argument(help="The protocol to change to."),
     *,
-    scan: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TABLE", help="A table that transactions write to; repeat it for each one."
-        ),
-    ] = None,
-    retention: Annotated[
-        Duration,
-        time_option(
-            "--retention", "How long no lock may have changed; longer than any request can live."
-        ),
-    ] = common.RETENTION,
+    scan: list[str] | None = Option(
+        None, metavar="TABLE", help="A table that transactions write to; repeat it for each one."
+    ),
+    retention: Duration = time_option(
+        "--retention",
+        "How long no lock may have changed; longer than any request can live.",
+        common.RETENTION,
+    ),
     yes: common.YesOption = False,
     store: common.StoreOption,
     transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
@@ -130,9 +125,7 @@ def convert(
 
 
 def doctor(
-    tables: Annotated[
-        list[str] | None, typer.Argument(help="Data tables to examine.", metavar="TABLE")
-    ] = None,
+    tables: list[str] | None = Argument(None, help="Data tables to examine.", metavar="TABLE"),
     *,
     store: common.StoreOption,
     transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
@@ -207,7 +200,8 @@ def _row(found: TableFacts) -> list[str]:
 @table_app.command("create")
 def create(
     table: TableArgument,
-    families: Annotated[list[str], typer.Argument(metavar="FAMILY", help="Its families.")],
+    families: list[str] = Argument(metavar="FAMILY", help="Its families."),
+    *,
     store: common.StoreOption,
     transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
     as_json: common.JsonOption = False,

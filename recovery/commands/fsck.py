@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console, Group
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
+from typer import Option
 from typer.core import TyperCommand
 
 from recovery.commands import common
@@ -50,44 +51,33 @@ TIMES = ("since", "heartbeat", "newest", "until")
 def fsck(
     *,
     store: common.StoreOption,
-    do_repair: Annotated[bool, typer.Option("--repair", help="Repair what is found.")] = False,
-    scan: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TABLE", help="Check this data table for leftovers, too; repeatable."),
-    ] = None,
-    grace: Annotated[
-        Duration,
-        time_option("--grace", "How long a transaction must have been silent."),
-    ] = common.GRACE,
-    retention: Annotated[
-        Duration,
-        time_option(
-            "--retention", "How long finished rows are kept; longer than any request can live."
-        ),
-    ] = common.RETENTION,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Confirm that no client is at work: see --retention.")
-    ] = False,
-    clock_is_right: Annotated[
-        bool,
-        typer.Option(
-            "--accept-clock",
-            help="Confirm that this machine's clock, which was set, is right (embedded stores).",
-        ),
-    ] = False,
+    do_repair: bool = Option(False, "--repair", help="Repair what is found."),
+    scan: list[str] | None = Option(
+        None, metavar="TABLE", help="Check this data table for leftovers, too; repeatable."
+    ),
+    grace: Duration = time_option(
+        "--grace", "How long a transaction must have been silent.", common.GRACE
+    ),
+    retention: Duration = time_option(
+        "--retention",
+        "How long finished rows are kept; longer than any request can live.",
+        common.RETENTION,
+    ),
+    yes: bool = Option(False, "--yes", help="Confirm that no client is at work: see --retention."),
+    clock_is_right: bool = Option(
+        False,
+        "--accept-clock",
+        help="Confirm that this machine's clock, which was set, is right (embedded stores).",
+    ),
     transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
     as_json: common.JsonOption = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print findings and errors, and no summary.")
-    ] = False,
-    spark: Annotated[
-        str | None,
-        typer.Option(
-            "--spark",
-            metavar="[MASTER]",
-            help="Check on Spark's executors: those of this master, else this machine's cores.",
-        ),
-    ] = None,
+    quiet: bool = Option(False, "--quiet", "-q", help="Print findings and errors, and no summary."),
+    spark: str | None = Option(
+        None,
+        "--spark",
+        metavar="[MASTER]",
+        help="Check on Spark's executors: those of this master, else this machine's cores.",
+    ),
 ) -> None:
     """Find what crashed clients left behind; with --repair, finish or undo it.
 

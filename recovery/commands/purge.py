@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
+from typer import Argument, Option
 
 from recovery.commands import common
 from recovery.findings import LONGEST_REQUEST_MS, Repaired, Result, result_document
@@ -24,16 +23,14 @@ RECENT = "Be sure that its client has ended: it was changed in the last"
 
 def purge(
     *,
-    transaction: Annotated[
-        str | None, typer.Argument(metavar="ID", help="A transaction, as `txn show` takes it.")
-    ] = None,
-    once: Annotated[
-        str | None, typer.Option(metavar="TOKEN", help="Forget this token, and delete no row.")
-    ] = None,
-    unfinished: Annotated[
-        bool, typer.Option("--unfinished", help="Delete even a row that fsck could finish or undo.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    transaction: str | None = Argument(
+        None, metavar="ID", help="A transaction, as `txn show` takes it."
+    ),
+    once: str | None = Option(None, metavar="TOKEN", help="Forget this token, and delete no row."),
+    unfinished: bool = Option(
+        False, "--unfinished", help="Delete even a row that fsck could finish or undo."
+    ),
+    yes: bool = Option(False, "--yes", help="Do not ask."),
     store: common.StoreOption,
     transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
     as_json: common.JsonOption = False,

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+from typer import Argument
 
 from recovery.commands import common
 from txn.assertions import MAX_DEPTH
@@ -32,10 +32,10 @@ from txn.text import escape, key_text, parse_key, reason_text
 
 
 def get(
-    keys: Annotated[
-        list[str],
-        typer.Argument(metavar="KEY", help="table/row/family:column; \\xNN stands for a byte."),
-    ],
+    keys: list[str] = Argument(
+        metavar="KEY", help="table/row/family:column; \\xNN stands for a byte."
+    ),
+    *,
     store: common.StoreOption,
     transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
     as_json: common.JsonOption = False,
@@ -56,9 +56,8 @@ def get(
 
 
 def commit(
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="A JSON document; - reads the standard input.")
-    ],
+    file: str = Argument(metavar="FILE", help="A JSON document; - reads the standard input."),
+    *,
     store: common.StoreOption,
     transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
     as_json: common.JsonOption = False,

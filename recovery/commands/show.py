@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from typer import Argument
 
 from recovery.commands import common
 from recovery.inspect import Explanation, ValueChange, explain
@@ -20,13 +18,11 @@ from txn.text import assertion_text, escape, key_text, shorten
 
 
 def show(
-    transaction: Annotated[
-        str,
-        typer.Argument(
-            metavar="ID",
-            help="What `txn ls` prints: a row key, or the end of it, or its first random digits.",
-        ),
-    ],
+    transaction: str = Argument(
+        metavar="ID",
+        help="What `txn ls` prints: a row key, or the end of it, or its first random digits.",
+    ),
+    *,
     store: common.StoreOption,
     transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
     as_json: common.JsonOption = False,
