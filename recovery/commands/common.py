@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from recovery.findings import GRACE_MS, RETENTION_MS, Kind
+from recovery.findings import Kind
 from recovery.scan import whole_row
 from recovery.search import find
 from recovery.text import error_text, fit_text, parse_duration
@@ -80,9 +80,6 @@ class Duration(int):
         return f"{self // size}{unit}"
 
 
-GRACE, RETENTION = Duration(GRACE_MS), Duration(RETENTION_MS)
-
-
 def parse_age(text: str | Duration) -> Duration:
     """Return the duration in an option's text, or raise typer.BadParameter."""
     try:
@@ -92,7 +89,8 @@ def parse_age(text: str | Duration) -> Duration:
 
 
 def time_option(name: str, text: str, default: Any = ...) -> Any:
-    """Return an option that takes a duration. default: as of `typer.Option`."""
+    """Return an option that takes a duration. default: in ms, or as of `typer.Option`."""
+    default = Duration(default) if isinstance(default, int) else default
     return typer.Option(default, name, parser=parse_age, metavar="TIME", help=text)
 
 

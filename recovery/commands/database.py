@@ -21,6 +21,7 @@ from recovery.convert import (
 from recovery.convert import convert as convert_database
 from recovery.convert import take_over as take_over_table
 from recovery.doctor import Diagnosis, Verdict, examine
+from recovery.findings import RETENTION_MS
 from recovery.opening import open_any_store, open_store_of
 from recovery.text import error_text
 from txn.client.connect import connect
@@ -85,7 +86,7 @@ def convert(
     retention: Duration = time_option(
         "--retention",
         "How long no lock may have changed; longer than any request can live.",
-        common.RETENTION,
+        RETENTION_MS,
     ),
     yes: common.YesOption = False,
     store: common.StoreOption,

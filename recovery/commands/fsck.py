@@ -19,7 +19,9 @@ from typer.core import TyperCommand
 from recovery.commands import common
 from recovery.commands.common import Duration, time_option
 from recovery.findings import (
+    GRACE_MS,
     LONGEST_REQUEST_MS,
+    RETENTION_MS,
     Ages,
     Finding,
     InGrace,
@@ -56,12 +58,12 @@ def fsck(
         None, metavar="TABLE", help="Check this data table for leftovers, too; repeatable."
     ),
     grace: Duration = time_option(
-        "--grace", "How long a transaction must have been silent.", common.GRACE
+        "--grace", "How long a transaction must have been silent.", GRACE_MS
     ),
     retention: Duration = time_option(
         "--retention",
         "How long finished rows are kept; longer than any request can live.",
-        common.RETENTION,
+        RETENTION_MS,
     ),
     yes: bool = Option(False, "--yes", help="Confirm that no client is at work: see --retention."),
     clock_is_right: bool = Option(

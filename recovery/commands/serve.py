@@ -18,12 +18,7 @@ from txn.host.tokens import read_token
 from txn.protocol.statuses import ProtocolName
 from txn.server.options import MEGABYTE, Limits, Options
 
-DEFAULTS = Limits()
-IDLE, REQUEST = Duration(DEFAULTS.idle_ms), Duration(DEFAULTS.request_ms)
-STOP_GRACE, KEEP_DELETES = (
-    Duration(DEFAULTS.grace_ms),
-    Duration(Options().keep_deletes_ms),
-)
+DEFAULTS, KEEP_DELETES_MS = Limits(), Options().keep_deletes_ms
 URIS = {
     "thrift1": "hbase+thrift1://{host}:{port}",
     "thrift2": "hbase+thrift2://{host}:{port}",
@@ -66,15 +61,19 @@ def serve(
         help="All requests that a worker has in memory.",
         metavar="MB",
     ),
-    idle: Duration = time_option("--idle", "Close a connection that was silent for so long.", IDLE),
-    request: Duration = time_option("--request", "How long a request may take to arrive.", REQUEST),
+    idle: Duration = time_option(
+        "--idle", "Close a connection that was silent for so long.", DEFAULTS.idle_ms
+    ),
+    request: Duration = time_option(
+        "--request", "How long a request may take to arrive.", DEFAULTS.request_ms
+    ),
     stop_grace: Duration = time_option(
-        "--stop-grace", "How long a stop waits for running requests.", STOP_GRACE
+        "--stop-grace", "How long a stop waits for running requests.", DEFAULTS.grace_ms
     ),
     keep_deletes: Duration = time_option(
         "--keep-deletes",
         "How long delete markers stay; longer than fsck's --retention.",
-        KEEP_DELETES,
+        KEEP_DELETES_MS,
     ),
     protocol: ProtocolName | None = Option(None, help="The protocol of a new database."),
     transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
