@@ -23,7 +23,6 @@ from recovery.findings import Kind
 from recovery.scan import whole_row
 from recovery.search import find
 from recovery.text import error_text, fit_text, parse_duration
-from txn.documents import Document
 from txn.errors import InvalidRequestError, TxnError, annotate
 from txn.protocol.context import Context
 from txn.protocol.row import is_own
@@ -100,24 +99,6 @@ def confirm(statement: str, question: str, yes: bool) -> None:
         raise InvalidRequestError(f"{statement}: say --yes if that is right")
     if not yes:
         typer.confirm(f"{statement}. {question}", abort=True, err=True)
-
-
-def confirm_stopped(change: str, yes: bool) -> None:
-    """Return if a person, or `--yes`, confirms that no client is connected."""
-    confirm(f"{change}: no client may be connected meanwhile", "Is that so?", yes)
-
-
-def report_change(as_json: bool, document: Document, obstacles: Sequence[str], line: str) -> None:
-    """Print the result of a change; or print the obstacles and exit with code 1."""
-    if as_json:
-        print_json(document | {"obstacles": list(obstacles)})
-    elif not obstacles:
-        typer.echo(line)
-    else:
-        for obstacle in obstacles:
-            complain(obstacle)
-    if obstacles:
-        raise typer.Exit(FOUND)
 
 
 def find_row_key(context: Context, part: str) -> bytes:
