@@ -13,7 +13,7 @@ from recovery.findings import LONGEST_REQUEST_MS, Repaired, Result, result_docum
 from recovery.inspect import Explanation, ValueChange, explain
 from recovery.opening import open_store_of
 from recovery.purge import LOST, UNFINISHED, find_marker, purge_row, purge_token
-from recovery.scan import find_transaction
+from recovery.scan import find_transaction, whole_row
 from recovery.text import count_text, duration_text, error_text, labels_text, time_text
 from txn.documents import Document
 from txn.errors import CorruptRowError, InvalidRequestError
@@ -251,12 +251,14 @@ def _purge_token(context: Context, token: bytes, yes: bool) -> tuple[Document, R
         marker = decode_marker(cell.value)
     except CorruptRowError:  # a person may delete it all the same
         marker = Marker(cell.value)
+    name = escape(marker.transaction)
+    lost = "that it was committed: a request with this token commits again"
     document = {
         "once": escape(token),
-        "transaction": escape(marker.transaction),
+        "transaction": name,
         "timestamp": cell.timestamp,
         "retention_ms": marker.retention_ms,
-        "lost": "that it was committed: a request with this token commits again",
+        "lost": lost,
     }
     kept = "for ever" if marker.retention_ms is None else duration_text(marker.retention_ms)
     when = f"was committed at {time_text(cell.timestamp)} by {document['transaction']}, kept {kept}"
