@@ -263,19 +263,15 @@ def _print_end(out: Console, tally: Tally, grace_ms: int, as_json: bool) -> None
 
 
 def print_tally(out: Console, tally: Tally, grace_ms: int) -> None:
-    print_kinds(out, tally)
-    print_summary(out, tally, grace_ms)
-
-
-def print_kinds(out: Console, tally: Tally) -> None:
-    kinds = tally.count_kinds()
+    """Print the number and the meaning of each kind that was found, then the summary."""
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right")
-    for kind, count in kinds.items():
+    for kind, count in tally.count_kinds().items():
         meaning = f"{kind.meaning}. --repair: {kind.remedy}."
         table.add_row(f"{count:,}", Text(kind.value, "yellow"), Text(meaning))
-    if kinds:
+    if table.row_count:
         out.print("", table)
+    print_summary(out, tally, grace_ms)
 
 
 def print_summary(out: Console, tally: Tally, grace_ms: int) -> None:
@@ -290,18 +286,17 @@ def print_summary(out: Console, tally: Tally, grace_ms: int) -> None:
         "moved on": tally.moved_on,
         "left alone": tally.left if tally.is_repair else 0,
     }
-    told = ", ".join(f"{number:,} {name}" for name, number in numbers.items() if number)
-    out.print(f"{count_text(tally.found, 'finding')}{told and ': ' + told}; {rows}")
-    _print_young(out, tally.young, grace_ms)
+    results = ", ".join(f"{number:,} {name}" for name, number in numbers.items() if number)
+    out.print(f"{count_text(tally.found, 'finding')}{results and ': ' + results}; {rows}")
+    if tally.young.counts:
+        out.print(_young_text(tally.young, grace_ms))
 
 
-def _print_young(out: Console, young: InGrace, grace_ms: int) -> None:
-    """Print the unfinished items within the grace period, which do not change the exit code."""
-    if not young.counts:
-        return
+def _young_text(young: InGrace, grace_ms: int) -> str:
+    """Return the unfinished items within the grace period, which do not change the exit code."""
     kinds = ", ".join(f"{young.counts[kind]:,} {kind.value}" for kind in Kind if young.counts[kind])
     oldest, grace = duration_text(young.oldest_ms), duration_text(grace_ms)
-    out.print(
+    return (
         f"unfinished, and left alone: {kinds}. The oldest has been silent for {oldest}, which is "
         f"within the grace of {grace}: its client may be at work. Run fsck again after the grace, "
         "or with --grace 0s if every client is known to be dead."

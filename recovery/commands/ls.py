@@ -95,8 +95,9 @@ def ls(
             _print_rows(context, found, Layout(long, query.with_parts), as_json)
     _print_foreign(foreign, as_json)
     if limit and listed == limit:
-        newest_text = count_text(limit, "transaction")
-        typer.echo(f"only the newest {newest_text}: --limit 0 shows all", err=as_json)
+        typer.echo(
+            f"only the newest {count_text(limit, 'transaction')}: --limit 0 shows all", err=as_json
+        )
 
 
 def _read_rows(
