@@ -119,7 +119,11 @@ def check_transactions(context: Context, span: Span, options: CheckOptions) -> I
         return read_rows(context, [row_key])[row_key].is_over
 
     retention_ms = options.ages.retention_ms
-    for row in list_suspects(context, span, retention_ms, options.on_row, options.on_progress):
+    for row in list_suspects(context, span, retention_ms):
+        options.on_progress(span.table, row.row)
+        if not row.cells:
+            continue
+        options.on_row(span.table)
         if is_row_key(row.row):
             yield from _check_transaction(context, row, options, is_over)
             yield from find_future(context, row)

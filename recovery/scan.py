@@ -84,15 +84,9 @@ def newest_old_ms(now_ms: int, age_ms: int) -> int:
     return now_ms - age_ms if age_ms else MAX_TIMESTAMP
 
 
-def list_rows(
-    context: Context,
-    wanted: Span,
-    on_row: OnRow,
-    exclude: RowExclusion | None = None,
-    cells: Columns = None,
-) -> Iterator[Row]:
+def list_rows(context: Context, wanted: Span, on_row: OnRow) -> Iterator[Row]:
     """Yield the rows of `stored_rows`, and report each."""
-    for row in stored_rows(context, wanted, exclude, cells):
+    for row in stored_rows(context, wanted):
         on_row(wanted.table)
         yield row
 
@@ -102,20 +96,14 @@ def leave_out(statuses: Iterable[Status]) -> RowExclusion:
     return RowExclusion(FAMILY, STATUS, frozenset(status.encoded for status in statuses))
 
 
-def list_suspects(
-    context: Context,
-    wanted: Span,
-    retention_ms: int,
-    on_row: OnRow,
-    on_progress: OnProgress = lambda table, row: None,
-) -> Iterator[Row]:
+def list_suspects(context: Context, wanted: Span, retention_ms: int) -> Iterator[Row]:
     """Yield the rows of a span of the transaction table in reverse order, without rows that are
-    finished and began within the retention.
+    finished and began within the retention; and rows without cells, which mark the position.
 
     So each salt bucket is read from its newest row. The store itself leaves out the finished rows,
-    and `on_progress` is called meanwhile. The time of a row is in its key, by its owner's clock. If
-    that was behind, the row is yielded all the same. If it was ahead, the row is yielded later by
-    as much, at most by the retention and AHEAD_MS: rows further ahead are yielded at once.
+    and positions come meanwhile. The time of a row is in its key, by its owner's clock. If that was
+    behind, the row is yielded all the same. If it was ahead, the row is yielded later by as much,
+    at most by the retention and AHEAD_MS: rows further ahead are yielded at once.
     """
     now_ms = context.clock.wall_ms()
     old, ahead = newest_old_ms(now_ms, retention_ms) + 1, now_ms + AHEAD_MS
@@ -124,27 +112,15 @@ def list_suspects(
         start = max(wanted.start, bucket + name_time(old))
         stop = bucket + name_time(ahead) if last is None else min(last, bucket + name_time(ahead))
         if start < stop:
-            yield from _list_back(
-                context, replace(wanted, start=stop, stop=last), on_row, on_progress
-            )
-            for row in scan_in_steps(context, replace(wanted, start=start, stop=stop)):
-                if row.cells:
-                    on_row(wanted.table)
-                    yield row
-                else:
-                    on_progress(wanted.table, row.row)
+            yield from _list_back(context, replace(wanted, start=stop, stop=last))
+            yield from scan_in_steps(context, replace(wanted, start=start, stop=stop))
             last = start
-    yield from _list_back(context, replace(wanted, stop=last), on_row, on_progress)
+    yield from _list_back(context, replace(wanted, stop=last))
 
 
-def _list_back(
-    context: Context, span: Span, on_row: OnRow, on_progress: OnProgress
-) -> Iterator[Row]:
+def _list_back(context: Context, span: Span) -> Iterator[Row]:
     if span.stop is None or span.start < span.stop:
-        for row in stored_rows(context, span, reverse=True):
-            on_row(span.table)
-            on_progress(span.table, row.row)
-            yield row
+        yield from stored_rows(context, span, reverse=True)
 
 
 def scan_in_steps(
