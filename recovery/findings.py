@@ -225,22 +225,24 @@ def list_facts(row: TransactionRow) -> dict[str, object]:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """The result of a repair. why: what was done, or why nothing was."""
-
+class _Result:
     why: str
 
 
-class Repaired(Result):
+class Repaired(_Result):
     """The finding is gone."""
 
 
-class NothingToDo(Result):
+class NothingToDo(_Result):
     """The finding was gone already, or its transaction had moved on by itself."""
 
 
-class LeftAlone(Result):
+class LeftAlone(_Result):
     """The finding cannot be repaired without guessing, and nothing was changed."""
+
+
+Result = Repaired | NothingToDo | LeftAlone
+"""The result of a repair. why: what was done, or why nothing was."""
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from rich.text import Text
 from recovery.findings import Kind
 from recovery.scan import whole_row
 from recovery.search import find
-from recovery.text import error_text, fit_text, parse_duration
+from recovery.text import error_text, parse_duration
 from txn.errors import InvalidRequestError, TxnError, annotate
 from txn.protocol.context import Context
 from txn.protocol.row import is_own
@@ -230,6 +230,13 @@ def print_line(line: str) -> None:
     """Print a line of text unchanged, cut to the width of a terminal."""
     line, width = line.rstrip(), find_width()
     typer.echo(fit_text(line, width) if width else line)
+
+
+def fit_text(text: str, width: int) -> str:
+    """Return the text, cut to this width and marked with `…` if it is wider."""
+    line = Text(text)
+    line.truncate(width, overflow="ellipsis")
+    return line.plain
 
 
 def find_width() -> int | None:

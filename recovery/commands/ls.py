@@ -22,6 +22,7 @@ from recovery.commands.common import (
     TransactionsOption,
     console,
     find_width,
+    fit_text,
     print_json,
     print_line,
     row_bar,
@@ -30,7 +31,7 @@ from recovery.commands.common import (
 from recovery.opening import open_store_of
 from recovery.scan import OnRow, find_transaction, leave_out, list_heads
 from recovery.search import Query
-from recovery.text import count_text, duration_text, error_text, fit_text, labels_text, short_id
+from recovery.text import count_text, duration_text, error_text, labels_text, short_id
 from txn.documents import Document
 from txn.model import Row
 from txn.protocol.context import Context

@@ -106,7 +106,7 @@ class FsckReport:
         return sum(self.count(kind) for kind in Kind)
 
     def count(self, kind: Kind) -> int:
-        return sum(count for (each, _), count in self.tally.items() if each is kind)
+        return sum(self.tally[kind, what] for what in (None, *Result.__args__))
 
     def count_repairable(self) -> Mapping[Kind, int]:
         """Return how many findings of each kind a repair would act on."""
