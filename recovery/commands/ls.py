@@ -78,20 +78,20 @@ def ls(
     Example: txn ls --status asserted --older-than 10m
     """
     query, foreign, listed = _make_query(status, older_than, parts), Foreign(), 0
-    with open_store_of(store, transactions) as context, ExitStack() as looking:
+    with open_store_of(store, transactions) as context, ExitStack() as progress:
         # Lines that are printed at once show the progress themselves.
         is_hidden = as_json or not (limit or count)
-        bar = looking.enter_context(row_bar(console(), "ls", hidden=is_hidden))
+        bar = progress.enter_context(row_bar(console(), "ls", hidden=is_hidden))
         rows = _read_rows(context, query, foreign, limit, count)
         found: Iterable[TransactionRow] = _select(context, query, rows, bar)
         if count:
             counts = Counter(map(name_status, found))
-            looking.close()
+            progress.close()
             _print_counts(counts, as_json)
         else:
             if limit:
                 newest = list(islice(found, limit))
-                looking.close()
+                progress.close()
                 listed, found = len(newest), reversed(newest)
             _print_rows(context, found, Layout(long, query.with_parts), as_json)
     _print_foreign(foreign, as_json)
