@@ -13,8 +13,10 @@ from enum import Enum
 from typing import NamedTuple, assert_never
 
 from recovery.scan import OnProgress, OnRow, newest_old_ms
+from txn.documents import Document
 from txn.model import Key
 from txn.protocol.row import RowState, TransactionRow
+from txn.text import escape, key_text
 
 GRACE_MS = 60_000
 RETENTION_MS = 24 * 3_600_000
@@ -31,106 +33,112 @@ class Severity(Enum):
     REPORT_ONLY = "report-only"  # a person has to decide: repair changes nothing
 
 
-KINDS: Mapping[str, tuple[Severity, str, str]] = {
-    "undecided": (
+class Kind(Enum):
+    """The kind of a finding: its word, its severity, its meaning for an operator, the repair."""
+
+    UNDECIDED = (
+        "undecided",
         Severity.REPAIRABLE,
         "its owner has been silent for longer than the grace, before the decision",
         "abort it and release its locks; nothing of it was written",
-    ),
-    "decided": (
+    )
+    DECIDED = (
+        "decided",
         Severity.REPAIRABLE,
         "it is committed, and its owner stopped before everything was in place",
         "roll it forward: put its values, clear its tags, release its locks",
-    ),
-    "aborting": (
+    )
+    ABORTING = (
+        "aborting",
         Severity.REPAIRABLE,
         "it will not commit, and its locks are not all released",
         "release the rest of its locks",
-    ),
-    "expired": (Severity.CLEAN, "it finished longer ago than the retention", "delete its row"),
-    "debris": (
+    )
+    EXPIRED = (
+        "expired",
+        Severity.CLEAN,
+        "it finished longer ago than the retention",
+        "delete its row",
+    )
+    DEBRIS = (
+        "debris",
         Severity.CLEAN,
         "leftover cells of a transaction row that was deleted longer ago than the retention",
         "delete them",
-    ),
-    "unreadable": (
+    )
+    UNREADABLE = (
+        "unreadable",
         Severity.REPORT_ONLY,
         "its row does not decode, contradicts itself or is of a newer format, and may be committed",
         "nothing: the row is kept with its locks, for a newer version or a person",
-    ),
-    "expired-marker": (
+    )
+    EXPIRED_MARKER = (
+        "expired-marker",
         Severity.CLEAN,
         "a `once` token committed longer ago than its request promised to be repeated, and than "
         "the retention",
         "delete its marker: the token is forgotten",
-    ),
-    "orphan-lock": (
+    )
+    ORPHAN_LOCK = (
+        "orphan-lock",
         Severity.REPAIRABLE,
         "a lock whose holder is finished, or has no row: a late request, which blocks nobody long",
         "free it, if it is still the holder's",
-    ),
-    "stale-tag": (
+    )
+    STALE_TAG = (
+        "stale-tag",
         Severity.REPAIRABLE,
         "a tag that was left by a finished transaction, or put again by a late request",
         "empty it, at its own timestamp",
-    ),
-    "vacant-key": (
+    )
+    VACANT_KEY = (
+        "vacant-key",
         Severity.CLEAN,
         "what a key without a value has left, whose last change is older than the retention",
         "retire it: delete its lock and tag, under its lock",
-    ),
-    "foreign-lock": (
+    )
+    FOREIGN_LOCK = (
+        "foreign-lock",
         Severity.REPORT_ONLY,
         "a lock of another database, whose transaction table the row key of its holder names",
         "nothing: check that database, with `--transactions`",
-    ),
-    "foreign-cell": (
+    )
+    FOREIGN_CELL = (
+        "foreign-cell",
         Severity.REPORT_ONLY,
         "a lock, a tag or the marker of a token holds what the protocol never writes there",
         "nothing: it may be somebody's data",
-    ),
-    "foreign-version": (
+    )
+    FOREIGN_VERSION = (
+        "foreign-version",
         Severity.REPORT_ONLY,
         "the newest version is not the one that the last transaction on this key left",
         "nothing: somebody wrote or deleted past the protocol, and meant something by it",
-    ),
-    "foreign-row": (
+    )
+    FOREIGN_ROW = (
+        "foreign-row",
         Severity.REPORT_ONLY,
         "a row of the transaction table that is no transaction, nor anything else of ours",
         "nothing: it may be somebody's data, written to this table by mistake",
-    ),
-    "future-cell": (
+    )
+    FUTURE_CELL = (
+        "future-cell",
         Severity.REPORT_ONLY,
         "a time in the future, of this cell and perhaps others of its row, or in the row key: a "
         "wrong clock chose it, or this machine's is behind",
         "nothing: commits go above what lies up to 30 days ahead, and refuse what lies further; it "
         "is over at the time that is told as `until`",
-    ),
-}
-"""For each kind: its severity, its meaning for an operator, and the repair."""
+    )
 
+    severity: Severity
+    meaning: str
+    remedy: str
 
-class Kind(Enum):
-    """The kind of a finding."""
-
-    UNDECIDED = "undecided"
-    DECIDED = "decided"
-    ABORTING = "aborting"
-    EXPIRED = "expired"
-    DEBRIS = "debris"
-    UNREADABLE = "unreadable"
-    EXPIRED_MARKER = "expired-marker"
-    ORPHAN_LOCK = "orphan-lock"
-    STALE_TAG = "stale-tag"
-    VACANT_KEY = "vacant-key"
-    FOREIGN_LOCK = "foreign-lock"
-    FOREIGN_CELL = "foreign-cell"
-    FOREIGN_VERSION = "foreign-version"
-    FOREIGN_ROW = "foreign-row"
-    FUTURE_CELL = "future-cell"
-
-    def __init__(self, word: str) -> None:
-        self.severity, self.meaning, self.remedy = KINDS[word]
+    def __new__(cls, word: str, severity: Severity, meaning: str, remedy: str) -> Kind:
+        kind = object.__new__(cls)
+        kind._value_ = word
+        kind.severity, kind.meaning, kind.remedy = severity, meaning, remedy
+        return kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +204,7 @@ def judge(
         case RowState.UNREADABLE:
             kind, facts = Kind.UNREADABLE, facts | {"status": str(row.said), "cause": row.cause}
         case RowState.UNDECIDED | RowState.DECIDED | RowState.ABORTING as state:
-            kind = Kind(state.value)
+            kind = Kind[state.name]
         case never:
             assert_never(never)
     is_old = at <= newest_old_ms(now_ms, age_ms)
@@ -217,28 +225,24 @@ def list_facts(row: TransactionRow) -> dict[str, object]:
 
 
 @dataclass(frozen=True, slots=True)
-class Repaired:
-    """The finding is gone; `why` says what was done."""
-
+class _Result:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class NothingToDo:
+class Repaired(_Result):
+    """The finding is gone."""
+
+
+class NothingToDo(_Result):
     """The finding was gone already, or its transaction had moved on by itself."""
 
-    why: str
 
-
-@dataclass(frozen=True, slots=True)
-class LeftAlone:
+class LeftAlone(_Result):
     """The finding cannot be repaired without guessing, and nothing was changed."""
-
-    why: str
 
 
 Result = Repaired | NothingToDo | LeftAlone
-"""The result of a repair."""
+"""The result of a repair. why: what was done, or why nothing was."""
 
 
 @dataclass(slots=True)
@@ -294,3 +298,46 @@ class Tally:
 
     def _count(self, wanted: type[Result] | None) -> int:
         return sum(count for (_, result), count in self.counts.items() if result is wanted)
+
+
+# ---------------------------------------------------------------------------- in `--json`
+
+
+def finding_document(finding: Finding) -> Document:
+    return {
+        "kind": finding.kind.value,
+        "severity": finding.kind.severity.value,
+        "transaction": escape(finding.transaction) if finding.transaction else None,
+        "key": key_text(finding.key) if finding.key else None,
+        "meaning": finding.kind.meaning,
+        "remedy": finding.kind.remedy,
+        "facts": {
+            name: escape(fact) if isinstance(fact, bytes) else fact
+            for name, fact in finding.facts.items()
+        },
+    }
+
+
+def tally_document(tally: Tally, grace_ms: int) -> Document:
+    """Return the last line of `txn fsck --json`; no finding has its kind, `summary`."""
+    young = tally.young.counts
+    return {
+        "kind": "summary",
+        "rows": tally.rows,
+        "found": tally.found,
+        "kinds": {kind.value: count for kind, count in tally.count_kinds().items()},
+        "rolled_forward": tally.rolled_forward,
+        "rolled_back": tally.rolled_back,
+        "cleaned_up": tally.cleaned_up,
+        "moved_on": tally.moved_on,
+        "left": tally.left,
+        "unfinished": {kind.value: young[kind] for kind in Kind if young[kind]},
+        "oldest_ms": tally.young.oldest_ms,
+        "grace_ms": grace_ms,
+    }
+
+
+def result_document(result: Result) -> Document:
+    """Return the result of a repair: `repaired`, `nothing-to-do` or `left-alone`, and why."""
+    words = {Repaired: "repaired", NothingToDo: "nothing-to-do", LeftAlone: "left-alone"}
+    return {"result": words[type(result)], "why": result.why}

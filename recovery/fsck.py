@@ -119,7 +119,11 @@ def check_transactions(context: Context, span: Span, options: CheckOptions) -> I
         return read_rows(context, [row_key])[row_key].is_over
 
     retention_ms = options.ages.retention_ms
-    for row in list_suspects(context, span, retention_ms, options.on_row, options.on_progress):
+    for row in list_suspects(context, span, retention_ms):
+        options.on_progress(span.table, row.row)
+        if not row.cells:
+            continue
+        options.on_row(span.table)
         if is_row_key(row.row):
             yield from _check_transaction(context, row, options, is_over)
             yield from find_future(context, row)
@@ -239,7 +243,7 @@ def _check_transaction(
             yield finding
         elif state not in (RowState.FINISHED, RowState.DEBRIS):
             alive_ms = find_alive_ms(now, now_ms, options.ages.grace_ms)
-            options.young.add(Kind(state.value), now_ms - alive_ms)
+            options.young.add(Kind[state.name], now_ms - alive_ms)
 
 
 def _end_transaction(context: Context, finding: Finding) -> Result:

@@ -132,7 +132,7 @@ class Explanation:
             case RowState.UNREADABLE:
                 return "nothing: it reports the row once the grace has passed"
             case RowState.UNDECIDED | RowState.DECIDED | RowState.ABORTING:
-                return f"nothing within the grace; after it: {Kind(self.row.state.value).remedy}"
+                return f"nothing within the grace; after it: {Kind[self.row.state.name].remedy}"
             case _:
                 assert_never(self.row.state)
 

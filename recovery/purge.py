@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import NamedTuple
 
 from recovery.findings import Finding, Kind, LeftAlone, NothingToDo, Repaired, Result
 from recovery.scan import MARKERS, find_transaction, newest_old_ms, whole_row
@@ -21,7 +20,7 @@ from txn.model import Cell, Check, Edit, Key, Row
 from txn.protocol.codec import decode_marker
 from txn.protocol.context import Context, call_store
 from txn.protocol.locks import holder_of, read_lock
-from txn.protocol.retire import can_retire, retire
+from txn.protocol.retire import Guarded, can_retire, retire
 from txn.protocol.row import FREE, RowState, decode_row, last_timestamp, marker_key, parent_of
 from txn.protocol.statuses import Status
 from txn.text import escape
@@ -92,34 +91,13 @@ def purge_token(context: Context, token: bytes) -> Result:
     return retire_keys(context, {found.key: found.value}, found.newest)[found.key]
 
 
-class StoredMarker(NamedTuple):
-    """A token's marker and the cells that guard it, read at one instant."""
-
-    key: Key
-    value: Cell | None
-    guards: Mapping[Key, Cell | None]
-
-    @property
-    def is_free(self) -> bool:
-        """Return True if no transaction holds its lock or is writing it."""
-        return not any(holder_of(key, cell) for key, cell in self.guards.items())
-
-    @property
-    def newest(self) -> int:
-        """Return the newest timestamp of these cells; 0 if there is none."""
-        return max(
-            (cell.timestamp for cell in (self.value, *self.guards.values()) if cell), default=0
-        )
-
-
 def find_expired_marker(context: Context, row: Row, retention_ms: int) -> Finding | None:
     """Return the finding for a marker's row in the transaction table: its cell is not a marker, or
     its promise has expired and nothing changed for the retention. Otherwise return None."""
     key = marker_key(context.table, row.row.removeprefix(MARKERS[0]))
     if not row.row.startswith(MARKERS[0]) or (value := row.cells.get(key)) is None:
         return None
-    guards = context.rules.guards_of(key)
-    item = StoredMarker(key, value, {guard: row.cells.get(guard) for guard in guards})
+    item = _make_guarded(context, key, row.cells)
     now_ms = context.clock.wall_ms()
     try:
         promised_ms = decode_marker(value.value).retention_ms
@@ -127,13 +105,13 @@ def find_expired_marker(context: Context, row: Row, retention_ms: int) -> Findin
         return Finding(Kind.FOREIGN_CELL, None, key, make_facts(value))
     if promised_ms is None or value.timestamp + promised_ms > now_ms:
         return None
-    if not item.is_free or item.newest > newest_old_ms(now_ms, retention_ms):
+    if not _is_free(context, item) or item.newest > newest_old_ms(now_ms, retention_ms):
         return None
     facts = {"value": value.value, "since": value.timestamp, "newest": item.newest}
     return Finding(Kind.EXPIRED_MARKER, None, key, facts)
 
 
-def find_marker(context: Context, token: bytes) -> StoredMarker:
+def find_marker(context: Context, token: bytes) -> Guarded:
     """Return a token's marker, or raise InvalidRequestError if there is none."""
     (found,) = _read_markers(context, [marker_key(context.table, token)])
     if found.value is None:
@@ -164,7 +142,7 @@ def _delete_fenced(context: Context, wanted: Mapping[Key, Cell | None], newest: 
         item
         for item in _read_markers(context, wanted)
         if item.value is not None and item.value == wanted[item.key]
-        if item.is_free and item.newest <= newest
+        if _is_free(context, item) and item.newest <= newest
     ]
     checks = [_make_delete(context, item) for item in due]
     if not checks:
@@ -178,21 +156,27 @@ def _delete_fenced(context: Context, wanted: Mapping[Key, Cell | None], newest: 
     }
 
 
-def _make_delete(context: Context, item: StoredMarker) -> Check:
+def _make_delete(context: Context, item: Guarded) -> Check:
     assert item.value is not None
     lock = context.rules.lock_of(item.key)
-    cell = item.guards[lock]
-    passed = read_lock(lock, cell).take(item.key.row).give_back()
+    passed = read_lock(lock, item.lock).take(item.key.row).give_back()
     free = Edit(lock, passed.value, item.newest + 1)
     delete = Edit(item.key, None, item.value.timestamp)
-    return Check(lock, cell.value if cell else FREE, edits=(delete, free))
+    return Check(lock, item.lock.value if item.lock else FREE, edits=(delete, free))
 
 
-def _read_markers(context: Context, keys: Iterable[Key]) -> list[StoredMarker]:
-    guards = {key: context.rules.guards_of(key) for key in keys}
-    asked = [cell for key, some in guards.items() for cell in (key, *some)]
+def _read_markers(context: Context, keys: Iterable[Key]) -> list[Guarded]:
+    """Return markers, each with its lock, which is that of its row if the protocol locks rows."""
+    wanted = list(keys)
+    asked = [cell for key in wanted for cell in (key, *context.rules.guards_of(key))]
     found = call_store(context, lambda: context.store.read(asked)) if asked else {}
-    return [
-        StoredMarker(key, found[key], {guard: found[guard] for guard in some})
-        for key, some in guards.items()
-    ]
+    return [_make_guarded(context, key, found) for key in wanted]
+
+
+def _make_guarded(context: Context, key: Key, cells: Mapping[Key, Cell | None]) -> Guarded:
+    return Guarded(key, cells.get(key), cells.get(context.rules.lock_of(key)), cells.get(key.tag))
+
+
+def _is_free(context: Context, item: Guarded) -> bool:
+    """Return True if no transaction holds the lock of a marker or is writing it."""
+    return not (holder_of(context.rules.lock_of(item.key), item.lock) or item.tagged)

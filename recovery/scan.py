@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import NamedTuple
 
-from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Columns, Row, RowExclusion, plain_table
-from txn.protocol.context import Context, call_store
-from txn.protocol.listing import NAME, find_buckets, name_time
+from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Columns, Row, RowExclusion
+from txn.protocol.context import Context
+from txn.protocol.listing import NAME, STATUS_CELLS, find_buckets, name_time
 from txn.protocol.locks import holder_of
 from txn.protocol.ranges import stored_rows
 from txn.protocol.row import (
@@ -23,7 +24,6 @@ from txn.protocol.row import (
     created_ms,
     decode_row,
     follow,
-    is_own,
     is_row_key,
     parent_of,
     read_rows,
@@ -36,13 +36,11 @@ from txn.spans import Span
 MAX_TIMESTAMP = (1 << 63) - 1
 MARKERS = (b"once.", b"once/")
 BATCH = 200
-MOST_BUCKETS = 100
 AHEAD_MS = 3_600_000
 """How far a client's clock may be ahead before its rows are read one by one."""
 STATUS = b"status"
 NOTHING = Cell(b"", 0)
 BY_VALUE = {status.encoded: status for status in Status}
-
 
 OnRow = Callable[[bytes], None]
 """Gets the table of each row that is read, for a progress bar."""
@@ -73,24 +71,6 @@ class Summary:
         return not (self.unfinished or self.locks or self.tags)
 
 
-@dataclass(slots=True)
-class Foreign:
-    """The number of foreign rows in the transaction table, and the first of them."""
-
-    count: int = 0
-    first: bytes = b""
-
-    def note(self, row: bytes) -> None:
-        if not is_own(row):
-            self.first = min(self.first, row) if self.count else row
-            self.count += 1
-
-
-def newest_old_ms(now_ms: int, age_ms: int) -> int:
-    """Return the newest timestamp of this age; with age 0 all are old, even from a fast clock."""
-    return now_ms - age_ms if age_ms else MAX_TIMESTAMP
-
-
 class Head(NamedTuple):
     """A transaction row of which only the status was read. since: when it reached the status."""
 
@@ -99,15 +79,14 @@ class Head(NamedTuple):
     since: int
 
 
-def list_rows(
-    context: Context,
-    wanted: Span,
-    on_row: OnRow,
-    exclude: RowExclusion | None = None,
-    cells: Columns = None,
-) -> Iterator[Row]:
+def newest_old_ms(now_ms: int, age_ms: int) -> int:
+    """Return the newest timestamp of this age; with age 0 all are old, even from a fast clock."""
+    return now_ms - age_ms if age_ms else MAX_TIMESTAMP
+
+
+def list_rows(context: Context, wanted: Span, on_row: OnRow) -> Iterator[Row]:
     """Yield the rows of `stored_rows`, and report each."""
-    for row in stored_rows(context, wanted, exclude, cells):
+    for row in stored_rows(context, wanted):
         on_row(wanted.table)
         yield row
 
@@ -117,20 +96,14 @@ def leave_out(statuses: Iterable[Status]) -> RowExclusion:
     return RowExclusion(FAMILY, STATUS, frozenset(status.encoded for status in statuses))
 
 
-def list_suspects(
-    context: Context,
-    wanted: Span,
-    retention_ms: int,
-    on_row: OnRow,
-    on_progress: OnProgress = lambda table, row: None,
-) -> Iterator[Row]:
+def list_suspects(context: Context, wanted: Span, retention_ms: int) -> Iterator[Row]:
     """Yield the rows of a span of the transaction table in reverse order, without rows that are
-    finished and began within the retention.
+    finished and began within the retention; and rows without cells, which mark the position.
 
     So each salt bucket is read from its newest row. The store itself leaves out the finished rows,
-    and `on_progress` is called meanwhile. The time of a row is in its key, by its owner's clock. If
-    that was behind, the row is yielded all the same. If it was ahead, the row is yielded later by
-    as much, at most by the retention and AHEAD_MS: rows further ahead are yielded at once.
+    and positions come meanwhile. The time of a row is in its key, by its owner's clock. If that was
+    behind, the row is yielded all the same. If it was ahead, the row is yielded later by as much,
+    at most by the retention and AHEAD_MS: rows further ahead are yielded at once.
     """
     now_ms = context.clock.wall_ms()
     old, ahead = newest_old_ms(now_ms, retention_ms) + 1, now_ms + AHEAD_MS
@@ -139,27 +112,15 @@ def list_suspects(
         start = max(wanted.start, bucket + name_time(old))
         stop = bucket + name_time(ahead) if last is None else min(last, bucket + name_time(ahead))
         if start < stop:
-            yield from _list_back(
-                context, replace(wanted, start=stop, stop=last), on_row, on_progress
-            )
-            for row in scan_in_steps(context, replace(wanted, start=start, stop=stop)):
-                if row.cells:
-                    on_row(wanted.table)
-                    yield row
-                else:
-                    on_progress(wanted.table, row.row)
+            yield from _list_back(context, replace(wanted, start=stop, stop=last))
+            yield from scan_in_steps(context, replace(wanted, start=start, stop=stop))
             last = start
-    yield from _list_back(context, replace(wanted, stop=last), on_row, on_progress)
+    yield from _list_back(context, replace(wanted, stop=last))
 
 
-def _list_back(
-    context: Context, span: Span, on_row: OnRow, on_progress: OnProgress
-) -> Iterator[Row]:
+def _list_back(context: Context, span: Span) -> Iterator[Row]:
     if span.stop is None or span.start < span.stop:
-        for row in stored_rows(context, span, reverse=True):
-            on_row(span.table)
-            on_progress(span.table, row.row)
-            yield row
+        yield from stored_rows(context, span, reverse=True)
 
 
 def scan_in_steps(
@@ -206,38 +167,24 @@ def _go_back(row_key: bytes, ms: int) -> bytes:
 
 
 def list_heads(
-    context: Context,
-    statuses: Collection[Status],
-    on_row: OnRow,
-    foreign: Foreign | None = None,
-    *,
-    with_ages: bool = False,
-) -> Iterator[Head]:
-    """Yield the heads of transaction rows with one of these statuses. Without ages, `since` of a
-    fenced row may be by its owner's clock. foreign: counts foreign rows."""
-    cells = [(FAMILY, STATUS), *((FAMILY, status.at) for status in statuses if with_ages)]
-    others = leave_out(set(Status) - set(statuses))
-    for row in list_rows(context, Span(context.table), on_row, others, cells):
-        found = {key[2]: cell for key, cell in row.cells.items()}
-        cell = found.get(STATUS, NOTHING)
-        status = BY_VALUE.get(cell.value)
-        if status is None or status not in statuses:
-            continue  # see `list_without_status`
-        if foreign is not None:
-            foreign.note(row.row)
-        if is_row_key(row.row):
-            yield Head(row.row, status, found.get(status.at, cell).timestamp)
+    context: Context, statuses: Collection[Status | None], *, with_ages: bool = False
+) -> Iterator[Row]:
+    """Yield the rows of the transaction table with one of these statuses, without their requests.
 
-
-def list_without_status(
-    context: Context, on_row: OnRow, foreign: Foreign | None = None
-) -> Iterator[TransactionRow]:
-    """Yield the transaction rows without a status, or with one that this version does not know."""
-    for row in list_rows(context, Span(context.table), on_row, leave_out(Status)):
-        if foreign is not None:
-            foreign.note(row.row)
-        if is_row_key(row.row) and (found := decode_row(row)).status is None:
-            yield found
+    None: rows without a status, or with one that this version does not know; these come last, with
+    all their cells. with_ages: with the times of the statuses; else `TransactionRow.since` of a
+    fenced row is by its owner's clock.
+    """
+    known = [status for status in Status if status in statuses]
+    if known:
+        others = leave_out(set(Status) - set(known))
+        cells = [*STATUS_CELLS, *((FAMILY, status.at) for status in known if with_ages)]
+        for row in stored_rows(context, Span(context.table), others, cells):
+            cell = row.cells.get(status_key(context.table, row.row), NOTHING)
+            if cell.value in BY_VALUE:
+                yield row
+    if None in statuses:
+        yield from stored_rows(context, Span(context.table), leave_out(Status))
 
 
 def transactions(context: Context) -> Iterator[TransactionRow]:
@@ -262,50 +209,14 @@ def find_transaction(context: Context, row_key: bytes) -> TransactionRow | None:
     return follow(decode_row(cells), decode_row(decisive or Row(whole, {})))
 
 
-def find(context: Context, piece: bytes, on_row: OnRow = lambda table: None) -> Iterator[bytes]:
-    """Yield the row keys that end with the piece, or begin with it if their bucket, the word
-    `transaction` or the time is left out. Parts match only if the piece has a `-`, which no other
-    row key has. A whole key, even without its bucket and database, is read directly."""
-    if is_row_key(piece) and (parent_of(piece) or b".part-" not in piece):
-        if whole_row(context, piece):
-            yield piece
-            return
-        keys = [status_key(context.table, name) for name in _list_names(context, piece)]
-        found = call_store(context, lambda: context.store.read(keys))
-        yield from (key.row for key in keys if found[key])
-        return
-    for row in list_rows(context, Span(context.table), on_row):
-        is_wanted = (parent_of(row.row) is not None) is reaches_part(piece)
-        if is_wanted and is_row_key(row.row) and has_piece(row.row, piece):
-            yield row.row
-
-
-def _list_names(context: Context, row_key: bytes) -> list[bytes]:
-    """Return the possible row keys where a bucket or a database was left out."""
-    bare = strip_database(row_key)
-    whole = parent_of(bare) or bare
-    named = b"%b@%b%b" % (whole, plain_table(context.table), bare.removeprefix(whole))
-    names = [bare, named]
-    return [*names, *(b"%02d.%b" % (n, name) for n in range(MOST_BUCKETS) for name in names)]
-
-
 def summary(context: Context, tables: Iterable[bytes] = ()) -> Summary:
     """Count the transaction rows by status, and the locks and tags in the tables. Only the status
     is read of rows that are finished for good."""
     statuses: Counter[str] = Counter()
-    others: list[bytes] = []
+    due = _list_due(context, statuses)
     unfinished = 0
-    for head in list_heads(context, tuple(Status), _pass):
-        statuses[str(head.status)] += 1
-        if not head.status.is_finished:
-            others.append(head.row_key)
-        if len(others) == BATCH:
-            unfinished += _count_unfinished(context, others)
-            others.clear()
-    unfinished += _count_unfinished(context, others)
-    for row in list_without_status(context, _pass):
-        statuses["no status"] += 1
-        unfinished += not row.is_over
+    while some := list(islice(due, BATCH)):
+        unfinished += sum(not row.is_over for row in read_rows(context, some).values())
     counts: Counter[bytes] = Counter()
     for span in (Span(context.table, *MARKERS), *map(Span, tables)):
         for row_of_data in stored_rows(context, span):
@@ -318,13 +229,14 @@ def summary(context: Context, tables: Iterable[bytes] = ()) -> Summary:
     return Summary(dict(statuses), unfinished, counts[LOCK_SUFFIX], counts[TAG_SUFFIX])
 
 
-def _count_unfinished(context: Context, row_keys: Collection[bytes]) -> int:
-    rows = read_rows(context, row_keys) if row_keys else {}
-    return sum(not row.is_over for row in rows.values())
-
-
-def _pass(table: bytes) -> None:
-    """Ignore a row."""
+def _list_due(context: Context, statuses: Counter[str]) -> Iterator[bytes]:
+    """Count the statuses of transactions; yield the row keys of those that may be unfinished."""
+    for row in list_heads(context, (*Status, None)):
+        if is_row_key(row.row):
+            status = decode_row(row).status
+            statuses[str(status or "no status")] += 1
+            if status is None or not status.is_finished:
+                yield row.row
 
 
 def has_piece(row_key: bytes, piece: bytes) -> bool:

@@ -7,10 +7,11 @@ All pages together read each row once. Nothing here writes.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from recovery.bounds import Budget, ReadLimits, Stop
-from recovery.scan import AHEAD_MS, has_piece, reaches_part, whole_row
+from recovery.scan import AHEAD_MS, OnRow, has_piece, reaches_part, whole_row
 from txn.errors import InvalidRequestError
 from txn.model import Key, Row
 from txn.protocol.context import Context
@@ -157,6 +158,21 @@ def find_page(
         cursor = since.removeprefix(NAME)
         return SearchPage(rows, cursor, budget.rows, Stop.AGE, int(cursor))
     return SearchPage(rows, None, budget.rows, Stop.BEGINNING)
+
+
+def find(context: Context, piece: bytes, on_row: OnRow = lambda table: None) -> Iterator[bytes]:
+    """Yield the row keys that a piece names, oldest first: they end with it, or begin with it if
+    their bucket, the word `transaction` or the time is left out. Parts match only if the piece has
+    a `-`, which no other row key has."""
+    if is_row_key(piece) and whole_row(context, piece):
+        yield piece
+        return
+    query = Query(piece)
+    low, high = _find_range(query, context.clock.wall_ms())
+    for row in scan_transactions(context, low, high, with_parts=query.finds_parts, reverse=False):
+        on_row(context.table)
+        if is_row_key(row.row) and query.matches_key(row.row):
+            yield row.row
 
 
 def read_cursor(cursor: bytes) -> bytes:

@@ -19,8 +19,17 @@ from re import fullmatch
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from recovery.documents import finding_document, result_document
-from recovery.findings import GRACE_MS, RETENTION_MS, Ages, CheckOptions, Finding, Result, Tally
+from recovery.findings import (
+    GRACE_MS,
+    RETENTION_MS,
+    Ages,
+    CheckOptions,
+    Finding,
+    Result,
+    Tally,
+    finding_document,
+    result_document,
+)
 from recovery.fsck import check_data, check_transactions, list_data, repair_all, require_tables
 from recovery.opening import open_store_of
 from recovery.tables import check_counts

@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import re
 from ast import literal_eval
-from bisect import bisect_right
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from itertools import accumulate
-from unicodedata import east_asian_width
 
 from txn.errors import InvalidRequestError
 from txn.model import Key
@@ -82,18 +79,6 @@ def short_id(row_key: bytes) -> str:
     name = strip_database(row_key)
     whole = parent_of(name) or name
     return escape(whole[-8:] + name.removeprefix(whole))
-
-
-def fit_text(text: str, width: int) -> str:
-    """Return the text, cut to this width and marked with `…` if it is wider."""
-    ends = list(accumulate(map(_count_columns, text[: width + 1])))  # one or two columns each
-    if not ends or ends[-1] <= width:
-        return text
-    return f"{text[: bisect_right(ends, width - 1)]}…"
-
-
-def _count_columns(character: str) -> int:
-    return 2 if east_asian_width(character) in "WF" else 1
 
 
 def count_text(count: int, singular: str, plural: str = "") -> str:

@@ -23,10 +23,9 @@ from recovery.commands.hbase import app as hbase_app
 from recovery.commands.leases import app as leases_app
 from recovery.commands.locks import app as locks_app
 from recovery.commands.ls import ls
-from recovery.commands.purge import purge
 from recovery.commands.requests import commit, get
 from recovery.commands.serve import serve
-from recovery.commands.show import show
+from recovery.commands.show import purge, show
 from recovery.commands.sql import sql
 from txn.errors import CommitOutcomeUnknown, TxnError
 

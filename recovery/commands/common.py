@@ -19,10 +19,10 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from recovery.findings import GRACE_MS, RETENTION_MS, Kind
-from recovery.scan import find, whole_row
-from recovery.text import error_text, fit_text, parse_duration
-from txn.documents import Document
+from recovery.findings import Kind
+from recovery.scan import whole_row
+from recovery.search import find
+from recovery.text import error_text, parse_duration
 from txn.errors import InvalidRequestError, TxnError, annotate
 from txn.protocol.context import Context
 from txn.protocol.row import is_own
@@ -79,9 +79,6 @@ class Duration(int):
         return f"{self // size}{unit}"
 
 
-GRACE, RETENTION = Duration(GRACE_MS), Duration(RETENTION_MS)
-
-
 def parse_age(text: str | Duration) -> Duration:
     """Return the duration in an option's text, or raise typer.BadParameter."""
     try:
@@ -90,9 +87,10 @@ def parse_age(text: str | Duration) -> Duration:
         raise typer.BadParameter(error_text(error)) from error
 
 
-def time_option(name: str, text: str) -> Any:
-    """Return an option that takes a duration."""
-    return typer.Option(name, parser=parse_age, metavar="TIME", help=text)
+def time_option(name: str, text: str, default: Any = ...) -> Any:
+    """Return an option that takes a duration. default: in ms, or as of `typer.Option`."""
+    default = Duration(default) if isinstance(default, int) else default
+    return typer.Option(default, name, parser=parse_age, metavar="TIME", help=text)
 
 
 def confirm(statement: str, question: str, yes: bool) -> None:
@@ -101,24 +99,6 @@ def confirm(statement: str, question: str, yes: bool) -> None:
         raise InvalidRequestError(f"{statement}: say --yes if that is right")
     if not yes:
         typer.confirm(f"{statement}. {question}", abort=True, err=True)
-
-
-def confirm_stopped(change: str, yes: bool) -> None:
-    """Return if a person, or `--yes`, confirms that no client is connected."""
-    confirm(f"{change}: no client may be connected meanwhile", "Is that so?", yes)
-
-
-def report_change(as_json: bool, document: Document, obstacles: Sequence[str], line: str) -> None:
-    """Print the result of a change; or print the obstacles and exit with code 1."""
-    if as_json:
-        print_json(document | {"obstacles": list(obstacles)})
-    elif not obstacles:
-        typer.echo(line)
-    else:
-        for obstacle in obstacles:
-            complain(obstacle)
-    if obstacles:
-        raise typer.Exit(FOUND)
 
 
 def find_row_key(context: Context, part: str) -> bytes:
@@ -250,6 +230,13 @@ def print_line(line: str) -> None:
     """Print a line of text unchanged, cut to the width of a terminal."""
     line, width = line.rstrip(), find_width()
     typer.echo(fit_text(line, width) if width else line)
+
+
+def fit_text(text: str, width: int) -> str:
+    """Return the text, cut to this width and marked with `…` if it is wider."""
+    line = Text(text)
+    line.truncate(width, overflow="ellipsis")
+    return line.plain
 
 
 def find_width() -> int | None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import secrets
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from typer import Option
 
 from recovery.commands import common
 from recovery.commands.leases import MaybeLeasesOption
@@ -24,25 +23,18 @@ def console(
     locks: common.MaybeLocksOption = None,
     leases: MaybeLeasesOption = None,
     bind: common.BindOption = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(metavar="PORT", min=0, max=65535, help="0 picks a free one.")
-    ] = PORT,
+    port: int = Option(PORT, metavar="PORT", min=0, max=65535, help="0 picks a free one."),
     tls_cert: common.CertificateOption = None,
     tls_key: common.KeyOption = None,
-    token_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="The token that repairs, and visitors from other machines, must show. Without the "
-            "option the console makes one.",
-        ),
-    ] = None,
-    metrics_from: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="URL", help="Show the metrics of this `txn serve --metrics`; repeatable."
-        ),
-    ] = None,
+    token_file: Path | None = Option(
+        None,
+        metavar="FILE",
+        help="The token that repairs, and visitors from other machines, must show. Without the "
+        "option the console makes one.",
+    ),
+    metrics_from: list[str] | None = Option(
+        None, metavar="URL", help="Show the metrics of this `txn serve --metrics`; repeatable."
+    ),
     as_json: common.JsonOption = False,
 ) -> None:
     """Show a store in a browser: transactions, keys, locks, leases, and what fsck finds.

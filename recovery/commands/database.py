@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated
 
 import typer
 from rich.text import Text
+from typer import Argument, Option
 
 from recovery.commands import common
 from recovery.commands.common import Duration, time_option
@@ -20,6 +23,7 @@ from recovery.convert import (
 from recovery.convert import convert as convert_database
 from recovery.convert import take_over as take_over_table
 from recovery.doctor import Diagnosis, Verdict, examine
+from recovery.findings import RETENTION_MS
 from recovery.opening import open_any_store, open_store_of
 from recovery.text import error_text
 from txn.client.connect import connect
@@ -37,9 +41,7 @@ table_app = typer.Typer(help="List, create and take over tables.", no_args_is_he
 
 def init(
     *,
-    protocol: Annotated[
-        ProtocolName | None, typer.Option(help="A new database gets six-phase by default.")
-    ] = None,
+    protocol: ProtocolName | None = Option(None, help="A new database gets six-phase by default."),
     store: common.StoreOption,
     transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
     as_json: common.JsonOption = False,
@@ -78,20 +80,16 @@ def ping(
 
 
 def convert(
-    protocol: Annotated[ProtocolName, typer.Argument(help="The protocol to change to.")],
+    protocol: ProtocolName = Argument(help="The protocol to change to."),
     *,
-    scan: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TABLE", help="A table that transactions write to; repeat it for each one."
-        ),
-    ] = None,
-    retention: Annotated[
-        Duration,
-        time_option(
-            "--retention", "How long no lock may have changed; longer than any request can live."
-        ),
-    ] = common.RETENTION,
+    scan: list[str] | None = Option(
+        None, metavar="TABLE", help="A table that transactions write to; repeat it for each one."
+    ),
+    retention: Duration = time_option(
+        "--retention",
+        "How long no lock may have changed; longer than any request can live.",
+        RETENTION_MS,
+    ),
     yes: common.YesOption = False,
     store: common.StoreOption,
     transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
@@ -109,30 +107,42 @@ def convert(
             "a server keeps the protocol that it began with: stop it, and convert its store",
             store=store.partition("?")[0],
         )
-    obstacles, deleted = [], 0
     with open_store_of(store, transactions) as context:
         found = context.rules.name
         if found != protocol:
-            with common.row_bar(common.console(), "looking", hidden=as_json) as on_row:
-                obstacles = list(
-                    find_obstacles(context, tables, retention_ms=retention, on_row=on_row)
-                )
-        if not obstacles:
-            if found != protocol:
-                common.confirm_stopped(
-                    f"from {found} to {protocol}, in every table that is written", yes
-                )
-            deleted = convert_database(context, protocol, tables)
-    document = {"found": found, "protocol": found if obstacles else protocol, "deleted": deleted}
+            find = partial(find_obstacles, context, tables, retention_ms=retention)
+            change = f"from {found} to {protocol}, in every table that is written"
+            document = {"found": found, "protocol": found}
+            _require_no_obstacles(find, change, document, yes, as_json)
+        deleted = convert_database(context, protocol, tables)
     was = "had it already" if found == protocol else f"was {found}"
-    line = f"{transactions} is {protocol} ({was}); leftover cells deleted: {deleted}"
-    common.report_change(as_json, document, obstacles, line)
+    common.print_result(
+        as_json,
+        {"found": found, "protocol": protocol, "deleted": deleted, "obstacles": []},
+        f"{transactions} is {protocol} ({was}); leftover cells deleted: {deleted}",
+    )
+
+
+def _require_no_obstacles(
+    find: Callable[..., Iterator[str]], change: str, document: Document, yes: bool, as_json: bool
+) -> None:
+    """Return if nothing is in the way of a change and a person, or `--yes`, confirms that no client
+    is connected. Otherwise print the obstacles and exit with code 1."""
+    with common.row_bar(common.console(), "looking", hidden=as_json) as on_row:
+        obstacles = list(find(on_row=on_row))
+    if not obstacles:
+        common.confirm(f"{change}: no client may be connected meanwhile", "Is that so?", yes)
+        return
+    if as_json:
+        common.print_json(document | {"deleted": 0, "obstacles": obstacles})
+    else:
+        for obstacle in obstacles:
+            common.complain(obstacle)
+    raise typer.Exit(common.FOUND)
 
 
 def doctor(
-    tables: Annotated[
-        list[str] | None, typer.Argument(help="Data tables to examine.", metavar="TABLE")
-    ] = None,
+    tables: list[str] | None = Argument(None, help="Data tables to examine.", metavar="TABLE"),
     *,
     store: common.StoreOption,
     transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
@@ -207,7 +217,8 @@ def _row(found: TableFacts) -> list[str]:
 @table_app.command("create")
 def create(
     table: TableArgument,
-    families: Annotated[list[str], typer.Argument(metavar="FAMILY", help="Its families.")],
+    families: list[str] = Argument(metavar="FAMILY", help="Its families."),
+    *,
     store: common.StoreOption,
     transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
     as_json: common.JsonOption = False,
@@ -240,13 +251,12 @@ def take_over(
     is_own = table != transactions  # this command may repair that for its own table
     with open_store_of(store, transactions, mends=True, is_own=is_own) as context:
         before = sorted(each.decode() if each else "none" for each in find_databases(context, name))
-        with common.row_bar(common.console(), "looking", hidden=as_json) as on_row:
-            obstacles = list(find_table_obstacles(context, name, on_row))
-        deleted = 0
-        if not obstacles:
-            common.confirm_stopped(f"{table} from {', '.join(before)} to {transactions}", yes)
-            deleted = take_over_table(context, name)
-    was = ", ".join(before)
-    line = f"{table} belongs to {transactions} (before: {was}); leftover cells deleted: {deleted}"
-    document = {"table": table, "before": before, "transactions": transactions}
-    common.report_change(as_json, document | {"deleted": deleted}, obstacles, line)
+        document = {"table": table, "before": before, "transactions": transactions}
+        was, find = ", ".join(before), partial(find_table_obstacles, context, name)
+        _require_no_obstacles(find, f"{table} from {was} to {transactions}", document, yes, as_json)
+        deleted = take_over_table(context, name)
+    common.print_result(
+        as_json,
+        document | {"deleted": deleted, "obstacles": []},
+        f"{table} belongs to {transactions} (before: {was}); leftover cells deleted: {deleted}",
+    )

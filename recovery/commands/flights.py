@@ -23,8 +23,7 @@ from recovery import scan
 from recovery.commands.common import row_bar
 from recovery.commands.fsck import check_here, print_summary, print_tally
 from recovery.commands.show import print_explanation
-from recovery.documents import tally_document
-from recovery.findings import Ages, Finding, Kind, Tally
+from recovery.findings import Ages, Finding, Kind, Tally, tally_document
 from recovery.inspect import explain
 from recovery.text import count_text
 from txn.client.connect import connect
@@ -36,6 +35,7 @@ from txn.demo.readers import PART, Sights, watch_tables
 from txn.documents import Document
 from txn.errors import InvalidRequestError
 from txn.protocol.protocols import protocol_key
+from txn.protocol.row import decode_row
 from txn.protocol.statuses import ProtocolName, Status
 from txn.text import escape
 
@@ -226,8 +226,8 @@ def stop_half_done(story: Story, job: Job) -> None:
 def has_both_kinds(engine: Engine) -> bool:
     """Return True if some transactions are undecided, and others decided but not finished."""
     unfinished = [status for status in Status if not status.is_finished]
-    heads = scan.list_heads(engine.context, unfinished, lambda table: None)
-    statuses = {head.status for head in heads}
+    rows = map(decode_row, scan.list_heads(engine.context, unfinished))
+    statuses = {row.status for row in rows if row.status is not None}
     return any(each.is_undecided for each in statuses) and any(each.is_decided for each in statuses)
 
 

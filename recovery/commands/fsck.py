@@ -6,20 +6,22 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console, Group
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
+from typer import Option
 from typer.core import TyperCommand
 
 from recovery.commands import common
 from recovery.commands.common import Duration, time_option
-from recovery.documents import finding_document, result_document, tally_document
 from recovery.findings import (
+    GRACE_MS,
     LONGEST_REQUEST_MS,
+    RETENTION_MS,
     Ages,
     Finding,
     InGrace,
@@ -27,6 +29,9 @@ from recovery.findings import (
     Repaired,
     Result,
     Tally,
+    finding_document,
+    result_document,
+    tally_document,
 )
 from recovery.fsck import check, compact, repair_all
 from recovery.opening import open_store_of
@@ -48,44 +53,33 @@ TIMES = ("since", "heartbeat", "newest", "until")
 def fsck(
     *,
     store: common.StoreOption,
-    do_repair: Annotated[bool, typer.Option("--repair", help="Repair what is found.")] = False,
-    scan: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TABLE", help="Check this data table for leftovers, too; repeatable."),
-    ] = None,
-    grace: Annotated[
-        Duration,
-        time_option("--grace", "How long a transaction must have been silent."),
-    ] = common.GRACE,
-    retention: Annotated[
-        Duration,
-        time_option(
-            "--retention", "How long finished rows are kept; longer than any request can live."
-        ),
-    ] = common.RETENTION,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Confirm that no client is at work: see --retention.")
-    ] = False,
-    clock_is_right: Annotated[
-        bool,
-        typer.Option(
-            "--accept-clock",
-            help="Confirm that this machine's clock, which was set, is right (embedded stores).",
-        ),
-    ] = False,
+    do_repair: bool = Option(False, "--repair", help="Repair what is found."),
+    scan: list[str] | None = Option(
+        None, metavar="TABLE", help="Check this data table for leftovers, too; repeatable."
+    ),
+    grace: Duration = time_option(
+        "--grace", "How long a transaction must have been silent.", GRACE_MS
+    ),
+    retention: Duration = time_option(
+        "--retention",
+        "How long finished rows are kept; longer than any request can live.",
+        RETENTION_MS,
+    ),
+    yes: bool = Option(False, "--yes", help="Confirm that no client is at work: see --retention."),
+    clock_is_right: bool = Option(
+        False,
+        "--accept-clock",
+        help="Confirm that this machine's clock, which was set, is right (embedded stores).",
+    ),
     transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
     as_json: common.JsonOption = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print findings and errors, and no summary.")
-    ] = False,
-    spark: Annotated[
-        str | None,
-        typer.Option(
-            "--spark",
-            metavar="[MASTER]",
-            help="Check on Spark's executors: those of this master, else this machine's cores.",
-        ),
-    ] = None,
+    quiet: bool = Option(False, "--quiet", "-q", help="Print findings and errors, and no summary."),
+    spark: str | None = Option(
+        None,
+        "--spark",
+        metavar="[MASTER]",
+        help="Check on Spark's executors: those of this master, else this machine's cores.",
+    ),
 ) -> None:
     """Find what crashed clients left behind; with --repair, finish or undo it.
 
@@ -268,19 +262,15 @@ def _print_end(out: Console, tally: Tally, grace_ms: int, as_json: bool) -> None
 
 
 def print_tally(out: Console, tally: Tally, grace_ms: int) -> None:
-    print_kinds(out, tally)
-    print_summary(out, tally, grace_ms)
-
-
-def print_kinds(out: Console, tally: Tally) -> None:
-    kinds = tally.count_kinds()
+    """Print the number and the meaning of each kind that was found, then the summary."""
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right")
-    for kind, count in kinds.items():
+    for kind, count in tally.count_kinds().items():
         meaning = f"{kind.meaning}. --repair: {kind.remedy}."
         table.add_row(f"{count:,}", Text(kind.value, "yellow"), Text(meaning))
-    if kinds:
+    if table.row_count:
         out.print("", table)
+    print_summary(out, tally, grace_ms)
 
 
 def print_summary(out: Console, tally: Tally, grace_ms: int) -> None:
@@ -295,18 +285,17 @@ def print_summary(out: Console, tally: Tally, grace_ms: int) -> None:
         "moved on": tally.moved_on,
         "left alone": tally.left if tally.is_repair else 0,
     }
-    told = ", ".join(f"{number:,} {name}" for name, number in numbers.items() if number)
-    out.print(f"{count_text(tally.found, 'finding')}{told and ': ' + told}; {rows}")
-    _print_young(out, tally.young, grace_ms)
+    results = ", ".join(f"{number:,} {name}" for name, number in numbers.items() if number)
+    out.print(f"{count_text(tally.found, 'finding')}{results and ': ' + results}; {rows}")
+    if tally.young.counts:
+        out.print(_young_text(tally.young, grace_ms))
 
 
-def _print_young(out: Console, young: InGrace, grace_ms: int) -> None:
-    """Print the unfinished items within the grace period, which do not change the exit code."""
-    if not young.counts:
-        return
+def _young_text(young: InGrace, grace_ms: int) -> str:
+    """Return the unfinished items within the grace period, which do not change the exit code."""
     kinds = ", ".join(f"{young.counts[kind]:,} {kind.value}" for kind in Kind if young.counts[kind])
     oldest, grace = duration_text(young.oldest_ms), duration_text(grace_ms)
-    out.print(
+    return (
         f"unfinished, and left alone: {kinds}. The oldest has been silent for {oldest}, which is "
         f"within the grace of {grace}: its client may be at work. Run fsck again after the grace, "
         "or with --grace 0s if every client is known to be dead."

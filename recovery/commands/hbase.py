@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from typer import Option
 
 from recovery.commands import common
 from txn.clock import SystemClock
@@ -63,45 +64,32 @@ def start_command(
     *,
     data: DataOption,
     version: VersionOption = None,
-    distributed: Annotated[
-        bool, typer.Option("--distributed", help="Run HDFS, and each server in its own process.")
-    ] = False,
-    region_servers: Annotated[
-        int,
-        typer.Option(min=1, max=9, metavar="N", help="Their number; several need --distributed."),
-    ] = 1,
-    memory: Annotated[
-        int, typer.Option(min=256, help="Heap of a region server in megabytes.", metavar="MB")
-    ] = 768,
-    gateway_memory: Annotated[
-        int, typer.Option(min=64, help="Heap of a gateway in megabytes.", metavar="MB")
-    ] = 320,
+    distributed: bool = Option(
+        False, "--distributed", help="Run HDFS, and each server in its own process."
+    ),
+    region_servers: int = Option(
+        1, min=1, max=9, metavar="N", help="Their number; several need --distributed."
+    ),
+    memory: int = Option(768, min=256, help="Heap of a region server in megabytes.", metavar="MB"),
+    gateway_memory: int = Option(320, min=64, help="Heap of a gateway in megabytes.", metavar="MB"),
     thrift1_port: PortOption = None,
     thrift2_port: PortOption = None,
     zookeeper_port: PortOption = None,
     master_port: PortOption = None,
     region_port: PortOption = None,
     bind: common.BindOption = "127.0.0.1",
-    properties: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="A setting, as in hbase-site.xml; repeatable.",
-            metavar="NAME=VALUE",
-        ),
-    ] = None,
-    java_options: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--java-option",
-            help="An option of Java, for every process; repeatable.",
-            metavar="OPTION",
-        ),
-    ] = None,
-    foreground: Annotated[
-        bool,
-        typer.Option("--foreground", help="Keep running, and stop HBase at the end."),
-    ] = False,
+    properties: list[str] | None = Option(
+        None, "--set", help="A setting, as in hbase-site.xml; repeatable.", metavar="NAME=VALUE"
+    ),
+    java_options: list[str] | None = Option(
+        None,
+        "--java-option",
+        help="An option of Java, for every process; repeatable.",
+        metavar="OPTION",
+    ),
+    foreground: bool = Option(
+        False, "--foreground", help="Keep running, and stop HBase at the end."
+    ),
     as_json: common.JsonOption = False,
 ) -> None:
     """Start HBase with both Thrift gateways, and return once it answers.
@@ -161,9 +149,7 @@ def fetch_command(*, version: VersionOption = None) -> None:
 def stop_command(
     *,
     data: DataOption,
-    now: Annotated[
-        bool, typer.Option("--now", help="Kill the processes; the last writes may be lost.")
-    ] = False,
+    now: bool = Option(False, "--now", help="Kill the processes; the last writes may be lost."),
     as_json: common.JsonOption = False,
 ) -> None:
     """End exactly the processes that `start` started; the data stays.

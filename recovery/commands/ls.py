@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import islice
-from typing import Annotated
 
 import typer
+from typer import Option
 
-from recovery import scan
 from recovery.commands.common import (
     DEFAULT_TRANSACTIONS,
     Duration,
@@ -22,20 +22,22 @@ from recovery.commands.common import (
     TransactionsOption,
     console,
     find_width,
+    fit_text,
     print_json,
     print_line,
     row_bar,
     time_option,
 )
-from recovery.documents import row_document
 from recovery.opening import open_store_of
+from recovery.scan import OnRow, find_transaction, leave_out, list_heads
 from recovery.search import Query
-from recovery.text import count_text, duration_text, error_text, fit_text, labels_text, short_id
+from recovery.text import count_text, duration_text, error_text, labels_text, short_id
+from txn.documents import Document
 from txn.model import Row
 from txn.protocol.context import Context
 from txn.protocol.listing import scan_transactions
 from txn.protocol.ranges import stored_rows
-from txn.protocol.row import TransactionRow
+from txn.protocol.row import TransactionRow, created_ms, is_own, parent_of
 from txn.protocol.statuses import Status
 from txn.spans import Span
 from txn.text import escape
@@ -56,29 +58,18 @@ def _status(text: str) -> str:
 def ls(
     *,
     store: StoreOption,
-    status: Annotated[
-        list[str] | None,
-        typer.Option(
-            parser=_status, help="Only this status: a digit, a name, or none.", metavar="STATUS"
-        ),
-    ] = None,
-    older_than: Annotated[
-        Duration | None,
-        time_option("--older-than", "Only transactions whose status is as old as this."),
-    ] = None,
-    limit: Annotated[
-        int, typer.Option(min=0, metavar="N", help="List only the newest N; 0 lists all.")
-    ] = 100,
-    parts: Annotated[
-        bool, typer.Option("--parts", help="List the parts of transactions, too.")
-    ] = False,
-    long: Annotated[
-        bool,
-        typer.Option("--long", help="Print whole row keys and whole lines, as a pipe gets them."),
-    ] = False,
-    count: Annotated[
-        bool, typer.Option("--count", help="Print only how many have each status.")
-    ] = False,
+    status: list[str] | None = Option(
+        None, parser=_status, help="Only this status: a digit, a name, or none.", metavar="STATUS"
+    ),
+    older_than: Duration | None = time_option(
+        "--older-than", "Only transactions whose status is as old as this.", None
+    ),
+    limit: int = Option(100, min=0, metavar="N", help="List only the newest N; 0 lists all."),
+    parts: bool = Option(False, "--parts", help="List the parts of transactions, too."),
+    long: bool = Option(
+        False, "--long", help="Print whole row keys and whole lines, as a pipe gets them."
+    ),
+    count: bool = Option(False, "--count", help="Print only how many have each status."),
     transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
     as_json: JsonOption = False,
 ) -> None:
@@ -86,29 +77,57 @@ def ls(
 
     Example: txn ls --status asserted --older-than 10m
     """
-    with open_store_of(store, transactions) as context, ExitStack() as looking:
+    query, foreign, listed = _make_query(status, older_than, parts), Foreign(), 0
+    with open_store_of(store, transactions) as context, ExitStack() as progress:
         # Lines that are printed at once show the progress themselves.
         is_hidden = as_json or not (limit or count)
-        bar = looking.enter_context(row_bar(console(), "ls", hidden=is_hidden))
-        query = _make_query(status, older_than, parts)
-        foreign = scan.Foreign()
-        listed = 0
+        bar = progress.enter_context(row_bar(console(), "ls", hidden=is_hidden))
+        rows = _read_rows(context, query, foreign, limit, count)
+        found: Iterable[TransactionRow] = _select(context, query, rows, bar)
         if count:
-            counts = Counter(_list_names(context, query, bar, foreign))
-            looking.close()
+            counts = Counter(map(name_status, found))
+            progress.close()
             _print_counts(counts, as_json)
-        elif limit:
-            rows = _list_newest(context, query, limit, bar)
-            looking.close()
-            _print_rows(context, reversed(rows), Layout(long, query.with_parts), as_json)
-            listed = len(rows)
         else:
-            shown = _list_all(context, query, bar, foreign)
-            _print_rows(context, shown, Layout(long, query.with_parts), as_json)
+            if limit:
+                newest = list(islice(found, limit))
+                progress.close()
+                listed, found = len(newest), reversed(newest)
+            _print_rows(context, found, Layout(long, query.with_parts), as_json)
     _print_foreign(foreign, as_json)
     if limit and listed == limit:
-        newest = count_text(limit, "transaction")
-        typer.echo(f"only the newest {newest}: --limit 0 shows all", err=as_json)
+        typer.echo(
+            f"only the newest {count_text(limit, 'transaction')}: --limit 0 shows all", err=as_json
+        )
+
+
+def _read_rows(
+    context: Context, query: Query, foreign: Foreign, limit: int, count: bool
+) -> Iterator[Row]:
+    """Yield the rows with the statuses of a query: of the newest, at most as many as are taken and
+    one per salt bucket are read; to count them, no requests are read."""
+    statuses = query.statuses or ()
+    others = leave_out(set(Status).difference(statuses))
+    if limit and not count:
+        yield from scan_transactions(context, exclude=others, with_parts=query.with_parts)
+        return
+    if count:
+        with_ages = bool(query.older_than_ms) and context.rules.locks_rows
+        rows = list_heads(context, statuses, with_ages=with_ages)
+    else:
+        rows = stored_rows(context, Span(context.table), others)
+    for row in rows:
+        foreign.note(row.row)
+        yield row
+
+
+def _select(
+    context: Context, query: Query, rows: Iterable[Row], on_row: OnRow
+) -> Iterator[TransactionRow]:
+    for row in rows:
+        on_row(context.table)
+        if (found := query.match(row, context.clock.wall_ms())) is not None:
+            yield found
 
 
 def _print_counts(counts: Counter[str], as_json: bool) -> None:
@@ -118,6 +137,19 @@ def _print_counts(counts: Counter[str], as_json: bool) -> None:
         return
     for name, number in (statuses | {"total": counts.total()}).items():
         print_line(f"{name:11}{number:>12,}")
+
+
+@dataclass(slots=True)
+class Foreign:
+    """The number of foreign rows in the transaction table, and the first of them."""
+
+    count: int = 0
+    first: bytes = b""
+
+    def note(self, row: bytes) -> None:
+        if not is_own(row):
+            self.first = min(self.first, row) if self.count else row
+            self.count += 1
 
 
 class Layout:
@@ -152,7 +184,7 @@ def _print_rows(
             typer.echo(_line(layout, row, now_ms))
 
 
-def _print_foreign(foreign: scan.Foreign, as_json: bool) -> None:
+def _print_foreign(foreign: Foreign, as_json: bool) -> None:
     if foreign.count and as_json:
         first = escape(foreign.first)
         print_json({"transaction": None, "state": "foreign", "rows": foreign.count, "row": first})
@@ -168,67 +200,9 @@ def _make_query(status: Collection[str] | None, older_than: int | None, parts: b
     return Query(statuses=frozenset(statuses), older_than_ms=older_than, with_parts=with_parts)
 
 
-def _list_statuses(query: Query) -> list[Status]:
-    return [status for status in Status if status in (query.statuses or ())]
-
-
-def _list_newest(
-    context: Context, query: Query, limit: int, on_row: scan.OnRow
-) -> list[TransactionRow]:
-    """Return the newest rows. At most these, and one row per salt bucket, are read."""
-    others = scan.leave_out(set(Status) - set(_list_statuses(query)))
-    rows = scan_transactions(context, exclude=others, with_parts=query.with_parts)
-    return list(islice(_select(context, query, rows, on_row), limit))
-
-
-def _list_all(
-    context: Context, query: Query, on_row: scan.OnRow, foreign: scan.Foreign
-) -> Iterator[TransactionRow]:
-    others = scan.leave_out(set(Status) - set(_list_statuses(query)))
-
-    def list_rows() -> Iterator[Row]:
-        for row in stored_rows(context, Span(context.table), others):
-            foreign.note(row.row)
-            yield row
-
-    return _select(context, query, list_rows(), on_row)
-
-
-def _select(
-    context: Context, query: Query, rows: Iterable[Row], on_row: scan.OnRow
-) -> Iterator[TransactionRow]:
-    for row in rows:
-        on_row(context.table)
-        if (found := query.match(row, context.clock.wall_ms())) is not None:
-            yield found
-
-
-def _list_names(
-    context: Context, query: Query, on_row: scan.OnRow, foreign: scan.Foreign
-) -> Iterator[str]:
-    """Yield the status names of rows, without reading their requests."""
-    now_ms, least_ms = context.clock.wall_ms(), query.older_than_ms or 0
-    # The status of a fenced row is dated by its owner.
-    with_ages = least_ms > 0 and context.rules.locks_rows
-    if statuses := _list_statuses(query):
-        for head in scan.list_heads(context, statuses, on_row, foreign, with_ages=with_ages):
-            if _find_age(head.since, now_ms) >= least_ms and query.matches_key(head.row_key):
-                yield str(head.status)
-    if None in (query.statuses or ()):
-        for row in scan.list_without_status(context, on_row, foreign):
-            since = row.since or row.newest
-            if _find_age(since, now_ms) >= least_ms and query.matches_key(row.row_key):
-                yield NO_STATUS
-
-
-def _find_age(since_ms: int, now_ms: int) -> int:
-    """Return the age (ms) of a status; 0 if a clock ahead of ours dated it."""
-    return max(0, now_ms - since_ms)
-
-
 def _find_state(context: Context, row: TransactionRow) -> str:
     """Return what a row calls for; a part that lags behind has the state of its transaction."""
-    now = scan.find_transaction(context, row.row_key) if row.follows else None
+    now = find_transaction(context, row.row_key) if row.follows else None
     return (now or row).state.value
 
 
@@ -249,8 +223,28 @@ def _line(layout: Layout, row: TransactionRow, now_ms: int) -> str:
     return layout.line(
         escape(row.row_key) if layout.is_long else short_id(row.row_key),
         name_status(row),
-        duration_text(_find_age(row.since or row.newest, now_ms)),
+        duration_text(max(0, now_ms - (row.since or row.newest))),
         str(len(request.keys)) if request else "?",
         "; ".join(filter(None, [labels, _parts(row)])),
         "; ".join(filter(None, [row.reason, error_text(row.cause or "")])),
     )
+
+
+def row_document(row: TransactionRow, now_ms: int) -> Document:
+    """Return a line of `txn ls --json`."""
+    request = row.buffer.request if row.buffer else None
+    whole = parent_of(row.row_key)
+    return {
+        "transaction": escape(row.row_key),
+        "status": str(row.status) if row.status else None,
+        "state": row.state.value,
+        "created": created_ms(row.row_key),
+        "since": row.since,
+        "age_ms": max(0, now_ms - row.since) if row.since else None,
+        "keys": len(request.keys) if request else None,
+        "labels": dict(request.labels) if request else {},
+        "reason": row.reason,
+        "corrupt": row.cause,
+        "part_of": None if whole is None else escape(whole),
+        "parts": None if row.parts is None else list(row.parts),
+    }

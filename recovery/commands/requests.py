@@ -1,25 +1,41 @@
-"""`txn get` and `txn commit`: read cells of one instant, and commit one transaction."""
+"""`txn get` and `txn commit`: read cells of one instant, and commit one transaction.
+
+A request is the document `{"mutations": [...], "assertions": [...], "once": ...,
+"once_retention_ms": ..., "labels": {...}}`; see docs/operations.md. Every error names the place in
+the document.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
-import typer
+from typer import Argument
 
 from recovery.commands import common
-from recovery.documents import cell_document, parse_request
+from txn.assertions import MAX_DEPTH
 from txn.client.connect import connect
-from txn.errors import AbortedError
+from txn.documents import (
+    parse_assertion,
+    read_bytes,
+    read_fields,
+    read_key,
+    read_list,
+    refuse_part,
+)
+from txn.errors import AbortedError, InvalidRequestError
+from txn.model import Delete, Mutation
+from txn.request import Request
 from txn.text import escape, key_text, parse_key, reason_text
 
 
 def get(
-    keys: Annotated[
-        list[str],
-        typer.Argument(metavar="KEY", help="table/row/family:column; \\xNN stands for a byte."),
-    ],
+    keys: list[str] = Argument(
+        metavar="KEY", help="table/row/family:column; \\xNN stands for a byte."
+    ),
+    *,
     store: common.StoreOption,
     transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
     as_json: common.JsonOption = False,
@@ -33,18 +49,15 @@ def get(
         cells = engine.read(wanted)
     for key in wanted:
         cell = cells[key]
-        if as_json:
-            common.print_json(cell_document(key, cell))
-        elif cell is None:
-            typer.echo(f"{key_text(key)}  absent")
-        else:
-            typer.echo(f"{key_text(key)}  {cell.timestamp}  {escape(cell.value)}")
+        value, timestamp = (escape(cell.value), cell.timestamp) if cell else (None, None)
+        document = {"key": key_text(key), "value": value, "timestamp": timestamp}
+        line = f"{key_text(key)}  {timestamp}  {value}" if cell else f"{key_text(key)}  absent"
+        common.print_result(as_json, document, line)
 
 
 def commit(
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="A JSON document; - reads the standard input.")
-    ],
+    file: str = Argument(metavar="FILE", help="A JSON document; - reads the standard input."),
+    *,
     store: common.StoreOption,
     transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
     as_json: common.JsonOption = False,
@@ -75,3 +88,45 @@ def commit(
         {"transaction": row_key, "timestamp": done.timestamp, "repeated": done.repeated},
         f"committed  {row_key}  at {done.timestamp}{repeated}",
     )
+
+
+def parse_request(text: str | bytes) -> Request:
+    """Return the request in a JSON document, or raise InvalidRequestError."""
+    try:
+        return _request(json.loads(text))
+    except InvalidRequestError:
+        raise  # a ValueError of a valid document
+    except ValueError as error:
+        raise InvalidRequestError("not a JSON document", cause=str(error)) from error
+    except RecursionError as error:
+        raise InvalidRequestError("nested too deeply", limit=MAX_DEPTH) from error
+
+
+def _request(given: object) -> Request:
+    parts = read_fields(
+        given,
+        "the document",
+        set(),
+        {"mutations", "assertions", "once", "once_retention_ms", "labels"},
+    )
+    mutations = read_list(parts.get("mutations", []), "mutations")
+    assertions = read_list(parts.get("assertions", []), "assertions")
+    once, labels = parts.get("once"), parts.get("labels", {})
+    if not isinstance(labels, dict):
+        raise refuse_part("an object is needed", "labels", labels)
+    return Request(
+        tuple(_mutation(item, f"mutations[{i}]") for i, item in enumerate(mutations)),
+        tuple(parse_assertion(item, f"assertions[{i}]") for i, item in enumerate(assertions)),
+        None if once is None else read_bytes(once, "once"),
+        labels,
+        parts.get("once_retention_ms"),
+    )
+
+
+def _mutation(item: Any, place: str) -> Mutation | Delete:
+    match item:
+        case {"put": key, "value": value} if len(item) == 2:
+            return Mutation(read_key(key, place), read_bytes(value, f"{place}.value"))
+        case {"delete": key} if len(item) == 1:
+            return Delete(read_key(key, place))
+    raise refuse_part('a mutation is {"put": key, "value": value} or {"delete": key}', place, item)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 
 from recovery.commands import common
 from recovery.commands.common import Duration, time_option
@@ -17,12 +18,7 @@ from txn.host.tokens import read_token
 from txn.protocol.statuses import ProtocolName
 from txn.server.options import MEGABYTE, Limits, Options
 
-DEFAULTS = Limits()
-IDLE, REQUEST = Duration(DEFAULTS.idle_ms), Duration(DEFAULTS.request_ms)
-STOP_GRACE, KEEP_DELETES = (
-    Duration(DEFAULTS.grace_ms),
-    Duration(Options().keep_deletes_ms),
-)
+DEFAULTS, KEEP_DELETES_MS = Limits(), Options().keep_deletes_ms
 URIS = {
     "thrift1": "hbase+thrift1://{host}:{port}",
     "thrift2": "hbase+thrift2://{host}:{port}",
@@ -44,44 +40,42 @@ def serve(
     transactional: Annotated[int | None, _port("clients of txn://host:port")] = None,
     metrics: Annotated[int | None, _port("Prometheus, at /metrics")] = None,
     bind: common.BindOption = "127.0.0.1",
-    workers: Annotated[
-        int, typer.Option(min=1, max=64, metavar="N", help="Processes that share the ports.")
-    ] = 1,
+    workers: int = Option(1, min=1, max=64, metavar="N", help="Processes that share the ports."),
     tls_cert: common.CertificateOption = None,
     tls_key: common.KeyOption = None,
-    token_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The token that clients of --transactional must show."),
-    ] = None,
-    connections: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Connections that a worker keeps open at once.")
-    ] = DEFAULTS.connections,
-    message: Annotated[
-        int, typer.Option(min=1, help="The largest request.", metavar="MB")
-    ] = DEFAULTS.message_bytes // MEGABYTE,
-    memory: Annotated[
-        int, typer.Option(min=1, help="All requests that a worker has in memory.", metavar="MB")
-    ] = DEFAULTS.memory_bytes // MEGABYTE,
-    idle: Annotated[
-        Duration,
-        time_option("--idle", "Close a connection that was silent for so long."),
-    ] = IDLE,
-    request: Annotated[
-        Duration, time_option("--request", "How long a request may take to arrive.")
-    ] = REQUEST,
-    stop_grace: Annotated[
-        Duration,
-        time_option("--stop-grace", "How long a stop waits for running requests."),
-    ] = STOP_GRACE,
-    keep_deletes: Annotated[
-        Duration,
-        time_option(
-            "--keep-deletes", "How long delete markers stay; longer than fsck's --retention."
-        ),
-    ] = KEEP_DELETES,
-    protocol: Annotated[
-        ProtocolName | None, typer.Option(help="The protocol of a new database.")
-    ] = None,
+    token_file: Path | None = Option(
+        None, metavar="FILE", help="The token that clients of --transactional must show."
+    ),
+    connections: int = Option(
+        DEFAULTS.connections,
+        min=1,
+        metavar="N",
+        help="Connections that a worker keeps open at once.",
+    ),
+    message: int = Option(
+        DEFAULTS.message_bytes // MEGABYTE, min=1, help="The largest request.", metavar="MB"
+    ),
+    memory: int = Option(
+        DEFAULTS.memory_bytes // MEGABYTE,
+        min=1,
+        help="All requests that a worker has in memory.",
+        metavar="MB",
+    ),
+    idle: Duration = time_option(
+        "--idle", "Close a connection that was silent for so long.", DEFAULTS.idle_ms
+    ),
+    request: Duration = time_option(
+        "--request", "How long a request may take to arrive.", DEFAULTS.request_ms
+    ),
+    stop_grace: Duration = time_option(
+        "--stop-grace", "How long a stop waits for running requests.", DEFAULTS.grace_ms
+    ),
+    keep_deletes: Duration = time_option(
+        "--keep-deletes",
+        "How long delete markers stay; longer than fsck's --retention.",
+        KEEP_DELETES_MS,
+    ),
+    protocol: ProtocolName | None = Option(None, help="The protocol of a new database."),
     transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
     as_json: common.JsonOption = False,
 ) -> None:

@@ -1,32 +1,36 @@
-"""`txn show`: one transaction, explained to a person."""
+"""`txn show` and `txn purge`: one transaction, explained to a person or removed by one."""
 
 from __future__ import annotations
-
-from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from typer import Argument, Option
 
 from recovery.commands import common
-from recovery.documents import explanation_document
+from recovery.findings import LONGEST_REQUEST_MS, Repaired, Result, result_document
 from recovery.inspect import Explanation, ValueChange, explain
 from recovery.opening import open_store_of
+from recovery.purge import LOST, UNFINISHED, find_marker, purge_row, purge_token
+from recovery.scan import find_transaction, whole_row
 from recovery.text import count_text, duration_text, error_text, labels_text, time_text
-from txn.errors import InvalidRequestError
-from txn.protocol.row import RowState, TransactionRow, created_ms
-from txn.text import assertion_text, escape, key_text, shorten
+from txn.documents import Document
+from txn.errors import CorruptRowError, InvalidRequestError
+from txn.protocol.codec import Marker, decode_marker
+from txn.protocol.context import Context
+from txn.protocol.row import RowState, TransactionRow, created_ms, decode_row
+from txn.text import assertion_text, escape, key_text, shorten, unescape
+
+RECENT = "Be sure that its client has ended: it was changed in the last"
 
 
 def show(
-    transaction: Annotated[
-        str,
-        typer.Argument(
-            metavar="ID",
-            help="What `txn ls` prints: a row key, or the end of it, or its first random digits.",
-        ),
-    ],
+    transaction: str = Argument(
+        metavar="ID",
+        help="What `txn ls` prints: a row key, or the end of it, or its first random digits.",
+    ),
+    *,
     store: common.StoreOption,
     transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
     as_json: common.JsonOption = False,
@@ -131,3 +135,134 @@ def _old(change: ValueChange, undecided: bool) -> str:
         version = f"version {change.replaced}, " if change.replaced else ""
         return version + change.unseen.value
     return "none" if change.replaced == 0 or undecided else ""
+
+
+def explanation_document(found: Explanation) -> Document:
+    row, request, whole = found.row, found.request, found.whole
+    return {
+        "transaction": escape(row.row_key),
+        "state": row.state.value,
+        "status": str(row.status) if row.status else None,
+        "created": created_ms(row.row_key),
+        "statuses": [
+            {"status": str(each.status), "since": each.since, "after_ms": each.after_ms}
+            for each in found.statuses
+        ],
+        "labels": dict(request.labels),
+        "once": None if request.once is None else escape(request.once),
+        "once_retention_ms": found.once_retention_ms,
+        "lock_ttl_ms": row.buffer.lock_ttl_ms if row.buffer else None,
+        "heartbeat": row.heartbeat or None,
+        "timestamp": row.plan.timestamp if row.plan else None,
+        "mutations": [_change_document(change) for change in found.changes],
+        "assertions": [assertion_text(assertion) for assertion in request.assertions],
+        "verdicts": [verdict.value for verdict in found.verdicts],
+        "keys": len(request.keys),
+        "keys_read": found.keys_read,
+        "locks_held": [key_text(key) for key in found.held],
+        "has_ranges": row.has_ranges,
+        "reason": row.reason,
+        "corrupt": row.cause,
+        "part_of": None if whole is None else escape(whole),
+        "parts": None if row.parts is None else list(row.parts),
+        "part_rows": found.part_rows,
+        "first_part": None if found.first_part is None else escape(found.first_part),
+        "fsck": found.advice,
+    }
+
+
+def _change_document(change: ValueChange) -> Document:
+    return {
+        "key": key_text(change.key),
+        "new": None if change.new is None else escape(change.new),
+        "delete": change.new is None,
+        "old": escape(change.old.value) if change.old else None,
+        "old_timestamp": change.old.timestamp if change.old else None,
+        "old_unseen": change.unseen.value if change.unseen else None,
+        "replaced": change.replaced,
+        "held": change.held,
+    }
+
+
+# -------------------------------------------------------------------------------------- purge
+
+
+def purge(
+    *,
+    transaction: str | None = Argument(
+        None, metavar="ID", help="A transaction, as `txn show` takes it."
+    ),
+    once: str | None = Option(None, metavar="TOKEN", help="Forget this token, and delete no row."),
+    unfinished: bool = Option(
+        False, "--unfinished", help="Delete even a row that fsck could finish or undo."
+    ),
+    yes: bool = Option(False, "--yes", help="Do not ask."),
+    store: common.StoreOption,
+    transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
+    as_json: common.JsonOption = False,
+) -> None:
+    """Delete the row of a transaction, or the marker of a `once` token, and say what is lost.
+
+    Exit code 0: deleted. 1: refused, or something has changed meanwhile; nothing was deleted.
+
+    Example: txn purge 7dd8fcaf
+    """
+    if (transaction is None) is (once is None):
+        message = "give the ID of a transaction, or --once TOKEN"
+        raise typer.BadParameter(message, param_hint="'ID', '--once'")
+    with open_store_of(store, transactions, mends=True) as context:
+        if once is not None:
+            document, result = _purge_token(context, unescape(once), yes)
+        else:
+            document, result = _purge_row(context, str(transaction), unfinished, yes)
+    if as_json:
+        common.print_json(document | result_document(result))
+    elif isinstance(result, Repaired):
+        typer.echo(f"deleted  {document.get('once') or document['transaction']}")
+    else:
+        common.complain(result.why)
+    if not isinstance(result, Repaired):
+        raise typer.Exit(common.FOUND)
+
+
+def _purge_row(context: Context, part: str, unfinished: bool, yes: bool) -> tuple[Document, Result]:
+    row_key = common.find_row_key(context, part)
+    seen = whole_row(context, row_key)
+    if seen is None:
+        raise InvalidRequestError("the row has just gone", transaction=row_key)
+    row = find_transaction(context, row_key) or decode_row(seen)
+    state, status = row.state, str(row.status) if row.status else "no status"
+    if unfinished or state not in UNFINISHED:
+        is_recent = context.clock.wall_ms() - row.newest < LONGEST_REQUEST_MS
+        stopped = f"{RECENT} {duration_text(LONGEST_REQUEST_MS)}. " if is_recent else ""
+        common.confirm(
+            f"{escape(row_key)} is at {status}. {stopped}Lost with it: {LOST[state]}",
+            "Delete it?",
+            yes,
+        )
+    document = {"transaction": escape(row_key), "state": state.value, "lost": LOST[state]}
+    return document, purge_row(context, seen, unfinished=unfinished)
+
+
+def _purge_token(context: Context, token: bytes, yes: bool) -> tuple[Document, Result]:
+    cell = find_marker(context, token).value
+    assert cell is not None
+    try:
+        marker = decode_marker(cell.value)
+    except CorruptRowError:  # a person may delete it all the same
+        marker = Marker(cell.value)
+    name = escape(marker.transaction)
+    lost = "that it was committed: a request with this token commits again"
+    document = {
+        "once": escape(token),
+        "transaction": name,
+        "timestamp": cell.timestamp,
+        "retention_ms": marker.retention_ms,
+        "lost": lost,
+    }
+    kept = "for ever" if marker.retention_ms is None else duration_text(marker.retention_ms)
+    when = f"was committed at {time_text(cell.timestamp)} by {document['transaction']}, kept {kept}"
+    common.confirm(
+        f"{document['once']} {when}. Lost with it: {document['lost']}", "Delete it?", yes
+    )
+    return document, purge_token(context, token)

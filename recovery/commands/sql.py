@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cache, partial
-from typing import TYPE_CHECKING, Annotated, assert_never
+from typing import TYPE_CHECKING, assert_never
 
 import typer
+from typer import Argument, Option
 
 from recovery.commands import common
 from recovery.commands import leases as lease_commands
@@ -24,24 +25,19 @@ if TYPE_CHECKING:
 
 
 def sql(
-    statements: Annotated[
-        str,
-        typer.Argument(
-            help="One or more statements, separated by semicolons.", metavar="STATEMENTS"
-        ),
-    ],
+    statements: str = Argument(
+        help="One or more statements, separated by semicolons.", metavar="STATEMENTS"
+    ),
     *,
     locks: common.MaybeLocksOption = None,
     leases: lease_commands.MaybeLeasesOption = None,
     database: lock_commands.DatabaseOption = "default",
-    setting: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="A setting of Hive, such as hive.lock.numretries=3; repeatable.",
-        ),
-    ] = None,
+    setting: list[str] | None = Option(
+        None,
+        "--set",
+        metavar="NAME=VALUE",
+        help="A setting of Hive, such as hive.lock.numretries=3; repeatable.",
+    ),
     partitioned: lock_commands.PartitionedOption = None,
     wait: lock_commands.WaitOption = None,
     force: lock_commands.ForceOption = False,

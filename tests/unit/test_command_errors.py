@@ -12,7 +12,7 @@ import pytest
 
 import txn
 from recovery.commands import main
-from recovery.documents import parse_request
+from recovery.commands.requests import parse_request
 from recovery.text import COMMANDS, error_text
 from txn.errors import ConflictError, InvalidRequestError, StoreError, TableUnavailable, deny
 from txn.model import Cell, Key

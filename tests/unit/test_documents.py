@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from recovery.documents import parse_request
+from recovery.commands.requests import parse_request
 from txn.assertions import And, Exact, GreaterThan, Not, Or, Some, Version
 from txn.errors import InvalidRequestError
 from txn.model import Delete, Key, Mutation

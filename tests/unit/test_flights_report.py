@@ -12,8 +12,7 @@ from recovery.commands.flights import (
     describe_crash,
     describe_end,
 )
-from recovery.documents import tally_document
-from recovery.findings import Kind, Repaired, Tally
+from recovery.findings import Kind, Repaired, Tally, tally_document
 from txn.demo.data import tables_named
 
 pytestmark = pytest.mark.fast

@@ -10,7 +10,7 @@ import pytest
 
 from recovery import Finding, Kind, LeftAlone, NothingToDo, Repaired, check, repair, summary
 from recovery.fsck import delete_cells
-from recovery.scan import find
+from recovery.search import find
 from tests.unit.test_fsck import HOUR_MS, UNFINISHED, found, left_at, mended, put_column
 from tests.unit.worlds import TABLE, World, X, Y, Z
 from txn.assertions import Some

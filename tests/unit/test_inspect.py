@@ -8,7 +8,8 @@ import pytest
 
 from recovery import Kind, check, repair
 from recovery.bounds import MOST_AT_ONCE, ReadLimits
-from recovery.documents import explanation_document, row_document
+from recovery.commands.ls import row_document
+from recovery.commands.show import explanation_document
 from recovery.inspect import VERSIONS, AssertionVerdict, Explanation, Unseen, explain
 from tests.unit.test_search import Weighing
 from tests.unit.worlds import TABLE, TAKEN, World, X, Y, Z, after_status, stopped_at
