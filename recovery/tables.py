@@ -205,7 +205,7 @@ def _judge_lock(
     elif holder.is_over or is_doomed:
         facts = {"since": since, "status": str(holder.status) if holder.status else "no row"}
         yield since, Finding(Kind.ORPHAN_LOCK, holder.row_key, key, facts)
-    elif holder.state is RowState.UNREADABLE and holder.said in FINISHED:
+    elif holder.state is RowState.UNREADABLE and holder.stored_status in FINISHED:
         # The check of rows skips young ones with a finished status.
         yield since, Finding(Kind.UNREADABLE, holder.row_key, key, {"cause": holder.cause})
 

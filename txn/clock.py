@@ -133,18 +133,18 @@ def stamp_ns() -> int:
     return time.time_ns()
 
 
-def poll(look: Callable[[], bool], within_ms: int) -> bool:
+def poll(is_done: Callable[[], bool], within_ms: int) -> bool:
     """Call the function until it returns true; return False after `within_ms`. The first calls only
     yield to other threads; later pauses are short relative to the time waited."""
     for _ in range(EAGER_TRIES):
-        if look():
+        if is_done():
             return True
         os.sched_yield()
     since = time.monotonic()
     waited = 0.0
     while waited < within_ms / 1000:
         time.sleep(min(max(waited / 8, SHORTEST_PAUSE_S), LONGEST_PAUSE_S))
-        if look():
+        if is_done():
             return True
         waited = time.monotonic() - since
     return False

@@ -161,7 +161,7 @@ def test_statuses_have_times_of_their_own(rule: bool, monkeypatch: Patch) -> Non
     world.clock.advance(10)
     deliver_all(store)
     row = world.rows()[-1]
-    assert row.said is (Status.ASSERTED if rule else Status.WRITTEN)
+    assert row.stored_status is (Status.ASSERTED if rule else Status.WRITTEN)
     assert row.state is (RowState.DECIDED if rule else RowState.UNREADABLE)
     if rule:
         world.mend()

@@ -20,14 +20,14 @@ from tests.unit.worlds import World
 from txn import CommitOutcomeUnknown, Committed, Request, Version
 from txn.client import group_commit as client_group_commit
 from txn.client import local
-from txn.host import crew
+from txn.host import worker_pool
 from txn.tables.kv import group_commit
 
 pytestmark = pytest.mark.fast
 
 BOOKKEEPING = {
     client_group_commit.__file__: None,
-    crew.__file__: None,
+    worker_pool.__file__: None,
     group_commit.__file__: None,
     local.__file__: {"_commit_batch", "_finish_future", "_finish_future_alone"},
 }
@@ -77,7 +77,7 @@ class Interrupt:
         return self._step
 
 
-def interrupt_leader(at: int, *, has_crew: bool = True) -> str | None:
+def interrupt_leader(at: int, *, has_pool: bool = True) -> str | None:
     """Interrupt the leader of others' requests at a line; see that these are told how they ended,
     and that the line goes on. Return which line it was; None: it came to the end before."""
     world = World()
@@ -88,7 +88,7 @@ def interrupt_leader(at: int, *, has_crew: bool = True) -> str | None:
     with ThreadPoolExecutor(4) as pool:
         first = pool.submit(commit, engine, put("first"))
         assert gate.came.acquire(timeout=PATIENCE_S)
-        if not has_crew:
+        if not has_pool:
             group_commit._workers.submit_work = refuse  # type: ignore[method-assign, assignment]
 
         def lead() -> None:
@@ -113,10 +113,10 @@ def interrupt_leader(at: int, *, has_crew: bool = True) -> str | None:
     return interrupt.place
 
 
-@pytest.mark.parametrize("has_crew", [True, False])
-def test_a_leader_that_is_interrupted_anywhere_leaves_nobody_waiting(has_crew: bool) -> None:
+@pytest.mark.parametrize("has_pool", [True, False])
+def test_a_leader_that_is_interrupted_anywhere_leaves_nobody_waiting(has_pool: bool) -> None:
     """Others waited for ever for a batch that nobody led any more."""
-    try_all(lambda at: interrupt_leader(at, has_crew=has_crew))
+    try_all(lambda at: interrupt_leader(at, has_pool=has_pool))
 
 
 def try_all(interrupt: Callable[[int], str | None]) -> None:

@@ -50,7 +50,7 @@ class Backend(Protocol):
     ) -> Committed:
         """Commit one request, if its spans have no keys but its own; raise its failure otherwise.
 
-        known: the result of `look` for its keys.
+        known: the result of `read_for_block` for its keys.
         """
 
     def commit_many(
@@ -64,7 +64,7 @@ class Backend(Protocol):
     def read(self, keys: Sequence[Key], deadline_ms: int | None = None) -> Snapshot:
         """Return the keys' cells as of one instant."""
 
-    def look(
+    def read_for_block(
         self, keys: Sequence[Key], ticket: HotKeyTicket, deadline_ms: int | None = None
     ) -> Snapshot:
         """Return the keys' cells, those of a row as of one instant. Other cells may be included,

@@ -85,7 +85,7 @@ class OptimisticTransaction:
         if new:
             for key in new:
                 self._backend.check_key(key, self._read_ms())
-            found = self._backend.look(new, self._ticket, self._read_ms())
+            found = self._backend.read_for_block(new, self._ticket, self._read_ms())
             self._read.update((key, found[key]) for key in new)
             has_locks = len(found) > len(new)
             if has_locks:

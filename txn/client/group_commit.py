@@ -18,8 +18,8 @@ from typing import Generic, Protocol, TypeVar
 from txn.clock import Clock
 from txn.errors import StoreClosedError
 from txn.events import BatchStarted, Listener, Queued, silent
-from txn.host.crew import WorkerPool
 from txn.host.forks import start_in_each_process
+from txn.host.worker_pool import WorkerPool
 from txn.model import Key
 from txn.policy import Policy
 from txn.protocol.transaction import PORTION

@@ -32,7 +32,7 @@ from txn.errors import (
     raise_denial,
 )
 from txn.events import Ended, name_outcome, result_of, silent
-from txn.host.crew import WorkerPool
+from txn.host.worker_pool import WorkerPool
 from txn.model import Cell, Family, Key, Row, plain_table
 from txn.policy import Pace
 from txn.protocol.codec import decode_marker
@@ -382,7 +382,7 @@ class LocalBackend:
             raise t.failure
         return t.seen
 
-    def look(
+    def read_for_block(
         self, keys: Sequence[Key], ticket: HotKeyTicket, deadline_ms: int | None = None
     ) -> Snapshot:
         """Return the keys' cells, in a fenced database with their locks if these are free."""

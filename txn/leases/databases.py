@@ -31,12 +31,12 @@ from typing import Any, TypeVar
 from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
-from txn.backoff import Backoff
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreClosedError, StoreError
 from txn.host.forks import Forked
 from txn.leases.tables import IDS, leases, metadata
 from txn.locks.model import Path
+from txn.policy import Backoff
 
 T = TypeVar("T")
 

@@ -27,7 +27,6 @@ from sqlalchemy import (
     update,
 )
 
-from txn.backoff import Backoff
 from txn.clock import Clock, SystemClock
 from txn.errors import StoreError
 from txn.leases.databases import Connections
@@ -49,6 +48,7 @@ from txn.leases.model import (
 )
 from txn.leases.tables import BATCH, leases, match_conflicts, match_overlaps, match_within, now
 from txn.locks.model import LockRequest, Path, login_name, text_of
+from txn.policy import Backoff
 
 WEEK_S = 7 * 24 * 3600
 CENTURY_S = 100 * 365 * 24 * 3600

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol, Self
 
-from txn.backoff import Backoff
 from txn.clock import Clock
 from txn.errors import CorruptRowError, InvalidRequestError, TxnError
 from txn.locks.held import Grant, Held, LockLost
@@ -31,6 +30,7 @@ from txn.locks.model import (
     waiting_or_default,
 )
 from txn.locks.queue import Denial, RetrySchedule
+from txn.policy import Backoff
 
 UNLOCKING = Backoff(first_ms=20, longest_ms=640)
 

@@ -58,19 +58,19 @@ class RowState(Enum):
 class TransactionRow:
     """A transaction row as it was read at one instant.
 
-    status: None if the row has none, or if `corrupt` says why it cannot be known. said: the value
-    of the status cell in either case. status_at, newest: the timestamp (ms) of the status, and the
-    newest in the row. began: when each phase began, by the server's time. corrupt: what did not
-    decode or is contradictory. has_ranges: whether the transaction validates scanned ranges between
-    1-LOCKED and its decision. parts: how many parts each task wrote, empty before the decision;
-    None: the transaction is not in parts. follows: whether this is a part that has not followed its
-    parent yet; `follow` then sets its state. elsewhere: for an absent row of another database, the
-    transaction tables of that database and of this one.
+    status: None if the row has none, or if `corrupt` says why it cannot be known. stored_status:
+    the value of the status cell in either case. status_at, newest: the timestamp (ms) of the
+    status, and the newest in the row. began: when each phase began, by the server's time. corrupt:
+    what did not decode or is contradictory. has_ranges: whether the transaction validates scanned
+    ranges between 1-LOCKED and its decision. parts: how many parts each task wrote, empty before
+    the decision; None: the transaction is not in parts. follows: whether this is a part that has
+    not followed its parent yet; `follow` then sets its state. elsewhere: for an absent row of
+    another database, the transaction tables of that database and of this one.
     """
 
     row_key: bytes
     status: Status | None = None
-    said: Status | None = None
+    stored_status: Status | None = None
     status_at: int = 0
     buffer: Buffer | None = None
     plan: Plan | None = None
@@ -221,16 +221,16 @@ def decode_row(row: Row) -> TransactionRow:
     cell = cells.get(b"status")
     has_status = cell is not None and cell.value != b""
     corrupt: list[str] = []
-    said = _decode_cell(decode_status, cell, corrupt) if has_status else None
+    stored = _decode_cell(decode_status, cell, corrupt) if has_status else None
     status = (
-        said if corrupt else _judge_status(said, cells, parent_of(row.row) is not None, corrupt)
+        stored if corrupt else _judge_status(stored, cells, parent_of(row.row) is not None, corrupt)
     )
     if status is None and not corrupt:  # the remaining cells can never be decided
         return TransactionRow(row.row, newest=newest)
     return TransactionRow(
         row.row,
         status=status,
-        said=said,
+        stored_status=stored,
         status_at=cell.timestamp if cell is not None else 0,
         buffer=_decode_cell(decode_buffer, cells.get(b"buffer"), corrupt),
         plan=_decode_cell(decode_plan, cells.get(b"plan"), corrupt),
@@ -246,26 +246,26 @@ def decode_row(row: Row) -> TransactionRow:
 
 
 def _judge_status(
-    said: Status | None, cells: Mapping[bytes, Cell], is_part: bool, corrupt: list[str]
+    stored: Status | None, cells: Mapping[bytes, Cell], is_part: bool, corrupt: list[str]
 ) -> Status | None:
     """Return the status that all cells of the row prove. A decision leaves a plan, and each status
     leaves its time; the final status is put when no work is left. If other cells contradict the
     status cell, `corrupt` says so."""
     if Status.COMPLETE.at in cells:
-        return said and Status.COMPLETE
-    if _was_decided(said, cells, is_part):
-        if said is None or not said.is_decided:
-            corrupt.append(f"the status is {said or 'missing'}, and other cells tell of a decision")
+        return stored and Status.COMPLETE
+    if _was_decided(stored, cells, is_part):
+        if stored is None or not stored.is_decided:
+            corrupt.append(f"the status is {stored or 'missing'}, but other cells show a decision")
             return None
     elif Status.ABORTED.at in cells:
-        return said and Status.ABORTED
-    if said in DONE and said.at not in cells and _is_dated(cells):
-        corrupt.append(f"the status is {said}, and no cell tells since when")
+        return stored and Status.ABORTED
+    if stored in DONE and stored.at not in cells and _is_dated(cells):
+        corrupt.append(f"the status is {stored}, but no cell shows since when")
         return None
-    return said
+    return stored
 
 
-def _was_decided(said: Status | None, cells: Mapping[bytes, Cell], is_part: bool) -> bool:
+def _was_decided(stored: Status | None, cells: Mapping[bytes, Cell], is_part: bool) -> bool:
     """Whether a cell besides the status shows a decision. A plan does if it came in the same step,
     which is not so for a part, nor for a store that writes cell by cell."""
     if any(status.at in cells for status in _DECIDED):
@@ -273,9 +273,9 @@ def _was_decided(said: Status | None, cells: Mapping[bytes, Cell], is_part: bool
     if b"plan" not in cells:
         return False
     if is_part:
-        is_open = said is Status.PART or Status.ABORTING.at in cells
+        is_open = stored is Status.PART or Status.ABORTING.at in cells
         return not is_open and Status.ABORTED.at not in cells
-    return said is None or _is_dated(cells)
+    return stored is None or _is_dated(cells)
 
 
 def _is_dated(cells: Mapping[bytes, Cell]) -> bool:

@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from txn.backoff import Backoff
 from txn.client.group_commit import GroupCommit
 from txn.client.hot_keys import HotKeyTicket
 from txn.clock import Clock, SystemClock
@@ -36,7 +35,7 @@ from txn.errors import (
 )
 from txn.events import silent
 from txn.model import Cell, Key, Row
-from txn.policy import Pace, Policy
+from txn.policy import Backoff, Pace, Policy
 from txn.protocol.codec import encode_buffer
 from txn.protocol.context import Context
 from txn.protocol.statuses import PROTOCOLS, Rules
@@ -274,7 +273,7 @@ class RemoteBackend:
         cells: Snapshot = self._call_read("read", deadline_ms, keys) if keys else {}
         return cells
 
-    def look(
+    def read_for_block(
         self, keys: Sequence[Key], ticket: HotKeyTicket, deadline_ms: int | None = None
     ) -> Snapshot:
         """Return the keys' cells as of one instant; only the server knows the hot keys."""

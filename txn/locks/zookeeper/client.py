@@ -39,9 +39,9 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.security import CREATOR_ALL_ACL
 
-from txn.backoff import Backoff
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, NotApplied, StoreClosedError, StoreError
+from txn.policy import Backoff
 from txn.stores.options import Option, file, hide_login, one_of, parse_address, read_options
 from txn.text import name_failure
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from txn.backoff import Backoff
 from txn.clock import Clock, SystemClock
 from txn.errors import StoreError
 from txn.locks.held import Grant
@@ -35,6 +34,7 @@ from txn.locks.zookeeper.client import (
     remove_node,
 )
 from txn.model import check_whole
+from txn.policy import Backoff
 
 SESSION_MS = 10_000
 TRIES = 20

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
-from txn.backoff import Backoff
 from txn.clock import Clock, limit_due
 from txn.errors import MaybeApplied, NotApplied
+from txn.policy import Backoff
 from txn.stores.hbase.native.connection import RemoteError, RpcCall, RpcConnection
 from txn.stores.hbase.native.items import Item
 from txn.stores.hbase.native.messages import PB, Cells

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from txn.backoff import Backoff
 from txn.clock import Clock
 from txn.errors import MaybeApplied, NotApplied, TableUnavailable, annotate
 from txn.model import Cell, Key
+from txn.policy import Backoff
 from txn.stores.hbase.native.connection import RemoteError
 from txn.stores.hbase.native.messages import PB, Cells
 from txn.stores.hbase.native.registry import MARK, Registry

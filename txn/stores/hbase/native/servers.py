@@ -10,9 +10,9 @@ from threading import Lock
 from typing import Any
 from weakref import WeakSet
 
-from txn.backoff import Backoff
 from txn.clock import Clock
 from txn.errors import MaybeApplied, NotApplied, StoreClosedError
+from txn.policy import Backoff
 from txn.stores.hbase.native.connection import RemoteError, RpcConnection
 from txn.stores.hbase.native.kerberos import Unwelcome
 from txn.stores.hbase.native.messages import Cells

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, cast
 
-from txn.backoff import Backoff
 from txn.clock import Clock, limit_due
 from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreError
 from txn.model import DATABASE_ENTRY, Family, plain_table
+from txn.policy import Backoff
 from txn.stores.base import Families
 from txn.stores.hbase.native.connection import RemoteError
 from txn.stores.hbase.native.messages import PB

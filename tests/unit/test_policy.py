@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from txn.backoff import Backoff
 from txn.clock import ManualClock
+from txn.policy import Backoff
 
 pytestmark = pytest.mark.fast
 BACKOFF = Backoff(first_ms=10, longest_ms=100)

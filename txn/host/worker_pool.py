@@ -49,9 +49,7 @@ class WorkerPool:
         try:
             work(*args)
         except BaseException as error:
-            LOG.exception(
-                "failed where nobody waits: work=%s crew=%s", work.__qualname__, self._name
-            )
+            LOG.exception("background work failed: work=%s pool=%s", work.__qualname__, self._name)
             if not isinstance(error, Exception):
                 raise
 
