@@ -73,7 +73,7 @@ def require_leases(url: str) -> None:
 
 
 @contextmanager
-def open_lease_look(url: str) -> Iterator[LeaseService]:
+def open_lease_view(url: str) -> Iterator[LeaseService]:
     """Open leases to list them, without creating missing tables."""
     with require_extra("leases"):
         from txn.leases.opening import parse_url  # noqa: PLC0415
@@ -84,7 +84,7 @@ def open_lease_look(url: str) -> Iterator[LeaseService]:
 
 
 @contextmanager
-def open_lock_look(uri: str) -> Iterator[LockReader]:
+def open_lock_view(uri: str) -> Iterator[LockReader]:
     """Open the locks of a manager to list them, without creating or changing anything."""
     parts = split_uri(uri)
     if parts.scheme != ZOOKEEPER:
@@ -94,5 +94,5 @@ def open_lock_look(uri: str) -> Iterator[LockReader]:
     with require_extra("zookeeper", uri=hide_login(uri)):
         from txn.locks.zookeeper.client import parse_ensemble  # noqa: PLC0415
         from txn.locks.zookeeper.queues import open_lock_reader  # noqa: PLC0415
-    with closing(open_lock_reader(parse_ensemble(parts))) as look:
-        yield look
+    with closing(open_lock_reader(parse_ensemble(parts))) as reader:
+        yield reader

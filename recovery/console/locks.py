@@ -13,7 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from recovery.console.settings import ConsoleSettings
-from recovery.opening import find_usual_rules, open_lease_look, open_lock_look
+from recovery.opening import find_usual_rules, open_lease_view, open_lock_view
 from txn.errors import TxnError
 from txn.locks.model import Lock, LockListing, LockReader, Path
 from txn.locks.queue import list_blockers
@@ -85,7 +85,7 @@ def cache_locks(
     @cache
     def open_reader() -> LockReader:
         if settings.locks is not None:
-            return ends.enter_context(open_lock_look(settings.locks))
+            return ends.enter_context(open_lock_view(settings.locks))
         table = TRANSACTIONS.encode()  # as lock managers open the store
         if table == context.table:
             return StoredLockReader(context)
@@ -108,7 +108,7 @@ def cache_leases(settings: ConsoleSettings) -> Cached[Sequence[Lease] | None]:
     def read() -> Sequence[Lease] | None:
         if settings.leases is None:
             return None
-        with open_lease_look(settings.leases) as service:
+        with open_lease_view(settings.leases) as service:
             return service.list_lease(most=MOST_SHOWN + 1)
 
     return Cached(read)

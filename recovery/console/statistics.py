@@ -165,13 +165,13 @@ class Sampler:
         for at in minutes[:RECENT]:
             self._minutes[at] = self._sample(at, salt_buckets)
         for at in minutes[RECENT:]:
-            if not self._has_settled(at):
+            if not self._is_final(at):
                 self._minutes[at] = self._sample(at, salt_buckets)
                 if clock.monotonic_ms() >= due_ms:
                     break
         return sum_up(clock.wall_ms(), [self._minutes[at] for at in sorted(self._minutes)])
 
-    def _has_settled(self, began_ms: int) -> bool:
+    def _is_final(self, began_ms: int) -> bool:
         minute = self._minutes.get(began_ms)
         return minute is not None and minute.taken_ms >= began_ms + RECENT * MINUTE_MS
 

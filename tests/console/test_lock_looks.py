@@ -11,7 +11,7 @@ from kazoo.client import KazooClient
 
 from recovery.console import locks
 from recovery.console.locks import Cached, make_tree
-from recovery.opening import open_lock_look
+from recovery.opening import open_lock_view
 from tests.integration.zookeeper import ZooKeeper, zookeeper  # noqa: F401
 from txn.errors import CorruptRowError, StoreError
 from txn.locks import Lock, LockRequest, Mode, Owner, exclusive, open_manager, path, shared
@@ -42,7 +42,7 @@ def list_cells(uri: str) -> list[object]:
 
 def test_a_look_sees_what_the_manager_sees(uri: str) -> None:
     """Parents, partitions, explicit and implicit ones."""
-    with open_manager(uri, name="ann") as manager, open_lock_look(uri) as look:
+    with open_manager(uri, name="ann") as manager, open_lock_view(uri) as look:
         with manager.hold([exclusive("a/b/c=1"), shared("d")]):
             manager.hold([shared("a/b")], explicit=True)
             assert list(look.list_first(100).locks) == manager.locks()
@@ -54,7 +54,7 @@ def test_a_session_that_has_died_is_not_ended_by_a_look(
 ) -> None:
     """To end it is a write, and is left to whoever wants the lock. Until then it denies others."""
     monkeypatch.setattr("txn.locks.stored.Session._renew", lambda session: None)
-    with open_manager(uri, name="ann", lease_ms=10) as manager, open_lock_look(uri) as look:
+    with open_manager(uri, name="ann", lease_ms=10) as manager, open_lock_view(uri) as look:
         manager.hold([exclusive("a/b")])
         before = list_cells(uri)
         for _ in range(2):
@@ -72,7 +72,7 @@ def test_locks_of_a_session_that_was_ended_are_not_shown(uri: str) -> None:
             row for row in store.scan(b"locks") for key in row.cells if key.column == b"heartbeat"
         ]
         store.write([Edit(Key(rows[0].row, "s", "heartbeat", "locks"), None, 2**62)])
-        with open_lock_look(uri) as look:
+        with open_lock_view(uri) as look:
             assert list_named(look) == []
         store.close()
 
@@ -80,14 +80,14 @@ def test_locks_of_a_session_that_was_ended_are_not_shown(uri: str) -> None:
 def test_a_look_is_bounded_and_says_so(uri: str) -> None:
     """A page of a hundred thousand locks would be of use to nobody."""
     wanted = [shared(f"a/t{number}") for number in range(9)]
-    with open_manager(uri) as manager, open_lock_look(uri) as look, manager.hold(wanted):
+    with open_manager(uri) as manager, open_lock_view(uri) as look, manager.hold(wanted):
         assert (len(look.list_first(10).locks), look.list_first(10).is_whole) == (10, True)
         assert (len(look.list_first(9).locks), look.list_first(9).is_whole) == (9, False)
 
 
 def test_a_table_that_holds_no_locks_is_named(uri: str) -> None:
     """Somebody's own table may have that name."""
-    with open_manager(uri), open_lock_look(uri) as look:
+    with open_manager(uri), open_lock_view(uri) as look:
         store = open_store(uri)
         store.write([Edit(Key("a", "o", "queue", "locks"), b"[]", 1)])
         store.close()
@@ -98,7 +98,7 @@ def test_a_table_that_holds_no_locks_is_named(uri: str) -> None:
 def test_zookeeper_is_looked_at_without_a_node_of_ours(zookeeper: ZooKeeper) -> None:  # noqa: F811
     """Not even the base path is made; what a manager holds there is seen."""
     uri = f"zookeeper://{zookeeper.hosts}/console/looks"
-    with open_lock_look(uri) as look:
+    with open_lock_view(uri) as look:
         assert list_named(look) == []
         client = KazooClient(zookeeper.hosts)
         client.start()
@@ -172,6 +172,6 @@ def test_a_tree_of_nothing_is_empty(uri: str) -> None:
     """Where everybody has gone."""
     with ExitStack() as ends:
         ends.enter_context(open_manager(uri))
-        look = ends.enter_context(open_lock_look(uri))
+        look = ends.enter_context(open_lock_view(uri))
         tree = make_tree(look.list_first(5))
     assert (tree.databases, tree.waiters, tree.total) == ([], [], 0)

@@ -32,7 +32,7 @@ from txn.service import client as remote
 X = Key("x", "d", "v", "data")
 PUT = [Mutation(X, "1")]
 TIME_MS = 500
-LATE_S = (TIME_MS + remote.ANSWER_MS + remote.SETTLE_MS) / 1000
+LATE_S = (TIME_MS + remote.ANSWER_MS + remote.OUTCOME_MS) / 1000
 SLACK_S = 5.0  # of this machine
 
 

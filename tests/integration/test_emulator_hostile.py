@@ -97,7 +97,7 @@ def calls_of_transactional(c: Any) -> None:
     c.commitMany([IDL.Request([encode_mutation(Mutation(X, "1"))], assertions)] * 3, None)
     c.read([encode_key(X)] * 3, IDL.Options(token="t"))
     c.outcome(b"transaction.1", None)
-    c.settle(b"request.1.1", 1000, None)
+    c.findOutcome(b"request.1.1", 1000, None)
 
 
 RECORDED: dict[str, tuple[Any, Callable[[Any], None]]] = {

@@ -476,7 +476,7 @@ def test_a_commit_is_found_after_the_servers_clock_was_set(set_ms: int) -> None:
     hosted.ensureTable(b"data", [b"d"], None)
     hosted.commit([encode_mutation(Mutation(X, "1"))], [], IDL.Options(request=b"request.1.1"))
     clock.set_wall_ms(clock.wall_ms() + set_ms)
-    assert hosted.settle(b"request.1.1", 10, None).outcome == IDL.Outcome.COMMITTED
+    assert hosted.findOutcome(b"request.1.1", 10, None).outcome == IDL.Outcome.COMMITTED
 
 
 def test_a_search_for_a_request_is_given_up_in_time() -> None:
@@ -498,7 +498,7 @@ def test_a_search_for_a_request_is_given_up_in_time() -> None:
     for number in range(5):
         hosted.commit([encode_mutation(Mutation(X, str(number)))], [], None)
     store.rows = 0
-    asked = hosted.settle(b"request.1.1", 0, IDL.Options(withinMs=3_000))
+    asked = hosted.findOutcome(b"request.1.1", 0, IDL.Options(withinMs=3_000))
     assert asked.outcome == IDL.Outcome.UNKNOWN
     assert store.rows == 3
 
@@ -661,9 +661,9 @@ def test_a_name_tells_of_no_request_but_its_own() -> None:
         c.ensureTable(b"data", [b"d"], None)
         c.commit([encode_mutation(Mutation(X, "1"))], None, None)
         for name in names:
-            assert c.settle(name, 0, None).committed is None
+            assert c.findOutcome(name, 0, None).committed is None
             c.commit([encode_mutation(Mutation(X, "1"))], None, IDL.Options(request=name))
-        found = {c.settle(name, 0, None).committed.transaction for name in names}
+        found = {c.findOutcome(name, 0, None).committed.transaction for name in names}
         assert len(found) == len(names)
 
 

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from recovery.opening import open_lock_look
+from recovery.opening import open_lock_view
 from tests.integration.zookeeper import CERTIFICATE, KEY, ZooKeeper
 from txn.errors import InvalidRequestError, NotApplied
 from txn.locks import exclusive, open_manager
@@ -31,7 +31,7 @@ def use(uri: str) -> None:
     """Take a lock that stays, see it, and give it back."""
     with open_manager(uri) as manager:
         manager.hold([exclusive("d/t")], explicit=True)
-    with open_lock_look(uri) as look:
+    with open_lock_view(uri) as look:
         assert [str(lock.request) for lock in look.list_first(9).locks] == ["S d", "X d/t"]
     with open_manager(uri) as manager:
         assert manager.release("d/t") == 1

@@ -113,6 +113,12 @@ REPLACED = {
     "Looked": "OnRow",
     "Young": "InGrace",
     "Watch": "Listener",
+    "tell": "report",
+    "told": "events, reported",
+    "look": "read, observe",
+    "settle": "resolve, find_outcomes",
+    "crew": "workers",
+    "Crew": "WorkerPool",
 }
 """Words of our own, and the standard word for each."""
 

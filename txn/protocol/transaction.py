@@ -120,7 +120,7 @@ class PendingCommit(Transaction):
 
     tries: how often it ran. rounds: how many groups it was in. was_deferred: whether it left the
     last group before anything was written. future: receives its result if no thread waits for it.
-    settler: the thread that is setting the result. asked_ms: when the caller asked, by
+    future_setter: the thread that is setting the result. asked_ms: when the caller asked, by
     `measure_ms`. trace: its tracing span, if any.
     """
 

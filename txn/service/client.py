@@ -4,8 +4,8 @@ A commit is sent once. If its answer is lost, the client sends it again only if 
 token, of which at most one commits. Otherwise the client asks the server for transactions with the
 request's name. The server handles everything that only it knows, such as conflicts.
 
-A call with a deadline ends at most `ANSWER_MS` and `SETTLE_MS` after it, whatever the server does.
-A call without one ends after the URI's `timeout_ms`, `PATIENCE_MS` and `SETTLE_MS`. A read writes
+A call with a deadline ends at most `ANSWER_MS` and `OUTCOME_MS` after it, whatever the server does.
+A call without one ends after the URI's `timeout_ms`, `PATIENCE_MS` and `OUTCOME_MS`. A read writes
 nothing: it fails with DeadlineError or NotApplied, and leaves nothing open.
 """
 
@@ -52,8 +52,8 @@ NAME = b"request."
 LATE = "deadline passed before anything was sent"
 PATIENCE_MS = 10_000  # to find the outcome of a commit without a deadline
 ANSWER_MS = 1_000  # how long after a deadline its answer may come
-SETTLE_MS = 500  # and then its outcome
-SETTLE_TRIES = 6
+OUTCOME_MS = 500  # and then its outcome
+OUTCOME_TRIES = 6
 SETTLING = Backoff(first_ms=20, longest_ms=640)
 APART_MS = 500  # deadlines in a batch differ by at most this: all wait for the last one
 
@@ -180,7 +180,9 @@ class RemoteBackend:
             if request.once is not None:
                 done = self._send_again(send, last_ms if due_ms is None else min(due_ms, last_ms))
             if done is None:
-                (done,) = self._settle("settle", (name,), 1, sent_ms, until_ms + SETTLE_MS)
+                (done,) = self._find_outcomes(
+                    "findOutcome", (name,), 1, sent_ms, until_ms + OUTCOME_MS
+                )
             if done is None:
                 raise CommitOutcomeUnknown(name, lost) from lost
             return done
@@ -217,9 +219,9 @@ class RemoteBackend:
                 raise MaybeApplied(UNKNOWN_KIND)
         except MaybeApplied as lost:
             now_ms = self._clock.monotonic_ms()
-            until_ms = now_ms + PATIENCE_MS if wait_ms is None else sent_ms + wait_ms + SETTLE_MS
+            until_ms = now_ms + PATIENCE_MS if wait_ms is None else sent_ms + wait_ms + OUTCOME_MS
             count = len(requests)
-            found = self._settle("settleMany", (name, count), count, sent_ms, until_ms)
+            found = self._find_outcomes("findOutcomes", (name, count), count, sent_ms, until_ms)
             return [
                 done or CommitOutcomeUnknown(name_part(name, number), lost)
                 for number, done in enumerate(found)
@@ -329,7 +331,7 @@ class RemoteBackend:
             began_ms = int(key.split(b".")[1])
         except ValueError as error:
             raise InvalidRequestError("not a name of a request", given=key) from error
-        outcome, _ = self._call_read("settle", None, key, self._clock.wall_ms() - began_ms)
+        outcome, _ = self._call_read("findOutcome", None, key, self._clock.wall_ms() - began_ms)
         return outcome
 
     def ensure_table(self, table: bytes, families: Collection[bytes]) -> None:
@@ -360,7 +362,7 @@ class RemoteBackend:
                 return None
         return None
 
-    def _settle(
+    def _find_outcomes(
         self, method: str, asked: tuple[Any, ...], count: int, sent_ms: int, until_ms: int
     ) -> list[Committed | None]:
         """Search for requests by name; return None for each that is not known to be committed.
@@ -376,7 +378,7 @@ class RemoteBackend:
             times = {"within_ms": left_ms, "withinMs": left_ms}
             try:
                 answer = self._service.call(method, *asked, now_ms - sent_ms, repeat=True, **times)
-                answers = answer if method == "settleMany" else [answer]
+                answers = answer if method == "findOutcomes" else [answer]
                 if len(answers) != count:
                     raise MaybeApplied(UNKNOWN_KIND)
                 found = answers
@@ -387,7 +389,7 @@ class RemoteBackend:
                 break
             if is_open:
                 seen = number
-            if number >= seen + SETTLE_TRIES:
+            if number >= seen + OUTCOME_TRIES:
                 break
         return [done for _, done in found] or [None] * count
 

@@ -356,7 +356,7 @@ MAKERS: Mapping[Any, Callable[..., Any]] = {
     IDL.Span: lambda table, start, stop, columns: make_span(table, start, stop, None, columns),
     IDL.Page: _make_pair,
     IDL.Committed: Committed,
-    IDL.Settled: _make_pair,
+    IDL.FoundOutcome: _make_pair,
     IDL.Request: _make_request,
     IDL.Family: lambda name, *settings: (name, Family(*settings)),
 }

@@ -55,8 +55,8 @@ from txn.tracing import continue_trace, continue_traces, flush_traces
 
 NEAR_MS = 100  # how early a clock in ms may date a request's transaction
 MARGIN_MS = 64_000  # how far the server's clock may have been set since a request was sent
-MOST_SETTLED = 1_000_000  # the most items of a request
-SETTLE_MS = 10_000  # until the search for a request is given up
+MOST_OUTCOMES = 1_000_000  # the most items of a request
+OUTCOME_MS = 10_000  # until the search for a request is given up
 PAGE_ROWS = 500
 PAGE_BYTES = 1_000_000
 PAGE_MS = 2_000  # until an incomplete page is sent
@@ -64,7 +64,7 @@ VIEW_BYTES = 64_000_000
 LONG = frozenset({"scan", "view", "storeScan", "storeCompact"})
 
 Page = tuple[list[Row], bytes | None]
-Settled = tuple[Outcome, Committed | None]
+FoundOutcome = tuple[Outcome, Committed | None]
 
 
 def dispatch(work: Callable[..., Any]) -> Callable[..., Any]:
@@ -188,14 +188,16 @@ class Transactional:
         return self._engine.outcome(transaction)
 
     @dispatch
-    def settle(self, request: bytes, ago_ms: int, options: Any) -> Settled:
-        (settled,) = self._find_requests([request], ago_ms, options)
-        return settled
+    def findOutcome(self, request: bytes, ago_ms: int, options: Any) -> FoundOutcome:
+        (found,) = self._find_requests([request], ago_ms, options)
+        return found
 
     @dispatch
-    def settleMany(self, request: bytes, count: int, ago_ms: int, options: Any) -> list[Settled]:
-        if not 0 < count <= MOST_SETTLED:
-            raise InvalidRequestError("too many requests", count=count, limit=MOST_SETTLED)
+    def findOutcomes(
+        self, request: bytes, count: int, ago_ms: int, options: Any
+    ) -> list[FoundOutcome]:
+        if not 0 < count <= MOST_OUTCOMES:
+            raise InvalidRequestError("too many requests", count=count, limit=MOST_OUTCOMES)
         names = [name_part(request, number) for number in range(count)]
         return self._find_requests(names, ago_ms, options)
 
@@ -267,23 +269,25 @@ class Transactional:
                 return page, row.row if is_reverse else row_after(row.row)
         return page, None
 
-    def _find_requests(self, names: Sequence[bytes], ago_ms: int, options: Any) -> list[Settled]:
+    def _find_requests(
+        self, names: Sequence[bytes], ago_ms: int, options: Any
+    ) -> list[FoundOutcome]:
         """Search for requests among the transactions begun since they were sent, oldest first: the
         request is mostly among the first rows, however many others follow. If the clock was set
         meanwhile, it comes before these. An aborted attempt is no answer, as another may follow."""
-        within_ms = min(options.withinMs or SETTLE_MS, SETTLE_MS)
-        settled: dict[str | None, Settled] = dict.fromkeys(
+        within_ms = min(options.withinMs or OUTCOME_MS, OUTCOME_MS)
+        found: dict[str | None, FoundOutcome] = dict.fromkeys(
             map(_label, names), (Outcome.UNKNOWN, None)
         )
-        left = set(settled)
+        left = set(found)
         common = names[0].partition(b"/")[0]
         for label, outcome, done in self._judge_rows(common, ago_ms, within_ms):
             if label in left:
-                settled[label] = (outcome, done)
+                found[label] = (outcome, done)
                 left.difference_update([label] if done else ())
             if not left:
                 break
-        return [settled[_label(name)] for name in names]
+        return [found[_label(name)] for name in names]
 
     def _judge_rows(
         self, name: bytes, ago_ms: int, within_ms: int

@@ -74,7 +74,7 @@ struct Options {
   2: optional Ack ack
   3: optional binary once
   4: optional map<string, string> labels
-  5: optional binary request         // a name for this request, to ask for it with `settle`
+  5: optional binary request         // a name for this request, to ask for it with `findOutcome`
   6: optional i64 onceRetentionMs
   7: optional i64 withinMs           // until a commit's decision, or an answer; none: the server's
                                      // policy. A read whose time is over is answered with Deadline
@@ -133,7 +133,7 @@ struct Database {
   2: required string protocol
 }
 
-struct Settled {
+struct FoundOutcome {
   1: required Outcome outcome
   2: optional Committed committed
 }
@@ -304,12 +304,12 @@ service Transactional {
             4: Corrupt corrupt)
 
   // What has become of a request whose answer was lost, by its name and how long ago it was sent.
-  Settled settle(1: required binary request, 2: required i64 agoMs, 3: Options options)
+  FoundOutcome findOutcome(1: required binary request, 2: required i64 agoMs, 3: Options options)
     throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,
             4: Corrupt corrupt)
 
   // The same of the requests of a commitMany, in their order, by its name and their count.
-  list<Settled> settleMany(1: required binary request, 2: required i32 count,
+  list<FoundOutcome> findOutcomes(1: required binary request, 2: required i32 count,
                            3: required i64 agoMs, 4: Options options)
     throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,
             4: Corrupt corrupt)
