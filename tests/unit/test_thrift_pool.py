@@ -30,7 +30,7 @@ from txn.model import Check, Edit, Key, RowExclusion
 from txn.stores import gateway as gateway_module
 from txn.stores import open_store
 from txn.stores.base import Store
-from txn.stores.gateway import Request
+from txn.stores.gateway import Connection, Request
 from txn.stores.hbase import thrift2
 from txn.stores.hbase.store import HBaseStore
 from txn.stores.hbase.thrift2 import IDL
@@ -114,6 +114,22 @@ def test_the_checks_of_a_row_go_one_after_the_other(gateway: FakeGateway, store:
     """Later items see earlier ones, which connections of their own would not promise."""
     assert store.check_and_put([CHECKS[0]] * 4) == [True] * 4
     assert gateway.most_at_once == 1
+
+
+def test_the_checks_of_a_row_keep_their_connection_until_the_last(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If another thread took it in between, an error after the first effect could deny it."""
+    assert isinstance(store, HBaseStore)
+    take, taken = store._pool._take, list[int]()
+
+    def count(now_ms: int, due_ms: int) -> Connection:
+        taken.append(due_ms)
+        return take(now_ms, due_ms)
+
+    monkeypatch.setattr(store._pool, "_take", count)
+    assert store.check_and_put([*CHECKS[:2], *CHECKS[:2], CHECKS[0]]) == [True] * 5
+    assert len(taken) == 1
 
 
 def test_there_are_never_more_connections_than_the_pool_allows(gateway: FakeGateway) -> None:
@@ -346,6 +362,24 @@ def test_what_may_be_repeated_is_repeated_once(
     assert len(gateway.names) == 4
 
 
+def test_a_write_whose_repeat_finds_no_gateway_may_have_taken_effect(
+    gateway: FakeGateway, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first request was sent; that the second could not be says nothing about it."""
+
+    def break_for_good(number: int, name: str) -> None:
+        def refuse(*arguments: object) -> socket.socket:
+            raise ConnectionRefusedError("refused")
+
+        monkeypatch.setattr(gateway_module, "connect_socket", refuse)
+        raise Break
+
+    gateway.before = break_for_good
+    with pytest.raises(MaybeApplied, match="no answer from the gateway"):
+        store.write([Edit(KEYS[0], b"1", 1)])
+    assert gateway.names == ["put"]
+
+
 def test_a_silent_gateway_is_waited_for_until_the_deadline(gateway: FakeGateway) -> None:
     """A client must be able to say how long; what was sent may still take effect."""
     store = open_store(gateway.uri + "?timeout_ms=100")
@@ -518,8 +552,11 @@ def test_a_closed_store_says_so(gateway: FakeGateway) -> None:
     """Also to whoever is still at work in another thread."""
     store = open_store(gateway.uri)
     store.close()
-    with pytest.raises(StoreError, match="closed"):
-        store.check_and_put(CHECKS)
+    assert isinstance(store, HBaseStore)
+    for _ in range(2):
+        with pytest.raises(StoreError, match="closed"):
+            store.check_and_put(CHECKS)
+        store._pool._start()  # as in a child of a fork
 
 
 # --- the URI ------------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """The variable that txn.metrics reads; that module may be imported only after it is set."""
 PATIENCE_S = 10
 METRICS_CONNECTIONS = 32
+METRICS_GRACE_MS = 1_000
 LONG = frozenset(  # HBase's methods that read many rows
     {
         *("getRows", "getRowsWithColumns", "getRowsTs", "getRowsWithColumnsTs"),
@@ -329,7 +330,7 @@ class Exposition:
             return silent
         on_event: Listener = self._metrics.Metrics()
         page = MetricsPage(self._metrics.make_metrics_app())
-        limits = Limits(connections=METRICS_CONNECTIONS)
+        limits = Limits(connections=METRICS_CONNECTIONS, grace_ms=METRICS_GRACE_MS)
         self._server = Server([(self._listening, page)], limits, log=self._log)
         self._server.start()
         return on_event

@@ -17,7 +17,7 @@ import thriftpy2
 from txn.clock import Clock
 from txn.emulator import gateway
 from txn.emulator.scanners import Scan, ScannerLimits, Scanners
-from txn.errors import InvalidRequestError, TxnError
+from txn.errors import InvalidRequestError, TableUnavailable, TxnError
 from txn.model import KEEP_DELETES_MS
 from txn.stores.local import LocalStore
 from txn.tables.admin import Admin
@@ -303,7 +303,10 @@ class Gateway1:
         """Drop expired cells and delete markers that no transaction needs."""
         table = _table_of(tableNameOrRegionName)
         self._admin.table(table)
-        self._local.compact(table, self._clock.wall_ms() - KEEP_DELETES_MS)
+        try:
+            self._local.compact(table, self._clock.wall_ms() - KEEP_DELETES_MS)
+        except TableUnavailable as error:
+            raise error.__cause__ or error from None  # HBase's own error
 
     def getTableNames(self) -> list[bytes]:
         return list(self._admin.user_tables())

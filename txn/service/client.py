@@ -54,7 +54,7 @@ PATIENCE_MS = 10_000  # to find the outcome of a commit without a deadline
 ANSWER_MS = 1_000  # how long after a deadline its answer may come
 OUTCOME_MS = 500  # and then its outcome
 OUTCOME_TRIES = 6
-SETTLING = Backoff(first_ms=20, longest_ms=640)
+OUTCOME_PAUSES = Backoff(first_ms=20, longest_ms=640)
 APART_MS = 500  # deadlines in a batch differ by at most this: all wait for the last one
 
 
@@ -350,7 +350,7 @@ class RemoteBackend:
     def _send_again(self, send: Callable[[int], Committed], until_ms: int) -> Committed | None:
         """Send a request with a `once` token again. Only a commit shows the outcome of the first
         one: if this one is refused, the first may still be in progress."""
-        for _ in SETTLING.tries(self._clock, self._rng, due_ms=until_ms):
+        for _ in OUTCOME_PAUSES.tries(self._clock, self._rng, due_ms=until_ms):
             left_ms = until_ms - self._clock.monotonic_ms()
             if left_ms <= 0:
                 return None
@@ -370,7 +370,7 @@ class RemoteBackend:
         they may be in flight or between attempts."""
         found: list[tuple[Outcome, Committed | None]] = []
         seen = 0
-        for number in SETTLING.tries(self._clock, self._rng, due_ms=until_ms):
+        for number in OUTCOME_PAUSES.tries(self._clock, self._rng, due_ms=until_ms):
             now_ms = self._clock.monotonic_ms()
             left_ms = until_ms - now_ms
             if left_ms <= 0:

@@ -310,7 +310,7 @@ service Transactional {
 
   // The same of the requests of a commitMany, in their order, by its name and their count.
   list<FoundOutcome> findOutcomes(1: required binary request, 2: required i32 count,
-                           3: required i64 agoMs, 4: Options options)
+                                  3: required i64 agoMs, 4: Options options)
     throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,
             4: Corrupt corrupt)
 

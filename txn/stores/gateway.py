@@ -234,7 +234,7 @@ class Pool:
     def _start(self) -> None:
         inherited = self._free  # the parent's: two processes would mix up their replies
         self._changed = Condition()
-        self._free = [None] * min(self.gateway.pool, MOST_CONNECTIONS)
+        self._free = [] if self._closed else [None] * min(self.gateway.pool, MOST_CONNECTIONS)
         self._waiting = 0
         for connection in filter(None, inherited):
             connection.close()
@@ -254,14 +254,20 @@ class Pool:
         """
         now_ms = self._clock.monotonic_ms()
         due_ms = self._due_ms(now_ms, within_ms)
+        lost: OSError | None = None
         while True:
-            connection = self._take(now_ms, due_ms)
+            try:
+                connection = self._take(now_ms, due_ms)
+            except (NotApplied, StoreClosedError):
+                if lost is None:
+                    raise
+                raise self._make_unanswered(lost) from lost  # the first request was sent
             try:
                 return work(connection, *arguments)
             except OSError as error:
                 if not repeat or not isinstance(error, ConnectionError):
-                    message = self._describe("no answer from the gateway", error)
-                    raise MaybeApplied(message) from error
+                    raise self._make_unanswered(error) from error
+                lost = error
             finally:
                 self._give_back((connection,))
             repeat, now_ms = False, self._clock.monotonic_ms()
@@ -285,13 +291,14 @@ class Pool:
         if not requests:
             return []
         most = len(requests) if connections is None else connections
-        return self.run_one(self._fly, requests, ahead, most, repeat=repeat)
+        return self.run_one(self.send_all, requests, ahead, most, repeat=repeat)
 
-    def _fly(
+    def send_all(
         self, first: Connection, requests: Sequence[Request[T]], ahead: int, most: int
     ) -> list[T]:
-        """Use half of the free connections, too: with many busy threads, each does best with
-        sequential requests. If some cannot be opened, use fewer."""
+        """Carry out requests over a connection, and at most so many with those that it takes. It
+        takes half of the free ones: with many busy threads, each does best with sequential
+        requests. If some cannot be opened, it uses fewer."""
         connections = [first]
         wanted = min(most, 1 + (len(self._free) + 1) // 2)
         try:
@@ -330,6 +337,9 @@ class Pool:
         self._close_idle()
         with self._changed:
             self._changed.notify_all()
+
+    def _make_unanswered(self, error: OSError) -> MaybeApplied:
+        return MaybeApplied(self._describe("no answer from the gateway", error))
 
     def _describe(self, message: str, error: Exception) -> str:
         cause = str(error) or type(error).__name__

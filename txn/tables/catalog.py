@@ -241,8 +241,9 @@ def _encode_family(settings: FamilySettings) -> dict[str, Any]:
 
 
 def _decode_family(shown: Mapping[str, Any]) -> FamilySettings:
+    known = {name: shown[name] for name in shown if name in FamilySettings.__slots__}
     pairs = {name: tuple(map(tuple, shown.get(name, ()))) for name in _PAIRS}
-    return FamilySettings(**{**shown, **pairs})
+    return FamilySettings(**{**known, **pairs})
 
 
 def family_of(settings: FamilySettings) -> Family:

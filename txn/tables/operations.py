@@ -16,7 +16,6 @@ MAX_TIMESTAMP = FOREVER
 
 Operator = Literal["<", "<=", "=", "!=", ">=", ">", "no-op"]
 
-
 Reason = Literal[
     "table not found",
     "table exists",

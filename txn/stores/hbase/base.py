@@ -44,7 +44,8 @@ class ScanRange(NamedTuple):
 
 
 class HBaseTables(ABC):
-    """Each call is durable, even with durable=False."""
+    """The tables of an HBase, whatever carries the requests. Each call is durable, even with
+    durable=False."""
 
     @abstractmethod
     def _read_page(

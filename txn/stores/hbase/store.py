@@ -88,7 +88,7 @@ class Dialect(Protocol):
         """Return requests to put and mark; no cell has two edits of one kind and timestamp."""
 
     def check(self, check: Check) -> list[Request[bool]]:
-        """Return requests to send in order up to the first "no", which is then the answer."""
+        """Return requests to send in order. A "no" ends them and is the answer, else "yes"."""
 
     def page(self, gateway: Connection, scan: PageScan) -> list[Row]:
         """Return the first rows of a range, fewer only at its end."""
@@ -169,22 +169,28 @@ class HBaseStore(HBaseTables):
         return self._check_rows(checks)
 
     def _check_rows(self, checks: Sequence[Check]) -> list[bool]:
-        """Send the first request of each row together, then the second, and so on."""
+        """Send the first request of each row together, then the second, and so on. All of them
+        have one deadline and one connection that is kept, so that only the first can fail without
+        effect."""
         answers = [True] * len(checks)
         rows: dict[tuple[bytes | None, bytes], deque[tuple[int, Request[bool]]]] = {}
         for position, check in enumerate(checks):
             row, _, _, table = check[0]
             steps = [(position, request) for request in self._dialect.check(check)]
             rows.setdefault((table, row), deque()).extend(steps)
-        while left := [steps for steps in rows.values() if steps]:
-            requests = [steps[0][1] for steps in left]
-            found = self._run(list_targets(checks), requests, repeat=False, ahead=AHEAD)
-            for waiting, answer in zip(left, found, strict=True):
-                position, _ = waiting.popleft()
-                answers[position] = answer
-                while not answer and waiting and waiting[0][0] == position:
-                    waiting.popleft()
-        return answers
+
+        def send(first: Connection) -> list[bool]:
+            while left := [steps for steps in rows.values() if steps]:
+                requests = [steps[0][1] for steps in left]
+                found = self._pool.send_all(first, requests, AHEAD, len(requests))
+                for waiting, answer in zip(left, found, strict=True):
+                    position, _ = waiting.popleft()
+                    answers[position] = answer
+                    while not answer and waiting and waiting[0][0] == position:
+                        waiting.popleft()
+            return answers
+
+        return self._ask(list_targets(checks), b"", send, repeat=False)
 
     def _read_page(
         self, wanted: ScanRange, keys: Sequence[Key]
@@ -252,11 +258,16 @@ class HBaseStore(HBaseTables):
             raise
 
     def _ask(
-        self, keys: Iterable[Key], table: bytes, work: Callable[..., T], *arguments: object
+        self,
+        keys: Iterable[Key],
+        table: bytes,
+        work: Callable[..., T],
+        *arguments: object,
+        repeat: bool = True,
     ) -> T:
         """Ask about these keys, or this table; see `Pool.run_one`."""
         try:
-            return self._pool.run_one(work, *arguments, repeat=True)
+            return self._pool.run_one(work, *arguments, repeat=repeat)
         except (GatewayError, MaybeApplied) as error:
             self._raise_meaning(keys, table, error)
             raise
