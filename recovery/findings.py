@@ -295,12 +295,13 @@ class Tally:
     def count_kinds(self) -> dict[Kind, int]:
         """Return the number of findings of each kind, in the order of Kind."""
         kinds: Counter[Kind] = Counter()
-        for (kind, _), count in self.counts.items():
+        for (kind, _), count in list(self.counts.items()):  # another thread may add
             kinds[kind] += count
         return {kind: kinds[kind] for kind in Kind if kinds[kind]}
 
     def _count(self, wanted: type[Result] | None) -> int:
-        return sum(count for (_, result), count in self.counts.items() if result is wanted)
+        counts = list(self.counts.items())
+        return sum(count for (_, result), count in counts if result is wanted)
 
 
 # ---------------------------------------------------------------------------- in `--json`

@@ -1,4 +1,4 @@
-"""All bounds of the library's loops, in time and tries, in one value.
+"""All bounds of a client, in time, tries and size, as one value.
 
 None of them affects correctness. A short lock TTL causes needless aborts, a long one makes others
 wait for dead owners; neither can lose or invent a commit.
@@ -73,8 +73,8 @@ class Policy:
     batch_requests, batch_bytes: the most requests of a batch, and the most bytes of several; a
         server refuses larger calls.
     linger_ms: how long, at most, a request that could start waits for others; 0: not at all.
-    background_commits: transactions whose last steps may wait for the background thread; one more
-        waits for it.
+    background_commits: transactions whose last steps may wait for the background thread; a commit
+        beyond that waits until these are done.
     read_tries: optimistic tries of an atomic read before it takes the locks.
     snapshot_rows: rows of a snapshot, or of a block's scan: each is held in memory, and a block
         asserts and locks each.

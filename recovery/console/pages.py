@@ -269,15 +269,15 @@ def run_doctor(request: Request, form: Form) -> None:
 
 def show_fsck(request: Request) -> Facts:
     jobs = find_console(request).jobs
-    facts = {"report": jobs.report, "is_running": jobs.is_running, "is_writing": jobs.is_writing}
-    return facts | _describe_report(jobs) | {"report_only": Severity.REPORT_ONLY}
+    report, is_running = jobs.report, jobs.is_running
+    facts = {"report": report, "is_running": is_running, "is_writing": jobs.is_writing}
+    return facts | _describe_report(report, is_running) | {"report_only": Severity.REPORT_ONLY}
 
 
-def _describe_report(jobs: Jobs) -> Facts:
-    report = jobs.report
+def _describe_report(report: FsckReport | None, is_running: bool) -> Facts:
     if report is None:
         return {"counts": [], "young": [], "groups": []}
-    tally, kept = report.tally, [] if jobs.is_running else report.kept
+    tally, kept = report.tally, [] if is_running else report.kept
     groups = [(kind, [each for each in kept if each.finding.kind is kind]) for kind in Kind]
     return {
         "counts": [

@@ -191,10 +191,14 @@ class Searches:
         with self._guard:
             kept = self._kept.get((query, before))
         if kept is not None and (kept.is_running or not again):
-            with kept.guard, self._slots:
-                if kept.is_running:
-                    self._continue(kept)
-            return kept
+            if kept.guard.acquire(blocking=False):  # otherwise another request continues it
+                try:
+                    with self._slots:
+                        if kept.is_running:
+                            self._continue(kept)
+                finally:
+                    kept.guard.release()
+            return replace(kept)  # which no other request changes
         page = find_page(self._context, query, before, self._limits)
         search = Search(query, page, began_ms=page.back_to)
         self._use_known(search)
@@ -203,7 +207,7 @@ class Searches:
                 self._kept[query, before] = search
                 if len(self._kept) > MAX_KEPT:
                     self._kept.popitem(last=False)
-        return search
+        return replace(search)
 
     def _continue(self, search: Search) -> None:
         if search.oldest_ms is None:

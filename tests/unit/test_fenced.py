@@ -739,7 +739,7 @@ def test_a_block_waits_for_keys_in_demand_before_it_reads_them(is_known: bool) -
         return Fault()
 
     world.faults.plan = let_go
-    found = world.engine._backend.look([X], HotKeyTicket())
+    found = world.engine._backend.read_for_block([X], HotKeyTicket())
     assert (LOCK in found) is is_known
     cell = found[X]
     assert cell is not None and cell.value == b"9"

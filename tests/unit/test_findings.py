@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -64,3 +66,28 @@ def test_what_was_not_to_be_repaired_is_left() -> None:
     tally = Tally()
     tally.add(Finding(Kind.DECIDED))
     assert (tally.left, tally.is_repair, tally.rolled_forward) == (1, False, 0)
+
+
+def test_a_tally_is_read_while_it_grows() -> None:
+    """The console shows a check that goes on."""
+    tally, is_over = Tally(), threading.Event()
+
+    def grow() -> None:
+        while not is_over.is_set():
+            tally.counts.clear()
+            for kind in Kind:
+                for result in (None, Repaired, LeftAlone, NothingToDo):
+                    tally.counts[kind, result] += 1
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread = threading.Thread(target=grow)
+    thread.start()
+    try:
+        for _ in range(2_000):
+            tally.count_kinds()
+            assert tally.left >= 0
+    finally:
+        is_over.set()
+        thread.join()
+        sys.setswitchinterval(interval)

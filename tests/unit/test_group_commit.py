@@ -129,7 +129,7 @@ def a_batch_under_way(
 
 
 def refuse(work: Callable[[], object]) -> bool:
-    """Stand in for a crew that has no thread to give."""
+    """Stand in for a pool that has no thread to give."""
     return False
 
 
@@ -635,7 +635,7 @@ def test_a_future_is_cancelled_before_its_batch_begins_and_not_afterwards() -> N
 
 
 @pytest.mark.parametrize("cancelled", [1, 2])
-@pytest.mark.parametrize("leader", ["thread", "crew"])
+@pytest.mark.parametrize("leader", ["thread", "pool"])
 def test_what_is_behind_cancelled_futures_goes_on(leader: str, cancelled: int) -> None:
     """They take no lock, so they keep nobody in line: nothing would call the one behind them."""
     world = World()

@@ -434,7 +434,7 @@ class GroupCommit(Generic[W]):
         """Choose requests from the queue; return how many leave it, for the batch or for good."""
         gone = 0
         blocked = {
-            unit for other in self._in_progress for w in other.items for unit in w.lock_cells
+            lock for other in self._in_progress for w in other.items for lock in w.lock_cells
         }
         for caller in self._queue:
             for w in list(caller.waiting):

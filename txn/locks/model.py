@@ -26,8 +26,8 @@ MAX_PART = 255
 SAFE = "=-_.+ "
 
 Fairness = Literal["fair", "hive"]
-"""`fair`: readers that come after a waiting writer wait behind it. `hive`: any request compatible
-with the holders is granted, so readers starve writers."""
+"""`fair`: readers that come after a waiting writer wait behind it. `hive`: a request keeps no place
+while it waits, so readers starve writers; it waits behind the places of fair ones."""
 
 
 class Mode(Enum):
@@ -244,7 +244,7 @@ class Waiting:
 
 def waiting_or_default(waiting: Waiting | None) -> Waiting:
     if not isinstance(waiting, Waiting | None):
-        raise InvalidRequestError(f"how to wait is told by a Waiting: waiting={waiting!r}")
+        raise InvalidRequestError(f"waiting must be a Waiting: waiting={waiting!r}")
     return Waiting() if waiting is None else waiting
 
 
