@@ -151,16 +151,6 @@ inline ask_again(t, k) { /* with the new free value */
 	ask(t, k)
 }
 
-inline write_row(t) { /* a plain put at t0 */
-	if
-	:: status[t] == ABSENT -> status[t] = 0
-#ifdef WITHOUT_BOUNDED_WRITE
-	:: status[t] == PURGED -> status[t] = 0; rewritten[t] = 1
-#endif
-	:: else /* below a later status, or masked */
-	fi
-}
-
 #ifdef WITHOUT_EVERY_LOCK
 #define MAY_DECIDE(t) granted[t]
 #else
@@ -186,14 +176,11 @@ again:
 		:: else
 		fi }
 	od;
-#ifndef WITHOUT_ROW_BEFORE_LOCKS
-	atomic { write_row(t) };
-#endif
-	/* The locks, and the decision; what follows that is anybody's. It may give up at any time. */
+	/* The row and the locks, and the decision; what follows that is anybody's. It may give up at any time. */
 	do
 #ifdef WITHOUT_BOUNDED_WRITE
-	/* The answer was lost, and the row is sent again: meanwhile it has been aborted and deleted. */
-	:: atomic { !sent[t] && status[t] == PURGED -> write_row(t) }
+	/* The answer was lost, and the row is sent again: it has been aborted or poisoned, and deleted. */
+	:: atomic { status[t] == PURGED -> status[t] = 0; rewritten[t] = 1 }
 #endif
 #ifdef WAITS /* one by one */
 	:: atomic { !sent[t] -> ask(t, EARLIER(t)); sent[t] = BIT(EARLIER(t)) }
@@ -211,10 +198,9 @@ again:
 	:: atomic { sent[t] && !retried[t] ->
 		retried[t] = 1; sent[t] = 0; granted[t] = 0; C[t] = 1; goto again }
 #endif
-#ifdef WITHOUT_ROW_BEFORE_LOCKS
-	:: atomic { MAY_DECIDE(t) && status[t] == ABSENT -> status[t] = 0 }
-#endif
-	:: atomic { MAY_DECIDE(t) ->
+	/* Once its row and its locks are acknowledged; the row may be aborted, poisoned or lost since. */
+	:: atomic { MAY_DECIDE(t) && IS_ACKNOWLEDGED(t) ->
+		SENT_DECISION(t);
 		if
 		:: status[t] == 0 ->
 			if
@@ -230,20 +216,24 @@ again:
 #endif
 		:: else -> goto doubt
 		fi }
-	:: atomic { give_up(t); goto ended }
+	:: atomic { give_up(t); goto given_up }
 	od;
 
 doubt: /* a "no" is settled by reading; of a row that is gone nothing is known */
 	atomic {
 		if
 #ifndef WITHOUT_READING_FENCED_NO
-		:: status[t] == 2 || status[t] == 5 || HAS_NO_ROW(t) ->
+		:: status[t] == 2 || status[t] == 5 || IS_UNKNOWN(t) ->
 #ifdef OWN_READ_IS_YES
 			yes[t] = decided[t];
 #endif
 			goto ended
 #endif
-		:: else -> give_up(t); goto ended
+#ifdef LOSES
+		/* A crash has lost the row, and a late duplicate has brought it back. */
+		:: status[t] == 0 -> goto lost
+#endif
+		:: else -> give_up(t); goto given_up
 		fi
 	};
 
@@ -255,7 +245,17 @@ lost: /* 0 after a lost answer settles nothing: the request may still be on its 
 		status[t] == 0 -> decide(t)
 	};
 ended:
+	false;
+
+given_up: /* it alone decides, so it frees its locks, whether or not its row has come */
+#ifdef NO_OWN_RELEASE
 	false
+#else
+	do
+	:: atomic { holder[0] == t -> release(0) }
+	:: atomic { holder[1] == t -> release(1) }
+	od
+#endif
 }
 
 /* A transaction of one unit: a read, and a compare-and-set of lock and values together. */
@@ -299,17 +299,14 @@ proctype Single(byte t) {
 #endif
 #define HOLDS(t, k) (!NEEDS(t, k) || holder[k] == t)
 #define IS_FINISHED(t, k) (!NEEDS(t, k) || holder[k] != t)
+/* Who frees has seen it so, poison too, just now or some time ago. */
+#define IS_OVER(t) (status[t] != 0 && status[t] != 2 && status[t] != 5 && status[t] != ABSENT)
 #ifdef WITHOUT_ABORT_BEFORE_RELEASE
-#define MAY_BE_FREED(t) (status[t] != 2 && status[t] != 5)
+#define MAY_BE_FREED(t) (status[t] == 0 || IS_OVER(t))
 #elif defined(WITHOUT_FINISHING_THE_DECIDED)
-#define MAY_BE_FREED(t) (status[t] != 0)
+#define MAY_BE_FREED(t) (status[t] == 2 || status[t] == 5 || IS_OVER(t))
 #else
-#define MAY_BE_FREED(t) (status[t] != 0 && status[t] != 2 && status[t] != 5 || rewritten[t])
-#endif
-#ifdef WITHOUT_ROW_BEFORE_LOCKS
-#define IS_WRITTEN(t) true
-#else
-#define IS_WRITTEN(t) (status[t] != ABSENT)
+#define MAY_BE_FREED(t) (IS_OVER(t) || rewritten[t])
 #endif
 #ifdef WITHOUT_ONLY_OWN_FINISH
 #define FINISHES_BLINDLY(t, k) decided[t]
@@ -332,10 +329,14 @@ proctype Anybody() {
 		select(t : 1 .. TRANSACTIONS);
 		select(k : 0 .. 1);
 		if
+		/* The row's first write lands; late, below what is there, or masked, it does nothing. */
+		:: !IS_SINGLE(t) && k == 0 && status[t] == ABSENT && IS_ROW_SENT(t) -> status[t] = 0
+#ifdef WITHOUT_POISON_ABOVE
+		:: k == 0 && status[t] == 7 && poisoned[t] && IS_ROW_SENT(t) -> status[t] = 0; poisoned[t] = 0
+#endif
 #ifdef READS
-		:: !IS_SINGLE(t) && k == 0 && status[t] == ABSENT -> status[t] = 0
 		/* It reads and asks for a lock in one step: the counter proves that the unit is as it was. */
-		:: (IS_SINGLE(t) || IS_WRITTEN(t)) && NEEDS(t, k) && !(sent[t] & BIT(k)) && holder[k] == 0 ->
+		:: NEEDS(t, k) && !(sent[t] & BIT(k)) && holder[k] == 0 ->
 			read_unit(t, k);
 			sent[t] = sent[t] | BIT(k);
 			if
@@ -355,6 +356,19 @@ proctype Anybody() {
 #endif
 		/* Aborting a living transaction is safe: no lease is modelled. */
 		:: k == 0 && status[t] == 0 -> status[t] = 6
+		/* Poison, by who has met a lock and no row of it, just now or some time ago: absent to 7. */
+#ifdef WITHOUT_POISON
+		:: k == 0 && holder[0] == t && status[t] == ABSENT -> met_absent[t] = 1
+		:: holder[k] == t && met_absent[t] -> release(k)
+#elif defined(WITHOUT_COMPARED_POISON)
+		:: k == 0 && holder[0] == t && status[t] == ABSENT -> met_absent[t] = 1
+		:: k == 0 && met_absent[t] && status[t] < ABSENT -> status[t] = 7
+#else
+		:: k == 0 && status[t] == ABSENT -> poison(t)
+		/* At GONE the compare says yes, and nothing is seen. For NAMELESS it has to have decided: else 7. */
+		:: k == 0 && status[t] == LAST_OF_ALL && !IS_SINGLE(t) ->
+			status[t] = (decided[t] -> NAMELESS : 7)
+#endif
 		:: holder[k] == t && MAY_BE_FREED(t) -> release(k)
 		:: k == 0 && (status[t] == 6 || rewritten[t]) -> status[t] = 7
 		/* The finish: of anybody, compared; of the owner that heard "yes", whatever is there. */
@@ -366,27 +380,37 @@ proctype Anybody() {
 #ifdef WITHOUT_FINISH_BEFORE_COMPLETE
 		:: k == 0 && status[t] == 2 -> status[t] = 5
 #else
-		:: k == 0 && status[t] == 2 && IS_FINISHED(t, 0) && IS_FINISHED(t, 1) -> status[t] = 5
+		:: k == 0 && status[t] == 2 && IS_FINISHED(t, 0) && IS_FINISHED(t, 1) ->
+			status[t] = 5;
+			ENDS_DURING_A_READ(t)
 #endif
 #ifdef WITHOUT_STATUS_TIMES
 		/* A late duplicate of the row's first write, at the server's time. */
 		:: k == 0 && status[t] < ABSENT -> status[t] = 0
 #endif
-#ifdef WITHOUT_ROW_BEFORE_LOCKS
-		:: k == 0 && holder[0] == t && status[t] == ABSENT -> met_absent[t] = 1
-		:: holder[k] == t && met_absent[t] -> release(k)
-#endif
-#ifdef WITHOUT_LOCK_READ_FIRST
-		:: k == 0 && status[t] == ABSENT && !IS_SINGLE(t) -> met_absent[t] = 1
-		:: holder[k] == t && met_absent[t] -> release(k)
-#endif
 		/* fsck deletes a row that is old enough; a compaction drops its marker. Who was paused puts 5 or
 		 * 7 then: a row without a buffer, which is deleted again. */
-		:: k == 0 && (status[t] == 5 || status[t] == 7) -> status[t] = GONE
+#ifndef NO_DELETED_ROWS
+		:: k == 0 && (status[t] == 5 || status[t] == 7 || status[t] == NAMELESS) && IS_OLD(t) ->
+			status[t] = GONE
+#endif
 #ifndef READS /* for a reader both are no row */
 		:: k == 0 && status[t] == GONE -> status[t] = PURGED
 #endif
+#ifdef LOSES
+		/* A crash loses the row's first write, or 5; what was sent may come late. */
+		:: k == 0 && status[t] == 0 && !rewritten[t] -> status[t] = ABSENT
+		:: k == 0 && status[t] == 5 -> status[t] = 2
+		:: k == 0 && status[t] == 0 && asked[t] && !decided[t] -> decide(t)
+#ifdef WITHOUT_SYNCED_POISON
+		:: k == 0 && status[t] == 7 && poisoned[t] -> status[t] = ABSENT; poisoned[t] = 0
+#endif
+#ifdef WITHOUT_SYNCED_ABORT
+		:: k == 0 && status[t] == 6 -> status[t] = 0
+#endif
+#else
 		:: k == 0 && status[t] == LAST_OF_ALL && !IS_SINGLE(t) -> status[t] = (decided[t] -> 5 : 7)
+#endif
 #ifdef WITHOUT_ROW_MARKER
 		/* A late duplicate of the row's first write. */
 		:: k == 0 && status[t] == GONE -> status[t] = 0

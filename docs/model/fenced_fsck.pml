@@ -10,7 +10,9 @@ proctype Fsck() {
 		}
 		for (f : 1 .. TRANSACTIONS) {
 			must(RECOVERABLE, IS_SINGLE(f) || !decided[f] || status[f] == 2 || status[f] == 5
-				|| status[f] == GONE || status[f] == PURGED);
+				|| status[f] >= GONE);
+			/* What is told of the outcome. */
+			must(TRUE_REPORT, status[f] < 6 || IS_UNKNOWN(f) || !decided[f]);
 			for (k : 0 .. 1) {
 				if
 				:: holder[k] == f && status[f] == 2 ->
@@ -28,7 +30,8 @@ proctype Fsck() {
 		}
 #ifdef WAITS
 		must(NO_CIRCLE, !holder[0] || !holder[1] || status[holder[0]] != 0 || status[holder[1]] != 0
-			|| !SENT(holder[0], 1) || !SENT(holder[1], 0) || holder[0] == holder[1]);
+			|| !SENT(holder[0], 1) || !SENT(holder[1], 0) || holder[0] == holder[1]
+			|| failed[holder[0]] || failed[holder[1]]); /* who has given up does not wait */
 #endif
 		f = 0; k = 0
 	}

@@ -1,12 +1,13 @@
 /* Atomic reads, any number of them: each unit's lock and value (c1), the holders' rows (s1), the locks
  * again (c2), and the rows again (s2) where there are two holders. With ONE_ROW both units are families
- * of one row, read at one instant: then a second look is needed only if a lock is held. */
+ * of one row, read at one instant: then a second look is needed only if a holder may have decided. */
 
 #define NO_ROW    1
 #define BEFORE    2
 #define AT_2      3
 #define PAST_2    4
-#define CLASS(s) ((s) >= ABSENT -> NO_ROW : ((s) == 2 -> AT_2 : ((s) == 5 -> PAST_2 : BEFORE)))
+#define CLASS(s) ((s) == ABSENT || (s) == GONE -> NO_ROW \
+	: ((s) == 2 -> AT_2 : ((s) == 5 -> PAST_2 : BEFORE)))
 #ifdef BUFFER_AT_5
 #define SPEAKS(r) ((r) == AT_2 || (r) == PAST_2)
 #else
@@ -25,6 +26,9 @@ inline look(k, mask) { /* c1 */
 	:: !done -> since = decisions
 	:: else
 	fi;
+#ifndef WITHOUT_BOUNDED_LOOKS
+	reading = 1;
+#endif
 	cell[k] = value[k];
 	counter[k] = n[k];
 	holders[k] = holder[k];
@@ -44,6 +48,12 @@ inline look_again(k) { /* c2 */
 #define IS_ENOUGH (!holders[0] && !holders[1])
 #else
 #define IS_ENOUGH false
+#endif
+#ifdef ONE_ROW
+#define WAS_UNDECIDED(t) (!IS_MET(t) || row[t] == BEFORE)
+#define ARE_UNDECIDED (WAS_UNDECIDED(1) && WAS_UNDECIDED(2) && WAS_UNDECIDED(3))
+#else
+#define ARE_UNDECIDED false
 #endif
 #ifdef WITHOUT_SECOND_S2
 #define S2_DONE true
@@ -83,7 +93,7 @@ c1:
 	:: atomic { IS_MET(3) && !row[3] -> row[3] = CLASS(status[3]) }
 	:: atomic { (!IS_MET(1) || row[1]) && (!IS_MET(2) || row[2]) && (!IS_MET(3) || row[3]) ->
 		if
-		:: IS_ENOUGH -> goto settled
+		:: IS_ENOUGH || ARE_UNDECIDED -> goto settled
 		:: else -> break
 		fi }
 	od;
@@ -105,6 +115,9 @@ again:
 	atomic {
 		cell[0] = 0; cell[1] = 0; counter[0] = 0; counter[1] = 0; holders[0] = 0; holders[1] = 0;
 		row[1] = 0; row[2] = 0; row[3] = 0; since = 0; done = 0;
+#ifndef WITHOUT_BOUNDED_LOOKS
+		reading = 0; is_new[1] = 0; is_new[2] = 0; is_new[3] = 0;
+#endif
 		goto c1
 	}
 }

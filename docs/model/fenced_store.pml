@@ -8,7 +8,13 @@
 #define ABSENT 8 /* the transaction's row has never been there */
 #define GONE   9 /* fsck has deleted it, at t0 + 7: what is put below that is masked */
 #define PURGED 10 /* a compaction has dropped that marker */
-#define HAS_NO_ROW(t) (status[t] >= ABSENT)
+#define NAMELESS 11 /* it was poisoned then: 7 without a buffer */
+#define HAS_NO_ROW(t) (ABSENT <= status[t] && status[t] <= PURGED)
+#ifdef WITHOUT_UNKNOWN_POISON
+#define IS_UNKNOWN(t) HAS_NO_ROW(t)
+#else
+#define IS_UNKNOWN(t) (status[t] >= ABSENT)
+#endif
 
 byte status[4] = ABSENT; /* by transaction, 1 to 3; 0 to 7 are the protocol's */
 byte C[4];               /* the timestamp to commit at; from the decision on it is in the plan */
@@ -39,11 +45,26 @@ bit failed[4];           /* its client was told that nothing was written */
 byte decisions, was[8];  /* the units before the first decision, after it, and so on: [2n + k] */
 #endif
 bit rewritten[4];        /* the row was written again after all of it had gone */
-#ifdef WITHOUT_LOCK_READ_FIRST
-bit met_absent[4];       /* somebody has looked for its row in vain, and then reads the locks */
-#endif
-#ifdef WITHOUT_ROW_BEFORE_LOCKS
+#if defined(WITHOUT_POISON) || defined(WITHOUT_COMPARED_POISON)
 bit met_absent[4];       /* somebody has met its lock, and no row of it */
+#endif
+#if defined(WITHOUT_POISON_ABOVE) || defined(WITHOUT_SYNCED_POISON)
+bit poisoned[4];         /* 7 was put where there was no row */
+#endif
+#ifdef LOSES
+bit asked[4];            /* the decision has been sent, and may come late */
+#define SENT_DECISION(t) asked[t] = 1
+#else
+#define SENT_DECISION(t) skip
+#endif
+/* A read is over, or begins again, before a row is deleted that was not yet complete when it began. */
+#if defined(READS) && !defined(WITHOUT_BOUNDED_LOOKS)
+bit reading, is_new[4];
+#define ENDS_DURING_A_READ(t) is_new[t] = reading
+#define IS_OLD(t) !is_new[t]
+#else
+#define ENDS_DURING_A_READ(t) skip
+#define IS_OLD(t) true
 #endif
 #ifdef WITHOUT_NEW_ROW_KEY
 bit retried[4];
@@ -119,6 +140,14 @@ inline release(k) { /* the lock of an aborted transaction, one above the lock's 
 	must(LAST_COMMIT_SEEN, FREE_SHOWS_LAST(k))
 }
 
+/* At t0 + 7, so that a first write which comes late lies below. */
+inline poison(t) {
+	status[t] = 7;
+#if defined(WITHOUT_POISON_ABOVE) || defined(WITHOUT_SYNCED_POISON)
+	poisoned[t] = 1
+#endif
+}
+
 inline report_failure(t) {
 	failed[t] = 1;
 	must(TRUE_REPORT, !decided[t])
@@ -126,8 +155,15 @@ inline report_failure(t) {
 
 #ifdef READS
 #define IS_TRUE(t, k) true
+#define IS_ROW_SENT(t) true
 #else
+#define IS_ROW_SENT(t) sent[t]
 #define IS_TRUE(t, k) (!ASSERTS(t, k) || seen[UNIT(t, k)] == want[k])
+#endif
+#ifdef LOSES
+#define IS_ACKNOWLEDGED(t) true
+#else
+#define IS_ACKNOWLEDGED(t) (status[t] != ABSENT)
 #endif
 #define IS_ABOVE(c, k) ((c) > value_ts[k] && (c) >= lock_ts[k] && (c) > marker_ts[k])
 

@@ -9,6 +9,13 @@ inline put_at_the_end(t, k) {
 	fi
 }
 
+/* What is told of the outcome by a row that fsck has deleted, or that was poisoned, then or before. */
+#ifdef WITHOUT_UNKNOWN_POISON
+#define IS_UNKNOWN(t) HAS_NO_ROW(t)
+#else
+#define IS_UNKNOWN(t) (HAS_NO_ROW(t) || status[t] == 7 && !buffer[t])
+#endif
+
 /* Works on copies, and ends in the state in which it began. */
 proctype Fsck() {
 	byte f, k, end_value[2], end_ts[2], end_marker[2];
@@ -25,8 +32,9 @@ proctype Fsck() {
 			if
 			:: status[f] == 2 -> put_at_the_end(f, 0); put_at_the_end(f, 1)
 			:: else ->
-				must(RECOVERABLE, !DECIDED(f) || 2 < status[f] && status[f] < 6 || status[f] == GONE)
-			fi
+				must(RECOVERABLE, !DECIDED(f) || 2 < status[f] && status[f] < 6 || IS_UNKNOWN(f))
+			fi;
+			must(TRUE_REPORT, status[f] < 6 || IS_UNKNOWN(f) || !DECIDED(f))
 		}
 		must(RECOVERABLE, end_value[0] == LOGICAL(decisions, 0));
 		must(RECOVERABLE, end_value[1] == LOGICAL(decisions, 1));

@@ -40,6 +40,7 @@
 
 #define NEEDS(t, k)  (OP(t, k) != NOTHING)
 #define WRITES(t, k) (OP(t, k) >= PUT)
+#define IS_THERE(t)  (NEEDS(t, 0) || NEEDS(t, 1))
 
 /* Values are named by who wrote them; 0 is no value. At first x has one, and y has none. */
 #define INITIAL(k)      ((k) == 0 -> 3 : 0)
@@ -50,11 +51,14 @@
 /* ------------------------------------------------------------------------- a transaction */
 
 #define TAKES(t, k, mask) (NEEDS(t, k) && !(done & mask) && lock[k] == 0)
+#define ACKED   4
 #define STEPPED 4
 #define ALL_READ(t) ((done & 24) == (NEEDS(t, 0) -> 8 : 0) + (NEEDS(t, 1) -> 16 : 0))
 
-inline write(t) {
-	atomic { status[t] = 0; buffer[t] = 1 }
+inline write(t) { /* compare-and-set from absent, which cannot tell "never" from "deleted" */
+	rewritten[t] = rewritten[t] || status[t] == GONE;
+	status[t] = 0;
+	buffer[t] = 1
 }
 
 inline read(t, k) { /* under the locks */
@@ -83,35 +87,30 @@ inline read_if_mine(t, k, mask) {
 #ifndef READS
 proctype Owner(byte t) {
 	byte done, c;
-#ifndef WITHOUT_WRITE_BEFORE_LOCKS
-	write(t);
-	/* The answer was lost, and it is sent again: meanwhile the row may have been aborted and deleted. */
-	atomic {
+again:
+	/* The row and the locks are asked for together. Whoever waits for a lock may give up at any time. */
+	do
+	:: atomic { !(done & ACKED) ->
 		if
-		:: status[t] == GONE ->
-			write(t);
-			rewritten[t] = 1;
-#ifndef WITHOUT_TIMELY_WRITES
+		:: status[t] == ABSENT -> write(t) /* its answer may be lost: then it is sent again */
+		:: status[t] == GONE -> write(t);
+			/* Meanwhile the row was aborted, or poisoned, and deleted: the answer comes late. */
+#ifdef WITHOUT_TIMELY_WRITES
+			done = done | ACKED
+#else
 			goto abort
 #endif
-		:: true
-		fi
-	};
-#endif
-again:
-	/* Whoever waits for a lock may give up at any time. */
-	do
+		:: status[t] == 0 -> done = done | ACKED /* "yes", or a "no", and the row was read */
+		:: else -> goto abort
+		fi }
 	:: atomic { TAKES(t, 0, 1) -> lock_cell(0, t, c); done = done | 1 }
 	:: atomic { TAKES(t, 1, 2) -> lock_cell(1, t, c); done = done | 2 }
-	:: atomic { done == (NEEDS(t, 0) -> 1 : 0) + (NEEDS(t, 1) -> 2 : 0) -> done = 0; break }
+	:: atomic { done == ACKED + (NEEDS(t, 0) -> 1 : 0) + (NEEDS(t, 1) -> 2 : 0) -> done = 0; break }
 	:: goto abort
 	od;
-#ifdef WITHOUT_WRITE_BEFORE_LOCKS
-	write(t);
-#endif
 	/* The read may overlap the step to 1-LOCKED. */
 	do
-	:: atomic { !(done & STEPPED) -> step(t, 0, 1);
+	:: atomic { !(done & STEPPED) -> step(t, 0, 1); SENT(stepped, t);
 		done = done | STEPPED;
 		if
 		:: status[t] != 1 -> goto abort
@@ -124,6 +123,7 @@ again:
 	od;
 
 	atomic { /* the decision; what follows it is anybody's */
+		SENT(asked, t);
 		if
 		:: status[t] == 1 ->
 			if
@@ -142,8 +142,14 @@ again:
 		if
 		:: status[t] > 1 && status[t] < 6 -> goto ended
 #ifndef WITHOUT_UNKNOWN_ROWS
-		:: status[t] == GONE -> goto ended
+		:: HAS_NO_ROW(t) -> goto ended
 #endif
+#ifndef WITHOUT_UNKNOWN_POISON
+		:: status[t] == 7 && !buffer[t] -> goto ended
+#endif
+		/* Only a crash that has lost 1-LOCKED leaves this, and a late duplicate may bring it back. */
+		:: status[t] < 2 -> goto lost
+		:: status[t] < 2 -> status[t] = 6; SYNC_ABORT(t); goto abort
 		:: else
 		fi
 	};
@@ -151,7 +157,7 @@ again:
 abort:
 	atomic {
 		if
-		:: status[t] < 2 -> step(t, status[t], 6)
+		:: status[t] < 2 -> step(t, status[t], 6); SYNC_ABORT(t)
 		:: else
 		fi;
 		report_failure(t);
@@ -161,7 +167,7 @@ abort:
 		:: else
 		fi;
 #endif
-		goto ended
+		goto given_up
 	};
 
 lost: /* 0 or 1 after a lost reply settles nothing; the request may still be on its way */
@@ -175,7 +181,13 @@ lost: /* 0 or 1 after a lost reply settles nothing; the request may still be on 
 		fi
 	};
 ended:
-	skip
+	false;
+
+given_up: /* it alone decides, so it frees its locks, whether or not its row has come */
+	do
+	:: atomic { lock[0] == t -> lock_cell(0, 0, c) }
+	:: atomic { lock[1] == t -> lock_cell(1, 0, c) }
+	od
 }
 #endif
 
@@ -185,11 +197,6 @@ ended:
  * any number of times. Nothing here depends on what was seen before, because a status that allows
  * a request allows it for ever after. The exception is a put: who saw 3 or more does not begin one,
  * and what was begun lands within the retention, so before a marker above it is dropped. */
-#ifdef WITHOUT_WRITE_BEFORE_LOCKS
-#define IS_WRITTEN(t) true
-#else
-#define IS_WRITTEN(t) (status[t] != ABSENT)
-#endif
 #ifdef WITHOUT_KEPT_MARKERS
 #define IN_FLIGHT(t, k) true
 #elif defined(WITHOUT_PHASE_SEEN)
@@ -197,10 +204,13 @@ ended:
 #else
 #define IN_FLIGHT(t, k) ((k) == 1 || ts[t] > purged_ts)
 #endif
+/* Who frees has seen 3 or more, poison too, just now or some time ago. */
 #ifdef WITHOUT_ROLLING_FORWARD
-#define MAY_BE_RELEASED(t) (status[t] != 0 && status[t] != 1)
+#define MAY_BE_RELEASED(t) (status[t] >= 2 && status[t] != ABSENT)
+#elif defined(WITHOUT_PUT_BEFORE_RELEASE)
+#define MAY_BE_RELEASED(t) (IS_PAST_PUT(t) || status[t] == 2 && IS_PUT(t, 0) && IS_PUT(t, 1))
 #else
-#define MAY_BE_RELEASED(t) (status[t] >= 4)
+#define MAY_BE_RELEASED(t) IS_PAST_PUT(t)
 #endif
 #define HOLDS(t, k) (!NEEDS(t, k) || lock[k] == t)
 #define IS_PUT(t, k) (!WRITES(t, k) || tag_ts[k] >= ts[t])
@@ -212,9 +222,10 @@ proctype Anybody() {
 		select(t : 1 .. 2);
 		select(k : 0 .. 1);
 		if
+		/* The row's first write, of the transaction or late, but not after fsck. */
+		:: k == 0 && status[t] == ABSENT -> write(t)
 #ifdef READS
-		:: k == 0 && status[t] == ABSENT -> status[t] = 0; buffer[t] = 1
-		:: k == 0 && status[t] == 0 && HOLDS(t, 0) && HOLDS(t, 1) -> status[t] = 1
+		:: k == 0 && status[t] == 0 && HOLDS(t, 0) && HOLDS(t, 1) -> status[t] = 1; SYNC_STEP(t)
 #ifdef RANGES
 		/* The look at the range, in which there must be neither a key nor a lock. */
 		:: k == 0 && SCANS(t) && CAN_LOOK(t) && HOLDS(t, 0) && !lock[1] && !value[1] -> looked = 1
@@ -230,38 +241,52 @@ proctype Anybody() {
 			decide(t)
 #endif
 		/* A lock request, of the transaction or late. */
-		:: IS_WRITTEN(t) && NEEDS(t, k) && lock[k] == 0 -> lock_cell(k, t, c)
+		:: NEEDS(t, k) && lock[k] == 0 -> lock_cell(k, t, c)
 		/* Aborting a living transaction is safe: no lease is modelled. */
-		:: k == 0 && status[t] < 2 -> status[t] = 6
+		:: k == 0 && status[t] < 2 -> status[t] = 6; SYNC_ABORT(t)
 #ifdef WITHOUT_COMPARED_STATUS
 		:: k == 0 && status[t] < 6 -> status[t] = 6
 #endif
 		/* A put, by who saw 2-ASSERTED just now or some time ago. */
 		:: WRITES(t, k) && (status[t] == 2 || DECIDED(t) && IN_FLIGHT(t, k)) -> put(t, k)
-		:: k == 0 && status[t] == 2 && IS_PUT(t, 0) && IS_PUT(t, 1) -> status[t] = 3
+		:: k == 0 && status[t] == 2 && IS_PUT(t, 0) && IS_PUT(t, 1) -> status[t] = 3; SYNC_PUT(t)
 		:: k == 0 && status[t] == 3 -> status[t] = 4
-		/* Clients of versions that left out 3-PUT. */
-		:: k == 0 && status[t] == 2 && IS_PUT(t, 0) && IS_PUT(t, 1) -> status[t] = 4
-		/* The release; a lock that is met is freed if its transaction is over or absent. */
+		/* Poison, by who has met a lock and no row of it, just now or some time ago. Of a transaction that
+		 * has not decided, and so never will, 7 says the same with a buffer or without: here with one. */
+#ifdef WITHOUT_POISON
+		:: lock[k] == t && status[t] == ABSENT -> met_absent[t] = 1
+		:: lock[k] == t && met_absent[t] -> lock_cell(k, 0, c)
+#elif defined(WITHOUT_COMPARED_POISON)
+		:: lock[k] == t && status[t] == ABSENT -> met_absent[t] = 1
+		:: k == 0 && met_absent[t] && status[t] < 7 -> status[t] = 7
+#else
+		:: k == 0 && HAS_NO_ROW(t) && IS_THERE(t) -> status[t] = 7; buffer[t] = !DECIDED(t); SYNC_POISON(t)
+#endif
+		/* The release, of the transaction or by who has met its lock. */
 		:: lock[k] == t && MAY_BE_RELEASED(t) -> let_go(k, c)
 		/* So says who has found its row over, before it was written again. */
 		:: lock[k] == t && rewritten[t] -> lock_cell(k, 0, c)
-#ifdef WITHOUT_WRITE_BEFORE_LOCKS
-		:: lock[k] == t && status[t] == ABSENT -> met_absent[t] = 1
-		:: lock[k] == t && met_absent[t] -> lock_cell(k, 0, c)
-#endif
 #ifdef WITHOUT_COMPARED_UNLOCK
 		:: lock[k] != 0 && NEEDS(t, k) && MAY_BE_RELEASED(t) -> let_go(k, c)
 #endif
 #ifdef WITHOUT_NEW_ROW_KEYS
 		:: lock[k] == t && retried[t] -> let_go(k, c)
 #endif
-		:: k == 0 && status[t] == 4 -> status[t] = 5
+		:: k == 0 && status[t] == 4 -> status[t] = 5; ENDS_DURING_A_READ(t)
 		:: k == 0 && status[t] == 6 -> status[t] = 7
 #ifndef NO_DELETED_ROWS
 		/* fsck deletes a row that is old enough. */
-		:: k == 0 && (status[t] == 5 || status[t] == 7) ->
-			status[t] = GONE; buffer[t] = 0; plan[t] = 0
+		:: k == 0 && (status[t] == 5 || status[t] == 7) && IS_OLD(t) ->
+			status[t] = GONE; buffer[t] = 0; plan[t] = 0; SYNC(t)
+#endif
+#ifdef LOSES
+		:: k == 0 && kept[t] != status[t] -> lose_row(t)
+		:: kept_lock[k] != lock[k] -> lose_unlock(k)
+		/* Late duplicates, for which a status may come again. */
+#ifndef READS
+		:: k == 0 && status[t] == 0 && stepped[t] -> status[t] = 1
+		:: k == 0 && status[t] == 1 && asked[t] && !DECIDED(t) -> decide(t)
+#endif
 #endif
 #ifdef WITHOUT_COMPARED_HELP
 		:: k == 0 && status[t] == GONE && DECIDED(t) -> status[t] = 3

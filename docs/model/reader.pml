@@ -25,6 +25,9 @@
 inline look(k, mask) { /* c1, of the values */
 	cell[k] = value[k];
 	cell_ts[k] = value_ts[k];
+#ifndef WITHOUT_BOUNDED_LOOKS
+	reading = 1;
+#endif
 #ifdef RETIRES
 	passed = MAX(passed, READING);
 #endif
@@ -163,6 +166,9 @@ again:
 	atomic {
 		cell[0] = 0; cell[1] = 0; holder[0] = 0; holder[1] = 0; row[1] = 0; row[2] = 0;
 		since = 0; done = 0; unsettled = 0; cell_ts[0] = 0; cell_ts[1] = 0; tag[0] = 0; tag[1] = 0;
+#ifndef WITHOUT_BOUNDED_LOOKS
+		reading = 0; is_new[1] = 0; is_new[2] = 0;
+#endif
 #ifdef RETIRES
 		passed = 0;
 #endif

@@ -1,6 +1,7 @@
 /* Retiring x: its lock is taken in the name of nobody who has a row, and then its lock and tag are
  * deleted in one request, on the condition that the lock is still the retirer's. Each request is
  * anybody's, at any time, any number of times; so this is many retirers, and their late duplicates.
+ * Whoever meets its lock poisons the row that it names, which nobody ever writes, and then frees it.
  */
 
 #define RETIRER 3
@@ -26,7 +27,7 @@ inline look_to_retire() {
 inline retire() {
 	if
 	:: lock_ts[0] <= due_marker ->
-		must(KEEPS_ITS_LOCKS, lock[0] == 0 || lock[0] == RETIRER || status[lock[0]] >= 4);
+		must(KEEPS_ITS_LOCKS, lock[0] == 0 || lock[0] == RETIRER || IS_PAST_PUT(lock[0]));
 		lock[0] = 0;
 		lock_ts[0] = 0
 	:: else

@@ -5,9 +5,12 @@
 
 #define ABSENT 8 /* the transaction's row has never been there */
 #define GONE   9 /* fsck has deleted it */
+#define HAS_NO_ROW(t) (status[t] >= ABSENT)
+/* Its values are put, or it is over; GONE too, since it has been there. */
+#define IS_PAST_PUT(t) (status[t] >= 3 && status[t] != ABSENT)
 
 byte status[3] = ABSENT; /* by transaction, 1 and 2; 0 to 7 are the protocol's */
-bit buffer[3], plan[3];
+bit buffer[3], plan[3];  /* poison is 7-ABORTED without a buffer */
 bit rewritten[3];        /* the row was written again after fsck had deleted it */
 byte ts[3];              /* the greatest timestamp read; from the decision on: the commit's */
 
@@ -28,8 +31,17 @@ bit failed[3];           /* its client was told that nothing was written */
 #ifdef WITHOUT_NEW_ROW_KEYS
 bit retried[3];
 #endif
-#ifdef WITHOUT_WRITE_BEFORE_LOCKS
+#if defined(WITHOUT_POISON) || defined(WITHOUT_COMPARED_POISON)
 bit met_absent[3];       /* somebody has met its lock, and no row of it */
+#endif
+/* A read is over, or begins again, before a row is deleted that was not yet complete when it began. */
+#if defined(READS) && !defined(WITHOUT_BOUNDED_LOOKS)
+bit reading, is_new[3];
+#define ENDS_DURING_A_READ(t) is_new[t] = reading
+#define IS_OLD(t) !is_new[t]
+#else
+#define ENDS_DURING_A_READ(t) skip
+#define IS_OLD(t) true
 #endif
 #ifdef RANGES
 bit looked;              /* the first has looked at its range: its place in the order */
@@ -54,6 +66,7 @@ byte purged_ts;          /* the marker that a compaction has dropped */
 	: AFTER(3 - first, k, AFTER(first, k, INITIAL(k)))))
 
 #include "properties.pml"
+#include "log.pml"
 
 /* ------------------------------------------------------------------------------ requests */
 
@@ -87,7 +100,7 @@ inline lock_cell(k, holder, c) {
 #else
 	c = MAX(c, lock_ts[k]);
 	if
-	:: c > lock_marker[k] -> lock_ts[k] = c; lock[k] = holder
+	:: c > lock_marker[k] -> lock_ts[k] = c; lock[k] = holder; SYNC_LOCK(k, holder)
 	:: else /* masked by what a retirer has left */
 	fi;
 #endif
@@ -95,7 +108,7 @@ inline lock_cell(k, holder, c) {
 }
 
 inline let_go(k, c) { /* a compare-and-set from the row key to empty has found the row key */
-	must(KEEPS_ITS_LOCKS, status[lock[k]] >= 4);
+	must(KEEPS_ITS_LOCKS, IS_PAST_PUT(lock[k]));
 	lock_cell(k, 0, c);
 	must(LAST_COMMIT_SEEN, lock[k] != 0 || value[k] == LOGICAL(decisions, k))
 }
@@ -130,6 +143,7 @@ inline put(t, k) { /* the value, or a delete marker, and the tag */
 		fi
 	:: else /* masked, or below a later version */
 	fi;
+	SYNC_KEY(k);
 #ifdef RETIRES
 	if
 	:: k == 1 || ts[t] > tag_marker -> tag_ts[k] = MAX(tag_ts[k], ts[t])
@@ -158,7 +172,7 @@ inline decide(t) { /* 1-LOCKED to 2-ASSERTED took place */
 #endif
 	must(ABOVE_ALL, !NEEDS(t, 0) || IS_ABOVE(ts[t], 0));
 	must(ABOVE_ALL, !NEEDS(t, 1) || IS_ABOVE(ts[t], 1));
-	status[t] = 2;
+	status[t] = 2; SYNC_DECISION(t);
 #ifndef WITHOUT_PLAN_AT_DECISION
 	plan[t] = 1;
 #endif

@@ -20,21 +20,28 @@ WORLDS: dict[str, list[str]] = {
     "commits": [],
     "reads": ["READS"],
     "ranges": ["READS", "RANGES"],
+    "loses": ["LOSES"],
+    "reads, losing": ["READS", "LOSES", "NO_DELETED_ROWS"],
+    "ranges, losing": ["READS", "RANGES", "LOSES", "NO_DELETED_ROWS"],
     "retires": ["RETIRES"],
     "reads beside a retirer": ["READS", "RETIRES"],
     "fenced commits": ["FENCED"],
+    "fenced commits, owners free nothing": ["FENCED", "NO_OWN_RELEASE"],
+    "fenced commits, and rows stay": ["FENCED", "NO_DELETED_ROWS"],
     "fenced commits, waiting": ["FENCED", "WAITS"],
     "fenced commits of one unit": ["FENCED", "SINGLES"],
     "fenced retires": ["FENCED", "RETIRES"],
     "fenced retires, one unit": ["FENCED", "RETIRES", "SINGLES"],
+    "fenced loses": ["FENCED", "LOSES"],
     "fenced reads": ["FENCED", "READS"],
     "fenced reads of one row": ["FENCED", "READS", "ONE_ROW"],
     "fenced reads beside one unit": ["FENCED", "READS", "SINGLES"],
 }
 CASES = [
     *(("commits", shape) for shape in (1, 2, 3, 4)),
-    *(("reads", shape) for shape in (2, 4)),
+    ("reads", 4),
     ("ranges", 4),
+    *(("loses", shape) for shape in (4, 5)),
     ("retires", 5),
     ("reads beside a retirer", 6),
     *(("fenced commits", shape) for shape in (1, 2, 3, 4, 7)),
@@ -42,36 +49,51 @@ CASES = [
     ("fenced commits of one unit", 8),
     ("fenced retires", 5),
     ("fenced retires, one unit", 9),
+    *(("fenced loses", shape) for shape in (1, 3)),
     *(("fenced reads", shape) for shape in (1, 2, 3, 4)),
     ("fenced reads of one row", 1),
     ("fenced reads beside one unit", 8),
 ]
 # Too large for every run of the tests: `make model` searches them as well.
 LARGE_CASES = [
-    ("reads", 1),
-    ("reads", 3),
-    ("fenced commits", 8),
-    ("fenced commits", 9),
+    *(("reads", shape) for shape in (1, 2, 3)),
+    ("loses", 3),
+    ("reads, losing", 4),
+    ("ranges, losing", 4),
+    ("fenced commits, and rows stay", 8),
+    ("fenced commits, owners free nothing", 9),
     ("fenced reads", 8),
 ]
 
 WITHOUT: dict[str, tuple[list[str], str]] = {
-    "a status is compared": (["SHAPE=1", "WITHOUT_COMPARED_STATUS"], "SERIALISABLE"),
+    "a status is compared": (["SHAPE=5", "WITHOUT_COMPARED_STATUS"], "SERIALISABLE"),
     "an owner compares where the row was deleted": (
-        ["SHAPE=1", "WITHOUT_COMPARED_OWNER"],
+        ["SHAPE=5", "WITHOUT_COMPARED_OWNER"],
         "RECOVERABLE",
     ),
     "a helper compares where the row was deleted": (
-        ["SHAPE=1", "WITHOUT_COMPARED_HELP"],
+        ["SHAPE=5", "WITHOUT_COMPARED_HELP"],
         "RECOVERABLE",
     ),
-    "unlock is a compare-and-set": (["SHAPE=1", "WITHOUT_COMPARED_UNLOCK"], "HOLDS_ITS_LOCKS"),
+    "unlock is a compare-and-set": (["SHAPE=5", "WITHOUT_COMPARED_UNLOCK"], "HOLDS_ITS_LOCKS"),
     "one row key, one attempt": (["SHAPE=1", "WITHOUT_NEW_ROW_KEYS"], "HOLDS_ITS_LOCKS"),
-    "the row is written before the first lock": (
-        ["SHAPE=1", "WITHOUT_WRITE_BEFORE_LOCKS"],
-        "SERIALISABLE",
+    "an absent row is poisoned before its lock is freed": (
+        ["SHAPE=5", "WITHOUT_POISON"],
+        "HOLDS_ITS_LOCKS",
     ),
-    "the row's first write is timely": (["SHAPE=1", "WITHOUT_TIMELY_WRITES"], "HOLDS_ITS_LOCKS"),
+    "poison compares": (["SHAPE=5", "WITHOUT_COMPARED_POISON"], "RECOVERABLE"),
+    "the row's first write is timely": (["SHAPE=5", "WITHOUT_TIMELY_WRITES"], "HOLDS_ITS_LOCKS"),
+    "poison is unknown": (["SHAPE=5", "WITHOUT_UNKNOWN_POISON"], "TRUE_REPORT"),
+    "no lock is freed before 3-PUT": (["SHAPE=5", "WITHOUT_PUT_BEFORE_RELEASE"], "RECOVERABLE"),
+    "3-PUT is synced": (["SHAPE=5", "LOSES", "WITHOUT_SYNCED_PUT"], "RECOVERABLE"),
+    "the decision is synced": (["SHAPE=5", "LOSES", "WITHOUT_SYNCED_DECISION"], "RECOVERABLE"),
+    "an abort is synced": (["SHAPE=5", "LOSES", "WITHOUT_SYNCED_ABORT"], "HOLDS_ITS_LOCKS"),
+    "poison is synced": (["SHAPE=5", "LOSES", "WITHOUT_SYNCED_POISON"], "HOLDS_ITS_LOCKS"),
+    "locks are synced": (["SHAPE=5", "LOSES", "WITHOUT_SYNCED_LOCKS"], "HOLDS_ITS_LOCKS"),
+    "1-LOCKED is synced where there are ranges": (
+        ["SHAPE=4", "READS", "RANGES", "LOSES", "NO_DELETED_ROWS", "WITHOUT_SYNCED_STEP"],
+        "RANGES_HOLD",
+    ),
     "free is an empty value, and locks are checked": (
         ["SHAPE=1", "WITHOUT_EMPTY_VALUES", "WITHOUT_LOCK_CHECK"],
         "HOLDS_ITS_LOCKS",
@@ -108,6 +130,7 @@ WITHOUT: dict[str, tuple[list[str], str]] = {
         ["SHAPE=4", "READS", "RANGES", "WITHOUT_WAITING_READERS"],
         "RANGES_HOLD",
     ),
+    "rows outlive a read": (["SHAPE=4", "READS", "WITHOUT_BOUNDED_LOOKS"], "ATOMIC_READ"),
     "the buffer speaks at 2-ASSERTED only": (
         ["SHAPE=1", "READS", "WITHOUT_ONLY_AT_2"],
         "ATOMIC_READ",
@@ -158,8 +181,22 @@ WITHOUT: dict[str, tuple[list[str], str]] = {
         ["FENCED", "SHAPE=5", "WITHOUT_VALUE_AND_LOCK_TOGETHER"],
         "RECOVERABLE",
     ),
-    "the fenced row is written before the locks": (
-        ["FENCED", "SHAPE=5", "WITHOUT_ROW_BEFORE_LOCKS"],
+    "an absent fenced row is poisoned before its lock is freed": (
+        ["FENCED", "SHAPE=5", "WITHOUT_POISON"],
+        "HOLDS_ITS_LOCKS",
+    ),
+    "fenced poison lies at t0 + 7": (
+        ["FENCED", "SHAPE=5", "WITHOUT_POISON_ABOVE"],
+        "HOLDS_ITS_LOCKS",
+    ),
+    "fenced poison compares": (["FENCED", "SHAPE=5", "WITHOUT_COMPARED_POISON"], "RECOVERABLE"),
+    "fenced poison is unknown": (["FENCED", "SHAPE=5", "WITHOUT_UNKNOWN_POISON"], "TRUE_REPORT"),
+    "a fenced abort is synced": (
+        ["FENCED", "SHAPE=5", "LOSES", "WITHOUT_SYNCED_ABORT"],
+        "HOLDS_ITS_LOCKS",
+    ),
+    "fenced poison is synced": (
+        ["FENCED", "SHAPE=5", "LOSES", "WITHOUT_SYNCED_POISON"],
         "HOLDS_ITS_LOCKS",
     ),
     "the fenced decision is compared": (
@@ -172,10 +209,6 @@ WITHOUT: dict[str, tuple[list[str], str]] = {
     ),
     "a status lies at t0 + k": (["FENCED", "SHAPE=5", "WITHOUT_STATUS_TIMES"], "KEEPS_ITS_LOCKS"),
     "a fenced retry has a new row key": (["FENCED", "SHAPE=5", "WITHOUT_NEW_ROW_KEY"], "ABOVE_ALL"),
-    "the lock is read before its holder's row": (
-        ["FENCED", "SHAPE=5", "WITHOUT_LOCK_READ_FIRST"],
-        "HOLDS_ITS_LOCKS",
-    ),
     "a holder at 0 is aborted before its lock is freed": (
         ["FENCED", "SHAPE=5", "WITHOUT_ABORT_BEFORE_RELEASE"],
         "HOLDS_ITS_LOCKS",
@@ -228,8 +261,12 @@ WITHOUT: dict[str, tuple[list[str], str]] = {
         ["FENCED", "SHAPE=4", "READS", "WITHOUT_SECOND_S2"],
         "ATOMIC_READ",
     ),
-    "one look at one row only without a held lock": (
+    "one look at one row only where nobody has decided": (
         ["FENCED", "SHAPE=4", "READS", "ONE_ROW", "WITHOUT_LOOK_WHERE_HELD"],
+        "ATOMIC_READ",
+    ),
+    "rows outlive a read of one row": (
+        ["FENCED", "SHAPE=1", "READS", "ONE_ROW", "WITHOUT_BOUNDED_LOOKS"],
         "ATOMIC_READ",
     ),
     "who asks for a retired lock has read it lately": (
