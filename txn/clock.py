@@ -9,9 +9,9 @@ is a caller's limit for a transaction or a lock request, `within_ms` the limit f
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import cache
 from typing import Protocol, TypeVar
 
@@ -81,28 +81,25 @@ class ManualClock:
         self._wall_ms = now_ms
 
 
-class _Limit(threading.local):
-    until_ms: int | None = None
-
-
-_LIMIT = _Limit()
+# Of a context, not of a thread: greenlets of one thread take turns within their calls.
+_UNTIL_MS: ContextVar[int | None] = ContextVar("until_ms", default=None)
 
 
 def call_until(until_ms: int | None, call: Callable[[], T]) -> T:
-    """Return the result of `call`. Meanwhile this thread waits for a server hardly longer than
+    """Return the result of `call`. Meanwhile its caller waits for a server hardly longer than
     `until_ms` (monotonic): see `limit_due`. None: the server's own limit."""
-    before, _LIMIT.until_ms = _LIMIT.until_ms, until_ms
+    token = _UNTIL_MS.set(until_ms)
     try:
         return call()
     finally:
-        _LIMIT.until_ms = before
+        _UNTIL_MS.reset(token)
 
 
 def limit_due(now_ms: int, due_ms: int) -> int:
     """Return how long to wait for a server: until `due_ms`, or shortly after the limit of
     `call_until` if that is earlier. In that short time a slow server can answer and work in
     progress can end."""
-    until_ms = _LIMIT.until_ms
+    until_ms = _UNTIL_MS.get()
     return due_ms if until_ms is None else min(due_ms, max(now_ms, until_ms) + MOMENT_MS)
 
 

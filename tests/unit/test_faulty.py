@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from threading import Thread
 
 import pytest
 
@@ -11,6 +13,7 @@ from txn import Engine, Key, MaybeApplied, Mutation, NotApplied, StoreError
 from txn.clock import ManualClock
 from txn.model import Check, Edit, Family
 from txn.stores import open_store
+from txn.testing.counting import CountingStore
 from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Plan, Reply, at, faultless
 
 TABLE = b"data"
@@ -143,22 +146,36 @@ def test_a_table_may_be_made_though_nobody_is_told() -> None:
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_a_read_beside_other_work_comes_early_or_late(early: bool) -> None:
+def test_a_read_with_checks_comes_early_or_late(early: bool) -> None:
     """The two ends of what a transport with two connections does."""
+    check = Check(X, b"1", edits=(Edit(X, b"2", 6),))
     store = store_of()
     store.reads_early = lambda: early
     store.write(WRITES)
-    found = store.read([X], beside=lambda: store.write([Edit(X, b"2", 6)]))
+    answers, found = store.check_and_read([check], [X])
+    assert answers == [True]
     assert found == {X: (b"1", 5) if early else (b"2", 6)}
     assert there(store) == "xy"
 
 
-def test_a_read_beside_other_work_may_fail_alone() -> None:
-    """The work is what matters: the read is made afterwards."""
+def test_a_read_with_checks_may_fail_alone() -> None:
+    """The checks are what matters: the read is made afterwards."""
     store = store_of(at({1: Fault(reply=Reply.MAYBE_APPLIED)}))
     store.reads_early = lambda: True
-    assert store.read([X], beside=lambda: store.write(WRITES)) == {X: (b"1", 5)}
-    assert there(store) == "xy"
+    check = Check(X, None, edits=(Edit(X, b"1", 5),))
+    assert store.check_and_read([check], [X]) == ([True], {X: (b"1", 5)})
+
+
+def test_a_read_that_fails_after_checks_does_not_deny_them() -> None:
+    """NotApplied promises that the whole call had no effect."""
+    refused = Fault(applied=NONE, reply=Reply.NOT_APPLIED)
+    store = store_of(at({2: refused, 3: refused}))
+    with pytest.raises(MaybeApplied):
+        store.check_and_read(CHECKS[:1], [X])
+    assert there(store) == "x"
+    store = store_of(at({2: refused}))
+    with pytest.raises(NotApplied):
+        store.check_and_read([], [X])
 
 
 def test_a_plan_is_told_what_is_asked() -> None:
@@ -235,3 +252,53 @@ def test_where_it_is_one_transaction_it_is_one_call_with_one_fault(
         store.atomically(work)
     assert (store.calls, done) == (1, ["all"])
     assert there(store) == expected
+
+
+def test_calls_of_other_threads_are_not_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else they would have no fault, and their transactions would not be undone."""
+    store = store_of(at({2: Fault(applied=NONE, reply=Reply.NOT_APPLIED)}))
+    store.features |= {"atomic"}
+    inner, errors = store._inner, list[StoreError]()
+
+    def write_elsewhere() -> None:
+        try:
+            store.atomically(lambda: store.write(WRITES[:1]))
+        except StoreError as error:
+            errors.append(error)
+
+    def begin_late(_: object, work: Callable[[], None]) -> None:
+        monkeypatch.undo()
+        other = Thread(target=write_elsewhere)
+        other.start()
+        other.join()
+        inner.atomically(work)
+
+    monkeypatch.setattr(type(inner), "atomically", begin_late)
+    store.atomically(lambda: store.write(WRITES[1:]))
+    assert (store.calls, [type(error) for error in errors]) == (2, [NotApplied])
+    assert there(store) == "y"
+
+
+def test_checks_go_through_as_they_are() -> None:
+    """Whether a check has a condition, and waits for a log, is between its sender and the store;
+    also of a part of a call, of a second time, and of what comes late."""
+    first = Check(X, None, ((X, b"1"),), is_deferred=True)
+    second = Check(Y, None, edits=(Edit(Y, b"1", 5),))
+    store = store_of(at({2: Fault(twice=True), 4: Fault(FIRST, Reply.MAYBE_APPLIED, FIRST)}))
+    below = CountingStore(store._inner)
+    store._inner = below
+    assert store.check_and_put([first, second]) == [True, True]
+    assert store.check_and_read([first, second], [X])[0] == [True, True]
+    with pytest.raises(MaybeApplied):
+        store.check_and_put([first, second])
+    store.deliver()
+    sent = [call.items for call in below.trace if call.method == "check_and_put"]
+    assert sent == [(first, second)] * 3 + [(first,)] * 2
+
+
+def test_checks_that_travel_with_a_read_may_be_applied_in_part() -> None:
+    """Nobody has an answer then, and nothing is read."""
+    store = store_of(at({1: Fault(FIRST, Reply.MAYBE_APPLIED)}))
+    with pytest.raises(MaybeApplied):
+        store.check_and_read(CHECKS, [X])
+    assert (store.calls, there(store)) == (1, "x")

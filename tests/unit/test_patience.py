@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
+import greenlet
 import pytest
 
 from tests.unit.fake_gateway import fake_gateway
@@ -102,3 +104,18 @@ def test_the_limit_of_a_call_ends_with_it_and_is_its_threads_alone() -> None:
     with pytest.raises(StoreError):
         call_until(5_000, fail)
     assert [*found, limit_due(0, 31_000)] == [31_000, 31_000]
+
+
+def test_a_limit_is_left_behind_by_no_greenlet() -> None:
+    """Greenlets of a thread take turns in the middle of their calls, and one may never end."""
+    hub = greenlet.getcurrent()
+    actors = [
+        greenlet.greenlet(partial(call_until, until_ms, hub.switch)) for until_ms in (5_000, 6_000)
+    ]
+    found = []
+    for actor in [*actors, actors[0]]:
+        actor.switch()
+        found.append(limit_due(0, 31_000))
+    actors.clear()
+    del actor  # the second ends here, in the middle of its call
+    assert [*found, limit_due(0, 31_000)] == [31_000] * 4

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from txn.stores.base import Feature, Store, wrap_call
+from txn.stores.base import Feature, Store, find_server, wrap_call
 
 
 class Counted(NamedTuple):
@@ -22,7 +22,7 @@ class Counted(NamedTuple):
 
 class CountingStore:
     """A store that records its calls: `trace` has every call since the last `reset`. Calls made
-    inside `atomically`, or beside a read, follow the call that contains them."""
+    inside `atomically` follow the call that contains them."""
 
     def __init__(self, inner: Store) -> None:
         self.features: frozenset[Feature] = inner.features
@@ -49,6 +49,7 @@ class CountingStore:
     read_versions = wrap_call(Store.read_versions)
     write = wrap_call(Store.write)
     check_and_put = wrap_call(Store.check_and_put)
+    check_and_read = wrap_call(Store.check_and_read)
     scan = wrap_call(Store.scan)
     atomically = wrap_call(Store.atomically)
     list_tables = wrap_call(Store.list_tables)
@@ -60,6 +61,10 @@ class CountingStore:
     def _around(self, name: str, items: tuple[Any, ...], call: Callable[[], Any]) -> Any:
         self.trace.append(Counted(name, items))
         return call()
+
+    def find_server(self, table: bytes, row: bytes) -> object | None:
+        """Make no call: it sends nothing."""
+        return find_server(self._inner, table, row)
 
     def close(self) -> None:
         self._inner.close()

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar, cast
 
 from txn.errors import MaybeApplied, NotApplied, StoreError
 from txn.model import Cell, Check, Edit, Family, Key
-from txn.stores.base import Feature, Store, wrap_call
+from txn.stores.base import Feature, Store, check_then_read, wrap_call
 
 Item = Key | Edit | Check | bytes
 T = TypeVar("T", Edit, Check)
@@ -23,6 +24,10 @@ T = TypeVar("T", Edit, Check)
 
 class Crash(BaseException):
     """The client has stopped. The library never catches it, as no program catches SIGKILL."""
+
+
+_INSIDE: ContextVar[object] = ContextVar("inside", default=None)
+"""The store in whose `atomically` the caller is: a thread, or a greenlet."""
 
 
 class _Undone(Exception):
@@ -98,7 +103,7 @@ class FaultyStore:
 
     calls: the number of calls so far.
     in_flight: requests that `deliver` can still carry out.
-    reads_early: decides whether a read comes before the work beside it, or after.
+    reads_early: decides whether a read comes before the checks that it travels with, or after.
     features: some are left out at first; a test may add them. With "atomic" the calls inside
     `atomically` are one call, with one fault.
     """
@@ -116,7 +121,11 @@ class FaultyStore:
         self.crashed = False
         self.in_flight: list[Late] = []
         self._inner = inner
-        self._is_inside = False  # inside one call
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the caller is inside `atomically`, so that its calls are part of that one."""
+        return _INSIDE.get() is self
 
     read_versions = wrap_call(Store.read_versions)
     scan = wrap_call(Store.scan)
@@ -129,17 +138,7 @@ class FaultyStore:
         _report(self._fault(name, items))
         return call()
 
-    def read(
-        self, *groups: Collection[Key], beside: Callable[[], None] | None = None
-    ) -> dict[Key, Cell | None]:
-        early = None
-        if beside is not None:
-            if self.reads_early():
-                with suppress(StoreError):
-                    early = self.read(*groups)
-            beside()
-        if early is not None:
-            return early
+    def read(self, *groups: Collection[Key]) -> dict[Key, Cell | None]:
         found: dict[Key, Cell | None] = {}
         for keys in groups:
             _report(self._fault("read", tuple(keys)))
@@ -162,8 +161,20 @@ class FaultyStore:
         _report(fault)
         return answers
 
+    def check_and_read(
+        self, checks: Sequence[Check], keys: Collection[Key], *, durable: bool = True
+    ) -> tuple[list[bool], dict[Key, Cell | None]]:
+        """Make two calls, of which the read may come first."""
+        early = None
+        if self.reads_early():
+            with suppress(StoreError):
+                early = self.read(keys)
+        if early is not None:
+            return self.check_and_put(checks, durable=durable), early
+        return check_then_read(self, checks, keys, durable=durable)
+
     def atomically(self, work: Callable[[], None]) -> None:
-        if "atomic" not in self.features or self._is_inside:
+        if "atomic" not in self.features or self.is_inside:
             work()  # one call after the other; anything may come in between
             return
         fault = self._fault("atomically", ())
@@ -173,12 +184,12 @@ class FaultyStore:
             if fault.applied is not None:
                 raise _Undone
 
-        self._is_inside = True
+        outside = _INSIDE.set(self)
         try:
             with suppress(_Undone):
                 self._inner.atomically(once_or_undone)
         finally:
-            self._is_inside = False
+            _INSIDE.reset(outside)
         _report(fault)
 
     def ensure_table(
@@ -202,7 +213,7 @@ class FaultyStore:
         return late
 
     def _fault(self, method: str, items: tuple[Item, ...], by_row: bool = False) -> Fault:
-        if self._is_inside:
+        if self.is_inside:
             return NO_FAULT
         if self.crashed:
             raise Crash
