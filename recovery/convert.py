@@ -119,23 +119,25 @@ def convert(context: Context, wanted: ProtocolName, tables: Collection[bytes] = 
     No client may be connected. Raises InvalidRequestError if the store lacks the protocol or
     another process changed it meanwhile, and AbortedError if this machine's clock is wrong.
     """
-    require_features(context, PROTOCOLS[wanted])
+    rules = PROTOCOLS[wanted]
+    require_features(context, rules)
     check_clock(context)
-    if context.rules.name != wanted:
-        _rename_protocol(context, wanted)
-    return _delete_leftovers(context, PROTOCOLS[wanted], tables)
+    _rename_protocol(context, rules)
+    return _delete_leftovers(context, rules, tables)
 
 
-def _rename_protocol(context: Context, wanted: ProtocolName) -> None:
-    key = protocol_key(context.table)
+def _rename_protocol(context: Context, wanted: Rules) -> None:
+    key, name = protocol_key(context.table), wanted.stored_name
     old = call_store(context, lambda: context.store.read([key]))[key]
-    check = Check(key, old.value if old else FREE, ((key, wanted.encode()),))
-    if old is None or old.value == context.rules.name.encode():
+    if old is not None and old.value == name:
+        return
+    check = Check(key, old.value if old else FREE, ((key, name),))
+    if old is None or old.value in (context.rules.stored_name, context.rules.old_name):
         call_store(context, lambda: context.store.check_and_put([check]))
     found = call_store(context, lambda: context.store.read([key]))[key]
-    if found is None or found.value != wanted.encode():
+    if found is None or found.value != name:
         raise InvalidRequestError(
-            "somebody else changes the protocol", found=found and found.value, wanted=wanted
+            "another client changes the protocol", found=found and found.value, wanted=wanted.name
         )
 
 
@@ -233,7 +235,8 @@ def take_over(context: Context, table: bytes) -> int:
     AbortedError if this machine's clock is wrong.
     """
     store, database = context.store, plain_table(context.table)
-    check_clock(context)  # before anything changes; the conversion checks too late
+    require_features(context, context.rules)
+    check_clock(context)
     families = _describe(context, table)
     if any(family.database != database for family in families.values()):
         if not isinstance(store, TableAssigner):
@@ -243,7 +246,7 @@ def take_over(context: Context, table: bytes) -> int:
                 command=make_assign_command(table, families, database),
             )
         store.assign_table(table, database)
-    return convert(context, context.rules.name, [table])
+    return _delete_leftovers(context, context.rules, [table])
 
 
 def _describe(context: Context, table: bytes) -> Mapping[bytes, Family]:

@@ -82,8 +82,9 @@ class Kind(Enum):
     ORPHAN_LOCK = (
         "orphan-lock",
         Severity.REPAIRABLE,
-        "a lock whose holder is finished, or has no row: a late request, which blocks nobody long",
-        "free it, if it is still the holder's",
+        "a lock whose holder is finished, or has no row: a late request, or an owner that stopped "
+        "between the two",
+        "free it, if it is still the holder's; a holder without a row is marked as aborted first",
     )
     STALE_TAG = (
         "stale-tag",

@@ -43,7 +43,7 @@ from txn.model import Cell, Edit, Key, Row
 from txn.protocol.clocks import check_clock
 from txn.protocol.context import Context, call_store, describe_table
 from txn.protocol.ranges import stored_rows
-from txn.protocol.recovery import free_for_holder, roll_back, roll_forward
+from txn.protocol.recovery import free_for_holder, poison, roll_back, roll_forward
 from txn.protocol.retire import read_guarded
 from txn.protocol.row import (
     FREE,
@@ -273,7 +273,9 @@ def _end_transaction(context: Context, finding: Finding) -> Result:
 def _confirm_end(context: Context, row: TransactionRow, t: Transaction) -> Result:
     if t.unread is not None:
         return LeftAlone(str(t.unread))
-    if t.status is not None and not t.status.is_finished:
+    if t.status is None:
+        return NothingToDo("its row is gone")
+    if not t.status.is_finished:
         return NothingToDo(f"its owner took it to {t.status} meanwhile")
     now = read_rows(context, [row.row_key])[row.row_key]
     if not now.is_over:
@@ -332,8 +334,11 @@ def _free_lock(context: Context, finding: Finding) -> Result:
     found = read_guarded(context, [finding.key])[finding.key]
     if found.lock is None or found.holder != finding.transaction:
         return NothingToDo("the lock is free, or another's")
-    if not read_rows(context, [finding.transaction])[finding.transaction].is_over:
+    row = read_rows(context, [finding.transaction])[finding.transaction]
+    if not row.is_over:
         return NothingToDo("its holder is not finished")
+    if row.state is RowState.DEBRIS and not poison(context, load_transaction(context, row)):
+        return NothingToDo("its holder's row has arrived")
     free_for_holder(context, finding.transaction, {finding.key.lock: found.lock})
     now = read_guarded(context, [finding.key])[finding.key]
     return LeftAlone(UNCHANGED) if now.lock == found.lock else Repaired("freed")

@@ -154,8 +154,10 @@ def is_foreign(item: Guarded, holder: TransactionRow | None) -> bool:
 
 def _plan_writes(key: Key, holder: TransactionRow | None) -> tuple[int, int] | None:
     """Return the two versions that a key may have while a decided transaction writes it; 0: none.
-    Return None once it is cleaning up: others may have written keys that it has released."""
-    if holder is None or holder.state is not RowState.DECIDED or holder.status is Status.CLEANING:
+    Return None once all is put: others may have written keys that it has released."""
+    if holder is None or holder.state is not RowState.DECIDED:
+        return None
+    if holder.status is not Status.ASSERTED:
         return None
     assert holder.buffer is not None and holder.plan is not None
     for mutation, old in zip(holder.buffer.request.mutations, holder.plan.replaced, strict=True):

@@ -29,7 +29,6 @@ LOG = getLogger("txn")
 
 PhaseName = Literal[
     "read",
-    "write",
     "lock",
     "assert",
     "validate",
@@ -54,6 +53,7 @@ CallName = Literal[
     "read_versions",
     "write",
     "check_and_put",
+    "check_and_read",
     "scan",
     "atomically",
     "describe",

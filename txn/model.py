@@ -121,12 +121,18 @@ class Edit(NamedTuple):
 class Check(NamedTuple):
     """A checked write: if `key` equals `expected` (empty and absent are equal), put `puts` at the
     server's time and make `edits` at their own timestamps, in one step. All are of the checked
-    key's table and row."""
+    key's table and row.
+
+    expected: None: there is no condition. is_deferred: the server need not wait for its log. If the
+    server crashes, the write may be lost, together with everything written after it in its region,
+    until a write in that region that is not deferred has been acknowledged.
+    """
 
     key: Key
-    expected: bytes
+    expected: bytes | None
     puts: tuple[tuple[Key, bytes], ...] = ()
     edits: tuple[Edit, ...] = ()
+    is_deferred: bool = False
 
     @property
     def targets(self) -> list[Key]:

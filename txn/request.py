@@ -64,7 +64,8 @@ class Committed:
 
 
 class Outcome(Enum):
-    """The known outcome of a transaction. UNKNOWN: its row is absent, so it may be either."""
+    """The known outcome of a transaction. UNKNOWN: its row is absent, or poisoned, so it may be
+    either."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"

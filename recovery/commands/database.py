@@ -29,6 +29,7 @@ from recovery.text import error_text
 from txn.client.connect import connect
 from txn.documents import Document
 from txn.errors import InvalidRequestError
+from txn.protocol.protocols import is_of_earlier_version
 from txn.protocol.statuses import ProtocolName
 from txn.text import escape
 
@@ -114,6 +115,9 @@ def convert(
             change = f"from {found} to {protocol}, in every table that is written"
             document = {"found": found, "protocol": found}
             _require_no_obstacles(find, change, document, yes, as_json)
+        elif is_of_earlier_version(context):
+            change = f"to {protocol} of this version"
+            common.confirm(f"{change}: no client may be connected meanwhile", "Is that so?", yes)
         deleted = convert_database(context, protocol, tables)
     was = "had it already" if found == protocol else f"was {found}"
     common.print_result(

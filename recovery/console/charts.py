@@ -22,10 +22,11 @@ DONE_AFTER = {
     Status.LOCKED: "assert",
     Status.ASSERTED: "put",
     Status.PUT: "clean",
-    Status.CLEANING: "unlock",
+    Status.CLEANING: "unlock, wait",
     Status.ABORTING: "unlock",
 }
-"""The work that is done while a row has a status."""
+"""The work that is done while a row has a status. After the unlock the row waits for a request that
+completes many rows at once."""
 
 TONES = {
     Status.ASSERTED: "other",
@@ -100,7 +101,7 @@ def _name_work(status: Status, following: Status | None) -> str:
     if status is Status.WRITTEN and following is Status.ASSERTED:
         return "lock, assert"
     if status is Status.ASSERTED and following is Status.COMPLETE:
-        return "put, unlock"
+        return "put, unlock, wait"
     if following is Status.ABORTING:
         return "given up"
     return DONE_AFTER.get(status, "")

@@ -71,7 +71,8 @@ def lose_decisions(applied: bool) -> Callable[[Call], Fault]:
 
     def plan(call: Call) -> Fault:
         decides = any(
-            isinstance(item, Check) and item.puts[-1][1] == Status.ASSERTED.value
+            isinstance(item, Check)
+            and any(value == Status.ASSERTED.value for _, value in item.puts)
             for item in call.items
         )
         return lost if decides else Fault()

@@ -82,6 +82,7 @@ def test_an_empty_batch_does_nothing(subject: Subject) -> None:
     assert subject.store.read_versions([], 3) == {}
     subject.store.write([])
     assert subject.store.check_and_put([]) == []
+    assert subject.store.check_and_read([], []) == ([], {})
 
 
 @pytest.mark.parametrize("durable", [True, False])
@@ -387,6 +388,99 @@ def test_the_cells_of_a_checked_put_are_of_one_row(subject: Subject) -> None:
     key, other = subject.key("r", "x"), subject.key("s", "x")
     with pytest.raises(InvalidRequestError, match="one row"):
         subject.store.check_and_put([put_if(key, b"", (key, b"1"), (other, b"1"))])
+    assert subject.store.read([key, other]) == {key: None, other: None}
+
+
+# --- checks without a condition, and deferred ones ------------------------------------------------
+
+
+def value_of(subject: Subject, key: Key) -> bytes:
+    return (subject.get(key) or Cell(b"", 0)).value
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+def test_a_check_without_a_condition_is_always_carried_out(
+    subject: Subject, deferred: bool
+) -> None:
+    """Such as the emptying of a tag, in one call with a status and with locks, whatever their
+    answers are."""
+    x, y, lock = (subject.key(row, "x") for row in "rst")
+    before = SystemClock().wall_ms()
+    subject.store.write([Edit(x, b"old", 10), Edit(lock, b"other", 10)])
+    checks = [
+        Check(x, None, ((x, b"1"),), is_deferred=deferred),
+        put_if(lock, b"", (lock, b"me"))._replace(is_deferred=deferred),
+        Check(y, None, (), (Edit(y, b"2", 9),), deferred),
+        put_if(lock, b"other", (lock, b"me"))._replace(is_deferred=deferred),
+    ]
+    assert subject.store.check_and_put(checks) == [True, False, True, True]
+    assert [value_of(subject, key) for key in (x, y, lock)] == [b"1", b"2", b"me"]
+    assert subject.get(y) == Cell(b"2", 9)
+    cell = subject.get(x)
+    assert cell is not None
+    assert before <= cell.timestamp <= SystemClock().wall_ms()
+
+
+@pytest.mark.parametrize("expected", [None, b""])
+def test_writes_of_a_check_are_of_every_kind(subject: Subject, expected: bytes | None) -> None:
+    """Puts at the server's time and at their own, and markers, deferred or not."""
+    if expected is not None and "row_mutations" not in subject.store.features:
+        return
+    put, edit, gone = (subject.key("r", column) for column in ("put", "edit", "gone"))
+    subject.store.write([Edit(gone, b"1", 10)])
+    edits = (Edit(edit, b"2", 7), Edit(gone, None, 10))
+    for deferred in (False, True):
+        check = Check(put, expected, ((subject.key("r", "new"), b"1"),), edits, deferred)
+        assert subject.store.check_and_put([check]) == [True]
+        assert subject.store.read([edit, gone]) == {edit: Cell(b"2", 7), gone: None}
+        only = Check(put, expected, (), edits[1:], deferred)
+        assert subject.store.check_and_put([only]) == [True]
+    assert value_of(subject, subject.key("r", "new")) == b"1"
+
+
+def test_items_of_one_row_that_have_a_condition_are_carried_out_in_order(
+    subject: Subject,
+) -> None:
+    """Each sees the ones before it."""
+    x, y = subject.key("r", "x"), subject.key("r", "y")
+    checks = [
+        put_if(x, b"", (x, b"1")),
+        put_if(x, b"1", (y, b"1")),
+        put_if(y, b"1", (x, b"2")),
+        put_if(x, b"1", (y, b"2")),
+        put_if(y, b"1", (x, b"3")),
+        put_if(x, b"3", (y, b"4")),
+    ]
+    assert subject.store.check_and_put(checks) == [True, True, True, False, True, True]
+    assert (value_of(subject, x), value_of(subject, y)) == (b"3", b"4")
+
+
+@pytest.mark.parametrize("subject", ["memory", "embedded", "native", "thrift 2"], indirect=True)
+def test_the_writes_of_a_check_without_a_condition_take_effect_at_once(subject: Subject) -> None:
+    """A row and its buffer are both there, or neither."""
+    x, y = subject.key("r", "x"), subject.key("r", "y", "e")
+
+    def write(stop: threading.Event) -> None:
+        for count in itertools.count(10):
+            if count % 2:
+                edits = (Edit(x, None, count), Edit(y, None, count))
+            else:
+                edits = (Edit(x, b"1", count), Edit(y, b"1", count))
+            subject.maker.check_and_put([Check(x, None, (), edits, is_deferred=True)])
+            if stop.is_set():
+                return
+
+    with running(write):
+        for _ in range(200):
+            cells = subject.store.read([y, x])
+            assert len({cell and cell.timestamp for cell in cells.values()}) == 1, cells
+
+
+def test_a_check_without_a_condition_is_of_one_row_too(subject: Subject) -> None:
+    """Nothing is written."""
+    key, other = subject.key("r", "x"), subject.key("s", "x")
+    with pytest.raises(InvalidRequestError, match="one row"):
+        subject.store.check_and_read([Check(key, None, ((other, b"1"),))], [key])
     assert subject.store.read([key, other]) == {key: None, other: None}
 
 
@@ -891,29 +985,60 @@ def test_reads_in_turn_answer_as_two_reads_do(subject: Subject) -> None:
     assert subject.store.read() == {}
 
 
-def test_a_read_beside_work_answers_fully_and_the_work_is_done_once(subject: Subject) -> None:
-    """Half an answer would be taken for absent cells."""
-    x, absent, put = (subject.key("r", column) for column in ("x", "absent", "put"))
-    subject.store.write([Edit(x, b"1", 10)])
-    done: list[None] = []
-
-    def work() -> None:
-        done.append(subject.store.write([Edit(put, b"2", 5)]))
-
-    assert subject.store.read([x, absent], beside=work) == {x: Cell(b"1", 10), absent: None}
-    assert subject.get(put) == Cell(b"2", 5)
-    assert subject.store.read([x], [put], beside=work)[put] == Cell(b"2", 5)
-    assert len(done) == 2
+# --- check_and_read -----------------------------------------------------------------------------
 
 
-def test_a_failure_of_work_beside_a_read_is_raised(subject: Subject) -> None:
-    """The step to 1-LOCKED that failed must not be taken for done."""
+def test_checks_and_a_read_are_answered_together(subject: Subject) -> None:
+    """Half an answer would be taken for absent cells. A read of what a check writes may come before
+    it."""
+    x, absent, lock = (subject.key("r", column) for column in ("x", "absent", "x_lock"))
+    other = subject.key("s", "x", "e")
+    subject.store.write([Edit(x, b"1", 10), Edit(other, b"2", 10)])
+    checks = [put_if(lock, owner, (lock, b"me")) for owner in (b"", b"other", b"me")]
+    answers, found = subject.store.check_and_read(checks, [x, absent, other])
+    assert answers == [True, False, True]
+    assert found == {x: Cell(b"1", 10), absent: None, other: Cell(b"2", 10)}
+    assert value_of(subject, lock) == b"me"
+    answers, found = subject.store.check_and_read([put_if(lock, b"me", (lock, b""))], [lock])
+    assert answers == [True]
+    cell = found[lock]
+    assert cell is not None
+    assert cell.value in (b"me", b"")
+    assert value_of(subject, lock) == b""
 
-    def work() -> None:
-        raise KeyError("inside")
 
-    with pytest.raises(KeyError, match="inside"):
-        subject.store.read([subject.key("r", "x")], beside=work)
+def test_checks_without_a_read_and_a_read_without_checks_are_what_they_are(
+    subject: Subject,
+) -> None:
+    """The protocol calls with what there is."""
+    x = subject.key("r", "x")
+    assert subject.store.check_and_read([put_if(x, b"", (x, b"1"))], []) == ([True], {})
+    answers, found = subject.store.check_and_read([], [x])
+    assert (answers, found) == ([], {x: subject.get(x)})
+
+
+def test_many_checks_and_a_read_of_many_rows_are_answered_in_full(subject: Subject) -> None:
+    """They are divided into several requests, as those of any other call are."""
+    keys = [subject.key(b"%04d" % number + bytes(40), "x") for number in range(1_100)]
+    subject.store.write([Edit(key, key.row, 10) for key in keys])
+    checks = [put_if(key, key.row, (key, b"new")) for key in keys[:40]]
+    for wanted in (keys[40:], keys[40:80]):
+        answers, found = subject.store.check_and_read(checks, wanted)
+        assert answers == [wanted == keys[40:]] * 40
+        assert found == {key: Cell(key.row, 10) for key in wanted}
+
+
+@pytest.mark.parametrize("missing", ["check", "read"])
+def test_a_missing_table_of_checks_or_of_their_read_is_named(
+    subject: Subject, missing: str
+) -> None:
+    """An operator must restore it; the checks of the other table may have been done."""
+    here = subject.key("r", "x")
+    gone = here._replace(table=b"missing-" + subject.table)
+    checked, read = (gone, here) if missing == "check" else (here, gone)
+    with pytest.raises(TableUnavailable) as caught:
+        subject.store.check_and_read([put_if(checked, b"", (checked, b"1"))], [read])
+    assert caught.value.table == gone.table
 
 
 # --- together -----------------------------------------------------------------------------------

@@ -72,8 +72,8 @@ class HBase:
         }
 
     def _check(self, check: Check) -> bool:
-        cell = self.read([check.key])[check.key]
-        if (b"" if cell is None else cell.value) != check.expected:
+        cell = None if check.expected is None else self.read([check.key])[check.key]
+        if check.expected is not None and (b"" if cell is None else cell.value) != check.expected:
             return False
         now = max(self.clock.wall_ms(), 0 if cell is None else cell.timestamp)
         self.arrived += [Edit(key, value, now) for key, value in check.puts]
@@ -96,8 +96,9 @@ keys = st.builds(
 times = st.integers(NOW_MS - 6, NOW_MS + 6)
 values = st.sampled_from([b"", b"1", b"2"])
 edits = st.tuples(keys, st.one_of(st.none(), values), times)
-checks = st.tuples(keys, values, st.lists(st.tuples(keys, values), min_size=1, max_size=3))
-editing = st.tuples(keys, values, st.lists(edits, min_size=1, max_size=3))
+expected = st.one_of(st.none(), values)
+checks = st.tuples(keys, expected, st.lists(st.tuples(keys, values), min_size=1, max_size=3))
+editing = st.tuples(keys, expected, st.lists(edits, min_size=1, max_size=3))
 calls = st.one_of(
     st.tuples(st.just("write"), st.lists(edits, min_size=1, max_size=4)),
     st.tuples(st.just("check"), st.lists(checks, min_size=1, max_size=3)),

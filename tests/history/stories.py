@@ -21,7 +21,7 @@ from txn import AbortedError, Cell, CommitOutcomeUnknown, Engine, Key, Mutation,
 from txn.clock import Clock
 from txn.model import Edit
 from txn.protocol.protocols import protocol_key
-from txn.protocol.statuses import ProtocolName
+from txn.protocol.statuses import PROTOCOLS, ProtocolName
 from txn.testing.faulty import Crash, Plan, faultless
 
 POLICY = Policy(attempts=1, lock_ttl_ms=1000, courtesy_ms=5)
@@ -47,7 +47,9 @@ class Story:
     def __init__(self, level: Level, **values: str) -> None:
         self.level = level
         self.world = World()
-        self.world.memory.write([Edit(protocol_key(TRANSACTIONS), self.protocol.encode(), 1)])
+        self.world.memory.write(
+            [Edit(protocol_key(TRANSACTIONS), PROTOCOLS[self.protocol].stored_name, 1)]
+        )
         self.history: list[Transaction] = []
         self.now = count().__next__
         if values:

@@ -70,10 +70,6 @@ VARIANTS: dict[str, tuple[Kind, Callable[[Patch], None]]] = {
         Kind.G1A,
         lambda patch: patch.setattr(commit_module, "decide", variants.decide_as_any_other_call),
     ),
-    "locks come before the row": (
-        Kind.G_SINGLE,
-        lambda patch: patch.setattr(six_phase_module, "prepare_six_phase", variants.lock_first),
-    ),
     "unlock by a plain write": (
         Kind.LOST_UPDATE,
         lambda patch: variants.set_unlock(patch, variants.unlock_by_write),

@@ -15,7 +15,7 @@ from txn.clock import ManualClock, SystemClock
 from txn.model import Cell, Check, Edit, Family, Key, Row, RowExclusion
 from txn.protocol.protocols import protocol_key
 from txn.protocol.row import FAMILY
-from txn.protocol.statuses import ProtocolName
+from txn.protocol.statuses import PROTOCOLS, ProtocolName
 from txn.stores import open_store
 from txn.stores.base import Feature, Store
 
@@ -34,11 +34,9 @@ class ScopedStore:
         self._prefix = prefix
         self._tables = tables
 
-    def read(
-        self, *groups: Collection[Key], beside: Callable[[], None] | None = None
-    ) -> dict[Key, Cell | None]:
+    def read(self, *groups: Collection[Key]) -> dict[Key, Cell | None]:
         there = [[self._there(key) for key in keys] for keys in groups]
-        found = self._inner.read(*there, beside=beside)
+        found = self._inner.read(*there)
         return {key: found[self._there(key)] for keys in groups for key in keys}
 
     def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
@@ -50,16 +48,21 @@ class ScopedStore:
         self._inner.write(there, by_row=by_row)
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
-        return self._inner.check_and_put(
-            [
-                Check(
-                    self._there(check.key),
-                    check.expected,
-                    tuple((self._there(key), value) for key, value in check.puts),
-                    tuple(edit._replace(key=self._there(edit.key)) for edit in check.edits),
-                )
-                for check in checks
-            ]
+        return self._inner.check_and_put([self._move(check) for check in checks])
+
+    def check_and_read(
+        self, checks: Sequence[Check], keys: Collection[Key], *, durable: bool = True
+    ) -> tuple[list[bool], dict[Key, Cell | None]]:
+        answers, found = self._inner.check_and_read(
+            [self._move(check) for check in checks], [self._there(key) for key in keys]
+        )
+        return answers, {key: found[self._there(key)] for key in keys}
+
+    def _move(self, check: Check) -> Check:
+        return check._replace(
+            key=self._there(check.key),
+            puts=tuple((self._there(key), value) for key, value in check.puts),
+            edits=tuple(edit._replace(key=self._there(edit.key)) for edit in check.edits),
         )
 
     def scan(
@@ -151,7 +154,7 @@ class Worlds:
         prefix = uuid.uuid4().hex[:12].encode() + b"/"
         store = ScopedStore(self._store, prefix, self._tables)
         if self._protocol != "six-phase":
-            store.write([Edit(protocol_key(b"txn"), self._protocol.encode(), 1)])
+            store.write([Edit(protocol_key(b"txn"), PROTOCOLS[self._protocol].stored_name, 1)])
         return store, ServerClock()
 
 

@@ -15,7 +15,7 @@ from tests.integration.batches import transferring
 from tests.integration.hbase import QUICK_JAVA
 from tests.integration.shuffling import Shuffler
 from txn import Key, Mutation, StoreError, connect
-from txn.clock import SystemClock
+from txn.clock import SystemClock, poll
 from txn.cluster.cluster import Cluster, start
 from txn.cluster.settings import Settings
 from txn.protocol.statuses import ProtocolName
@@ -26,6 +26,7 @@ pytestmark = pytest.mark.slow
 COLUMN = b"d:x"
 ROWS = {b"%03d" % number: b"value %d" % number for number in range(100)}
 BACK_WITHIN_MS = 600_000
+MOVED_WITHIN_MS = 60_000  # the second server may still be on its way to the master
 MOVES = 2
 READERS = 4
 
@@ -70,7 +71,7 @@ def test_regions_move_while_batches_are_under_way(cluster: Cluster, protocol: Pr
         rng = Random(1)
         with transferring(engine, name):
             for table in (name, f"{name}-txn") * MOVES:
-                assert Shuffler(store, table.encode(), rng).move()
+                assert poll(Shuffler(store, table.encode(), rng).move, MOVED_WITHIN_MS)
 
 
 def test_a_server_that_stood_still_is_not_believed(
@@ -92,7 +93,7 @@ def test_a_server_that_stood_still_is_not_believed(
         if stopped == holder(cluster, connection, b"hbase:meta"):  # which takes a minute to replace
             store = before.context.store
             assert isinstance(store, NativeStore)
-            assert Shuffler(store, name.encode(), Random(1)).move()
+            assert poll(Shuffler(store, name.encode(), Random(1)).move, MOVED_WITHIN_MS)
             stopped = holder(cluster, connection, name.encode())
             before.read([key])
         cluster.processes[stopped].signal(signal.SIGSTOP)

@@ -23,6 +23,7 @@ from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
 
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
 X, Y = Key("x", "d", "v", "data"), Key("y/z", "d", "v", "data")
+OTHERS = Key("a", "d", "v", "data"), Key("b", "d", "v", "data")
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -242,7 +243,8 @@ def test_fsck_leaves_what_does_not_decode_and_says_so(uri: str, run: Run) -> Non
 
 def test_ls_lists_and_selects(uri: str, run: Run) -> None:
     """By status and by age, for people and for programs."""
-    undecided, decided = crashed(uri, Status.WRITTEN), crashed(uri, Status.CLEANING)
+    undecided = crashed(uri, Status.WRITTEN)
+    decided = crashed(uri, Status.CLEANING, "new", *OTHERS)
     every = run("ls")
     assert every.returncode == 0
     assert undecided.decode() in every.stdout and "status=4-CLEANING" in every.stdout

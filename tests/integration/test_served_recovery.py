@@ -20,7 +20,7 @@ from thriftpy2.thrift import TApplicationException
 
 from recovery import Kind, Repaired, check, repair, summary
 from tests.integration.serving import PATIENCE_S, client, served
-from tests.integration.test_commands import crashed
+from tests.integration.test_commands import OTHERS, crashed
 from txn import InvalidRequestError, Key, Mutation, Policy, connect
 from txn.clock import SystemClock
 from txn.errors import CorruptRowError, MaybeApplied, NotApplied, TxnError
@@ -198,7 +198,8 @@ def test_fsck_goes_on_when_its_server_was_killed(tmp_path: Path, name: str) -> N
     with connect(store) as engine:
         engine.ensure_table("data", ["d"])
         engine.commit_many([([Mutation(key, b"1")], []) for key in KEYS])
-    undecided, decided = crashed(store, Status.WRITTEN), crashed(store, Status.ASSERTED)
+    undecided = crashed(store, Status.WRITTEN)
+    decided = crashed(store, Status.ASSERTED, "new", *OTHERS)
 
     log = tmp_path / "log"
     with (

@@ -18,7 +18,7 @@ from txn.protocol.locks import holder_of
 from txn.protocol.row import FREE
 from txn.protocol.statuses import Status
 from txn.stores.base import Store
-from txn.testing.faulty import NO_FAULT, Call, Fault, Plan, faultless
+from txn.testing.faulty import NO_FAULT, Call, Fault, Plan, Reply, faultless
 
 T = TypeVar("T")
 Match = Callable[[Call], bool]
@@ -153,21 +153,34 @@ def asks_for(status: Status) -> Match:
     )
 
 
+def poisons(call: Call) -> bool:
+    """Match the call that poisons a row: an abort has its reason earlier, at 6-ABORTING."""
+    names = {key.column for item in call.items for key, _ in puts(item)}
+    return asks_for(Status.ABORTED)(call) and b"reason" in names
+
+
 def takes(key: Key) -> Match:
     """Match the call that asks for the key's lock."""
     return lambda call: any(c.key == key.lock and c.expected == FREE for c in checks(call))
 
 
+def writes_and_takes(key: Key) -> Match:
+    """Match the call that writes a row and asks for the key's lock, or its row's, together."""
+    return lambda call: asks_for(Status.WRITTEN)(call) and (takes(key)(call) or counts(key)(call))
+
+
 def frees(call: Call) -> bool:
     """Match a call that frees locks."""
-    return any(c.key.column.endswith(LOCK_SUFFIX) and c.expected != FREE for c in checks(call))
+    return any(c.key.column.endswith(LOCK_SUFFIX) and c.expected for c in checks(call))
 
 
 def counts(key: Key) -> Match:
     """Match the call that asks for the fenced lock of the key's row and family."""
     lock = key.row_lock
     return lambda call: any(
-        c.key == lock and holder_of(lock, Cell(c.edits[0].value or b"", 0)) for c in checks(call)
+        put == lock and holder_of(lock, Cell(value or FREE, 0))
+        for c in checks(call)
+        for put, value in puts(c)
     )
 
 
@@ -192,6 +205,11 @@ def when(match: Match, fault: Fault) -> Plan:
     """Return the plan that has a fault at the first call that matches."""
     left = [fault]
     return lambda call: left.pop() if left and match(call) else NO_FAULT
+
+
+def lock_without_row() -> Plan:
+    """Return the plan by which the first request for a row and one lock loses the row."""
+    return when(asks_for(Status.WRITTEN), Fault(frozenset({1}), Reply.MAYBE_APPLIED))
 
 
 def plans(*all_of_them: Plan) -> Plan:

@@ -18,6 +18,7 @@ from recovery import check, repair_all
 from tests.simulation.bank import Bank, judge
 from tests.simulation.breaking import deliver_all
 from tests.simulation.parted import Part, split_request, write_task
+from tests.simulation.regions import Region, RegionStore, divide_by_hash
 from tests.simulation.scheduler import ActorClock, Network, Scheduler
 from tests.simulation.telling import told
 from tests.simulation.world import LOGS, TABLE, TRANSACTIONS, D, OneCell, accept, key, mend
@@ -39,9 +40,10 @@ from txn.protocol.context import Context
 from txn.protocol.protocols import protocol_key
 from txn.protocol.recovery import Finish, finish_or_leave, mark_complete, roll_forward
 from txn.protocol.row import FAMILY
-from txn.protocol.statuses import ProtocolName, Status
+from txn.protocol.statuses import PROTOCOLS, ProtocolName, Status
 from txn.protocol.transaction import Transaction, advance
 from txn.request import Ack
+from txn.stores.base import Store
 from txn.stores.local import LocalStore
 from txn.tables.admin import Admin
 from txn.tables.kv.memory import MemoryStore
@@ -53,8 +55,16 @@ PART_WAITS_MS = 1_000
 IN_PARTS = (0.0, 0.0, 0.5)
 """Which shares of transfers are in parts, of all schedules."""
 LATEST_MS = 500
+SLOW_RATES = (0.0, 0.0, 0.1, 0.3)
+SLOW_MS = (5, 50, 300)
+LOSS_RATES = (0.0, 0.5)
 RETENTION_MS = 2_000
 GONE_MS = (5, 100, 2_000, 30_000)
+LOGS_LOST = 0.7
+"""Of the schedules in which nobody commits in local transactions, which are half of all."""
+REGIONS = (1, 2, 3, 100)
+FLUSH_RATE = 0.2
+POWER_RATE = 0.2
 Task = Callable[[Engine], object]
 Trace = Callable[[str], None]
 
@@ -63,7 +73,10 @@ Trace = Callable[[str], None]
 class Weather:
     """What a schedule is like. fault_rate: of all calls. crash_rate: of all faults. tables_go: the
     table of some logs is disabled now and then; atomic: the share of clients that commit in one
-    local transaction where they can. These two make no other draw a different one."""
+    local transaction where they can; loses_logs: now and then a power failure loses the tail of a
+    region's log; slow_rate: of the changing calls, those whose last piece comes much later than the
+    others; loss_rate: of the faults with late items, those whose items never come. These five make
+    no other draw a different one."""
 
     clients: int
     readers: int
@@ -78,12 +91,15 @@ class Weather:
     collects: bool
     tables_go: bool = False
     atomic: float = 0.0
+    loses_logs: bool = False
+    slow_rate: float = 0.0
+    loss_rate: float = 0.0
 
     @property
     def is_calm(self) -> bool:
         """Whether nothing fails and nobody is hurried, so that every client gets its way."""
-        hurries = self.fault_rate or self.fscks or self.lock_ttl_ms < 10_000
-        return not hurries and not self.tables_go
+        hurries = self.fault_rate or self.fscks or self.slow_rate or self.lock_ttl_ms < 10_000
+        return not hurries and not self.tables_go and not self.loses_logs
 
 
 def weather(random: Random) -> Weather:
@@ -118,16 +134,29 @@ class Schedule:
         self._in_parts = self._parted.choice(IN_PARTS)
         self._is_far = Random(f"clients that are far from their store {seed}").random() < 0.2
         atomic = self._kinds.choice((0.0, 0.0, 0.5, 1.0))
-        self.weather = replace(weather(self.random), tables_go=goes, atomic=atomic)
+        self._unsynced: dict[Region, int] = {}
+        self._power = Random(f"power failures {seed}")
+        self._slow = Random(f"slow and lost requests {seed}")
+        loses_logs = not atomic and self._power.random() < LOGS_LOST  # else there is one log
+        self.weather = replace(
+            weather(self.random),
+            tables_go=goes,
+            atomic=atomic,
+            loses_logs=loses_logs,
+            slow_rate=self._slow.choice(SLOW_RATES),
+            loss_rate=self._slow.choice(LOSS_RATES),
+        )
         if protocol == "fenced":  # needs what Thrift 1 has not
             self.weather = replace(self.weather, one_cell=False)
         self.scheduler = Scheduler(self.random, self.weather.tick_ms, MOST_STEPS)
         self.server = ActorClock(self.scheduler)
-        self.memory = LocalStore(MemoryStore(), self.server)
+        counts = {table: self._power.choice(REGIONS) for table in (TABLE, LOGS, TRANSACTIONS)}
+        self.regions = RegionStore(LocalStore(MemoryStore(), self.server), divide_by_hash(counts))
+        self.memory: Store = self.regions if loses_logs else self.regions.inner
         self.memory.ensure_table(TABLE, {D: Family(database=b"txn")})
         self.memory.ensure_table(LOGS, {D: Family(database=b"txn")})
         self.memory.ensure_table(TRANSACTIONS, {FAMILY: Family(versions=1)})
-        self.memory.write([Edit(protocol_key(TRANSACTIONS), protocol.encode(), 1)])
+        self.memory.write([Edit(protocol_key(TRANSACTIONS), PROTOCOLS[protocol].stored_name, 1)])
         self.bank = Bank(
             self.random.randint(2, 4), self.random.randint(1, 3), self.random, self._step
         )
@@ -160,6 +189,8 @@ class Schedule:
             self.scheduler.spawn("operator", self._disable)
         with patch.object(context_module, "READS_WITHIN_MS", RETENTION_MS // 4):
             self.scheduler.run()
+        for region in sorted(self.regions.pending):  # everything stops at once
+            self._lose_tail(region)
         self._end(calm)
 
     # ------------------------------------------------------------------------------- actors
@@ -293,19 +324,46 @@ class Schedule:
             accept(finding)
 
     def _nature(self) -> None:
-        """Deliver late requests, compact, and set clocks, as long as anybody is at work."""
+        """Deliver late requests, compact, set clocks, and write and lose logs, as long as anybody
+        is at work."""
         random = self.random
         while self._busy:
             self.scheduler.sleep_ms(random.choice((0, 1, 5, 20, 100)))
             self._deliver()
+            self._touch_logs()
             if self.weather.clocks_jump and random.random() < 0.1:
                 self.server.offset_ms = random.randint(-300, 300)
             if self.weather.collects and random.random() < 0.2:
                 self.memory.compact(TABLE, self.server.wall_ms() - RETENTION_MS - LATEST_MS)
 
+    def _touch_logs(self) -> None:
+        """Write a region's log to its disk, or cut the power of its server. Replies that are lost
+        at that moment are among the faults of every call."""
+        now_ms = self.scheduler.now_ms
+        self._unsynced = {
+            region: self._unsynced.get(region, now_ms) for region in self.regions.pending
+        }
+        for region, since_ms in self._unsynced.items():
+            if now_ms - since_ms > LATEST_MS:
+                self.regions.flush(region)
+        regions = sorted(self.regions.pending)
+        if regions and (chance := self._power.random()) < FLUSH_RATE + POWER_RATE:
+            region = self._power.choice(regions)
+            if chance < FLUSH_RATE:
+                self.regions.flush(region)
+            else:
+                self._lose_tail(region)
+
+    def _lose_tail(self, region: Region) -> None:
+        pending = len(self.regions.pending[region])
+        lost = self.regions.crash(region, self._power.randrange(pending))
+        if self._trace is not None:
+            name = f"{region.table.decode()}/{region.part!r}"
+            self._trace(f"{self._step():5} {self.scheduler.now_ms:6} {name} loses {lost} writes")
+
     def _disable(self) -> None:
         """Disable the logs for a while, again and again, as long as anybody is at work."""
-        admin, operator = Admin(self.memory._ordered, self.server), self._operator
+        admin, operator = Admin(self.regions.ordered, self.server), self._operator
         while self._busy:
             self.scheduler.sleep_ms(operator.choice(GONE_MS[:-1]))
             admin.disable(LOGS)
@@ -334,7 +392,13 @@ class Schedule:
         clock = ActorClock(self.scheduler, offset_ms)
         instant = self.weather.instant_reads
         atomic = self._kinds.random() < self.weather.atomic
-        network = Network(self.memory, self.scheduler, instant_reads=instant, atomic=atomic)
+        network = Network(
+            self.memory,
+            self.scheduler,
+            instant_reads=instant,
+            atomic=atomic,
+            delay_ms=self._delay_ms if faults else lambda: 0,
+        )
         store = FaultyStore(network, reads_early=lambda: self.random.random() < 0.5)
         if instant:
             store.features |= {"instant_reads"}
@@ -363,7 +427,12 @@ class Schedule:
         if self.random.random() < self.weather.fault_rate:
             fault = draw_fault(self.random, call, self.weather.crash_rate if self._crashes else 0)
             self._crashes -= fault.reply is Reply.CRASH
+            if fault.late and self._slow.random() < self.weather.loss_rate:
+                fault = replace(fault, late=frozenset())
         return self._told(name, call, fault)
+
+    def _delay_ms(self) -> int:
+        return self._slow.choice(SLOW_MS) if self._slow.random() < self.weather.slow_rate else 0
 
     def _told(self, name: str, call: Call, fault: Fault = NO_FAULT) -> Fault:
         if self._trace is not None:

@@ -123,7 +123,8 @@ class Network:
     """The way from a client to the store: it takes turns, and batches arrive in pieces.
 
     The pieces come in any order. Only the cells of one row are read in one instant, or all that are
-    read together with instant_reads. With atomic, what is done together takes one turn.
+    read together with instant_reads. With atomic, what is done together takes one turn. delay_ms:
+    draws by how much the last piece of a changing call is late.
     """
 
     def __init__(
@@ -133,8 +134,10 @@ class Network:
         *,
         instant_reads: bool = False,
         atomic: bool = False,
+        delay_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         self.features = inner.features
+        self._delay_ms = delay_ms
         self._inner = inner
         self._instant_reads = instant_reads
         self._atomic = atomic
@@ -146,11 +149,7 @@ class Network:
         if not self._is_alone:
             self._scheduler.pause()
 
-    def read(
-        self, *groups: Collection[Key], beside: Callable[[], None] | None = None
-    ) -> dict[Key, Cell | None]:
-        if beside is not None:
-            beside()
+    def read(self, *groups: Collection[Key]) -> dict[Key, Cell | None]:
         return {key: cell for keys in groups for key, cell in self._read_group(keys).items()}
 
     def _read_group(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
@@ -167,22 +166,27 @@ class Network:
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         if not by_row:
-            for piece in self._pieces(edits):
+            for piece in self._delayed(edits):
                 self._inner.write(piece)
             return
         rows: dict[tuple[bytes | None, bytes], list[Edit]] = {}
         for edit in edits:
             rows.setdefault((edit.key.table, edit.key.row), []).append(edit)
-        for names in self._pieces(sorted(rows)):
+        for names in self._delayed(sorted(rows)):
             whole = [edit for name in names for edit in rows[name]]
             self._inner.write(whole, by_row=True)
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
         answers: dict[int, bool] = {}
-        for piece in self._pieces(range(len(checks))):
+        for piece in self._delayed(range(len(checks))):
             moved = self._inner.check_and_put([checks[i] for i in piece])
             answers.update(zip(piece, moved, strict=True))
         return [answers[i] for i in range(len(checks))]
+
+    def check_and_read(
+        self, checks: Sequence[Check], keys: Collection[Key], *, durable: bool = True
+    ) -> tuple[list[bool], dict[Key, Cell | None]]:
+        return self.check_and_put(checks, durable=durable), self.read(keys)
 
     def scan(
         self,
@@ -235,6 +239,16 @@ class Network:
             if self._random.random() < 0.5:
                 self._pause()
             yield from self._inner.scan(table, row, row + b"\0", columns, exclude)
+
+    def _delayed(self, items: Sequence[T]) -> Iterator[list[T]]:
+        """Yield the items in pieces, of which the last may come late."""
+        delay_ms = 0 if self._is_alone else self._delay_ms()
+        left = len(items)
+        for piece in self._pieces(items):
+            left -= len(piece)
+            if delay_ms and not left:
+                self._scheduler.sleep_ms(delay_ms)
+            yield piece
 
     def _pieces(self, items: Sequence[T]) -> Iterator[list[T]]:
         """Yield the items in pieces, each of which has its turn."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from txn.model import Check, Edit, Key
-from txn.protocol.row import is_row_key
+from txn.protocol.row import is_row_key, strip_database
 from txn.testing.faulty import NO_FAULT, Call, Fault, Item
 
 
@@ -22,9 +22,11 @@ def brief(item: Item) -> str:
         case Edit(key, value, timestamp):
             at = "server" if timestamp is None else timestamp % 10**9
             return f"{brief(key)}@{at}={short(value or b'-')}"
-        case Check(key, expected, puts, edits):
+        case Check(key, expected, puts, edits, is_deferred):
             new = {**{edit.key: edit.value or b"-" for edit in edits}, **dict(puts)}
-            return f"{brief(key)}:{short(expected)}->{short(new.get(key, b'?'))}"
+            old = "*" if expected is None else short(expected)  # without a condition
+            later = " later" if is_deferred else ""
+            return f"{brief(key)}:{old}->{short(new.get(key, b'?'))}{later}"
         case _:
             return short(item)
 
@@ -36,7 +38,7 @@ def short(value: bytes) -> str:
     if at and is_row_key(holder):
         return f"{count.decode()}@{short(holder)}"
     text = value.decode(errors="replace")
-    return f"T{text[-4:]}" if is_row_key(value) else text[:40]
+    return f"T{strip_database(value)[-4:].decode()}" if is_row_key(value) else text[:40]
 
 
 def shown(fault: Fault) -> str:

@@ -9,13 +9,24 @@ from dataclasses import replace
 import pytest
 
 from tests.simulation.breaking import deliver_all
-from tests.simulation.puppets import Puppet, asks_for, frees, plans, sleeps, when
+from tests.simulation.puppets import (
+    Puppet,
+    asks_for,
+    finishes,
+    frees,
+    lock_without_row,
+    plans,
+    poisons,
+    sleeps,
+    when,
+)
 from tests.simulation.variants import (
     believe,
     decide_as_any_other_call,
     hold_reading_first,
-    lock_first,
     patch_steps,
+    poison_plainly,
+    step_compared,
     step_plainly,
 )
 from tests.simulation.world import POLICY, TRANSACTIONS, World, key
@@ -29,7 +40,7 @@ from txn.protocol import six_phase as six_phase_module
 from txn.protocol import transaction as transaction_module
 from txn.protocol.context import Context
 from txn.protocol.row import column, status_key
-from txn.protocol.statuses import Status
+from txn.protocol.statuses import PROTOCOLS, ProtocolName, Status
 from txn.protocol.transaction import Transaction
 from txn.testing.faulty import NO_FAULT, Call, Crash, Fault, Reply
 
@@ -41,8 +52,8 @@ with_and_without = pytest.mark.parametrize("rule", [True, False], ids=["with", "
 Patch = pytest.MonkeyPatch
 
 
-def world_with(value: bytes) -> World:
-    world = World()
+def world_with(value: bytes, protocol: ProtocolName = "six-phase") -> World:
+    world = World(protocol=protocol)
     world.engine().commit([Mutation(X, value)])
     return world
 
@@ -62,6 +73,9 @@ class Ahead(ManualClock):
     def wall_ms(self) -> int:
         self.advance(1)
         return super().wall_ms()
+
+
+pytestmark = pytest.mark.usefixtures("rows_for_all")
 
 
 # ------------------------------------------------------------------------ changes of status
@@ -100,7 +114,7 @@ def test_a_row_that_was_deleted_stays_deleted(rule: bool, monkeypatch: Patch) ->
     owner.until(asks_for(Status.LOCKED))
     row_key = world.rows()[-1].row_key
     with monkeypatch.context() as patch:
-        patch_steps(patch, transaction_module.advance, recovery_module)
+        patch_steps(patch, step_compared, recovery_module)
         world.mend()
         world.collect()
     if rule:
@@ -129,7 +143,7 @@ def test_a_paused_helper_does_not_bring_a_row_back(rule: bool, monkeypatch: Patc
     helper = Puppet(world, lambda engine: world.mend(engine.context), clock=Ahead())
     helper.until(asks_for(Status.CLEANING))
     with monkeypatch.context() as patch:
-        patch_steps(patch, transaction_module.advance, recovery_module)
+        patch_steps(patch, step_compared, recovery_module)
         world.mend()
         world.collect()
     helper.step()
@@ -163,19 +177,56 @@ def test_a_row_that_may_have_been_deleted_is_not_used(rule: bool, monkeypatch: P
 
 
 @with_and_without
-def test_nothing_is_locked_before_the_row_is_there(rule: bool, monkeypatch: Patch) -> None:
-    """T1 locks before it writes its row. T2 meets the lock, finds no row, and is about to free it;
-    T1's row appears, and T1 looks and decides. Both replace the same value."""
+def test_a_row_whose_poison_may_have_been_collected_is_not_used(
+    rule: bool, monkeypatch: Patch
+) -> None:
+    """T1's lock arrives without its row, and T1 is stopped for a day. A helper poisons the row, and
+    is stopped before it frees the lock; fsck deletes the poisoned row. T1 sends its row again, and
+    has its lock; the helper wakes, and frees the lock for T2."""
     if not rule:
-        monkeypatch.setattr(six_phase_module, "prepare_six_phase", lock_first)
+        monkeypatch.setattr(prepare_module, "WRITTEN_WITHIN_MS", 10 * DAY_MS)
     world = world_with(b"0")
-    first = Puppet(world, lambda engine: engine.commit_many([ADD])[0])
-    first.until(asks_for(Status.WRITTEN))
+    owner = Puppet(
+        world,
+        lambda engine: engine.commit_many([ADD])[0],
+        faults=lock_without_row(),
+        policy=replace(POLICY, deadline_ms=10 * DAY_MS, attempts=1),
+    )
+    owner.until(sleeps)
+    helper = Puppet(world, lambda engine: world.mend(engine.context))
+    assert helper.until(frees)
+    world.clock.advance(DAY_MS)
+    world.collect()
+    owner.until(asks_for(Status.ASSERTED))
+    helper.step()
+    assert isinstance(world.engine().commit_many([ADD])[0], Committed)
+    assert isinstance(owner.finish(), AbortedError if rule else Committed)
+
+
+@with_and_without
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_poison_compares(rule: bool, protocol: ProtocolName, monkeypatch: Patch) -> None:
+    """T1's lock arrives before its row. T2 meets the lock, finds no row, and is about to poison it;
+    T1's row arrives, T1 decides, and dies. Plain poison would hide the decision."""
+    if not rule:
+        poison_plainly(monkeypatch)
+    world = world_with(b"0", protocol)
+    stop = when(finishes(X), Fault(NONE, Reply.CRASH))
+    first = Puppet(
+        world, lambda engine: engine.commit(*ADD), faults=plans(lock_without_row(), stop)
+    )
+    first.until(sleeps)
     second = Puppet(world, lambda engine: engine.commit_many([ADD])[0])
-    second.until(frees)
-    first.until(asks_for(Status.ASSERTED))
-    results = [second.finish(), first.finish()]
-    assert all(isinstance(result, Committed) for result in results) is not rule
+    assert second.until(poisons)
+    with pytest.raises(Crash):
+        first.finish()
+    second.step()
+    if rule:
+        world.mend()
+        assert world.values([X]) == {X: b"1"}
+    else:
+        with pytest.raises(AssertionError, match="unreadable"):
+            world.mend()
 
 
 # ------------------------------------------------------------------------------ the decision
@@ -271,4 +322,7 @@ def decision_first(in_order: Callable[..., Check]) -> Callable[..., Check]:
 
 
 def asks_for_plan(call: Call) -> bool:
-    return any(isinstance(item, Check) and item.puts[0][0].column == b"plan" for item in call.items)
+    return any(
+        isinstance(item, Check) and any(key.column == b"plan" for key, _ in item.puts)
+        for item in call.items
+    )

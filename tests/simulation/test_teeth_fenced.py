@@ -18,12 +18,14 @@ from tests.simulation.puppets import (
     counts,
     finishes,
     frees,
+    lock_without_row,
     plans,
     reads_row,
     sleeps,
     when,
 )
-from tests.simulation.test_teeth_locks import alternate
+from tests.simulation.test_teeth_locks import alternate, mend
+from tests.simulation.variants import free_without_poison
 from tests.simulation.world import POLICY, TABLE, TRANSACTIONS, World, key
 from txn import (
     AssertionFailedError,
@@ -40,7 +42,7 @@ from txn import (
     Policy,
 )
 from txn.clock import ManualClock
-from txn.model import Edit
+from txn.model import Check
 from txn.protocol import commit as commit_module
 from txn.protocol import fenced, recovery
 from txn.protocol import prepare as prepare_module
@@ -108,7 +110,7 @@ def test_an_abort_counts_too(rule: str, monkeypatch: Patch) -> None:
     if rule != "with":
         variants_fenced.count_back_in_aborts(monkeypatch, above=1 if rule != "without" else 0)
     world = world_with()
-    again = when(counts(X), Fault(late=frozenset({0})))
+    again = when(counts(X), Fault(late=frozenset({1})))
     stop = when(asks_for(Status.ASSERTED), Fault(NONE, Reply.CRASH))
     client, store = world.client(plans(again, stop))
     with pytest.raises(Crash):
@@ -295,16 +297,40 @@ def test_markers_live_as_long_as_a_request_of_the_owner_may(rule: bool) -> None:
 
 
 @with_and_without
-def test_nothing_is_locked_before_the_row_is_there(rule: bool, monkeypatch: Patch) -> None:
-    """T1 locks before it writes its row. T2 meets the lock, finds no row, and is about to free it;
-    T1's row appears, and T1 decides. Both replace the same value."""
+@pytest.mark.parametrize("by", ["a client", "fsck"])
+def test_a_row_is_poisoned_before_its_lock_is_freed(
+    rule: bool, by: str, monkeypatch: Patch
+) -> None:
+    """T1's lock arrives before its row. Somebody meets the lock, finds no row, and is about to free
+    it; T1's row arrives, and T1 decides. T2 replaces the same value."""
     if not rule:
-        variants_fenced.lock_before_the_row(monkeypatch)
+        free_without_poison(monkeypatch)
     world = world_with()
-    first = Puppet(world, add)
-    first.until(asks_for(Status.WRITTEN))
+    first = Puppet(world, add, faults=lock_without_row())
+    first.until(sleeps)
+    other = Puppet(world, add if by == "a client" else mend(world))
+    assert other.until(frees)
+    first.until(finishes(X))
+    if by == "a client":
+        second = other.finish()
+    else:
+        other.step()
+        second = add(world.engine())
+    assert both_committed(second, first.finish()) is not rule
+
+
+@with_and_without
+def test_poison_lies_above_the_row(rule: bool, monkeypatch: Patch) -> None:
+    """T1's clock is ahead, and its lock arrives before its row. T2 poisons the row. At the server's
+    time the poison lies below the row that arrives, and is hidden: T1 decides, and T2 frees the
+    lock."""
+    if not rule:
+        variants_fenced.poison_at_the_servers_time(monkeypatch)
+    world = world_with()
+    first = Puppet(world, add, faults=lock_without_row(), clock=ahead(world.clock))
+    first.until(sleeps)
     second = Puppet(world, add)
-    second.until(frees)
+    assert second.until(frees)
     first.until(finishes(X))
     assert both_committed(second.finish(), first.finish()) is not rule
 
@@ -364,6 +390,30 @@ def test_a_row_that_may_have_been_deleted_is_not_used(rule: str, monkeypatch: Pa
     if isinstance(result, Committed):
         status = status_key(TRANSACTIONS, result.transaction)
         assert world.values([status]) == {status: b"7-ABORTED"}, "it was told the truth"
+
+
+@pytest.mark.parametrize("rule", ["with", "markers alone", "bound alone", "without"])
+def test_a_row_whose_poison_may_have_been_collected_is_not_used(
+    rule: str, monkeypatch: Patch
+) -> None:
+    """T1's lock arrives without its row, and T1 is stopped for a day. A helper poisons the row, and
+    is stopped before it frees the lock; fsck deletes the poisoned row. T1 sends its row again, has
+    its lock, and decides; the helper wakes, and frees the lock for T2. The markers of the deletion
+    hide what T1 sends, for as long as they are kept."""
+    if rule in ("markers alone", "without"):
+        monkeypatch.setattr(prepare_module, "WRITTEN_WITHIN_MS", LONG_MS)
+    world = world_with()
+    owner = Puppet(world, add, faults=lock_without_row(), policy=replace(PATIENT, attempts=1))
+    owner.until(sleeps)
+    helper = Puppet(world, mend(world))
+    assert helper.until(frees)
+    world.clock.advance(DAY_MS)
+    world.collect()
+    if rule in ("bound alone", "without"):
+        world.memory.compact(TRANSACTIONS)
+    owner.until(finishes(X))
+    helper.step()
+    assert both_committed(add(world.engine()), owner.finish()) is (rule == "without")
 
 
 @with_and_without
@@ -434,21 +484,23 @@ def test_a_lock_is_freed_as_it_was_read(rule: bool, monkeypatch: Patch) -> None:
     assert both_committed(third.finish(), fourth) is not rule
 
 
-@with_and_without
-def test_a_lock_is_read_before_the_row_of_its_holder(rule: bool, monkeypatch: Patch) -> None:
+@pytest.mark.parametrize("rule", ["with", "poison alone", "without"])
+def test_a_lock_is_read_before_the_row_of_its_holder(rule: str, monkeypatch: Patch) -> None:
     """T2 has looked for the row of T1 before T1 wrote it. Then it meets T1's lock, and frees it,
-    since that row was not there: T1 decides all the same."""
+    since that row was not there: T1 decides all the same. Poison finds the row as well: either is
+    enough."""
     world = world_with()
     first = Puppet(world, add)
     writing = first.until(asks_for(Status.WRITTEN))
-    assert writing is not None and isinstance(writing.items[0], Edit)
+    assert writing is not None and isinstance(writing.items[0], Check)
     row_key = writing.items[0].key.row
     before = recovery.read_rows(world.engine().context, [row_key])
     first.until(asks_for(Status.ASSERTED))
-    if not rule:
+    if rule != "with":
         monkeypatch.setattr(recovery, "read_rows", lambda context, holders: before)
-    (second,) = world.client(policy=replace(POLICY, attempts=1))[0].commit_many([ADD])
-    assert both_committed(second, first.finish()) is not rule
+    if rule == "without":
+        free_without_poison(monkeypatch)
+    assert both_committed(add(world.engine()), first.finish()) is (rule == "without")
 
 
 @with_and_without

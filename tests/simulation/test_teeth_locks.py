@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 
 from tests.simulation.breaking import deliver_all
-from tests.simulation.puppets import Puppet, asks_for, frees, plans, sleeps, takes, when
+from tests.simulation.puppets import (
+    Puppet,
+    asks_for,
+    frees,
+    lock_without_row,
+    plans,
+    sleeps,
+    takes,
+    when,
+)
 from tests.simulation.variants import (
+    free_without_poison,
     set_unlock,
     unlock_by_marker,
     unlock_by_write,
     unlock_whole_rows,
 )
 from tests.simulation.world import POLICY, World, key
-from txn import AbortedError, Cell, Committed, DeadlineError, Exact, Key, Mutation, Policy
+from txn import AbortedError, Cell, Committed, DeadlineError, Engine, Exact, Key, Mutation, Policy
 from txn.clock import ManualClock
 from txn.model import Edit
 from txn.protocol import recovery, transaction
 from txn.protocol import six_phase as six_phase_module
 from txn.protocol.context import Context
-from txn.protocol.locks import take_locks
+from txn.protocol.six_phase import take_locks
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import Transaction, begin_commit
 from txn.request import bind_request
@@ -118,7 +128,7 @@ def test_each_lock_of_a_row_is_freed_on_its_own_condition(rule: bool, monkeypatc
         set_unlock(monkeypatch, unlock_whole_rows)
     world = World()
     x1, x2 = key("x", "1"), key("x", "2")
-    ghost = when(takes(x1), Fault(late=frozenset({0})))
+    ghost = when(takes(x1), Fault(late=frozenset({1})))
     client, store = world.client(
         plans(ghost, lambda call: repeated(call) if frees(call) else Fault())
     )
@@ -169,6 +179,47 @@ def test_a_lock_is_never_older_than_the_unlock_before_it(rule: bool, monkeypatch
     world.engine().commit([Mutation(X, b"1")])
     world.clock.set_wall_ms(world.clock.wall_ms() - 10)
     assert two_can_hold(world, X) is not rule
+
+
+# ------------------------------------------------------------------------ locks without a row
+
+
+def add(engine: Engine) -> object:
+    """Replace 0 by 1."""
+    return engine.commit_many([([Mutation(X, b"1")], [Exact(X, b"0")])])[0]
+
+
+def mend(world: World) -> Callable[[Engine], bool]:
+    def work(engine: Engine) -> bool:
+        world.mend(engine.context)
+        return True
+
+    return work
+
+
+@with_and_without
+@pytest.mark.parametrize("by", ["a client", "fsck"])
+def test_a_row_is_poisoned_before_its_lock_is_freed(
+    rule: bool, by: str, monkeypatch: Patch
+) -> None:
+    """T1's lock arrives before its row. Somebody meets the lock, finds no row, and is about to free
+    it; T1's row arrives, and T1 looks and decides. T2 replaces the same value."""
+    if not rule:
+        free_without_poison(monkeypatch)
+    world = World()
+    world.engine().commit([Mutation(X, b"0")])
+    first = Puppet(world, add, faults=lock_without_row())
+    first.until(sleeps)
+    other = Puppet(world, add if by == "a client" else mend(world))
+    assert other.until(frees)
+    first.until(asks_for(Status.ASSERTED))
+    if by == "a client":
+        second = other.finish()
+    else:
+        other.step()
+        second = add(world.engine())
+    results = [second, first.finish()]
+    assert all(isinstance(result, Committed) for result in results) is not rule
 
 
 # ------------------------------------------------------------------------------- how to wait

@@ -13,6 +13,7 @@ from txn.protocol import ranges
 from txn.protocol import six_phase as six_phase_module
 from txn.protocol.statuses import Status
 from txn.reading import snapshot as snapshot_module
+from txn.testing.faulty import Plan, faultless
 
 ITEM = "item"
 A, B = key("item-a"), key("item-b")
@@ -24,8 +25,8 @@ ONE_ATTEMPT = Policy(attempts=1, lock_ttl_ms=1000, courtesy_ms=5)
 class Block(Puppet[bool]):
     """A block that found no items, and writes one key. It commits when the puppet is moved."""
 
-    def __init__(self, world: World, written: Key) -> None:
-        super().__init__(world, self._end, policy=ONE_ATTEMPT, by_row=True)
+    def __init__(self, world: World, written: Key, faults: Plan = faultless) -> None:
+        super().__init__(world, self._end, faults=faults, policy=ONE_ATTEMPT, by_row=True)
         self.block = self.engine.transaction().__enter__()
         assert not self.block.scan(prefix=ITEM)
         self.block.put(written, b"1")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.puppets import Puppet, asks_for, reads_row, when
+from tests.simulation.puppets import Puppet, asks_for, plans, reads_row, takes, when
 from tests.simulation.variants import look_once, trust_all_decided
 from tests.simulation.world import World, key
 from txn import Cell, Engine, Key, Mutation
@@ -36,9 +36,9 @@ def test_the_buffer_speaks_only_for_a_holder_at_2_asserted(
     if not rule:
         monkeypatch.setattr(snapshot_module, "value_of", trust_all_decided)
     world = World()
-    ghost = when(lambda call: call.number == 2, Fault(late=frozenset({0})))
+    ghost = when(takes(X), Fault(late=frozenset({1})))
     stop = when(asks_for(Status.COMPLETE), Fault(frozenset(), Reply.CRASH))
-    first, store = world.client(lambda call: ghost(call) if call.number == 2 else stop(call))
+    first, store = world.client(plans(ghost, stop))
     with pytest.raises(Crash):
         first.commit([Mutation(X, b"1")])
     world.engine().commit([Mutation(X, b"2")])

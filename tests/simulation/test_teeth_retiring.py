@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from recovery import check, repair_all
-from tests.simulation.puppets import Puppet, asks_for, checks, reads_row
+from tests.simulation.puppets import Puppet, asks_for, checks, frees, reads_row
 from tests.simulation.variants import delete_plainly, mark_at_the_lock
 from tests.simulation.world import POLICY, TABLE, World, key
 from txn import ConflictError, Delete, Engine, Mutation, TxnError
@@ -51,15 +51,19 @@ def put_if_absent(engine: Engine, value: bytes) -> object:
 def test_a_key_is_retired_on_the_condition_that_its_lock_is_the_retirers(
     rule: bool, monkeypatch: Patch
 ) -> None:
-    """T1 frees the retirer's lock, takes it in the same millisecond, and looks under it. Were the
-    delete without a condition, it would hide T1's lock, and T2 would hold it as well."""
+    """T1 frees the retirer's lock. The server's clock goes back; so T1 takes the lock in the
+    millisecond of the retirer's, and looks under it. Were the delete without a condition, it would
+    hide T1's lock, and T2 would hold it as well."""
     if not rule:
         monkeypatch.setattr(retire, "_delete", delete_plainly)
     world = World()
     deleted(world)
     retirer = Puppet(world, fsck)
     assert retirer.until(retires)
+    locked_ms = world.clock.wall_ms()
     first = Puppet(world, lambda engine: put_if_absent(engine, b"1"))
+    first.until(frees)
+    world.clock.set_wall_ms(locked_ms)
     first.until(asks_for(Status.ASSERTED))
     retirer.finish()
     world.clock.advance(1)

@@ -2,31 +2,72 @@
 
 What is left out here needs more luck than a few thousand schedules have (the second look at the
 holders, a retirer that is met, owners that are paused), or costs time and no data (beats, leases,
-the order of locks), or needs assertions that the bank does not make (those of several rows).
+the order of locks), or needs assertions that the bank does not make (those of several rows). Two
+rules have a weather of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any
 
 import pytest
 
 from tests.simulation import schedule as schedule_module
 from tests.simulation import variants, variants_fenced
-from tests.simulation.breaking import live_on, run
+from tests.simulation.bank import Bank
+from tests.simulation.breaking import CHANGING, live_on, run
 from tests.simulation.puppets import asks_for
 from tests.simulation.schedule import run_many
 from tests.simulation.shapes import BY_NAME
 from tests.simulation.variants_parts import PARTS_RULES
 from txn.protocol import commit as commit_module
-from txn.protocol import six_phase as six_phase_module
 from txn.protocol import transaction as transaction_module
 from txn.protocol.statuses import Status
 from txn.reading import snapshot as snapshot_module
-from txn.testing.faulty import Fault
+from txn.testing.faulty import Call, Fault, Reply
 
 Patch = pytest.MonkeyPatch
 MOST = 5_000
+
+
+def set_weather(patch: Patch, accounts: int, **changes: Any) -> None:
+    """Let all schedules have so many accounts, and what they change in their weather."""
+    draw = schedule_module.weather
+    patch.setattr(schedule_module, "weather", lambda random: replace(draw(random), **changes))
+    patch.setattr(
+        schedule_module, "Bank", lambda size, rows, *rest: Bank(accounts, accounts, *rest)
+    )
+
+
+def free_behind_slow_rows(patch: Patch) -> None:
+    """Free the locks of absent rows, where rows often come much later than their locks, and what
+    frees these later still."""
+    variants.free_without_poison(patch)
+    set_weather(patch, 4, clients=3, readers=0, fscks=0, fault_rate=0.0, tick_ms=5, lock_ttl_ms=30)
+    patch.setattr(schedule_module, "SLOW_RATES", (0.4,))
+    patch.setattr(schedule_module, "SLOW_MS", (100, 300))
+
+
+def unlock_beside_lost_steps(patch: Patch) -> None:
+    """Let the unlocks travel with 3-PUT, where a part of a faulty request is lost for good. As
+    nothing comes late, delete markers go soon."""
+    variants.unlock_with_put(patch)
+    rates = {"fault_rate": 0.2, "crash_rate": 0.3}
+    set_weather(patch, 3, readers=0, fscks=0, tick_ms=5, lock_ttl_ms=300, collects=True, **rates)
+    patch.setattr(schedule_module, "SLOW_RATES", (0.0,))
+    patch.setattr(schedule_module, "LATEST_MS", 100 - schedule_module.RETENTION_MS)
+    patch.setattr(schedule_module, "draw_fault", lose_a_part)
+
+
+def lose_a_part(random: Random, call: Call, crash_rate: float) -> Fault:
+    reply = Reply.CRASH if random.random() < crash_rate else Reply.MAYBE_APPLIED
+    if call.method not in CHANGING:
+        return Fault(reply=reply)
+    applied = frozenset(i for i in range(len(call.items)) if random.random() < 0.7)
+    return Fault(applied=applied, reply=reply)
 
 
 VARIANTS: dict[str, Callable[[Patch], None]] = {
@@ -37,9 +78,8 @@ VARIANTS: dict[str, Callable[[Patch], None]] = {
         commit_module, "decide", variants.decide_as_any_other_call
     ),
     "statuses are put plainly": lambda patch: variants.patch_steps(patch, variants.step_plainly),
-    "locks come before the row": lambda patch: patch.setattr(
-        six_phase_module, "prepare_six_phase", variants.lock_first
-    ),
+    "locks of absent rows are freed": free_behind_slow_rows,
+    "unlocks travel with 3-PUT": unlock_beside_lost_steps,
     "unlock by a plain write": lambda patch: variants.set_unlock(patch, variants.unlock_by_write),
     "unlock by a delete marker": lambda patch: variants.set_unlock(
         patch, variants.unlock_by_marker
@@ -72,7 +112,7 @@ FENCED: dict[str, Callable[[Patch], None]] = {
     "others finish without looking": variants_fenced.finish_without_looking,
     "locks are freed before values are put": variants_fenced.unlock_before_values,
     "complete before all is put": variants_fenced.complete_first,
-    "locks come before the row": variants_fenced.lock_before_the_row,
+    "locks of absent rows are freed": variants.free_without_poison,
     "the decision does not compare": variants_fenced.decide_plainly,
     "a refused decision is believed": VARIANTS["a refused decision is believed"],
     "a lost decision is a failure": VARIANTS["a lost decision is a failure"],

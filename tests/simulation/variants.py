@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from recovery import fsck as fsck_module
 from txn import Cell, ConflictError, Key, Mutation
 from txn.errors import TableUnavailable
 from txn.model import Check, Edit
 from txn.protocol import commit as commit_module
 from txn.protocol import context as context_module
+from txn.protocol import locks as locks_module
 from txn.protocol import prepare as prepare_module
 from txn.protocol import ranges
 from txn.protocol import recovery as recovery_module
@@ -32,13 +34,14 @@ from txn.reading import snapshot as snapshot_module
 from txn.request import Request
 
 Cells = dict[Key, Cell | None]
+step_compared = transaction_module.advance
 
 
 def patch_steps(
     monkeypatch: pytest.MonkeyPatch, step: Callable[..., object], *more: ModuleType
 ) -> None:
     """Let the owner of a transaction, and others, step its row in another way."""
-    for module in (prepare_module, six_phase_module, commit_module, *more):
+    for module in (prepare_module, six_phase_module, commit_module, transaction_module, *more):
         monkeypatch.setattr(module, "advance", step)
 
 
@@ -50,10 +53,12 @@ def step_plainly(
     *,
     durable: bool = False,
     unsent: Context | None = None,
+    send: transaction_module.Send | None = None,
 ) -> None:
-    """Step statuses by plain puts at the client's time; only the decision compares."""
+    """Step statuses by plain puts at the client's time; only the decision compares. What travels
+    with a step is sent after it."""
     if new is Status.ASSERTED:
-        transaction_module.advance(context, transactions, new, cells, durable=durable)
+        step_compared(context, transactions, new, cells, durable=durable)
         return
     now_ms = context.clock.wall_ms()
     for t in transactions:
@@ -61,6 +66,8 @@ def step_plainly(
         puts = [*cells(t), (began, FREE), (status_key(context.table, t.row_key), new.value)]
         context.store.write([Edit(name, value, now_ms) for name, value in puts])
         t.status = new
+    if send is not None:
+        send(())
 
 
 def hold_reading_first(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
@@ -75,15 +82,25 @@ def hold_reading_first(context: Context, transactions: Sequence[Transaction]) ->
     return [t for t in live if t.failure is None]
 
 
-def lock_first(
-    context: Context,
-    transactions: Sequence[Transaction],
-    contention: Contention,
-    patient: bool,
-) -> list[Transaction]:
-    live = choose_lock(patient)(context, transactions, contention)
-    live = prepare_module.write_rows(context, live)
-    return six_phase_module.assert_under_locks(context, live)
+def free_without_poison(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Free the lock of an absent row, and let the row come."""
+    for module in (recovery_module, fsck_module):
+        monkeypatch.setattr(module, "poison", lambda context, row_key: True)
+
+
+def poison_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Poison a row without comparing."""
+
+    def put_poison(context: Context, t: Transaction) -> bool:
+        reason = recovery_module._make_reason(context, t, recovery_module.POISONED)
+        step = transaction_module.make_step(context, t, Status.ABORTED, [reason])
+        transaction_module.call_store(
+            context, lambda: context.store.check_and_put([step._replace(expected=None)])
+        )
+        return True
+
+    for module in (recovery_module, fsck_module):
+        monkeypatch.setattr(module, "poison", put_poison)
 
 
 def look_before_the_step(
@@ -92,8 +109,7 @@ def look_before_the_step(
     contention: Contention,
     patient: bool,
 ) -> list[Transaction]:
-    live = prepare_module.write_rows(context, transactions)
-    live = choose_lock(patient)(context, live, contention)
+    live = choose_lock(patient)(context, transactions, contention)
     live = prepare_module.validate_ranges(context, live, contention)
     return six_phase_module.assert_under_locks(context, live)
 
@@ -151,6 +167,8 @@ def put_what_can_be_put(context: Context, transactions: Sequence[Transaction]) -
 def clean_what_can_be_cleaned(
     context: Context, transactions: Sequence[Transaction]
 ) -> list[Transaction]:
+    behind = [t for t in transactions if t.status is Status.ASSERTED]
+    transaction_module.advance_with(context, behind, Status.PUT, ())
     for t in transactions:
         for mutation in t.request.mutations:
             with suppress(TableUnavailable):
@@ -161,11 +179,26 @@ def clean_what_can_be_cleaned(
 def leave_values_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Complete a transaction although a table of it is gone."""
     forward = (
-        (Status.ASSERTED, put_what_can_be_put, Status.PUT),
-        (Status.PUT, clean_what_can_be_cleaned, Status.CLEANING),
+        (Status.ASSERTED, put_what_can_be_put),
+        (Status.PUT, clean_what_can_be_cleaned),
         six_phase_module.FORWARD[-1],
     )
     monkeypatch.setattr(six_phase_module, "FORWARD", forward)
+
+
+def unlock_with_put(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the unlocks travel with 3-PUT."""
+    advance_with = six_phase_module.advance_with
+
+    def advance_and_unlock(
+        context: Context, transactions: Sequence[Transaction], new: Status, checks: Sequence[Check]
+    ) -> None:
+        if new is Status.PUT:
+            held = [(lock, Cell(t.row_key, 0)) for lock, t in locks_of(transactions)]
+            checks = [*checks, *(locks_module.make_release(lock, cell) for lock, cell in held)]
+        advance_with(context, transactions, new, checks)
+
+    monkeypatch.setattr(six_phase_module, "advance_with", advance_and_unlock)
 
 
 def tell_what_fails(
@@ -204,9 +237,15 @@ def unlock_whole_rows(context: Context, transactions: Sequence[Transaction]) -> 
 
 def set_unlock(monkeypatch: pytest.MonkeyPatch, work: recovery_module.Finish) -> None:
     """Use another way to unlock, in committing and in aborting."""
-    *others, (status, _, reached) = six_phase_module.FORWARD
-    monkeypatch.setattr(six_phase_module, "FORWARD", (*others, (status, work, reached)))
-    monkeypatch.setattr(six_phase_module, "release_key_locks", work)
+
+    def step_and_unlock(context: Context, transactions: Sequence[Transaction]) -> None:
+        behind = [t for t in transactions if t.status is Status.PUT]
+        transaction_module.advance_with(context, behind, Status.CLEANING, ())
+        work(context, transactions)
+
+    *others, (status, _) = six_phase_module.FORWARD
+    monkeypatch.setattr(six_phase_module, "FORWARD", (*others, (status, step_and_unlock)))
+    monkeypatch.setattr(six_phase_module, "release_key_locks", step_and_unlock)
 
 
 def trust_all_decided(key: Key, look: snapshot_module.Observation) -> Cell | None:

@@ -11,11 +11,10 @@ from txn import Cell, Key, OptimisticTransaction
 from txn.model import Check, Edit
 from txn.protocol import fenced, recovery
 from txn.protocol import locks as locks_module
-from txn.protocol import prepare as prepare_module
 from txn.protocol import transaction as transaction_module
 from txn.protocol.context import Context
-from txn.protocol.locks import Contention, FencedLock, make_assertion_error, read_lock
-from txn.protocol.row import FREE, TransactionRow
+from txn.protocol.locks import FencedLock, make_assertion_error, read_lock
+from txn.protocol.row import FREE
 from txn.protocol.statuses import FENCED, PROTOCOLS, Status
 from txn.protocol.transaction import PendingCommit, Transaction
 from txn.reading import snapshot
@@ -75,7 +74,7 @@ def trust_what_is_read(patch: Patch) -> None:
 
 def set_forward(patch: Patch, work: Callable[..., object]) -> None:
     """Use another way to put the values and release the locks."""
-    patch.setattr(fenced, "FORWARD", ((Status.ASSERTED, work, Status.COMPLETE),))
+    patch.setattr(fenced, "FORWARD", ((Status.ASSERTED, work),))
 
 
 def unlock_before_values(patch: Patch) -> None:
@@ -106,22 +105,6 @@ def complete_first(patch: Patch) -> None:
     set_forward(patch, tell_and_finish)
 
 
-def lock_before_the_row(patch: Patch) -> None:
-    """Ask for the locks, then write the row."""
-
-    def prepare(
-        context: Context,
-        transactions: Sequence[PendingCommit],
-        contention: Contention,
-        patient: bool,
-    ) -> list[PendingCommit]:
-        live = fenced.read_and_evaluate(context, transactions, contention, patient)
-        live = fenced.take_row_locks(context, live, contention, patient)
-        return fenced.plan_commits(context, prepare_module.write_rows(context, live))
-
-    patch.setattr(fenced, "prepare_fenced", prepare)
-
-
 def decide_plainly(patch: Patch) -> None:
     """Put the decision, without comparing."""
     unconditional = FENCED.unconditional | {Status.ASSERTED}
@@ -138,7 +121,7 @@ def believe_in_every_lock(patch: Patch) -> None:
             found = t.found[lock]
             edit = Edit(lock, fenced._take(t, lock), t.timestamp)
             checks.append(Check(lock, found.value if found else FREE, edits=(edit,)))
-        context.store.check_and_put(checks)
+        fenced.request_with_rows(context, (t for t, _ in wanted), checks)
         return []
 
     patch.setattr(fenced, "_request_locks", request)
@@ -159,8 +142,25 @@ def put_at_the_servers_time(patch: Patch) -> None:
             return step
         return step._replace(edits=tuple(edit._replace(timestamp=None) for edit in step.edits))
 
-    for module in (transaction_module, recovery):
-        patch.setattr(module, "make_step", at_any_time)
+    patch.setattr(transaction_module, "make_step", at_any_time)
+
+
+def poison_at_the_servers_time(patch: Patch) -> None:
+    """Let poison have the server's time, as in the six-phase protocol."""
+    make_step = transaction_module.make_step
+
+    def poison_at_any_time(
+        context: Context,
+        t: Transaction,
+        new: Status,
+        cells: transaction_module.Cells,
+    ) -> Check:
+        step = make_step(context, t, new, cells)
+        if t.status is not None or new is not Status.ABORTED:
+            return step
+        return step._replace(edits=tuple(edit._replace(timestamp=None) for edit in step.edits))
+
+    patch.setattr(transaction_module, "make_step", poison_at_any_time)
 
 
 def look_at_locks_once(patch: Patch) -> None:
@@ -187,7 +187,8 @@ def fail_at_the_first_look(patch: Patch) -> None:
 
 def free_the_undecided(patch: Patch) -> None:
     """Free the locks of a holder that has not decided, without aborting it."""
-    patch.setattr(TransactionRow, "is_over", property(lambda row: row.status is Status.WRITTEN))
+    patch.setattr(recovery.Resolver, "_is_abandoned", lambda *args: True)
+    patch.setattr(recovery, "_end_holder", lambda context, row: row.status is Status.WRITTEN)
 
 
 def free_what_is_there(patch: Patch) -> None:

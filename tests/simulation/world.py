@@ -10,15 +10,15 @@ from random import Random
 from typing import Any, ClassVar
 
 from recovery import Finding, Kind, check, repair
-from txn import Engine, Key, Policy
+from txn import Engine, Key, MaybeApplied, NotApplied, Policy
 from txn.clock import Clock, ManualClock
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Check, Edit, Family
 from txn.protocol.context import Context
 from txn.protocol.locks import holder_of
 from txn.protocol.protocols import protocol_key
 from txn.protocol.row import FAMILY, TransactionRow, decode_row, is_row_key
-from txn.protocol.statuses import FINISHED, ProtocolName
-from txn.stores.base import Store
+from txn.protocol.statuses import FINISHED, PROTOCOLS, ProtocolName
+from txn.stores.base import Store, check_then_read
 from txn.stores.local import LocalStore
 from txn.tables.kv.memory import MemoryStore
 from txn.testing.faulty import FaultyStore, Plan, faultless
@@ -56,7 +56,7 @@ class World:
         self.memory, self.clock = World.opened()
         self.memory.ensure_table(TABLE, {D: Family(database=b"txn")})
         self.memory.ensure_table(TRANSACTIONS, {FAMILY: Family(versions=1)})
-        self.memory.write([Edit(protocol_key(TRANSACTIONS), protocol.encode(), 1)])
+        self.memory.write([Edit(protocol_key(TRANSACTIONS), PROTOCOLS[protocol].stored_name, 1)])
         self._one_cell = one_cell
         self._clients = 0
 
@@ -170,8 +170,31 @@ class OneCell:
         return getattr(self._inner, name)
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
-        return [self._check_and_put(check, durable) for check in checks]
+        """Only the first request can fail without effect on the call."""
+        answers: list[bool] = []
+        sent: list[Check] = []
+        try:
+            for check in checks:
+                answers.append(self._check_and_put(check, durable, sent))
+        except NotApplied as error:
+            if not sent:
+                raise
+            raise MaybeApplied(str(error)) from error
+        return answers
 
-    def _check_and_put(self, check: Check, durable: bool) -> bool:
-        one_by_one = (Check(check.key, check.expected, (put,)) for put in check.puts)
-        return all(self._inner.check_and_put([one], durable=durable)[0] for one in one_by_one)
+    def check_and_read(
+        self, checks: Sequence[Check], keys: Collection[Key], *, durable: bool = True
+    ) -> tuple[list[bool], dict[Key, Cell | None]]:
+        return check_then_read(self, checks, keys, durable=durable)
+
+    def _check_and_put(self, check: Check, durable: bool, sent: list[Check]) -> bool:
+        """Send the requests of a check until one is refused; add those that were answered."""
+        requests = [check]
+        if check.expected is not None:
+            requests = [Check(check.key, check.expected, (put,)) for put in check.puts]
+        for request in requests:
+            (is_met,) = self._inner.check_and_put([request], durable=durable)
+            sent.append(request)
+            if not is_met:
+                return False
+        return True

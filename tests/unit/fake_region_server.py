@@ -17,7 +17,7 @@ from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.regions import META_REGION
 
 ENABLED = 0
-FINISHED = 2
+RUNNING, FINISHED = 1, 2
 TABLE = b"t"
 PACKAGE = "org.apache.hadoop.hbase."
 
@@ -56,12 +56,14 @@ class FakeRegionServer:
 
     methods: of the calls, in the order of arrival. before: called with the number of the call of
     this method (from 1) and the method; raises one of the above, or waits. refused: the Java class
-    of an error for a row, each told once (empty: none), or for ever behind a `*`. starts: of
-    its regions. processes: whether it knows the conditions of the entries of a request. pages: the
-    rows that scans are answered with, whether the last is only a part, where the server stands, and
+    of an error for a row, each told once (empty: none), or for ever behind a `*`. starts: of its
+    regions. processes: whether it knows the conditions of the entries of a request. pages: the rows
+    that scans are answered with, whether the last is only a part, where the server stands, and
     whether there is more. scanned: where scans began. schemas: of the table, once it was made.
-    users, services: who has connected, and to what. has_meta: whether a server has the table of
-    regions. is_at_work: whether its cluster counts on it.
+    changing: how many more questions about a change of tables are answered with "running". users,
+    services: who has connected, and to what. has_meta: whether a server has the table of regions.
+    is_at_work: whether its cluster counts on it. ports: of the servers of regions that it does not
+    have itself, by start. requests: the messages of its calls for rows.
     """
 
     def __init__(self) -> None:
@@ -74,10 +76,13 @@ class FakeRegionServer:
         self.starts = [b""]
         self.state = ENABLED
         self.schemas: list[Any] = []
+        self.changing = 0
         self.users: list[str] = []
         self.services: list[str] = []
         self.has_meta = True
         self.is_at_work = True
+        self.ports: dict[bytes, int] = {}
+        self.requests: list[Any] = []
         self.processes = True
         self.pages: list[tuple[list[bytes], bool, bytes, bool]] = []
         self.scanned: list[bytes] = []
@@ -203,8 +208,8 @@ class FakeRegionServer:
 
     def GetClusterStatus(self, body: bytes, block: bytearray) -> Any:
         response = PB.GetClusterStatusResponse(cluster_status=PB.ClusterStatus())
-        if self.is_at_work:
-            response.cluster_status.servers_name.add(host_name="127.0.0.1", port=self.port)
+        for port in (self.port, *self.ports.values()) if self.is_at_work else ():
+            response.cluster_status.servers_name.add(host_name="127.0.0.1", port=port)
         return response
 
     def Scan(self, body: bytes, block: bytearray) -> Any:
@@ -222,7 +227,7 @@ class FakeRegionServer:
         name = b"%b,%b,1.x." % (TABLE, start)
         for column, value in (
             (b"regioninfo", b"PBUF" + info.SerializeToString()),
-            (b"server", b"127.0.0.1:%d" % self.port),
+            (b"server", b"127.0.0.1:%d" % self.ports.get(start, self.port)),
         ):
             block += encode_cell(name, b"info", column, value)
         return response
@@ -265,12 +270,14 @@ class FakeRegionServer:
         return PB.ProcedureStarted(proc_id=1)
 
     def getProcedureResult(self, body: bytes, block: bytearray) -> Any:
-        return PB.GetProcedureResultResponse(state=FINISHED)
+        self.changing = max(0, self.changing - 1)
+        return PB.GetProcedureResultResponse(state=RUNNING if self.changing else FINISHED)
 
     def Multi(self, body: bytes, block: bytearray) -> Any:
         response = PB.MultiResponse()
         request = PB.MultiRequest.FromString(body)
         with self._lock:
+            self.requests.append(request)
             self.sizes.append(sum(len(entry.action) for entry in request.regionAction))
             for entry in request.regionAction:
                 self._do_entry(entry, response.regionActionResult.add(), block)
@@ -331,10 +338,12 @@ def fake_region_server() -> Iterator[FakeRegionServer]:
         server.close()
 
 
-def encode_cell(row: bytes, family: bytes, column: bytes, value: bytes) -> bytes:
-    """Return a cell as HBase writes it, put at the timestamp 1."""
+def encode_cell(
+    row: bytes, family: bytes, column: bytes, value: bytes, timestamp: int = 1
+) -> bytes:
+    """Return a put cell as HBase writes it."""
     key = struct.pack(">H", len(row)) + row + bytes([len(family)]) + family + column
-    key += struct.pack(">q", 1) + b"\x04"
+    key += struct.pack(">q", timestamp) + b"\x04"
     cell = struct.pack(">ii", len(key), len(value)) + key + value
     return struct.pack(">i", len(cell)) + cell
 

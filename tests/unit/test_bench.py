@@ -258,6 +258,11 @@ def test_spark_puts_and_scans_plainly_what_it_writes_as_transactions(
 def test_what_a_flight_costs_the_emulator_is_counted() -> None:
     """Its requests are the protocol's; the calls of functions for one are what we can save."""
     requests, counted = flight.count_costs(6, 6)
-    assert requests["checkAndPut"] == 6 * 32
+    # Six statuses, and 13 locks taken and released. Of the six flights together, the values and
+    # then the empty tags, which compare nothing, are a request for each of three tables.
+    assert (requests["checkAndPut"], requests["putMultiple"]) == (6 * 32, 2 * 3)
     assert counted["calls a request"] < 290
-    assert 2 * counted["commits"] == counted["flushes"] <= 64.5
+    # What waits for the log is flushed twice: 13 locks, the decision, the values, and 3-PUT. The
+    # other 18 requests are deferred. Requests that come together share their flushes.
+    assert counted["commits"] < counted["flushes"] < 2 * counted["commits"]
+    assert counted["flushes"] <= 16 * 2 + 18 + 1

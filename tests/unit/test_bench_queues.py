@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from tests.bench import costs, scale
 from tests.bench.growth import Growing
-from tests.bench.queues import Costs, Kind, Price, Protocol, Setup, simulate
+from tests.bench.queues import (
+    Costs,
+    Kind,
+    Part,
+    Price,
+    Process,
+    Protocol,
+    Setup,
+    World,
+    join_parts,
+    price_request,
+    simulate,
+)
+from txn.client.finisher import COMPLETE_WITHIN_S, COMPLETED_AT_ONCE
 
 pytestmark = pytest.mark.fast
 KINDS: tuple[Kind, ...] = ("get", "put", "checked")
@@ -30,15 +44,15 @@ FAST = make_costs(
 )
 
 
-@pytest.mark.parametrize(("protocol", "reads", "syncs"), [("fenced", 1, 4), ("six-phase", 0, 10)])
-def test_one_client_waits_for_each_step_of_its_protocol(
-    protocol: Protocol, reads: int, syncs: int
+@pytest.mark.parametrize(("protocol", "rounds", "syncs"), [("fenced", 4, 3), ("six-phase", 6, 4)])
+def test_one_client_waits_for_each_round_of_its_protocol(
+    protocol: Protocol, rounds: int, syncs: int
 ) -> None:
-    """Write, lock, decide, finish; or write, lock, assert, decide, put, clean, unlock and three
-    statuses between them. What is asked for together is waited for once."""
+    """Read, lock, decide, finish; or lock, assert, decide, put, clean, unlock, of which the second
+    and the last do not wait for the log. The row travels with the locks, and nobody waits for 5."""
     setup = Setup(protocol, clients=1, keys=5, commits=20)
     found = simulate(setup, WAITING)
-    assert found.latency_ms == pytest.approx(reads * 1 + syncs * 3)
+    assert found.latency_ms == pytest.approx(rounds * 1 + syncs * 2)
     assert found.per_second == pytest.approx(1000 / found.latency_ms)
     assert found.attempts == 1
 
@@ -46,6 +60,51 @@ def test_one_client_waits_for_each_step_of_its_protocol(
 def test_what_is_in_one_unit_is_a_read_and_a_checked_put() -> None:
     """As in docs/protocol.md, "All of it in one unit"."""
     assert simulate(Setup(clients=1, keys=1, commits=20), WAITING).latency_ms == pytest.approx(4)
+
+
+def test_what_travels_together_is_one_request_for_each_server() -> None:
+    """It costs as the dearest of its kinds, and waits for the log unless all writes in it are
+    deferred."""
+    world = World(Setup(servers=2), FAST)
+    one, other = world.servers
+    parts = [
+        Part(one, "checked", is_deferred=True),
+        Part(one, "put", is_deferred=True),
+        Part(one, "get"),
+        Part(other, "put", is_deferred=True),
+        Part(other, "checked"),
+    ]
+    calls = join_parts(parts)
+    assert [(call.server, call.rows.total()) for call in calls] == [(one, 3), (other, 2)]
+    assert [call.is_synced for call in calls] == [False, True]
+    prices: dict[Kind, Price] = {"get": Price(1, 2), "put": Price(3, 4), "checked": Price(5, 6)}
+    assert price_request(prices, calls[0].rows) == 5 + 2 + 4 + 6
+
+
+def test_rows_are_completed_together() -> None:
+    """Those of one process, a twentieth of a second later, or once they are a hundred."""
+    world = World(Setup(), FAST)
+    process, server = Process(world), world.servers[0]
+    sent = list[tuple[float, int]]()
+    with patch.object(server, "take", lambda call, _: sent.append((world.now, call.rows["put"]))):
+        for count in (2, COMPLETED_AT_ONCE, 1):
+            for _ in range(count):
+                process.complete_later(Part(server, "put", is_deferred=True))
+        while len(sent) < 2:
+            world.step()
+    travelled = FAST.network / 2
+    assert sent == [
+        (pytest.approx(travelled), COMPLETED_AT_ONCE),
+        (pytest.approx(COMPLETE_WITHIN_S + travelled), 3),
+    ]
+
+
+def test_a_row_prefers_the_server_of_its_keys() -> None:
+    """If there are buckets on it."""
+    near = World(Setup(servers=4, buckets=8), FAST)
+    assert all(near.choose_bucket([key]) is near.server_of(key) for key in range(20))
+    far = World(Setup(servers=4, buckets=1), FAST)
+    assert {far.choose_bucket([key]) for key in range(20)} == {far.servers[0]}
 
 
 def test_it_is_repeatable() -> None:
@@ -56,10 +115,11 @@ def test_it_is_repeatable() -> None:
 
 
 def test_no_more_is_done_than_processors_can() -> None:
-    """A fenced transfer on one server is a get and five writes, two of them of two rows."""
-    setup = Setup(cores=2, handlers=1000, clients=100, processes=100, commits=600)
+    """A fenced transfer on one server is a get of two rows, a request of three, which takes the
+    locks, one of one, which decides, one of two, and its share of the last, of many rows."""
+    setup = Setup(cores=2, handlers=1000, clients=100, commits=2000)
     found = simulate(setup, FAST)
-    work = 6 * 0.1 * MS + 9 * 0.02 * MS
+    work = 4.01 * 0.1 * MS + 9 * 0.02 * MS
     assert found.average == pytest.approx(1, abs=0.02)
     assert found.per_second == pytest.approx(2 / work, rel=0.03)
     assert scale.find_full(setup, found) == "all servers' processors"
@@ -98,7 +158,9 @@ def test_threads_of_a_process_share_an_interpreter() -> None:
     assert simulate(setup, given).per_second == pytest.approx(1000, rel=0.15)
     assert simulate(replace(setup, processes=16), given).per_second > 3000
     shared = simulate(replace(setup, processes=16, machine=2), given)
-    assert shared.per_second == pytest.approx(2 / (1 * MS + 0.78 * MS), rel=0.05)
+    completed_together = 1250 / 16 * COMPLETE_WITHIN_S
+    work = (4 + 1 / completed_together) * 0.1 * MS + 9 * 0.02 * MS
+    assert shared.per_second == pytest.approx(2 / (1 * MS + work), rel=0.05)
 
 
 def make_kept() -> dict[str, Any]:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-
 import pytest
 
-from tests.unit.worlds import POLICY, TABLE, TAKEN, World, X, Y, Z
+from tests.unit.worlds import POLICY, TABLE, TAKEN, World, X, Y, Z, is_step
 from txn.assertions import Exact, Not, Some, Version
 from txn.errors import AbortedError, AssertionFailedError, InvalidRequestError
 from txn.events import Phase
 from txn.model import Cell, Delete, Edit, Family, Key, Mutation
 from txn.protocol.clocks import FUTURE_MS
-from txn.protocol.row import FAMILY
+from txn.protocol.recovery import roll_back
+from txn.protocol.row import FAMILY, read_rows
 from txn.protocol.statuses import Status
-from txn.request import Committed
+from txn.protocol.transaction import load_transaction
+from txn.request import Committed, Outcome
+from txn.testing.faulty import Call, Fault
 
 
 def test_all_cells_get_one_timestamp_and_nothing_stays_locked() -> None:
@@ -154,7 +155,8 @@ def test_an_empty_batch_is_no_work() -> None:
     """The last batch of a partition may be empty."""
     world = World()
     assert world.engine.commit_many([]) == []
-    assert world.faults.calls == 4  # those which made the transaction table, and named the protocol
+    # Those which made the transaction table, named the protocol, and saw that the name is current.
+    assert world.faults.calls == 5
 
 
 @pytest.mark.parametrize(
@@ -232,7 +234,7 @@ def test_the_phases_are_told_to_the_watch_in_order() -> None:
     world = World()
     world.engine.commit([Mutation(X, b"1")])
     done = [e.name for e in world.events if isinstance(e, Phase) and e.outcome == "done"]
-    assert done == ["write", "lock", "assert", "decide", "put", "clean", "unlock"]
+    assert done == ["lock", "assert", "decide", "put", "clean", "unlock"]
 
 
 def test_a_store_without_multi_cell_checks_gets_no_times() -> None:
@@ -265,21 +267,43 @@ def test_tables_are_told_apart() -> None:
     assert world.store.describe(TABLE) is not None
 
 
-def test_a_look_that_overlaps_the_step_is_taken() -> None:
-    """Over a network the look at the cells and the step to 1-LOCKED cost one wait, not two."""
+def test_a_read_before_the_step_that_it_travels_with_is_used() -> None:
+    """Over a network the read of the cells and the step to 1-LOCKED cost one wait, not two. A
+    server may run the read first."""
     world = World()
-    looks: list[int] = []
+    world.faults.reads_early = lambda: True
+    calls: list[Call] = []
 
-    def read(
-        *groups: Collection[Key], beside: Callable[[], None] | None = None
-    ) -> dict[Key, Cell | None]:
-        found = world.store.read(*groups)
-        if beside is not None:
-            looks.append(len(found))
-            beside()
-        return found
+    def plan(call: Call) -> Fault:
+        calls.append(call)
+        return Fault()
 
-    world.faults.read = read  # type: ignore[method-assign]
+    world.faults.plan = plan
     assert world.engine.commit([Mutation(X, b"1")], [~Some(Y)]).complete
-    assert looks == [6]
+    looks = [len(call.items) for call in calls if call.method == "read"]
+    assert looks[-1:] == [6]
+    at = [call.method for call in calls].index("read", len(calls) - 7)
+    assert [is_step(item, Status.LOCKED) for item in calls[at + 1].items] == [True]
     assert world.value(X) == b"1"
+
+
+def test_an_abort_between_the_read_and_its_step_makes_the_step_fail() -> None:
+    """What was read under the locks is true while they are held, which the step proves."""
+    world = World()
+    world.engine.commit([Mutation(X, b"0")])
+    world.faults.reads_early = lambda: True
+    aborted: list[bytes] = []
+
+    def plan(call: Call) -> Fault:
+        if any(is_step(item, Status.LOCKED) for item in call.items) and not aborted:
+            aborted.append(world.holder(X))
+            context = world.client(seed=3).context
+            row = read_rows(context, aborted)[aborted[0]]
+            roll_back(context, [load_transaction(context, row)], lambda _: "impatience")
+            world.client(seed=4).commit([Mutation(X, b"1")])
+        return Fault()
+
+    world.faults.plan = plan
+    world.engine.commit([Mutation(X, b"2")], [Exact(X, b"1")])
+    assert world.value(X) == b"2"
+    assert world.engine.outcome(aborted[0]) is Outcome.ABORTED

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from recovery.console.charts import BARS_HEIGHT, LEAST, WIDTH, draw_bars, draw_timeline, round_up
 from recovery.inspect import Explanation, explain
-from tests.unit.worlds import World, X, after_status
+from tests.unit.worlds import World, X, Y, after_status
 from txn.model import Mutation
-from txn.protocol.statuses import Status
+from txn.protocol.statuses import ProtocolName, Status
 from txn.testing.faulty import Crash, Fault, Reply
 
 pytestmark = pytest.mark.fast
@@ -45,10 +46,19 @@ def explain_stopped(world: World, status: Status) -> Explanation:
     return found
 
 
-def test_a_finished_transaction_is_a_closed_line() -> None:
+@pytest.mark.parametrize(
+    ("protocol", "names"),
+    [
+        ("six-phase", ["lock", "assert", "put", "clean", "unlock, wait"]),
+        ("fenced", ["lock, assert", "put, unlock, wait"]),
+    ],
+)
+def test_a_finished_transaction_is_a_closed_line(
+    protocol: ProtocolName, names: Sequence[str]
+) -> None:
     """Each status stands where the work before it ends, and nothing goes on."""
-    world = World()
-    done = world.engine.commit([Mutation(X, b"1")])
+    world = World(protocol=protocol)
+    done = world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     found = explain(world.engine.context, done.transaction)
     assert found is not None
     drawn = draw_timeline(found, world.clock.wall_ms() + 60_000)
@@ -57,7 +67,7 @@ def test_a_finished_transaction_is_a_closed_line() -> None:
     ends = [each.x + each.width for each in drawn.segments]
     assert ends == pytest.approx([mark.x for mark in drawn.marks[1:]])
     assert not any(each.is_open for each in drawn.segments)
-    assert [each.name for each in drawn.segments] == ["lock", "assert", "put", "clean", "unlock"]
+    assert [each.name for each in drawn.segments] == names
 
 
 def test_what_is_unfinished_goes_on_until_now() -> None:

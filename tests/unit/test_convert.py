@@ -12,6 +12,7 @@ from txn.errors import InvalidRequestError
 from txn.model import Delete, Edit, Key, Mutation
 from txn.protocol.protocols import protocol_key
 from txn.protocol.statuses import ProtocolName, Status
+from txn.request import Outcome
 from txn.testing.counting import CountingStore
 
 pytestmark = [pytest.mark.fast, pytest.mark.usefixtures("rows_for_all")]
@@ -162,7 +163,7 @@ def test_somebody_else_may_be_first() -> None:
     """The name is compared: two conversions do not undo each other unseen."""
     world = World(protocol="fenced")
     world.store.write([Edit(protocol_key(b"txn"), b"later", world.clock.wall_ms() + 1)])
-    with pytest.raises(InvalidRequestError, match="somebody else"):
+    with pytest.raises(InvalidRequestError, match="another client"):
         convert(world.engine.context, "six-phase")
 
 
@@ -175,4 +176,34 @@ def test_a_store_that_cannot_do_it_is_refused() -> None:
     world.engine = world.client(narrow)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError, match="Thrift 2 gateway can"):
         convert(world.engine.context, "fenced")
-    assert world.value(protocol_key(b"txn")) == b"six-phase"
+    assert world.value(protocol_key(b"txn")) == b"six-phase/2"
+
+
+@BOTH
+def test_a_database_of_an_earlier_version_is_made_current(protocol: ProtocolName) -> None:
+    """With all its transactions: their rows and locks mean the same."""
+    world = World(protocol=protocol)
+    name = protocol_key(b"txn")
+    decided = stopped_at(world, Status.ASSERTED)
+    world.store.write([Edit(name, protocol.encode(), world.clock.wall_ms())])
+    with pytest.raises(InvalidRequestError, match="earlier version"):
+        world.client()
+    assert convert(world.engine.context, protocol) == 0
+    assert world.value(name) == protocol.encode() + b"/2"
+    world.client(seed=2).commit([Mutation(X, b"3")])
+    assert world.client(seed=3).outcome(decided) is Outcome.COMMITTED
+    assert world.value(X) == b"3"
+
+
+@BOTH
+def test_a_database_of_an_earlier_version_gets_the_other_protocol_at_once(
+    protocol: ProtocolName,
+) -> None:
+    """One conversion is enough."""
+    world = World(protocol=protocol)
+    name = protocol_key(b"txn")
+    world.store.write([Edit(name, protocol.encode(), world.clock.wall_ms())])
+    convert(world.engine.context, OTHER[protocol])
+    assert world.value(name) == OTHER[protocol].encode() + b"/2"
+    world.protocol = OTHER[protocol]
+    world.client()

@@ -46,9 +46,9 @@ def test_what_is_counted_is_what_runs_below() -> None:
     store.read([X], [Y])
     store.atomically(lambda: store.write([Edit(X, b"1", 5)]))
     store.compact(TABLE, 1)
-    store.read([X], beside=lambda: store.write([Edit(X, b"1", 5)]))
-    methods = ["ensure_table", "read", "atomically", "write", "compact", "read"]
-    assert [call.method for call in store.trace] == [*methods, "write"]
+    store.check_and_read([Check(X, b"1", ((X, b"2"),))], [Y])
+    methods = ["ensure_table", "read", "atomically", "write", "compact", "check_and_read"]
+    assert [call.method for call in store.trace] == methods
     assert below.trace == store.trace
 
 

@@ -12,7 +12,7 @@ from recovery.commands.ls import row_document
 from recovery.commands.show import explanation_document
 from recovery.inspect import VERSIONS, AssertionVerdict, Explanation, Unseen, explain
 from tests.unit.test_search import Weighing
-from tests.unit.worlds import TABLE, TAKEN, World, X, Y, Z, after_status, stopped_at
+from tests.unit.worlds import STEP_ALONE, TABLE, TAKEN, World, X, Y, Z, after_status, stopped_at
 from txn.assertions import And, Assertion, Exact, Some
 from txn.errors import AssertionFailedError
 from txn.model import Cell, Delete, Edit, Family, Key, Mutation
@@ -55,12 +55,13 @@ def test_a_finished_commit_is_explained() -> None:
 
 
 @pytest.mark.parametrize("status", list(Status)[:5])
-def test_old_and_new_values_stand_side_by_side(status: Status) -> None:
+@pytest.mark.parametrize("alone", [True, False], ids=["alone", "whole"])
+def test_old_and_new_values_stand_side_by_side(status: Status, alone: bool) -> None:
     """Also once the new one has been put: the version that it replaces is kept beside it."""
     world = World()
     first = world.engine.commit([Mutation(X, b"1")])
     world.clock.advance(1)
-    after_status(world, status, Fault(reply=Reply.CRASH))
+    after_status(world, status, STEP_ALONE if alone else Fault(reply=Reply.CRASH))
     with pytest.raises(Crash):
         world.client(world.faults, seed=50).commit([Mutation(X, b"2")], [Exact(X, b"1")])
     world.faults.crashed = False
@@ -69,7 +70,8 @@ def test_old_and_new_values_stand_side_by_side(status: Status) -> None:
     assert change.new == b"2"
     assert change.replaced == (first.timestamp if status.is_decided else None)
     assert change.old == Cell(b"1", first.timestamp)
-    assert change.held == (status is not Status.WRITTEN)
+    # The locks are taken beside 0-WRITTEN, and released beside 4-CLEANING.
+    assert change.held == (status is not (Status.WRITTEN if alone else Status.CLEANING))
     assert found.held == ((X,) if change.held else ())
     assert found.finding is not None
     assert found.finding.kind.remedy in found.advice

@@ -7,13 +7,13 @@ from random import Random
 
 import pytest
 
+from tests.unit.worlds import is_step
 from txn import Key, Mutation
 from txn.client.engine import Engine
 from txn.clock import ManualClock
 from txn.errors import AbortedError, CommitOutcomeUnknown, DeadlineError, StoreError
 from txn.locks import LockDenied, LockManager, Waiting, exclusive, path
 from txn.locks.opening import open_stored
-from txn.model import Check
 from txn.policy import Policy
 from txn.protocol.statuses import Status
 from txn.stores import open_store
@@ -39,7 +39,7 @@ def manager_on(
 
 
 def changes_to(status: Status, call: Call) -> bool:
-    return any(isinstance(item, Check) and item.puts[-1][1] == status.value for item in call.items)
+    return any(is_step(item, status) for item in call.items)
 
 
 @pytest.mark.parametrize("when", ["at once", "late"])

@@ -8,7 +8,7 @@ from logging import NullHandler, getLogger
 
 import pytest
 
-from tests.unit.worlds import POLICY, World, X, Y, after_status, stopped_at
+from tests.unit.worlds import POLICY, World, X, Y, after_status, is_step, stopped_at
 from txn.assertions import Exact, Some
 from txn.errors import (
     AssertionFailedError,
@@ -89,9 +89,7 @@ def test_a_store_that_fails_before_the_decision_has_committed_nothing(status: St
     world = World()
     down = Fault(applied=frozenset(), reply=Reply.MAYBE_APPLIED)
     world.faults.plan = lambda call: (
-        down
-        if any(isinstance(i, Check) and i.puts[-1][1] == status.value for i in call.items)
-        else Fault()
+        down if any(is_step(i, status) for i in call.items) else Fault()
     )
     with pytest.raises(NotApplied, match="nothing was committed: the reply was lost") as caught:
         world.engine.commit([Mutation(X, b"1")])
@@ -107,9 +105,7 @@ def test_a_decision_that_was_certainly_not_sent_is_not_taken(lost_before: bool) 
     replies = [Reply.MAYBE_APPLIED] if lost_before else []
 
     def plan(call: Call) -> Fault:
-        decision = any(
-            isinstance(i, Check) and i.puts[-1][1] == Status.ASSERTED.value for i in call.items
-        )
+        decision = any(is_step(i, Status.ASSERTED) for i in call.items)
         reply = replies.pop() if decision and replies else Reply.NOT_APPLIED
         return Fault(applied=frozenset(), reply=reply) if decision else Fault()
 
@@ -143,9 +139,7 @@ def test_a_decision_that_cannot_be_read_is_unknown(applied: bool) -> None:
     lost = Fault(applied=None if applied else frozenset(), reply=Reply.MAYBE_APPLIED)
 
     def plan(call: Call) -> Fault:
-        decision = any(
-            isinstance(i, Check) and i.puts[-1][1] == Status.ASSERTED.value for i in call.items
-        )
+        decision = any(is_step(i, Status.ASSERTED) for i in call.items)
         return lost if decision else Fault()
 
     world.faults.plan = plan
@@ -156,20 +150,31 @@ def test_a_decision_that_cannot_be_read_is_unknown(applied: bool) -> None:
     assert world.client(seed=2).outcome(caught.value.transaction) is expected
 
 
-def test_a_row_that_vanished_during_the_decision_is_unknown() -> None:
-    """It may have been decided, finished by somebody and deleted while the answer was lost."""
+@pytest.mark.parametrize(
+    ("age_ms", "error"), [(0, ConflictError), (WRITTEN_WITHIN_MS + 1, CommitOutcomeUnknown)]
+)
+def test_a_row_that_vanished_during_the_decision_is_unknown_unless_it_is_new(
+    age_ms: int, error: type[Exception]
+) -> None:
+    """It may have been decided, finished by somebody and deleted while the answer was lost. Rows
+    are kept for longer than some minutes, so a new one was undone by the crash of a server."""
     world = World()
 
     def plan(call: Call) -> Fault:
         for item in call.items:
-            if isinstance(item, Check) and item.puts[-1][1] == Status.ASSERTED.value:
-                now = world.clock.wall_ms() + 1
-                world.store.write([Edit(item.key, None, now)])
+            if is_step(item, Status.ASSERTED):
+                cell = world.store.read([item.key])[item.key]
+                if cell is not None:
+                    world.store.write([Edit(item.key, None, cell.timestamp)])
+                world.clock.advance(age_ms + 2)
         return Fault()
 
     world.faults.plan = plan
-    with pytest.raises(CommitOutcomeUnknown):
+    with pytest.raises(error):
         world.engine.commit([Mutation(X, b"1")])
+    assert world.value(X) is None
+    is_new = error is ConflictError
+    assert {row.status for row in world.rows()} == {Status.ABORTED if is_new else None}
 
 
 def test_an_abort_that_comes_before_the_decision_wins() -> None:
@@ -179,7 +184,7 @@ def test_an_abort_that_comes_before_the_decision_wins() -> None:
 
     def abort_first(call: Call) -> Fault:
         for item in call.items:
-            decides = isinstance(item, Check) and item.puts[-1][1] == Status.ASSERTED.value
+            decides = is_step(item, Status.ASSERTED)
             if decides and not aborted:
                 aborted.append(item.key.row)
                 check = Check(item.key, Status.LOCKED.value, ((item.key, b"6-ABORTING"),))
@@ -198,7 +203,7 @@ def test_attempts_are_bounded() -> None:
 
     def abort_always(call: Call) -> Fault:
         for item in call.items:
-            if isinstance(item, Check) and item.puts[-1][1] == Status.ASSERTED.value:
+            if is_step(item, Status.ASSERTED):
                 check = Check(item.key, Status.LOCKED.value, ((item.key, b"6-ABORTING"),))
                 assert world.store.check_and_put([check]) == [True]
         return Fault()
@@ -216,7 +221,7 @@ def test_locks_taken_after_somebody_aborted_us_are_released() -> None:
 
     def abort_and_finish(call: Call) -> Fault:
         for item in call.items:
-            if isinstance(item, Check) and item.puts[-1][1] == Status.LOCKED.value:
+            if is_step(item, Status.LOCKED):
                 check = Check(item.key, Status.WRITTEN.value, ((item.key, b"7-ABORTED"),))
                 world.store.check_and_put([check])
         return Fault()
@@ -257,9 +262,7 @@ def test_a_store_that_fails_while_aborting_changes_no_result(
     world = World()
     down = Fault(applied=frozenset(), reply=Reply.NOT_APPLIED)
     world.faults.plan = lambda call: (
-        down
-        if any(isinstance(i, Check) and i.puts[-1][1] == b"6-ABORTING" for i in call.items)
-        else Fault()
+        down if any(is_step(i, Status.ABORTING) for i in call.items) else Fault()
     )
     with pytest.raises(AssertionFailedError):
         world.engine.commit([Mutation(X, b"1")], [Some(Y)])
@@ -303,7 +306,7 @@ def test_a_no_from_a_server_that_is_behind_is_asked_again() -> None:
 
     def plan(call: Call) -> Fault:
         for item in call.items:
-            steps = isinstance(item, Check) and item.puts[-1][1] == Status.LOCKED.value
+            steps = is_step(item, Status.LOCKED)
             if steps and not behind:
                 behind.append(item.key)
                 world.store.check_and_put([Check(item.key, b"0-WRITTEN", ((item.key, b"?"),))])
@@ -326,7 +329,7 @@ def test_a_holder_that_decides_while_it_is_aborted_stays_committed() -> None:
 
     def decide_first(call: Call) -> Fault:
         for item in call.items:
-            aborts = isinstance(item, Check) and item.puts[-1][1] == Status.ABORTING.value
+            aborts = is_step(item, Status.ABORTING)
             if aborts and item.key.row == holder and not decided:
                 t.plan = Plan(world.clock.wall_ms() + 1, (0,))
                 key = status_key(b"txn", holder)

@@ -34,9 +34,11 @@ from txn.errors import (
 )
 from txn.model import Cell, Check, Edit, Family, Key
 from txn.stores import open_store
-from txn.stores.hbase.native.connection import RpcCall
-from txn.stores.hbase.native.items import ReadRow
+from txn.stores.hbase.native import tables
+from txn.stores.hbase.native.connection import RpcCall, RpcConnection
+from txn.stores.hbase.native.items import ASYNC_WAL, ReadRow
 from txn.stores.hbase.native.messages import PB
+from txn.stores.hbase.native.regions import DISABLED
 from txn.stores.hbase.native.servers import Servers
 from txn.stores.hbase.native.store import NativeStore
 from txn.stores.hbase.native.target import Target
@@ -65,6 +67,7 @@ def store(server: FakeRegionServer) -> Iterator[NativeStore]:
     store.read([key("warm")])
     server.methods.clear()
     server.sizes.clear()
+    server.requests.clear()
     yield store
     store.close()
 
@@ -136,13 +139,104 @@ def test_groups_are_asked_one_by_one_if_one_request_did_not_get_all(
     assert server.sizes == [2, 1, 1]
 
 
-def test_what_is_beside_a_read_runs_while_it_is_on_its_way(
+def test_checks_of_several_tables_are_one_request(
     server: FakeRegionServer, store: NativeStore
 ) -> None:
-    """The server answers only after it has."""
-    done = threading.Event()
-    server.before = lambda number, method: done.wait(5) and None
-    assert store.read([key("a")], [key("b")], beside=done.set) == {key("a"): None, key("b"): None}
+    """With a condition or without, and deferred or not: a transaction row and its locks, in
+    whatever regions of the server they are."""
+    server.starts = [b"", b"m"]
+    row = Key("r", "t", "status", "u")
+    checks = [
+        Check(row, None, ((row, b"0"),), is_deferred=True),
+        put_if("a", b"", b"1"),
+        put_if("n", b"", b"1"),
+        put_if("a", b"", b"2"),
+    ]
+    assert store.check_and_put(checks) == [True, True, True, False]
+    assert server.sizes == [4]
+    (request,) = server.requests
+    assert [entry.atomic for entry in request.regionAction] == [False, True, True, True]
+    assert [entry.HasField("condition") for entry in request.regionAction] == [False, *[True] * 3]
+    durabilities = [
+        [action.mutation.durability for action in entry.action] for entry in request.regionAction
+    ]
+    assert durabilities == [[ASYNC_WAL], [0], [0], [0]]
+
+
+def test_a_deferred_check_is_so_in_both_of_its_writes(
+    server: FakeRegionServer, store: NativeStore
+) -> None:
+    """The server waits for its log if one of a row's writes wants that."""
+    edits = (Edit(key("a"), b"1", 5), Edit(key("a", "y"), None, 5))
+    for expected in (b"", None):
+        assert store.check_and_put([Check(key("a", "z"), expected, (), edits, True)]) == [True]
+        (entry,) = server.requests.pop().regionAction
+        assert [action.mutation.durability for action in entry.action] == [ASYNC_WAL] * 2
+
+
+def test_checks_and_a_read_are_one_request(server: FakeRegionServer, store: NativeStore) -> None:
+    """The server carries out the checks first."""
+    server.starts = [b"", b"m"]
+    checks = [put_if("a", b"", b"1"), put_if("a", b"2", b"3"), put_if("n", b"", b"1")]
+    wanted = [key("b"), key("a"), key("n")]
+    answers, cells = store.check_and_read(checks, wanted)
+    assert answers == [True, False, True]
+    assert cells == {key("a"): Cell(b"1", 1), key("b"): None, key("n"): Cell(b"1", 1)}
+    assert server.sizes == [6]
+    assert store.check_and_read([], wanted)[1] == cells
+    assert store.check_and_read(checks[:1], []) == ([False], {})
+    assert server.sizes == [6, 3, 1]
+
+
+def test_servers_do_checks_and_reads_at_the_same_time(server: FakeRegionServer) -> None:
+    """One request to each, and one round."""
+    met = threading.Barrier(2)
+    with fake_region_server() as other:
+        server.starts, server.ports = [b"", b"m"], {b"m": other.port}
+        store = open_store(server.uri)
+        store.read([key("a"), key("n")])
+        del server.methods[:], other.methods[:]
+        server.before = other.before = lambda number, method: met.wait(30) and None
+        assert store.check_and_put([put_if("a", b"", b"1"), put_if("n", b"", b"1")]) == [True] * 2
+        answers, cells = store.check_and_read([put_if("a", b"1", b"2")], [key("n"), key("a")])
+        assert (answers, cells) == ([True], {key("n"): Cell(b"1", 1), key("a"): Cell(b"2", 1)})
+        assert server.methods == other.methods == ["Multi"] * 2
+        store.close()
+
+
+def test_a_read_with_checks_is_repeated_and_they_are_not(server: FakeRegionServer) -> None:
+    """The answers of a server to reads alone are lost, or their region has moved; then those to a
+    request with a check."""
+    with fake_region_server() as other:
+        server.starts, server.ports = [b"", b"m"], {b"m": other.port}
+        store = open_store(server.uri)
+        keys = [key("a"), key("n")]
+        store.read(keys)
+        del server.methods[:], other.methods[:]
+        fail(other, Break())
+        server.refused[b"a"] = ["", "NotServingRegionException"]
+        answers, cells = store.check_and_read([put_if("a", b"", b"1")], keys)
+        assert (answers, cells) == ([True], {key("a"): Cell(b"1", 1), key("n"): None})
+        assert (server.sizes[1:], other.sizes[1:]) == ([2, 1], [1, 1])
+        server.methods.clear()
+        fail(server, Break())
+        with pytest.raises(MaybeApplied, match="no answer"):
+            store.check_and_read([put_if("a", b"1", b"2")], keys)
+        assert server.count("Multi") == 1
+        store.close()
+
+
+def test_checks_with_a_read_are_shared_out_by_their_work(
+    server: FakeRegionServer, store: NativeStore
+) -> None:
+    """A server waits for its log after a check, but not after a deferred one."""
+    checks = [put_if(f"{number:02}", b"", b"1") for number in range(16)]
+    deferred = [check._replace(is_deferred=True) for check in checks]
+    wanted = [key(f"{number:02}") for number in range(20, 52)]
+    assert store.check_and_read(checks, wanted)[0] == [True] * 16
+    assert server.sizes == [12, 36]
+    assert store.check_and_read(deferred, wanted)[0] == [False] * 16
+    assert server.sizes[2:] == [48]
 
 
 def test_many_rows_are_cut_into_several_requests(
@@ -450,7 +544,7 @@ def test_a_read_of_several_requests_ends_in_time(server: FakeRegionServer) -> No
     store.read([key("a")])
     server.before = lambda number, method: time.sleep(0.4) if method == "Multi" else None
     with pytest.raises(MaybeApplied, match="timed out"):
-        store.read([key("a")], [key("b")], beside=lambda: None)
+        store.read([key("a")], [key(str(row)) for row in range(2_000)])
     store.close()
 
 
@@ -738,6 +832,26 @@ def test_a_change_that_nobody_saw_the_end_of_may_have_been_made(server: FakeRegi
     store.close()
 
 
+def test_a_busy_master_may_take_longer_than_a_call(server: FakeRegionServer) -> None:
+    """It has accepted the change and says that it is at work on it."""
+    store = open_store(server.uri + "&timeout_ms=300")
+    server.changing = 8  # longer than timeout_ms
+    began = time.monotonic()
+    store.ensure_table(b"t", FAMILIES)
+    assert time.monotonic() - began > 0.3
+    assert server.schemas
+    store.close()
+
+
+def test_a_change_that_a_master_never_ends_is_given_up(
+    server: FakeRegionServer, store: NativeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "CHANGE_MS", 300)
+    server.changing = 1000
+    with pytest.raises(MaybeApplied, match="has not changed the table in time"):
+        store.ensure_table(b"t", FAMILIES)
+
+
 # --- interrupts ----------------------------------------------------------------------------------
 
 
@@ -845,14 +959,16 @@ def test_a_thread_that_is_interrupted_lets_others_go_on(
 def test_a_call_that_nobody_waits_for_hides_no_dead_connection(
     server: FakeRegionServer, store: NativeStore
 ) -> None:
-    """What is beside a read failed, and its answer was not read."""
+    """One of a call's requests was refused, and the answer to the other was not read."""
+    server.refused[b"00"] = ["*DoNotRetryIOException"]
 
-    def fail_beside() -> None:
-        raise Interrupt
+    def before(number: int, method: str) -> None:
+        if (number, method) == (2, "Multi"):
+            raise Silence
 
-    fail(server, Silence())
-    with pytest.raises(Interrupt):
-        store.read([key("a")], beside=fail_beside)
+    server.before = before
+    with pytest.raises(MaybeApplied):
+        store.read([key(f"{number:02}") for number in range(65)])
     server.cut()
     time.sleep(1.1)
     assert store.check_and_put([put_if("a", b"", b"1")]) == [True]
@@ -944,6 +1060,27 @@ def test_a_table_of_the_default_namespace_has_two_names(store: NativeStore) -> N
 # --- life -----------------------------------------------------------------------------------------
 
 
+def test_the_server_of_a_row_is_known_once_its_region_was_used(server: FakeRegionServer) -> None:
+    """Nothing is asked to find it out, and it is forgotten with the region."""
+    server.starts = [b"", b"m"]
+    store = open_store(server.uri)
+    assert isinstance(store, NativeStore)
+    assert store.find_server(TABLE, b"a") is None
+    assert server.methods == []
+    store.read([key("a")])
+    server.methods.clear()
+    assert store.find_server(TABLE, b"b") == ("127.0.0.1", server.port)
+    assert store.find_server(TABLE, b"n") is None
+    assert store.find_server(b"u", b"a") is None
+    assert server.methods == []
+    server.refused[b"a"] = ["NotServingRegionException"]
+    server.state = DISABLED
+    with pytest.raises(TableUnavailable):
+        store.read([key("a")])
+    assert store.find_server(TABLE, b"a") is None
+    store.close()
+
+
 def test_calls_take_turns_on_several_connections(server: FakeRegionServer) -> None:
     """As many as were asked for."""
     store = open_store(server.uri + "&connections=2")
@@ -983,15 +1120,17 @@ def test_a_child_has_connections_of_its_own(server: FakeRegionServer, store: Nat
     assert server.services.count("ClientService") == connections + 1
 
 
-def test_a_child_that_was_forked_beside_a_read_ends_it_by_itself(
-    server: FakeRegionServer, store: NativeStore
+def test_a_child_that_was_forked_during_a_read_ends_it_by_itself(
+    server: FakeRegionServer, store: NativeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer is its parent's, and so are the threads that held locks of the connection."""
     (connection,) = (each for at, each in store._servers._open.items() if at[1] == "ClientService")
     parent, child, found = os.getpid(), 0, None
+    receive = RpcConnection.receive
 
-    def fork() -> None:
+    def fork(*arguments: Any) -> Any:
         nonlocal child
+        monkeypatch.undo()
         locks = connection._changing, connection._sending
         for lock in locks:
             lock.acquire()  # as another thread has them
@@ -999,12 +1138,14 @@ def test_a_child_that_was_forked_beside_a_read_ends_it_by_itself(
         if not child:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(5)
-            return
-        for lock in locks:
-            lock.release()
+        else:
+            for lock in locks:
+                lock.release()
+        return receive(*arguments)
 
+    monkeypatch.setattr(RpcConnection, "receive", fork)
     try:
-        found = store.read([key("a")], beside=fork)
+        found = store.read([key("a")])
     finally:
         if os.getpid() != parent:
             os._exit(found != {key("a"): None})

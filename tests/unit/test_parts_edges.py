@@ -27,6 +27,7 @@ from txn import (
 from txn.client.parts import PartsClient
 from txn.clock import ManualClock
 from txn.model import Edit
+from txn.protocol.commit import prepare
 from txn.protocol.row import RowState, child_key, column
 from txn.protocol.statuses import ProtocolName, Status
 from txn.testing.faulty import NO_FAULT, Call, Fault, Reply
@@ -276,6 +277,45 @@ def test_a_marker_that_is_held_for_long_is_waited_for_until_the_deadline(
         client.commit(transaction, [2], newest)
     waited_ms = engine.context.clock.monotonic_ms() - began_ms
     assert waited_ms >= POLICY.deadline_ms - POLICY.longest_pause_ms
+
+
+def test_a_part_whose_key_is_held_for_long_is_told_of_a_conflict(
+    engine: Engine, client: PartsClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time may be over in a pause as well as in a try."""
+
+    def refuse(*args: Any) -> list[Any]:
+        args[1][0].failure = ConflictError("key is locked")
+        return []
+
+    transaction = client.begin()
+    monkeypatch.setattr("txn.protocol.children.prepare", refuse)
+    began_ms = engine.context.clock.monotonic_ms()
+    with pytest.raises(ConflictError, match="key is locked"):
+        client.write(transaction, 0, 0, [Mutation(X, "1")])
+    waited_ms = engine.context.clock.monotonic_ms() - began_ms
+    assert waited_ms >= client._wait_ms - POLICY.longest_pause_ms
+
+
+def test_a_decision_that_finds_no_row_any_more_is_unknown(
+    engine: Engine, client: PartsClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process wrote the row, nobody here knows when: it may have committed since, and been
+    deleted. So it is not poisoned."""
+    transaction, newest = write_two(client)
+    store = engine.context.store
+
+    def lose_row(*args: Any, **options: Any) -> list[Any]:
+        ready = prepare(*args, **options)
+        row = whole_row(engine.context, transaction)
+        assert row is not None
+        store.write([Edit(key, None, cell.timestamp) for key, cell in row.cells.items()])
+        return ready
+
+    monkeypatch.setattr("txn.protocol.children.prepare", lose_row)
+    with pytest.raises(CommitOutcomeUnknown):
+        client.commit(transaction, [2], newest)
+    assert whole_row(engine.context, transaction) is None
 
 
 def decide_and_lose(engine: Engine, client: PartsClient, name: bytes) -> bytes:

@@ -9,7 +9,7 @@ from txn import Engine, InvalidRequestError
 from txn.clock import ManualClock
 from txn.errors import CorruptRowError
 from txn.model import Edit, Key, Mutation
-from txn.protocol.protocols import find_rules, protocol_key
+from txn.protocol.protocols import find_rules, is_of_earlier_version, protocol_key
 from txn.protocol.row import RowState, column, marker_key
 from txn.protocol.statuses import FENCED, PROTOCOLS, SIX_PHASE, ProtocolName, Status
 from txn.stores import open_store
@@ -30,7 +30,7 @@ class Lacking(FaultyStore):
 def test_a_new_database_has_the_protocol_that_is_wanted(name: ProtocolName) -> None:
     """And says so, to everybody who comes later."""
     world = World(protocol=name)
-    assert world.value(NAME) == name.encode()
+    assert world.value(NAME) == PROTOCOLS[name].stored_name == name.encode() + b"/2"
     assert Engine(world.store, clock=world.clock).context.rules is PROTOCOLS[name]
 
 
@@ -38,7 +38,7 @@ def test_a_new_database_has_six_phases_where_nothing_is_wanted() -> None:
     """The protocol that every store can do."""
     world = World()
     assert world.engine.context.rules is SIX_PHASE
-    assert world.value(NAME) == b"six-phase"
+    assert world.value(NAME) == b"six-phase/2"
 
 
 @pytest.mark.parametrize(("found", "wanted"), [("fenced", "six-phase"), ("six-phase", "fenced")])
@@ -49,7 +49,7 @@ def test_who_wants_another_protocol_is_told_what_there_is(
     world = World(protocol=found)
     with pytest.raises(InvalidRequestError, match=f"another protocol.*found='{found}'"):
         Engine(world.store, clock=world.clock, protocol=wanted)
-    assert world.value(NAME) == found.encode()
+    assert world.value(NAME) == PROTOCOLS[found].stored_name
 
 
 def test_a_database_of_an_older_version_is_not_made_fenced() -> None:
@@ -200,4 +200,67 @@ def test_a_fenced_database_that_lost_its_name_stays_fenced() -> None:
         Engine(world.store, clock=world.clock, protocol="six-phase")
     world.clock.advance(10)
     assert Engine(world.store, clock=world.clock).context.rules is FENCED
-    assert world.value(NAME) == b"fenced"
+    assert world.value(NAME) == b"fenced/2"
+
+
+# ------------------------------------------------------------------- an earlier version's databases
+
+BOTH = pytest.mark.parametrize("name", PROTOCOLS)
+
+
+def make_old(world: World) -> None:
+    """Give the database the name that the version before this one gave it."""
+    world.store.write([Edit(NAME, world.engine.context.rules.old_name, world.clock.wall_ms())])
+
+
+@BOTH
+@pytest.mark.parametrize("create", [True, False])
+def test_a_database_of_an_earlier_version_is_refused_with_the_remedy(
+    name: ProtocolName, create: bool
+) -> None:
+    """Its clients free the lock of an absent row without poison, and must not run beside ours."""
+    world = World(protocol=name)
+    make_old(world)
+    with pytest.raises(InvalidRequestError, match=f"stop them all, then run `txn convert {name}`"):
+        Engine(world.store, clock=world.clock, create=create)
+    assert world.value(NAME) == name.encode()
+
+
+@BOTH
+def test_a_client_of_an_earlier_version_does_not_know_the_name(name: ProtocolName) -> None:
+    """It looks the name up among those it knows, and refuses any other."""
+    assert PROTOCOLS[name].stored_name not in {n.encode() for n in PROTOCOLS}
+
+
+@BOTH
+def test_the_rules_of_an_earlier_version_s_database_are_found(name: ProtocolName) -> None:
+    """Tools that only look, and those that convert, must be able to open it."""
+    world = World(protocol=name)
+    assert not is_of_earlier_version(world.engine.context)
+    make_old(world)
+    assert find_rules(world.store, b"txn") is PROTOCOLS[name]
+    assert is_of_earlier_version(world.engine.context)
+
+
+@BOTH
+def test_a_client_of_an_earlier_version_may_name_a_new_database_first(name: ProtocolName) -> None:
+    """Between a client's look at the name and its own."""
+    store, clock = open_store("memory://", ManualClock()), ManualClock()
+
+    def plan(call: Call) -> Fault:
+        if call.method == "check_and_put":
+            store.write([Edit(NAME, PROTOCOLS[name].old_name, clock.wall_ms())])
+        return Fault()
+
+    with pytest.raises(InvalidRequestError, match=f"earlier version.*`txn convert {name}`"):
+        Engine(FaultyStore(store, plan), clock=clock, protocol=name)
+    cell = store.read([NAME])[NAME]
+    assert cell is not None and cell.value == name.encode()
+
+
+def test_a_name_that_nobody_gave_is_refused() -> None:
+    """It may be that of a later version."""
+    world = World()
+    world.store.write([Edit(NAME, b"six-phase/3", world.clock.wall_ms())])
+    with pytest.raises(CorruptRowError, match="unknown protocol"):
+        Engine(world.store, clock=world.clock)

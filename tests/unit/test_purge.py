@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from recovery import LeftAlone, NothingToDo, Repaired, check, purge_row, repair, summary
+from recovery.findings import RETENTION_MS
 from recovery.scan import whole_row
 from tests.unit.worlds import TABLE, World, X, stopped_at
 from txn.model import Edit, Mutation, Row
@@ -36,9 +37,16 @@ def test_an_unreadable_row_goes_and_its_locks_are_freed() -> None:
     world.store.write([Edit(column(b"txn", row_key, b"buffer"), b"?", world.clock.wall_ms() + 1)])
     context = world.engine.context
     assert purge_row(context, row_of(world, row_key)) == Repaired("deleted")
+    world.clock.advance(1)
     for finding in check(context, grace_ms=0, scan=[TABLE]):
         repair(context, finding)
     assert summary(context, [TABLE]).is_quiet
+    assert world.holder(X) == b""
+    (poisoned,) = world.rows()
+    assert (poisoned.row_key, poisoned.is_poisoned) == (row_key, True)
+    world.clock.advance(RETENTION_MS + 1)
+    for finding in check(context):
+        repair(context, finding)
     assert world.rows() == []
 
 

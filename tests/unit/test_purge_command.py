@@ -1,4 +1,5 @@
-"""`txn purge`, and `txn commit` with a promise, as a person calls them, in this process."""
+"""`txn purge`, `txn convert`, and `txn commit` with a promise, as a person calls them, in this
+process."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from recovery.commands import main
 from tests.unit.worlds import World, X, stopped_at
 from txn.clock import SystemClock
 from txn.model import Edit
+from txn.protocol.protocols import protocol_key
 from txn.protocol.row import column
 from txn.protocol.statuses import Status
 from txn.stores import open_store
@@ -76,6 +78,9 @@ def test_purge_removes_what_a_person_has_decided_about(world: World, run: Run) -
     assert (done["transaction"], done["state"]) == (row_key.decode(), "unreadable")
     assert (done["result"], done["why"]) == ("repaired", "deleted")
     assert "orphan-lock" in run("fsck", "--repair", "--scan", "data", "--grace", "0s").out
+    (poisoned,) = world.rows()  # before its lock was freed, so that a late request decides nothing
+    assert (poisoned.row_key, poisoned.is_poisoned) == (row_key, True)
+    assert run("purge", row_key.decode(), "--yes").code == 0
     assert run("purge", row_key.decode(), "--yes").code == 2
     assert world.rows() == []
 
@@ -105,3 +110,41 @@ def test_a_token_is_forgotten_when_its_time_has_come_or_by_hand(
 def test_what_is_not_there_cannot_be_purged(world: World, run: Run, wrong: str) -> None:
     """Nor what was not named, and one thing at a time."""
     assert run("purge", *wrong.split(), "--yes").code == 2
+
+
+def test_a_database_of_an_earlier_version_is_made_current_by_a_person(
+    world: World, run: Run, tmp_path: Path
+) -> None:
+    """Only a person knows that none of its clients is connected any more."""
+    row_key = stopped_at(world, Status.ASSERTED).decode()
+    name = protocol_key(b"txn")
+    world.store.write([Edit(name, b"six-phase", world.clock.wall_ms() + 1)])
+    world.clock.sleep_ms(2)
+    request = tmp_path / "request"
+    request.write_text(json.dumps({"mutations": [{"put": "data/y/d:x", "value": "1"}]}))
+
+    refused = run("commit", str(request))
+    assert refused.code != 0
+    assert "earlier version" in refused.error and "txn convert six-phase" in refused.error
+    assert row_key in run("ls").out  # what only reads opens it
+    assert run("fsck", "--grace", "0s").code == 1 and world.value(name) == b"six-phase"
+
+    asked = run("convert", "six-phase")
+    assert asked.code == 2
+    assert "no client may be connected" in asked.error and "--yes" in asked.error
+    assert world.value(name) == b"six-phase"
+
+    done = run("convert", "six-phase", "--yes", "--json").document
+    assert done == {"found": "six-phase", "protocol": "six-phase", "deleted": 0, "obstacles": []}
+    assert world.value(name) == b"six-phase/2"
+    assert run("commit", str(request)).code == 0
+    assert run("convert", "six-phase").code == 0  # there is nothing to be asked any more
+
+
+def test_fsck_finishes_what_an_earlier_version_left(world: World, run: Run) -> None:
+    """Before the conversion, or after it."""
+    stopped_at(world, Status.ASSERTED)
+    world.store.write([Edit(protocol_key(b"txn"), b"six-phase", world.clock.wall_ms() + 1)])
+    assert "rolled forward" in run("fsck", "--repair", "--grace", "0s").out
+    assert world.statuses() == [Status.COMPLETE]
+    assert world.value(X) == b"2"

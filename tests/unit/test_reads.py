@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from recovery import Repaired, Result, check, repair
-from tests.unit.worlds import World, X, Y, Z, after_status, ghost, stopped_at
+from tests.unit.worlds import World, X, Y, Z, after_status, ghost, is_step, stopped_at
 from txn.assertions import Exact, Version
 from txn.errors import CorruptRowError, DeadlineError, NotApplied
 from txn.model import KEEP_DELETES_MS, Check, Delete, Edit, Family, Key, Mutation
@@ -333,8 +333,7 @@ def test_a_locked_read_that_somebody_aborts_is_made_again() -> None:
     aborted: list[Result] = []
 
     def plan(call: Call) -> Fault:
-        steps = [item.puts[-1][1] for item in call.items if isinstance(item, Check)]
-        if Status.LOCKED.value in steps and not aborted:
+        if any(is_step(item, Status.LOCKED) for item in call.items) and not aborted:
             found = check(world.client(seed=3).context, grace_ms=0)
             aborted.extend(repair(world.client(seed=4).context, finding) for finding in found)
         return Fault()

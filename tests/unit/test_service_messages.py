@@ -35,7 +35,7 @@ SAMPLES: Mapping[str, tuple[list[Any], Any]] = {
     "read": ([[X, Y]], CELLS),
     "scan": ([SPAN], PAGE),
     "view": ([[X, Y], [SPAN]], (CELLS, [{X: Cell(b"1", 5)}, {}])),
-    "database": ([], IDL.Database(b"txn", "fenced")),
+    "database": ([], IDL.Database(b"txn", "fenced/2")),
     "outcome": ([b"t"], Outcome.ABORTED),
     "findOutcome": ([b"request.1.1", 5], (Outcome.UNKNOWN, None)),
     "findOutcomes": ([b"request.1.1", 2, 5], [SETTLED, SETTLED]),
@@ -43,7 +43,17 @@ SAMPLES: Mapping[str, tuple[list[Any], Any]] = {
     "storeRead": ([[X]], CELLS),
     "storeVersions": ([[X], 2], {X: [Cell(b"2", 6), Cell(b"1", 5)], Y: []}),
     "storeWrite": ([EDITS, True, False], None),
-    "storeCheck": ([[Check(X, b"0", ((X, b"1"),), tuple(EDITS))], None], [True, False]),
+    "storeCheck": (
+        [
+            [
+                Check(X, b"0", ((X, b"1"),), tuple(EDITS)),
+                Check(X, b"", ((X, b"1"),)),
+                Check(X, None, ((X, b"1"),), is_deferred=True),
+            ],
+            None,
+        ],
+        [True, False, True],
+    ),
     "storeScan": (
         [
             b"data",

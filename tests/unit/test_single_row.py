@@ -352,7 +352,7 @@ def test_it_waits_for_who_holds_the_lock() -> None:
     dying = FaultyStore(world.store)
     holder = world.client(dying, seed=3)
     holder.read([X])
-    decided = dying.calls + 4  # after the read, the row and the locks
+    decided = dying.calls + 3  # after the read, and the row with the locks
     dying.plan = lambda call: Fault(reply=Reply.CRASH) if call.number == decided else Fault()
     with pytest.raises(Crash):
         holder.commit([Mutation(X, b"2"), Mutation(FAR, b"2")])

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
+
 import pytest
 
+from tests.unit.worlds import TABLE, World, X
+from txn.model import Mutation
 from txn.protocol.six_phase import FORWARD
 from txn.protocol.statuses import (
+    BEGINNINGS,
     COMMITTED,
     FINISHED,
     FIRST,
+    PROTOCOLS,
+    SIX_PHASE,
     STEPS,
     UNDECIDED,
     IllegalStepError,
+    Rules,
     Status,
     check_step,
 )
 from txn.protocol.transaction import Transaction
 from txn.request import Request
+from txn.spans import Span
 
 
 def test_every_status_leads_to_an_end() -> None:
@@ -55,7 +65,7 @@ def test_a_step_that_the_table_does_not_have_is_refused() -> None:
     """Not by an assert, which a switch of the interpreter takes out: it would write over a
     decision."""
     for old in (None, *Status):
-        allowed = FIRST if old is None else STEPS[old]
+        allowed = BEGINNINGS if old is None else STEPS[old]
         for new in Status:
             if new in allowed:
                 check_step(STEPS, old, new)
@@ -65,12 +75,56 @@ def test_a_step_that_the_table_does_not_have_is_refused() -> None:
 
 
 def test_rolling_forward_goes_by_the_table() -> None:
-    """Each part of it begins at a status that the part before has reached, by one step."""
-    statuses = [Status.ASSERTED, *(reached for _, _, reached in FORWARD)]
-    for (begun, _, reached), before in zip(FORWARD, statuses, strict=False):
-        assert begun is before
-        assert reached in STEPS[begun] or begun is Status.ASSERTED
-    assert statuses[-1] is Status.COMPLETE
+    """Each part of the work begins at a status, and the statuses follow each other."""
+    statuses = [begun for begun, _ in FORWARD]
+    assert statuses == [Status.ASSERTED, Status.PUT, Status.CLEANING]
+    for begun, reached in pairwise([*statuses, Status.COMPLETE]):
+        assert reached in STEPS[begun]
+    assert statuses[-1] is SIX_PHASE.released
+
+
+def test_an_absent_row_begins_with_its_owner_s_status_or_with_poison() -> None:
+    """A row that began with a decision would be decided by a client that is not its owner."""
+    assert {Status.ABORTED} == BEGINNINGS - FIRST
+    assert {Status.WRITTEN, Status.PART} == FIRST
+
+
+@pytest.mark.parametrize("rules", PROTOCOLS.values(), ids=PROTOCOLS)
+def test_what_a_crash_must_not_undo_is_never_deferred(rules: Rules) -> None:
+    """The decision, the end of the puts, an abort and poison wait for the log."""
+    durable = {Status.ASSERTED, Status.PUT, Status.ABORTING, Status.ABORTED, Status.PART}
+    assert not rules.deferred & durable
+    assert rules.deferred >= {Status.WRITTEN, Status.COMPLETE}
+
+
+def test_only_an_owner_defers_what_comes_before_the_decision() -> None:
+    """Whoever steps in another's name does not know what that has told others."""
+    assert not Transaction(b"transaction.1." + b"0" * 32, Request(())).may_defer(Status.WRITTEN)
+    world = World()
+    plain = world.begun(Mutation(X, b"1"))
+    assert plain.may_defer(Status.WRITTEN)
+    plain.parts = ()
+    assert not plain.may_defer(Status.WRITTEN)
+    scanned = world.begun(Mutation(X, b"1"))
+    scanned.spans = (Span(TABLE),)
+    assert not scanned.may_defer(Status.WRITTEN)
+
+
+def test_the_end_of_a_row_without_times_is_not_deferred() -> None:
+    """The feed of changes dates it by its end."""
+    t = Transaction(b"transaction.1." + b"0" * 32, Request(()))
+    assert not t.may_defer(Status.COMPLETE)
+    assert replace(t, is_dated=True).may_defer(Status.COMPLETE)
+
+
+@pytest.mark.parametrize("rules", PROTOCOLS.values(), ids=PROTOCOLS)
+def test_poison_always_compares(rules: Rules) -> None:
+    """Put without a comparison it would abort a row that has arrived, and perhaps decided."""
+    assert not rules.is_unconditional(None, Status.ABORTED)
+    fenced = rules is not SIX_PHASE
+    assert rules.is_unconditional(Status.ABORTING, Status.ABORTED) is fenced
+    assert rules.is_unconditional(None, Status.WRITTEN) is fenced
+    assert not rules.is_unconditional(Status.WRITTEN, Status.ASSERTED)
 
 
 def test_a_transaction_without_a_plan_has_not_decided() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from recovery import LeftAlone, Repaired, check, explain, repair
-from tests.unit.worlds import TABLE, World, X, Y, Z, stopped_at
+from tests.unit.worlds import POLICY, TABLE, World, X, Y, Z, is_step, stopped_at
 from txn.assertions import Exact
 from txn.client.local import LocalBackend
 from txn.errors import (
@@ -26,6 +27,7 @@ from txn.events import Event, Phase
 from txn.model import Check, Family, Key, Mutation
 from txn.protocol import recovery
 from txn.protocol.statuses import Status
+from txn.protocol.transaction import WRITTEN_WITHIN_MS
 from txn.request import Committed, Outcome, bind_request
 from txn.tables.admin import Admin
 from txn.testing.faulty import Call, Crash, Fault, Reply
@@ -36,7 +38,8 @@ BOTH = [Mutation(NEAR, b"1"), Mutation(FAR, b"1")]
 
 
 class Tables(World):
-    """Two tables, and an operator. when: what the operator does as soon as a phase is done."""
+    """Two tables, and an operator. when: what the operator does as soon as a phase is done, or
+    ("lock started") begins."""
 
     def __init__(self) -> None:
         self.when: dict[str, Callable[[], None]] = {}
@@ -46,8 +49,9 @@ class Tables(World):
 
     def on_event(self, event: Event) -> None:
         super().on_event(event)
-        if isinstance(event, Phase) and event.outcome == "done" and event.name in self.when:
-            self.when.pop(event.name)()
+        if isinstance(event, Phase) and event.outcome != "failed":
+            name = event.name if event.outcome == "done" else f"{event.name} started"
+            self.when.pop(name, lambda: None)()
 
     def disable(self) -> None:
         self.admin.disable(OTHER)
@@ -93,6 +97,21 @@ def test_a_decided_transaction_is_told_as_committed(
     for finding in check(world.engine.context, grace_ms=0):
         assert isinstance(repair(world.engine.context, finding), Repaired)
     assert (world.value(NEAR), world.value(FAR)) == (b"1", b"1")
+    assert world.statuses() == [Status.COMPLETE]
+
+
+def test_locks_are_held_while_the_table_of_transactions_is_gone() -> None:
+    """The unlocks travel with the step to 4, and cannot leave it out as they do a lock's table."""
+    world = Tables()
+    world.when["clean"] = lambda: world.admin.disable(b"txn")
+    done = world.engine.commit(BOTH)
+    assert not done.complete
+    assert (world.holder(NEAR), world.holder(FAR)) == (done.transaction, done.transaction)
+    world.admin.enable(b"txn")
+    assert world.statuses() == [Status.PUT]
+    (finding,) = check(world.engine.context, grace_ms=0)
+    assert repair(world.engine.context, finding) == Repaired("rolled forward")
+    assert (world.holder(NEAR), world.holder(FAR)) == (b"", b"")
     assert world.statuses() == [Status.COMPLETE]
 
 
@@ -155,7 +174,7 @@ def test_an_error_of_ours_does_not_hide_a_commit(caplog: pytest.LogCaptureFixtur
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
 
 
-@pytest.mark.parametrize("phase", ["write", "decide", "put"])
+@pytest.mark.parametrize("phase", ["lock", "decide", "put"])
 def test_a_watch_that_fails_changes_nothing(phase: str, caplog: pytest.LogCaptureFixture) -> None:
     """It is there to look. What it raises would else be told of a committed transaction."""
     world = Tables()
@@ -268,7 +287,7 @@ def test_once_the_table_is_back_whoever_comes_finishes_it() -> None:
 def test_an_undecided_holder_is_released_without_the_table() -> None:
     """It has put nothing there; its lock in that table is a ghost when the table comes back."""
     world = Tables()
-    world.faults.plan = lambda call: STOP if is_step(call, Status.LOCKED) else Fault()
+    world.faults.plan = lambda call: STOP if steps(call, Status.LOCKED) else Fault()
     with pytest.raises(Crash):
         world.engine.commit(BOTH)
     world.disable()
@@ -283,7 +302,7 @@ def test_an_undecided_holder_is_released_without_the_table() -> None:
 # ---------------------------------------------------------------------- before the decision
 
 
-@pytest.mark.parametrize("phase", ["write", "lock"])
+@pytest.mark.parametrize("phase", ["lock started", "lock"])
 @GONE
 def test_before_the_decision_those_that_need_the_table_abort(
     gone: Callable[[Tables], None], phase: str
@@ -298,10 +317,61 @@ def test_before_the_decision_those_that_need_the_table_abort(
     assert isinstance(results[1], Committed) and results[1].complete
     assert world.clock.monotonic_ms() == began_ms
     assert (world.value(NEAR), world.holder(NEAR)) == (None, b"")
-    assert sorted(map(str, world.statuses())) == ["5-COMPLETE", "7-ABORTED"]
+    # A local store undoes the whole call that the table refuses, the row with its locks.
+    aborted = ["7-ABORTED"] if phase == "lock" else []
+    assert sorted(map(str, world.statuses())) == ["5-COMPLETE", *aborted]
 
 
-@pytest.mark.parametrize(("before", "phase"), [("write", "lock"), ("decide", "put")])
+def test_a_row_whose_write_took_long_is_given_up_though_a_table_went_meanwhile() -> None:
+    """The request that the table refused may have written the row again, after the row had been
+    aborted and deleted. A client that saw it aborted may still be about to free its locks."""
+    world = Tables()
+    world.policy = replace(POLICY, deadline_ms=2 * WRITTEN_WITHIN_MS)
+    engine = world.client(world.faults)
+    writes: list[Call] = []
+
+    def plan(call: Call) -> Fault:
+        if not any(is_step(item, Status.WRITTEN) for item in call.items):
+            return Fault()
+        writes.append(call)
+        if len(writes) == 2:
+            world.disable()
+            world.clock.advance(WRITTEN_WITHIN_MS + 1)
+        return Fault(reply=Reply.MAYBE_APPLIED) if len(writes) == 1 else Fault()
+
+    world.faults.plan = plan
+    far, near = engine.commit_many([([Mutation(FAR, b"1")], []), ([Mutation(NEAR, b"1")], [])])
+    assert type(far) is AbortedError
+    assert isinstance(near, Committed) and world.value(NEAR) == b"1"
+    assert near.transaction not in {
+        item.key.row for item in writes[0].items if isinstance(item, Check)
+    }
+
+
+@GONE
+@pytest.mark.parametrize("applied", [(0,), (1,), (0, 1)], ids=["row", "lock", "both"])
+def test_a_row_that_was_written_beside_a_lock_that_was_refused_is_aborted(
+    gone: Callable[[Tables], None], applied: tuple[int, ...]
+) -> None:
+    """The requests of one call reach several servers. What was done beside the one that the table
+    refused is undone at once, and waits for nobody's lock TTL."""
+    world = Tables()
+
+    def plan(call: Call) -> Fault:
+        if steps(call, Status.WRITTEN) and world.admin.find(OTHER) is not None:
+            checks = [item for item in call.items if isinstance(item, Check)]
+            world.store.check_and_put([checks[i] for i in applied])
+            gone(world)
+        return Fault()
+
+    world.faults.plan = plan
+    with pytest.raises(AbortedError, match="table=b'other'"):
+        world.engine.commit(BOTH)
+    assert world.holder(NEAR) == b""
+    assert world.statuses() == ([Status.ABORTED] if 0 in applied else [])
+
+
+@pytest.mark.parametrize(("before", "phase"), [("lock started", "lock"), ("decide", "put")])
 def test_a_phase_that_a_table_stops_counts_those_that_need_it_alone(
     before: str, phase: str
 ) -> None:
@@ -389,7 +459,7 @@ def test_a_decision_that_was_sent_and_refused_by_anything_is_unknown() -> None:
     world = Tables()
 
     def plan(call: Call) -> Fault:
-        if is_step(call, Status.ASSERTED):
+        if steps(call, Status.ASSERTED):
             raise RuntimeError("a driver that is broken")
         return Fault()
 
@@ -458,8 +528,5 @@ def test_those_who_commit_together_are_told_each_its_own() -> None:
     assert len(world.rows()) == 2
 
 
-def is_step(call: Call, status: Status) -> bool:
-    return call.method == "check_and_put" and any(
-        item.puts[-1][1] == status.value  # type: ignore[union-attr]
-        for item in call.items
-    )
+def steps(call: Call, status: Status) -> bool:
+    return any(is_step(item, status) for item in call.items)

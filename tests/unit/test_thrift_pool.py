@@ -7,9 +7,10 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -150,7 +151,7 @@ def test_many_threads_share_a_small_pool(gateway: FakeGateway, pool: int) -> Non
 
     def work() -> None:
         for _ in range(20):
-            store.read(KEYS, beside=lambda: done.extend(store.check_and_put(CHECKS[:3])))
+            done.extend(store.check_and_read(CHECKS[:3], KEYS)[0])
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
@@ -162,32 +163,120 @@ def test_many_threads_share_a_small_pool(gateway: FakeGateway, pool: int) -> Non
     store.close()
 
 
-def test_a_read_beside_work_is_under_way_during_the_work(
-    gateway: FakeGateway, store: Store
+def test_checks_and_a_read_go_in_parallel(gateway: FakeGateway, store: Store) -> None:
+    """One round trip less until a transaction is decided."""
+    meeting = threading.Barrier(3)
+    gateway.before = lambda number, name: meeting.wait(timeout=60) and None
+    answers, found = store.check_and_read(CHECKS[:2], KEYS[:3])
+    assert (answers, found) == ([True, True], dict.fromkeys(KEYS[:3]))
+    assert sorted(gateway.names) == ["checkAndPut"] * 2 + ["getMultiple"]
+
+
+def test_a_read_follows_the_checks_on_their_connection(gateway: FakeGateway) -> None:
+    """Nobody waits for an answer in between; a check behind a long reply could wait for ever. What
+    is to follow a check of its row is sent when that is answered."""
+    store = open_store(gateway.uri + "?pool=1&timeout_ms=60000")
+    gateway.value = bytes(1_000_000)
+    checks = [CHECKS[0], CHECKS[0], *CHECKS[:18]]
+    answers, found = store.check_and_read(checks, KEYS[:2])
+    assert answers == [True] * 20
+    assert [len(cell.value) for cell in found.values() if cell] == [1_000_000] * 2
+    assert gateway.names == ["checkAndPut"] * 18 + ["getMultiple"] + ["checkAndPut"] * 2
+    assert gateway.connections == 1
+    store.close()
+
+
+def test_a_large_read_comes_after_the_checks(gateway: FakeGateway, store: Store) -> None:
+    """A gateway might not read it before its replies were read."""
+    large = [Key(b"%05d" % number + bytes(30_000), "d", "x", "t") for number in range(3)]
+    assert store.check_and_read(CHECKS[:1], large) == ([True], dict.fromkeys(large))
+    assert gateway.names == ["checkAndPut", "getMultiple"]
+    assert gateway.most_at_once == 1
+
+
+def test_a_large_read_that_is_not_sent_does_not_deny_the_checks(store: Store) -> None:
+    """NotApplied promises that the whole call had no effect."""
+    assert isinstance(store, HBaseStore)
+    large = [Key(b"%05d" % number + bytes(30_000), "d", "x", "t") for number in range(3)]
+    taken = iter([store._pool._take])
+
+    def take(now_ms: int, due_ms: int) -> Connection:
+        for found in taken:
+            return found(now_ms, due_ms)
+        raise NotApplied("no connection came free in time")
+
+    with patch.object(store._pool, "_take", take):
+        with pytest.raises(MaybeApplied, match="came free"):
+            store.check_and_read(CHECKS[:1], large)
+        with pytest.raises(NotApplied):
+            store.check_and_read([], large)
+
+
+@pytest.mark.parametrize("failure", [ERROR, Break()])
+@pytest.mark.parametrize("failing", ["getMultiple", "checkAndPut"])
+def test_checks_with_a_failed_read_may_have_been_applied(
+    gateway: FakeGateway, store: Store, failing: str, failure: Exception
 ) -> None:
-    """That is what it is for: one round trip less until a transaction is decided."""
-    store.check_and_put(CHECKS[:2])
-    del gateway.names[:]
-    assert store.read(KEYS[:3], beside=lambda: store.write([])) == dict.fromkeys(KEYS[:3])
-    met = threading.Event()
-    gateway.before = lambda number, name: met.set() if name == "getMultiple" else None
-    assert store.read(KEYS[:3], beside=lambda: None if met.wait(60) else pytest.fail("late"))
-
-
-def test_a_failed_read_beside_work_leaves_the_work_done(gateway: FakeGateway, store: Store) -> None:
-    """The read is made again, and fails; the step beside it was made, once."""
-    store.check_and_put(CHECKS[:2])
+    """Neither is sent again."""
 
     def before(number: int, name: str) -> None:
-        if name == "getMultiple":
-            raise ERROR if number % 2 else Break
+        if name == failing:
+            raise failure
 
     gateway.before = before
-    for _ in range(4):
-        done: list[bool] = []
-        with pytest.raises(MaybeApplied):
-            store.read(KEYS, beside=lambda: done.extend(store.check_and_put(CHECKS[:1])))  # noqa: B023
-        assert done == [True]
+    with pytest.raises(MaybeApplied):
+        store.check_and_read(CHECKS[:1], KEYS)
+    assert gateway.names.count("checkAndPut") == 1
+    assert gateway.names.count("getMultiple") <= 1  # it may not have been received yet
+    gateway.before = lambda number, name: None
+    assert store.check_and_read(CHECKS[:1], KEYS) == ([True], dict.fromkeys(KEYS))
+
+
+def test_a_check_without_a_condition_is_a_plain_request(gateway: FakeGateway, store: Store) -> None:
+    """A put, a delete, or both at once; each may be deferred, and so may a checked one."""
+    x, y = KEYS[0], KEYS[0]._replace(column=b"y")
+    put, marker = ((x, b"1"),), (Edit(y, None, 5),)
+    seen: list[int | None] = []
+    for expected in (None, b""):
+        for puts, edits in ((put, ()), ((), marker), (put, marker)):
+            for deferred in (False, True):
+                check = Check(x, expected, puts, edits, deferred)
+                with patch.object(Connection, "send", _list_durabilities(seen)):
+                    store.check_and_put([check])
+    plain = ["put", "deleteMultiple", "mutateRow"]
+    checked = ["checkAndPut", "checkAndDelete", "checkAndMutate"]
+    assert gateway.names == [name for name in plain + checked for _ in range(2)]
+    assert seen == [*[None, 2] * 2, *[None] * 2, *[2] * 2] * 2
+
+
+def test_checks_without_a_condition_share_requests(gateway: FakeGateway, store: Store) -> None:
+    """As the rows of a `write` do: the rows of a fenced batch, its last statuses, emptied tags. A
+    deferred one does not travel with one that is not, since a request waits for its slowest row."""
+    plain = [check._replace(expected=None) for check in CHECKS]
+    assert store.check_and_put(plain[:3]) == [True] * 3
+    assert gateway.names == ["putMultiple"]
+    deferred = [check._replace(is_deferred=True) for check in plain[:3]]
+    assert store.check_and_put([*deferred, *plain[3:]]) == [True] * 20
+    assert gateway.names[1:] == ["putMultiple"] * 2
+    assert store.check_and_read([*deferred, CHECKS[5]], KEYS[:2])[0] == [True] * 4
+    assert sorted(gateway.names[3:]) == ["checkAndPut", "getMultiple", "putMultiple"]
+    marks = [Check(key, None, edits=(Edit(key, None, 5),)) for key in KEYS[:2]]
+    assert store.check_and_put(marks) == [True, True]
+    assert gateway.names[6:] == ["deleteMultiple"]
+
+
+def _list_durabilities(seen: list[int | None]) -> Callable[..., None]:
+    """Return a `send` that notes the durability of each put and delete."""
+    send = Connection.send
+
+    def note(connection: Connection, name: str, arguments: Any, **options: Any) -> None:
+        change = arguments[-1]
+        parts = [part.put or part.deleteSingle for part in getattr(change, "mutations", ())]
+        changes = change if isinstance(change, list) else [change]
+        seen.extend(part.durability for part in parts or changes)
+        send(connection, name, arguments, **options)
+
+    return note
 
 
 def test_reads_in_turn_are_sent_on_one_connection(gateway: FakeGateway, store: Store) -> None:
@@ -524,12 +613,9 @@ def test_a_caller_that_is_interrupted_leaves_no_reply_behind(
 ) -> None:
     """The next caller would take it for its own."""
     store.check_and_put(CHECKS[:2])
-
-    def work() -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        store.read(KEYS, beside=work)
+    interrupt = patch.object(Connection, "receive", side_effect=KeyboardInterrupt)
+    with interrupt, pytest.raises(KeyboardInterrupt):
+        store.check_and_read(CHECKS[:1], KEYS)
     assert store.check_and_put(CHECKS[:2]) == [True, True]
 
 

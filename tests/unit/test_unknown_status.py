@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from recovery import LeftAlone, check, repair
-from tests.unit.worlds import World, X, Y, stopped_at
+from tests.unit.worlds import World, X, Y, is_step, stopped_at
 from txn.errors import CommitOutcomeUnknown, ConflictError, CorruptRowError, DeadlineError
 from txn.model import Check, Edit, Mutation
-from txn.protocol.row import status_key
+from txn.protocol.row import RowState, status_key
 from txn.protocol.statuses import Status
 from txn.request import Committed
 from txn.testing.faulty import Call, Fault
@@ -30,7 +30,7 @@ def spoiled_before(status: Status) -> tuple[World, Sequence[object], bytes]:
 
     def plan(call: Call) -> Fault:
         steps = [item for item in call.items if isinstance(item, Check)]
-        if not spoiled and steps and steps[0].puts[-1][1] == status.value:
+        if not spoiled and steps and is_step(steps[0], status):
             spoiled.append(steps[0].key.row)
             spoil(world, spoiled[0])
         return Fault()
@@ -60,7 +60,7 @@ def test_one_bad_row_of_a_batch_fails_its_own_transaction(
         assert world.holder(X) == bad  # which may be committed: nobody frees its locks
 
 
-@pytest.mark.parametrize("status", [Status.CLEANING, Status.COMPLETE])
+@pytest.mark.parametrize("status", [Status.PUT, Status.CLEANING, Status.COMPLETE])
 def test_a_row_that_goes_bad_after_the_decision_is_committed(status: Status) -> None:
     """What is done in its name ends there; the others are finished."""
     _, results, _ = spoiled_before(status)
@@ -72,8 +72,17 @@ def test_a_row_that_goes_bad_after_the_decision_is_committed(status: Status) -> 
 
 def test_the_locks_of_a_row_that_goes_bad_are_kept() -> None:
     """Nobody knows any more whether its values are put."""
-    world, _, bad = spoiled_before(Status.CLEANING)
+    world, _, bad = spoiled_before(Status.PUT)
     assert (world.holder(X), world.holder(Y)) == (bad, b"")
+
+
+def test_the_locks_of_a_row_that_goes_bad_after_3_put_are_released() -> None:
+    """All is put, as the row said; the unlocks travel with the step that fails."""
+    world, _, bad = spoiled_before(Status.CLEANING)
+    assert (world.holder(X), world.holder(Y)) == (b"", b"")
+    assert (world.value(X), world.value(X.tag)) == (b"1", b"")
+    (row,) = (row for row in world.rows() if row.row_key == bad)
+    assert row.state is RowState.UNREADABLE
 
 
 @pytest.mark.parametrize("status", [Status.LOCKED, Status.ASSERTED])
@@ -81,10 +90,10 @@ def test_a_holder_whose_row_goes_bad_as_it_is_ended_is_in_the_way(status: Status
     """The error of who meets it is about its own key, and says why the holder stays."""
     world = World()
     holder = stopped_at(world, status)
-    step = Status.ABORTING if status is Status.LOCKED else Status.CLEANING
+    step = Status.ABORTING if status is Status.LOCKED else Status.PUT
 
     def plan(call: Call) -> Fault:
-        if any(isinstance(i, Check) and i.puts[-1][1] == step.value for i in call.items):
+        if any(is_step(i, step) for i in call.items):
             spoil(world, holder)
         return Fault()
 
@@ -115,10 +124,10 @@ def test_fsck_leaves_a_row_that_goes_bad_as_it_is_ended(status: Status) -> None:
     world = World()
     holder = stopped_at(world, status)
     (finding,) = check(world.engine.context, grace_ms=0)
-    step = Status.ABORTING if status is Status.LOCKED else Status.CLEANING
+    step = Status.ABORTING if status is Status.LOCKED else Status.PUT
 
     def plan(call: Call) -> Fault:
-        if any(isinstance(i, Check) and i.puts[-1][1] == step.value for i in call.items):
+        if any(is_step(i, step) for i in call.items):
             spoil(world, holder)
         return Fault()
 

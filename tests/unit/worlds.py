@@ -133,8 +133,7 @@ def after_status(world: World, status: Status, fault: Fault) -> None:
     seen: list[Call] = []
 
     def plan(call: Call) -> Fault:
-        wanted = any(status.value in _values(item) for item in call.items)
-        if wanted and not seen:
+        if not seen and any(is_step(item, status) for item in call.items):
             seen.append(call)
             return fault
         return Fault()
@@ -142,8 +141,13 @@ def after_status(world: World, status: Status, fault: Fault) -> None:
     world.faults.plan = plan
 
 
-def _values(item: object) -> list[bytes | None]:
-    """What an item of a call writes; a status is among it, whichever protocol puts it."""
+def is_step(item: object, status: Status) -> bool:
+    """Whether an item of a call steps a row to this status, whichever protocol it is of."""
+    return status.value in list_values(item)
+
+
+def list_values(item: object) -> list[bytes | None]:
+    """What an item of a call writes."""
     if isinstance(item, Check):
         return [*(value for _, value in item.puts), *(edit.value for edit in item.edits)]
     return [item.value] if isinstance(item, Edit) else []
@@ -157,15 +161,27 @@ def step_past_put(world: World, row_key: bytes) -> None:
     world.store.check_and_put([Check(status, Status.ASSERTED.value, puts)])
 
 
-def stopped_at(world: World, status: Status, key: Key = X, value: bytes = b"2") -> bytes:
+STEP_ALONE = Fault(frozenset({0}), Reply.CRASH)
+"""Of a call that steps a row, the step takes effect, and nothing that travels with it does."""
+
+
+def stopped_at(
+    world: World,
+    status: Status,
+    key: Key = X,
+    value: bytes = b"2",
+    fault: Fault = STEP_ALONE,
+) -> bytes:
     """Let a client die right after its row reached this status; return the row key."""
-    client = world.client(world.faults, seed=len(world.rows()) + 100)
-    after_status(world, status, Fault(reply=Reply.CRASH))
+    known = {row.row_key for row in world.rows()}
+    client = world.client(world.faults, seed=len(known) + 100)
+    after_status(world, status, fault)
     with pytest.raises(Crash):
         client.commit([Mutation(key, value)])
     world.faults.crashed = False
     world.faults.plan = lambda call: Fault()
-    return world.holder(key)
+    (row_key,) = {row.row_key for row in world.rows()} - known
+    return row_key
 
 
 def ghost(world: World, status: Status | None) -> bytes:

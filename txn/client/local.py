@@ -453,6 +453,8 @@ class LocalBackend:
                 raise make_corrupt_error(row)
             case RowState.DEBRIS:
                 return Outcome.UNKNOWN
+            case RowState.FINISHED if row.is_poisoned:
+                return Outcome.UNKNOWN
             case RowState.UNDECIDED:
                 return Outcome.UNDECIDED
             case _:

@@ -14,7 +14,7 @@ from txn.clock import measure_ms
 from txn.errors import NotApplied, StoreError, TxnError
 from txn.events import CallName, CallOutcome, Listener, StoreCall
 from txn.model import Row
-from txn.stores.base import Feature, Store, wrap_call
+from txn.stores.base import Feature, Store, find_server, wrap_call
 
 ATOMIC: Feature = "atomic"
 T = TypeVar("T")
@@ -27,8 +27,8 @@ class _Delayed(threading.local):
 
 
 class MeasuredStore:
-    """Reports the calls of a store. A `read` with an action beside it takes as long as both. A
-    `scan` counts only the store's time, and is reported after its last row or its failure."""
+    """Reports the calls of a store. A `scan` counts only the store's time, and is reported after
+    its last row or its failure."""
 
     def __init__(self, inner: Store, on_event: Listener) -> None:
         self._inner = inner
@@ -43,6 +43,7 @@ class MeasuredStore:
     read_versions = wrap_call(Store.read_versions)
     write = wrap_call(Store.write)
     check_and_put = wrap_call(Store.check_and_put)
+    check_and_read = wrap_call(Store.check_and_read)
     scan = wrap_call(Store.scan)
     list_tables = wrap_call(Store.list_tables)
     describe = wrap_call(Store.describe)
@@ -78,6 +79,9 @@ class MeasuredStore:
             self._delayed.later = None
             for event in later:
                 self._on_event(event)
+
+    def find_server(self, table: bytes, row: bytes) -> object | None:
+        return find_server(self._inner, table, row)
 
     def close(self) -> None:
         self._inner.close()

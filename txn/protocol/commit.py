@@ -17,7 +17,13 @@ from dataclasses import replace
 from functools import partial
 
 from txn.clock import Clock
-from txn.errors import AbortedError, CommitOutcomeUnknown, NotApplied
+from txn.errors import (
+    AbortedError,
+    CommitOutcomeUnknown,
+    ConflictError,
+    NotApplied,
+    StoreError,
+)
 from txn.events import Event, silent
 from txn.model import Cell, Key
 from txn.protocol import fenced, six_phase
@@ -25,8 +31,14 @@ from txn.protocol.clocks import check_commit_clock
 from txn.protocol.codec import encode_child_counts, encode_plan
 from txn.protocol.context import Context, call_store, limit_patience
 from txn.protocol.locks import Contention
-from txn.protocol.recovery import Finish, finish_or_leave, release_aborted, roll_forward
-from txn.protocol.row import column
+from txn.protocol.recovery import (
+    Finish,
+    finish_or_leave,
+    poison,
+    release_aborted,
+    roll_forward,
+)
+from txn.protocol.row import column, read_rows
 from txn.protocol.single_row import commit_single_rows
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import (
@@ -98,10 +110,57 @@ def decide(
         raise
     except Exception as error:  # noqa: BLE001  (whatever it is, the decision was sent)
         lost = error
+    if lost is None:
+        lost = _abort_undone(context, [t for t in transactions if not _is_settled(t)])
     for t in transactions:
-        if t.status is None or t.status.is_undecided:
+        if t.failure is None and not _is_settled(t):
             t.failure = CommitOutcomeUnknown(t.row_key, t.unread or lost)
+    _distrust_poison(context, [t for t in transactions if t.status is Status.ABORTED])
     return fail_aborted(transactions, Status.ASSERTED)
+
+
+def _is_settled(t: PendingCommit) -> bool:
+    return t.status is not None and not t.status.is_undecided
+
+
+def _abort_undone(context: Context, undone: Sequence[PendingCommit]) -> Exception | None:
+    """Abort transactions whose decision was refused because a crash of a server had undone an
+    earlier step: the row is at 0-WRITTEN again, or absent. Return the error that left this open."""
+    try:
+        for t in undone:
+            if t.status is Status.WRITTEN:
+                advance(context, [t], Status.ABORTING)
+            elif t.status is None and t.unread is None and _is_new(context, t):
+                poison(context, t)  # a row so young was not deleted
+            if t.status in (Status.ABORTING, Status.ABORTED):
+                t.failure = ConflictError(UNDONE, transaction=t.row_key)
+    except StoreError as error:
+        return error
+    return None
+
+
+def _is_new(context: Context, t: PendingCommit) -> bool:
+    """Whether this client wrote the row itself, not long ago."""
+    if t.written_ms is None:
+        return False
+    return context.clock.monotonic_ms() - t.written_ms <= WRITTEN_WITHIN_MS
+
+
+def _distrust_poison(context: Context, aborted: Sequence[PendingCommit]) -> None:
+    """Fail the aborted transactions that another client poisoned: it found no row, since a crash of
+    a server had undone it. Or this process was stopped after it had sent the decision; then the
+    transaction may be committed, and its row deleted since."""
+    doubtful = [t for t in aborted if t.failure is None]
+    try:
+        rows = read_rows(context, [t.row_key for t in doubtful]) if doubtful else {}
+    except StoreError as error:
+        for t in doubtful:
+            t.failure = CommitOutcomeUnknown(t.row_key, error)
+        return
+    for t in doubtful:
+        if rows[t.row_key].buffer is None:
+            undone = ConflictError(UNDONE, transaction=t.row_key)
+            t.failure = undone if _is_new(context, t) else CommitOutcomeUnknown(t.row_key)
 
 
 @report_phase("decide")
@@ -127,6 +186,8 @@ def _send_decision(
     for t in decided:
         t.decided_ms = sent_ms
 
+
+UNDONE = "a crash of a server has undone its first steps"
 
 Phases = Callable[[Context, Contention], None]
 
@@ -210,7 +271,7 @@ def _find_outcome(
     for t in transactions:
         if t.unread is not None or (t.status is None and is_old):
             _fail([t], t.unread or lost)
-        elif t.status is None:
+        elif t.status is None or (t.status is Status.ABORTED and t.failure is None):
             _reset([t])
             why = str(lost) or type(lost).__name__
             t.failure = NotApplied(f"the commit did not take effect: {why}", transaction=t.row_key)

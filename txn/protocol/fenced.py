@@ -32,10 +32,10 @@ from txn.protocol.locks import (
 from txn.protocol.prepare import (
     make_conflict,
     report_conflicts,
+    request_with_rows,
     resolve_all,
     run_for_available,
     validate_ranges,
-    write_rows,
 )
 from txn.protocol.row import FREE
 from txn.protocol.statuses import Status
@@ -69,12 +69,12 @@ LockOf = tuple[PendingCommit, Key]
 def prepare_fenced(
     context: Context, transactions: Sequence[PendingCommit], contention: Contention, patient: bool
 ) -> list[PendingCommit]:
-    """Read, write the rows, and lock what was read. A transaction without a row has no status."""
+    """Read, write the rows, and lock what was read. A single-row commit has no status."""
     live = run_for_available(
         lambda some: read_and_evaluate(context, some, contention, patient), transactions
     )
     # A local transaction gains nothing by having no row.
-    live = write_rows(context, [t for t in live if context.is_local or not needs_no_row(t)])
+    live = [t for t in live if context.is_local or not needs_no_row(t)]
     live = run_for_available(lambda some: take_row_locks(context, some, contention, patient), live)
     if any(t.spans for t in live):
         live = run_for_available(
@@ -349,8 +349,9 @@ def _take(t: PendingCommit, lock: Key) -> bytes:
 
 
 def _request_locks(context: Context, lock_cells: Iterable[LockOf]) -> list[LockOf]:
-    """Request locks that were found free, from the values that were found. Return those that were
-    found held, and those that were refused, read again."""
+    """Request locks that were found free, from the values that were found, and write the rows of
+    their transactions with them. Return those that were found held, and those that were refused,
+    read again."""
     due = [lock_cell for lock_cell in lock_cells if lock_cell[0].failure is None]
     requested: dict[LockOf, tuple[Cell | None, Check]] = {}
     for t, lock in due:
@@ -360,26 +361,22 @@ def _request_locks(context: Context, lock_cells: Iterable[LockOf]) -> list[LockO
             taken = Edit(lock, _take(t, lock), t.timestamp)
             requested[t, lock] = cell, Check(lock, cell.value if cell else FREE, edits=(taken,))
 
-    def attempt() -> list[LockOf]:
-        checks = [check for _, check in requested.values()]
-        answers = context.store.check_and_put(checks, durable=False)
-        refused = [lock_cell for lock_cell, got in zip(requested, answers, strict=True) if not got]
-        _read_again(context, refused)
-        missing = []
-        for t, lock in refused:
-            cell, check = requested[t, lock]
-            found = t.found[lock]
-            if found is not None and found.value == check.edits[0].value:
-                # a repeated request is refused by the lock that the first one took
-                t.found[lock] = cell
-            else:
-                missing.append((t, lock))
-                if found is not None and found.value != check.expected:
-                    t.held.discard(lock)  # a request from the old value can never be granted now
-        return missing
-
-    held = [lock_cell for lock_cell in due if lock_cell not in requested]
-    return (call_store(context, attempt) if requested else []) + held
+    checks = [check for _, check in requested.values()]
+    answers = request_with_rows(context, (t for t, _ in requested), checks)
+    refused = [lock_cell for lock_cell, got in zip(requested, answers, strict=True) if not got]
+    _read_again(context, refused)
+    missing = []
+    for t, lock in refused:
+        cell, check = requested[t, lock]
+        found = t.found[lock]
+        if found is not None and found.value == check.edits[0].value:
+            # a repeated request is refused by the lock that the first one took
+            t.found[lock] = cell
+        else:
+            missing.append((t, lock))
+            if found is not None and found.value != check.expected:
+                t.held.discard(lock)  # a request from the old value can never be granted now
+    return missing + [lock_cell for lock_cell in due if lock_cell not in requested]
 
 
 def _lock_at_once(
@@ -449,5 +446,5 @@ def _is_sure(context: Context, t: Transaction) -> bool:
     return context.clock.monotonic_ms() - t.decided_ms <= WRITTEN_WITHIN_MS
 
 
-FORWARD = ((Status.ASSERTED, put_and_release, Status.COMPLETE),)
+FORWARD = ((Status.ASSERTED, put_and_release),)
 """One step puts the values of a row and family and releases its lock; the status follows."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from txn import assertions
 from txn.assertions import Assertion, Version, is_outdated
@@ -34,6 +34,8 @@ from txn.model import LOCK_SUFFIX, ROW_KEY, Cell, Check, Delete, Edit, Key, Muta
 from txn.protocol.context import Context, call_store, limit_patience
 from txn.protocol.row import FREE
 from txn.protocol.transaction import PendingCommit, is_late
+
+T = TypeVar("T")
 
 ROW_LOCK = LOCK_SUFFIX
 NAMED = 16
@@ -148,24 +150,6 @@ class Blocker(NamedTuple):
     cell: Cell | None
 
 
-def take_locks(context: Context, wanted: Sequence[tuple[PendingCommit, Key]]) -> list[Blocker]:
-    """Request locks; return the refused ones, and store the cells under those in `seen`."""
-
-    def attempt() -> list[Blocker]:
-        checks = [Check(t.locks[key], FREE, ((t.locks[key], t.row_key),)) for t, key in wanted]
-        answers = context.store.check_and_put(checks, durable=False)
-        refused = [item for item, got in zip(wanted, answers, strict=True) if not got]
-        # A repeated request is refused by the lock that the first one took.
-        return [item for item in read_locks(context, refused) if item.holder != item.t.row_key]
-
-    for t, key in wanted:
-        t.held.add(t.locks[key])
-    missing = call_store(context, attempt) if wanted else []
-    for item in missing:
-        item.t.held.discard(item.t.locks[item.key])
-    return missing
-
-
 def read_locks(context: Context, wanted: Sequence[tuple[PendingCommit, Key]]) -> list[Blocker]:
     """Return each lock with its holder (FREE: none); store the cells under the locks in `seen`."""
     if not wanted:
@@ -180,31 +164,35 @@ def read_locks(context: Context, wanted: Sequence[tuple[PendingCommit, Key]]) ->
 
 
 def release_locks(context: Context, locks: Mapping[Key, Cell]) -> bool:
-    """Release each lock that is still held as it was read; return whether any was. A refusal is
-    fine: another client released the lock, or it was never taken. Locks in a missing table are
-    skipped: if the table comes back, they belong to finished transactions, and any client releases
-    them."""
-    checks = [make_release(lock, cell) for lock, cell in locks.items()]
+    """Release each lock that is still held as it was read; return whether any was."""
 
-    def attempt() -> list[bool]:
-        return context.store.check_and_put(checks, durable=False)
+    def send(checks: Sequence[Check]) -> bool:
+        if not checks:
+            return False
+        return any(call_store(context, lambda: context.store.check_and_put(checks, durable=False)))
 
-    while checks:
+    return send_releases([make_release(lock, cell) for lock, cell in locks.items()], send)
+
+
+def send_releases(releases: Sequence[Check], send: Callable[[Sequence[Check]], T]) -> T:
+    """Send releases of locks. A refusal is fine: another client released the lock, or it was never
+    taken. Locks in a missing table are skipped: if the table comes back, they belong to finished
+    transactions, and any client releases them."""
+    while True:
         try:
-            return any(call_store(context, attempt))
+            return send(releases)
         except TableUnavailable as error:
-            left = [check for check in checks if check.key.table != error.table]
-            if len(left) == len(checks):
+            left = [check for check in releases if check.key.table != error.table]
+            if len(left) == len(releases):
                 raise
-            checks = left
-    return False
+            releases = left
 
 
 def make_release(lock: Key, cell: Cell) -> Check:
     """Return the compare-and-set that releases a lock if it is unchanged. A fenced lock keeps its
     count and is released one above its timestamp."""
     if lock.column != ROW_LOCK:
-        return Check(lock, cell.value, ((lock, FREE),))
+        return Check(lock, cell.value, ((lock, FREE),), is_deferred=True)
     free = read_lock(lock, cell).give_back().value
     return Check(lock, cell.value, edits=(Edit(lock, free, cell.timestamp + 1),))
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 
-from txn.errors import AbortedError, ConflictError, TableUnavailable
+from txn.errors import AbortedError, ConflictError, StoreError, TableUnavailable
 from txn.events import Conflict
-from txn.model import Cell, Key
+from txn.model import Cell, Check, Key
 from txn.protocol.codec import OPEN
-from txn.protocol.context import Context
+from txn.protocol.context import Context, call_store
 from txn.protocol.locks import Blocker, Contention
 from txn.protocol.ranges import find_phantom
 from txn.protocol.row import column
@@ -17,9 +18,11 @@ from txn.protocol.transaction import (
     PORTION,
     WRITTEN_WITHIN_MS,
     PendingCommit,
+    Send,
     advance,
     fail_aborted,
     note_heartbeat,
+    read_statuses,
     report_phase,
     send_heartbeats_between,
     split_portions,
@@ -49,13 +52,14 @@ def run_for_available(
     return [t for t in live if t.failure is None]
 
 
-@report_phase("write")
-def write_rows(context: Context, transactions: Sequence[PendingCommit]) -> list[PendingCommit]:
-    """Make each buffer durable. No lock is taken before this is acknowledged, because any client
-    may release a lock whose holder has no row.
+def write_rows(
+    context: Context, transactions: Sequence[PendingCommit], send: Send | None = None
+) -> None:
+    """Write the rows of new transactions. send: sends them, with requests for their locks.
 
-    The write may be repeated. If that took too long, other clients may have aborted the row, fsck
-    may have deleted it, and a client may be about to release its locks. So the row key is given up.
+    The write may be repeated. If that took too long, other clients may have aborted or poisoned the
+    row, fsck may have deleted it, and a client may be about to release its locks. So the row key is
+    given up.
     """
 
     def buffer(t: PendingCommit) -> list[tuple[Key, bytes]]:
@@ -67,16 +71,45 @@ def write_rows(context: Context, transactions: Sequence[PendingCommit]) -> list[
         return cells
 
     sent_ms = context.clock.monotonic_ms()
-    new = [t for t in transactions if t.status is None]  # parents and parts have their rows already
-    advance(context, new, Status.WRITTEN, buffer)
-    note_heartbeat(new, sent_ms)
     for t in transactions:
-        t.written_ms = sent_ms
-    live = fail_aborted(transactions, Status.WRITTEN)
-    if context.clock.monotonic_ms() - sent_ms > WRITTEN_WITHIN_MS:
-        for t in live:
+        t.written_ms = sent_ms if t.written_ms is None else t.written_ms
+    try:
+        advance(context, transactions, Status.WRITTEN, buffer, send=send)
+    except TableUnavailable:  # that of a lock; the rows may have been written
+        with suppress(StoreError):
+            read_statuses(context, [t for t in transactions if t.status is None])
+        _fail_given_up(context, [t for t in transactions if t.status is not None])
+        raise
+    note_heartbeat(transactions, sent_ms)
+    _fail_given_up(context, transactions)
+
+
+def _fail_given_up(context: Context, transactions: Sequence[PendingCommit]) -> None:
+    """Fail the transactions that were aborted, or whose rows took too long to write."""
+    now_ms = context.clock.monotonic_ms()
+    for t in fail_aborted(transactions, Status.WRITTEN):
+        if t.written_ms is not None and now_ms - t.written_ms > WRITTEN_WITHIN_MS:
             t.failure = ConflictError("writing its row took too long", transaction=t.row_key)
-    return [t for t in live if t.failure is None]
+
+
+def request_with_rows(
+    context: Context, transactions: Iterable[PendingCommit], checks: Sequence[Check]
+) -> list[bool]:
+    """Request locks, and write the rows of their transactions that have none, in one call. Return
+    the answers to the requests; those of transactions that fail meanwhile count as well."""
+    answers: list[bool] = []
+
+    def send(steps: Sequence[Check]) -> list[bool]:
+        found = context.store.check_and_put([*steps, *checks], durable=False)
+        answers[:] = found[len(steps) :]
+        return found[: len(steps)]
+
+    new = [t for t in dict.fromkeys(transactions) if t.status is None]
+    if new:
+        write_rows(context, new, send)
+    elif checks:
+        call_store(context, lambda: send(()))
+    return answers
 
 
 def resolve_all(

@@ -7,6 +7,7 @@ protocol never changes while a client is connected.
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 
 from txn.errors import CorruptRowError, InvalidRequestError
@@ -48,10 +49,18 @@ def find_name(store: Store, table: bytes) -> Rules | None:
     cell = store.read([key])[key]
     if cell is None:
         return None
-    found = PROTOCOLS.get(cell.value.decode(errors="replace"))
-    if found is None:
+    names = {n: each for each in PROTOCOLS.values() for n in (each.stored_name, each.old_name)}
+    if cell.value not in names:
         raise CorruptRowError("unknown protocol", key=key, value=cell.value)
-    return found
+    return names[cell.value]
+
+
+def is_of_earlier_version(context: Context) -> bool:
+    """Whether the database may have clients of an earlier version, which release the lock of an
+    absent row without poisoning the row."""
+    key = protocol_key(context.table)
+    cell = call_store(context, lambda: context.store.read([key]))[key]
+    return cell is not None and cell.value == context.rules.old_name
 
 
 def _find_fenced(store: Store, table: bytes) -> Rules | None:
@@ -91,13 +100,19 @@ def choose_rules(context: Context, wanted: ProtocolName | None, *, create: bool 
             wanted=wanted,
         )
     require_features(context, rules)
+    if is_of_earlier_version(replace(context, rules=rules)):
+        raise InvalidRequestError(
+            "the database is of an earlier version, whose clients must not run beside this one: "
+            f"stop them all, then run `txn convert {rules.name}`",
+            transactions=context.table,
+        )
     return rules
 
 
 def _name_rules(context: Context, rules: Rules) -> Rules:
     """Write the name of a database's rules; return these, or those that another client wrote."""
     key = protocol_key(context.table)
-    check = Check(key, FREE, ((key, rules.name.encode()),))
+    check = Check(key, FREE, ((key, rules.stored_name),))
     if call_store(context, lambda: context.store.check_and_put([check]))[0]:
         return rules
     return call_store(context, lambda: find_name(context.store, context.table)) or rules

@@ -3,11 +3,12 @@
 The owner, its finisher thread, the next client that meets its locks, and fsck all run this code,
 any number of times. docs/protocol.md gives the argument for each rule.
 
-A client that meets a lock asks `Resolver` about the holder. A holder that is finished, or has no
-row, can never decide again: its lock comes from a late request and is released. A decided holder is
-rolled forward; an aborting one is rolled back. An undecided holder is left alone until its row was
-seen unchanged for its whole lock TTL, by this client's own monotonic clock. Aborting a living
-transaction costs it only a retry.
+A client that meets a lock asks `Resolver` about the holder. A holder that is finished can never
+decide again: its lock comes from a late request and is released. A decided holder is rolled
+forward; an aborting one is rolled back. An undecided holder is left alone until its row was seen
+unchanged for its whole lock TTL, by this client's own monotonic clock. The same holds for a holder
+without a row, since its row may be on its way: it is poisoned before its lock is released. Aborting
+a living transaction costs it only a retry.
 """
 
 from __future__ import annotations
@@ -51,9 +52,8 @@ from txn.protocol.transaction import (
     Transaction,
     advance,
     load_transaction,
-    make_step,
-    put_statuses,
 )
+from txn.request import Request
 from txn.spans import Span
 from txn.text import holder_text, name_failure, reason_text
 
@@ -62,6 +62,8 @@ PutStatus = Callable[[Context, Sequence[Transaction], Status], object]
 MOST_NAMED = 10
 CHILDREN_AT_ONCE = 4
 NOT_COUNTED = "it is not among the parts that were decided"
+POISONED = "its lock was met, and it had no row: its outcome is unknown"
+NOTHING = Request(())
 
 
 def roll_forward(
@@ -72,7 +74,7 @@ def roll_forward(
     whose status could not be read stays where it was, with the reason in `unread`. Parts come
     first: a parent continues from its decision when all its parts are complete.
 
-    put_status: the function that puts an unconditional status once all work is done.
+    put_status: the function that puts the final status once all work is done.
     """
     protocol = fenced if context.rules.locks_rows else six_phase
     finish_children(context, transactions)
@@ -84,15 +86,14 @@ def roll_forward(
         follow_decision(context, [t for t in transactions if t.status is Status.PART])
         found = [(t, t.status) for t in transactions]
         due: list[Transaction] = []
-        for status, work, reached in protocol.FORWARD:
+        for status, work in protocol.FORWARD:
             due += [t for t, at in found if at is status]
             if due:
                 # An overtaken transaction still does its later steps: it cleans up what it put.
                 work(context, due)
-            behind = [t for t in due if t.status and reached in context.rules.steps[t.status]]
-            step = put_status if reached in context.rules.unconditional else advance
-            step(context, behind, reached)
             due = [t for t in due if t.unread is None]
+        if behind := [t for t in due if t.status is context.rules.released]:
+            put_status(context, behind, Status.COMPLETE)
 
     try:
         context.store.atomically(forward)
@@ -156,9 +157,11 @@ def _list_children(context: Context, parent: bytes) -> Iterator[list[Transaction
 
 
 def mark_complete(context: Context, transactions: Sequence[Transaction]) -> None:
-    """Put the final status into the rows of transactions that have no work left."""
-    steps = [make_step(context, t, Status.COMPLETE, []) for t in transactions]
-    put_statuses(context, steps, durable=False)
+    """Put the final status into the rows of transactions that have no work left. The transactions
+    themselves, which other threads use, have it already."""
+    released = context.rules.released
+    rows = [Transaction(t.row_key, NOTHING, released, is_dated=t.is_dated) for t in transactions]
+    advance(context, rows, Status.COMPLETE)
 
 
 def roll_back(
@@ -171,13 +174,14 @@ def roll_back(
     because only the parent decides; the parts of a parent abort after it."""
 
     def because(t: AnyTransaction) -> list[tuple[Key, bytes]]:
-        return [(column(context.table, t.row_key, b"reason"), reason(t).encode())]
+        return [_make_reason(context, t, reason(t))]
 
     parts = [t for t in transactions if t.status is Status.PART]
     if parts:
         lost = _abort_parents(context, parts, reason(parts[0]))
         advance(context, [t for t in parts if t.row_key in lost], Status.ABORTING, because)
-    for undecided in (Status.WRITTEN, Status.LOCKED):  # its owner may step from one to the other
+    # Its owner may step from one to the other, and a crash of a server may undo that.
+    for undecided in (Status.WRITTEN, Status.LOCKED, Status.WRITTEN):
         due = [t for t in transactions if t.status is undecided]
         if due:
             advance(context, due, Status.ABORTING, because)
@@ -190,11 +194,22 @@ def roll_back(
             release_children(context, t.row_key, reason(t))
 
 
+def poison(context: Context, t: Transaction) -> bool:
+    """Ensure that a transaction without a row never commits, by the status 7-ABORTED in its row.
+    Return False if its row exists by now."""
+    advance(context, [t], Status.ABORTED, lambda t: [_make_reason(context, t, POISONED)])
+    return t.status is Status.ABORTED
+
+
 def release_own_locks(context: Context, transactions: Sequence[Transaction]) -> None:
     if context.rules.locks_rows:
         fenced.release_row_locks(context, transactions)
     else:
         six_phase.release_key_locks(context, transactions)
+
+
+def _make_reason(context: Context, t: Transaction, reason: str) -> tuple[Key, bytes]:
+    return column(context.table, t.row_key, b"reason"), reason.encode()
 
 
 def _abort_parents(
@@ -225,6 +240,9 @@ def release_aborted(context: Context, attempts: Sequence[PendingCommit]) -> None
     if late:
         release_own_locks(context, late)
     roll_back(context, list(reasons), lambda t: reasons[t])
+    # A crash of a server may have undone the row. Its owner, which is here, never decides.
+    if undone := [t for t in reasons if t.status is None and t not in late]:
+        release_own_locks(context, undone)
 
 
 def finish_or_leave(
@@ -254,6 +272,7 @@ def _leave(
     count = len(transactions)
     context.on_event(Phase(name, "failed", count, count))
     left = [t.row_key.decode() for t in transactions if not t.is_finished]
+    left = left or [t.row_key.decode() for t in transactions]  # they lack the final status only
     named = ", ".join(left[:MOST_NAMED]) + (", ..." if len(left) > MOST_NAMED else "")
     level, trace = (WARNING, None) if isinstance(cause, TxnError) else (ERROR, cause)
     LOG.log(
@@ -272,7 +291,7 @@ STUCK_MS = 1_000  # between two tries at a holder that cannot be resolved
 class _Sighting:
     """A row that was found unchanged since `since_ms`, and was last read at `looked_ms`."""
 
-    found: tuple[Status, int, int]
+    found: tuple[Status | None, int, int]
     since_ms: int
     read_ms: int
 
@@ -333,42 +352,52 @@ class Resolver:
         context = self._context
         if not is_row_key(row.row_key):
             raise make_foreign_error(NO_LOCK, *next(iter(locks.items())))
-        if row.is_over:
-            free_for_holder(context, row.row_key, locks)
-            return True
-        if row.status is None or row.state is RowState.UNREADABLE:
+        if row.state is RowState.UNREADABLE:
             raise make_corrupt_error(row)
-        lock_ttl_ms = row.buffer.lock_ttl_ms if row.buffer else context.policy.lock_ttl_ms
-        if not self._is_abandoned(row, row.status, lock_ttl_ms):
-            return False
-        t = load_transaction(context, row)
-        if row.state is RowState.DECIDED:
-            roll_forward(context, [t])
-        else:
-            roll_back(context, [t], lambda _: "its owner was silent for its whole lock TTL")
-        if t.unread is not None:
-            raise t.unread
-        if t.status is not None and not t.status.is_finished:
-            return False  # its owner decided meanwhile
-        done: Action = "rolled forward" if t.status is Status.COMPLETE else "rolled back"
-        report_help(context, row.row_key, done)
-        self._sightings.pop(row.row_key, None)
-        free_for_holder(
-            context, row.row_key, locks
-        )  # a late lock request may have arrived meanwhile
+        if row.state is not RowState.FINISHED:
+            if not self._is_abandoned(row) or not _end_holder(context, row):
+                return False
+            self._sightings.pop(row.row_key, None)
+        # also after rolling back: a late lock request may have arrived meanwhile
+        free_for_holder(context, row.row_key, locks)
         return True
 
-    def _is_abandoned(self, row: TransactionRow, status: Status, lock_ttl_ms: int) -> bool:
-        now_ms = self._context.clock.monotonic_ms()
-        found = (status, row.status_at, row.heartbeat)
+    def _is_abandoned(self, row: TransactionRow) -> bool:
+        """Whether the row was unchanged, or absent, for as long as a living owner is granted."""
+        policy, now_ms = self._context.policy, self._context.clock.monotonic_ms()
+        found = (row.status, row.status_at, row.heartbeat)
         seen = self._sightings.get(row.row_key)
         if seen is None or seen.found != found:
             if len(self._sightings) >= REMEMBERED:
                 self._sightings = {}  # costs at most another lock TTL of waiting
             seen = self._sightings[row.row_key] = _Sighting(found, now_ms, now_ms)
         seen.read_ms = now_ms
-        patience_ms = lock_ttl_ms if status.is_undecided else self._context.policy.courtesy_ms
+        if row.status is not None and not row.status.is_undecided:
+            patience_ms = policy.courtesy_ms
+        else:
+            patience_ms = row.buffer.lock_ttl_ms if row.buffer else policy.lock_ttl_ms
         return now_ms - seen.since_ms >= patience_ms
+
+
+def _end_holder(context: Context, row: TransactionRow) -> bool:
+    """Finish, undo or poison an abandoned holder; return False if its owner has moved on."""
+    t = load_transaction(context, row)
+    if row.state is RowState.DEBRIS:
+        return poison(context, t)
+    if row.state is RowState.DECIDED:
+        roll_forward(context, [t])
+    else:
+        roll_back(context, [t], lambda _: "its owner was silent for its whole lock TTL")
+    if t.unread is not None:
+        raise t.unread
+    if t.status is None:
+        # A crash of a server may have undone its first write, which its owner may send again.
+        return poison(context, t)
+    if not t.status.is_finished:
+        return False
+    done: Action = "rolled forward" if t.status is Status.COMPLETE else "rolled back"
+    report_help(context, row.row_key, done)
+    return True
 
 
 def make_corrupt_error(row: TransactionRow) -> TxnError:
@@ -386,7 +415,7 @@ def make_corrupt_error(row: TransactionRow) -> TxnError:
 
 
 def free_for_holder(context: Context, holder: bytes, locks: Mapping[Key, Cell]) -> None:
-    """Release lock cells of a finished or absent transaction."""
+    """Release lock cells of a finished or poisoned transaction."""
     if release_locks(context, locks):
         report_help(context, holder, "freed")
 

@@ -1,9 +1,9 @@
 """Retires keys without a value: deletes their lock, tag and delete markers, which otherwise stay.
 
-The key's lock is taken in the name of a transaction without a row, so any client that meets the
-lock releases it, and none waits. One step deletes everything, on the condition that the lock is
-still held. The marker that hides the lock is at or above every deleted timestamp. The argument is
-in docs/protocol.md, under "Retiring a key".
+The key's lock is taken in the name of a transaction without a row. A client that meets the lock of
+a retirer that died waits its lock TTL, poisons that row, and releases the lock. One step deletes
+everything, on the condition that the lock is still held. The marker that hides the lock is at or
+above every deleted timestamp. The argument is in docs/protocol.md, under "Retiring a key".
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ The salt has two digits. The database is named by its transaction table.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
@@ -27,6 +28,7 @@ from txn.protocol.codec import (
 )
 from txn.protocol.context import Context, call_store
 from txn.protocol.statuses import DONE, FIRST, Rules, Status
+from txn.stores.base import find_server
 
 FAMILY = b"t"
 FREE = b""
@@ -41,8 +43,8 @@ _DECIDED = (Status.ASSERTED, Status.PUT, Status.CLEANING)
 
 
 class RowState(Enum):
-    """The action that a transaction row calls for, from any client that reads it. DEBRIS: remains
-    of a deleted row; like an absent row, it can never decide. UNREADABLE: the decision, or what it
+    """The action that a transaction row calls for, from any client that reads it. DEBRIS: there is
+    no status; the row was deleted, or may still be written. UNREADABLE: the decision, or what it
     would write, cannot be known. A row with any evidence of a decision is neither UNDECIDED nor
     DEBRIS."""
 
@@ -131,8 +133,14 @@ class TransactionRow:
 
     @property
     def is_over(self) -> bool:
-        """Whether the row can have no further effect: finished, absent or debris."""
+        """Whether nothing is left to do for the row: finished, absent or debris."""
         return self.state in (RowState.FINISHED, RowState.DEBRIS)
+
+    @property
+    def is_poisoned(self) -> bool:
+        """Whether another client aborted it when it had no row. A row that was deleted looks the
+        same to that client, so this says nothing about the outcome."""
+        return self.status is Status.ABORTED and self.buffer is None and self.corrupt is None
 
 
 def new_row_key(wall_ms: int, uid: int, salt_buckets: int = 1, database: bytes = b"") -> bytes:
@@ -142,6 +150,24 @@ def new_row_key(wall_ms: int, uid: int, salt_buckets: int = 1, database: bytes =
     if database:
         name += b"@" + plain_table(database)
     return name if salt_buckets == 1 else b"%02d." % (uid % salt_buckets) + name
+
+
+def make_row_key(context: Context, uid: int, keys: Iterable[Key]) -> bytes:
+    """Return a row key for a new transaction on these keys. Of several buckets, prefer those on the
+    server of most keys, so that one request carries the row and its locks. The bytes of `uid`
+    choose the buckets to try. One whose server is unknown will do, or it would never be known."""
+    count, table, store = context.salt_buckets, context.table, context.store
+    row_key = new_row_key(context.clock.wall_ms(), uid, count, table)
+    if count == 1:
+        return row_key
+    servers = Counter(find_server(store, key.table or b"", key.row) for key in keys)
+    del servers[None]
+    for wanted, _ in servers.most_common(1):
+        for shift in range(0, 128, 8):
+            near = b"%02d." % ((uid >> shift) % count) + row_key[3:]
+            if find_server(store, table, near) in (wanted, None):
+                return near
+    return row_key
 
 
 def is_row_key(row: bytes) -> bool:

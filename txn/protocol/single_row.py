@@ -128,7 +128,7 @@ def _find_outcomes(context: Context, pending: dict[PendingCommit, Check]) -> lis
     read_lock_cells(context, [(t, check.key) for t, check in pending.items()])
     refused = []
     for t, check in list(pending.items()):
-        before = read_lock(check.key, Cell(check.expected, 0)).taken
+        before = read_lock(check.key, Cell(check.expected or FREE, 0)).taken
         now = read_lock(check.key, t.found[check.key])
         was_taken = now.was_taken_by(t.row_key, before + 1)
         if was_taken:
@@ -177,7 +177,7 @@ def _fail_refused(
         return
     is_clear = all(isinstance(each, NotApplied | TableUnavailable) for each in errors)
     for t, check in lost.items():
-        before = read_lock(check.key, Cell(check.expected, 0)).taken
+        before = read_lock(check.key, Cell(check.expected or FREE, 0)).taken
         was_taken = read_lock(check.key, t.found[check.key]).was_taken_by(t.row_key, before + 1)
         if was_taken:
             _set_committed(t)

@@ -11,26 +11,28 @@ from functools import partial
 
 from txn.assertions import holds
 from txn.errors import AbortedError, DeadlineError
-from txn.model import Cell, Delete, Edit, Key
+from txn.model import Cell, Check, Delete, Edit, Key
 from txn.protocol.clocks import judge_ahead, uncover_locks
 from txn.protocol.codec import Plan
 from txn.protocol.context import Context, call_store
 from txn.protocol.locks import (
+    Blocker,
     Contention,
     fail_outdated,
     group_by_holder,
     make_assertion_error,
     make_foreign_error,
-    release_locks,
-    take_locks,
+    make_release,
+    read_locks,
+    send_releases,
 )
 from txn.protocol.prepare import (
     make_conflict,
     report_conflicts,
+    request_with_rows,
     resolve_all,
     run_for_available,
     validate_ranges,
-    write_rows,
 )
 from txn.protocol.row import FREE
 from txn.protocol.statuses import Status
@@ -40,6 +42,7 @@ from txn.protocol.transaction import (
     PendingCommit,
     Transaction,
     advance,
+    advance_with,
     fail_aborted,
     is_late,
     note_heartbeat,
@@ -56,8 +59,7 @@ def prepare_six_phase(
     context: Context, transactions: Sequence[PendingCommit], contention: Contention, patient: bool
 ) -> list[PendingCommit]:
     lock = lock_in_order if patient else lock_at_once
-    live = write_rows(context, transactions)
-    live = run_for_available(lambda some: lock(context, some, contention), live)
+    live = run_for_available(lambda some: lock(context, some, contention), transactions)
     live = run_for_available(lambda some: assert_under_locks(context, some), live)
     if any(t.spans for t in live):
         live = run_for_available(lambda some: validate_ranges(context, some, contention), live)
@@ -68,9 +70,9 @@ def prepare_six_phase(
 def lock_at_once(
     context: Context, transactions: Sequence[PendingCommit], contention: Contention
 ) -> list[PendingCommit]:
-    """Request every lock in one batch and never wait. A transaction fails if resolving the holder
-    does not release its lock. Hot keys are requested first, one by one, so that a failing
-    transaction has blocked no other."""
+    """Write the rows, request every lock in one batch, and never wait. A transaction fails if
+    resolving the holder does not release its lock. Hot keys are requested first, one by one, so
+    that a failing transaction has blocked no other."""
     hot = {t: contention.list_hot_keys(t.keys) for t in transactions}
     for due in send_heartbeats_between(context, transactions, split_rounds(hot)):
         wanted = [(t, key) for t, key in due if t.failure is None]
@@ -83,7 +85,7 @@ def lock_at_once(
             kept = [item for item in missing if item.holder not in gone]
             kept += take_locks(context, [item[:2] for item in missing if item.holder in gone])
             for item in kept:
-                item.t.failure = make_conflict(item.t, item.key, item.holder)
+                item.t.failure = item.t.failure or make_conflict(item.t, item.key, item.holder)
     return [t for t in transactions if t.failure is None]
 
 
@@ -96,12 +98,28 @@ def split_rounds(
     yield from split_portions([(t, key) for t in hot for key in t.keys if key not in hot[t]])
 
 
+def take_locks(context: Context, wanted: Sequence[tuple[PendingCommit, Key]]) -> list[Blocker]:
+    """Request locks, and write the rows of transactions without one. Return the refused requests,
+    and store the cells under those in `seen`."""
+    checks = [Check(t.locks[key], FREE, ((t.locks[key], t.row_key),)) for t, key in wanted]
+    for t, key in wanted:
+        t.held.add(t.locks[key])
+    answers = request_with_rows(context, (t for t, _ in wanted), checks)
+    refused = [item for item, got in zip(wanted, answers, strict=True) if not got]
+    found = call_store(context, lambda: read_locks(context, refused))
+    # A repeated request is refused by the lock that the first one took.
+    missing = [item for item in found if item.holder != item.t.row_key]
+    for item in missing:
+        item.t.held.discard(item.t.locks[item.key])
+    return missing
+
+
 @report_phase("lock")
 def lock_in_order(
     context: Context, transactions: Sequence[PendingCommit], contention: Contention
 ) -> list[PendingCommit]:
-    """Take the locks of the whole batch one by one in key order, waiting for each holder. All
-    clients use this order, so there is no deadlock."""
+    """Take the locks of the whole batch one by one in key order, waiting for each holder, and write
+    each row with its first lock. All clients use this order, so there is no deadlock."""
     wanted = {key: t for t in transactions for key in t.keys}
     for key in send_heartbeats_between(context, transactions, sorted(wanted)):
         t, tries = wanted[key], 0
@@ -119,20 +137,26 @@ def lock_in_order(
 def assert_under_locks(
     context: Context, transactions: Sequence[PendingCommit]
 ) -> list[PendingCommit]:
-    """Read every cell under the locks, evaluate the assertions, and plan the replaced versions. The
-    read may overlap the step to 1-LOCKED: an abort before that step makes the step fail."""
+    """Step to 1-LOCKED, read every cell under the locks, evaluate the assertions, and plan the
+    replaced versions. An abort between the read and the step makes the step fail."""
     owners = [(t, key) for t in transactions for key in t.keys]
     tags = {key: key.tag for _, key in owners}
     wanted = [cell for t, key in owners for cell in (key, t.locks[key], tags[key])]
     first, *others = list(split_portions(wanted, CELLS_AT_ONCE)) or [wanted]
+    cells: dict[Key, Cell | None] = {}
 
-    def step() -> None:
-        due = [t for t in transactions if t.status is Status.WRITTEN]
-        sent_ms = context.clock.monotonic_ms()
-        advance(context, due, Status.LOCKED)
+    def send(steps: Sequence[Check]) -> list[bool]:
+        answers, found = context.store.check_and_read(steps, first, durable=False)
+        cells.update(found)
+        return answers
+
+    due = [t for t in transactions if t.status is Status.WRITTEN]
+    sent_ms = context.clock.monotonic_ms()
+    if due:
+        advance(context, due, Status.LOCKED, send=send)
         note_heartbeat(due, sent_ms)
-
-    cells = call_store(context, lambda: context.store.read(first, beside=step))
+    else:  # parts
+        cells.update(call_store(context, lambda: context.store.read(first)))
     live = fail_aborted(transactions, Status.LOCKED)
     send_heartbeats(context, live)
     for some in send_heartbeats_between(context, live, others if live else ()):
@@ -202,25 +226,39 @@ def put_values(context: Context, transactions: Sequence[Transaction]) -> list[Tr
 
 @report_phase("clean")
 def clean_tags(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
-    """Empty each tag. The empty tag stays, as evidence of when its cell last changed."""
-    edits = [
-        Edit(mutation.key.tag, FREE, t.decided.timestamp)
-        for t in transactions
-        for mutation in t.request.mutations
+    """Step to 3-PUT, and empty each tag. The empty tag stays, as evidence of when its cell last
+    changed."""
+    rows: dict[tuple[bytes | None, bytes], list[Edit]] = {}
+    for t in transactions:
+        for mutation in t.request.mutations:
+            tag = mutation.key.tag
+            edit = Edit(tag, FREE, t.decided.timestamp)
+            rows.setdefault((tag.table, tag.row), []).append(edit)
+    checks = [
+        Check(edits[0].key, None, edits=tuple(edits), is_deferred=True) for edits in rows.values()
     ]
-    call_store(context, lambda: context.store.write(edits, durable=False))
+    behind = [t for t in transactions if t.status is Status.ASSERTED]
+    advance_with(context, behind, Status.PUT, checks)
     return list(transactions)
 
 
 @report_phase("unlock")
 def release_key_locks(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
+    """Release the locks; step transactions whose tags are clean to 4-CLEANING. 3-PUT must have been
+    acknowledged, because a client that finds an earlier status puts the values again."""
     held = ((t, lock) for t in transactions for lock in t.lock_cells if lock in t.held)
-    release_locks(context, {lock: Cell(t.row_key, 0) for t, lock in held})
+
+    def send(checks: Sequence[Check]) -> None:
+        behind = [t for t in transactions if t.status is Status.PUT]
+        advance_with(context, behind, Status.CLEANING, checks)
+
+    send_releases([make_release(lock, Cell(t.row_key, 0)) for t, lock in held], send)
     return list(transactions)
 
 
 FORWARD = (
-    (Status.ASSERTED, put_values, Status.PUT),
-    (Status.PUT, clean_tags, Status.CLEANING),
-    (Status.CLEANING, release_key_locks, Status.COMPLETE),
+    (Status.ASSERTED, put_values),
+    (Status.PUT, clean_tags),
+    (Status.CLEANING, release_key_locks),
 )
+"""The work on decided transactions, by the status at which a client that finds them begins."""

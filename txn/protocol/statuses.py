@@ -96,7 +96,11 @@ DONE = frozenset({Status.PUT, Status.CLEANING, Status.COMPLETE})
 """The statuses after all values are put."""
 
 FIRST = frozenset({Status.WRITTEN, Status.PART})
-"""The statuses that a row can begin with."""
+"""The statuses that an owner's row begins with."""
+
+BEGINNINGS = FIRST | {Status.ABORTED}
+"""The statuses that a row can begin with. A client that meets the lock of an absent row poisons the
+row, so that its owner can never decide, and then releases the lock."""
 
 
 class IllegalStepError(RuntimeError):
@@ -108,7 +112,7 @@ Steps = Mapping[Status, frozenset[Status]]
 
 def check_step(steps: Steps, old: Status | None, new: Status) -> None:
     """Raise IllegalStepError unless a row may step from `old` (None: no row) to `new`."""
-    is_legal = new in FIRST if old is None else new in steps[old]
+    is_legal = new in BEGINNINGS if old is None else new in steps[old]
     if not is_legal:
         raise IllegalStepError(f"no step leads from {old} to {new}")
 
@@ -125,18 +129,36 @@ ProtocolName = Literal["six-phase", "fenced"]
 class Rules:
     """The differences between the protocols, as data.
 
-    needs: features that the store must have. steps: the successors of each status. unconditional:
-    statuses that are put without a comparison. locks_rows: whether a lock covers a row and family
-    instead of a key. offsets_ms: the timestamp of each status, relative to the time in the row key,
-    if clients choose the timestamps of their rows; empty if servers choose them.
+    needs: features that the store must have. steps: the successors of each status. released: the
+    status at which all locks are released. deferred: statuses that a crash of their server may
+    undo: see docs/protocol.md. unconditional: statuses that are put without a comparison.
+    locks_rows: whether a lock covers a row and family instead of a key. offsets_ms: the timestamp
+    of each status, relative to the time in the row key, if clients choose the timestamps of their
+    rows; empty if servers choose them.
     """
 
     name: ProtocolName
     needs: frozenset[Feature]
     steps: Steps
+    released: Status
+    deferred: frozenset[Status]
     unconditional: frozenset[Status] = frozenset()
     locks_rows: bool = False
     offsets_ms: Mapping[Status, int] = field(default_factory=dict)
+
+    @property
+    def stored_name(self) -> bytes:
+        """The name in a database, which clients of earlier versions do not know."""
+        return self.old_name + b"/2"
+
+    @property
+    def old_name(self) -> bytes:
+        """The name in a database of an earlier version."""
+        return self.name.encode()
+
+    def is_unconditional(self, old: Status | None, new: Status) -> bool:
+        """Whether this step is put without a comparison. Poison always compares."""
+        return new in self.unconditional and (old is not None or new is not Status.ABORTED)
 
     def lock_of(self, key: Key) -> Key:
         return key.row_lock if self.locks_rows else key.lock
@@ -146,12 +168,20 @@ class Rules:
         return (key.row_lock,) if self.locks_rows else (key.lock, key.tag)
 
 
-SIX_PHASE = Rules("six-phase", frozenset(), STEPS)
+SIX_PHASE = Rules(
+    "six-phase",
+    frozenset(),
+    STEPS,
+    released=Status.CLEANING,
+    deferred=frozenset({Status.WRITTEN, Status.LOCKED, Status.CLEANING, Status.COMPLETE}),
+)
 FENCED = Rules(
     "fenced",
     frozenset({"multi_cell_check", "row_mutations"}),
     FENCED_STEPS,
-    frozenset({Status.WRITTEN, Status.COMPLETE, Status.ABORTED}),
+    released=Status.ASSERTED,
+    deferred=frozenset({Status.WRITTEN, Status.COMPLETE}),
+    unconditional=frozenset({Status.WRITTEN, Status.COMPLETE, Status.ABORTED}),
     locks_rows=True,
     offsets_ms={
         Status.PART: 0,

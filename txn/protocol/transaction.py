@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial, wraps
 from operator import attrgetter
 from typing import Concatenate, ParamSpec, TypeVar, cast
 
@@ -36,8 +36,8 @@ from txn.protocol.row import (
     TransactionRow,
     column,
     created_ms,
+    make_row_key,
     marker_key,
-    new_row_key,
     parent_of,
     status_key,
 )
@@ -98,6 +98,11 @@ class Transaction:
             raise IllegalStepError(annotate("not decided", transaction=self.row_key))
         return self.plan
 
+    def may_defer(self, new: Status) -> bool:
+        """Whether a crash of a server may undo the step to this status. The feed of changes dates a
+        row without times by its end, which therefore must not move."""
+        return new.is_decided and self.is_dated
+
     def needs(self, table: bytes) -> bool:
         """Whether it has a key in the table."""
         return any(key.table == table for key in self.keys)
@@ -150,6 +155,11 @@ class PendingCommit(Transaction):
     def weight(self) -> int:
         """The approximate number of bytes that it adds to a request to the store."""
         return len(self.buffer)
+
+    def may_defer(self, new: Status) -> bool:
+        if new.is_decided:
+            return Transaction.may_defer(self, new)
+        return self.parts is None and not self.spans and parent_of(self.row_key) is None
 
     def add_known(self, cells: Mapping[Key, Cell | None]) -> None:
         """Adopt cells that were read of its keys, and of their locks, which were free."""
@@ -208,7 +218,7 @@ def renew(context: Context, t: PendingCommit, *, keep: bool = False) -> None:
 
 def _encode_attempt(context: Context, request: Request) -> tuple[bytes, Request, bytes]:
     uid = context.rng.getrandbits(128)
-    row_key = new_row_key(context.clock.wall_ms(), uid, context.salt_buckets, context.table)
+    row_key = make_row_key(context, uid, request.keys)
     if request.once is not None:
         marker = encode_marker(Marker(row_key, request.once_retention_ms))
         request = add_marker(request, marker_key(context.table, request.once), marker)
@@ -240,6 +250,8 @@ P = ParamSpec("P")
 AnyTransaction = TypeVar("AnyTransaction", bound=Transaction)
 Step = Callable[Concatenate[Context, Sequence[AnyTransaction], P], list[AnyTransaction]]
 Cells = list[tuple[Key, bytes]]
+Send = Callable[[Sequence[Check]], list[bool]]
+"""Sends steps of rows, perhaps with other work, in one call; returns the answers to the steps."""
 
 
 def advance(
@@ -250,48 +262,64 @@ def advance(
     *,
     durable: bool = False,
     unsent: Context | None = None,
+    send: Send | None = None,
 ) -> list[AnyTransaction]:
     """Step each row from its known status to `new`.
 
     cells: written into the row together with the status. unsent: the context to use while nothing
-    can have been sent, if it is less patient. Afterwards each transaction has the status of its
-    row, whichever client stepped it, or `unread` has the reason why it is not known. Returns the
-    transactions that this call moved. Raises StoreError if a row could not be reached; unless it is
-    NotApplied, the request may still take effect later.
+    can have been sent, if it is less patient. send: see `Send`; it may be called again. Afterwards
+    each transaction has the status of its row, whichever client stepped it, or `unread` has the
+    reason why it is not known. Returns the transactions that this call moved. Raises
+    StoreError if a row could not be reached; unless it is NotApplied, the request may still take
+    effect later.
     """
     for t in transactions:
         check_step(context.rules.steps, t.status, new)
     steps = {t: make_step(context, t, new, cells(t)) for t in transactions}
-    if new in context.rules.unconditional:
-        put_statuses(context, list(steps.values()), durable)
-        for t in transactions:
-            t.status = new
-        return list(transactions)
-    return _compare_statuses(context, unsent or context, steps, new, durable)
+    if send is None:
+        send = partial(context.store.check_and_put, durable=durable)
+    return _change_statuses(context, unsent or context, steps, new, send)
+
+
+def advance_with(
+    context: Context, transactions: Sequence[Transaction], new: Status, checks: Sequence[Check]
+) -> None:
+    """Step rows to `new`, and send checks with that whose answers do not matter."""
+
+    def send(steps: Sequence[Check]) -> list[bool]:
+        return context.store.check_and_put([*steps, *checks], durable=False)[: len(steps)]
+
+    if transactions:
+        advance(context, transactions, new, send=send)
+    elif checks:
+        call_store(context, lambda: send(()))
 
 
 def make_step(context: Context, t: Transaction, new: Status, cells: Cells) -> Check:
     """Return the change of a row to a status, together with other cells. In the fenced protocol
     each status has a fixed offset from the time in the row key; only the time meant for people is
     the server's."""
-    expected = FREE if t.status is None else t.status.encoded
+    expected = None
+    if not context.rules.is_unconditional(t.status, new):
+        expected = FREE if t.status is None else t.status.encoded
+    is_deferred = new in context.rules.deferred and t.may_defer(new)
     status, began = status_key(context.table, t.row_key), column(context.table, t.row_key, new.at)
     if context.rules.offsets_ms:
         at = created_ms(t.row_key) + context.rules.offsets_ms[new]
         edits = [Edit(key, value, at) for key, value in (*cells, (status, new.encoded))]
-        return Check(status, expected, ((began, FREE),), tuple(edits))
+        return Check(status, expected, ((began, FREE),), tuple(edits), is_deferred)
     if t.is_dated or "multi_cell_check" in context.store.features:
         cells = [*cells, (began, FREE)]
     # The checked cell goes last: a transport of single cells then writes the others before it.
-    return Check(status, expected, (*cells, (status, new.encoded)))
+    return Check(status, expected, (*cells, (status, new.encoded)), is_deferred=is_deferred)
 
 
-def _compare_statuses(
+def _change_statuses(
     context: Context,
     unsent: Context,
     steps: Mapping[AnyTransaction, Check],
     new: Status,
-    durable: bool,
+    send: Send,
 ) -> list[AnyTransaction]:
     pending = list(steps)
     done: list[AnyTransaction] = []
@@ -299,7 +327,7 @@ def _compare_statuses(
 
     def attempt() -> None:
         asked = pending.copy()
-        answers = _send_steps(context, [steps[t] for t in asked], durable, sent)
+        answers = _send_steps(send, [steps[t] for t in asked], sent)
         # Moved rows are not requested again, even if the following read fails.
         pending.clear()
         for t, moved in zip(asked, answers, strict=True):
@@ -321,12 +349,10 @@ def _compare_statuses(
     return done
 
 
-def _send_steps(
-    context: Context, steps: Sequence[Check], durable: bool, sent: list[bool]
-) -> list[bool]:
+def _send_steps(send: Send, steps: Sequence[Check], sent: list[bool]) -> list[bool]:
     """Send steps; record in `sent` that they may take effect now or later."""
     try:
-        answers = context.store.check_and_put(steps, durable=durable)
+        answers = send(steps)
     except NotApplied:
         raise
     except BaseException:
@@ -352,14 +378,6 @@ def _call_clearly(
         if sent:
             raise MaybeApplied(str(error)) from error
         raise
-
-
-def put_statuses(context: Context, steps: Sequence[Check], durable: bool) -> None:
-    """Put statuses without a comparison."""
-    edits = [Edit(key, value, None) for step in steps for key, value in step.puts]
-    edits += [edit for step in steps for edit in step.edits]
-    if edits:
-        call_store(context, lambda: context.store.write(edits, durable=durable, by_row=True))
 
 
 def fail_aborted(transactions: Sequence[PendingCommit], reached: Status) -> list[PendingCommit]:
@@ -394,7 +412,7 @@ def read_statuses(context: Context, transactions: Sequence[Transaction]) -> None
             t.unread = CorruptRowError(str(error), transaction=t.row_key)
 
 
-PORTION = 500  # within two thirds of a TTL of 10 s, a gateway may take 13 ms for each
+PORTION = 500  # within two thirds of a TTL of 10 s, a gateway may take 6 ms for each and its row
 TOO_LATE = "deadline passed before the decision"
 
 
@@ -424,7 +442,7 @@ def split_portions(items: Sequence[T], size: int = PORTION) -> Iterator[Sequence
 def send_heartbeats(context: Context, batch: Sequence[PendingCommit]) -> None:
     """Send heartbeats once a third of the lock TTL has passed without one, and fail the
     transactions that another client aborted. A part's heartbeat goes into its parent's row."""
-    live = [t for t in batch if t.failure is None]
+    live = [t for t in batch if t.failure is None and t.status is not None]
     now_ms = context.clock.monotonic_ms()
     if all(now_ms - t.alive_ms < t.lock_ttl_ms // 3 for t in live):
         return

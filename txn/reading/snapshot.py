@@ -35,7 +35,9 @@ from txn.protocol.statuses import Rules, Status
 
 Snapshot = dict[Key, Cell | None]
 SIGNS = (b"status", b"ranges", Status.ASSERTED.at)
-UNDECIDED = frozenset(status.value for status in Status if not status.is_decided)
+UNDECIDED = frozenset(s.value for s in Status if not s.is_decided and not s.is_finished)
+"""The statuses of a transaction that has not decided so far. 7-ABORTED may be poison, which says
+nothing about a transaction whose row was deleted before."""
 Cells = Mapping[Key, Cell | None]
 
 

@@ -115,9 +115,10 @@ class RemoteBackend:
         policy limits the tries of a commit."""
         if self._database is None:
             found = self._service.call("database", repeat=True)
-            if found.protocol not in PROTOCOLS:
-                raise InvalidRequestError("the server has a newer protocol", found=found.protocol)
-            self._database = found.transactions, PROTOCOLS[found.protocol]
+            names = {rules.stored_name.decode(): rules for rules in PROTOCOLS.values()}
+            if found.protocol not in names:
+                raise InvalidRequestError("the server is of another version", found=found.protocol)
+            self._database = found.transactions, names[found.protocol]
         table, rules = self._database
         store = ServedStore(self._service)
         return Context(store, table, self._clock, self._rng, self.pace.policy, silent, rules)

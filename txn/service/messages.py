@@ -350,7 +350,9 @@ MAKERS: Mapping[Any, Callable[..., Any]] = {
     IDL.Cell: Cell,
     IDL.Edit: Edit,
     IDL.Put: _make_pair,
-    IDL.Check: lambda key, old, puts, edits: Check(key, old, tuple(puts), tuple(edits)),
+    IDL.Check: lambda key, old, puts, edits, is_deferred: Check(
+        key, old, tuple(puts), tuple(edits), is_deferred is True
+    ),
     IDL.Versions: _make_pair,
     IDL.Column: _make_pair,
     IDL.Span: lambda table, start, stop, columns: make_span(table, start, stop, None, columns),

@@ -181,7 +181,7 @@ class Transactional:
     @dispatch
     def database(self, options: Any) -> Any:
         context = self._engine.context
-        return IDL.Database(context.table, context.rules.name)
+        return IDL.Database(context.table, context.rules.stored_name.decode())
 
     @dispatch
     def outcome(self, transaction: bytes, options: Any) -> Outcome:

@@ -35,7 +35,7 @@ from txn.model import (
     check_exclusion,
 )
 from txn.service.messages import DECODERS, IDL, METHODS, UNKNOWN_KIND, decode_error
-from txn.stores.base import Families, Feature
+from txn.stores.base import Families, Feature, check_then_read
 from txn.stores.gateway import Connection, Gateway, GatewayError, Pool, parse_gateway
 
 DEFAULT_PORT = 9092
@@ -107,12 +107,8 @@ class ServedStore:
     def __init__(self, service: RemoteService) -> None:
         self._service = service
 
-    def read(
-        self, *groups: Collection[Key], beside: Callable[[], None] | None = None
-    ) -> dict[Key, Cell | None]:
-        """Run `beside`, then read each group in one request."""
-        if beside is not None:
-            beside()
+    def read(self, *groups: Collection[Key]) -> dict[Key, Cell | None]:
+        """Read each group in one request."""
         cells: dict[Key, Cell | None] = {}
         for keys in filter(None, groups):
             found = self._call("storeRead", [*dict.fromkeys(keys)], repeat=True)
@@ -134,6 +130,11 @@ class ServedStore:
         """Carry out the checks in one request, which is never repeated."""
         results: list[bool] = self._call("storeCheck", checks, durable) if checks else []
         return results
+
+    def check_and_read(
+        self, checks: Sequence[Check], keys: Collection[Key], *, durable: bool = True
+    ) -> tuple[list[bool], dict[Key, Cell | None]]:
+        return check_then_read(self, checks, keys, durable=durable)
 
     def scan(
         self,

@@ -127,7 +127,8 @@ struct View {
   2: required list<list<Found>> spans
 }
 
-// transactions: the name of the transaction table. protocol: "six-phase" or "fenced".
+// transactions: the name of the transaction table. protocol: its stored name, "six-phase/2" or
+// "fenced/2".
 struct Database {
   1: required binary transactions
   2: required string protocol
@@ -236,12 +237,14 @@ struct Versions {
   2: required list<Cell> cells
 }
 
-// If the key has the expected value (empty: or none), put and make the edits; all of one row.
+// If the key has the expected value (empty: or none; absent: any), put and make the edits; all of
+// one row. A deferred one need not wait for the log of its server.
 struct Check {
   1: required Key key
-  2: required binary expected
+  2: optional binary expected
   3: required list<Put> puts
   4: required list<Edit> edits
+  5: optional bool isDeferred
 }
 
 struct Family {

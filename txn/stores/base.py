@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import wraps
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
 
+from txn.errors import MaybeApplied, NotApplied, StoreClosedError
 from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, RowExclusion
 
 Feature = Literal[
@@ -47,14 +48,10 @@ class Store(Protocol):
     @property
     def features(self) -> frozenset[Feature]: ...
 
-    def read(
-        self, *groups: Collection[Key], beside: Callable[[], None] | None = None
-    ) -> dict[Key, Cell | None]:
+    def read(self, *groups: Collection[Key]) -> dict[Key, Cell | None]:
         """Return the newest visible version of each key, and None for each absent key.
         Cells of one row in one group come from one instant. No cell of a group is read before all
-        earlier groups were read.
-        beside: run once, before or during the read, where that saves waiting; its exceptions
-        propagate."""
+        earlier groups were read."""
 
     def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
         """Return up to `count` visible versions of each key, newest first; an absent key has none.
@@ -71,13 +68,23 @@ class Store(Protocol):
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
         """For each check: if the cell has the expected value, put the cells at the server's time.
-        An absent cell and an empty one both meet an empty expectation. An expected no is False.
-        Each item is atomic in its row; the batch is not, and later items see earlier ones. The
-        timestamp is never below that of the checked cell.
+        An absent cell and an empty one both meet an empty expectation. An expected no is False;
+        a check without a condition is always True.
+        Each item is atomic in its row; the batch is not. Items of one row that have a
+        condition are carried out in order.
+        The timestamp is never below that of the checked cell.
         A check may also have edits with timestamps of their own. All of its writes take effect at
-        once. Such edits are an InvalidRequestError if the store lacks `row_mutations`.
+        once. If the store lacks `row_mutations`, such edits are an InvalidRequestError beside a
+        condition, and without one they take effect one by one.
+        Deferred checks are for stores whose tables have several logs; others treat them as any.
         With durable=False, here and in `write`, a power failure may undo the call and everything
         after it. The next durable call, even one without items, makes it durable."""
+
+    def check_and_read(
+        self, checks: Sequence[Check], keys: Collection[Key], *, durable: bool = True
+    ) -> tuple[list[bool], dict[Key, Cell | None]]:
+        """Do a `check_and_put` and a `read` of one group, in one round where the store can. The
+        checks are carried out before the read or during it."""
 
     def scan(
         self,
@@ -140,6 +147,34 @@ class TableAssigner(Protocol):
         """Assign all families of a table to the database with this transaction table."""
 
 
+class ServerFinder(Protocol):
+    """A store of several servers that knows which rows are on the same one."""
+
+    def find_server(self, table: bytes, row: bytes) -> object | None:
+        """Return the server of a row, or None if it is unknown. It is a hint: nothing is sent to
+        find out."""
+
+
+def find_server(store: Store | ServerFinder, table: bytes, row: bytes) -> object | None:
+    """Return the server of a row as a ServerFinder does; any other store knows none."""
+    if not hasattr(store, "find_server"):  # as `isinstance` would say, at a tenth of its cost
+        return None
+    return cast(ServerFinder, store).find_server(table, row)
+
+
+def check_then_read(
+    store: Store, checks: Sequence[Check], keys: Collection[Key], *, durable: bool
+) -> tuple[list[bool], dict[Key, Cell | None]]:
+    """Do a `check_and_read` as two calls. A read that was not made is MaybeApplied after checks."""
+    answers = store.check_and_put(checks, durable=durable)
+    try:
+        return answers, store.read(keys)
+    except (NotApplied, StoreClosedError) as error:
+        if not checks:
+            raise
+        raise MaybeApplied(str(error)) from error
+
+
 class CallWrapper(Protocol):
     """A store that wraps another one, `_inner`, and acts at each call."""
 
@@ -164,8 +199,8 @@ def wrap_call(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[
 
 def _list_items(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
     match name, args:
-        case "read", groups:
-            return tuple(key for keys in groups for key in keys)
+        case (("read" | "check_and_read"), groups):
+            return tuple(item for items in groups for item in items)
         case _, [bytes() as table, *_]:
             return (table,)
         case "atomically" | "list_tables", _:

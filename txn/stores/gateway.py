@@ -282,7 +282,8 @@ class Pool:
     ) -> list[T]:
         """Carry out requests in parallel and return their results, in order.
 
-        ahead: unanswered requests per connection; more than one only if all replies are short.
+        ahead: unanswered requests per connection; more than one only if all replies are short, or
+        the requests behind the first long reply.
         connections: the most connections to use.
         See `run_one` for the rest. After an error, the other requests may have taken effect.
         """
@@ -308,28 +309,6 @@ class Pool:
             return flight.finish()
         finally:
             self._give_back(connections[1:])
-
-    def run_beside(
-        self, requests: Sequence[Request[T]], work: Callable[[], None]
-    ) -> list[T] | None:
-        """Run a function after the first requests are sent and before their replies are read.
-
-        Return None if the requests failed, or would have taken the last free connection: a caller
-        that holds one connection and waits for another might wait for ever.
-        """
-        connections = self._take_spare(len(requests))
-        flight = Flight(connections, requests)
-        has_begun = False
-        try:
-            with suppress(OSError):
-                has_begun = flight.start()
-            work()
-            if has_begun:
-                with suppress(OSError, GatewayError):
-                    return flight.finish()
-            return None
-        finally:
-            self._give_back(connections)
 
     def close(self) -> None:
         """Close the idle connections now, and the busy ones when they are returned."""
@@ -384,22 +363,6 @@ class Pool:
                 now_ms = self._clock.monotonic_ms()
                 connections.append(self._begin(self._free.pop(), now_ms, due_ms))
 
-    def _take_spare(self, wanted: int) -> list[Connection]:
-        """Take idle connections, unless callers of this method would then hold all."""
-        connections: list[Connection] = []
-        now_ms = self._clock.monotonic_ms()
-        due_ms = self._due_ms(now_ms)
-        with self._changed, suppress(IndexError):
-            wanted = min(wanted, len(self._free) - 1)
-            while len(connections) < wanted:
-                slot = self._free.pop()
-                if slot is None or not slot.rests_well(now_ms):
-                    self._free.insert(0, slot)
-                    break
-                slot.begin(now_ms, due_ms)
-                connections.append(slot)
-        return connections
-
     def _begin(self, slot: Connection | None, now_ms: int, due_ms: int) -> Connection:
         """Return the connection of a slot, or a new one, for use until the deadline."""
         if slot is not None and slot.rests_well(now_ms):
@@ -450,14 +413,13 @@ class Flight(Generic[T]):
         self._flying: deque[tuple[Connection, int, Callable[[Any], T]]] = deque()
         self._results: list[Any] = [None] * len(requests)
 
-    def start(self, ahead: int = 1) -> bool:
-        """Send the first requests together, up to `ahead` per connection; return True if any."""
-        share = -(-len(self._waiting) // max(1, len(self._connections)))
+    def start(self, ahead: int) -> None:
+        """Send the first requests together, up to `ahead` per connection."""
+        share = -(-len(self._waiting) // len(self._connections))
         for connection in self._connections:
             for _ in range(min(ahead, share)):
                 self._send_next(connection, is_last=False)
             connection.flush()
-        return bool(self._flying)
 
     def finish(self) -> list[T]:
         """Read the replies, oldest request first, and send the requests that follow."""

@@ -25,7 +25,7 @@ from txn.model import (
     check_exclusion,
     check_targets,
 )
-from txn.stores.base import Feature
+from txn.stores.base import Feature, check_then_read
 from txn.tables import catalog, cells, pages
 from txn.tables.catalog import TableCatalog, cell_key
 from txn.tables.cells import newest, put_version
@@ -51,12 +51,8 @@ class LocalStore(catalog.CatalogUser):
         {"multi_cell_check", "row_mutations", "describe", "instant_reads", "atomic"}
     )
 
-    def read(
-        self, *groups: Collection[Key], beside: Callable[[], None] | None = None
-    ) -> dict[Key, Cell | None]:
-        """Run `beside`, then read all groups in one instant."""
-        if beside is not None:
-            beside()
+    def read(self, *groups: Collection[Key]) -> dict[Key, Cell | None]:
+        """Read all groups in one instant."""
 
         def body(reader: Reader) -> dict[Key, Cell | None]:
             known, now, get = self._load(reader), self._clock.wall_ms(), reader.get
@@ -114,6 +110,11 @@ class LocalStore(catalog.CatalogUser):
             return [_check(writer, known, check, now) for check in checks]
 
         return self._write(body, durable=durable, shared=True)
+
+    def check_and_read(
+        self, checks: Sequence[Check], keys: Collection[Key], *, durable: bool = True
+    ) -> tuple[list[bool], dict[Key, Cell | None]]:
+        return check_then_read(self, checks, keys, durable=durable)
 
     def scan(
         self,
@@ -307,16 +308,19 @@ def _check_timestamp(timestamp: int) -> int:
 
 
 def _check(writer: Writer, known: TableCatalog, check: Check, now: int) -> bool:
-    key, expected, puts, edits = check
+    key, expected, puts, edits, _ = check
     row, family, column, table = key
     layout = known.layout(table, family)
     stem = cell_key(layout, row, b"")
     name = stem + column
     state = writer.get(name)
     cell = newest(state, layout.find_oldest(now), now) if state else None
-    if (b"" if cell is None else cell.value) != expected:
+    if expected is None:
+        at = now
+    elif (b"" if cell is None else cell.value) != expected:
         return False
-    at = now if cell is None else max(now, cell.timestamp)
+    else:
+        at = now if cell is None else max(now, cell.timestamp)
     for (_, its_family, its_column, _), value in puts:
         if its_family != family:
             other = known.layout(table, its_family)

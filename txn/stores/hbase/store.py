@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from txn.clock import Clock
@@ -25,7 +26,7 @@ from txn.model import (
     check_targets,
     plain_table,
 )
-from txn.stores.base import Families, Feature
+from txn.stores.base import Families, Feature, check_then_read
 from txn.stores.gateway import AHEAD_BYTES, Connection, GatewayError, Pool, Request
 from txn.stores.hbase.base import ASKED_WITHIN_MS, HBaseTables, ScanRange
 from txn.stores.hbase.places import (
@@ -84,11 +85,14 @@ class Dialect(Protocol):
     ) -> list[Request[dict[Key, list[Cell]]]]:
         """Return requests for up to `count` versions, which together find all existing keys."""
 
-    def write(self, table: bytes, edits: Sequence[Edit], by_row: bool) -> list[Request[bool]]:
+    def write(
+        self, table: bytes, edits: Iterable[Edit], by_row: bool, is_deferred: bool = False
+    ) -> list[Request[bool]]:
         """Return requests to put and mark; no cell has two edits of one kind and timestamp."""
 
     def check(self, check: Check) -> list[Request[bool]]:
-        """Return requests to send in order. A "no" ends them and is the answer, else "yes"."""
+        """Return requests to send in order, for a check with a condition. A "no" ends them and is
+        the answer, else "yes"."""
 
     def page(self, gateway: Connection, scan: PageScan) -> list[Row]:
         """Return the first rows of a range, fewer only at its end."""
@@ -121,20 +125,14 @@ class HBaseStore(HBaseTables):
         self._dialect = dialect
         self._clock = clock
 
-    def read(
-        self, *groups: Collection[Key], beside: Callable[[], None] | None = None
-    ) -> dict[Key, Cell | None]:
+    def read(self, *groups: Collection[Key]) -> dict[Key, Cell | None]:
         """Read each group with one request per table, or a few for many rows; a row is never
         divided. Two groups share a connection without a wait in between if each needs one request
-        and the second is small. `beside` runs while requests are in flight."""
+        and the second is small."""
         wanted = [_list_requests(self._dialect.read, group_by_table(keys)) for keys in groups]
         keys = groups[0] if len(groups) == 1 else [key for part in groups for key in part]
         found: list[dict[Key, Cell]] = []
-        if beside is not None:
-            early = self._pool.run_beside(wanted[0], beside)
-            if early is not None:
-                found, wanted = early, wanted[1:]
-        if len(wanted) == len(groups) > 1 and _fit_one_connection(groups, wanted):
+        if len(wanted) > 1 and _fit_one_connection(groups, wanted):
             in_turn = [request for part in wanted for request in part]
             return complete(keys, self._run(keys, in_turn, repeat=True, ahead=AHEAD, connections=1))
         for part in wanted:
@@ -158,39 +156,81 @@ class HBaseStore(HBaseTables):
         self._run(keys, _list_requests(self._dialect.write, tables, by_row), repeat=True)
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
-        """Send the checks of different rows in parallel, and those of one row in order."""
+        """Send the checks of different rows in parallel, and those of one row in order. Those
+        without a condition share requests, as in `write`."""
+        self._require_possible(checks)
+        if len(checks) == 1 and checks[0].expected is not None:
+            steps = self._dialect.check(checks[0])
+            if len(steps) == 1:
+                return self._run(list_targets(checks), steps, repeat=False)  # nine times in ten
+        return self._check_rows(checks, (), ())[0]
+
+    def check_and_read(
+        self, checks: Sequence[Check], keys: Collection[Key], *, durable: bool = True
+    ) -> tuple[list[bool], dict[Key, Cell | None]]:
+        """Send the requests of a `read` together with the first ones of the checks, unless they
+        are large. A failure of either is one of the call."""
+        if not checks or _bytes(keys) > AHEAD_BYTES:
+            return check_then_read(self, checks, keys, durable=durable)
+        self._require_possible(checks)
+        wanted = _list_requests(self._dialect.read, group_by_table(keys))
+        answers, found = self._check_rows(checks, keys, wanted)
+        return answers, complete(keys, found)
+
+    def _require_possible(self, checks: Sequence[Check]) -> None:
         for check in checks:
             check_place(check[0])
             check_targets(check)
-            if check.edits:
+            if check.edits and check.expected is not None:
                 self._require_row_mutations(check.key)
-        if len(checks) == 1 and len(steps := self._dialect.check(checks[0])) == 1:
-            return self._run(list_targets(checks), steps, repeat=False)  # nine times in ten
-        return self._check_rows(checks)
 
-    def _check_rows(self, checks: Sequence[Check]) -> list[bool]:
+    def _check_rows(
+        self, checks: Sequence[Check], keys: Collection[Key], reads: Sequence[Request[T]]
+    ) -> tuple[list[bool], list[T]]:
         """Send the first request of each row together, then the second, and so on. All of them
         have one deadline and one connection that is kept, so that only the first can fail without
-        effect."""
+        effect. Plain writes and reads of the keys follow the first requests, so that no connection
+        has a check behind a long reply."""
         answers = [True] * len(checks)
+        found: list[Any] = []
         rows: dict[tuple[bytes | None, bytes], deque[tuple[int, Request[bool]]]] = {}
         for position, check in enumerate(checks):
-            row, _, _, table = check[0]
-            steps = [(position, request) for request in self._dialect.check(check)]
-            rows.setdefault((table, row), deque()).extend(steps)
+            if check.expected is not None:
+                row, _, _, table = check.key
+                steps = [(position, request) for request in self._dialect.check(check)]
+                rows.setdefault((table, row), deque()).extend(steps)
+        writes = self._list_writes(checks)
 
-        def send(first: Connection) -> list[bool]:
-            while left := [steps for steps in rows.values() if steps]:
-                requests = [steps[0][1] for steps in left]
-                found = self._pool.send_all(first, requests, AHEAD, len(requests))
-                for waiting, answer in zip(left, found, strict=True):
+        def send(first: Connection, others: Sequence[Request[Any]]) -> None:
+            while (left := [steps for steps in rows.values() if steps]) or others:
+                requests = [*(steps[0][1] for steps in left), *others]
+                results = self._pool.send_all(first, requests, AHEAD, len(requests))
+                found.extend(results[len(left) :])
+                others = ()
+                for waiting, answer in zip(left, results, strict=False):
                     position, _ = waiting.popleft()
                     answers[position] = answer
                     while not answer and waiting and waiting[0][0] == position:
                         waiting.popleft()
-            return answers
 
-        return self._ask(list_targets(checks), b"", send, repeat=False)
+        others = [*writes, *reads]
+        self._ask(chain(list_targets(checks), keys), b"", send, others, repeat=False)
+        return answers, found[len(writes) :]
+
+    def _list_writes(self, checks: Sequence[Check]) -> list[Request[bool]]:
+        """Return the requests for the checks without a condition, those of a table together."""
+        groups: dict[tuple[bytes, bool], list[Edit]] = {}
+        for key, expected, puts, edits, is_deferred in checks:
+            if expected is None:
+                group = groups.setdefault((key.table or b"", is_deferred), [])
+                group += (Edit(put, value, None) for put, value in puts)
+                group += edits
+        by_row = "row_mutations" in self.features
+        return [
+            request
+            for (table, is_deferred), group in groups.items()
+            for request in self._dialect.write(table, keep_last(group), by_row, is_deferred)
+        ]
 
     def _read_page(
         self, wanted: ScanRange, keys: Sequence[Key]

@@ -8,7 +8,7 @@ no tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from urllib.parse import SplitResult
 
@@ -57,7 +57,9 @@ class Thrift1:
             for key in keys
         ]
 
-    def write(self, table: bytes, edits: Sequence[Edit], by_row: bool) -> list[Request[bool]]:
+    def write(
+        self, table: bytes, edits: Iterable[Edit], by_row: bool, is_deferred: bool = False
+    ) -> list[Request[bool]]:
         times: dict[int | None, dict[bytes, list[Mutation]]] = {}
         for key, value, timestamp in edits:
             mutation = Mutation(value is None, _column(key), value, True)
@@ -69,7 +71,7 @@ class Thrift1:
         ]
 
     def check(self, check: Check) -> list[Request[bool]]:
-        key, expected, puts, _ = check
+        key, expected, puts, _, _ = check
         condition = (key[3], key[0], _column(key), expected)
         mutations = [
             Mutation(False, _column(put), value, True)

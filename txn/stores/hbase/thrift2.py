@@ -37,8 +37,8 @@ TColumn = _narrow(IDL.TColumn, "family", "qualifier", "timestamp")
 TColumnValue = _narrow(IDL.TColumnValue, "family", "qualifier", "value", "timestamp")
 TGet = _narrow(IDL.TGet, "row", "columns")
 TGetVersions = _narrow(IDL.TGet, "row", "columns", "maxVersions")
-TPut = _narrow(IDL.TPut, "row", "columnValues")
-TDelete = _narrow(IDL.TDelete, "row", "columns", "deleteType")
+TPut = _narrow(IDL.TPut, "row", "columnValues", "durability")
+TDelete = _narrow(IDL.TDelete, "row", "columns", "deleteType", "durability")
 
 
 def thrift2_store(parts: SplitResult, clock: Clock) -> HBaseStore:
@@ -67,7 +67,9 @@ class Thrift2:
 
         return [*map(get, _divide(rows))]
 
-    def write(self, table: bytes, edits: Sequence[Edit], by_row: bool) -> list[Request[bool]]:
+    def write(
+        self, table: bytes, edits: Iterable[Edit], by_row: bool, is_deferred: bool = False
+    ) -> list[Request[bool]]:
         """Send one put or putMultiple, one deleteMultiple, and a mutateRow for each row whose puts
         and deletes must be atomic. Many bytes take several requests."""
         puts: dict[bytes, list[Any]] = {}
@@ -80,20 +82,24 @@ class Thrift2:
                 size += len(value)
                 put = TColumnValue(family, column, value, timestamp)
                 puts.setdefault(row, []).append(put)
+        durability = _find_durability(is_deferred)
         mixed = sorted(puts.keys() & marks.keys()) if by_row else ()
-        mutations = [_mutate(row, puts.pop(row), marks.pop(row)) for row in mixed]
+        mutations = [_mutate(row, puts.pop(row), marks.pop(row), durability) for row in mixed]
         sent: list[tuple[str, Any]] = [("mutateRow", mutation) for mutation in mutations]
         if puts:
-            tputs = [TPut(row, cells) for row, cells in puts.items()]
+            tputs = [TPut(row, cells, durability) for row, cells in puts.items()]
             sent += map(_put, _parts(tputs, size))
         if marks:
-            deletes = [TDelete(row, cells, DELETE_COLUMNS) for row, cells in marks.items()]
+            deletes = [
+                TDelete(row, cells, DELETE_COLUMNS, durability) for row, cells in marks.items()
+            ]
             sent += [("deleteMultiple", part) for part in _parts(deletes, 0)]
         return [(method, (table, change), bool) for method, change in sent]
 
     def check(self, check: Check) -> list[Request[bool]]:
         """Send one checkAndPut or checkAndDelete; for both puts and deletes, one checkAndMutate."""
-        (row, family, column, table), expected, puts, edits = check
+        (row, family, column, table), expected, puts, edits, is_deferred = check
+        durability = _find_durability(is_deferred)
         cells = [TColumnValue(key[1], key[2], value) for key, value in puts]
         marks = []
         for key, value, timestamp in edits:
@@ -103,12 +109,12 @@ class Thrift2:
                 cells.append(TColumnValue(key[1], key[2], value, timestamp))
         place = (table, row, family, column)
         if cells and marks:
-            change = _mutate(row, cells, marks)
+            change = _mutate(row, cells, marks, durability)
             return [("checkAndMutate", (*place, EQUAL, expected, change), bool)]
         if marks:
-            delete = TDelete(row, marks, DELETE_COLUMNS)
+            delete = TDelete(row, marks, DELETE_COLUMNS, durability)
             return [("checkAndDelete", (*place, expected or None, delete), bool)]
-        return [("checkAndPut", (*place, expected or None, TPut(row, cells)), bool)]
+        return [("checkAndPut", (*place, expected or None, TPut(row, cells, durability)), bool)]
 
     def page(self, gateway: Connection, scan: PageScan) -> list[Row]:
         wanted = None if scan.columns is None else [IDL.TColumn(*each) for each in scan.columns]
@@ -176,8 +182,14 @@ class Thrift2:
         gateway.ask("addColumnFamily", _table_name(table), _column(name, family))
 
 
-def _mutate(row: bytes, cells: Sequence[Any], marks: Sequence[Any]) -> Any:
-    put, delete = TPut(row, cells), TDelete(row, marks, DELETE_COLUMNS)
+def _find_durability(is_deferred: bool) -> int | None:
+    durability: int | None = IDL.TDurability.ASYNC_WAL if is_deferred else None
+    return durability
+
+
+def _mutate(row: bytes, cells: Sequence[Any], marks: Sequence[Any], durability: int | None) -> Any:
+    put = TPut(row, cells, durability)
+    delete = TDelete(row, marks, DELETE_COLUMNS, durability)
     return IDL.TRowMutations(row, [IDL.TMutation(put=put), IDL.TMutation(deleteSingle=delete)])
 
 

@@ -1,12 +1,13 @@
 """Carry out items on the servers with their rows: one request each, repeated for moved rows.
 
 Items that certainly had no effect, because a region moved or a server is busy, are retried until
-the deadline. Items that may have taken effect are retried only if repeating them changes nothing.
+the deadline. Items that may have taken effect are retried unless they must not be done twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from random import Random
 from typing import Any, NamedTuple
 
@@ -24,10 +25,8 @@ from txn.stores.hbase.places import cut, first_line
 PAUSES = Backoff(first_ms=5, longest_ms=1_000)
 ITEMS_A_REQUEST = 2_000
 BYTES_A_REQUEST = 8_000_000
-CHECKS_A_REQUEST = 16
-"""A server executes them one after the other, and waits for its log after each."""
-ROWS_A_REQUEST = 64
-"""Rows of other items. During one request, the next is built or an answer is read."""
+WORK_A_REQUEST = 64
+"""During one request, the next is built or an answer is read."""
 MOST_REQUESTS = 8
 """To one server at a time; beyond that the requests get larger. A server has few threads (30)."""
 
@@ -62,14 +61,10 @@ class Batches:
         self,
         items: Sequence[Item],
         due_ms: int | None = None,
-        *,
-        once: bool = False,
-        beside: Callable[[], None] | None = None,
     ) -> list[Any]:
-        """Return the answer to each item.
+        """Return the answer to each item. A server does the checks of a row in order. What shares a
+        list of its region, a read too, may come before checks that precede it.
 
-        once: the items must not be done twice.
-        beside: run while the first requests are in flight; its exceptions propagate.
         due_ms: the deadline of the store's call, if it has begun before.
         Raises RemoteError if a server refuses an item, TableUnavailable, NotApplied if nothing was
         done, and MaybeApplied.
@@ -78,14 +73,11 @@ class Batches:
         due_ms = self.due_ms() if due_ms is None else due_ms
         for some in cut(items, lambda item: item.size, BYTES_A_REQUEST, ITEMS_A_REQUEST):
             try:
-                answers += _Run(self, some, once, due_ms).run(beside)
+                answers += _Run(self, some, due_ms).run()
             except NotApplied as error:
                 if answers:
                     raise MaybeApplied(str(error)) from error
                 raise
-            beside = None
-        if beside is not None:
-            beside()
         return answers
 
     def run_in_turn(self, groups: Sequence[Sequence[Item]], due_ms: int) -> list[list[Any]]:
@@ -94,7 +86,7 @@ class Batches:
         items = [item for group in groups for item in group]
         answers = None
         if len(items) <= ITEMS_A_REQUEST:
-            answers = _Run(self, items, False, due_ms).try_in_one_request(groups)
+            answers = _Run(self, items, due_ms).try_in_one_request(groups)
         if answers is None:
             return [self.run(group, due_ms) for group in groups]
         found = iter(answers)
@@ -102,7 +94,7 @@ class Batches:
 
     def try_once(self, items: Sequence[Item], due_ms: int) -> list[Any]:
         """Return the answers to reads that succeed at the first try, and None for the others."""
-        return _Run(self, items, False, due_ms).try_once()
+        return _Run(self, items, due_ms).try_once()
 
     def due_ms(self) -> int:
         """Return the deadline of a store call that begins now."""
@@ -111,11 +103,10 @@ class Batches:
 
 
 class _Run:
-    def __init__(self, batches: Batches, items: Sequence[Item], once: bool, due_ms: int) -> None:
+    def __init__(self, batches: Batches, items: Sequence[Item], due_ms: int) -> None:
         self._servers, self._regions = batches.servers, batches.regions
         self._clock, self._rng = batches.clock, batches.rng
         self._items = items
-        self._once = once
         self._due_ms = due_ms
         self._flying: list[Sent] = []
         self._answers: dict[int, Any] = {}
@@ -123,10 +114,10 @@ class _Run:
         self._is_touched = False  # a request was lost that may have been carried out
         self._cause: Exception | None = None
 
-    def run(self, beside: Callable[[], None] | None) -> list[Any]:
+    def run(self) -> list[Any]:
         """Return the answers. NotApplied means that nothing was done, or will be."""
         try:
-            return self._run(beside)
+            return self._run()
         except NotApplied as error:
             if self._is_touched or self._answers or self._flying:
                 raise MaybeApplied(str(error)) from error
@@ -149,14 +140,11 @@ class _Run:
         for each in self._flying:
             each.connection.drop(each.call)
 
-    def _run(self, beside: Callable[[], None] | None) -> list[Any]:
+    def _run(self) -> list[Any]:
         items, answers = self._items, self._answers
         waiting: Sequence[int] = range(len(items))
         for _ in PAUSES.tries(self._clock, self._rng, due_ms=self._due_ms):
             self._send(_split_all(self._divide(waiting)))
-            if beside is not None:
-                beside()
-                beside = None
             self._receive_all()
             waiting = [position for position in waiting if position not in answers]
             if not waiting:
@@ -265,7 +253,8 @@ class _Run:
         """Note that no answer came: the items may have been done, or still may be."""
         self._regions.forget_server(sent.shipment.server)
         self._is_touched, self._cause = True, error
-        if self._once or self._clock.monotonic_ms() >= self._due_ms:
+        is_once = any(item.is_once for entry in sent.shipment.entries for _, item in entry)
+        if is_once or self._clock.monotonic_ms() >= self._due_ms:
             raise MaybeApplied(
                 "no answer from the server", server=sent.shipment.server, cause=_cause(error)
             ) from error
@@ -274,12 +263,12 @@ class _Run:
 
     def _prepare_again(self, waiting: Sequence[int]) -> None:
         """Refuse retries that would change the order, and errors that only a person can fix."""
-        if self._once:
-            undone = {(self._items[i].table, self._items[i].row): i for i in reversed(waiting)}
-            for position in self._answers:
-                item = self._items[position]
-                if position > undone.get((item.table, item.row), position):
-                    raise MaybeApplied("a row's checks were not done in their order", row=item.row)
+        items = self._items
+        undone = {(items[i].table, items[i].row): i for i in reversed(waiting) if items[i].is_once}
+        for position in self._answers if undone else ():
+            item = items[position]
+            if item.is_once and position > undone.get((item.table, item.row), position):
+                raise MaybeApplied("a row's checks were not done in their order", row=item.row)
         gone, self._gone = self._gone, set()
         for table in sorted(gone):
             self._regions.check_table(table, self._due_ms)
@@ -293,15 +282,18 @@ def _split_all(parts: Iterable[Shipment]) -> Iterator[Shipment]:
 
 def _split(part: Shipment) -> list[Shipment]:
     """Divide much work for one server into parallel requests; a row stays in one."""
-    count = sum(map(len, part.entries))
-    most = CHECKS_A_REQUEST if part.entries[0][0][1].is_apart else ROWS_A_REQUEST
-    wanted = min(-(-count // most), MOST_REQUESTS)
+    work: dict[tuple[bytes, bytes], int] = {}  # of each row
+    for entry in part.entries:
+        for _, item in entry:
+            work[item.table, item.row] = work.get((item.table, item.row), 0) + item.work
+    total = sum(work.values())
+    wanted = min(-(-total // WORK_A_REQUEST), MOST_REQUESTS)
     if wanted == 1:
         return [part]
-    rows = dict.fromkeys((item.table, item.row) for entry in part.entries for _, item in entry)
-    share = -(-len(rows) // wanted)
+    share = -(-total // wanted)
     pieces = [Shipment(part.server, [], []) for _ in range(wanted)]
-    piece_of = {row: number // share for number, row in enumerate(rows)}
+    before = accumulate(work.values(), initial=0)
+    piece_of = {row: done // share for row, done in zip(work, before, strict=False)}
     for region, entry in zip(part.regions, part.entries, strict=True):
         parts: dict[int, Entry] = {}
         for position, item in entry:

@@ -1,7 +1,7 @@
 """Requests for single rows or a range as HBase's messages, and the answers for each row.
 
 Reads and plain writes share a list for their region. A checked write, or a row with atomic puts and
-deletes, has an entry of its own.
+deletes, has an entry of its own. Items with is_once must not be done twice.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ MULTIPLE_VERSIONS = 1  # of a delete: all versions up to its timestamp
 FILTERS = "org.apache.hadoop.hbase.filter."
 COMPARATOR = FILTERS + "BinaryComparator"
 PASS_ALL = 1
+ASYNC_WAL = 2  # a durability: the server does not wait for its log
 PAGE_BYTES = 2_000_000
+LOGGED_WORK = 4
+"""The work of an item after which a server waits for its log; a row of a list counts as 1."""
 
 Columns = dict[bytes, list[tuple[bytes, bytes | None, int | None]]]
 """By family: column, value (None: a delete marker), and timestamp (None: the server's)."""
@@ -31,8 +34,9 @@ class ReadRow:
     if given, up to so many of each column; the answer has lists, newest first."""
 
     __slots__ = ("_keys", "_versions", "row", "table")
-    is_apart = False
+    is_apart = is_once = False
     size = 0
+    work = 1
 
     def __init__(
         self, table: bytes, row: bytes, keys: Sequence[Key], versions: int | None = None
@@ -63,14 +67,21 @@ class ReadRow:
 
 
 class WriteRow:
-    """Put to a row and delete from it; with is_apart both take effect at once."""
+    """Put to a row and delete from it; with is_apart both take effect at once. is_deferred: see
+    `Check`. The answer is True."""
 
-    __slots__ = ("_marks", "_puts", "is_apart", "row", "size", "table")
+    __slots__ = ("_is_deferred", "_marks", "_puts", "is_apart", "row", "size", "table", "work")
+    is_once = False
 
     def __init__(
-        self, table: bytes, row: bytes, edits: Iterable[Edit], is_at_once: bool = False
+        self,
+        table: bytes,
+        row: bytes,
+        edits: Iterable[Edit],
+        is_at_once: bool = False,
+        is_deferred: bool = False,
     ) -> None:
-        self.table, self.row = table, row
+        self.table, self.row, self._is_deferred = table, row, is_deferred
         self.size = 0
         self._puts: Columns = {}
         self._marks: Columns = {}
@@ -79,40 +90,42 @@ class WriteRow:
             columns.setdefault(family, []).append((column, value, timestamp))
             self.size += len(row) + len(column) + len(value or b"") + CELL_OVERHEAD
         self.is_apart = is_at_once and bool(self._puts) and bool(self._marks)
+        self.work = LOGGED_WORK if self.is_apart else 1
 
     def fill(self, entry: Any, index: int) -> None:
         if self.is_apart:
             entry.atomic = True
-        if self._puts:
-            _mutate(entry.action.add(index=index).mutation, self.row, PUT, self._puts)
-        if self._marks:
-            _mutate(entry.action.add(index=index).mutation, self.row, DELETE, self._marks)
+        for kind, columns in ((PUT, self._puts), (DELETE, self._marks)):
+            if columns:
+                mutation = entry.action.add(index=index).mutation
+                _mutate(mutation, self.row, kind, columns, self._is_deferred)
 
-    def read(self, answer: Any, cells: Cells) -> None:
-        return None
+    def read(self, answer: Any, cells: Cells) -> bool:
+        return True
 
 
 class CheckRow:
     """Write to a row if one of its cells has a value; the answer is whether it had."""
 
-    __slots__ = ("_check", "row", "size", "table")
-    is_apart = True
+    __slots__ = ("_check", "row", "size", "table", "work")
+    is_apart = is_once = True
 
     def __init__(self, check: Check) -> None:
         key = check[0]
         self.row, self.table = key[0], key[3] or b""
         self._check = check
+        self.work = 1 if check.is_deferred else LOGGED_WORK
         self.size = sum(cell_bytes(put[0], put[1]) for put in check[2])
         self.size += sum(cell_bytes(edit[0], edit[1] or b"") for edit in check[3])
 
     def fill(self, entry: Any, index: int) -> None:
-        (row, family, column, _), expected, puts, edits = self._check
+        (row, family, column, _), expected, puts, edits, is_deferred = self._check
         entry.atomic = True
         condition = entry.condition
         condition.row, condition.family, condition.qualifier = row, family, column
         condition.compare_type = EQUAL
         condition.comparator.name = COMPARATOR
-        condition.comparator.serialized_comparator = _encode_comparator(expected)
+        condition.comparator.serialized_comparator = _encode_comparator(expected or b"")
         put: Columns = {}
         marked: Columns = {}
         for key, value in puts:
@@ -121,9 +134,9 @@ class CheckRow:
             columns = marked if edited is None else put
             columns.setdefault(key[1], []).append((key[2], edited, timestamp))
         if put or not marked:
-            _mutate(entry.action.add(index=index).mutation, row, PUT, put)
+            _mutate(entry.action.add(index=index).mutation, row, PUT, put, is_deferred)
         if marked:
-            _mutate(entry.action.add(index=index).mutation, row, DELETE, marked)
+            _mutate(entry.action.add(index=index).mutation, row, DELETE, marked, is_deferred)
 
     def read(self, answer: Any, cells: Cells) -> bool:
         if not answer.HasField("processed"):
@@ -134,8 +147,20 @@ class CheckRow:
 Item = ReadRow | WriteRow | CheckRow
 
 
-def _mutate(mutation: Any, row: bytes, kind: int, columns: Columns) -> None:
+def make_item(check: Check) -> CheckRow | WriteRow:
+    """Return the item of a check. Without a condition it shares the list of its region, so that
+    many of them share a write to the log."""
+    if check.expected is not None:
+        return CheckRow(check)
+    row, _, _, table = check.key
+    edits = (*(Edit(key, value, None) for key, value in check.puts), *check.edits)
+    return WriteRow(table or b"", row, edits, is_at_once=True, is_deferred=check.is_deferred)
+
+
+def _mutate(mutation: Any, row: bytes, kind: int, columns: Columns, is_deferred: bool) -> None:
     mutation.row, mutation.mutate_type = row, kind
+    if is_deferred:
+        mutation.durability = ASYNC_WAL
     for family, cells in columns.items():
         add = mutation.column_value.add(family=family).qualifier_value.add
         for column, value, timestamp in cells:

@@ -83,6 +83,11 @@ class Regions:
                 return region
         return self._look_up(table, row, due_ms, before)
 
+    def find_server(self, table: bytes, row: bytes) -> Address | None:
+        """Return the server of a row, or None if its region is not in the cache."""
+        region = _find_known(self._tables.get(table, NOTHING), row, before=False)
+        return None if region is None else region.server
+
     def list_starts(
         self, table: bytes, start: bytes, stop: bytes | None, due_ms: int
     ) -> list[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from itertools import chain
 from random import Random
 from typing import Any, TypeVar
 from urllib.parse import SplitResult
@@ -30,14 +31,14 @@ from txn.stores.base import Families, Feature
 from txn.stores.hbase.base import ASKED_WITHIN_MS, HBaseTables, ScanRange
 from txn.stores.hbase.native.batch import Batches
 from txn.stores.hbase.native.connection import RemoteError
-from txn.stores.hbase.native.items import CheckRow, ReadRow, WriteRow, make_scan
+from txn.stores.hbase.native.items import ReadRow, WriteRow, make_item, make_scan
 from txn.stores.hbase.native.messages import PB, Cells
 from txn.stores.hbase.native.regions import BY_NAME, PAUSES, Location, Regions
 from txn.stores.hbase.native.registry import Registry
 from txn.stores.hbase.native.servers import Servers
 from txn.stores.hbase.native.sharing import SharedReads
 from txn.stores.hbase.native.tables import MasterTables
-from txn.stores.hbase.native.target import Target, parse_target
+from txn.stores.hbase.native.target import Address, Target, parse_target
 from txn.stores.hbase.places import (
     check_place,
     complete,
@@ -85,21 +86,15 @@ class NativeStore(HBaseTables):
         self._servers.reset()
         self._shared.reset()
 
-    def read(
-        self, *groups: Collection[Key], beside: Callable[[], None] | None = None
-    ) -> dict[Key, Cell | None]:
+    def read(self, *groups: Collection[Key]) -> dict[Key, Cell | None]:
         """Read with one request to each server; groups share it if one server has them all."""
         due_ms = self._batches.due_ms()
         groups = groups or ((),)
         wanted = [_list_reads(keys) for keys in groups]
         keys = groups[0] if len(groups) == 1 else [key for part in groups for key in part]
-        if len(groups) == 1 and beside is None:
+        if len(groups) == 1:
             return complete(keys, self._try(keys, b"", self._shared.read, wanted[0], due_ms))
-        found: list[list[Any]] = []
-        if beside is not None:
-            first, *wanted = wanted
-            found = [self._try(keys, b"", self._batches.run, first, due_ms, beside=beside)]
-        found += self._try(keys, b"", self._batches.run_in_turn, wanted, due_ms)
+        found = self._try(keys, b"", self._batches.run_in_turn, wanted, due_ms)
         return complete(keys, [cells for part in found for cells in part])
 
     def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
@@ -117,12 +112,19 @@ class NativeStore(HBaseTables):
         self._try((edit.key for edit in edits), b"", self._batches.run, items)
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
-        """Send one request to each server, which executes the checks in order."""
+        return self.check_and_read(checks, (), durable=durable)[0]
+
+    def check_and_read(
+        self, checks: Sequence[Check], keys: Collection[Key], *, durable: bool = True
+    ) -> tuple[list[bool], dict[Key, Cell | None]]:
+        """Send one request to each server, which executes the checks of a row in order."""
         for check in checks:
             check_place(check[0])
             check_targets(check)
-        items = [CheckRow(check) for check in checks]
-        return self._try(list_targets(checks), b"", self._batches.run, items, once=True)
+        items = [*map(make_item, checks), *_list_reads(keys)]
+        targets = chain(list_targets(checks), keys)
+        found = self._try(targets, b"", self._batches.run, items)
+        return found[: len(checks)], complete(keys, found[len(checks) :])
 
     def list_tables(self) -> list[bytes]:
         return self._tables.list_names()
@@ -145,6 +147,9 @@ class NativeStore(HBaseTables):
         due_ms = self._batches.due_ms()
         found = self._try((), table, self._regions.list_starts, table, start, stop, due_ms)
         return keep_between(found, start, stop)
+
+    def find_server(self, table: bytes, row: bytes) -> Address | None:
+        return self._regions.find_server(table, row)
 
     def close(self) -> None:
         self._servers.close()
@@ -212,11 +217,10 @@ class NativeStore(HBaseTables):
         table: bytes,
         call: Callable[..., T],
         *arguments: Any,
-        **options: Any,
     ) -> T:
         """Make a call; translate a server's refusal for a request on these keys, or this table."""
         try:
-            return call(*arguments, **options)
+            return call(*arguments)
         except RemoteError as error:
             gone = self._find_absent(keys, table)
             if gone is not None:

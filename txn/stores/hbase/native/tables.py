@@ -19,6 +19,7 @@ from txn.stores.hbase.places import first_line, is_legal, make_refusal
 from txn.stores.hbase.schema import FOREVER_S, PURGE, PURGE_MS, refuse_change
 
 PAUSES = Backoff(first_ms=20, longest_ms=500)
+CHANGE_MS = 180_000
 LOSES = {"SKIP_WAL", "ASYNC_WAL"}
 DEFAULT_NAMESPACE = b"default"
 FINISHED, UNKNOWN = 2, 0
@@ -111,15 +112,21 @@ class MasterTables:
         return True
 
     def _carry_out(self, table: bytes, method: str, request: Any) -> None:
-        """Make a change through the master and wait until it is done; raise RemoteError."""
-        due_ms = self._due_ms()
-        started, _ = self._master.ask(method, request, PB.ProcedureStarted, due_ms, once=True)
+        """Make a change through the master and wait until it is done; raise RemoteError.
+
+        A busy master may work on it for far longer than a call of the store may take.
+        """
+        started, _ = self._master.ask(
+            method, request, PB.ProcedureStarted, self._due_ms(), once=True
+        )
         wanted = PB.GetProcedureResultRequest(proc_id=started.proc_id)
         cause = None
+        now_ms = self._clock.monotonic_ms()
+        end_ms = limit_due(now_ms, now_ms + CHANGE_MS)
         try:
-            for _ in PAUSES.tries(self._clock, self._rng, due_ms=due_ms):
+            for _ in PAUSES.tries(self._clock, self._rng, due_ms=end_ms):
                 done, _ = self._master.ask(
-                    "getProcedureResult", wanted, PB.GetProcedureResultResponse, due_ms
+                    "getProcedureResult", wanted, PB.GetProcedureResultResponse, self._due_ms()
                 )
                 if done.HasField("exception"):
                     failure = done.exception.generic_exception

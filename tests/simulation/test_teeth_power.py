@@ -1,0 +1,391 @@
+"""What may be deferred, and what must not: a power failure loses the tail of one region's log.
+
+Each member of the set is lost alone, after every later call, and does no harm. Each other write is
+deferred beside the set, and the test fails if losing it does no harm. Each row is in a region of
+its own, so that any part of what a client has done can be lost without the rest.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext, suppress
+from itertools import count, product
+from typing import Literal
+
+import pytest
+
+from recovery import Kind as Found
+from recovery import check
+from tests.simulation.deferring import (
+    Kind,
+    PowerWorld,
+    is_any,
+    is_empty_tag,
+    is_lock,
+    is_poison,
+    is_sent_deferred,
+    is_step_to,
+    is_unlock,
+    is_value,
+)
+from tests.simulation.puppets import Puppet, asks_for, finishes, when, writes_and_takes
+from tests.simulation.regions import Region
+from tests.simulation.test_teeth_ranges import IN_NO_ORDER, A, Block, put, seen
+from tests.simulation.world import TABLE, TRANSACTIONS, key
+from txn import (
+    AbortedError,
+    CommitOutcomeUnknown,
+    Committed,
+    Delete,
+    Engine,
+    Exact,
+    Key,
+    Mutation,
+    Outcome,
+)
+from txn.client.parts import PartsClient
+from txn.model import Check
+from txn.protocol.locks import holder_of, release_locks
+from txn.protocol.recovery import poison
+from txn.protocol.row import FREE, child_key, status_key
+from txn.protocol.statuses import ProtocolName, Status
+from txn.protocol.transaction import Transaction
+from txn.request import Request
+from txn.testing.faulty import Crash, Fault, Reply
+
+X, Y, Z = key("x"), key("y"), key("z")
+NONE: frozenset[int] = frozenset()
+MOVE = [Mutation(X, b"1"), Mutation(Y, b"1")], [Exact(X, b"0"), Exact(Y, b"0")]
+REPLACE = [Mutation(X, b"2"), Mutation(Y, b"2")], []
+Mode = Literal["stops", "goes on", "is overtaken"]
+MODES: tuple[Mode, ...] = ("stops", "goes on", "is overtaken")
+with_and_without = pytest.mark.parametrize("rule", [True, False], ids=["with", "without"])
+both = pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
+
+
+def world_with(is_deferred: Kind, protocol: ProtocolName = "six-phase") -> PowerWorld:
+    world = PowerWorld(is_deferred, protocol=protocol)
+    world.engine().commit([Mutation(X, b"0"), Mutation(Y, b"0")])
+    world.flush()
+    return world
+
+
+def move(engine: Engine) -> object:
+    """Replace both 0 by 1."""
+    return engine.commit_many([MOVE])[0]
+
+
+def row_of_holder(world: PowerWorld, key: Key) -> Key:
+    """Return the status cell of the transaction that holds the key's lock, of either protocol."""
+    found = world.memory.read([key.lock, key.row_lock])
+    holders = [holder for lock, cell in found.items() if (holder := holder_of(lock, cell))]
+    return status_key(TRANSACTIONS, *holders)
+
+
+# ------------------------------------------------------------------------- what may be deferred
+
+
+SIX_PHASE: dict[str, Kind] = {
+    "0-WRITTEN": is_step_to(Status.WRITTEN),
+    "1-LOCKED": is_step_to(Status.LOCKED),
+    "empty tags": is_empty_tag,
+    "4-CLEANING": is_step_to(Status.CLEANING),
+    "unlocks": is_unlock,
+    "5-COMPLETE": is_step_to(Status.COMPLETE),
+}
+FENCED = {name: SIX_PHASE[name] for name in ("0-WRITTEN", "5-COMPLETE")}
+SETS: dict[ProtocolName, dict[str, Kind]] = {"six-phase": SIX_PHASE, "fenced": FENCED}
+
+
+def lose_one(name: str, protocol: ProtocolName = "six-phase") -> int:
+    """Lose a member of the set alone, in all ways."""
+    kind = SETS[protocol][name]
+    return lose_all_tails(lambda check: check.is_deferred and kind(check), protocol)
+
+
+def run_to(
+    steps: int, is_deferred: Kind, protocol: ProtocolName
+) -> tuple[PowerWorld, Puppet[object], bool]:
+    """Let a client make so many calls; return whether it has more to make."""
+    world = world_with(is_deferred, protocol)
+    client = Puppet(world, move)
+    has_more = all(client.step() for _ in range(steps + 1))
+    return world, client, has_more
+
+
+def list_tails(world: PowerWorld) -> list[list[tuple[Region, int]]]:
+    """Return each tail of each log, alone, and all logs together."""
+    pending = world.regions.pending
+    wholes = [(region, 0) for region in pending]
+    single = [[(region, keep)] for region in pending for keep in range(len(pending[region]))]
+    return [*single, wholes] if len(pending) > 1 else single
+
+
+def lose_all_tails(is_deferred: Kind, protocol: ProtocolName = "six-phase") -> int:
+    """After each call of a transaction lose each tail of each log; return how many ways there
+    were."""
+    ways = 0
+    for steps in count(1):
+        world, _, has_more = run_to(steps, is_deferred, protocol)
+        for number, mode in product(range(len(list_tails(world))), MODES):
+            world, client, _ = run_to(steps, is_deferred, protocol)
+            for region, keep in list_tails(world)[number]:
+                world.regions.crash(region, keep)
+            live_on(world, client, mode)
+            ways += 1
+        if not has_more:
+            break
+    return ways
+
+
+def live_on(world: PowerWorld, client: Puppet[object], mode: Mode) -> None:
+    """Let the client go on or not, and another one replace what it finds, before or after that."""
+    result = client.finish() if mode == "goes on" else None
+    if mode == "goes on":
+        assert isinstance(result, Committed), "nobody else was in the way"
+    found = world.engine().read([X, Y])
+    (old,) = {cell.value for cell in found.values() if cell is not None}
+    replace = [Mutation(X, b"2"), Mutation(Y, b"2")], [Exact(X, old), Exact(Y, old)]
+    assert isinstance(world.engine().commit_many([replace])[0], Committed)
+    if mode == "is overtaken":
+        result = client.finish()
+    world.mend()
+    assert world.values([X, Y]) == {X: b"2", Y: b"2"}
+    match result:
+        case Committed():
+            assert old == b"1", "a reported commit is lost"
+        case CommitOutcomeUnknown():
+            known = world.engine().outcome(result.transaction)
+            assert known in (Outcome.UNKNOWN, Outcome.COMMITTED if old == b"1" else Outcome.ABORTED)
+        case AbortedError():
+            assert old == b"0", "a failed commit has happened"
+        case None:
+            assert mode == "stops"
+        case _:
+            raise AssertionError(result)
+
+
+def test_the_row_may_be_lost() -> None:
+    """The decision compares the row, so a transaction without one is never decided. Its locks then
+    belong to an absent row, as if it had stopped before it wrote it."""
+    assert lose_one("0-WRITTEN")
+
+
+def test_1_locked_may_be_lost() -> None:
+    """The decision compares it, so it is refused where the step is lost. Nothing else is told by
+    it, except of transactions that have scanned ranges."""
+    assert lose_one("1-LOCKED")
+
+
+def test_emptied_tags_may_be_lost() -> None:
+    """A full tag has the timestamp that the empty one had, which is all that readers and writers
+    take from it; fsck empties it again."""
+    assert lose_one("empty tags")
+    world = world_with(is_any(is_empty_tag, is_unlock))
+    world.engine().commit(MOVE[0])
+    assert world.lose(X) == 2
+    found = check(world.engine().context, grace_ms=0, scan=[TABLE])
+    assert {finding.kind for finding in found} == {Found.ORPHAN_LOCK, Found.STALE_TAG}
+    world.mend()
+    assert world.values([X, X.lock, X.tag]) == {X: b"1", X.lock: FREE, X.tag: FREE}
+
+
+def test_4_cleaning_may_be_lost() -> None:
+    """All values were put before 3-PUT, which stays, so a helper only cleans and unlocks again."""
+    assert lose_one("4-CLEANING")
+
+
+def test_unlocks_may_be_lost() -> None:
+    """The lock names a transaction that is at 3-PUT or beyond, or was aborted: whoever meets it
+    frees it. The next lock on the key is durable, and makes the unlock durable too."""
+    assert lose_one("unlocks")
+
+
+def test_5_complete_may_be_lost() -> None:
+    """No work was left, and it is done again without effect."""
+    assert lose_one("5-COMPLETE")
+
+
+def test_the_fenced_row_may_be_lost() -> None:
+    """The decision compares the row here as well."""
+    assert lose_one("0-WRITTEN", "fenced")
+
+
+def test_the_fenced_5_complete_may_be_lost() -> None:
+    """Whoever then finishes the row compares the locks, which have moved on."""
+    assert lose_one("5-COMPLETE", "fenced")
+
+
+@both
+def test_any_tail_of_the_whole_set_may_be_lost(protocol: ProtocolName) -> None:
+    """All members together, each log cut anywhere."""
+    assert lose_all_tails(is_sent_deferred, protocol)
+
+
+@both
+def test_nothing_else_is_deferred(protocol: ProtocolName) -> None:
+    """By a client that commits, one that aborts, and one that finds what others have left; what
+    else they write is durable when it is acknowledged."""
+    found: set[str] = set()
+
+    def note(check: Check) -> bool:
+        if check.is_deferred:
+            names = [name for name, kind in SETS[protocol].items() if kind(check)]
+            assert names, f"this has no argument: {check}"
+            found.update(names)
+        return check.is_deferred
+
+    for match in (asks_for(Status.ASSERTED), finishes(X), asks_for(Status.COMPLETE)):
+        world = world_with(note, protocol)
+        stopped, _ = world.client(when(match, Fault(NONE, Reply.CRASH)))
+        with suppress(Crash):
+            move(stopped)
+        assert isinstance(world.engine().commit_many([REPLACE])[0], Committed)
+        world.mend()
+    assert found == set(SETS[protocol])
+
+
+# ------------------------------------------------------------------------ what must not be deferred
+
+
+FOREIGN = pytest.raises(AssertionError, match="foreign-")
+"""What fsck says to a version that no transaction can have left: it cannot undo it."""
+
+
+def beside(rule: bool, forbidden: Kind, protocol: ProtocolName = "six-phase") -> PowerWorld:
+    """Return a world in which the protocol defers its set, and without the rule this as well."""
+    return world_with(is_any(is_sent_deferred, *[] if rule else [forbidden]), protocol)
+
+
+def both_committed(*results: object) -> bool:
+    return all(isinstance(result, Committed) for result in results)
+
+
+@both
+@with_and_without
+def test_locks_are_not_deferred(rule: bool, protocol: ProtocolName) -> None:
+    """T1 has decided, durably, and a lock of it is lost. T2 takes it and replaces what T1 has
+    replaced: a lost update."""
+    world = beside(rule, is_lock, protocol)
+    first = Puppet(world, move)
+    first.until(asks_for(Status.ASSERTED))
+    first.step()
+    world.lose(X, Y)
+    second = move(world.engine())
+    assert both_committed(first.finish(), second) is not rule
+
+
+@both
+@with_and_without
+def test_the_decision_is_not_deferred(rule: bool, protocol: ProtocolName) -> None:
+    """T1 stops after it has put a half of its values, and its decision is lost: whoever comes next
+    takes it for undecided and aborts it. Half a transaction stays."""
+    world = beside(rule, is_step_to(Status.ASSERTED), protocol)
+    half = Fault(frozenset({0, 1}), Reply.CRASH)
+    client, _ = world.client(when(finishes(X), half))
+    with pytest.raises(Crash):
+        move(client)
+    world.lose(row_of_holder(world, Y))
+    world.mend()
+    assert (world.values([X, Y]) == {X: b"1", Y: b"1"}) is rule
+    assert (world.values([X, Y]) == {X: b"1", Y: b"0"}) is not rule
+
+
+@both
+@with_and_without
+def test_values_are_not_deferred(rule: bool, protocol: ProtocolName) -> None:
+    """A value is lost after its transaction was reported and its row says that all is put: nobody
+    puts it again."""
+    world = beside(rule, is_value, protocol)
+    assert isinstance(move(world.engine()), Committed)
+    world.lose(X)
+    world.mend()
+    assert world.values([X, Y]) == {X: b"1" if rule else b"0", Y: b"1"}
+
+
+@both
+@with_and_without
+def test_an_abort_is_not_deferred(rule: bool, protocol: ProtocolName) -> None:
+    """A helper takes T1 for dead, records 6-ABORTING, frees its locks and stops. The status is
+    lost; T2 commits, and T1 decides all the same."""
+    world = beside(rule, is_step_to(Status.ABORTING), protocol)
+    first = Puppet(world, move)
+    first.until(asks_for(Status.ASSERTED))
+    row = row_of_holder(world, X)
+    helper, _ = world.client(when(asks_for(Status.ABORTED), Fault(NONE, Reply.CRASH)))
+    with pytest.raises(Crash):
+        world.mend(helper.context)
+    world.lose_last(row)
+    second = move(world.engine())
+    assert both_committed(first.finish(), second) is not rule
+
+
+@both
+@with_and_without
+def test_poison_is_not_deferred(rule: bool, protocol: ProtocolName) -> None:
+    """The locks of T1 have arrived and its row has not. A helper poisons the row, and is about to
+    free a lock, when the poison is lost; the row arrives, T1 finds that it has all its locks, and
+    decides; the helper frees the lock for T2."""
+    world = beside(rule, is_poison, protocol)
+    together = writes_and_takes(X)
+    locks_alone = Fault(frozenset({1, 2}), Reply.MAYBE_APPLIED)
+    first = Puppet(world, move, faults=when(together, locks_alone))
+    first.until(together)
+    first.until(together)
+    row = row_of_holder(world, X)
+    met = world.memory.read([X.lock, X.row_lock])
+    helper = world.engine().context
+    assert poison(helper, Transaction(row.row, Request(())))
+    assert world.lose(row) == (not rule)
+    first.until(asks_for(Status.ASSERTED))
+    first.step()
+    is_free = release_locks(helper, {lock: cell for lock, cell in met.items() if cell})
+    assert is_free or rule
+    second = world.engine().commit_many([([Mutation(X, b"1")], [Exact(X, b"0")])])[0]
+    assert both_committed(first.finish(), second) is not rule
+
+
+@with_and_without
+def test_3_put_is_not_deferred(rule: bool) -> None:
+    """All statuses from 3-PUT on are lost, and the unlocks are not. T2 deletes the key, and a
+    compaction drops its marker. Whoever finds T1 at 2-ASSERTED puts its value again: what was
+    deleted is back. At 3-PUT nobody puts anything."""
+    world = beside(rule, is_step_to(Status.PUT))
+    result = world.engine().commit(*MOVE)
+    row = status_key(TRANSACTIONS, result.transaction)
+    world.lose(row)
+    assert world.values([row]) == {row: (Status.PUT if rule else Status.ASSERTED).value}
+    world.engine().commit([Delete(X)])
+    world.regions.compact(TABLE)
+    with nullcontext() if rule else FOREIGN:
+        world.mend()
+    assert world.values([X]) == {X: None if rule else b"1"}
+
+
+@both
+@with_and_without
+def test_the_row_of_a_part_is_not_deferred(rule: bool, protocol: ProtocolName) -> None:
+    """The decision is in the parent's row and counts the parts, whose rows may be in other regions.
+    A part whose row is lost is never put: half a transaction, reported as committed."""
+    world = beside(rule, is_step_to(Status.PART), protocol)
+    client = PartsClient(world.engine())
+    parent = client.begin()
+    times = [client.write(parent, n, 0, [Mutation(k, b"1")]) for n, k in enumerate((X, Y))]
+    world.lose(status_key(TRANSACTIONS, child_key(parent, 1, 0)))
+    assert isinstance(client.commit(parent, [1, 1], max(times)), Committed)
+    world.mend()
+    assert world.values([X, Y]) == {X: b"1", Y: b"1" if rule else b"0"}
+
+
+@with_and_without
+def test_1_locked_of_ranges_is_not_deferred(rule: bool) -> None:
+    """A block has validated its range, and its 1-LOCKED is lost. A key comes to the range. A
+    reader, who would wait for the block at 1-LOCKED, reads the key and what the block replaces. The
+    request for 1-LOCKED lands once more, and the block decides: no order has all three."""
+    world = beside(rule, is_step_to(Status.LOCKED))
+    block = Block(world, Z, when(asks_for(Status.LOCKED), Fault(late=frozenset({0}))))
+    block.until(asks_for(Status.ASSERTED))
+    assert world.lose_last(row_of_holder(world, Z)) == (not rule)
+    put(world, A)
+    saw = seen(world.engine(), A, Z)
+    block.store.deliver()
+    assert ([*saw, block.finish()] == IN_NO_ORDER) is not rule
