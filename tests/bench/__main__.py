@@ -16,7 +16,7 @@ from statistics import median
 
 from rich.progress import track
 
-from tests.bench import aims, costs, flight, growth, profile, report, scale, spark
+from tests.bench import aims, costs, flight, growth, profile, report, rounds, scale, spark
 from tests.bench.measuring import Case, Measured, measure
 from tests.bench.suites import SUITES, Suite, opened
 
@@ -28,6 +28,7 @@ COMMANDS = {
     "flight": flight.main,
     "growth": growth.main,
     "profile": profile.main,
+    "rounds": rounds.main,
     "scale": scale.main,
     "spark": spark.main,
 }

@@ -1,10 +1,11 @@
 """A cluster as queues: clients, region servers, and the steps of both protocols between them.
 
-A request waits for a handler of its server, then for a core, then, where it writes, until the
-write-ahead log is synced, which takes as long whatever else is synced, as the log is a pipeline;
-its handler waits with it. Clients are in a closed loop; those of one process share one interpreter.
-Rows lie on servers evenly and at random, buckets of the transaction table in turn. Locks are kept
-as they are in the store, so transactions meet as often as keys and times make them.
+A request waits for a handler of its server, then for a core, then, if a write in it is not
+deferred, until the write-ahead log is synced, which takes as long whatever else is synced, as the
+log is a pipeline; its handler waits with it. Clients are in a closed loop; those of one process
+share one interpreter, and the requests that complete their transactions. Rows lie on servers evenly
+and at random, buckets of the transaction table in turn. Locks are kept as they are in the store, so
+transactions meet as often as keys and times make them.
 
 What is left out: splits, compactions and caches; helpers, leases and queues for keys in demand (who
 waits for a lock asks for it again after a pause). Time is in seconds; with a seed all of it is
@@ -15,14 +16,16 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import accumulate, count
 from random import Random
 from statistics import mean, median
-from typing import Literal
+from typing import Literal, NamedTuple
+
+from txn.client.finisher import COMPLETE_WITHIN_S, COMPLETED_AT_ONCE
 
 Protocol = Literal["six-phase", "fenced"]
 Kind = Literal["get", "put", "checked"]
@@ -33,6 +36,8 @@ PAUSE_S = 0.005
 """After a conflict: half of it to one and a half of it, times the number of the attempt."""
 MOST_PAUSES = 8
 MOST_LOOKS = 200
+BUCKETS_TRIED = 16
+"""As in `txn.protocol.row.make_row_key`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,13 @@ class Price:
 
     def of(self, rows: int) -> float:
         return self.request + self.row * rows
+
+
+def price_request(prices: Mapping[Kind, Price], rows: Mapping[Kind, int]) -> float:
+    """Return what a request costs: the dearest of its kinds, and each of its rows."""
+    return max(prices[kind].request for kind in rows) + sum(
+        prices[kind].row * number for kind, number in rows.items()
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,17 +126,45 @@ def serve(now: float, work: float, *needed: Cores) -> float:
 
 @dataclass(slots=True)
 class Call:
-    """One request: what it does, once it is served, to each of its rows."""
+    """One request: its rows, by what it does with them, and what that changes once it is served.
+    is_synced: it writes, and waits for the log."""
+
+    server: Server
+    rows: Counter[Kind] = field(default_factory=Counter)
+    effects: list[Callable[[], None]] = field(default_factory=list)
+    is_synced: bool = False
+
+
+class Part(NamedTuple):
+    """What is asked of one row."""
 
     server: Server
     kind: Kind
-    rows: int
     effect: Callable[[], None] | None = None
-    waited_for: bool = True
+    is_deferred: bool = False
 
 
-Steps = Generator["list[Call] | float", None, int]
-"""What a transaction asks for together, or for how long it pauses; at last its attempts."""
+def join_parts(parts: Iterable[Part]) -> list[Call]:
+    """Return one request for each server."""
+    calls: dict[Server, Call] = {}
+    for server, kind, effect, is_deferred in parts:
+        call = calls.setdefault(server, Call(server))
+        call.rows[kind] += 1
+        call.is_synced |= kind != "get" and not is_deferred
+        if effect:
+            call.effects.append(effect)
+    return list(calls.values())
+
+
+class Commit(NamedTuple):
+    """How many attempts it took, and what completes its row later."""
+
+    attempts: int
+    rest: Part | None = None
+
+
+Steps = Generator["list[Part] | float", None, Commit]
+"""What a transaction asks for together, or for how long it pauses."""
 
 
 class Server:
@@ -148,9 +188,9 @@ class Server:
         began = world.now
 
         def compute() -> None:
-            if call.effect:
-                call.effect()
-            world.at(world.now + (0 if call.kind == "get" else world.costs.sync), release)
+            for effect in call.effects:
+                effect()
+            world.at(world.now + (world.costs.sync if call.is_synced else 0), release)
 
         def release() -> None:
             self.held += world.now - began
@@ -160,7 +200,7 @@ class Server:
             else:
                 self._idle += 1
 
-        price = world.costs.server[call.kind].of(call.rows)
+        price = price_request(world.costs.server, call.rows)
         world.at(serve(world.now, price, self.cores), compute)
 
 
@@ -193,9 +233,13 @@ class World:
         """Return where a row is."""
         return self.servers[(key * 2_654_435_761 >> 8) % len(self.servers)]
 
-    def choose_bucket(self) -> Server:
-        """Return where a new transaction has its row."""
-        return self.servers[self.rng.randrange(self.setup.buckets) % len(self.servers)]
+    def choose_bucket(self, keys: Sequence[int]) -> Server:
+        """Return where a new transaction has its row: on the server of most keys, if one of the
+        buckets tried is there."""
+        [(wanted, _)] = Counter(map(self.server_of, keys)).most_common(1)
+        tried = (self.rng.randrange(self.setup.buckets) for _ in range(BUCKETS_TRIED))
+        servers = [self.servers[bucket % len(self.servers)] for bucket in tried]
+        return wanted if wanted in servers else servers[0]
 
     def choose_keys(self) -> list[int]:
         """Return the keys of a new transaction."""
@@ -233,24 +277,23 @@ class Attempt:
     bucket: Server = field(init=False)
 
     def __post_init__(self) -> None:
-        self.bucket = self.world.choose_bucket()
+        self.bucket = self.world.choose_bucket(self.keys)
 
     def on_keys(
-        self, kind: Kind, effect: Callable[[int], None], keys: Iterable[int] | None = None
-    ) -> list[Call]:
-        """Return a request for each server that has some of the keys."""
-        parts: dict[Server, list[int]] = {}
+        self,
+        kind: Kind,
+        effect: Callable[[int], None] | None = None,
+        keys: Iterable[int] | None = None,
+        is_deferred: bool = False,
+    ) -> Iterator[Part]:
+        """Ask for each of the keys."""
         for key in self.keys if keys is None else keys:
-            parts.setdefault(self.world.server_of(key), []).append(key)
+            each = partial(effect, key) if effect else None
+            yield Part(self.world.server_of(key), kind, each, is_deferred)
 
-        def to_all(part: list[int]) -> Callable[[], None]:
-            return lambda: [effect(key) for key in part] and None
-
-        return [Call(server, kind, len(part), to_all(part)) for server, part in parts.items()]
-
-    def on_row(self, kind: Kind) -> Call:
-        """Return a request for the transaction row."""
-        return Call(self.bucket, kind, 1)
+    def on_row(self, kind: Kind, is_deferred: bool = False) -> Part:
+        """Ask for the transaction row."""
+        return Part(self.bucket, kind, is_deferred=is_deferred)
 
     def look(self, key: int) -> None:
         self.seen[key] = self.world.locks.get(key, (0, None))
@@ -268,9 +311,6 @@ class Attempt:
         if holder is self:
             self.world.locks[key] = counted + 1, None
 
-    def keep(self, key: int) -> None:
-        """Do nothing to what was counted: the value is written."""
-
     @property
     def is_blocked(self) -> bool:
         return any(holder is not None for _, holder in self.seen.values())
@@ -284,24 +324,22 @@ def run_fenced(world: World, keys: Sequence[int]) -> Steps:
     """The steps of docs/protocol.md, "How it commits"."""
     for number in count(1):
         attempt = Attempt(world, keys)
-        yield attempt.on_keys("get", attempt.look)
+        yield [*attempt.on_keys("get", attempt.look)]
         while attempt.is_blocked:
             yield world.pause(1)
-            yield attempt.on_keys("get", attempt.look)
+            yield [*attempt.on_keys("get", attempt.look)]
         if len(keys) == 1:  # all of it in one unit
-            yield attempt.on_keys("checked", attempt.lock)
+            yield [*attempt.on_keys("checked", attempt.lock)]
             if attempt.has_all:
                 attempt.free(keys[0])
-                return number
+                return Commit(number)
         else:
-            yield [attempt.on_row("put")]
-            yield from _take_locks(attempt, number)
+            yield from _take_locks(attempt, number, attempt.on_row("put", is_deferred=True))
             if attempt.has_all:
                 yield [attempt.on_row("checked")]
-                yield attempt.on_keys("put", attempt.free)
-                yield [Call(attempt.bucket, "put", 1, waited_for=False)]
-                return number
-            yield from _abort(attempt)
+                yield [*attempt.on_keys("put", attempt.free)]
+                return Commit(number, attempt.on_row("put", is_deferred=True))
+            yield from _abort(attempt, attempt.on_row("put"), is_deferred=False)
         yield world.pause(number)
     raise AssertionError
 
@@ -310,32 +348,35 @@ def run_six_phases(world: World, keys: Sequence[int]) -> Steps:
     """The steps of docs/protocol.md, "Committing"."""
     for number in count(1):
         attempt = Attempt(world, keys)
+        deferred_step = attempt.on_row("checked", is_deferred=True)
         if world.setup.reads:
-            yield attempt.on_keys("get", attempt.look)
-        yield [attempt.on_row("put")]
-        yield from _take_locks(attempt, number)
+            yield [*attempt.on_keys("get", attempt.look)]
+        yield from _take_locks(attempt, number, deferred_step)
         if attempt.has_all:
-            yield [attempt.on_row("checked"), *attempt.on_keys("get", attempt.keep)]
+            yield [deferred_step, *attempt.on_keys("get")]
             yield [attempt.on_row("checked")]
-            for kind in ("put", "put"):  # values with tags, then empty tags
-                yield attempt.on_keys(kind, attempt.keep)
-                yield [attempt.on_row("checked")]
-            yield attempt.on_keys("checked", attempt.free)
-            yield [attempt.on_row("checked")]
-            return number
-        yield from _abort(attempt)
+            yield [*attempt.on_keys("put")]  # values with tags
+            yield [attempt.on_row("checked"), *attempt.on_keys("put", is_deferred=True)]  # tags
+            yield [deferred_step, *attempt.on_keys("checked", attempt.free, is_deferred=True)]
+            return Commit(number, deferred_step)
+        yield from _abort(attempt, attempt.on_row("checked"), is_deferred=True)
         yield world.pause(number)
     raise AssertionError
 
 
-def _take_locks(attempt: Attempt, number: int) -> Generator[list[Call] | float, None, None]:
-    """Ask for all at once, the first time; then for one after the other, and wait for each."""
+def _take_locks(
+    attempt: Attempt, number: int, row: Part
+) -> Generator[list[Part] | float, None, None]:
+    """Ask for all at once, the first time; then for one after the other, and wait for each. The
+    row travels with the first request."""
     if number == 1:
-        yield attempt.on_keys("checked", attempt.lock)
+        yield [row, *attempt.on_keys("checked", attempt.lock)]
         return
+    rows = [row]
     for place, key in enumerate(sorted(attempt.keys), start=1):
         for _ in range(MOST_LOOKS):
-            yield attempt.on_keys("checked", attempt.lock, [key])
+            yield [*rows, *attempt.on_keys("checked", attempt.lock, [key])]
+            rows = []
             if len(attempt.granted) == place or attempt.is_overtaken:
                 break
             yield attempt.world.pause(1)
@@ -343,23 +384,67 @@ def _take_locks(attempt: Attempt, number: int) -> Generator[list[Call] | float, 
             return
 
 
-def _abort(attempt: Attempt) -> Generator[list[Call], None, None]:
+def _abort(attempt: Attempt, last: Part, is_deferred: bool) -> Generator[list[Part], None, None]:
+    """is_deferred: whether releases are."""
     yield [attempt.on_row("checked")]
     if attempt.granted:
-        yield attempt.on_keys("checked", attempt.free, attempt.granted)
-    yield [attempt.on_row("put")]
+        yield [*attempt.on_keys("checked", attempt.free, attempt.granted, is_deferred)]
+    yield [last]
 
 
 RUNS = {"fenced": run_fenced, "six-phase": run_six_phases}
-ROUNDS = {"fenced": 6, "six-phase": 10}
+ROUNDS = {"fenced": 4, "six-phase": 6}
 """In so many rounds of calls a transaction spends what the protocol takes of its client."""
+
+
+class Process:
+    """A client process: its interpreter, and the rows that are to be completed together."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self._interpreter = world, Cores(1)
+        self._due: list[Part] = []
+        self._batch = 0
+
+    def work(self, price: float, then: Callable[[], None]) -> None:
+        """Occupy the interpreter."""
+        world = self._world
+        world.client_s += price
+        world.at(serve(world.now, price, self._interpreter, *world.clients), then)
+
+    def send(self, parts: Iterable[Part], own_price: float, reply: Callable[[], None]) -> int:
+        """Send requests; return how many replies there will be."""
+        world, calls = self._world, join_parts(parts)
+
+        def depart() -> None:
+            for call in calls:
+                arrives = world.now + world.costs.network / 2
+                world.at(arrives, partial(call.server.take, call, reply))
+
+        prices = world.costs.client
+        self.work(own_price + sum(price_request(prices, call.rows) for call in calls), depart)
+        return len(calls)
+
+    def complete_later(self, part: Part) -> None:
+        """Send it soon, with others."""
+        self._due.append(part)
+        if len(self._due) == 1:
+            batch = self._batch
+            self._world.at(self._world.now + COMPLETE_WITHIN_S, lambda: self._complete(batch))
+        elif len(self._due) == COMPLETED_AT_ONCE:
+            self._complete(self._batch)
+
+    def _complete(self, batch: int) -> None:
+        if batch == self._batch:
+            self._batch += 1
+            due, self._due = self._due, []
+            self.send(due, 0.0, _ignore)
 
 
 class Client:
     """It commits one transaction after the other."""
 
-    def __init__(self, world: World, interpreter: Cores) -> None:
-        self._world, self._interpreter = world, interpreter
+    def __init__(self, world: World, process: Process) -> None:
+        self._world, self._process = world, process
         self._run = RUNS[world.setup.protocol]
         self._steps: Steps
         self._began = 0.0
@@ -374,37 +459,22 @@ class Client:
         self._steps = self._run(world, world.choose_keys())
         self._go_on()
 
-    def _work(self, price: float, then: Callable[[], None]) -> None:
-        world = self._world
-        world.client_s += price
-        world.at(serve(world.now, price, self._interpreter, *world.clients), then)
-
     def _go_on(self) -> None:
         world = self._world
         try:
             wanted = next(self._steps)
         except StopIteration as ended:
+            attempts, rest = ended.value
             world.latencies.append(world.now - self._began)
-            world.attempts += ended.value
+            world.attempts += attempts
+            if rest is not None:
+                self._process.complete_later(rest)
             self.begin()
             return
         if isinstance(wanted, float):
             world.at(world.now + wanted, self._go_on)
         else:
-            price = self._own_price + sum(
-                world.costs.client[call.kind].of(call.rows) for call in wanted
-            )
-            self._work(price, lambda: self._send(wanted))
-
-    def _send(self, calls: Sequence[Call]) -> None:
-        world = self._world
-        self._left = sum(call.waited_for for call in calls)
-        for call in calls:
-            reply = self._replied if call.waited_for else _ignore
-            arrives = world.now + world.costs.network / 2
-            world.at(arrives, lambda call=call, reply=reply: call.server.take(call, reply))
-        if not self._left:
-            self._go_on()
+            self._left = self._process.send(wanted, self._own_price, self._replied)
 
     def _replied(self) -> None:
         self._left -= 1
@@ -419,9 +489,9 @@ def _ignore() -> None:
 def simulate(setup: Setup, costs: Costs) -> Result:
     """Run it; return what was counted."""
     world = World(setup, costs)
-    interpreters = [Cores(1) for _ in range(setup.processes)]
+    processes = [Process(world) for _ in range(setup.processes)]
     for number in range(setup.clients):
-        client = Client(world, interpreters[number % setup.processes])
+        client = Client(world, processes[number % setup.processes])
         world.at(number % 1000 * 1e-5, client.begin)
     while len(world.latencies) < setup.commits // 2:
         world.step()

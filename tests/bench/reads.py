@@ -79,7 +79,7 @@ def held(store: Store, table: str, keys: Sequence[Key]) -> None:
 
     def plan(call: Call) -> Fault:
         status = Status.ASSERTED.value
-        decides = any(isinstance(i, Check) and i.puts[-1][1] == status for i in call.items)
+        decides = any(isinstance(i, Check) and status in dict(i.puts).values() for i in call.items)
         return Fault(frozenset(), Reply.CRASH) if decides else Fault()
 
     policy = Policy(lock_ttl_ms=3_600_000)

@@ -4,7 +4,8 @@ A simulation (`tests/bench/queues.py`) with the costs that `python -m tests.benc
 measured: transactions a second by region servers, by buckets of the transaction table, by keys and
 by unevenness, with what is full first; and how long `fsck` takes. `--measure` first measures, on
 this machine, what the simulation is checked against: a standalone HBase, and three region servers.
-`--check` simulates only these. What a cluster has and this machine does not are options.
+`--check` simulates only these, `--study` all but these. What a cluster has and this machine does
+not are options.
 """
 
 from __future__ import annotations
@@ -385,6 +386,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench scale", description=__doc__)
     parser.add_argument("--measure", action="store_true", help="what is checked against, first")
     parser.add_argument("--check", action="store_true", help="simulate only what was measured")
+    parser.add_argument("--study", action="store_true", help="do not simulate what was measured")
     parser.add_argument("--rounds", type=int, default=3, help="of --measure")
     parser.add_argument("--seconds", type=float, default=3.0, help="of --measure, for each case")
     parser.add_argument("--transport", choices=("native", "thrift2"), default="native")
@@ -398,7 +400,7 @@ def main(given: Sequence[str] | None = None) -> None:
         rows = list(measure(options.transport, options.rounds, options.seconds))
         VALIDATION.write_text(json.dumps(rows, indent=1) + "\n")
     tables: Tables = {} if options.check else run_study(options)
-    if VALIDATION.exists():
+    if VALIDATION.exists() and not options.study:
         tables["validation"] = compare(json.loads(VALIDATION.read_text()))
     tell(tables, is_kept=not options.quick)
 
