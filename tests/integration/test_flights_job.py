@@ -166,7 +166,11 @@ def test_the_main_job_shows_transactions_of_both_kinds_and_their_repair(tmp_path
     assert found["decided"] > 0
     assert repaired["rolled_forward"] == found["decided"]
     assert repaired["rolled_back"] == found["undecided"] + found.get("aborting", 0)
-    assert report["before"]["unfinished_transactions"] == repaired["found"]
+    ended = repaired["rolled_forward"] + repaired["rolled_back"]
+    assert report["before"]["unfinished_transactions"] == ended
+    # Locks travel with their rows: those of a killed worker may have arrived without the row.
+    assert repaired["cleaned_up"] == found.get("orphan-lock", 0)
+    assert repaired["found"] == ended + repaired["cleaned_up"]
     assert report["before"]["locks"] > 0
     assert (report["after"]["locks"], report["after"]["unfinished_transactions"]) == (0, 0)
     assert report["victim"].startswith("transaction.")
