@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 from tests.bench.measuring import Case, Measured
@@ -35,10 +36,14 @@ CLASSES = {
 WARM_S = 20.0
 SETTLE_S = 0.7
 """For how long threads run before what they do counts."""
+SILENCE_S = 120.0
+"""A program whose answer is so much later than the end of its work is killed."""
 
 
 class Peer:
     """Another program, running."""
+
+    silence_s = SILENCE_S
 
     def __init__(self, name: str, command: Sequence[str], folder: Path) -> None:
         self._case, self._round = CASES[name], 0
@@ -47,7 +52,7 @@ class Peer:
         self._process = subprocess.Popen(
             command, cwd=folder, stderr=self._errors, text=True, **pipes
         )
-        self._read_until("READY")
+        self._read_until("READY", 0)
 
     def measure(self, case: Case, seconds: float) -> Measured:
         """Let it work for so long."""
@@ -55,30 +60,33 @@ class Peer:
         self._round += 1
         line = f"{self._case} {work_of(case)} {case.clients} {seconds:g} {SETTLE_S} {self._round}"
         print(line, file=self._process.stdin, flush=True)
-        return read_figures(json.loads(self._read_until("DONE")[-1]))
+        return read_figures(json.loads(self._read_until("DONE", seconds)[-1]))
 
     def close(self) -> None:
         """End it."""
-        assert self._process.stdin is not None
-        print("quit", file=self._process.stdin, flush=True)
         try:
-            self._process.wait(20)
+            self._process.communicate("quit\n", timeout=20)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
-        self._process.stdin.close()
+            self._process.communicate()
         self._errors.close()
 
-    def _read_until(self, end: str) -> list[str]:
-        """Return the lines of JSON before this one."""
+    def _read_until(self, end: str, seconds: float) -> list[str]:
+        """Return the lines of JSON before this one, which must come within the seconds of its work
+        and those of `silence_s`."""
         assert self._process.stdout is not None
         lines = []
-        for line in self._process.stdout:
-            if line.strip() == end:
-                return lines
-            if line.startswith("{"):
-                lines.append(line)
-        raise RuntimeError(f"{self._case} ended; see {self._errors.name}")
+        limit = Timer(seconds + self.silence_s, self._process.kill)
+        limit.start()
+        try:
+            for line in self._process.stdout:
+                if line.strip() == end:
+                    return lines
+                if line.startswith("{"):
+                    lines.append(line)
+        finally:
+            limit.cancel()
+        raise RuntimeError(f"{self._case} ended, or was silent; see {self._errors.name}")
 
 
 def work_of(case: Case) -> str:

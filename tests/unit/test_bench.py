@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -143,6 +144,18 @@ def test_what_another_program_tells_is_read() -> None:
     told = {"tps": 100.0, "p50_ms": 2.0, "p99_ms": 9.0, "commits": 50, "aborts": 25, "errors": 0}
     told |= {"cpu_client_ms_per_txn": 0.25, "cpu_servers_ms_per_txn": 0.5, "sum_diff": -3}
     assert peers.read_figures(told) == Measured(100.0, 2.0, 9.0, 1.5, 0, 250.0, 500.0, -3)
+
+
+def test_a_program_that_does_not_answer_is_ended(tmp_path: Path) -> None:
+    """One waited for its HBase for ever, and the bench for it."""
+    silent = "print('READY', flush=True); input(); input()"
+    peer = peers.Peer("java", [sys.executable, "-c", silent], tmp_path)
+    peer.silence_s = 0.1
+    try:
+        with pytest.raises(RuntimeError, match="raw-java-floor ended, or was silent"):
+            peer.measure(Case("transfer", 1, 1), 0.1)
+    finally:
+        peer.close()
 
 
 def test_aims_are_told_from_the_rows_of_one_run() -> None:
