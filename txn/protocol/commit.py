@@ -31,6 +31,7 @@ from txn.protocol.clocks import check_commit_clock
 from txn.protocol.codec import encode_child_counts, encode_plan
 from txn.protocol.context import Context, call_store, limit_patience
 from txn.protocol.locks import Contention
+from txn.protocol.one_write import MustWait, commit_in_one_write
 from txn.protocol.recovery import (
     Finish,
     finish_or_leave,
@@ -66,6 +67,8 @@ def commit(
     """
 
     def all_phases(local: Context, unwaiting: Contention) -> None:
+        if local.on_event is silent and commit_in_one_write(local, transactions):
+            return
         live = prepare(local, transactions, unwaiting, False)
         roll_forward(local, decide_atomically(local, live))
         release_aborted(local, _list_aborted(transactions))
@@ -190,10 +193,6 @@ def _send_decision(
 UNDONE = "a crash of a server has undone its first steps"
 
 Phases = Callable[[Context, Contention], None]
-
-
-class MustWait(Exception):
-    """The local transaction would have to wait."""
 
 
 def commit_atomically(

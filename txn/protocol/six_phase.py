@@ -164,12 +164,12 @@ def assert_under_locks(
     live = fail_aborted(live, Status.LOCKED)
     for t in live:
         t.seen = {key: cells[key] for key in t.keys}
-        t.plan, t.failure = _judge(context, t, cells, tags)
-        t.failure = t.failure or _refuse_foreign_tags(t, cells, tags)
+        t.plan, t.failure = judge(context, t, cells, tags)
+        t.failure = t.failure or refuse_foreign_tags(t, cells, tags)
     return [t for t in live if t.failure is None]
 
 
-def _judge(
+def judge(
     context: Context, t: PendingCommit, cells: Mapping[Key, Cell | None], tags: Mapping[Key, Key]
 ) -> tuple[Plan | None, AbortedError | None]:
     newest = newest_lock = 0
@@ -196,7 +196,7 @@ def _judge(
     return Plan(newest + 1, tuple(cell.timestamp if cell else 0 for cell in replaced)), None
 
 
-def _refuse_foreign_tags(
+def refuse_foreign_tags(
     t: PendingCommit, cells: Mapping[Key, Cell | None], tags: Mapping[Key, Key]
 ) -> AbortedError | None:
     for mutation in t.request.mutations:

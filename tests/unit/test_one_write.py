@@ -1,0 +1,123 @@
+"""One read and one write leave what the phases leave: byte for byte, with the same results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.worlds import TABLE, in_memory
+from txn import (
+    Committed,
+    Delete,
+    Engine,
+    Exact,
+    Key,
+    Mutation,
+    Policy,
+    Request,
+    Some,
+    Version,
+)
+from txn.clock import ManualClock
+from txn.model import Edit, Family
+from txn.protocol import commit as commit_module
+from txn.protocol.statuses import ProtocolName
+from txn.stores.base import Store
+
+pytestmark = pytest.mark.fast
+# Two columns of one row share its lock in the fenced protocol; the second family has its own.
+KEYS = [
+    *(Key("x", "d", column, TABLE) for column in ("a", "b")),
+    *(Key("x", "e", "a", TABLE), Key("y", "d", "a", TABLE)),
+]
+DAY_MS = 24 * 3_600_000
+HOLDER = b"transaction.0000000000007.%032x" % 7
+POLICY = Policy(attempts=2, lock_ttl_ms=100, courtesy_ms=20, deadline_ms=2_000)
+
+Stray = tuple[Key, bytes | None, int]
+"""An edit past the protocol, at a time relative to the clock."""
+Asked = tuple[Sequence[Mutation | Delete], Sequence[Any], bytes | None]
+
+
+def list_cells(key: Key) -> list[Key]:
+    return [key, key.lock, key.tag, key.row_lock]
+
+
+strays = st.tuples(
+    st.sampled_from([cell for key in KEYS for cell in list_cells(key)]),
+    st.sampled_from([b"", b"1", b"2", b"3 x", b"no number", HOLDER, b"3@" + HOLDER, None]),
+    st.sampled_from([-9, -1, 0, 1, 2, 700, DAY_MS, 40 * DAY_MS]),
+)
+mutations = st.builds(
+    lambda key, value: Delete(key) if value is None else Mutation(key, value),
+    st.sampled_from(KEYS),
+    st.sampled_from([b"1", b"2", None]),
+)
+assertions = st.one_of(
+    st.builds(Exact, st.sampled_from(KEYS), st.sampled_from([b"1", b"2"])),
+    st.builds(lambda key: ~Some(key), st.sampled_from(KEYS)),
+    st.builds(Version, st.sampled_from(KEYS), st.sampled_from([None, 999_999])),
+)
+asked = st.tuples(
+    st.lists(mutations, min_size=1, max_size=3, unique_by=lambda each: each.key),
+    st.lists(assertions, max_size=1),
+    st.sampled_from([None, None, b"token"]),
+)
+
+
+def open_engine(store: Store, clock: ManualClock, protocol: ProtocolName) -> Engine:
+    """Return an engine without a listener."""
+    return Engine(store, table=TABLE, policy=POLICY, clock=clock, rng=Random(1), protocol=protocol)
+
+
+def dump(store: Store) -> dict[bytes, bytes]:
+    """Return everything that is stored."""
+    ordered = store._ordered  # type: ignore[attr-defined]
+    found: dict[bytes, bytes] = ordered.read(
+        lambda reader: {key: reader.get(key) for key in reader.keys(b"", b"\xff" * 8)}
+    )
+    return found
+
+
+def run(
+    protocol: ProtocolName, found: Sequence[Stray], rounds: Sequence[Sequence[Asked]]
+) -> tuple[list[object], dict[bytes, bytes]]:
+    """Commit each round of requests together; return the results and everything that is stored."""
+    store, clock = in_memory()
+    clock.advance(1_000_000)
+    store.ensure_table(TABLE, {b"d": Family(database=b"txn"), b"e": Family(database=b"txn")})
+    engine = open_engine(store, clock, protocol)
+    for key, value, ahead_ms in found:
+        store.write([Edit(key, value, clock.wall_ms() + ahead_ms)])
+    results: list[object] = []
+    for each in rounds:
+        answers = engine.commit_many(
+            [Request(tuple(changes), tuple(held), once=once) for changes, held, once in each]
+        )
+        results += [
+            answer.timestamp if isinstance(answer, Committed) else (type(answer), str(answer))
+            for answer in answers
+        ]
+        clock.advance(3)
+    return results, dump(store)
+
+
+PUT = [Mutation(KEYS[0], b"1"), Mutation(KEYS[3], b"1")]
+
+
+@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
+@given(st.lists(strays, max_size=3), st.lists(st.lists(asked, min_size=1, max_size=3), max_size=3))
+@example([], [[(PUT, [], None)], [(PUT, [], None)]])
+@settings(max_examples=150, deadline=None)
+def test_both_ways_leave_the_same(
+    protocol: ProtocolName, found: Sequence[Stray], rounds: Sequence[Sequence[Asked]]
+) -> None:
+    quick = run(protocol, found, rounds)
+    with patch.object(commit_module, "commit_in_one_write", lambda *_: False):
+        assert quick == run(protocol, found, rounds)
