@@ -9,7 +9,6 @@ written, and the phases follow. `tests/unit/test_one_write.py` compares both way
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 
 from txn.model import Cell, Check, Delete, Edit, Key
 from txn.protocol import fenced, six_phase
@@ -61,7 +60,8 @@ def commit_in_one_write(context: Context, transactions: Sequence[PendingCommit])
 
 def _check_six_phase(context: Context, transactions: Sequence[PendingCommit]) -> Writes | None:
     tags = {key: key.tag for t in transactions for key in t.keys}
-    wanted = [*tags, *tags.values(), *chain.from_iterable(t.lock_cells for t in transactions)]
+    owners = [(t, key) for t in transactions for key in t.keys]
+    wanted = [cell for t, key in owners for cell in (key, t.locks[key], tags[key])]
     cells = context.store.read(wanted)
     now_ms = context.clock.wall_ms()
     checks: list[Check] = []

@@ -325,13 +325,18 @@ def _check(writer: Writer, known: TableCatalog, check: Check, now: int) -> bool:
         if its_family != family:
             other = known.layout(table, its_family)
             write_cell(writer, (other, row, cell_key(other, row, its_column)), value, at, now)
-        elif its_column == column and layout.masks is None:  # as of a lock: its state is known
-            state = put_version(state or b"", at, value, layout.versions, now)
-            writer.put(name, state)
+        elif layout.masks is None:
+            target = stem + its_column
+            old = writer.get(target) or b""
+            writer.put(target, put_version(old, at, value, layout.versions, now))
         else:
             write_cell(writer, (layout, row, stem + its_column), value, at, now)
     for (_, its_family, its_column, _), edited, given in edits:
         timestamp = at if given is None else _check_timestamp(given)
-        other = known.layout(table, its_family)
-        write_cell(writer, (other, row, cell_key(other, row, its_column)), edited, timestamp, now)
+        if its_family == family:
+            write_cell(writer, (layout, row, stem + its_column), edited, timestamp, now)
+        else:
+            other = known.layout(table, its_family)
+            name = cell_key(other, row, its_column)
+            write_cell(writer, (other, row, name), edited, timestamp, now)
     return True

@@ -108,19 +108,20 @@ def put_version(
     ttl_ms: int | None = None,
 ) -> bytes:
     """Return the state after a put, with up to `limit` versions; the same object if unchanged."""
-    if len(value) > MAX_SIZE:
-        raise InvalidRequestError("value is too large", bytes=len(value), limit=MAX_SIZE)
+    size = len(value)
+    if size > MAX_SIZE:
+        raise InvalidRequestError("value is too large", bytes=size, limit=MAX_SIZE)
     if ttl_ms is None:
-        head = _pack(timestamp, len(value))
+        head = _pack(timestamp, size)
     elif _is_over(timestamp + ttl_ms, now_ms):
         return state
     else:
-        head = _pack(timestamp, _TTL | _TTL_SIZE + len(value)) + _TTL_FORM.pack(ttl_ms)
+        head = _pack(timestamp, _TTL | _TTL_SIZE + size) + _TTL_FORM.pack(ttl_ms)
     if not state:
         return head + value
-    found, size = _unpack(state)
-    if found <= timestamp and size <= _LENGTH:  # nearly always: it is the newest
-        end = _HEAD_SIZE + size
+    found, found_size = _unpack(state)
+    if found <= timestamp and found_size <= _LENGTH:  # nearly always: it is the newest
+        end = _HEAD_SIZE + found_size
         if limit == 1 and len(state) == end:
             return head + value
         is_newer = found < timestamp

@@ -98,11 +98,12 @@ class LmdbWriter(LmdbReader):
 
     def put_all(self, items: list[tuple[bytes, bytes]]) -> None:
         """Put values, the short keys in this order."""
-        for key, value in items:
-            if len(key) > SLICE:
-                self.put(key, value)
-        short = [item for item in items if len(item[0]) <= SLICE]
-        self._transaction.cursor().putmulti(short)
+        if max(map(len, dict(items)), default=0) > SLICE:
+            for key, value in items:
+                if len(key) > SLICE:
+                    self.put(key, value)
+            items = [item for item in items if len(item[0]) <= SLICE]
+        self._transaction.cursor().putmulti(items)
 
     def delete(self, key: bytes) -> None:
         remove_key(self.get_short, self._transaction.delete, self._seek, key)
@@ -111,17 +112,19 @@ class LmdbWriter(LmdbReader):
 class GatheringWriter:
     """A writer for a group of transactions: each key is looked up once and `flush` puts it once."""
 
-    __slots__ = ("_changed", "_known", "_writer")
+    __slots__ = ("_changed", "_get_short", "_known", "_writer")
 
     def __init__(self, writer: LmdbWriter) -> None:
         self._writer = writer
+        self._get_short = writer.get_short
         self._known: dict[bytes, bytes | None] = {}
         self._changed: dict[bytes, bytes] = {}
 
     def get(self, key: bytes) -> bytes | None:
         known = self._known
         if key not in known:
-            known[key] = self._writer.get(key)
+            # a slice of nothing: `len` would be one more call for each cell
+            known[key] = self._writer.get(key) if key[SLICE:] else self._get_short(key)
         return known[key]
 
     def keys(self, start: bytes, stop: bytes) -> Iterator[bytes]:
