@@ -41,6 +41,8 @@ KEEP_DELETES_MS = 24 * 3_600_000  # as long as transaction rows are kept
 READS_WITHIN_MS = 10 * 60_000
 MAX_CELL = 10 * 1024 * 1024  # HBase's default (hbase.server.keyvalue.maxsize), key included
 CELL_OVERHEAD = 64
+SURELY_FITS = MAX_CELL - CELL_OVERHEAD - MAX_ROW - MAX_FAMILY - MAX_COLUMN
+"""A value of so many bytes fits into a cell with the longest key."""
 
 
 # A named tuple's constructor without conversions, three times as fast, for bytes from a store.
@@ -285,7 +287,7 @@ def as_bytes(name: str, value: object) -> bytes:
     """Return text as UTF-8 and bytes unchanged; raise InvalidRequestError for anything else."""
     if type(value) is bytes:
         return value
-    if isinstance(value, str):
+    if type(value) is str or isinstance(value, str):
         return value.encode()
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
@@ -346,8 +348,7 @@ def check_value(key: Key, value: object) -> None:
         raise InvalidRequestError(
             "value is empty, which HBase cannot tell from absent: use Delete", key=key
         )
-    size = cell_bytes(key, value)
-    if size > MAX_CELL:
+    if len(value) > SURELY_FITS and (size := cell_bytes(key, value)) > MAX_CELL:
         raise InvalidRequestError(
             "value is too large for a cell", key=key, cell_bytes=size, limit=MAX_CELL
         )

@@ -9,7 +9,16 @@ from typing import Any, Literal
 
 from txn.assertions import Assertion, Not, Or, Some, bind, check_assertion, list_keys
 from txn.errors import InvalidRequestError
-from txn.model import Delete, Key, Mutation, as_bytes, check_key, check_value, check_whole
+from txn.model import (
+    Delete,
+    Key,
+    Mutation,
+    as_bytes,
+    check_key,
+    check_value,
+    check_whole,
+    new_tuple,
+)
 
 Ack = Literal["complete", "decided"]
 TRANSACTIONS = "txn"
@@ -140,7 +149,7 @@ def _name_table(key: Key, table: bytes | None) -> Key:
         return key
     if table is None:
         raise InvalidRequestError("key names no table and there is no default table", key=key)
-    return key._replace(table=table)
+    return new_tuple(Key, (*key[:3], table))
 
 
 def _bind_mutation(mutation: object, table: bytes | None) -> Mutation | Delete:
@@ -151,7 +160,9 @@ def _bind_mutation(mutation: object, table: bytes | None) -> Mutation | Delete:
     key = bind_key(mutation.key, table)
     if isinstance(mutation, Mutation):
         check_value(key, mutation.value)
-    return mutation if key is mutation.key else replace(mutation, key=key)
+    if key is mutation.key:
+        return mutation
+    return Delete(key) if isinstance(mutation, Delete) else Mutation(key, mutation.value)
 
 
 def _bind_assertion(assertion: object, table: bytes | None) -> Assertion:
@@ -160,7 +171,9 @@ def _bind_assertion(assertion: object, table: bytes | None) -> Assertion:
 
 
 def _check_items(name: str, given: object) -> Iterable[Any]:
-    if isinstance(given, Iterable) and not isinstance(given, (str, bytes, Key)):
+    if type(given) in (list, tuple) or (
+        isinstance(given, Iterable) and not isinstance(given, (str, bytes, Key))
+    ):
         return given
     raise InvalidRequestError(f"{name} must be a list", type=type(given).__name__)
 

@@ -206,10 +206,11 @@ def commit_atomically(
     each transaction fails with CommitOutcomeUnknown.
     """
     events: list[Event] = []
-    local = replace(
-        context,
-        clock=_SleeplessClock(context.clock),
-        on_event=silent if context.on_event is silent else events.append,
+    listener = silent if context.on_event is silent else events.append
+    clock = _SleeplessClock(context.clock)
+    local = Context(  # `replace` takes twenty times as many calls
+        *(context.store, context.table, clock, context.rng, context.policy, listener),
+        *(context.rules, context.salt_buckets, context.trust, context.until_ms),
     )
     run = partial(phases, local, Contention(local, _refuse_to_wait))
     sent_ms = context.clock.monotonic_ms()
