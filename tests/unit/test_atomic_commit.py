@@ -52,8 +52,19 @@ from txn.tables.kv.ordered import Reader
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import NO_FAULT, Call, Crash, Fault, Reply
 
+IN_PHASES = pytest.mark.parametrize("way", ["phases"], indirect=True)
 NONE: frozenset[int] = frozenset()
 Work = Callable[[Engine], object]
+
+
+@pytest.fixture(params=["phases", "one write"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two ways to commit within the local transaction: one write is for those without a
+    listener."""
+    if request.param == "phases":
+        monkeypatch.setattr(commit_module, "commit_in_one_write", lambda *_: False)
+    else:
+        monkeypatch.setattr(World, "listens", False)
 
 
 def atomically(world: World) -> World:
@@ -235,6 +246,7 @@ def test_a_clock_is_not_waited_for_in_it() -> None:
     assert world.clock.monotonic_ms() >= 2
 
 
+@IN_PHASES
 @pytest.mark.parametrize("rule", [True, False], ids=["with", "without"])
 def test_nobody_waits_in_a_local_transaction(rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """By construction, whatever a phase may wait for. Else all writers would wait with it."""
@@ -259,6 +271,7 @@ def test_nobody_waits_in_a_local_transaction(rule: bool, monkeypatch: pytest.Mon
     assert len(world.rows()) == 2
 
 
+@IN_PHASES
 def test_nothing_foreign_runs_in_it() -> None:
     """A listener may be slow, or use the store. It hears of each phase once, in order, afterwards,
     and of the calls of the store."""
@@ -382,6 +395,7 @@ def test_who_dies_in_it_has_done_nothing() -> None:
         assert not world.holder(X)
 
 
+@IN_PHASES
 def test_a_mistake_of_ours_in_it_is_raised_and_nothing_was_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -573,14 +587,19 @@ def test_a_child_that_is_forked_in_it_commits_nothing(path: str) -> None:
         def wall_ms(self) -> int:
             calls[0] += 1
             if calls[0] == 0:
+                assert is_inside()
                 children.append(os.fork())
             return super().wall_ms()
+
+    def is_inside() -> object:
+        store: Any = engine.context.store
+        return store._ordered._joined.writer is not None
 
     children: list[int] = []
     engine = opened(path, clock=Forking())
     engine.commit([Mutation(X, b"1")])
     parent = os.getpid()
-    calls[0] = -3  # in the middle of what is done together
+    calls[0] = -2  # in the middle of what is done together
     try:
         found: object = engine.commit([Mutation(X, b"2")])
     except (StoreError, CommitOutcomeUnknown) as error:
