@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.unit.worlds import TABLE, in_memory
 from txn import (
     Committed,
+    DeadlineError,
     Delete,
     Engine,
     Exact,
@@ -25,9 +26,11 @@ from txn import (
     Version,
 )
 from txn.clock import ManualClock
-from txn.model import Edit, Family
+from txn.model import Check, Edit, Family
 from txn.protocol import commit as commit_module
+from txn.protocol.row import is_row_key
 from txn.protocol.statuses import ProtocolName
+from txn.stores import open_store
 from txn.stores.base import Store
 
 pytestmark = pytest.mark.fast
@@ -109,11 +112,21 @@ def run(
 
 
 PUT = [Mutation(KEYS[0], b"1"), Mutation(KEYS[3], b"1")]
+LOCK, ROW_LOCK, TAG = KEYS[0].lock, KEYS[0].row_lock, KEYS[0].tag
+ONCE: list[list[Asked]] = [[(PUT, [], None)]]
+WITH_ANOTHER: list[list[Asked]] = [[(PUT, [], None), ([Delete(KEYS[2])], [], None)]]
 
 
 @pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
 @given(st.lists(strays, max_size=3), st.lists(st.lists(asked, min_size=1, max_size=3), max_size=3))
-@example([], [[(PUT, [], None)], [(PUT, [], None)]])
+@example([], ONCE * 2)
+@example([(LOCK, HOLDER, -9), (ROW_LOCK, b"3@" + HOLDER, -9)], WITH_ANOTHER)
+@example([(LOCK, b"", 1), (ROW_LOCK, b"3", 1)], ONCE)
+@example([(LOCK, None, 1), (ROW_LOCK, None, 1)], ONCE)
+@example([(KEYS[0], b"1", DAY_MS)], ONCE)
+@example([(KEYS[0], b"1", 40 * DAY_MS)], WITH_ANOTHER)
+@example([(TAG, b"no number", -9)], WITH_ANOTHER)
+@example([], [[(PUT, [Exact(KEYS[0], b"2")], None), ([Delete(KEYS[2])], [], None)]])
 @settings(max_examples=150, deadline=None)
 def test_both_ways_leave_the_same(
     protocol: ProtocolName, found: Sequence[Stray], rounds: Sequence[Sequence[Asked]]
@@ -121,3 +134,56 @@ def test_both_ways_leave_the_same(
     quick = run(protocol, found, rounds)
     with patch.object(commit_module, "commit_in_one_write", lambda *_: False):
         assert quick == run(protocol, found, rounds)
+
+
+@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
+@pytest.mark.parametrize("reads", range(1, 12))
+def test_a_commit_that_becomes_late_in_it_does_not_happen(
+    protocol: ProtocolName, reads: int
+) -> None:
+    """The deadline passes at any of the readings of the clock."""
+
+    class Jumping(ManualClock):
+        left = 0
+
+        def monotonic_ms(self) -> int:
+            self.left -= 1
+            if self.left == 0:
+                self.advance(POLICY.deadline_ms)
+            return super().monotonic_ms()
+
+    clock = Jumping()
+    store = open_store("memory://", clock)
+    store.ensure_table(TABLE, {b"d": Family(), b"e": Family()})
+    engine = open_engine(store, clock, protocol)
+    engine.commit(PUT)
+    clock.left = reads
+    other = Mutation(KEYS[0], b"2")
+    try:
+        result: object = engine.commit([other])
+    except DeadlineError as error:
+        result = error
+    cell = engine.read([KEYS[0]])[KEYS[0]]
+    is_there = cell is not None and cell.value == b"2"
+    assert isinstance(result, Committed) == is_there
+    assert clock.left <= 0 or is_there
+
+
+@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
+def test_a_refused_write_is_undone_and_the_phases_follow(protocol: ProtocolName) -> None:
+    """Nothing of it stays, although all but one check of it may have been carried out."""
+    store, clock = in_memory()
+    store.ensure_table(TABLE, {b"d": Family(), b"e": Family()})
+    engine = open_engine(store, clock, protocol)
+    inner, asked = type(store).check_and_put, []
+
+    def refuse_once(self: Store, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
+        asked.append(len(checks))
+        answers = inner(self, checks, durable=durable)
+        return [*answers[:-1], False] if len(asked) == 1 else answers
+
+    with patch.object(type(store), "check_and_put", refuse_once):
+        assert engine.commit(PUT).complete
+    assert len(asked) > 3
+    rows = [row for row in store.scan(b"txn") if is_row_key(row.row)]
+    assert len(rows) == 1
