@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, Self, get_args
+from typing import NamedTuple, Self
 
 from txn.errors import InvalidRequestError
 
@@ -203,7 +203,9 @@ class Mutation:
 
     def __init__(self, key: Key, value: str | bytes) -> None:
         object.__setattr__(self, "key", key)
-        object.__setattr__(self, "value", as_bytes("value", value))
+        object.__setattr__(
+            self, "value", value if type(value) is bytes else as_bytes("value", value)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,9 +308,8 @@ def check_whole(name: str, value: object, least: int | None = None) -> None:
         raise InvalidRequestError(f"{name} must be at least {least}", **{name: value})
 
 
-def check_choice(name: str, value: object, choices: object) -> None:
-    """Raise InvalidRequestError unless this is one of the words of a Literal type."""
-    words = get_args(choices)
+def check_choice(name: str, value: object, words: tuple[str, ...]) -> None:
+    """Raise InvalidRequestError unless this is one of the words."""
     if value not in words:
         known = ", ".join(map(repr, words))
         raise InvalidRequestError(f"{name} is none of {known}", **{name: value})
@@ -321,7 +322,7 @@ def cell_bytes(key: Key, value: bytes) -> int:
 
 def check_key(key: object) -> None:
     """Raise InvalidRequestError unless users may read and write this key."""
-    if not isinstance(key, Key):
+    if type(key) is not Key and not isinstance(key, Key):
         raise InvalidRequestError("not a Key", given=key, type=type(key).__name__)
     row, family, column, table = key
     if not (
@@ -342,7 +343,7 @@ def check_key(key: object) -> None:
 
 def check_value(key: Key, value: object) -> None:
     """Raise InvalidRequestError unless a cell of this library may hold the value."""
-    if not isinstance(value, bytes):
+    if type(value) is not bytes and not isinstance(value, bytes):
         raise InvalidRequestError("value must be bytes", key=key, type=type(value).__name__)
     if not value:
         raise InvalidRequestError(

@@ -13,7 +13,6 @@ events are reported afterwards.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 from txn.clock import Clock
