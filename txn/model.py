@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 from txn.errors import InvalidRequestError
 
@@ -82,7 +82,8 @@ class Key(_KeyFields):
     @property
     def lock(self) -> Key:
         """The lock cell of this key, which contains its holder's row key."""
-        return self._beside(LOCK_SUFFIX)
+        row, family, column, table = self
+        return new_tuple(Key, (row, family, column + LOCK_SUFFIX, table))
 
     @property
     def row_lock(self) -> Key:
@@ -93,11 +94,8 @@ class Key(_KeyFields):
     @property
     def tag(self) -> Key:
         """The cell with the timestamp of the version being replaced, during the write."""
-        return self._beside(TAG_SUFFIX)
-
-    def _beside(self, suffix: bytes) -> Key:
         row, family, column, table = self
-        return new_tuple(Key, (row, family, column + suffix, table))
+        return new_tuple(Key, (row, family, column + TAG_SUFFIX, table))
 
     def __repr__(self) -> str:
         table = "" if self.table is None else f", {self.table!r}"
@@ -213,6 +211,7 @@ class Delete:
     """Remove a key, all its versions, when the transaction commits."""
 
     key: Key
+    value: ClassVar[None] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,8 +319,8 @@ def cell_bytes(key: Key, value: bytes) -> int:
     return CELL_OVERHEAD + len(key.row) + len(key.family) + len(key.column) + len(value)
 
 
-def check_key(key: object) -> None:
-    """Raise InvalidRequestError unless users may read and write this key."""
+def check_key(key: object) -> Key:
+    """Return the key; raise InvalidRequestError unless users may read and write it."""
     if type(key) is not Key and not isinstance(key, Key):
         raise InvalidRequestError("not a Key", given=key, type=type(key).__name__)
     row, family, column, table = key
@@ -339,6 +338,7 @@ def check_key(key: object) -> None:
         raise InvalidRequestError(
             "columns ending in _lock or _tag are reserved for the protocol", key=key
         )
+    return key
 
 
 def check_value(key: Key, value: object) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 from txn.assertions import Assertion, Not, Or, Some, bind, list_keys
 from txn.errors import InvalidRequestError
@@ -156,8 +156,7 @@ def lock_request(list_keys: Iterable[Key]) -> Request:
 
 def bind_key(key: object, table: bytes | None) -> Key:
     """Return a valid key that names its table; raise InvalidRequestError if it is invalid."""
-    check_key(key)
-    bound = cast(Key, key)
+    bound = check_key(key)
     row, family, column, own = bound
     if own is not None:
         return bound

@@ -580,7 +580,7 @@ def test_a_child_that_is_forked_in_it_commits_nothing(path: str) -> None:
     engine = opened(path, clock=Forking())
     engine.commit([Mutation(X, b"1")])
     parent = os.getpid()
-    calls[0] = -3  # in the middle of what is done together
+    calls[0] = -2  # in the middle of what is done together
     try:
         found: object = engine.commit([Mutation(X, b"2")])
     except (StoreError, CommitOutcomeUnknown) as error:

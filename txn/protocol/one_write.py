@@ -110,7 +110,7 @@ def _check_fenced(context: Context, transactions: Sequence[PendingCommit]) -> Wr
         fenced.raise_timestamp(context, t)
         if t.failure or fenced.find_failed(t) is not None or is_late(context, t):
             return None
-    for t in fenced.plan_commits(context, transactions):
+    for t in fenced.plan_commits([*transactions]):
         plan, timestamp = t.decided, t.timestamp
         own = zip(fenced.list_edits(t, timestamp), plan.locks, strict=True)
         for (lock, edits), taken in own:
