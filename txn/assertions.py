@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn, TypeVar, assert_never
 
 from txn.errors import InvalidRequestError
-from txn.model import Cell, Key, as_bytes, check_key, check_value
+from txn.model import Cell, Key, as_bytes, check_value
 
 MAX_DEPTH = 100
 T = TypeVar("T")
@@ -43,7 +43,9 @@ class _Comparison(_Operators):
 
     def __init__(self, key: Key, value: str | bytes) -> None:
         object.__setattr__(self, "key", key)
-        object.__setattr__(self, "value", as_bytes("value", value))
+        object.__setattr__(
+            self, "value", value if type(value) is bytes else as_bytes("value", value)
+        )
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -205,37 +207,41 @@ def list_keys(assertion: Assertion) -> list[Key]:
             return [leaf.key]
 
 
-def bind(assertion: Assertion, bound: Callable[[Key], Key]) -> Assertion:
-    """Return the assertion with `bound` applied to each key."""
-    return fold(
-        assertion,
-        lambda name, key, operand: make_leaf(name, bound(key), operand),
-        lambda name, parts: COMPOUNDS[name](*parts),
-    )
-
-
-def check_assertion(assertion: object, depth: int = 1) -> Assertion:
-    """Return the argument if it is a well-formed assertion; raise InvalidRequestError if not."""
+def bind(assertion: object, bind_key: Callable[[Any], Key], depth: int = 1) -> Assertion:
+    """Return the assertion with `bind_key`, which may refuse a key, applied to each key; raise
+    InvalidRequestError if it is malformed."""
     if depth > MAX_DEPTH:
         raise InvalidRequestError("assertion is nested too deeply", limit=MAX_DEPTH)
     match assertion:
-        case Version(key, timestamp):
-            check_key(key)
-            _check_timestamp(key, timestamp)
-        case Exact(key, value) | GreaterThan(key, value):
-            check_key(key)
-            check_value(key, value)
-        case Some(key):
-            check_key(key)
+        case Exact() | Version() | Some() | GreaterThan():
+            return _bind_leaf(assertion, bind_key)
         case Not(inner):
-            check_assertion(inner, depth + 1)
+            return Not(bind(inner, bind_key, depth + 1))
         case And(parts) | Or(parts):
-            _check_parts(assertion, parts, depth)
+            if len(parts) < 2:
+                raise InvalidRequestError(
+                    f"{type(assertion).__name__} takes two or more assertions", given=len(parts)
+                )
+            return type(assertion)(*[bind(part, bind_key, depth + 1) for part in parts])
         case _:
             raise InvalidRequestError(
                 "not an assertion", given=assertion, type=type(assertion).__name__
             )
-    return assertion
+
+
+def _bind_leaf(
+    leaf: Exact | Version | Some | GreaterThan, bind_key: Callable[[Any], Key]
+) -> Assertion:
+    key = bind_key(leaf.key)
+    match leaf:
+        case Exact(_, value) | GreaterThan(_, value):
+            check_value(key, value)
+            return leaf if key is leaf.key else type(leaf)(key, value)
+        case Version(_, timestamp):
+            _check_timestamp(key, timestamp)
+            return leaf if key is leaf.key else Version(key, timestamp)
+        case _:
+            return leaf if key is leaf.key else Some(key)
 
 
 def _check_timestamp(key: Key, timestamp: object) -> None:
@@ -243,12 +249,3 @@ def _check_timestamp(key: Key, timestamp: object) -> None:
         raise InvalidRequestError(
             "version must be a timestamp in ms or None", key=key, given=timestamp
         )
-
-
-def _check_parts(assertion: object, parts: tuple[object, ...], depth: int) -> None:
-    if len(parts) < 2:
-        raise InvalidRequestError(
-            f"{type(assertion).__name__} takes two or more assertions", given=len(parts)
-        )
-    for part in parts:
-        check_assertion(part, depth + 1)

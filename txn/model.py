@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, Self, get_args
+from typing import ClassVar, NamedTuple, Self
 
 from txn.errors import InvalidRequestError
 
@@ -82,7 +82,8 @@ class Key(_KeyFields):
     @property
     def lock(self) -> Key:
         """The lock cell of this key, which contains its holder's row key."""
-        return self._beside(LOCK_SUFFIX)
+        row, family, column, table = self
+        return new_tuple(Key, (row, family, column + LOCK_SUFFIX, table))
 
     @property
     def row_lock(self) -> Key:
@@ -93,11 +94,8 @@ class Key(_KeyFields):
     @property
     def tag(self) -> Key:
         """The cell with the timestamp of the version being replaced, during the write."""
-        return self._beside(TAG_SUFFIX)
-
-    def _beside(self, suffix: bytes) -> Key:
         row, family, column, table = self
-        return new_tuple(Key, (row, family, column + suffix, table))
+        return new_tuple(Key, (row, family, column + TAG_SUFFIX, table))
 
     def __repr__(self) -> str:
         table = "" if self.table is None else f", {self.table!r}"
@@ -203,7 +201,9 @@ class Mutation:
 
     def __init__(self, key: Key, value: str | bytes) -> None:
         object.__setattr__(self, "key", key)
-        object.__setattr__(self, "value", as_bytes("value", value))
+        object.__setattr__(
+            self, "value", value if type(value) is bytes else as_bytes("value", value)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +211,7 @@ class Delete:
     """Remove a key, all its versions, when the transaction commits."""
 
     key: Key
+    value: ClassVar[None] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,9 +307,8 @@ def check_whole(name: str, value: object, least: int | None = None) -> None:
         raise InvalidRequestError(f"{name} must be at least {least}", **{name: value})
 
 
-def check_choice(name: str, value: object, choices: object) -> None:
-    """Raise InvalidRequestError unless this is one of the words of a Literal type."""
-    words = get_args(choices)
+def check_choice(name: str, value: object, words: tuple[str, ...]) -> None:
+    """Raise InvalidRequestError unless this is one of the words."""
     if value not in words:
         known = ", ".join(map(repr, words))
         raise InvalidRequestError(f"{name} is none of {known}", **{name: value})
@@ -319,9 +319,9 @@ def cell_bytes(key: Key, value: bytes) -> int:
     return CELL_OVERHEAD + len(key.row) + len(key.family) + len(key.column) + len(value)
 
 
-def check_key(key: object) -> None:
-    """Raise InvalidRequestError unless users may read and write this key."""
-    if not isinstance(key, Key):
+def check_key(key: object) -> Key:
+    """Return the key; raise InvalidRequestError unless users may read and write it."""
+    if type(key) is not Key and not isinstance(key, Key):
         raise InvalidRequestError("not a Key", given=key, type=type(key).__name__)
     row, family, column, table = key
     if not (
@@ -338,11 +338,12 @@ def check_key(key: object) -> None:
         raise InvalidRequestError(
             "columns ending in _lock or _tag are reserved for the protocol", key=key
         )
+    return key
 
 
 def check_value(key: Key, value: object) -> None:
     """Raise InvalidRequestError unless a cell of this library may hold the value."""
-    if not isinstance(value, bytes):
+    if type(value) is not bytes and not isinstance(value, bytes):
         raise InvalidRequestError("value must be bytes", key=key, type=type(value).__name__)
     if not value:
         raise InvalidRequestError(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from txn.assertions import Assertion, Not, Or, Some, bind, check_assertion, list_keys
+from txn.assertions import Assertion, Not, Or, Some, bind, list_keys
 from txn.errors import InvalidRequestError
 from txn.model import (
     Delete,
@@ -21,6 +22,7 @@ from txn.model import (
 )
 
 Ack = Literal["complete", "decided"]
+ACKS: tuple[str, ...] = get_args(Ack)
 TRANSACTIONS = "txn"
 """The default name of the transaction table."""
 
@@ -44,15 +46,22 @@ class Request:
     once: bytes | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     once_retention_ms: int | None = None
+    _keys: tuple[Key, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def keys(self) -> tuple[Key, ...]:
         """Each distinct key of the mutations and assertions, mutated keys first."""
-        found = dict.fromkeys(mutation.key for mutation in self.mutations)
-        for assertion in self.assertions:
-            for key in list_keys(assertion):
-                found[key] = None
-        return tuple(found)
+        keys = self._keys
+        if keys is None:
+            found: dict[Key, None] = {}
+            for mutation in self.mutations:
+                found[mutation.key] = None
+            for assertion in self.assertions:
+                for key in list_keys(assertion):
+                    found[key] = None
+            keys = tuple(found)
+            object.__setattr__(self, "_keys", keys)
+        return keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +117,20 @@ def bind_request(
 
     table: the default for keys that name none.
     """
+    known: dict[object, Key] = {}
+
+    def bind_once(key: object) -> Key:
+        if type(key) is Key and key in known:
+            return known[key]
+        bound = known[key] = bind_key(key, table)
+        return bound
+
     request = Request(
-        tuple(_bind_mutation(mutation, table) for mutation in _check_items("mutations", mutations)),
-        tuple(_bind_assertion(item, table) for item in _check_items("assertions", assertions)),
+        tuple([_bind_mutation(each, bind_once) for each in _check_items("mutations", mutations)]),
+        tuple([bind(each, bind_once) for each in _check_items("assertions", assertions)]),
         None if once is None else _check_token(once),
-        _check_labels(labels),
-        _check_retention(once, once_retention_ms),
+        _check_labels(labels) if labels else {},
+        None if once_retention_ms is None else _check_retention(once, once_retention_ms),
     )
     if not request.mutations and not request.assertions:
         raise InvalidRequestError("a transaction needs a mutation or an assertion")
@@ -139,51 +156,42 @@ def lock_request(list_keys: Iterable[Key]) -> Request:
 
 def bind_key(key: object, table: bytes | None) -> Key:
     """Return a valid key that names its table; raise InvalidRequestError if it is invalid."""
-    check_key(key)
-    assert isinstance(key, Key)
-    return _name_table(key, table)
-
-
-def _name_table(key: Key, table: bytes | None) -> Key:
-    if key.table is not None:
-        return key
+    bound = check_key(key)
+    row, family, column, own = bound
+    if own is not None:
+        return bound
     if table is None:
         raise InvalidRequestError("key names no table and there is no default table", key=key)
-    return new_tuple(Key, (*key[:3], table))
+    return new_tuple(Key, (row, family, column, table))
 
 
-def _bind_mutation(mutation: object, table: bytes | None) -> Mutation | Delete:
-    if not isinstance(mutation, Mutation | Delete):
-        raise InvalidRequestError(
-            "not a Mutation or Delete", given=mutation, type=type(mutation).__name__
-        )
-    key = bind_key(mutation.key, table)
-    if isinstance(mutation, Mutation):
-        check_value(key, mutation.value)
-    if key is mutation.key:
-        return mutation
-    return Delete(key) if isinstance(mutation, Delete) else Mutation(key, mutation.value)
-
-
-def _bind_assertion(assertion: object, table: bytes | None) -> Assertion:
-    valid = check_assertion(assertion)
-    return bind(valid, lambda key: _name_table(key, table))
+def _bind_mutation(mutation: object, bind_key: Callable[[object], Key]) -> Mutation | Delete:
+    match mutation:
+        case Mutation(key, value):
+            bound = bind_key(key)
+            check_value(bound, value)
+            return mutation if bound is key else Mutation(bound, value)
+        case Delete(key):
+            bound = bind_key(key)
+            return mutation if bound is key else Delete(bound)
+    raise InvalidRequestError(
+        "not a Mutation or Delete", given=mutation, type=type(mutation).__name__
+    )
 
 
 def _check_items(name: str, given: object) -> Iterable[Any]:
-    if type(given) in (list, tuple) or (
-        isinstance(given, Iterable) and not isinstance(given, (str, bytes, Key))
-    ):
+    if type(given) is list or type(given) is tuple:
+        return given
+    if isinstance(given, Iterable) and not isinstance(given, (str, bytes, Key)):
         return given
     raise InvalidRequestError(f"{name} must be a list", type=type(given).__name__)
 
 
 def _check_distinct(mutations: tuple[Mutation | Delete, ...]) -> None:
-    seen: set[Key] = set()
-    for mutation in mutations:
-        if mutation.key in seen:
-            raise InvalidRequestError("key is mutated twice", key=mutation.key)
-        seen.add(mutation.key)
+    if len({mutation.key for mutation in mutations}) == len(mutations):
+        return
+    count = Counter([mutation.key for mutation in mutations])
+    raise InvalidRequestError("key is mutated twice", key=count.most_common(1)[0][0])
 
 
 def _check_token(once: str | bytes) -> bytes:
@@ -195,9 +203,7 @@ def _check_token(once: str | bytes) -> bytes:
     return token
 
 
-def _check_retention(once: str | bytes | None, retention_ms: int | None) -> int | None:
-    if retention_ms is None:
-        return None
+def _check_retention(once: str | bytes | None, retention_ms: int) -> int:
     if once is None:
         raise InvalidRequestError("once_retention_ms is a promise about a token: give once as well")
     check_whole("once_retention_ms", retention_ms, 1)
@@ -220,8 +226,8 @@ def check_deadline(deadline_ms: int | None) -> None:
             )
 
 
-def _check_labels(labels: Mapping[str, str] | None) -> Mapping[str, str]:
-    for name, text in (labels or {}).items():
+def _check_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
+    for name, text in labels.items():
         if not isinstance(name, str) or not isinstance(text, str):
             raise InvalidRequestError("labels must be text", name=name, value=text)
         try:
@@ -230,4 +236,4 @@ def _check_labels(labels: Mapping[str, str] | None) -> Mapping[str, str]:
             raise InvalidRequestError(
                 "labels must be text that UTF-8 can write", name=ascii(name), value=ascii(text)
             ) from error
-    return dict(labels or {})
+    return dict(labels)

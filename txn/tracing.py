@@ -125,7 +125,7 @@ def begin_traces(requests: Sequence[Request], *, remote: bool) -> list[Trace | N
 
     remote: whether the request is sent to a server.
     """
-    tracer = _find_tracer()
+    tracer = find_tracer()
     if tracer is None:
         return [None] * len(requests)
     from opentelemetry.context import get_value  # noqa: PLC0415
@@ -206,7 +206,7 @@ def _attach(context: Context) -> Iterator[None]:
 
 def flush_traces() -> None:
     """Send ended spans now, because the process may be killed before it would send them."""
-    if _find_tracer() is not None:
+    if find_tracer() is not None:
         from opentelemetry.trace import get_tracer_provider  # noqa: PLC0415
 
         flush = getattr(get_tracer_provider(), "force_flush", None)
@@ -226,7 +226,8 @@ def _describe(request: Request) -> dict[str, Any]:
     return facts
 
 
-def _find_tracer() -> Tracer | None:
+def find_tracer() -> Tracer | None:
+    """Return the program's tracer; None: nothing is traced."""
     if API not in sys.modules:
         return None
     with import_extra("otel"):

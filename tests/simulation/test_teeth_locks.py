@@ -249,8 +249,8 @@ def test_a_waiting_owner_beats_and_is_let_live(rule: str, monkeypatch: Patch) ->
     """T1 holds `a` and waits for a slow holder of `x`; T2 waits for `a`. Without T1's beats, or
     without regard to them, T2 takes it for dead after a lease, and so again with the next one."""
     if rule == "owner is silent":
-        monkeypatch.setattr(six_phase_module, "send_heartbeats", lambda context, batch: None)
-        monkeypatch.setattr(transaction, "send_heartbeats", lambda context, batch: None)
+        monkeypatch.setattr(six_phase_module, "send_heartbeats", lambda *args: None)
+        monkeypatch.setattr(transaction, "send_heartbeats", lambda *args: None)
     if rule == "observer is deaf":
         read_rows = recovery.read_rows
         monkeypatch.setattr(

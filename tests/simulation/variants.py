@@ -54,6 +54,7 @@ def step_plainly(
     durable: bool = False,
     unsent: Context | None = None,
     send: transaction_module.Send | None = None,
+    now_ms: int | None = None,
 ) -> None:
     """Step statuses by plain puts at the client's time; only the decision compares. What travels
     with a step is sent after it."""

@@ -206,6 +206,7 @@ def test_a_beat_that_finds_the_row_gone_fails_its_transaction() -> None:
     status = status_key(b"txn", first.row_key)
     world.store.write([Edit(status, None, world.clock.wall_ms() + 1)])
     world.clock.advance(POLICY.lock_ttl_ms)
-    transaction.send_heartbeats(world.engine.context, [first, second])
+    context = world.engine.context
+    transaction.send_heartbeats(context, [first, second], context.clock.monotonic_ms())
     assert isinstance(first.failure, AbortedError)
     assert second.failure is None

@@ -13,7 +13,7 @@ from itertools import islice
 from types import TracebackType
 from typing import Self, TypeVar
 
-from txn.assertions import Assertion, Version, bind, check_assertion, holds, list_keys
+from txn.assertions import Assertion, Version, bind, holds, list_keys
 from txn.client.backend import Backend
 from txn.client.hot_keys import HotKeyTicket
 from txn.errors import (
@@ -143,8 +143,7 @@ class OptimisticTransaction:
         """Commit only if the assertion holds for the stored cells, without this block's own
         changes; otherwise the block raises AssertionFailedError."""
         self._check_open()
-        valid = check_assertion(assertion)
-        self._required.append(bind(valid, lambda key: bind_key(key, self._table)))
+        self._required.append(bind(assertion, lambda key: bind_key(key, self._table)))
 
     def increment(self, key: Key, by: int = 1) -> int:
         """Add to a counter and return its new value. A counter is 8 bytes, big-endian and signed,

@@ -24,10 +24,11 @@ from txn.events import Listener, guard, silent, wants_calls
 from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_choice
 from txn.policy import Pace, Policy
 from txn.protocol.context import Context
-from txn.protocol.statuses import SIX_PHASE, ProtocolName
+from txn.protocol.statuses import PROTOCOLS, SIX_PHASE, ProtocolName
 from txn.reading.scans import group_by_row
 from txn.reading.snapshot import Snapshot
 from txn.request import (
+    ACKS,
     TRANSACTIONS,
     Ack,
     Committed,
@@ -66,7 +67,7 @@ class Engine:
         if not 1 <= salt_buckets <= 100:
             raise InvalidRequestError("salt_buckets must be 1 to 100", salt_buckets=salt_buckets)
         if protocol is not None:
-            check_choice("protocol", protocol, ProtocolName)
+            check_choice("protocol", protocol, tuple(PROTOCOLS))
         listener = guard(on_event)
         context = Context(
             MeasuredStore(store, listener) if wants_calls(on_event) else store,
@@ -134,7 +135,7 @@ class Engine:
         DeadlineError), CommitOutcomeUnknown, StoreError or CorruptRowError. Only with
         CommitOutcomeUnknown may it have been committed.
         """
-        check_choice("ack", ack, Ack)
+        check_choice("ack", ack, ACKS)
         check_deadline(deadline_ms)
         request = self._bind_request(
             mutations, assertions, once, labels, once_retention_ms, deadline_ms=deadline_ms
@@ -157,7 +158,7 @@ class Engine:
         Raises InvalidRequestError, naming the first bad request, or StoreError, before anything is
         written.
         """
-        check_choice("ack", ack, Ack)
+        check_choice("ack", ack, ACKS)
         given = list(requests)
         times = list_deadlines(deadline_ms, len(given))
         wanted = [
@@ -180,7 +181,7 @@ class Engine:
         Raises InvalidRequestError, before anything is written, and StoreClosedError after
         `close`.
         """
-        check_choice("ack", ack, Ack)
+        check_choice("ack", ack, ACKS)
         check_deadline(deadline_ms)
         bound = self._bind(as_request(request), deadline_ms)
         return self._backend.submit(bound, ack, deadline_ms)
@@ -279,7 +280,7 @@ class Engine:
     ) -> OptimisticTransaction:
         """Return a transaction that asks for the time left (ms) at its commit and at each read.
         `transaction` and `run` use it. ticket: the block's places in the queues of hot keys."""
-        check_choice("ack", ack, Ack)
+        check_choice("ack", ack, ACKS)
 
         def commit(request: Request, spans: Sequence[Span], known: Snapshot) -> Committed:
             budget_ms = left_ms()

@@ -228,10 +228,10 @@ class GroupCommit(Generic[W]):
 
     def _commit_at_once(self, items: Sequence[W], caller: _Caller[W]) -> bool:
         policy = self._policy
-        is_small = (
+        is_small = len(items) == 1 or (
             len(items) <= policy.batch_requests
-            and sum(len(w.lock_cells) for w in items) <= PORTION
-            and sum(w.weight for w in items) <= policy.batch_bytes
+            and sum([len(w.lock_cells) for w in items]) <= PORTION
+            and sum([w.weight for w in items]) <= policy.batch_bytes
         )
         if policy.linger_ms or not is_small:
             return False

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from threading import get_ident
@@ -49,7 +48,7 @@ from txn.reading.scans import read_view, scan_rows
 from txn.reading.snapshot import Snapshot, find_holders, read_atomically
 from txn.request import Ack, Committed, Outcome, Request, lock_request
 from txn.spans import Span
-from txn.tracing import begin_traces, watch_batch
+from txn.tracing import begin_traces, find_tracer, watch_batch
 
 HOT_READS = 8
 """How often a block reads hot keys while one of them is locked, since it would be overtaken."""
@@ -123,18 +122,19 @@ class LocalBackend:
         known: Snapshot,
     ) -> Committed:
         t = self._begin(request, ack, deadline_ms, spans)
-        t.add_known(known)
-        with self._report_results([t]):
-            if spans:  # validating ranges may take long, so other requests do not wait for it
-                self._commit_alone(t)
-            else:
-                self._group_commit.commit([t])
-                if self._is_open(t):
-                    self._commit_alone(t)
-            result = self._result(t)
+        if known:
+            t.add_known(known)
+        self._report_results([t], partial(self._commit_one, t))
+        result = self._result(t)
         if isinstance(result, TxnError):
             raise result
         return result
+
+    def _commit_one(self, t: PendingCommit) -> None:
+        if not t.spans:  # validating ranges may take long, so other requests do not wait for it
+            self._group_commit.commit([t])
+        if self._is_open(t):
+            self._commit_alone(t)
 
     def commit_many(
         self, requests: Sequence[Request], ack: Ack, deadlines_ms: Sequence[int | None]
@@ -147,12 +147,14 @@ class LocalBackend:
             self._begin(request, ack, deadline_ms)
             for request, deadline_ms in zip(requests, deadlines_ms, strict=True)
         ]
-        with self._report_results(pending):
-            order = Order(pending)
-            while order.ready:
-                self._commit_eager(list(order.ready))
-                self._end_round(order)
+        self._report_results(pending, partial(self._commit_in_order, pending))
         return [self._result(t) for t in pending]
+
+    def _commit_in_order(self, pending: Sequence[PendingCommit]) -> None:
+        order = Order(pending)
+        while order.ready:
+            self._commit_eager(list(order.ready))
+            self._end_round(order)
 
     def submit(self, request: Request, ack: Ack, deadline_ms: int | None) -> Future[Committed]:
         t = self._begin(request, ack, deadline_ms)
@@ -176,24 +178,27 @@ class LocalBackend:
         spans: Sequence[Span] = (),
     ) -> PendingCommit:
         context = self._context
-        usual_ms = context.policy.deadline_ms
-        due_ms = context.clock.monotonic_ms() + (usual_ms if deadline_ms is None else deadline_ms)
-        return begin_commit(context, request, due_ms, spans, ack)
+        usual_ms, now_ms = context.policy.deadline_ms, context.clock.monotonic_ms()
+        due_ms = now_ms + (usual_ms if deadline_ms is None else deadline_ms)
+        return begin_commit(context, request, due_ms, spans, ack, now_ms=now_ms)
 
     def _begin_reports(self, pending: Sequence[PendingCommit]) -> bool:
+        """Begin the reports of requests; return False if nobody listens."""
+        if self._context.on_event is silent and find_tracer() is None:
+            return False
         traces = begin_traces([t.asked for t in pending], remote=self._is_remote)
         asked_ms = measure_ms()
         for t, trace in zip(pending, traces, strict=True):
             t.trace, t.asked_ms = trace, asked_ms
-        return self._context.on_event is not silent or any(traces)
+        return True
 
-    @contextmanager
-    def _report_results(self, pending: Sequence[PendingCommit]) -> Iterator[None]:
+    def _report_results(self, pending: Sequence[PendingCommit], work: Callable[[], None]) -> None:
+        """Do the work of requests, and report their results."""
         if not self._begin_reports(pending):
-            yield
+            work()
             return
         try:
-            yield
+            work()
         except BaseException as error:
             for t in pending:
                 self._report_result(t, error)
@@ -210,13 +215,14 @@ class LocalBackend:
 
     def _trace_batch(self, batch: Sequence[PendingCommit]) -> Context:
         context = self._context
-        on_event = watch_batch({t.row_key: t.trace for t in batch}, context.on_event)
+        traces = {t.row_key: t.trace for t in batch if t.trace is not None}
+        on_event = watch_batch(traces, context.on_event) if traces else context.on_event
         return context if on_event is context.on_event else replace(context, on_event=on_event)
 
-    def _renew(self, t: PendingCommit) -> None:
+    def _renew(self, t: PendingCommit, now_ms: int) -> None:
         """Give an unwritten request a fresh row key."""
         t.was_deferred = False
-        is_old = self._context.clock.monotonic_ms() - t.begun_ms > FRESH_MS
+        is_old = now_ms - t.begun_ms > FRESH_MS
         if t.failure is not None or is_old:
             renew(self._context, t, keep=t.failure is None)
 
@@ -224,11 +230,11 @@ class LocalBackend:
         failure = t.failure
         if t.was_deferred or (failure is None and t.status is None and not t.tries):
             return True
-        is_conflict = isinstance(failure, ConflictError)
-        if isinstance(failure, ConflictError) and failure.holder and not is_row_key(failure.holder):
+        if failure is None or not isinstance(failure, ConflictError):
+            return False
+        if failure.holder and not is_row_key(failure.holder):
             return False  # a cell that holds no lock is never released
-        is_worth_it = t.tries < self._context.policy.attempts
-        return is_conflict and is_worth_it and not is_late(self._context, t)
+        return t.tries < self._context.policy.attempts and not is_late(self._context, t)
 
     def _commit_eager(self, ready: Sequence[PendingCommit]) -> None:
         """Try requests with few conflicts, together with others and without waiting."""
@@ -254,10 +260,11 @@ class LocalBackend:
         due: list[PendingCommit] = []
         deferred: list[PendingCommit] = []
         try:
+            now_ms = self._context.clock.monotonic_ms()
             for t in batch:
-                self._renew(t)
+                self._renew(t, now_ms)
                 t.rounds += 1
-            due = fail_late(self._context, batch)
+            due = fail_late(batch, now_ms)
             self._run(
                 self._trace_batch(batch),
                 due,
@@ -271,16 +278,18 @@ class LocalBackend:
         finally:
             for t in batch:
                 t.was_deferred = t in deferred
-            for t in set(due).difference(deferred):
-                t.tries += 1
+            for t in due:
+                if not t.was_deferred:
+                    t.tries += 1
 
     def _commit_alone(self, t: PendingCommit) -> None:
         policy = self._context.policy
         while self._is_open(t):
             if t.tries:
                 self._context.clock.sleep_ms(policy.backoff.pause_ms(t.tries, self._context.rng))
-            self._renew(t)
-            due = fail_late(self._context, [t])
+            now_ms = self._context.clock.monotonic_ms()
+            self._renew(t, now_ms)
+            due = fail_late([t], now_ms)
             t.tries += len(due)
             self._run(self._trace_batch([t]), due, t.ack, patient=t.tries > 1)
 
@@ -328,9 +337,10 @@ class LocalBackend:
             for t in attempts:
                 t.failure = t.failure or deny(error)
         for t in attempts:
-            t.failure = self._resolver.add_cause(t.failure)
-            if t.failure is not None and isinstance(t.failure.__cause__, TableUnavailable):
-                self._families.forget(t.failure.__cause__.table)
+            if t.failure is not None:
+                t.failure = failure = self._resolver.add_cause(t.failure)
+                if isinstance(failure.__cause__, TableUnavailable):
+                    self._families.forget(failure.__cause__.table)
 
     def _result(self, t: PendingCommit) -> Committed | TxnError:
         if t.failure is None:
@@ -375,7 +385,9 @@ class LocalBackend:
         request = lock_request(keys)
         for _ in context.tries(most=context.policy.attempts):
             t = begin_commit(context, request, due_ms)
-            self._run(context, fail_late(context, [t]), "complete", patient=True)
+            self._run(
+                context, fail_late([t], context.clock.monotonic_ms()), "complete", patient=True
+            )
             if not isinstance(t.failure, ConflictError) or is_late(context, t):
                 break
         if t.failure is not None:

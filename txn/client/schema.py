@@ -135,7 +135,7 @@ class Families:
             if family.database is None:
                 self._assign(key, family, deadline_ms)
         for mutation in request.mutations:
-            if isinstance(mutation, Delete):
+            if type(mutation) is Delete:
                 _refuse(mutation.key, find_delete_refusal(self.of(mutation.key)))
 
 

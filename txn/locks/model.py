@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 from urllib.parse import quote, unquote
 
 from txn.errors import InvalidRequestError, TxnError, annotate
@@ -239,7 +239,7 @@ class Waiting:
             check_whole("deadline_ms", self.deadline_ms)
         if not isinstance(self.enabled, bool):
             raise InvalidRequestError("enabled is True or False", enabled=self.enabled)
-        check_choice("fairness", self.fairness, Fairness)
+        check_choice("fairness", self.fairness, get_args(Fairness))
 
 
 def waiting_or_default(waiting: Waiting | None) -> Waiting:

@@ -105,9 +105,10 @@ def check_clock(context: Context) -> None:
     StoreError if the store does not answer, unless the clock was right a few minutes ago and not
     set since."""
     trust, clock = context.trust, context.clock
-    if trust.offset_ms is None or abs(trust.find_step_ms(clock)) > STEP_MS:
+    now_ms = clock.monotonic_ms()
+    if trust.offset_ms is None or abs(trust.find_step_ms(clock.wall_ms(), now_ms)) > STEP_MS:
         _call_for_time(context, partial(_compare, context))
-    elif clock.monotonic_ms() >= trust.due_ms:
+    elif now_ms >= trust.due_ms:
         try:
             call_until(context.until_ms, partial(_compare, context))
         except StoreError:
@@ -137,10 +138,10 @@ def _compare(context: Context) -> None:
     trust.offset_ms, trust.due_ms = offset_ms, now_ms + COMPARE_EACH_MS
 
 
-def was_set(context: Context) -> bool:
+def was_set(context: Context, now_ms: int) -> bool:
     """Whether the time of day was set since the comparison with the servers' time."""
-    step_ms = context.trust.find_step_ms(context.clock)
-    return not context.is_local and abs(step_ms) > context.policy.skew_ms
+    step_ms = context.trust.find_step_ms(now_ms, context.clock.monotonic_ms())
+    return abs(step_ms) > context.policy.skew_ms and not context.is_local
 
 
 def _refuse(words: str, skew_ms: int, limit_ms: int) -> None:
@@ -235,7 +236,9 @@ def judge_ahead(
     that change every millisecond outrun the clock, so this sleeps a little to let the clock catch
     up. A cell beyond the skew was written by a wrong clock, or outside the protocol."""
     ahead_ms, skew_ms = newest - now_ms, context.policy.skew_ms
-    if skew_ms // 2 < ahead_ms <= skew_ms:
+    if ahead_ms <= skew_ms // 2:
+        return None
+    if ahead_ms <= skew_ms:
         context.clock.sleep_ms(CATCH_UP_MS)
     limit_ms = max(skew_ms, FUTURE_MS)
     if ahead_ms <= limit_ms:

@@ -166,7 +166,7 @@ def decode_status(encoded: bytes) -> Status:
 
 
 def _frame(body: list[Any]) -> bytes:
-    packed: bytes = msgpack.packb(body)
+    packed: bytes = msgpack.Packer().pack(body)
     return _FRAME.pack(FORMAT, zlib.crc32(packed)) + packed
 
 
@@ -191,9 +191,7 @@ def _require(kind: type, *values: object) -> None:
 
 
 def _pack_mutation(mutation: Mutation | Delete) -> list[Any]:
-    if isinstance(mutation, Delete):
-        return [mutation.key]
-    return [mutation.key, mutation.value]
+    return [mutation.key] if mutation.value is None else [mutation.key, mutation.value]
 
 
 def _unpack_mutation(packed: Any) -> Mutation | Delete:

@@ -42,10 +42,10 @@ class ClockTrust:
     due_ms: int = 0
     noted_ms: int | None = None
 
-    def find_step_ms(self, clock: Clock) -> int:
+    def find_step_ms(self, wall_ms: int, monotonic_ms: int) -> int:
         """Return how far the time of day was set since the comparison; 0 without one."""
         offset_ms = self.offset_ms  # other threads compare as well
-        return 0 if offset_ms is None else clock.wall_ms() - clock.monotonic_ms() - offset_ms
+        return 0 if offset_ms is None else wall_ms - monotonic_ms - offset_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +79,15 @@ class Context:
         return self.policy.backoff.tries(self.clock, self.rng, most=most, due_ms=due_ms)
 
 
-def call_store(context: Context, call: Callable[[], T]) -> T:
+def call_store(context: Context, call: Callable[[], T], now_ms: int | None = None) -> T:
     """Return the result of an idempotent call, repeating it with backoff while the store fails and
     the policy's patience lasts. A missing table is not awaited: an operator must restore it, and
-    this may run in a local transaction that keeps all writers out."""
+    this may run in a local transaction that keeps all writers out.
+
+    now_ms: the monotonic time, if the caller has just read it.
+    """
     clock, policy = context.clock, context.policy
-    began_ms = clock.monotonic_ms()
+    began_ms = clock.monotonic_ms() if now_ms is None else now_ms
     tries: Iterator[int] | None = None  # created on the first failure, which is rare
     while True:
         try:

@@ -8,12 +8,13 @@ may race are compared. docs/protocol.md, under "Fenced", gives the argument for 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 
 from txn.assertions import Assertion, holds, list_keys
 from txn.errors import AbortedError, CorruptRowError, DeadlineError, StoreError
-from txn.model import Cell, Check, Delete, Edit, Key
+from txn.model import Cell, Check, Edit, Key
 from txn.protocol.clocks import judge_ahead, was_set
 from txn.protocol.codec import Plan
 from txn.protocol.context import Context, call_store
@@ -80,7 +81,7 @@ def prepare_fenced(
         live = run_for_available(
             lambda some: validate_ranges_locked(context, some, contention), live
         )
-    return plan_commits(context, live)
+    return plan_commits(live)
 
 
 @report_phase("read")
@@ -91,14 +92,17 @@ def read_and_evaluate(
     lock holders, before anything is written, unless that would delay others of the batch. A false
     assertion over several lock cells fails only after a second read finds them unchanged."""
     due = list(transactions)
-    unread = [(t, lock) for t in due for lock in t.lock_cells if not _is_known(t, lock)]
+    lock_cells = [(t, lock) for t in due for lock in t.lock_cells]
+    unread = [(t, lock) for t, lock in lock_cells if lock not in t.found or not _is_known(t, lock)]
     tries = 0
     while due:
         read_lock_cells(context, unread)
         _take_over(unread)
-        blockers = fail_outdated(list_held_locks((t, lock) for t in due for lock in t.lock_cells))
+        blockers = list_blockers(lock_cells)
         held = {item.t for item in blockers}
         unconfirmed = [t for t in due if t not in held and t.failure is None and _judge(context, t)]
+        if not blockers and not unconfirmed:
+            break
         _confirm(context, unconfirmed)
         if blockers:
             report_conflicts(context, blockers)
@@ -109,24 +113,25 @@ def read_and_evaluate(
                 _fail_held(blockers, contention)
             tries += 1
         due = [t for t in due if t.failure is None and (t in held or t in unconfirmed)]
-        unread = [(t, lock) for t in due for lock in t.lock_cells]
+        unread = lock_cells = [(t, lock) for t in due for lock in t.lock_cells]
+    now_ms = context.clock.monotonic_ms()
     for t in transactions:
-        if t.failure is None and is_late(context, t):
+        if t.failure is None and now_ms >= t.due_ms:
             t.failure = DeadlineError(TOO_LATE)
     return [t for t in transactions if t.failure is None]
 
 
-def read_lock_cells(context: Context, lock_cells: Iterable[LockOf]) -> None:
+def read_lock_cells(context: Context, lock_cells: Collection[LockOf]) -> None:
     """Read lock cells into `found` and their keys into `seen`; each row is of one instant."""
-    wanted = [(t, lock, t.lock_cells[lock]) for t, lock in lock_cells]
-    requested = [cell for _, lock, keys in wanted for cell in (lock, *keys)]
-    cells = call_store(context, lambda: context.store.read(requested)) if requested else {}
-    for t, lock, keys in wanted:
+    wanted = [cell for t, lock in lock_cells for cell in (lock, *t.lock_cells[lock])]
+    cells = call_store(context, partial(context.store.read, wanted)) if wanted else {}
+    for t, lock in lock_cells:
         t.found[lock] = cells[lock]
-        t.seen.update((key, cells[key]) for key in keys)
+        for key in t.lock_cells[lock]:
+            t.seen[key] = cells[key]
 
 
-def _take_over(lock_cells: Iterable[LockOf]) -> None:
+def _take_over(lock_cells: Collection[LockOf]) -> None:
     """Adopt an earlier writer's locks of the same part as they were before, timestamps aside."""
     for t, lock in lock_cells:
         cell = t.found[lock]
@@ -139,13 +144,14 @@ def _is_known(t: PendingCommit, lock: Key) -> bool:
     return lock in t.found and all(key in t.seen for key in t.lock_cells[lock])
 
 
-def list_held_locks(lock_cells: Iterable[LockOf]) -> list[Blocker]:
+def list_blockers(lock_cells: Iterable[LockOf]) -> list[Blocker]:
+    """Return the locks that were found held, of transactions that may still commit."""
     held = []
     for t, lock in lock_cells:
         cell = t.found[lock]
         if (holder := holder_of(lock, cell)) != FREE and t.failure is None:
             held.append(Blocker(t, t.lock_cells[lock][0], holder, cell))
-    return held
+    return fail_outdated(held) if held else held
 
 
 def _fail_held(blockers: list[Blocker], contention: Contention) -> None:
@@ -182,18 +188,21 @@ def _confirm(context: Context, unconfirmed: Sequence[PendingCommit]) -> None:
 
 def find_failed(t: PendingCommit) -> Assertion | None:
     """Return the first assertion that does not hold for the cells in `seen`."""
-    return next((each for each in t.request.assertions if not holds(each, t.seen)), None)
+    for assertion in t.request.assertions:
+        if not holds(assertion, t.seen):
+            return assertion
+    return None
 
 
 def raise_timestamp(context: Context, t: PendingCommit) -> None:
     """Choose a commit timestamp above every cell that was read, and not below the clock."""
-    cells = (*t.found.values(), *t.seen.values())
-    newest = max((cell.timestamp for cell in cells if cell), default=0)
     now_ms = context.clock.wall_ms()
-    if was_set(context):
+    if was_set(context, now_ms):
         t.failure = AbortedError(SET_MEANWHILE, transaction=t.row_key)
-    far = judge_ahead(context, t, newest, now_ms, chain(t.found.items(), t.seen.items()))
-    t.failure = t.failure or far
+    newest = max([cell.timestamp for cell in (*t.found.values(), *t.seen.values()) if cell] or [0])
+    if newest > now_ms:
+        far = judge_ahead(context, t, newest, now_ms, chain(t.found.items(), t.seen.items()))
+        t.failure = t.failure or far
     t.timestamp = max(t.timestamp, now_ms, newest + 1)
 
 
@@ -201,8 +210,8 @@ def list_edits(t: Transaction, timestamp: int) -> Iterable[tuple[Key, list[Edit]
     """Return each lock cell with the edits of its keys."""
     found: Mapping[Key, list[Edit]] = {lock: [] for lock in t.lock_cells}
     for mutation in t.request.mutations:
-        value = None if isinstance(mutation, Delete) else mutation.value
-        found[t.locks[mutation.key]].append(Edit(mutation.key, value, timestamp))
+        edit = Edit(mutation.key, mutation.value, timestamp)
+        found[t.locks[mutation.key]].append(edit)
     return found.items()
 
 
@@ -245,19 +254,16 @@ def validate_ranges_locked(
     return validate_ranges(context, fail_aborted(transactions, Status.LOCKED), contention)
 
 
-def plan_commits(context: Context, transactions: Sequence[PendingCommit]) -> list[PendingCommit]:
+def plan_commits(transactions: list[PendingCommit]) -> list[PendingCommit]:
     """Plan the replaced versions and the values of the locks."""
     for t in transactions:
-        if is_late(context, t):
-            t.failure = DeadlineError(TOO_LATE, transaction=t.row_key)
-            continue
-        replaced = (t.seen[mutation.key] for mutation in t.request.mutations)
+        replaced = [t.seen[mutation.key] for mutation in t.request.mutations]
         t.plan = Plan(
             t.timestamp,
-            tuple(cell.timestamp if cell else 0 for cell in replaced),
-            tuple(_take(t, lock) for lock in t.lock_cells),
+            tuple([cell.timestamp if cell else 0 for cell in replaced]),
+            tuple([t.taken[lock] if lock in t.taken else _take(t, lock) for lock in t.lock_cells]),
         )
-    return [t for t in transactions if t.failure is None]
+    return transactions
 
 
 @report_phase("put")
@@ -268,16 +274,15 @@ def put_and_release(context: Context, transactions: Sequence[Transaction]) -> li
     edits: list[Edit] = []
     checks: dict[Key, Check] = {}
     for t in transactions:
-        is_sure = _is_sure(context, t)
-        if len(t.decided.locks) != len(t.lock_cells):
+        is_sure, plan = _is_sure(context, t), t.decided
+        if len(plan.locks) != len(t.lock_cells):
             raise CorruptRowError("the plan is of another protocol", transaction=t.row_key)
-        timestamp = t.decided.timestamp
-        for (lock, own), held in zip(list_edits(t, timestamp), t.decided.locks, strict=True):
+        timestamp = plan.timestamp
+        for (lock, own), held in zip(list_edits(t, timestamp), plan.locks, strict=True):
             held_lock = read_lock(lock, Cell(held, timestamp))
             if held_lock.holder != t.row_key:
                 raise CorruptRowError("the plan has another's lock", transaction=t.row_key)
-            freed = held_lock.give_back()
-            free = Edit(lock, freed.value, timestamp + 1)
+            free = Edit(lock, held_lock.give_back().value, timestamp + 1)
             if is_sure:
                 edits += (*own, free)
             else:
@@ -353,21 +358,27 @@ def _request_locks(context: Context, lock_cells: Iterable[LockOf]) -> list[LockO
     their transactions with them. Return those that were found held, and those that were refused,
     read again."""
     due = [lock_cell for lock_cell in lock_cells if lock_cell[0].failure is None]
-    requested: dict[LockOf, tuple[Cell | None, Check]] = {}
+    requested: dict[LockOf, Check] = {}
     for t, lock in due:
-        if holder_of(lock, t.found[lock]) == FREE:
+        cell = t.found[lock]
+        if holder_of(lock, cell) == FREE:
             t.held.add(lock)
-            cell = t.found[lock]
-            taken = Edit(lock, _take(t, lock), t.timestamp)
-            requested[t, lock] = cell, Check(lock, cell.value if cell else FREE, edits=(taken,))
+            t.taken[lock] = taken = _take(t, lock)
+            edits = (Edit(lock, taken, t.timestamp),)
+            requested[t, lock] = Check(lock, cell.value if cell else FREE, (), edits)
 
-    checks = [check for _, check in requested.values()]
-    answers = request_with_rows(context, (t for t, _ in requested), checks)
-    refused = [lock_cell for lock_cell, got in zip(requested, answers, strict=True) if not got]
+    answers = request_with_rows(context, [t for t, _ in requested], [*requested.values()])
+    if len(requested) == len(due) and all(answers):
+        return []
+    refused = {
+        lock_cell: lock_cell[0].found[lock_cell[1]]
+        for lock_cell, got in zip(requested, answers, strict=True)
+        if not got
+    }
     _read_again(context, refused)
     missing = []
-    for t, lock in refused:
-        cell, check = requested[t, lock]
+    for (t, lock), cell in refused.items():
+        check = requested[t, lock]
         found = t.found[lock]
         if found is not None and found.value == check.edits[0].value:
             # a repeated request is refused by the lock that the first one took
@@ -390,7 +401,7 @@ def _lock_at_once(
     for _ in range(MAX_REQUESTS):
         if not refused:
             break
-        blockers = fail_outdated(list_held_locks(refused))
+        blockers = list_blockers(refused)
         if blockers:
             report_conflicts(context, blockers)
             hot = {item.t: contention.list_hot_keys(item.t.keys) for item in blockers}
@@ -414,10 +425,10 @@ def _lock_patiently(
     t, _ = lock_cell
     tries = 0
     while t.failure is None and _request_locks(context, [lock_cell]):
-        while t.failure is None and (blockers := fail_outdated(list_held_locks([lock_cell]))):
+        while t.failure is None and (blockers := list_blockers([lock_cell])):
             report_conflicts(context, blockers)
             contention.wait_for_holders(blockers, tries)
-            send_heartbeats(context, batch)
+            send_heartbeats(context, batch, context.clock.monotonic_ms())
             tries += 1
             if t.failure is None:
                 _read_again(context, [lock_cell])
@@ -426,7 +437,7 @@ def _lock_patiently(
         _fail_outdated_locks([lock_cell])
 
 
-def _read_again(context: Context, lock_cells: Sequence[LockOf]) -> None:
+def _read_again(context: Context, lock_cells: Collection[LockOf]) -> None:
     """Read lock cells again; the commit timestamp will be above what is found."""
     read_lock_cells(context, lock_cells)
     for t in dict.fromkeys(t for t, _ in lock_cells):

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 from txn import assertions
@@ -30,7 +31,7 @@ from txn.errors import (
     DeadlineError,
     TableUnavailable,
 )
-from txn.model import LOCK_SUFFIX, ROW_KEY, Cell, Check, Delete, Edit, Key, Mutation
+from txn.model import LOCK_SUFFIX, ROW_KEY, Cell, Check, Delete, Edit, Key, Mutation, new_tuple
 from txn.protocol.context import Context, call_store, limit_patience
 from txn.protocol.row import FREE
 from txn.protocol.transaction import PendingCommit, is_late
@@ -61,14 +62,14 @@ class FencedLock(NamedTuple):
 
     def take(self, holder: bytes) -> FencedLock:
         """Return the lock as held by a transaction that has a row."""
-        return FencedLock(self.taken + 1, holder, self.names)
+        return new_tuple(FencedLock, (self.taken + 1, holder, self.names))
 
     def undo_take(self) -> FencedLock:
         """Return a held lock as its holder found it."""
         return FencedLock(self.taken - 1, FREE, self.names)
 
     def give_back(self) -> FencedLock:
-        return FencedLock(self.taken, FREE, _push(_NOBODY, self.names))
+        return new_tuple(FencedLock, (self.taken, FREE, _push(_NOBODY, self.names)))
 
     def commit_single(self, row_key: bytes) -> FencedLock:
         """Return a free lock after a commit of a transaction without a row."""
@@ -84,6 +85,9 @@ class FencedLock(NamedTuple):
         return behind < len(self.names) and self.names[behind] == _name(row_key)
 
 
+NEVER_TAKEN = FencedLock()
+
+
 def holder_of(lock: Key, cell: Cell | None) -> bytes:
     """Return the row key of the lock's holder; FREE if the lock is free. Content that is no lock is
     returned as a holder that is no transaction, even if it looks like a row key."""
@@ -91,9 +95,9 @@ def holder_of(lock: Key, cell: Cell | None) -> bytes:
         return FREE
     if lock.column != ROW_LOCK:
         return cell.value
-    match = _FENCED.fullmatch(cell.value)
-    if match is not None:
-        return match[2] or FREE
+    found = _decode_lock(cell.value)
+    if found is not None:
+        return found.holder
     return b"?" + cell.value if ROW_KEY.fullmatch(cell.value) else cell.value
 
 
@@ -107,7 +111,7 @@ def require_lock(lock: Key, cell: Cell | None) -> None:
 def is_lock_of_rows(key: Key, cell: Cell) -> bool | None:
     """Return True for a lock of the fenced protocol, False for a six-phase one, None otherwise."""
     if key.column == ROW_LOCK:
-        return True if cell.value and _FENCED.fullmatch(cell.value) else None
+        return True if cell.value and _decode_lock(cell.value) else None
     if not key.column.endswith(LOCK_SUFFIX):
         return None
     return False if not cell.value or ROW_KEY.fullmatch(cell.value) else None
@@ -122,10 +126,18 @@ def make_foreign_error(what: str, key: Key, cell: Cell | None) -> CorruptRowErro
 def read_lock(lock: Key, cell: Cell | None) -> FencedLock:
     """Return the content of a fenced lock; raise CorruptRowError if it does not decode."""
     if cell is None or not cell.value:
-        return FencedLock()
-    match = _FENCED.fullmatch(cell.value)
-    if match is None:
+        return NEVER_TAKEN
+    found = _decode_lock(cell.value)
+    if found is None:
         raise make_foreign_error("not a lock of the fenced protocol", lock, cell)
+    return found
+
+
+@lru_cache(maxsize=1_000)  # a commit looks at the same value several times
+def _decode_lock(value: bytes) -> FencedLock | None:
+    match = _FENCED.fullmatch(value)
+    if match is None:
+        return None
     names = tuple(match[3].split(b",")) if match[3] else ()
     return FencedLock(int(match[1]), match[2] or FREE, names)
 
@@ -268,7 +280,7 @@ class Contention:
     def wait_for_hot_keys(self, attempts: Sequence[PendingCommit]) -> None:
         """Wait for a while, with nothing written yet, for the holders of hot keys. Fail attempts
         whose version assertions become outdated meanwhile."""
-        missing = self._read_hot_locks(attempts)
+        missing = self._read_hot_locks(attempts) if self._since_ms else []
         for tries in range(POLITE_TRIES):
             if missing:
                 missing = self.wait_for_holders(missing, tries)
@@ -277,6 +289,8 @@ class Contention:
         """Fail, with nothing written yet, the attempts that would have to wait for the holder of a
         hot key, and return them. Also fail attempts with outdated version assertions; versions that
         this client wrote since they were read need no read."""
+        if not self._since_ms and not self._written:
+            return []
         for t in attempts if self._written else ():
             # passes one dictionary; other threads may replace the attribute
             _fail_outdated(t, self._written)

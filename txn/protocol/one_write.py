@@ -19,7 +19,7 @@ from txn.protocol.context import Context
 from txn.protocol.locks import holder_of, read_lock
 from txn.protocol.row import FREE, column, created_ms, status_key
 from txn.protocol.statuses import Status
-from txn.protocol.transaction import PendingCommit
+from txn.protocol.transaction import PendingCommit, is_late
 
 SIX_PHASE_TIMES = tuple(
     status.at
@@ -112,12 +112,9 @@ def _check_fenced(context: Context, transactions: Sequence[PendingCommit]) -> Wr
         if any(holder_of(lock, cell) for lock, cell in t.found.items()):
             return None
         fenced.raise_timestamp(context, t)
-        if fenced.find_failed(t) is not None:
+        if t.failure or fenced.find_failed(t) is not None or is_late(context, t):
             return None
-    planned = fenced.plan_commits(context, transactions)
-    if len(planned) < len(transactions):
-        return None
-    for t in planned:
+    for t in fenced.plan_commits([*transactions]):
         plan, timestamp = t.decided, t.timestamp
         own = zip(fenced.list_edits(t, timestamp), plan.locks, strict=True)
         for (lock, edits), taken in own:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from txn.errors import AbortedError, ConflictError, StoreError, TableUnavailable
@@ -74,7 +74,7 @@ def write_rows(
     for t in transactions:
         t.written_ms = sent_ms if t.written_ms is None else t.written_ms
     try:
-        advance(context, transactions, Status.WRITTEN, buffer, send=send)
+        advance(context, transactions, Status.WRITTEN, buffer, send=send, now_ms=sent_ms)
     except TableUnavailable:  # that of a lock; the rows may have been written
         with suppress(StoreError):
             read_statuses(context, [t for t in transactions if t.status is None])
@@ -93,7 +93,7 @@ def _fail_given_up(context: Context, transactions: Sequence[PendingCommit]) -> N
 
 
 def request_with_rows(
-    context: Context, transactions: Iterable[PendingCommit], checks: Sequence[Check]
+    context: Context, transactions: Collection[PendingCommit], checks: Sequence[Check]
 ) -> list[bool]:
     """Request locks, and write the rows of their transactions that have none, in one call. Return
     the answers to the requests; those of transactions that fail meanwhile count as well."""
@@ -104,9 +104,9 @@ def request_with_rows(
         answers[:] = found[len(steps) :]
         return found[: len(steps)]
 
-    new = [t for t in dict.fromkeys(transactions) if t.status is None]
+    new = {t: None for t in transactions if t.status is None}
     if new:
-        write_rows(context, new, send)
+        write_rows(context, [*new], send)
     elif checks:
         call_store(context, lambda: send(()))
     return answers

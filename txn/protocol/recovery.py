@@ -315,7 +315,7 @@ class Resolver:
             holder for holder, row in rows.items() if self._resolve_holder(row, holders[holder])
         }
 
-    def add_cause(self, failure: TxnError | None) -> TxnError | None:
+    def add_cause(self, failure: TxnError) -> TxnError:
         """Return the error with the reason why its holder could not be resolved, if there is one. A
         lock of another database, or a cell that holds no lock, becomes an AbortedError that is no
         conflict, since waiting for it is useless."""

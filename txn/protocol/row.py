@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 from txn.errors import CorruptRowError, InvalidRequestError
@@ -184,6 +185,7 @@ def is_own(row: bytes) -> bool:
     return is_evidence(row) or row in (PROTOCOL_ROW, DOCTOR_ROW)
 
 
+@lru_cache(maxsize=1_000)  # each step of a fenced transaction needs it
 def created_ms(row_key: bytes) -> int:
     """Return when the transaction began by its owner's clock (ms since the epoch)."""
     match = ROW_KEY.fullmatch(row_key)
@@ -233,7 +235,7 @@ def column(table: bytes, row_key: bytes, name: bytes) -> Key:
 
 
 def status_key(table: bytes, row_key: bytes) -> Key:
-    return column(table, row_key, b"status")
+    return new_tuple(Key, (row_key, FAMILY, b"status", table))
 
 
 def marker_key(table: bytes, token: bytes) -> Key:

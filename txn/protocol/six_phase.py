@@ -11,7 +11,7 @@ from functools import partial
 
 from txn.assertions import holds
 from txn.errors import AbortedError, DeadlineError
-from txn.model import Cell, Check, Delete, Edit, Key
+from txn.model import Cell, Check, Edit, Key
 from txn.protocol.clocks import judge_ahead, uncover_locks
 from txn.protocol.codec import Plan
 from txn.protocol.context import Context, call_store
@@ -73,7 +73,7 @@ def lock_at_once(
     """Write the rows, request every lock in one batch, and never wait. A transaction fails if
     resolving the holder does not release its lock. Hot keys are requested first, one by one, so
     that a failing transaction has blocked no other."""
-    hot = {t: contention.list_hot_keys(t.keys) for t in transactions}
+    hot = {t: contention.list_hot_keys(t.locks) for t in transactions}
     for due in send_heartbeats_between(context, transactions, split_rounds(hot)):
         wanted = [(t, key) for t, key in due if t.failure is None]
         missing = take_locks(context, wanted)
@@ -95,16 +95,20 @@ def split_rounds(
     """Yield all keys of the transactions: the hot keys one by one, then the others in portions."""
     for place in range(max(map(len, hot.values()), default=0)):
         yield [(t, keys[place]) for t, keys in hot.items() if place < len(keys)]
-    yield from split_portions([(t, key) for t in hot for key in t.keys if key not in hot[t]])
+    yield from split_portions([(t, key) for t in hot for key in t.locks if key not in hot[t]])
 
 
 def take_locks(context: Context, wanted: Sequence[tuple[PendingCommit, Key]]) -> list[Blocker]:
     """Request locks, and write the rows of transactions without one. Return the refused requests,
     and store the cells under those in `seen`."""
-    checks = [Check(t.locks[key], FREE, ((t.locks[key], t.row_key),)) for t, key in wanted]
+    checks: list[Check] = []
     for t, key in wanted:
-        t.held.add(t.locks[key])
-    answers = request_with_rows(context, (t for t, _ in wanted), checks)
+        lock = t.locks[key]
+        t.held.add(lock)
+        checks.append(Check(lock, FREE, ((lock, t.row_key),)))
+    answers = request_with_rows(context, [t for t, _ in wanted], checks)
+    if all(answers):
+        return []
     refused = [item for item, got in zip(wanted, answers, strict=True) if not got]
     found = call_store(context, lambda: read_locks(context, refused))
     # A repeated request is refused by the lock that the first one took.
@@ -120,7 +124,7 @@ def lock_in_order(
 ) -> list[PendingCommit]:
     """Take the locks of the whole batch one by one in key order, waiting for each holder, and write
     each row with its first lock. All clients use this order, so there is no deadlock."""
-    wanted = {key: t for t in transactions for key in t.keys}
+    wanted = {key: t for t in transactions for key in t.locks}
     for key in send_heartbeats_between(context, transactions, sorted(wanted)):
         t, tries = wanted[key], 0
         while t.failure is None and (missing := take_locks(context, [(t, key)])):
@@ -128,7 +132,7 @@ def lock_in_order(
             missing = fail_outdated(missing)
             while missing and t.failure is None:
                 missing = contention.wait_for_holders(missing, tries)
-                send_heartbeats(context, transactions)
+                send_heartbeats(context, transactions, context.clock.monotonic_ms())
                 tries += 1
     return [t for t in transactions if t.failure is None]
 
@@ -139,10 +143,10 @@ def assert_under_locks(
 ) -> list[PendingCommit]:
     """Step to 1-LOCKED, read every cell under the locks, evaluate the assertions, and plan the
     replaced versions. An abort between the read and the step makes the step fail."""
-    owners = [(t, key) for t in transactions for key in t.keys]
-    tags = {key: key.tag for _, key in owners}
-    wanted = [cell for t, key in owners for cell in (key, t.locks[key], tags[key])]
-    first, *others = list(split_portions(wanted, CELLS_AT_ONCE)) or [wanted]
+    tags = {key: key.tag for t in transactions for key in t.locks}
+    locks = [item for t in transactions for item in t.locks.items()]
+    wanted = [cell for key, lock in locks for cell in (key, lock, tags[key])]
+    first, *others = [*split_portions(wanted, CELLS_AT_ONCE)] or [wanted]
     cells: dict[Key, Cell | None] = {}
 
     def send(steps: Sequence[Check]) -> list[bool]:
@@ -153,17 +157,17 @@ def assert_under_locks(
     due = [t for t in transactions if t.status is Status.WRITTEN]
     sent_ms = context.clock.monotonic_ms()
     if due:
-        advance(context, due, Status.LOCKED, send=send)
+        advance(context, due, Status.LOCKED, send=send, now_ms=sent_ms)
         note_heartbeat(due, sent_ms)
     else:  # parts
         cells.update(call_store(context, lambda: context.store.read(first)))
     live = fail_aborted(transactions, Status.LOCKED)
-    send_heartbeats(context, live)
+    send_heartbeats(context, live, context.clock.monotonic_ms())
     for some in send_heartbeats_between(context, live, others if live else ()):
         cells.update(call_store(context, partial(context.store.read, some)))
     live = fail_aborted(live, Status.LOCKED)
     for t in live:
-        t.seen = {key: cells[key] for key in t.keys}
+        t.seen = {key: cells[key] for key in t.locks}
         t.plan, t.failure = judge(context, t, cells, tags)
         t.failure = t.failure or refuse_foreign_tags(t, cells, tags)
     return [t for t in live if t.failure is None]
@@ -172,18 +176,16 @@ def assert_under_locks(
 def judge(
     context: Context, t: PendingCommit, cells: Mapping[Key, Cell | None], tags: Mapping[Key, Key]
 ) -> tuple[Plan | None, AbortedError | None]:
-    newest = newest_lock = 0
-    for key in t.keys:
-        value, lock, tag = cells[key], cells[t.locks[key]], cells[tags[key]]
-        if lock is None:
-            hidden = [key for key in t.keys if cells[t.locks[key]] is None]
+    for key, lock in t.locks.items():
+        held = cells[lock]
+        if held is None:
+            hidden = [key for key, lock in t.locks.items() if cells[lock] is None]
             return None, uncover_locks(context, t, hidden)
-        if lock.value != t.row_key:
-            return None, make_conflict(t, key, lock.value)
-        newest_lock = max(newest_lock, lock.timestamp)
-        newest = max(
-            newest, lock.timestamp, value.timestamp if value else 0, tag.timestamp if tag else 0
-        )
+        if held.value != t.row_key:
+            return None, make_conflict(t, key, held.value)
+    found = [cells[cell] for key in t.locks for cell in (key, tags[key])]
+    newest_lock = max([cell.timestamp for lock in t.lock_cells if (cell := cells[lock])] or [0])
+    newest = max([newest_lock, *[cell.timestamp for cell in found if cell]])
     if is_late(context, t):
         return None, DeadlineError(TOO_LATE, transaction=t.row_key)
     for assertion in t.request.assertions:
@@ -192,8 +194,8 @@ def judge(
     values = ((key, cells[key]) for each in t.keys for key in (each, tags[each]))
     if far := judge_ahead(context, t, newest, newest_lock, values):
         return None, far
-    replaced = (t.seen[mutation.key] for mutation in t.request.mutations)
-    return Plan(newest + 1, tuple(cell.timestamp if cell else 0 for cell in replaced)), None
+    replaced = [t.seen[mutation.key] for mutation in t.request.mutations]
+    return Plan(newest + 1, tuple([cell.timestamp if cell else 0 for cell in replaced])), None
 
 
 def refuse_foreign_tags(
@@ -215,11 +217,13 @@ def put_values(context: Context, transactions: Sequence[Transaction]) -> list[Tr
     """Put each value or delete marker, with a tag that names the version it replaces."""
     edits: list[Edit] = []
     for t in transactions:
-        timestamp, replaced = t.decided.timestamp, t.decided.replaced
-        for mutation, version in zip(t.request.mutations, replaced, strict=True):
-            value = None if isinstance(mutation, Delete) else mutation.value
-            edits.append(Edit(mutation.key, value, timestamp))
-            edits.append(Edit(mutation.key.tag, b"%d" % version, timestamp))
+        plan = t.decided
+        for mutation, version in zip(t.request.mutations, plan.replaced, strict=True):
+            key = mutation.key
+            edits += (
+                Edit(key, mutation.value, plan.timestamp),
+                Edit(key.tag, b"%d" % version, plan.timestamp),
+            )
     call_store(context, lambda: context.store.write(edits, durable=False))
     return list(transactions)
 
@@ -230,9 +234,10 @@ def clean_tags(context: Context, transactions: Sequence[Transaction]) -> list[Tr
     changed."""
     rows: dict[tuple[bytes | None, bytes], list[Edit]] = {}
     for t in transactions:
+        timestamp = t.decided.timestamp
         for mutation in t.request.mutations:
             tag = mutation.key.tag
-            edit = Edit(tag, FREE, t.decided.timestamp)
+            edit = Edit(tag, FREE, timestamp)
             rows.setdefault((tag.table, tag.row), []).append(edit)
     checks = [
         Check(edits[0].key, None, edits=tuple(edits), is_deferred=True) for edits in rows.values()
@@ -246,7 +251,7 @@ def clean_tags(context: Context, transactions: Sequence[Transaction]) -> list[Tr
 def release_key_locks(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
     """Release the locks; step transactions whose tags are clean to 4-CLEANING. 3-PUT must have been
     acknowledged, because a client that finds an earlier status puts the values again."""
-    held = ((t, lock) for t in transactions for lock in t.lock_cells if lock in t.held)
+    held = [(t, lock) for t in transactions for lock in t.lock_cells if lock in t.held]
 
     def send(checks: Sequence[Check]) -> None:
         behind = [t for t in transactions if t.status is Status.PUT]

@@ -21,9 +21,10 @@ parent to 2-ASSERTED or 6-ABORTING, and continues alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from operator import attrgetter
 from typing import Literal
 
 from txn.model import Key
@@ -132,7 +133,8 @@ class Rules:
     needs: features that the store must have. steps: the successors of each status. released: the
     status at which all locks are released. deferred: statuses that a crash of their server may
     undo: see docs/protocol.md. unconditional: statuses that are put without a comparison.
-    locks_rows: whether a lock covers a row and family instead of a key. offsets_ms: the timestamp
+    locks_rows: whether a lock covers a row and family instead of a key. lock_of: the lock cell of a
+    key. offsets_ms: the timestamp
     of each status, relative to the time in the row key, if clients choose the timestamps of their
     rows; empty if servers choose them.
     """
@@ -144,6 +146,7 @@ class Rules:
     deferred: frozenset[Status]
     unconditional: frozenset[Status] = frozenset()
     locks_rows: bool = False
+    lock_of: Callable[[Key], Key] = attrgetter("lock")
     offsets_ms: Mapping[Status, int] = field(default_factory=dict)
 
     @property
@@ -159,9 +162,6 @@ class Rules:
     def is_unconditional(self, old: Status | None, new: Status) -> bool:
         """Whether this step is put without a comparison. Poison always compares."""
         return new in self.unconditional and (old is not None or new is not Status.ABORTED)
-
-    def lock_of(self, key: Key) -> Key:
-        return key.row_lock if self.locks_rows else key.lock
 
     def guards_of(self, key: Key) -> tuple[Key, ...]:
         """Return the cells that show whether a key has changed: its lock, and its tag if any."""
@@ -183,6 +183,7 @@ FENCED = Rules(
     deferred=frozenset({Status.WRITTEN, Status.COMPLETE}),
     unconditional=frozenset({Status.WRITTEN, Status.COMPLETE, Status.ABORTED}),
     locks_rows=True,
+    lock_of=attrgetter("row_lock"),
     offsets_ms={
         Status.PART: 0,
         Status.WRITTEN: 0,

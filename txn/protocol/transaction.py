@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from operator import attrgetter
-from typing import Concatenate, ParamSpec, TypeVar, cast
+from typing import Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from txn.clock import measure_ms
 from txn.errors import (
@@ -41,7 +41,7 @@ from txn.protocol.row import (
     parent_of,
     status_key,
 )
-from txn.protocol.statuses import DONE, IllegalStepError, Status, check_step
+from txn.protocol.statuses import COMMITTED, DONE, IllegalStepError, Status, check_step
 from txn.request import Ack, Committed, Request, add_marker
 from txn.spans import Span
 from txn.tracing import Trace
@@ -76,10 +76,14 @@ class Transaction:
     lock_cells: dict[Key, list[Key]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.locks = {key: self.lock_of(key) for key in self.request.keys}
-        self.lock_cells = {}
-        for key, lock in self.locks.items():
-            self.lock_cells.setdefault(lock, []).append(key)
+        lock_of = self.lock_of
+        self.locks, self.lock_cells = {}, {}
+        for key in self.request.keys:
+            lock = self.locks[key] = lock_of(key)
+            if lock in self.lock_cells:
+                self.lock_cells[lock].append(key)
+            else:
+                self.lock_cells[lock] = [key]
 
     @property
     def keys(self) -> Collection[Key]:
@@ -101,7 +105,7 @@ class Transaction:
     def may_defer(self, new: Status) -> bool:
         """Whether a crash of a server may undo the step to this status. The feed of changes dates a
         row without times by its end, which therefore must not move."""
-        return new.is_decided and self.is_dated
+        return new in COMMITTED and self.is_dated
 
     def needs(self, table: bytes) -> bool:
         """Whether it has a key in the table."""
@@ -120,7 +124,8 @@ class PendingCommit(Transaction):
     locks. written_ms, alive_ms: a time at or before the write of its row, and its last sign of life
     (monotonic).
 
-    Fenced protocol only: found: its locks as they were read, free. timestamp: the commit timestamp.
+    Fenced protocol only: found: its locks as they were read, free. taken: the values with which it
+    requested them. timestamp: the commit timestamp.
     decided_ms: when the decision was sent, if it was confirmed.
 
     tries: how often it ran. rounds: how many groups it was in. was_deferred: whether it left the
@@ -141,6 +146,7 @@ class PendingCommit(Transaction):
     written_ms: int | None = None
     alive_ms: int = 0
     found: dict[Key, Cell | None] = field(default_factory=dict)
+    taken: dict[Key, bytes] = field(default_factory=dict)
     timestamp: int = 0
     decided_ms: int | None = None
     tries: int = 0
@@ -157,8 +163,8 @@ class PendingCommit(Transaction):
         return len(self.buffer)
 
     def may_defer(self, new: Status) -> bool:
-        if new.is_decided:
-            return Transaction.may_defer(self, new)
+        if new in COMMITTED:
+            return self.is_dated
         return self.parts is None and not self.spans and parent_of(self.row_key) is None
 
     def add_known(self, cells: Mapping[Key, Cell | None]) -> None:
@@ -176,6 +182,7 @@ class PendingCommit(Transaction):
         self.held.clear()
         self.seen.clear()
         self.found.clear()
+        self.taken.clear()
         self.timestamp, self.decided_ms, self.written_ms = 0, None, None
 
 
@@ -185,10 +192,12 @@ def begin_commit(
     due_ms: int,
     spans: Sequence[Span] = (),
     ack: Ack = "complete",
+    *,
+    now_ms: int | None = None,
 ) -> PendingCommit:
     """Return a commit of the request with its buffer encoded; nothing is written yet. Raise
     InvalidRequestError if the buffer is too large."""
-    begun_ms = context.clock.monotonic_ms()
+    begun_ms = context.clock.monotonic_ms() if now_ms is None else now_ms
     row_key, named, buffer = _encode_attempt(context, request)
     return PendingCommit(
         row_key,
@@ -263,22 +272,44 @@ def advance(
     durable: bool = False,
     unsent: Context | None = None,
     send: Send | None = None,
+    now_ms: int | None = None,
 ) -> list[AnyTransaction]:
     """Step each row from its known status to `new`.
 
     cells: written into the row together with the status. unsent: the context to use while nothing
-    can have been sent, if it is less patient. send: see `Send`; it may be called again. Afterwards
-    each transaction has the status of its row, whichever client stepped it, or `unread` has the
-    reason why it is not known. Returns the transactions that this call moved. Raises
-    StoreError if a row could not be reached; unless it is NotApplied, the request may still take
-    effect later.
+    can have been sent, if it is less patient. send: see `Send`; it may be called again. now_ms: see
+    `call_store`. Afterwards each transaction has the status of its row, whichever client stepped
+    it, or `unread` has the reason why it is not known. Returns the transactions that this call
+    moved. Raises StoreError if a row could not be reached; unless it is NotApplied, the request may
+    still take effect later.
     """
+    steps: dict[AnyTransaction, Check] = {}
     for t in transactions:
         check_step(context.rules.steps, t.status, new)
-    steps = {t: make_step(context, t, new, cells(t)) for t in transactions}
+        steps[t] = make_step(context, t, new, cells(t))
+    if not steps:
+        return []
     if send is None:
         send = partial(context.store.check_and_put, durable=durable)
-    return _change_statuses(context, unsent or context, steps, new, send)
+    change = _Steps(context, new, send, steps)
+    try:
+        _send_until_known(context, unsent or context, change, now_ms)
+    except NotApplied as error:
+        if change.is_sent:
+            raise MaybeApplied(str(error)) from error
+        raise
+    return change.done
+
+
+def _send_until_known(
+    context: Context, unsent: Context, change: _Steps[AnyTransaction], now_ms: int | None
+) -> None:
+    try:
+        call_store(unsent, change.send, now_ms)
+    except StoreError:
+        if unsent is context or not change.is_sent:
+            raise
+        call_store(context, change.send)  # finding the outcome is worth more time
 
 
 def advance_with(
@@ -314,70 +345,50 @@ def make_step(context: Context, t: Transaction, new: Status, cells: Cells) -> Ch
     return Check(status, expected, (*cells, (status, new.encoded)), is_deferred=is_deferred)
 
 
-def _change_statuses(
-    context: Context,
-    unsent: Context,
-    steps: Mapping[AnyTransaction, Check],
-    new: Status,
-    send: Send,
-) -> list[AnyTransaction]:
-    pending = list(steps)
-    done: list[AnyTransaction] = []
-    sent: list[bool] = []
+class _Steps(Generic[AnyTransaction]):
+    """Steps of rows to one status, until it is known of each whether it took effect.
 
-    def attempt() -> None:
-        asked = pending.copy()
-        answers = _send_steps(send, [steps[t] for t in asked], sent)
-        # Moved rows are not requested again, even if the following read fails.
-        pending.clear()
-        for t, moved in zip(asked, answers, strict=True):
-            if moved:
-                t.status = new
-            (done if moved else pending).append(t)
-        if not pending:
-            return
-        olds = [t.status for t in pending]
-        read_statuses(context, pending)
-        # An unchanged row after a refusal proves nothing: the first request may be in flight.
-        same = [t for t, old in zip(pending, olds, strict=True) if t.status is old]
-        pending[:] = [t for t in same if t.unread is None]
-        if pending:
-            raise StoreError("status does not change", transaction=pending[0].row_key)
+    pending: those of which it is not. done: the transactions that were moved. is_sent: whether one
+    may take effect now or later.
+    """
 
-    if pending:
-        _call_clearly(context, unsent, attempt, sent)
-    return done
+    __slots__ = ("_context", "_new", "_send", "done", "is_sent", "pending")
 
+    def __init__(
+        self, context: Context, new: Status, send: Send, pending: dict[AnyTransaction, Check]
+    ) -> None:
+        self._context, self._new, self._send = context, new, send
+        self.pending, self.is_sent = pending, False
+        self.done: list[AnyTransaction] = []
 
-def _send_steps(send: Send, steps: Sequence[Check], sent: list[bool]) -> list[bool]:
-    """Send steps; record in `sent` that they may take effect now or later."""
-    try:
-        answers = send(steps)
-    except NotApplied:
-        raise
-    except BaseException:
-        sent.append(True)
-        raise
-    sent.append(True)
-    return answers
-
-
-def _call_clearly(
-    context: Context, unsent: Context, call: Callable[[], None], sent: Sequence[bool]
-) -> None:
-    """Call the store as `call_store` does, with `unsent` while nothing can have been sent. Raise
-    NotApplied only if nothing was sent."""
-    try:
+    def send(self) -> None:
+        """Send the pending steps once; raise StoreError if any are left."""
         try:
-            call_store(unsent, call)
-        except StoreError:
-            if unsent is context or not sent:
-                raise
-            call_store(context, call)  # finding the outcome is worth more time
-    except NotApplied as error:
-        if sent:
-            raise MaybeApplied(str(error)) from error
-        raise
+            answers = self._send([*self.pending.values()])
+        except NotApplied:
+            raise
+        except BaseException:
+            self.is_sent = True
+            raise
+        self.is_sent = True
+        # Moved rows are not requested again, even if the following read fails.
+        for t, moved in zip([*self.pending], answers, strict=True):
+            if moved:
+                t.status = self._new
+                self.done.append(t)
+                del self.pending[t]
+        if self.pending:
+            self._read_refused()
+
+    def _read_refused(self) -> None:
+        olds = {t: t.status for t in self.pending}
+        read_statuses(self._context, [*olds])
+        for t, old in olds.items():
+            # An unchanged row after a refusal proves nothing: the first request may be in flight.
+            if t.status is not old or t.unread is not None:
+                del self.pending[t]
+        for t in self.pending:
+            raise StoreError("status does not change", transaction=t.row_key)
 
 
 def fail_aborted(transactions: Sequence[PendingCommit], reached: Status) -> list[PendingCommit]:
@@ -426,7 +437,7 @@ def send_heartbeats_between(
         for t in batch:
             if t.failure is None and now_ms >= t.due_ms:
                 t.failure = DeadlineError(TOO_LATE, transaction=t.row_key)
-        send_heartbeats(context, batch)
+        send_heartbeats(context, batch, now_ms)
 
 
 def note_heartbeat(batch: Sequence[PendingCommit], sent_ms: int) -> None:
@@ -439,12 +450,14 @@ def split_portions(items: Sequence[T], size: int = PORTION) -> Iterator[Sequence
         yield items[start : start + size]
 
 
-def send_heartbeats(context: Context, batch: Sequence[PendingCommit]) -> None:
+def send_heartbeats(context: Context, batch: Sequence[PendingCommit], now_ms: int) -> None:
     """Send heartbeats once a third of the lock TTL has passed without one, and fail the
     transactions that another client aborted. A part's heartbeat goes into its parent's row."""
     live = [t for t in batch if t.failure is None and t.status is not None]
-    now_ms = context.clock.monotonic_ms()
-    if all(now_ms - t.alive_ms < t.lock_ttl_ms // 3 for t in live):
+    for t in live:
+        if now_ms - t.alive_ms >= t.lock_ttl_ms // 3:
+            break
+    else:
         return
     wall_ms = context.clock.wall_ms()
     times: dict[bytes, int | None] = {}
@@ -496,9 +509,9 @@ def report_phase(name: PhaseName) -> Callable[[Step[AnyTransaction, P]], Step[An
     return decorate
 
 
-def fail_late(context: Context, transactions: Sequence[PendingCommit]) -> list[PendingCommit]:
+def fail_late(transactions: Sequence[PendingCommit], now_ms: int) -> list[PendingCommit]:
     """Fail the transactions whose deadline passed before the first write; return the others."""
     for t in transactions:
-        if is_late(context, t):
+        if now_ms >= t.due_ms:
             t.failure = DeadlineError("deadline passed before anything was written")
     return [t for t in transactions if t.failure is None]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from functools import cache
 from operator import add
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from pyspark import Accumulator, AccumulatorParam, TaskContext
 from pyspark.accumulators import _deserialize_accumulator
@@ -27,7 +27,7 @@ from txn.errors import AssertionFailedError, InvalidRequestError, TxnError
 from txn.events import Conflict, Event, Helped, Listener, silent
 from txn.model import Delete, Mutation, as_bytes, check_choice, check_whole
 from txn.policy import Policy
-from txn.request import TRANSACTIONS, Ack, Committed, Request, as_request
+from txn.request import ACKS, TRANSACTIONS, Ack, Committed, Request, as_request
 from txn.tracing import Headers, continue_trace, flush_traces
 
 BATCH = 250
@@ -235,8 +235,8 @@ def commit_partition(
     not begin. If a row makes no valid request, its own batch does not begin either.
     """
     check_whole("batch", batch, 1)
-    check_choice("on_assertion", on_assertion, OnAssertion)
-    check_choice("ack", ack, Ack)
+    check_choice("on_assertion", on_assertion, get_args(OnAssertion))
+    check_choice("ack", ack, ACKS)
     requests = (
         (row, _make_request(row, to_request, once, once_retention_ms)) for row in _list_rows(rows)
     )
