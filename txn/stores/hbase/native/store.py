@@ -25,7 +25,6 @@ from txn.model import (
     Key,
     Row,
     check_count,
-    check_targets,
 )
 from txn.stores.base import Families, Feature
 from txn.stores.hbase.base import ASKED_WITHIN_MS, HBaseTables, ScanRange
@@ -40,7 +39,6 @@ from txn.stores.hbase.native.sharing import SharedReads
 from txn.stores.hbase.native.tables import MasterTables
 from txn.stores.hbase.native.target import Address, Target, parse_target
 from txn.stores.hbase.places import (
-    check_place,
     complete,
     complete_versions,
     find_absent,
@@ -108,7 +106,9 @@ class NativeStore(HBaseTables):
         for edit in keep_last(edits):
             row, _, _, table = edit[0]
             rows.setdefault((table or b"", row), []).append(edit)
-        items = [WriteRow(table, row, part, by_row) for (table, row), part in rows.items()]
+        items = [
+            WriteRow(table, row, part, is_at_once=by_row) for (table, row), part in rows.items()
+        ]
         self._try((edit.key for edit in edits), b"", self._batches.run, items)
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
@@ -118,9 +118,6 @@ class NativeStore(HBaseTables):
         self, checks: Sequence[Check], keys: Collection[Key], *, durable: bool = True
     ) -> tuple[list[bool], dict[Key, Cell | None]]:
         """Send one request to each server, which executes the checks of a row in order."""
-        for check in checks:
-            check_place(check[0])
-            check_targets(check)
         items = [*map(make_item, checks), *_list_reads(keys)]
         targets = chain(list_targets(checks), keys)
         found = self._try(targets, b"", self._batches.run, items)
