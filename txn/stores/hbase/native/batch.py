@@ -222,9 +222,8 @@ class _Run:
             if len(results) != len(part.entries):
                 message = "answers are missing"
                 raise MaybeApplied(message, asked=len(part.entries), got=len(results))
-            cells = Cells(part.call.block)
             for (region, items), result in zip(part.entries, results, strict=True):
-                self._take(region, items, result, cells)
+                self._take(region, items, result, part.call.cells)
 
     def _take(
         self, region: Location, items: list[tuple[int, Item]], result: Any, cells: Cells

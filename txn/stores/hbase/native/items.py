@@ -31,18 +31,19 @@ Message = dict[str, Any]
 
 
 class ReadRow:
-    """Get the newest versions of some columns of a row; the answer is the existing cells. versions:
-    if given, up to so many of each column; the answer has lists, newest first."""
+    """Get the newest versions of some columns, or of all, of the row of a key; the answer is the
+    existing cells. versions: if given, up to so many of each column; the answer has lists, newest
+    first."""
 
     __slots__ = ("_keys", "_versions", "row", "table")
     is_apart = is_once = False
     size = 0
     work = 1
 
-    def __init__(
-        self, table: bytes, row: bytes, keys: Sequence[Key], versions: int | None = None
-    ) -> None:
-        self.table, self.row, self._keys, self._versions = table, row, keys, versions
+    def __init__(self, key: Key, keys: Sequence[Key], versions: int | None = None) -> None:
+        check_place(key)
+        self.row, self.table = key[0], key[3] or b""
+        self._keys, self._versions = keys, versions
 
     def fill(self, entry: Message, index: int) -> None:
         columns = [{"family": key[1], "qualifier": [key[2]]} for key in self._keys]
@@ -61,13 +62,14 @@ class ReadRow:
 
 
 class WriteRow:
-    """Put to a row and delete from it, if the condition holds; the answer is whether it did.
-    is_at_once: puts and deletes take effect at once. condition: a cell and its value, empty if it
-    is absent. is_deferred: see `Check`."""
+    """Put to the row of a key and delete from it. is_at_once: both take effect at once. expected:
+    only if the key has this value, empty if it is absent; the answer is whether it has.
+    is_deferred: see `Check`."""
 
     __slots__ = (
-        "_condition",
+        "_expected",
         "_is_deferred",
+        "_key",
         "_marks",
         "_puts",
         "is_apart",
@@ -80,43 +82,44 @@ class WriteRow:
 
     def __init__(
         self,
-        table: bytes,
-        row: bytes,
+        key: Key,
         edits: Iterable[tuple[Key, bytes | None, int | None]],
         *,
         is_at_once: bool = False,
         is_deferred: bool = False,
-        condition: tuple[Key, bytes] | None = None,
+        expected: bytes | None = None,
     ) -> None:
-        self.table, self.row, self._is_deferred = table, row, is_deferred
-        self._condition, self.is_once = condition, condition is not None
-        self._puts: list[Message] = []
-        self._marks: list[Message] = []
-        size, overhead = 0, len(row) + CELL_OVERHEAD
+        check_place(key)
+        self._key, self._expected, self._is_deferred = key, expected, is_deferred
+        self.row, self.table = key[0], key[3] or b""
+        self.is_once = expected is not None
+        # Of two puts of a cell at one timestamp, HBase shows the one that arrived last.
+        puts: dict[tuple[bytes, bytes, int | None], Message] = {}
+        marks: dict[tuple[bytes, bytes, int | None], Message] = {}
+        size, overhead = 0, len(self.row) + CELL_OVERHEAD
         for (_, family, column, _), value, timestamp in edits:
             cell = {"qualifier": column, "value": value, "timestamp": timestamp}
             size += overhead + len(column)
             if value is None:
                 cell["delete_type"] = MULTIPLE_VERSIONS
-                self._marks.append({"family": family, "qualifier_value": [cell]})
             else:
                 size += len(value)
-                self._puts.append({"family": family, "qualifier_value": [cell]})
-        self.size = size
-        self.is_apart = self.is_once or (is_at_once and bool(self._puts and self._marks))
+            cells = marks if value is None else puts
+            cells[family, column, timestamp] = {"family": family, "qualifier_value": [cell]}
+        self.size, self._puts, self._marks = size, [*puts.values()], [*marks.values()]
+        self.is_apart = self.is_once or (is_at_once and bool(puts and marks))
         self.work = LOGGED_WORK if self.is_apart and not is_deferred else 1
 
     def fill(self, entry: Message, index: int) -> None:
         if self.is_apart:
             entry["atomic"] = True
-        if self._condition is not None:
-            (_, family, column, _), expected = self._condition
+        if self._expected is not None:
             entry["condition"] = {
                 "row": self.row,
-                "family": family,
-                "qualifier": column,
+                "family": self._key[1],
+                "qualifier": self._key[2],
                 "compare_type": EQUAL,
-                "comparator": _make_comparator(expected),
+                "comparator": _make_comparator(self._expected),
             }
         durability = ASYNC_WAL if self._is_deferred else None
         for kind, cells in ((PUT, self._puts), (DELETE, self._marks)):
@@ -126,11 +129,11 @@ class WriteRow:
                 entry["action"].append({"index": index, "mutation": mutation})
 
     def read(self, answer: Any, cells: Cells) -> bool:
-        if self._condition is None:
+        if self._expected is None or answer.processed:
             return True
         if not answer.HasField("processed"):
             raise MaybeApplied("the server knows no conditions: HBase 2.4 is needed", row=self.row)
-        return bool(answer.processed)
+        return False
 
 
 Item = ReadRow | WriteRow
@@ -139,17 +142,10 @@ Item = ReadRow | WriteRow
 def make_item(check: Check) -> WriteRow:
     """Return the item of a check. Without a condition it shares the list of its region, so that
     many of them share a write to the log. A check of another row is an InvalidRequestError."""
-    key, expected, puts, edits, is_deferred = check
-    check_place(key)
     check_targets(check)
-    return WriteRow(
-        key[3] or b"",
-        key[0],
-        [*[(target, value, None) for target, value in puts], *edits],
-        is_at_once=True,
-        is_deferred=is_deferred,
-        condition=None if expected is None else (key, expected),
-    )
+    key, expected, puts, edits, is_deferred = check
+    written = [*[(target, value, None) for target, value in puts], *edits]
+    return WriteRow(key, written, is_at_once=True, is_deferred=is_deferred, expected=expected)
 
 
 def _make_comparator(value: bytes) -> Message:
