@@ -271,7 +271,7 @@ def test_a_server_that_cannot_be_reached_is_tried_once_for_all_parts_of_a_call(
         raise TimeoutError("timed out")
 
     monkeypatch.setattr(store._servers, "connect", connect)
-    items = [ReadRow(b"t", b"%03d" % number, []) for number in range(200)]
+    items = [ReadRow(Key(b"%03d" % number, "", "", "t"), []) for number in range(200)]
     assert store._batches.try_once(items, SystemClock().monotonic_ms() + 5_000) == [None] * 200
     assert len(tried) == 1
 

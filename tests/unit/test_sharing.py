@@ -12,6 +12,7 @@ import pytest
 
 from txn.clock import ManualClock
 from txn.errors import MaybeApplied, TableUnavailable
+from txn.model import Key
 from txn.stores.hbase.native.items import ReadRow
 from txn.stores.hbase.native.sharing import SharedRead, SharedReads
 
@@ -22,7 +23,7 @@ TIMEOUT_MS = 30_000
 
 
 def row(name: str) -> list[ReadRow]:
-    return [ReadRow(b"t", name.encode(), ())]
+    return [ReadRow(Key(name, "", "", "t"), ())]
 
 
 class Slow:

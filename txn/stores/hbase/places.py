@@ -99,17 +99,14 @@ def cut(
     items: Sequence[T], size: Callable[[T], int], most_bytes: int, most: int
 ) -> Iterator[list[T]]:
     """Cut a request into parts that fit a server's memory."""
-    part: list[T] = []
-    total = 0
-    for item in items:
-        more = size(item)
-        if part and (total + more > most_bytes or len(part) == most):
-            yield part
-            part, total = [], 0
-        part.append(item)
+    begin = total = 0
+    for at, more in enumerate(map(size, items)):
+        if begin < at and (total + more > most_bytes or at - begin == most):
+            yield list(items[begin:at])
+            begin, total = at, 0
         total += more
-    if part:
-        yield part
+    if items:
+        yield list(items[begin:])
 
 
 ELSEWHERE = {

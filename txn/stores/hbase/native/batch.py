@@ -6,16 +6,17 @@ the deadline. Items that may have taken effect are retried unless they must not 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
+from operator import attrgetter
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 from txn.clock import Clock, limit_due
 from txn.errors import MaybeApplied, NotApplied
 from txn.policy import Backoff
 from txn.stores.hbase.native.connection import RemoteError, RpcCall, RpcConnection
-from txn.stores.hbase.native.items import Item
+from txn.stores.hbase.native.items import Item, Message
 from txn.stores.hbase.native.messages import PB, Cells
 from txn.stores.hbase.native.regions import BY_NAME, Location, Regions
 from txn.stores.hbase.native.servers import Servers
@@ -30,22 +31,24 @@ WORK_A_REQUEST = 64
 MOST_REQUESTS = 8
 """To one server at a time; beyond that the requests get larger. A server has few threads (30)."""
 
-Entry = list[tuple[int, Item]]
+SIZE = attrgetter("size")
+
+Entry = tuple[Location, list[tuple[int, Item]]]
 """Items by position that share an entry of a request: all of one region, or one alone."""
 
 
-class Shipment(NamedTuple):
-    """A request to one server: its entries, and the region of each."""
+class Shipment:
+    """A request to one server: its entries and their work; once it is sent, its call."""
 
-    server: Address
-    regions: list[Location]
-    entries: list[Entry]
+    __slots__ = ("call", "connection", "entries", "server", "work")
 
-
-class Sent(NamedTuple):
-    shipment: Shipment
     connection: RpcConnection
     call: RpcCall
+
+    def __init__(self, server: Address) -> None:
+        self.server = server
+        self.entries: list[Entry] = []
+        self.work = 0
 
 
 class Batches:
@@ -71,7 +74,7 @@ class Batches:
         """
         answers: list[Any] = []
         due_ms = self.due_ms() if due_ms is None else due_ms
-        for some in cut(items, lambda item: item.size, BYTES_A_REQUEST, ITEMS_A_REQUEST):
+        for some in cut(items, SIZE, BYTES_A_REQUEST, ITEMS_A_REQUEST):
             try:
                 answers += _Run(self, some, due_ms).run()
             except NotApplied as error:
@@ -108,155 +111,177 @@ class _Run:
         self._clock, self._rng = batches.clock, batches.rng
         self._items = items
         self._due_ms = due_ms
-        self._flying: list[Sent] = []
-        self._answers: dict[int, Any] = {}
+        self._flying: list[Shipment] = []
+        self._answers: list[Any] = [None] * len(items)  # None: there is none yet
         self._gone: set[bytes] = set()  # tables with a region that has moved
         self._is_touched = False  # a request was lost that may have been carried out
         self._cause: Exception | None = None
 
     def run(self) -> list[Any]:
         """Return the answers. NotApplied means that nothing was done, or will be."""
+        answers = self._answers
         try:
-            return self._run()
+            waiting: Sequence[int] = range(len(answers))
+            for _ in PAUSES.tries(self._clock, self._rng, due_ms=self._due_ms):
+                self._try(self._divide(waiting))
+                if None not in answers:
+                    return answers
+                waiting = [position for position in waiting if answers[position] is None]
+                self._prepare_again(waiting)
+            raise NotApplied("the servers could not do it in time", cause=_cause(self._cause))
         except NotApplied as error:
-            if self._is_touched or self._answers or self._flying:
+            if self._is_touched or self._flying or answers.count(None) < len(answers):
                 raise MaybeApplied(str(error)) from error
             raise
-        finally:
-            self._drop_all()
 
-    def try_once(self, parts: Iterable[Shipment] | None = None) -> list[Any]:
+    def try_once(self) -> list[Any]:
         """Return the answers to the first try of all items, None for those that failed."""
-        try:
-            if parts is None:
-                parts = _split_all(self._divide(range(len(self._items))))
-            self._send(parts)
-            self._receive_all()
-        finally:
-            self._drop_all()
-        return [self._answers.get(position) for position in range(len(self._items))]
-
-    def _drop_all(self) -> None:
-        for each in self._flying:
-            each.connection.drop(each.call)
-
-    def _run(self) -> list[Any]:
-        items, answers = self._items, self._answers
-        waiting: Sequence[int] = range(len(items))
-        for _ in PAUSES.tries(self._clock, self._rng, due_ms=self._due_ms):
-            self._send(_split_all(self._divide(waiting)))
-            self._receive_all()
-            waiting = [position for position in waiting if position not in answers]
-            if not waiting:
-                return [answers[position] for position in range(len(items))]
-            self._prepare_again(waiting)
-        raise NotApplied("the servers could not do it in time", cause=_cause(self._cause))
+        self._try(self._divide(range(len(self._items))))
+        return self._answers
 
     def try_in_one_request(self, groups: Sequence[Sequence[Item]]) -> list[Any] | None:
         """Return the answers if one request to one server covers all groups, else None."""
-        parts: list[Shipment] = []
+        whole: Shipment | None = None
         begin = 0
         for group in groups:
-            parts += self._divide(range(begin, begin + len(group)))
+            for part in self._divide(range(begin, begin + len(group))):
+                whole = whole or Shipment(part.server)
+                if part.server != whole.server:
+                    return None
+                whole.entries += part.entries
             begin += len(group)
-        if len({part.server for part in parts}) != 1:
-            return None
-        regions = [region for part in parts for region in part.regions]
-        entries = [entry for part in parts for entry in part.entries]
-        answers = self.try_once([Shipment(parts[0].server, regions, entries)])
-        return None if len(self._answers) < len(answers) else answers
+        self._try([] if whole is None else [whole])
+        return None if None in self._answers else self._answers
+
+    def _try(self, parts: Iterable[Shipment]) -> None:
+        try:
+            self._send(parts)
+            while self._flying:
+                self._receive(self._flying[0])
+                del self._flying[0]
+        finally:
+            for part in self._flying:
+                part.connection.drop(part.call)
 
     # ------------------------------------------------------------------------------- sending
 
     def _divide(self, positions: Iterable[int]) -> list[Shipment]:
         """Group items by server and region; items with entries of their own keep their order."""
         parts: dict[Address, Shipment] = {}
-        shared: dict[Location, Entry] = {}
+        shared: dict[bytes, Entry] = {}  # by the name of its region
+        region = None
         for position in positions:
             item = self._items[position]
-            region = self._regions.find(item.table, item.row, self._due_ms)
-            entry = None if item.is_apart else shared.get(region)
+            if region is None or region.table != item.table or not region.has(item.row):
+                region = self._regions.find(item.table, item.row, self._due_ms)
+                if region.server not in parts:
+                    parts[region.server] = Shipment(region.server)
+            part = parts[region.server]
+            part.work += item.work
+            entry = None if item.is_apart else shared.get(region.name)
             if entry is not None:
-                entry.append((position, item))
+                entry[1].append((position, item))
                 continue
-            entry = [(position, item)]
+            entry = region, [(position, item)]
             if not item.is_apart:
-                shared[region] = entry
-            part = parts.get(region.server)
-            if part is None:
-                part = parts[region.server] = Shipment(region.server, [], [])
-            part.regions.append(region)
+                shared[region.name] = entry
             part.entries.append(entry)
         return list(parts.values())
 
     def _send(self, parts: Iterable[Shipment]) -> None:
-        """Send all possible requests. If a server cannot be reached, forget all its regions and do
-        not try it for each part again, because that may take long."""
-        gone: set[Address] = set()
+        """Send all possible requests; a server can begin before the next one is built. If a server
+        cannot be reached, forget its regions and skip its other requests, because each try may take
+        long."""
         for part in parts:
-            if part.server in gone:
-                continue
-            request = _make_request(part)
             try:
-                connection = self._servers.connect(part.server, "ClientService", self._due_ms)
-                call = connection.send("Multi", request, self._due_ms)
+                for piece in [part] if part.work <= WORK_A_REQUEST else _split(part):
+                    request = _make_request(piece)
+                    connection = self._servers.connect(part.server, "ClientService", self._due_ms)
+                    piece.connection = connection
+                    piece.call = connection.send("Multi", request, self._due_ms)
+                    self._flying.append(piece)
             except OSError as error:
-                gone.add(part.server)
                 self._regions.forget_server(part.server)
                 self._cause = self._cause or error
-            else:
-                self._flying.append(Sent(part, connection, call))
 
     # ----------------------------------------------------------------------------- receiving
 
-    def _receive_all(self) -> None:
-        while self._flying:
-            self._receive(self._flying[0])
-            del self._flying[0]
-
-    def _receive(self, sent: Sent) -> None:
-        part, connection, call = sent
+    def _receive(self, part: Shipment) -> None:
         try:
-            response = connection.receive(call, PB.MultiResponse, self._due_ms)
+            response = part.connection.receive(part.call, PB.MultiResponse, self._due_ms)
         except RemoteError as error:
             if not (error.is_elsewhere or error.is_busy):
-                error.table = part.regions[0].table
+                error.table = part.entries[0][0].table
                 raise
-            self._note(error, part.regions)
+            for region in dict.fromkeys(region for region, _ in part.entries):
+                self._note(error, region)
         except OSError as error:
-            self._lose(sent, error)
+            self._lose(part, error)
         else:
-            self._take(part, response.regionActionResult, Cells(call.block))
+            results = response.regionActionResult
+            if len(results) != len(part.entries):
+                message = "answers are missing"
+                raise MaybeApplied(message, asked=len(part.entries), got=len(results))
+            for (region, items), result in zip(part.entries, results, strict=True):
+                self._take(region, items, result, part.call.cells)
 
-    def _take(self, part: Shipment, results: Sequence[Any], cells: Cells) -> None:
-        if len(results) != len(part.entries):
-            raise MaybeApplied("answers are missing", asked=len(part.entries), got=len(results))
-        for region, entry, result in zip(part.regions, part.entries, results, strict=True):
-            done, failed = _read_entry(entry, result, cells)
-            for position, error in failed.items():
-                if not (error.is_elsewhere or error.is_busy):
-                    error.table = self._items[position].table
-                    raise error
-                if done.pop(position, self) is not self:  # one of a row's two writes was done
-                    self._is_touched = True
-                self._note(error, [region])
-            self._answers.update(done)
+    def _take(
+        self, region: Location, items: list[tuple[int, Item]], result: Any, cells: Cells
+    ) -> None:
+        """Keep the answers of an entry, and note its errors."""
+        failed: dict[int, RemoteError] = {}
+        position, item = items[0]
+        if result.HasField("exception"):
+            failed = dict.fromkeys((each for each, _ in items), _decode_error(result))
+        elif not item.is_apart:
+            failed = self._read_list(items, result, cells)
+        elif errors := [each for each in result.resultOrException if each.HasField("exception")]:
+            failed = {position: _decode_error(errors[0])}
+        else:
+            self._answers[position] = item.read(result, cells)
+        for position, error in failed.items() if failed else ():
+            if not (error.is_elsewhere or error.is_busy):
+                error.table = region.table
+                raise error
+            if self._answers[position] is not None:  # one of a row's two writes was done
+                self._answers[position], self._is_touched = None, True
+            self._note(error, region)
 
-    def _note(self, error: RemoteError, regions: Iterable[Location]) -> None:
+    def _read_list(
+        self, items: list[tuple[int, Item]], result: Any, cells: Cells
+    ) -> dict[int, RemoteError]:
+        """Keep the answers of a list, and return its errors by position. A row with puts and
+        deletes may have both, since one of its two writes may fail."""
+        answers, failed = self._answers, {}
+        asked = len(items)
+        for answer in result.resultOrException:
+            if answer.index >= asked:
+                raise MaybeApplied("an answer is of no row", index=answer.index, asked=asked)
+            position, item = items[answer.index]
+            if answer.HasField("exception"):
+                failed[position] = _decode_error(answer)
+            elif answers[position] is None:
+                answers[position] = item.read(answer, cells)
+        for position, _ in items:
+            if answers[position] is None and position not in failed:
+                raise MaybeApplied("rows are missing from the answer", asked=asked)
+        return failed
+
+    def _note(self, error: RemoteError, region: Location) -> None:
         """Note a failed item; look its region up again unless its server is only busy."""
         self._cause = error
-        for region in dict.fromkeys(regions) if error.is_elsewhere else ():
+        if error.is_elsewhere:
             self._regions.forget(region)
             self._gone.add(region.table)
 
-    def _lose(self, sent: Sent, error: OSError) -> None:
+    def _lose(self, part: Shipment, error: OSError) -> None:
         """Note that no answer came: the items may have been done, or still may be."""
-        self._regions.forget_server(sent.shipment.server)
+        self._regions.forget_server(part.server)
         self._is_touched, self._cause = True, error
-        is_once = any(item.is_once for entry in sent.shipment.entries for _, item in entry)
+        is_once = any(item.is_once for _, items in part.entries for _, item in items)
         if is_once or self._clock.monotonic_ms() >= self._due_ms:
             raise MaybeApplied(
-                "no answer from the server", server=sent.shipment.server, cause=_cause(error)
+                "no answer from the server", server=part.server, cause=_cause(error)
             ) from error
 
     # ----------------------------------------------------------------------------- retrying
@@ -265,87 +290,43 @@ class _Run:
         """Refuse retries that would change the order, and errors that only a person can fix."""
         items = self._items
         undone = {(items[i].table, items[i].row): i for i in reversed(waiting) if items[i].is_once}
-        for position in self._answers if undone else ():
-            item = items[position]
-            if item.is_once and position > undone.get((item.table, item.row), position):
+        for position, item in enumerate(items) if undone else ():
+            is_done = item.is_once and self._answers[position] is not None
+            if is_done and position > undone.get((item.table, item.row), position):
                 raise MaybeApplied("a row's checks were not done in their order", row=item.row)
         gone, self._gone = self._gone, set()
         for table in sorted(gone):
             self._regions.check_table(table, self._due_ms)
 
 
-def _split_all(parts: Iterable[Shipment]) -> Iterator[Shipment]:
-    """Yield the requests lazily, so that a server can begin before the next one is built."""
-    for part in parts:
-        yield from _split(part)
-
-
 def _split(part: Shipment) -> list[Shipment]:
     """Divide much work for one server into parallel requests; a row stays in one."""
     work: dict[tuple[bytes, bytes], int] = {}  # of each row
-    for entry in part.entries:
-        for _, item in entry:
+    for _, items in part.entries:
+        for _, item in items:
             work[item.table, item.row] = work.get((item.table, item.row), 0) + item.work
-    total = sum(work.values())
-    wanted = min(-(-total // WORK_A_REQUEST), MOST_REQUESTS)
-    if wanted == 1:
-        return [part]
-    share = -(-total // wanted)
-    pieces = [Shipment(part.server, [], []) for _ in range(wanted)]
+    wanted = min(-(-part.work // WORK_A_REQUEST), MOST_REQUESTS)
+    share = -(-part.work // wanted)
     before = accumulate(work.values(), initial=0)
     piece_of = {row: done // share for row, done in zip(work, before, strict=False)}
-    for region, entry in zip(part.regions, part.entries, strict=True):
-        parts: dict[int, Entry] = {}
-        for position, item in entry:
-            parts.setdefault(piece_of[item.table, item.row], []).append((position, item))
-        for number, some in parts.items():
-            pieces[number].regions.append(region)
-            pieces[number].entries.append(some)
+    pieces = [Shipment(part.server) for _ in range(wanted)]
+    for region, items in part.entries:
+        shares: dict[int, list[tuple[int, Item]]] = {}
+        for position, item in items:
+            shares.setdefault(piece_of[item.table, item.row], []).append((position, item))
+        for number, some in shares.items():
+            pieces[number].entries.append((region, some))
     return [piece for piece in pieces if piece.entries]
 
 
 def _make_request(part: Shipment) -> Any:
-    request = PB.MultiRequest()
-    for region, entry in zip(part.regions, part.entries, strict=True):
-        message = request.regionAction.add()
-        message.region.type, message.region.value = BY_NAME, region.name
-        for index, (_, item) in enumerate(entry):
-            item.fill(message, index)
-    return request
-
-
-def _read_entry(
-    entry: Entry, result: Any, cells: Cells
-) -> tuple[dict[int, Any], dict[int, RemoteError]]:
-    """Return the answers to the items of an entry, and the errors, by position. A row with puts
-    and deletes may have both, since one of its two writes may fail."""
-    position, first = entry[0]
-    if result.HasField("exception"):
-        return {}, dict.fromkeys((each for each, _ in entry), _decode_error(result))
-    if not first.is_apart:
-        return _read_list(entry, result, cells)
-    for answer in result.resultOrException:
-        if answer.HasField("exception"):
-            return {}, {position: _decode_error(answer)}
-    return {position: first.read(result, cells)}, {}
-
-
-def _read_list(
-    entry: Entry, result: Any, cells: Cells
-) -> tuple[dict[int, Any], dict[int, RemoteError]]:
-    done: dict[int, Any] = {}
-    failed: dict[int, RemoteError] = {}
-    for answer in result.resultOrException:
-        if answer.index >= len(entry):
-            raise MaybeApplied("an answer is of no row", index=answer.index, asked=len(entry))
-        position, item = entry[answer.index]
-        if answer.HasField("exception"):
-            failed[position] = _decode_error(answer)
-        elif position not in done:
-            done[position] = item.read(answer, cells)
-    if len(done.keys() | failed.keys()) < len(entry):
-        raise MaybeApplied("rows are missing from the answer", asked=len(entry))
-    return done, failed
+    entries = []
+    for region, items in part.entries:
+        entry: Message = {"region": {"type": BY_NAME, "value": region.name}, "action": []}
+        for index, (_, item) in enumerate(items):
+            item.fill(entry, index)
+        entries.append(entry)
+    return PB.MultiRequest(regionAction=entries)
 
 
 def _decode_error(answer: Any) -> RemoteError:

@@ -32,6 +32,8 @@ CHUNK = 65_536
 MOST_BYTES = 1 << 30  # no answer is longer
 LAST_NUMBER = (1 << 31) - 1  # of a call: a server reads larger ones as negative
 
+NO_CELLS = Cells(b"")
+
 _LENGTH = struct.Struct(">I")
 
 
@@ -65,13 +67,12 @@ class RemoteError(Exception):
 
 
 class RpcCall:
-    """A call in flight; later its answer and the block of cells behind it, or an error. doubted_ms:
-    when an answer came that the server may have given after it lost its regions."""
+    """A call in flight; later its answer and the cells behind it, or an error."""
 
     __slots__ = (
         "answer",
-        "block",
-        "doubted_ms",
+        "came_ms",
+        "cells",
         "error",
         "is_done",
         "leads",
@@ -82,17 +83,18 @@ class RpcCall:
 
     def __init__(self, number: int, sent_ms: int = 0) -> None:
         self.number = number
-        self.sent_ms = sent_ms
-        self.doubted_ms: int | None = None
-        self.answer = self.block = b""
+        self.sent_ms = self.came_ms = sent_ms
+        self.answer = b""
+        self.cells = NO_CELLS
         self.error: Exception | None = None
         self.is_done = self.leads = False
         self.wakes: Lock | None = None  # of a waiting thread; held until there is news
 
-    def end(self, answer: bytes, block: bytes, error: Exception | None) -> None:
+    def end(self, error: Exception | None, answer: bytes = b"", cells: Cells = NO_CELLS) -> None:
         """Store the answer, or the reason why there will be none, and wake the waiting thread."""
-        self.answer, self.block, self.error, self.is_done = answer, block, error, True
-        self.wake()
+        self.error, self.answer, self.cells, self.is_done = error, answer, cells, True
+        if self.wakes is not None:
+            self.wake()
 
     def wake(self) -> None:
         if self.wakes is not None:
@@ -142,7 +144,10 @@ class RpcConnection:
         """Send a call; the server drops it if it has not begun by the deadline. OSError means that
         nothing was sent. `receive` raises later errors."""
         body = request.SerializeToString()
-        if not self._sending.acquire(timeout=self._left_ms(due_ms) / 1000):
+        if not (
+            self._sending.acquire(blocking=False)
+            or self._sending.acquire(timeout=self._left_ms(due_ms) / 1000)
+        ):
             self.retire()  # the thread that holds it is stuck or was interrupted
             raise TimeoutError("timed out")
         try:
@@ -154,14 +159,13 @@ class RpcConnection:
             head = PB.RequestHeader(
                 call_id=number, method_name=method, request_param=True, timeout=left_ms
             ).SerializeToString()
-            self._send_whole(
-                call, _frame(_varint(len(head)), head, _varint(len(body)), body), left_ms
-            )
+            self._send_whole(call, _frame(_delimit(head) + _delimit(body)), left_ms)
             if number == LAST_NUMBER:
                 self.retire()
         finally:
             self._sending.release()
-            self._close_if_unused()
+            if self._is_ended:
+                self._close_if_unused()
         return call
 
     def _send_whole(self, call: RpcCall, data: bytes, left_ms: int) -> None:
@@ -169,7 +173,7 @@ class RpcConnection:
         try:
             self._wire.write(data, left_ms)
         except OSError as error:
-            call.end(b"", b"", error)
+            call.end(error)
             self.end(ConnectionError(f"another call could not be sent: {error}"))
         except BaseException:
             self.end()
@@ -179,26 +183,21 @@ class RpcConnection:
         """Wait for the answer to a call. Raise RemoteError if it is an error. Raise OSError if none
         comes; then the outcome of the call is unknown."""
         if not call.is_done:
-            try:
-                self._wait(call, due_ms)
-            except TimeoutError:
-                self.retire()  # it may be dead; other waiting threads keep their own deadlines
-                raise
-            except BaseException:
-                if call.leads:  # interrupted before it could pass the lead on
-                    self.end()
-                raise
-            finally:
-                self.drop(call)
+            self._wait(call, due_ms)
         if call.error is not None:
             raise call.error
-        if call.doubted_ms is not None and self._tenure is not None:
-            self._confirm(self._tenure, call.sent_ms, call.doubted_ms, due_ms)
-        return self._decode(response, call.answer)
-
-    def _confirm(self, tenure: Tenure, sent_ms: int, doubted_ms: int, due_ms: int) -> None:
+        if self._tenure is not None and not self._tenure.vouches_for(call.sent_ms, call.came_ms):
+            self._confirm(self._tenure, call, due_ms)
         try:
-            tenure.confirm(sent_ms, doubted_ms, due_ms)
+            return response.FromString(call.answer)
+        except DecodeError as error:
+            garbled = _refuse_answer(error)
+            self.end(garbled)
+            raise garbled from error
+
+    def _confirm(self, tenure: Tenure, call: RpcCall, due_ms: int) -> None:
+        try:
+            tenure.confirm(call.sent_ms, call.came_ms, due_ms)
         except TimeoutError:
             self.retire()  # the thread that confirms is stuck or was interrupted
             raise
@@ -209,10 +208,10 @@ class RpcConnection:
     def ask(self, method: str, request: Any, response: Any, due_ms: int) -> tuple[Any, Cells]:
         """Return the answer to a call and the cells behind it."""
         call = self.send(method, request, due_ms)
-        return self.receive(call, response, due_ms), Cells(call.block)
+        return self.receive(call, response, due_ms), call.cells
 
     def drop(self, call: RpcCall) -> None:
-        """Stop waiting for a call and discard its answer."""
+        """Discard the answer to a call for which no thread waits."""
         with self._changing:
             self._calls.pop(call.number, None)
             self._end_if_done()
@@ -236,7 +235,7 @@ class RpcConnection:
                 if call.is_done:  # the thread that was about to wake it was interrupted
                     call.wake()
                 else:
-                    call.end(b"", b"", error or ConnectionError("the connection was closed"))
+                    call.end(error or ConnectionError("the connection was closed"))
             self._end_if_done()
         self._close_if_unused()
 
@@ -260,18 +259,28 @@ class RpcConnection:
     # ------------------------------------------------------------------------------- waiting
 
     def _wait(self, call: RpcCall, due_ms: int) -> None:
+        """Read for all threads, or wait for the one that does, until the answer is there."""
         try:
-            if self._may_lead(call, due_ms):
-                self._lead(call, due_ms)
-        finally:
-            self._leave(call)
+            try:
+                if self._may_lead(call, due_ms):
+                    self._lead(call, due_ms)
+            finally:
+                self._leave(call)
+        except TimeoutError:
+            self.retire()  # it may be dead; other waiting threads keep their own deadlines
+            raise
+        except BaseException:
+            if call.leads:  # interrupted before it could pass the lead on
+                self.end()
+            self.drop(call)
+            raise
 
     def _lead(self, call: RpcCall, due_ms: int) -> None:
         try:
+            self._receive_one(due_ms)
             while not call.is_done:
+                self._left_ms(due_ms)  # others' answers may never stop
                 self._receive_one(due_ms)
-                if not call.is_done:
-                    self._left_ms(due_ms)  # others' answers may never stop
         except OSError:
             raise
         except BaseException:
@@ -295,18 +304,24 @@ class RpcConnection:
         return call.leads
 
     def _leave(self, call: RpcCall) -> None:
+        """Stop waiting for a call, and pass the lead on."""
         with self._changing:
             if call in self._waiting:
                 self._waiting.remove(call)
             call.wakes = None
-            if not call.leads:
-                return
-            self._is_led = bool(self._waiting)
-            if self._waiting:
-                following = self._waiting.pop()
-                following.leads = True
-                following.wake()
-            call.leads = False
+            if call.leads:
+                self._is_led = bool(self._waiting)
+                if self._waiting:
+                    following = self._waiting.pop()
+                    following.leads = True
+                    following.wake()
+                call.leads = False
+            if not call.is_done:
+                self._calls.pop(call.number, None)
+            if self.is_broken:
+                self._end_if_done()
+        if self._is_ended:
+            self._close_if_unused()
 
     def _greet(self, service: str, target: Target, due_ms: int) -> None:
         header = PB.ConnectionHeader(
@@ -325,36 +340,31 @@ class RpcConnection:
 
     def _receive_one(self, due_ms: int) -> None:
         try:
-            answer = self._read_frame(due_ms)
-            head, begin = _read_delimited(answer, 0)
-            header = self._decode(PB.ResponseHeader, head)
-            error, body, block = None, b"", b""
+            frame = self._read_frame(due_ms)
+            head, begin = _read_delimited(frame, _LENGTH.size)
+            header = PB.ResponseHeader.FromString(head)
+            error, answer, cells = None, b"", NO_CELLS
             if header.HasField("exception"):
-                thrown = header.exception
-                error = RemoteError(
-                    thrown.exception_class_name,
-                    thrown.stack_trace,
-                    do_not_retry=thrown.do_not_retry,
-                )
+                error = _read_exception(header.exception)
             else:
-                body, end = _read_delimited(answer, begin)
-                block = answer[end:]
+                answer, end = _read_delimited(frame, begin)
+                cells = Cells(frame, end)
         except TimeoutError:
             raise
-        except OSError as broken:
-            self.end(broken)
+        except (OSError, DecodeError) as broken:
+            self.end(broken if isinstance(broken, OSError) else _refuse_answer(broken))
             return
-        self._used_ms = came_ms = self._clock.monotonic_ms()
+        self._used_ms = self._clock.monotonic_ms()
         with self._changing:
             call = self._calls.get(header.call_id)
             if call is not None:  # registered until it has ended, whatever happens here
-                if self._tenure is not None and not self._tenure.vouches_for(call.sent_ms, came_ms):
-                    call.doubted_ms = came_ms
+                call.came_ms = self._used_ms
                 if call in self._waiting:
                     self._waiting.remove(call)
-                call.end(body, block, error)
+                call.end(error, answer, cells)
                 del self._calls[header.call_id]
-            self._end_if_done()
+            if self.is_broken:
+                self._end_if_done()
         if error is not None and not 0 < header.call_id <= self._number:
             self.end(ConnectionError(str(error)))  # about the connection: the user is not let in
 
@@ -372,15 +382,16 @@ class RpcConnection:
                 self._sending.release()
 
     def _read_frame(self, due_ms: int) -> bytes:
-        self._fill(4, due_ms)
+        """Return the next answer, which begins with its length."""
+        self._fill(_LENGTH.size, due_ms)
         (size,) = _LENGTH.unpack_from(self._buffer)
         if size > MOST_BYTES:
             raise ConnectionError(f"an answer of {size} bytes")
-        self._fill(4 + size, due_ms)
-        return self._take(4 + size, due_ms)[4:]
+        return self._take(_LENGTH.size + size, due_ms)
 
     def _take(self, size: int, due_ms: int) -> bytes:
-        self._fill(size, due_ms)
+        if len(self._buffer) < size:
+            self._fill(size, due_ms)
         taken = bytes(memoryview(self._buffer)[:size])
         del self._buffer[:size]
         return taken
@@ -388,12 +399,12 @@ class RpcConnection:
     def _fill(self, size: int, due_ms: int) -> None:
         """Read until `size` bytes are buffered. After a time-out they stay for the next reader."""
         left_ms = 1
-        while len(self._buffer) < size:
+        while (missing := size - len(self._buffer)) > 0:
             if left_ms <= 0:
                 raise TimeoutError("timed out")
-            wanted = max(CHUNK, size - len(self._buffer))
             left_ms = due_ms - self._clock.monotonic_ms()
-            self._buffer += self._wire.read(wanted, max(1, left_ms))  # what has come is not late
+            # What has come is not late.
+            self._buffer += self._wire.read(CHUNK + missing, max(1, left_ms))
 
     def _write(self, data: bytes, due_ms: int) -> None:
         self._wire.write(data, self._left_ms(due_ms))
@@ -404,17 +415,8 @@ class RpcConnection:
             raise TimeoutError("timed out")
         return left_ms
 
-    def _decode(self, kind: Any, data: bytes) -> Any:
-        try:
-            return kind.FromString(data)
-        except DecodeError as error:
-            garbled = ConnectionError(f"not an answer of HBase's: {error}")
-            self.end(garbled)
-            raise garbled from error
 
-
-def _frame(*parts: bytes) -> bytes:
-    data = b"".join(parts)
+def _frame(data: bytes) -> bytes:
     return _LENGTH.pack(len(data)) + data
 
 
@@ -423,22 +425,31 @@ def _text(said: str | bytes) -> str:
     return said if isinstance(said, str) else said.decode(errors="replace")
 
 
-def _varint(number: int) -> bytes:
-    data = bytearray()
-    while number > 127:
-        data.append(number & 127 | 128)
-        number >>= 7
-    data.append(number)
-    return bytes(data)
+def _read_exception(thrown: Any) -> RemoteError:
+    name, trace = thrown.exception_class_name, thrown.stack_trace
+    return RemoteError(name, trace, do_not_retry=thrown.do_not_retry)
+
+
+def _refuse_answer(error: DecodeError) -> ConnectionError:
+    return ConnectionError(f"not an answer of HBase's: {error}")
+
+
+def _delimit(data: bytes) -> bytes:
+    """Return the bytes behind their length."""
+    size, head = len(data), b""
+    while size > 127:
+        head += bytes((size & 127 | 128,))
+        size >>= 7
+    return head + bytes((size,)) + data
 
 
 def _read_delimited(data: bytes, at: int) -> tuple[bytes, int]:
+    """Return the bytes behind their length, which is at this place, and where they end."""
     size = shift = 0
-    for place in range(at, min(at + 5, len(data))):
-        byte = data[place]
+    for begin, byte in enumerate(data[at : at + 5], at + 1):
         size |= (byte & 127) << shift
         if byte < 128:
-            begin, end = place + 1, place + 1 + size
+            end = begin + size
             if end > len(data):
                 break
             return data[begin:end], end

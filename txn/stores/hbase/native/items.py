@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from txn.errors import MaybeApplied
-from txn.model import CELL_OVERHEAD, Cell, Check, Edit, Key, RowExclusion, cell_bytes
+from txn.model import CELL_OVERHEAD, Cell, Check, Key, RowExclusion, check_targets
 from txn.stores.hbase.base import ScanRange
 from txn.stores.hbase.native.messages import PB, Cells
+from txn.stores.hbase.places import check_place
 
 PUT, DELETE = 2, 3
 EQUAL, NOT_EQUAL = 2, 3
@@ -25,35 +26,29 @@ PAGE_BYTES = 2_000_000
 LOGGED_WORK = 4
 """The work of an item after which a server waits for its log; a row of a list counts as 1."""
 
-Columns = dict[bytes, list[tuple[bytes, bytes | None, int | None]]]
-"""By family: column, value (None: a delete marker), and timestamp (None: the server's)."""
+Message = dict[str, Any]
+"""The fields of a message to be built; those that are None stay out."""
 
 
 class ReadRow:
-    """Get the newest versions of some columns of a row; the answer is the existing cells. versions:
-    if given, up to so many of each column; the answer has lists, newest first."""
+    """Get the newest versions of some columns, or of all, of the row of a key; the answer is the
+    existing cells. versions: if given, up to so many of each column; the answer has lists, newest
+    first."""
 
     __slots__ = ("_keys", "_versions", "row", "table")
     is_apart = is_once = False
     size = 0
     work = 1
 
-    def __init__(
-        self, table: bytes, row: bytes, keys: Sequence[Key], versions: int | None = None
-    ) -> None:
-        self.table, self.row, self._keys, self._versions = table, row, keys, versions
+    def __init__(self, key: Key, keys: Sequence[Key], versions: int | None = None) -> None:
+        check_place(key)
+        self.row, self.table = key[0], key[3] or b""
+        self._keys, self._versions = keys, versions
 
-    def fill(self, entry: Any, index: int) -> None:
-        get = entry.action.add(index=index).get
-        get.row = self.row
-        families: dict[bytes, Any] = {}
-        for _, family, column, _ in self._keys:
-            wanted = families.get(family)
-            if wanted is None:
-                wanted = families[family] = get.column.add(family=family).qualifier
-            wanted.append(column)
-        if self._versions is not None:
-            get.max_versions = self._versions
+    def fill(self, entry: Message, index: int) -> None:
+        columns = [{"family": key[1], "qualifier": [key[2]]} for key in self._keys]
+        get = {"row": self.row, "column": columns, "max_versions": self._versions}
+        entry["action"].append({"index": index, "get": get})
 
     def read(self, answer: Any, cells: Cells) -> dict[Key, Any]:
         count = answer.result.associated_cell_count
@@ -67,116 +62,95 @@ class ReadRow:
 
 
 class WriteRow:
-    """Put to a row and delete from it; with is_apart both take effect at once. is_deferred: see
-    `Check`. The answer is True."""
+    """Put to the row of a key and delete from it. is_at_once: both take effect at once. expected:
+    only if the key has this value, empty if it is absent; the answer is whether it has.
+    is_deferred: see `Check`."""
 
-    __slots__ = ("_is_deferred", "_marks", "_puts", "is_apart", "row", "size", "table", "work")
-    is_once = False
+    __slots__ = (
+        "_expected",
+        "_is_deferred",
+        "_key",
+        "_marks",
+        "_puts",
+        "is_apart",
+        "is_once",
+        "row",
+        "size",
+        "table",
+        "work",
+    )
 
     def __init__(
         self,
-        table: bytes,
-        row: bytes,
-        edits: Iterable[Edit],
+        key: Key,
+        edits: Iterable[tuple[Key, bytes | None, int | None]],
+        *,
         is_at_once: bool = False,
         is_deferred: bool = False,
+        expected: bytes | None = None,
     ) -> None:
-        self.table, self.row, self._is_deferred = table, row, is_deferred
-        self.size = 0
-        self._puts: Columns = {}
-        self._marks: Columns = {}
-        for (_, family, column, _), value, timestamp in edits:
-            columns = self._marks if value is None else self._puts
-            columns.setdefault(family, []).append((column, value, timestamp))
-            self.size += len(row) + len(column) + len(value or b"") + CELL_OVERHEAD
-        self.is_apart = is_at_once and bool(self._puts) and bool(self._marks)
-        self.work = LOGGED_WORK if self.is_apart else 1
-
-    def fill(self, entry: Any, index: int) -> None:
-        if self.is_apart:
-            entry.atomic = True
-        for kind, columns in ((PUT, self._puts), (DELETE, self._marks)):
-            if columns:
-                mutation = entry.action.add(index=index).mutation
-                _mutate(mutation, self.row, kind, columns, self._is_deferred)
-
-    def read(self, answer: Any, cells: Cells) -> bool:
-        return True
-
-
-class CheckRow:
-    """Write to a row if one of its cells has a value; the answer is whether it had."""
-
-    __slots__ = ("_check", "row", "size", "table", "work")
-    is_apart = is_once = True
-
-    def __init__(self, check: Check) -> None:
-        key = check[0]
+        check_place(key)
+        self._key, self._expected, self._is_deferred = key, expected, is_deferred
         self.row, self.table = key[0], key[3] or b""
-        self._check = check
-        self.work = 1 if check.is_deferred else LOGGED_WORK
-        self.size = sum(cell_bytes(put[0], put[1]) for put in check[2])
-        self.size += sum(cell_bytes(edit[0], edit[1] or b"") for edit in check[3])
+        self.is_once = expected is not None
+        # Of two puts of a cell at one timestamp, HBase shows the one that arrived last.
+        puts: dict[tuple[bytes, bytes, int | None], Message] = {}
+        marks: dict[tuple[bytes, bytes, int | None], Message] = {}
+        size, overhead = 0, len(self.row) + CELL_OVERHEAD
+        for (_, family, column, _), value, timestamp in edits:
+            cell = {"qualifier": column, "value": value, "timestamp": timestamp}
+            size += overhead + len(column)
+            if value is None:
+                cell["delete_type"] = MULTIPLE_VERSIONS
+            else:
+                size += len(value)
+            cells = marks if value is None else puts
+            cells[family, column, timestamp] = {"family": family, "qualifier_value": [cell]}
+        self.size, self._puts, self._marks = size, [*puts.values()], [*marks.values()]
+        self.is_apart = self.is_once or (is_at_once and bool(puts and marks))
+        self.work = LOGGED_WORK if self.is_apart and not is_deferred else 1
 
-    def fill(self, entry: Any, index: int) -> None:
-        (row, family, column, _), expected, puts, edits, is_deferred = self._check
-        entry.atomic = True
-        condition = entry.condition
-        condition.row, condition.family, condition.qualifier = row, family, column
-        condition.compare_type = EQUAL
-        condition.comparator.name = COMPARATOR
-        condition.comparator.serialized_comparator = _encode_comparator(expected or b"")
-        put: Columns = {}
-        marked: Columns = {}
-        for key, value in puts:
-            put.setdefault(key[1], []).append((key[2], value, None))
-        for key, edited, timestamp in edits:
-            columns = marked if edited is None else put
-            columns.setdefault(key[1], []).append((key[2], edited, timestamp))
-        if put or not marked:
-            _mutate(entry.action.add(index=index).mutation, row, PUT, put, is_deferred)
-        if marked:
-            _mutate(entry.action.add(index=index).mutation, row, DELETE, marked, is_deferred)
+    def fill(self, entry: Message, index: int) -> None:
+        if self.is_apart:
+            entry["atomic"] = True
+        if self._expected is not None:
+            entry["condition"] = {
+                "row": self.row,
+                "family": self._key[1],
+                "qualifier": self._key[2],
+                "compare_type": EQUAL,
+                "comparator": _make_comparator(self._expected),
+            }
+        durability = ASYNC_WAL if self._is_deferred else None
+        for kind, cells in ((PUT, self._puts), (DELETE, self._marks)):
+            if cells or (kind == PUT and not self._marks):
+                mutation = {"row": self.row, "mutate_type": kind, "column_value": cells}
+                mutation["durability"] = durability
+                entry["action"].append({"index": index, "mutation": mutation})
 
     def read(self, answer: Any, cells: Cells) -> bool:
+        if self._expected is None or answer.processed:
+            return True
         if not answer.HasField("processed"):
             raise MaybeApplied("the server knows no conditions: HBase 2.4 is needed", row=self.row)
-        return bool(answer.processed)
+        return False
 
 
-Item = ReadRow | WriteRow | CheckRow
+Item = ReadRow | WriteRow
 
 
-def make_item(check: Check) -> CheckRow | WriteRow:
+def make_item(check: Check) -> WriteRow:
     """Return the item of a check. Without a condition it shares the list of its region, so that
-    many of them share a write to the log."""
-    if check.expected is not None:
-        return CheckRow(check)
-    row, _, _, table = check.key
-    edits = (*(Edit(key, value, None) for key, value in check.puts), *check.edits)
-    return WriteRow(table or b"", row, edits, is_at_once=True, is_deferred=check.is_deferred)
+    many of them share a write to the log. A check of another row is an InvalidRequestError."""
+    check_targets(check)
+    key, expected, puts, edits, is_deferred = check
+    written = [*[(target, value, None) for target, value in puts], *edits]
+    return WriteRow(key, written, is_at_once=True, is_deferred=is_deferred, expected=expected)
 
 
-def _mutate(mutation: Any, row: bytes, kind: int, columns: Columns, is_deferred: bool) -> None:
-    mutation.row, mutation.mutate_type = row, kind
-    if is_deferred:
-        mutation.durability = ASYNC_WAL
-    for family, cells in columns.items():
-        add = mutation.column_value.add(family=family).qualifier_value.add
-        for column, value, timestamp in cells:
-            if value is None:
-                add(qualifier=column, timestamp=timestamp, delete_type=MULTIPLE_VERSIONS)
-            elif timestamp is None:
-                add(qualifier=column, value=value)
-            else:
-                add(qualifier=column, value=value, timestamp=timestamp)
-
-
-def _encode_comparator(value: bytes) -> bytes:
-    comparator = PB.BinaryComparator()
-    comparator.comparable.value = value
-    encoded: bytes = comparator.SerializeToString()
-    return encoded
+def _make_comparator(value: bytes) -> Message:
+    encoded = PB.BinaryComparator(comparable={"value": value}).SerializeToString()
+    return {"name": COMPARATOR, "serialized_comparator": encoded}
 
 
 # ------------------------------------------------------------------------------- ranges of rows
@@ -214,9 +188,7 @@ def _leave_out(sieve: Any, exclude: RowExclusion) -> None:
             column_family=exclude.family,
             column_qualifier=exclude.column,
             compare_op=NOT_EQUAL,
-            comparator=PB.Comparator(
-                name=COMPARATOR, serialized_comparator=_encode_comparator(value)
-            ),
+            comparator=_make_comparator(value),
             filter_if_missing=False,
             latest_version_only=True,
         )

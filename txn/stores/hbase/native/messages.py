@@ -62,11 +62,13 @@ _LENGTHS, _AFTER_COLUMN = 12, 9
 
 
 class Cells:
+    """The cells at the end of an answer; at: where they begin."""
+
     __slots__ = ("_at", "_block")
 
-    def __init__(self, block: bytes) -> None:
+    def __init__(self, block: bytes, at: int = 0) -> None:
         self._block = block
-        self._at = 0
+        self._at = at
 
     def take(self, count: int, table: bytes) -> dict[Key, Cell]:
         """Take the next `count` cells; raise MaybeApplied if there are too few."""

@@ -168,6 +168,6 @@ class SoleService:
                     break
             else:
                 self._address = address
-                return answer, Cells(call.block)
+                return answer, call.cells
         kind = MaybeApplied if once else NotApplied
         raise kind(self._failure, cause=first_line(cause)) from cause

@@ -115,20 +115,21 @@ class SharedReads:
                 each.news.release()
             mine.party = ()
             if self._reader is mine:
-                self._call_next()
+                self._reader = None
+                if self._line:
+                    self._call_next()
             elif mine in self._line:
                 self._line.remove(mine)
 
     def _call_next(self) -> None:
-        party, rows = self._line[:1], sum(len(each.items) for each in self._line[:1])
+        reader = self._line[0]
+        party, rows = [reader], len(reader.items)
         for each in self._line[1:]:
             rows += len(each.items)
             if rows > MOST:
                 break
             party.append(each)
         del self._line[: len(party)]
-        self._reader, self._since_ms = None, self._clock.monotonic_ms()
-        if party:
-            self._reader = party[0]
-            party[0].party = party
-            party[0].news.release()
+        self._reader, self._since_ms = reader, self._clock.monotonic_ms()
+        reader.party = party
+        reader.news.release()

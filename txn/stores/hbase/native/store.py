@@ -25,7 +25,6 @@ from txn.model import (
     Key,
     Row,
     check_count,
-    check_targets,
 )
 from txn.stores.base import Families, Feature
 from txn.stores.hbase.base import ASKED_WITHIN_MS, HBaseTables, ScanRange
@@ -40,14 +39,11 @@ from txn.stores.hbase.native.sharing import SharedReads
 from txn.stores.hbase.native.tables import MasterTables
 from txn.stores.hbase.native.target import Address, Target, parse_target
 from txn.stores.hbase.places import (
-    check_place,
     complete,
     complete_versions,
     find_absent,
     first_line,
-    group_by_table,
     keep_between,
-    keep_last,
     list_targets,
     make_refusal,
 )
@@ -89,41 +85,38 @@ class NativeStore(HBaseTables):
     def read(self, *groups: Collection[Key]) -> dict[Key, Cell | None]:
         """Read with one request to each server; groups share it if one server has them all."""
         due_ms = self._batches.due_ms()
-        groups = groups or ((),)
-        wanted = [_list_reads(keys) for keys in groups]
-        keys = groups[0] if len(groups) == 1 else [key for part in groups for key in part]
         if len(groups) == 1:
-            return complete(keys, self._try(keys, b"", self._shared.read, wanted[0], due_ms))
-        found = self._try(keys, b"", self._batches.run_in_turn, wanted, due_ms)
+            (keys,) = groups
+            wanted = _list_reads(keys)
+            return complete(keys, self._try(lambda: keys, b"", self._shared.read, wanted, due_ms))
+        keys = [key for part in groups for key in part]
+        rows = [_list_reads(part) for part in groups]
+        found = self._try(lambda: keys, b"", self._batches.run_in_turn, rows, due_ms)
         return complete(keys, [cells for part in found for cells in part])
 
     def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
         check_count(count)
-        items = [ReadRow(*place, count) for place in _list_places(keys)]
-        found = self._try(keys, b"", self._batches.run, items)
+        found = self._try(lambda: keys, b"", self._batches.run, _list_reads(keys, count))
         return complete_versions(keys, found)
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
-        rows: dict[tuple[bytes, bytes], list[Edit]] = {}
-        for edit in keep_last(edits):
+        rows: dict[tuple[bytes | None, bytes], list[Edit]] = {}
+        for edit in edits:
             row, _, _, table = edit[0]
-            rows.setdefault((table or b"", row), []).append(edit)
-        items = [WriteRow(table, row, part, by_row) for (table, row), part in rows.items()]
-        self._try((edit.key for edit in edits), b"", self._batches.run, items)
+            rows.setdefault((table, row), []).append(edit)
+        items = [WriteRow(part[0][0], part, is_at_once=by_row) for part in rows.values()]
+        self._try(lambda: (edit.key for edit in edits), b"", self._batches.run, items)
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
-        return self.check_and_read(checks, (), durable=durable)[0]
+        items = [*map(make_item, checks)]
+        return self._try(lambda: list_targets(checks), b"", self._batches.run, items)
 
     def check_and_read(
         self, checks: Sequence[Check], keys: Collection[Key], *, durable: bool = True
     ) -> tuple[list[bool], dict[Key, Cell | None]]:
         """Send one request to each server, which executes the checks of a row in order."""
-        for check in checks:
-            check_place(check[0])
-            check_targets(check)
         items = [*map(make_item, checks), *_list_reads(keys)]
-        targets = chain(list_targets(checks), keys)
-        found = self._try(targets, b"", self._batches.run, items)
+        found = self._try(lambda: chain(list_targets(checks), keys), b"", self._batches.run, items)
         return found[: len(checks)], complete(keys, found[len(checks) :])
 
     def list_tables(self) -> list[bytes]:
@@ -145,7 +138,7 @@ class NativeStore(HBaseTables):
         self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
     ) -> list[bytes]:
         due_ms = self._batches.due_ms()
-        found = self._try((), table, self._regions.list_starts, table, start, stop, due_ms)
+        found = self._try(tuple, table, self._regions.list_starts, table, start, stop, due_ms)
         return keep_between(found, start, stop)
 
     def find_server(self, table: bytes, row: bytes) -> Address | None:
@@ -157,7 +150,7 @@ class NativeStore(HBaseTables):
     def _read_page(
         self, wanted: ScanRange, keys: Sequence[Key]
     ) -> tuple[list[Row], ScanRange | None]:
-        return self._try(keys, wanted.table, self._scan_page, wanted)
+        return self._try(lambda: keys, wanted.table, self._scan_page, wanted)
 
     def _scan_page(self, wanted: ScanRange) -> tuple[list[Row], ScanRange | None]:
         table, request = wanted.table, make_scan(wanted)
@@ -208,12 +201,13 @@ class NativeStore(HBaseTables):
     def _read_row(self, wanted: ScanRange, row: bytes, due_ms: int) -> Row:
         table = wanted.table
         keys = [Key(row, family, column, table) for family, column in wanted.columns or ()]
-        (found,) = self._batches.run([ReadRow(table, row, keys)], due_ms)
+        key = Key(row, b"", b"", table)
+        (found,) = self._batches.run([ReadRow(key, keys)], due_ms)
         return Row(row, found)
 
     def _try(
         self,
-        keys: Iterable[Key],
+        list_keys: Callable[[], Iterable[Key]],
         table: bytes,
         call: Callable[..., T],
         *arguments: Any,
@@ -222,7 +216,7 @@ class NativeStore(HBaseTables):
         try:
             return call(*arguments)
         except RemoteError as error:
-            gone = self._find_absent(keys, table)
+            gone = self._find_absent(list_keys(), table)
             if gone is not None:
                 raise gone from error
             if error.is_final:
@@ -237,16 +231,11 @@ class NativeStore(HBaseTables):
         return None
 
 
-def _list_reads(keys: Collection[Key]) -> list[ReadRow]:
-    return [ReadRow(*place) for place in _list_places(keys)]
-
-
-def _list_places(keys: Collection[Key]) -> list[tuple[bytes, bytes, list[Key]]]:
-    return [
-        (table, row, part)
-        for table, rows in group_by_table(keys).items()
-        for row, part in rows.items()
-    ]
+def _list_reads(keys: Collection[Key], versions: int | None = None) -> list[ReadRow]:
+    rows: dict[tuple[bytes | None, bytes], list[Key]] = {}
+    for key in dict.fromkeys(keys):
+        rows.setdefault((key[3], key[0]), []).append(key)
+    return [ReadRow(part[0], part, versions) for part in rows.values()]
 
 
 def _make_row(cells: dict[Key, Cell]) -> Row:
