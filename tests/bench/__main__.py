@@ -16,7 +16,7 @@ from statistics import median
 
 from rich.progress import track
 
-from tests.bench import aims, costs, flight, growth, profile, report, rounds, scale, spark
+from tests.bench import aims, calls, costs, flight, growth, profile, report, rounds, scale, spark
 from tests.bench.measuring import Case, Measured, measure
 from tests.bench.suites import SUITES, Suite, opened
 
@@ -24,6 +24,7 @@ LEAST_S = 1.0
 PICTURES = ("native",)
 """The suites whose plot is shown behind their table; the page shows the others where it wants."""
 COMMANDS = {
+    "calls": calls.main,
     "costs": costs.main,
     "flight": flight.main,
     "growth": growth.main,

@@ -1,168 +1,332 @@
-"""`python -m tests.bench.calls`: what the calls of a Thrift 2 store cost in Python alone.
+"""`python -m tests.bench calls [STORE..]`: how many interpreter calls each path to a store makes.
 
-The gateway answers from memory, in the same thread: no kernel, no waiting. Each call is timed
-beside thriftpy2's writing of its requests and reading of their replies, which is left when all else
-is taken away; each figure is the least of some rounds, since noise only adds. `transfer` are the 12
-requests of one. To compare two checkouts, run this file with each of them in PYTHONPATH.
+`sys.setprofile` counts calls of Python functions, resumed generators among them, and of C
+functions. Each figure is the median of some runs after a warm-up, for one commit, request, block,
+read of two keys, or scanned row; a request changes two keys and asserts their values, and making it
+counts too. Only the caller's thread counts: not what servers do, or the thread that puts the last
+status later. Of `submit` the thread that commits the batch counts, too, and the wait for its
+futures does not.
+
+`native` and `gateway` (by Thrift 2) run against servers in threads of this process, or against the
+HBase that an option names: a test shows that both make the same calls. `--save` keeps the figures
+in docs/performance/calls.json. Tests count anew and fail if one has grown by more than 5 %. Each
+version of Python makes other calls, so figures are compared only with those of their own version.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import json
+import platform
+import subprocess
+import sys
+import tempfile
+import threading
 import time
-from collections import deque
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
-from unittest.mock import patch
+from itertools import count
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
 
-from thriftpy2.protocol import TCyBinaryProtocol
-from thriftpy2.transport import TCyBufferedTransport
-from thriftpy2.utils import deserialize, serialize
+import pytest
+from rich.console import Console
+from rich.table import Table
 
-from txn.model import Check, Edit, Key
-from txn.stores import gateway, open_store
-from txn.stores.gateway import Connection
-from txn.stores.hbase.idl import IDL
+from tests.bench.measuring import Protocol
+from tests.integration.emulator import emulated
+from tests.unit.fake_cluster import fake_cluster
+from txn import Engine, Exact, Key, Mutation, Policy, connect
+from txn.request import Committed, Request
 
-ROUNDS = 15
-REPEATED = 2_000
-ROW = b"transaction.1700000000000.0123456789abcdef0123456789abcdef"
-KEYS = [Key(f"account{number:04}", "d", "balance", "bench") for number in range(2)]
-STATUS = Key(ROW, "t", "status", "txn")
-SINCE = Key(ROW, "t", "at.2-ASSERTED", "txn")
-STEP = [Check(STATUS, b"1-LOCKED", ((SINCE, b""), (STATUS, b"2-ASSERTED")))]
-LOCKS = [Check(key.lock, b"", ((key.lock, ROW),)) for key in KEYS]
-CELLS = [cell for key in KEYS for cell in (key, key.lock, key.tag)]
-EDITS = [Edit(key, b"1000", 5) for key in KEYS]
-IN_A_TRANSFER = {"step": 4, "locks": 2, "step and cells": 1, "edits": 2}
+COMMAND = "python -m tests.bench calls --save"
+VERSION = ".".join(platform.python_version_tuple()[:2])
+KEPT = Path(__file__).parents[2] / "docs" / "performance" / "calls.json"
+STORES = ("memory", "embedded", "native", "gateway")
+PROTOCOLS: tuple[Protocol, ...] = ("six-phase", "fenced")
+PATHS = ("commit", "commit_many", "submit", "block", "read", "scanned row")
+TOLERANCE = 0.05
+ROWS = 100
+MANY = 20
+WARM = 5
+RUNS = 9
+LINGER_MS = 20  # so that all that is submitted in a run is one batch
+THREADS = "txn-group-commit"
+FAMILY = "d"
 
-Call = Callable[[], object]
-
-
-class Memory:
-    """What stands for a socket: it has a reply to each request."""
-
-    def __init__(self, *_: object) -> None:
-        self._replies: deque[bytes] = deque()
-        self._limit_ms = 30_000
-
-    limit = gateway.Wire.limit
-
-    def write(self, data: bytes) -> None:
-        length = int.from_bytes(data[4:8])
-        name, head = data[8 : 8 + length].decode(), data[4 : 12 + length]
-        self._replies.append(b"\x80\x01\x00\x02" + head + REPLIES[name])
-
-    def read(self, size: int) -> bytes:
-        return self._replies.popleft()
-
-    def is_readable(self) -> bool:
-        return False
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+Work = Callable[[], object]
 
 
-class Timed(Memory):
-    """One whose limit reads the clock itself, as older checkouts have it."""
+class Count(NamedTuple):
+    """How many calls a path makes, for one commit, request, block, read or row."""
 
-    def __init__(self, _: object, clock: Any) -> None:
-        super().__init__()
-        self._clock = clock
+    store: str
+    protocol: str
+    path: str
+    calls: float
 
-
-def _replies() -> dict[str, bytes]:
-    cells = [
-        IDL.TColumnValue(b"d", name, value, 1_700_000_000_000)
-        for name, value in ((b"balance", b"1000"), (b"balance_lock", ROW))
-    ]
-    rows = [IDL.TResult(key.row, cells) for key in KEYS]
-    service = IDL.THBaseService
-    return {
-        "checkAndPut": serialize(service.checkAndPut_result(success=True)),
-        "putMultiple": serialize(service.putMultiple_result()),
-        "getMultiple": serialize(service.getMultiple_result(success=rows)),
-    }
+    @property
+    def name(self) -> str:
+        return f"{self.path}, {self.store}, {self.protocol}"
 
 
-REPLIES = _replies()
+class Kept(NamedTuple):
+    python: str
+    counts: list[Count]
 
 
-def bare(name: str, given: tuple[Any, ...]) -> Call:
-    """Return what writes a request, and reads its reply, with thriftpy2 and nothing else."""
-    service = IDL.THBaseService
-    kind = getattr(service, name + "_args")
-    arguments = deserialize(kind(), serialize(kind(*given)))
-    result = getattr(service, name + "_result")
-    transport = TCyBufferedTransport(Memory(), gateway.BUFFER)
-    protocol = TCyBinaryProtocol(transport)
+class Workload:
+    """The paths of an engine, and of one that lets submitted requests gather. All keys, and all
+    values, have the same length."""
 
-    def call() -> None:
-        protocol.write_message_begin(name, 1, 1)
-        protocol.write_struct(arguments)
-        transport.flush()
-        protocol.read_message_begin()
-        protocol.read_struct(result())
+    def __init__(self, engine: Engine, lingering: Engine, table: str) -> None:
+        self._engine = engine
+        self._lingering = lingering
+        self._table = table
+        self._keys = [
+            Key(f"account{number:04}", FAMILY, "balance", table) for number in range(ROWS)
+        ]
+        self._values = [b"%06d" % 0] * ROWS
+        self._numbers = count(1)
+        engine.ensure_table(table, [FAMILY])
+        engine.commit_many([([Mutation(key, b"%06d" % 0)], []) for key in self._keys])
 
-    return call
+    def _request(self, pair: int) -> Request:
+        """Return a request that changes two keys if they have the value that was put last."""
+        value = b"%06d" % next(self._numbers)
+        places = (2 * pair, 2 * pair + 1)
+        mutations = [Mutation(self._keys[place], value) for place in places]
+        assertions = [Exact(self._keys[place], self._values[place]) for place in places]
+        for place in places:
+            self._values[place] = value
+        return Request(tuple(mutations), tuple(assertions))
+
+    def commit(self) -> None:
+        request = self._request(0)
+        self._engine.commit(request.mutations, request.assertions)
+
+    def commit_many(self) -> None:
+        self._engine.commit_many([self._request(pair) for pair in range(MANY)])
+
+    def submit(self) -> list[Future[Committed]]:
+        return [self._lingering.submit(self._request(pair)) for pair in range(MANY)]
+
+    def block(self) -> None:
+        value = b"%06d" % next(self._numbers)
+        with self._engine.transaction() as t:
+            for place, key in enumerate(t.get_many(self._keys[:2])):
+                t.put(key, value)
+                self._values[place] = value
+
+    def read(self) -> None:
+        self._engine.read(self._keys[:2])
+
+    def scan(self) -> None:
+        for _ in self._engine.scan(self._table):
+            pass
 
 
-def least_us(call: Call) -> float:
-    """Return the least processor time of a call."""
-    times = []
-    for _ in range(ROUNDS):
-        began = time.thread_time()
-        for _ in range(REPEATED):
-            call()
-        times.append((time.thread_time() - began) * 1e6 / REPEATED)
-    return min(times)
+class Tally:
+    """Counts calls of the threads that have it as their profile function."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, frame: object, event: str, argument: object) -> None:
+        self.calls += event in {"call", "c_call"}
+
+    def begin(self, frame: object, event: str, argument: object) -> None:
+        """Count in a new thread from here on, if it is one that commits batches."""
+        is_ours = threading.current_thread().name.startswith(THREADS)
+        sys.setprofile(self if is_ours else None)
 
 
-def measure() -> dict[str, tuple[float, float]]:
-    """Return, for each call, its time and that of its requests with thriftpy2 alone."""
-    takes_clock = gateway.Wire.__init__.__code__.co_argcount == 3
-    with (
-        patch.object(gateway, "Wire", Timed if takes_clock else Memory),
-        patch.object(gateway, "connect_socket", lambda *_: None),
-    ):
-        store = open_store("hbase+thrift2://127.0.0.1:1")
-        step = partial(store.check_and_put, STEP)
-        calls: dict[str, Call] = {
-            "step": step,
-            "locks": partial(store.check_and_put, LOCKS),
-            "cells": partial(store.read, CELLS),
-            "step and cells": partial(store.check_and_read, STEP, CELLS),
-            "edits": partial(store.write, EDITS),
+def count_calls(work: Work) -> int:
+    """Return how many calls this thread makes in the work."""
+    tally = Tally()
+    sys.setprofile(tally)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return tally.calls - 2  # the work itself, and the end of counting
+
+
+def count_batch(workload: Workload, threads: Tally) -> int:
+    """Return how many calls it takes to submit a batch and to commit it."""
+    before = threads.calls
+    futures: list[Future[Committed]] = []
+    submitted = count_calls(lambda: futures.extend(workload.submit()))
+    while not all(future.done() for future in futures):
+        time.sleep(LINGER_MS / 1000)
+    time.sleep(LINGER_MS / 1000)  # until the thread has ended its turn
+    for future in futures:
+        future.result()
+    return submitted + threads.calls - before
+
+
+def take_median(count_run: Callable[[], int], divisor: int = 1) -> float:
+    """Return the median of some runs that count, after some that do not."""
+    counts = [count_run() for _ in range(WARM + RUNS)][WARM:]
+    return median(counts) / divisor
+
+
+def count_paths(uri: str, protocol: Protocol) -> dict[str, float]:
+    """Return how many calls each path makes on a store."""
+    tag = uuid.uuid4().hex[:8]
+    open_engine = partial(connect, uri, protocol=protocol, transactions=f"calls-{tag}-transactions")
+    threads = Tally()
+    with open_engine() as engine, open_engine(policy=Policy(linger_ms=LINGER_MS)) as lingering:
+        w = Workload(engine, lingering, f"calls-{tag}")
+        paths = {
+            "commit": (w.commit, 1),
+            "commit_many": (w.commit_many, MANY),
+            "block": (w.block, 1),
+            "read": (w.read, 1),
+            "scanned row": (w.scan, ROWS),
         }
-        for call in calls.values():
-            call()
-            call()  # where all connections are open
-        found = {}
-        for name, call in calls.items():
-            requests: list[tuple[str, tuple[Any, ...]]] = []
-            send = Connection.send
-
-            def record(connection: Connection, name: str, given: Any, **named: Any) -> None:
-                requests.append((name, given))  # noqa: B023
-                send(connection, name, given, **named)  # noqa: B023
-
-            with patch.object(Connection, "send", record):
-                call()
-            alone = [bare(*request) for request in requests]
-            found[name] = least_us(call), sum(least_us(each) for each in alone)
-        return found
+        found = {
+            path: take_median(partial(count_calls, work), divisor)
+            for path, (work, divisor) in paths.items()
+        }
+        engine.flush()
+        threading.setprofile(threads.begin)
+        try:
+            found["submit"] = take_median(partial(count_batch, w, threads), MANY)
+        finally:
+            threading.setprofile(None)  # type: ignore[arg-type]
+    return found
 
 
-def main() -> None:
-    argparse.ArgumentParser(prog="python -m tests.bench.calls", description=__doc__).parse_args()
-    found = measure()
-    total = [sum(found[name][i] * count for name, count in IN_A_TRANSFER.items()) for i in (0, 1)]
-    for name, (ours, alone) in {**found, "transfer": tuple(total)}.items():
-        print(f"{name:20} {ours:7.1f} µs, thriftpy2 {alone:6.1f}, beyond it {ours - alone:6.1f}")
+@contextmanager
+def opened(store: str, uri: str | None) -> Iterator[str]:
+    """Give the URI of a store: the one that is named, else one of our own for this."""
+    if uri is not None:
+        yield uri
+        return
+    match store:
+        case "memory":
+            yield "memory://calls"
+        case "embedded":
+            with tempfile.TemporaryDirectory(prefix="txn-bench-") as folder:
+                yield f"embedded://{folder}/store?sync=off"
+        case "native":
+            with fake_cluster(1, lambda table, region: 0) as cluster:
+                yield cluster.uri
+        case "gateway":
+            with emulated() as servers:
+                yield servers.thrift2
+
+
+def count_all(stores: Sequence[str], uris: Mapping[str, str]) -> list[Count]:
+    """Count every path of these stores with both protocols."""
+    found = []
+    gc.collect()
+    gc.disable()  # what is collected, and when, is chance
+    try:
+        for store in stores:
+            for protocol in PROTOCOLS:
+                with opened(store, uris.get(store)) as uri:
+                    calls = count_paths(uri, protocol)
+                found += [Count(store, protocol, path, round(calls[path], 2)) for path in PATHS]
+    finally:
+        gc.enable()
+    return found
+
+
+def count_apart(stores: Sequence[str], uris: Mapping[str, str]) -> list[Count]:
+    """Count in a process of its own, in which no test has left caches, tracers or threads."""
+    command = [sys.executable, "-m", "tests.bench.calls", *stores, "--json"]
+    options = [f"--{store}={uri}" for store, uri in uris.items()]
+    root = Path(__file__).parents[2]
+    done = subprocess.run([*command, *options], stdout=subprocess.PIPE, check=True, cwd=root)
+    return [Count(**each) for each in json.loads(done.stdout)["counts"]]
+
+
+def save(counts: Sequence[Count], path: Path = KEPT) -> None:
+    """Keep the counts, and of which Python they are."""
+    path.write_text(encode(counts) + "\n")
+
+
+def load(path: Path = KEPT) -> Kept:
+    """Return the counts that are kept."""
+    kept = json.loads(path.read_text())
+    return Kept(kept["python"], [Count(**each) for each in kept["counts"]])
+
+
+def require_figures_of_this_python(path: Path = KEPT) -> None:
+    """Skip a test if the figures are of another Python."""
+    if (python := load(path).python) != VERSION:
+        pytest.skip(f"the figures are of Python {python}, and this is {VERSION}: {COMMAND}")
+
+
+def encode(counts: Sequence[Count]) -> str:
+    rows = ",\n".join(f"  {json.dumps(each._asdict())}" for each in counts)
+    return f'{{\n "python": {json.dumps(VERSION)},\n "counts": [\n{rows}\n ]\n}}'
+
+
+def list_grown(counts: Sequence[Count], kept: Sequence[Count]) -> list[str]:
+    """Return a line for each count that has grown by more than the tolerance, or is not kept."""
+    calls_before = {each.name: each.calls for each in kept}
+    found = []
+    for each in counts:
+        before = calls_before.get(each.name)
+        if before is None:
+            found.append(f"{each.name}: {each.calls:g} calls, and no figure is kept")
+        elif each.calls > before * (1 + TOLERANCE):
+            growth = f"{each.calls / before - 1:+.1%}"
+            found.append(f"{each.name}: from {before:g} to {each.calls:g} calls ({growth})")
+    return found
+
+
+def explain(grown: Sequence[str]) -> str:
+    """Return the text of a test that fails."""
+    return "\n".join([*grown, f"if that is worth it, keep new figures: {COMMAND}"])
+
+
+def show(counts: Sequence[Count]) -> None:
+    """Print a table of paths, with a column for each store and protocol."""
+    places = list(dict.fromkeys((each.store, each.protocol) for each in counts))
+    calls = {each[:3]: each.calls for each in counts}
+    table = Table(title=f"interpreter calls, Python {platform.python_version()}")
+    table.add_column("path")
+    for store, protocol in places:
+        table.add_column(f"{store},\n{protocol}", justify="right")
+    for path in PATHS:
+        table.add_row(path, *(f"{calls[(*place, path)]:,.0f}" for place in places))
+    Console(width=120).print(table)
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench calls",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("stores", nargs="*", metavar="STORE", help=f"of {', '.join(STORES)}")
+    parser.add_argument("--native", metavar="URI", help="an HBase, by its own RPC")
+    parser.add_argument("--gateway", metavar="URI", help="an HBase's Thrift 2 gateway")
+    parser.add_argument("--save", action="store_true", help="keep the figures, of all stores")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    options = parser.parse_args(given)
+    stores = options.stores or STORES
+    if unknown := set(stores).difference(STORES):
+        parser.error(f"no such store: {', '.join(sorted(unknown))}")
+    if options.save and set(stores) != set(STORES):
+        parser.error("--save keeps the figures of all stores: name none")
+    uris = {name: uri for name in ("native", "gateway") if (uri := getattr(options, name))}
+    counts = count_all(stores, uris)
+    if options.save:
+        save(counts)
+    if options.json:
+        print(encode(counts))
+    else:
+        show(counts)
 
 
 if __name__ == "__main__":

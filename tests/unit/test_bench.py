@@ -232,6 +232,7 @@ def test_samples_are_counted_by_the_part_that_ran_and_by_those_that_called_it() 
     assert counts["callees"] == {
         **{"stores: pool, gateways, sockets": 3, "the protocol": 4, "the bench": 4}
     }
+    assert counts["modules"] == {"txn/stores/wire.py": 3, "txn/protocol/attempt.py": 1}
     assert counts["top"] == {"stores/wire.py: write": 3, "protocol/attempt.py: call_store": 1}
 
 
