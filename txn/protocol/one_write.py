@@ -109,7 +109,7 @@ def _check_fenced(context: Context, transactions: Sequence[PendingCommit]) -> Wr
     fenced.read_lock_cells(context, [(t, lock) for t in transactions for lock in t.lock_cells])
     checks: list[Check] = []
     for t in transactions:
-        if any(holder_of(lock, cell) for lock, cell in t.found.items()):
+        if any(map(holder_of, t.found, t.found.values())):
             return None
         fenced.raise_timestamp(context, t)
         if t.failure or fenced.find_failed(t) is not None or is_late(context, t):
@@ -139,5 +139,5 @@ def _check_fenced_row(context: Context, t: PendingCommit) -> Check:
         ),
         Edit(status, Status.COMPLETE.encoded, begun_ms + offsets[Status.COMPLETE]),
     )
-    times = tuple((column(table, row_key, at), FREE) for at in FENCED_TIMES)
-    return Check(status, FREE, times, edits)
+    times = [(column(table, row_key, at), FREE) for at in FENCED_TIMES]
+    return Check(status, FREE, tuple(times), edits)

@@ -28,7 +28,7 @@ from txn.model import (
 from txn.stores.base import Feature, check_then_read
 from txn.tables import catalog, cells, pages
 from txn.tables.catalog import TableCatalog, cell_key
-from txn.tables.cells import newest, put_version
+from txn.tables.cells import newest
 from txn.tables.changes import write_cell
 from txn.tables.kv.ordered import Reader, Writer, divide_keys
 from txn.tables.operations import MAX_TIMESTAMP, Reason, Refused
@@ -94,7 +94,9 @@ class LocalStore(catalog.CatalogUser):
                     before = row, family, table
                     layout = known.layout(table, family)
                     stem = cell_key(layout, row, b"")
-                timestamp = now if given is None else _check_timestamp(given)
+                timestamp = now if given is None else given
+                if not 0 <= timestamp < MAX_TIMESTAMP:
+                    raise _refuse_timestamp(timestamp)
                 write_cell(writer, (layout, row, stem + column), value, timestamp, now)
 
         self._write(body, durable=durable, shared=True)
@@ -301,10 +303,8 @@ def _compact(
     )
 
 
-def _check_timestamp(timestamp: int) -> int:
-    if not 0 <= timestamp < MAX_TIMESTAMP:
-        raise InvalidRequestError("not a timestamp in ms", timestamp=timestamp)
-    return timestamp
+def _refuse_timestamp(timestamp: int) -> InvalidRequestError:
+    return InvalidRequestError("not a timestamp in ms", timestamp=timestamp)
 
 
 def _check(writer: Writer, known: TableCatalog, check: Check, now: int) -> bool:
@@ -321,22 +321,13 @@ def _check(writer: Writer, known: TableCatalog, check: Check, now: int) -> bool:
         return False
     else:
         at = now if cell is None else max(now, cell.timestamp)
-    for (_, its_family, its_column, _), value in puts:
+    for (_, its_family, its_column, _), value, given in [*[(*put, None) for put in puts], *edits]:
+        timestamp = at if given is None else given
+        if not 0 <= timestamp < MAX_TIMESTAMP:
+            raise _refuse_timestamp(timestamp)
+        place = layout, row, stem + its_column
         if its_family != family:
             other = known.layout(table, its_family)
-            write_cell(writer, (other, row, cell_key(other, row, its_column)), value, at, now)
-        elif layout.masks is None:
-            target = stem + its_column
-            old = writer.get(target) or b""
-            writer.put(target, put_version(old, at, value, layout.versions, now))
-        else:
-            write_cell(writer, (layout, row, stem + its_column), value, at, now)
-    for (_, its_family, its_column, _), edited, given in edits:
-        timestamp = at if given is None else _check_timestamp(given)
-        if its_family == family:
-            write_cell(writer, (layout, row, stem + its_column), edited, timestamp, now)
-        else:
-            other = known.layout(table, its_family)
-            name = cell_key(other, row, its_column)
-            write_cell(writer, (other, row, name), edited, timestamp, now)
+            place = other, row, cell_key(other, row, its_column)
+        write_cell(writer, place, value, timestamp, now)
     return True
