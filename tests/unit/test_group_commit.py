@@ -850,7 +850,9 @@ def test_another_threads_kill_is_not_told_to_those_who_wait() -> None:
 
         def run_broken(batch: Sequence[PendingCommit]) -> None:
             if len(batch) == 3:
-                backend_of(world.engine)._contention.fail_blocked = broken  # type: ignore[method-assign, assignment]
+                contention = backend_of(world.engine)._contention
+                contention.note_hot([key("r0").lock])
+                contention.fail_blocked = broken  # type: ignore[method-assign, assignment]
             run(batch)
 
         gate._run = run_broken

@@ -236,7 +236,7 @@ class GroupCommit(Generic[W]):
         if policy.linger_ms or not is_small:
             return False
         batch = self._make_batch(self._clock.monotonic_ms())
-        batch.items = list(items)
+        batch.items = [*items]
         with self._lock:
             if self._queue or self._in_progress:
                 return False
@@ -264,7 +264,9 @@ class GroupCommit(Generic[W]):
 
     def _lead(self, batch: _Batch[W]) -> None:
         try:
-            self._report_batch(batch)
+            # holds no lock, because the listener may commit as well
+            if self._listener is not silent:
+                self._listener(BatchStarted(len(batch.items)))
             self._run(batch.items)
         finally:
             self._finish(batch)
@@ -420,11 +422,6 @@ class GroupCommit(Generic[W]):
         if batch.items:
             self._in_progress.append(batch)
         return batch, left
-
-    def _report_batch(self, batch: _Batch[W]) -> None:
-        """Report a batch that starts, holding no lock, because the listener may commit as well."""
-        if self._listener is not silent:
-            self._listener(BatchStarted(len(batch.items)))
 
     def _report_queue(self, change: int) -> None:
         if change and self._listener is not silent:

@@ -259,19 +259,18 @@ class LocalBackend:
         """Try a batch once, without waiting; defer requests whose hot keys are locked."""
         due: list[PendingCommit] = []
         deferred: list[PendingCommit] = []
+
+        def defer(some: Sequence[PendingCommit]) -> list[PendingCommit]:
+            deferred.extend(self._contention.fail_blocked(some))
+            return [t for t in some if t.failure is None]
+
         try:
             now_ms = self._context.clock.monotonic_ms()
             for t in batch:
                 self._renew(t, now_ms)
                 t.rounds += 1
             due = fail_late(batch, now_ms)
-            self._run(
-                self._trace_batch(batch),
-                due,
-                batch[0].ack,
-                patient=False,
-                fail_first=lambda some: deferred.extend(self._contention.fail_blocked(some)),
-            )
+            self._run(self._trace_batch(batch), due, batch[0].ack, patient=False, wait=defer)
         except BaseException as error:
             leave_unknown(due, error)
             raise
@@ -322,15 +321,17 @@ class LocalBackend:
         attempts: Sequence[PendingCommit],
         ack: Ack,
         patient: bool,
-        fail_first: Callable[[Sequence[PendingCommit]], None] | None = None,
+        wait: Callable[[Sequence[PendingCommit]], list[PendingCommit]] | None = None,
     ) -> None:
         """Run the phases of attempts whose deadline has not passed.
 
-        fail_first: fails the attempts that would wait for hot keys; None: wait for their holders.
+        wait: fails the attempts that would wait for hot keys; None: wait for their holders.
         """
         finish = self._finisher.release if ack == "complete" else self._finisher.submit
         try:
-            live = run_for_available(fail_first or self._contention.wait_for_hot_keys, attempts)
+            live = attempts
+            if not self._contention.is_calm:
+                live = run_for_available(wait or self._contention.wait_for_hot_keys, attempts)
             commit(context, live, self._contention, patient, finish)
             self._contention.record_results(live)
         except TxnError as error:  # raised before the decision, so none of these is ever committed

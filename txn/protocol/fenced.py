@@ -14,7 +14,7 @@ from itertools import chain
 
 from txn.assertions import Assertion, holds, list_keys
 from txn.errors import AbortedError, CorruptRowError, DeadlineError, StoreError
-from txn.model import Cell, Check, Edit, Key
+from txn.model import Cell, Check, Edit, Key, new_tuple
 from txn.protocol.clocks import judge_ahead, was_set
 from txn.protocol.codec import Plan
 from txn.protocol.context import Context, call_store
@@ -77,7 +77,7 @@ def prepare_fenced(
     # A local transaction gains nothing by having no row.
     live = [t for t in live if context.is_local or not needs_no_row(t)]
     live = run_for_available(lambda some: take_row_locks(context, some, contention, patient), live)
-    if any(t.spans for t in live):
+    if any([t.spans for t in live]):
         live = run_for_available(
             lambda some: validate_ranges_locked(context, some, contention), live
         )
@@ -210,7 +210,7 @@ def list_edits(t: Transaction, timestamp: int) -> Iterable[tuple[Key, list[Edit]
     """Return each lock cell with the edits of its keys."""
     found: Mapping[Key, list[Edit]] = {lock: [] for lock in t.lock_cells}
     for mutation in t.request.mutations:
-        edit = Edit(mutation.key, mutation.value, timestamp)
+        edit = new_tuple(Edit, (mutation.key, mutation.value, timestamp))
         found[t.locks[mutation.key]].append(edit)
     return found.items()
 
@@ -279,10 +279,10 @@ def put_and_release(context: Context, transactions: Sequence[Transaction]) -> li
             raise CorruptRowError("the plan is of another protocol", transaction=t.row_key)
         timestamp = plan.timestamp
         for (lock, own), held in zip(list_edits(t, timestamp), plan.locks, strict=True):
-            held_lock = read_lock(lock, Cell(held, timestamp))
+            held_lock = read_lock(lock, new_tuple(Cell, (held, timestamp)))
             if held_lock.holder != t.row_key:
                 raise CorruptRowError("the plan has another's lock", transaction=t.row_key)
-            free = Edit(lock, held_lock.give_back().value, timestamp + 1)
+            free = new_tuple(Edit, (lock, held_lock.give_back().value, timestamp + 1))
             if is_sure:
                 edits += (*own, free)
             else:
@@ -364,8 +364,9 @@ def _request_locks(context: Context, lock_cells: Iterable[LockOf]) -> list[LockO
         if holder_of(lock, cell) == FREE:
             t.held.add(lock)
             t.taken[lock] = taken = _take(t, lock)
-            edits = (Edit(lock, taken, t.timestamp),)
-            requested[t, lock] = Check(lock, cell.value if cell else FREE, (), edits)
+            expected = cell.value if cell else FREE
+            edits = (new_tuple(Edit, (lock, taken, t.timestamp)),)
+            requested[t, lock] = new_tuple(Check, (lock, expected, (), edits, False))
 
     answers = request_with_rows(context, [t for t, _ in requested], [*requested.values()])
     if len(requested) == len(due) and all(answers):

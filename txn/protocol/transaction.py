@@ -28,7 +28,7 @@ from txn.errors import (
     annotate,
 )
 from txn.events import Phase, PhaseName, PhaseOutcome, silent
-from txn.model import Cell, Check, Edit, Key
+from txn.model import Cell, Check, Edit, Key, new_tuple
 from txn.protocol.codec import Marker, Plan, decode_status, encode_buffer, encode_marker
 from txn.protocol.context import Context, call_store
 from txn.protocol.row import (
@@ -337,12 +337,14 @@ def make_step(context: Context, t: Transaction, new: Status, cells: Cells) -> Ch
     status, began = status_key(context.table, t.row_key), column(context.table, t.row_key, new.at)
     if context.rules.offsets_ms:
         at = created_ms(t.row_key) + context.rules.offsets_ms[new]
-        edits = [Edit(key, value, at) for key, value in (*cells, (status, new.encoded))]
-        return Check(status, expected, ((began, FREE),), tuple(edits), is_deferred)
+        written = (*cells, (status, new.encoded))
+        edits = tuple([new_tuple(Edit, (key, value, at)) for key, value in written])
+        return new_tuple(Check, (status, expected, ((began, FREE),), edits, is_deferred))
     if t.is_dated or "multi_cell_check" in context.store.features:
         cells = [*cells, (began, FREE)]
     # The checked cell goes last: a transport of single cells then writes the others before it.
-    return Check(status, expected, (*cells, (status, new.encoded)), is_deferred=is_deferred)
+    puts = (*cells, (status, new.encoded))
+    return new_tuple(Check, (status, expected, puts, (), is_deferred))
 
 
 class _Steps(Generic[AnyTransaction]):
