@@ -924,6 +924,7 @@ def test_an_error_of_ours_is_the_leaders_and_the_line_goes_on() -> None:
     def broken(some: object) -> list[object]:
         raise ZeroDivisionError
 
+    contention.note_hot([X.lock])
     contention.fail_blocked = broken  # type: ignore[method-assign, assignment]
     with pytest.raises(ZeroDivisionError):
         world.engine.commit([Mutation(X, b"1")])

@@ -330,7 +330,8 @@ class GroupCommit(Generic[W]):
                 caller.open.discard(w)
                 if not caller.open and caller.event is not None:
                     caller.event.set()
-            self._call_next()
+            if self._queue:
+                self._call_next()
 
     def _withdraw(self, caller: _Caller[W]) -> None:
         """Remove a thread that stops waiting; it may have been called to lead, or be leading."""
