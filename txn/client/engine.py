@@ -38,6 +38,7 @@ from txn.request import (
     bind_key,
     bind_request,
     check_deadline,
+    make_request,
 )
 from txn.spans import Columns, Span, make_span
 from txn.stores.base import Store
@@ -283,16 +284,10 @@ class Engine:
         check_choice("ack", ack, ACKS)
 
         def commit(request: Request, spans: Sequence[Span], known: Snapshot) -> Committed:
-            budget_ms = left_ms()
-            bound = self._bind_request(
-                request.mutations,
-                request.assertions,
-                once,
-                labels,
-                once_retention_ms,
-                deadline_ms=budget_ms,
-            )
-            return self._backend.commit(bound, ack, spans, left_ms(), known)
+            items = request.mutations, request.assertions
+            whole = make_request(*items, once, labels, once_retention_ms)
+            self._backend.check_request(whole, left_ms())
+            return self._backend.commit(whole, ack, spans, left_ms(), known)
 
         return OptimisticTransaction(self._backend, self._table, commit, read_ms, ticket)
 

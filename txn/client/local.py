@@ -45,7 +45,7 @@ from txn.protocol.row import FAMILY, RowState, is_row_key, marker_key, read_rows
 from txn.protocol.statuses import ProtocolName
 from txn.protocol.transaction import PendingCommit, begin_commit, fail_late, is_late, renew
 from txn.reading.scans import read_view, scan_rows
-from txn.reading.snapshot import Snapshot, find_holders, read_atomically
+from txn.reading.snapshot import Snapshot, read_atomically
 from txn.request import Ack, Committed, Outcome, Request, lock_request
 from txn.spans import Span
 from txn.tracing import begin_traces, find_tracer, watch_batch
@@ -406,19 +406,19 @@ class LocalBackend:
             contention.note_hot(self._queues.wait(ticket, map(lock_of, hot)))
         if not context.rules.locks_rows:
             return self.read(keys, deadline_ms)
-        wanted = [*keys, *dict.fromkeys(map(lock_of, keys))]
+        locks = {lock_of(key): None for key in keys}
+        wanted = [*keys, *locks]
         for tries in range(HOT_READS if hot else 1):
             if tries:
                 context.clock.sleep_ms(self._contention.pause_ms(tries))
             try:
-                cells = call_store(context, lambda: context.store.read(wanted))
+                cells = call_store(context, partial(context.store.read, wanted))
             except StoreError as error:
                 _deny_read(error)
-            if not find_holders(cells):
+            held = [lock for lock in locks if holder_of(lock, cells[lock])]
+            if not held:
                 return cells
-            contention.note_hot(
-                lock for lock in wanted[len(keys) :] if holder_of(lock, cells[lock])
-            )
+            contention.note_hot(held)
         return self.read(keys, deadline_ms)
 
     def scan(self, wanted: Span, deadline_ms: int | None = None) -> Iterator[Row]:
