@@ -11,6 +11,7 @@ from txn import Cell, Key, OptimisticTransaction
 from txn.model import Check, Edit
 from txn.protocol import fenced, recovery
 from txn.protocol import locks as locks_module
+from txn.protocol import prepare as prepare_module
 from txn.protocol import transaction as transaction_module
 from txn.protocol.context import Context
 from txn.protocol.locks import FencedLock, make_assertion_error, read_lock
@@ -121,7 +122,7 @@ def believe_in_every_lock(patch: Patch) -> None:
             found = t.found[lock]
             edit = Edit(lock, fenced._take(t, lock), t.timestamp)
             checks.append(Check(lock, found.value if found else FREE, edits=(edit,)))
-        fenced.request_with_rows(context, [t for t, _ in wanted], checks)
+        prepare_module.request_with_rows(context, [t for t, _ in wanted], checks)
         return []
 
     patch.setattr(fenced, "_request_locks", request)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import chain
 
 from txn.assertions import Assertion, holds, list_keys
 from txn.errors import AbortedError, CorruptRowError, DeadlineError, StoreError
@@ -201,7 +200,8 @@ def raise_timestamp(context: Context, t: PendingCommit) -> None:
         t.failure = AbortedError(SET_MEANWHILE, transaction=t.row_key)
     newest = max([cell.timestamp for cell in (*t.found.values(), *t.seen.values()) if cell] or [0])
     if newest > now_ms:
-        far = judge_ahead(context, t, newest, now_ms, chain(t.found.items(), t.seen.items()))
+        pairs = (pair for cells in (t.found, t.seen) for pair in cells.items())
+        far = judge_ahead(context, t, newest, now_ms, pairs)
         t.failure = t.failure or far
     t.timestamp = max(t.timestamp, now_ms, newest + 1)
 
@@ -227,8 +227,7 @@ def take_row_locks(
     context: Context, transactions: Sequence[PendingCommit], contention: Contention, patient: bool
 ) -> list[PendingCommit]:
     """Take the locks, each from the value that was read. If a lock changed and is free, it and its
-    keys are read again. Then all assertions are evaluated again, because a missing table may hide
-    which keys were read again."""
+    keys are read again, and the transaction's assertions evaluated again."""
     if patient:
         owners = {lock: t for t in transactions for lock in t.lock_cells}
         for lock in send_heartbeats_between(context, transactions, sorted(owners)):
@@ -238,7 +237,7 @@ def take_row_locks(
         for some in send_heartbeats_between(context, transactions, split_portions(lock_cells)):
             _lock_at_once(context, transactions, some, contention)
     for t in transactions:
-        if t.failure is None:
+        if t.is_stale and t.failure is None:
             _judge_locked(t)
     return [t for t in transactions if t.failure is None]
 
@@ -440,6 +439,8 @@ def _lock_patiently(
 
 def _read_again(context: Context, lock_cells: Collection[LockOf]) -> None:
     """Read lock cells again; the commit timestamp will be above what is found."""
+    for t, _ in lock_cells:
+        t.is_stale = True
     read_lock_cells(context, lock_cells)
     for t in dict.fromkeys(t for t, _ in lock_cells):
         raise_timestamp(context, t)

@@ -163,9 +163,10 @@ def assert_under_locks(
         cells.update(call_store(context, lambda: context.store.read(first)))
     live = fail_aborted(transactions, Status.LOCKED)
     send_heartbeats(context, live, context.clock.monotonic_ms())
-    for some in send_heartbeats_between(context, live, others if live else ()):
-        cells.update(call_store(context, partial(context.store.read, some)))
-    live = fail_aborted(live, Status.LOCKED)
+    if others and live:
+        for some in send_heartbeats_between(context, live, others):
+            cells.update(call_store(context, partial(context.store.read, some)))
+    live = [t for t in live if t.failure is None]
     for t in live:
         t.seen = {key: cells[key] for key in t.locks}
         t.plan, t.failure = judge(context, t, cells, tags)
@@ -191,7 +192,7 @@ def judge(
     for assertion in t.request.assertions:
         if not holds(assertion, t.seen):
             return None, make_assertion_error(t, assertion)
-    values = ((key, cells[key]) for each in t.keys for key in (each, tags[each]))
+    values = ((key, cells[key]) for each in t.locks for key in (each, tags[each]))
     if far := judge_ahead(context, t, newest, newest_lock, values):
         return None, far
     replaced = [t.seen[mutation.key] for mutation in t.request.mutations]
