@@ -872,13 +872,15 @@ def test_a_thread_that_is_killed_as_it_waits_leaves_the_line() -> None:
     group_commit = backend_of(world.engine)._group_commit
     world.engine.commit([Mutation(X, b"0")])
 
-    class Interrupted(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            raise Killed
+    class Interrupted:
+        def acquire(self, timeout: float = -1) -> bool:
+            if timeout >= 0:
+                raise Killed
+            return True
 
     with a_batch_under_way(world.engine) as (gate, pool):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("txn.client.group_commit.Event", Interrupted)
+            patch.setattr("txn.client.group_commit.Lock", Interrupted)
             with pytest.raises(Killed):
                 world.engine.commit([Mutation(X, b"1")])
         assert gate.in_line() == 0

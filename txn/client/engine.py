@@ -184,13 +184,13 @@ class Engine:
         """
         check_choice("ack", ack, ACKS)
         check_deadline(deadline_ms)
-        bound = self._bind(as_request(request), deadline_ms)
+        bound = self._bind(request, deadline_ms)
         return self._backend.submit(bound, ack, deadline_ms)
 
     def check_request(self, request: RequestLike) -> None:
         """Raise InvalidRequestError if a request cannot be committed. May raise StoreError, because
         the store is asked about tables that are new to this engine."""
-        self._bind(as_request(request))
+        self._bind(request)
 
     # -------------------------------------------------------------------------------- reading
 
@@ -350,11 +350,14 @@ class Engine:
 
     def _bind_given(self, index: int, given: RequestLike, deadline_ms: int | None) -> Request:
         try:
-            return self._bind(as_request(given), deadline_ms)
+            return self._bind(given, deadline_ms)
         except InvalidRequestError as error:
             raise InvalidRequestError(str(error), request=index) from error
 
-    def _bind(self, r: Request, deadline_ms: int | None = None) -> Request:
+    def _bind(self, given: RequestLike, deadline_ms: int | None = None) -> Request:
+        if type(given) is tuple and len(given) == 2:
+            return self._bind_request(*given, deadline_ms=deadline_ms)
+        r = as_request(given)
         return self._bind_request(
             r.mutations,
             r.assertions,

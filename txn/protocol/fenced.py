@@ -74,7 +74,7 @@ def prepare_fenced(
         lambda some: read_and_evaluate(context, some, contention, patient), transactions
     )
     # A local transaction gains nothing by having no row.
-    live = [t for t in live if context.is_local or not needs_no_row(t)]
+    live = [*live] if context.is_local else [t for t in live if not needs_no_row(t)]
     live = run_for_available(lambda some: take_row_locks(context, some, contention, patient), live)
     if any([t.spans for t in live]):
         live = run_for_available(

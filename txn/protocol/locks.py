@@ -69,7 +69,8 @@ class FencedLock(NamedTuple):
         return FencedLock(self.taken - 1, FREE, self.names)
 
     def give_back(self) -> FencedLock:
-        return new_tuple(FencedLock, (self.taken, FREE, _push(_NOBODY, self.names)))
+        names = _push(_NOBODY, self.names) if self.names else ()
+        return new_tuple(FencedLock, (self.taken, FREE, names))
 
     def commit_single(self, row_key: bytes) -> FencedLock:
         """Return a free lock after a commit of a transaction without a row."""

@@ -231,7 +231,7 @@ def renew(context: Context, t: PendingCommit, *, keep: bool = False) -> None:
 
 def _encode_attempt(context: Context, request: Request) -> tuple[bytes, Request, bytes]:
     uid = context.rng.getrandbits(128)
-    row_key = make_row_key(context, uid, request.keys)
+    row_key = make_row_key(context, uid, request)
     if request.once is not None:
         marker = encode_marker(Marker(row_key, request.once_retention_ms))
         request = add_marker(request, marker_key(context.table, request.once), marker)
