@@ -210,11 +210,25 @@ def list_keys(assertion: Assertion) -> list[Key]:
 def bind(assertion: object, bind_key: Callable[[Any], Key], depth: int = 1) -> Assertion:
     """Return the assertion with `bind_key`, which may refuse a key, applied to each key; raise
     InvalidRequestError if it is malformed."""
-    if depth > MAX_DEPTH:
+    match assertion:
+        case Exact(given, value) | GreaterThan(given, value):
+            key = bind_key(given)
+            check_value(key, value)
+            return assertion if key is given else type(assertion)(key, value)
+        case Version(given, timestamp):
+            key = bind_key(given)
+            _check_timestamp(key, timestamp)
+            return assertion if key is given else Version(key, timestamp)
+        case Some(given):
+            return Some(bind_key(given))
+        case _:
+            return _bind_compound(assertion, bind_key, depth)
+
+
+def _bind_compound(assertion: object, bind_key: Callable[[Any], Key], depth: int) -> Assertion:
+    if depth == MAX_DEPTH:
         raise InvalidRequestError("assertion is nested too deeply", limit=MAX_DEPTH)
     match assertion:
-        case Exact() | Version() | Some() | GreaterThan():
-            return _bind_leaf(assertion, bind_key)
         case Not(inner):
             return Not(bind(inner, bind_key, depth + 1))
         case And(parts) | Or(parts):
@@ -227,21 +241,6 @@ def bind(assertion: object, bind_key: Callable[[Any], Key], depth: int = 1) -> A
             raise InvalidRequestError(
                 "not an assertion", given=assertion, type=type(assertion).__name__
             )
-
-
-def _bind_leaf(
-    leaf: Exact | Version | Some | GreaterThan, bind_key: Callable[[Any], Key]
-) -> Assertion:
-    key = bind_key(leaf.key)
-    match leaf:
-        case Exact(_, value) | GreaterThan(_, value):
-            check_value(key, value)
-            return leaf if key is leaf.key else type(leaf)(key, value)
-        case Version(_, timestamp):
-            _check_timestamp(key, timestamp)
-            return leaf if key is leaf.key else Version(key, timestamp)
-        case _:
-            return leaf if key is leaf.key else Some(key)
 
 
 def _check_timestamp(key: Key, timestamp: object) -> None:

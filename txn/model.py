@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar, NamedTuple, Self
 
 from txn.errors import InvalidRequestError
@@ -234,6 +235,7 @@ class Family:
     database: bytes | None = None
 
 
+@lru_cache(maxsize=1_000)
 def plain_table(table: bytes) -> bytes:
     """Return a table's name without the default namespace."""
     return table.removeprefix(DEFAULT_NAMESPACE)
@@ -324,21 +326,26 @@ def check_key(key: object) -> Key:
     if type(key) is not Key and not isinstance(key, Key):
         raise InvalidRequestError("not a Key", given=key, type=type(key).__name__)
     row, family, column, table = key
-    if not (
-        0 < len(row) <= MAX_ROW
-        and 0 < len(family) <= MAX_FAMILY
-        and 0 < len(column) <= MAX_COLUMN
-        and (table is None or 0 < len(table) <= MAX_TABLE)
-    ):
+    if not (0 < len(row) <= MAX_ROW and _is_column(family, column, table)):
         _check_part("row", row, MAX_ROW, key)
         _check_part("family", family, MAX_FAMILY, key)
         _check_part("column", column, MAX_COLUMN, key)
-        _check_part("table", table or b"", MAX_TABLE, key)
-    if column.endswith(RESERVED):
+        if table is not None:
+            _check_part("table", table, MAX_TABLE, key)
         raise InvalidRequestError(
             "columns ending in _lock or _tag are reserved for the protocol", key=key
         )
     return key
+
+
+@lru_cache(maxsize=1_000)  # the same few columns come again and again
+def _is_column(family: bytes, column: bytes, table: bytes | None) -> bool:
+    return (
+        0 < len(family) <= MAX_FAMILY
+        and 0 < len(column) <= MAX_COLUMN
+        and (table is None or 0 < len(table) <= MAX_TABLE)
+        and not column.endswith(RESERVED)
+    )
 
 
 def check_value(key: Key, value: object) -> None:

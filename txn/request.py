@@ -125,17 +125,36 @@ def bind_request(
         bound = known[key] = bind_key(key, table)
         return bound
 
-    request = Request(
-        tuple([_bind_mutation(each, bind_once) for each in _check_items("mutations", mutations)]),
+    bound = [_bind_mutation(each, bind_once) for each in _check_items("mutations", mutations)]
+    if len({mutation.key for mutation in bound}) < len(bound):
+        count = Counter([mutation.key for mutation in bound])
+        raise InvalidRequestError("key is mutated twice", key=count.most_common(1)[0][0])
+    return make_request(
+        tuple(bound),
         tuple([bind(each, bind_once) for each in _check_items("assertions", assertions)]),
+        once,
+        labels,
+        once_retention_ms,
+    )
+
+
+def make_request(
+    mutations: tuple[Mutation | Delete, ...],
+    assertions: tuple[Assertion, ...],
+    once: str | bytes | None,
+    labels: Mapping[str, str] | None,
+    once_retention_ms: int | None,
+) -> Request:
+    """Return a request of valid items; raise InvalidRequestError if the rest is invalid."""
+    if not mutations and not assertions:
+        raise InvalidRequestError("a transaction needs a mutation or an assertion")
+    return Request(
+        mutations,
+        assertions,
         None if once is None else _check_token(once),
         _check_labels(labels) if labels else {},
         None if once_retention_ms is None else _check_retention(once, once_retention_ms),
     )
-    if not request.mutations and not request.assertions:
-        raise InvalidRequestError("a transaction needs a mutation or an assertion")
-    _check_distinct(request.mutations)
-    return request
 
 
 def add_marker(request: Request, marker: Key, value: bytes) -> Request:
@@ -185,13 +204,6 @@ def _check_items(name: str, given: object) -> Iterable[Any]:
     if isinstance(given, Iterable) and not isinstance(given, (str, bytes, Key)):
         return given
     raise InvalidRequestError(f"{name} must be a list", type=type(given).__name__)
-
-
-def _check_distinct(mutations: tuple[Mutation | Delete, ...]) -> None:
-    if len({mutation.key for mutation in mutations}) == len(mutations):
-        return
-    count = Counter([mutation.key for mutation in mutations])
-    raise InvalidRequestError("key is mutated twice", key=count.most_common(1)[0][0])
 
 
 def _check_token(once: str | bytes) -> bytes:

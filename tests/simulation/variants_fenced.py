@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,6 +11,7 @@ from txn import Cell, Key, OptimisticTransaction
 from txn.model import Check, Edit
 from txn.protocol import fenced, recovery
 from txn.protocol import locks as locks_module
+from txn.protocol import prepare as prepare_module
 from txn.protocol import transaction as transaction_module
 from txn.protocol.context import Context
 from txn.protocol.locks import FencedLock, make_assertion_error, read_lock
@@ -121,7 +122,7 @@ def believe_in_every_lock(patch: Patch) -> None:
             found = t.found[lock]
             edit = Edit(lock, fenced._take(t, lock), t.timestamp)
             checks.append(Check(lock, found.value if found else FREE, edits=(edit,)))
-        fenced.request_with_rows(context, (t for t, _ in wanted), checks)
+        prepare_module.request_with_rows(context, [t for t, _ in wanted], checks)
         return []
 
     patch.setattr(fenced, "_request_locks", request)
@@ -210,16 +211,13 @@ def judge_never_again(patch: Patch) -> None:
 
 def bring_all_that_was_read(patch: Patch) -> None:
     """Let a block's commit know what the block has read without its lock as well."""
-    get_many = OptimisticTransaction.get_many
+    read_keys = OptimisticTransaction._read_keys
 
-    def get_and_know(
-        block: OptimisticTransaction, wanted: Collection[Key]
-    ) -> dict[Key, bytes | None]:
-        values = get_many(block, wanted)
+    def read_and_know(block: OptimisticTransaction, keys: Sequence[Key]) -> None:
+        read_keys(block, keys)
         block._known = {**block._read, **block._known}
-        return values
 
-    patch.setattr(OptimisticTransaction, "get_many", get_and_know)
+    patch.setattr(OptimisticTransaction, "_read_keys", read_and_know)
 
 
 def wait_in_any_order(patch: Patch) -> None:

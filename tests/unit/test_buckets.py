@@ -14,6 +14,7 @@ from txn.events import silent
 from txn.model import Key
 from txn.protocol.context import Context
 from txn.protocol.row import is_row_key, make_row_key, new_row_key
+from txn.request import lock_request
 from txn.stores.base import Store
 from txn.testing.counting import CountingStore
 
@@ -43,7 +44,7 @@ def count_buckets(context: Context) -> Counter[int]:
     """Return how many of a thousand transactions begin in each bucket."""
     rng, found = Random(1), Counter[int]()
     for _ in range(1_000):
-        row_key = make_row_key(context, rng.getrandbits(128), KEYS)
+        row_key = make_row_key(context, rng.getrandbits(128), lock_request(KEYS))
         assert is_row_key(row_key)
         found[int(row_key[:2])] += 1
     return found
@@ -82,4 +83,4 @@ def test_without_buckets_or_servers_a_row_key_is_as_ever() -> None:
     for context in (context_of(spread("A"), 1), World(salt_buckets=BUCKETS).engine.context):
         count = context.salt_buckets
         expected = new_row_key(context.clock.wall_ms(), 5, count, context.table)
-        assert make_row_key(context, 5, KEYS) == expected
+        assert make_row_key(context, 5, lock_request(KEYS)) == expected

@@ -850,7 +850,9 @@ def test_another_threads_kill_is_not_told_to_those_who_wait() -> None:
 
         def run_broken(batch: Sequence[PendingCommit]) -> None:
             if len(batch) == 3:
-                backend_of(world.engine)._contention.fail_blocked = broken  # type: ignore[method-assign, assignment]
+                contention = backend_of(world.engine)._contention
+                contention.note_hot([key("r0").lock])
+                contention.fail_blocked = broken  # type: ignore[method-assign, assignment]
             run(batch)
 
         gate._run = run_broken
@@ -870,13 +872,15 @@ def test_a_thread_that_is_killed_as_it_waits_leaves_the_line() -> None:
     group_commit = backend_of(world.engine)._group_commit
     world.engine.commit([Mutation(X, b"0")])
 
-    class Interrupted(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            raise Killed
+    class Interrupted:
+        def acquire(self, timeout: float = -1) -> bool:
+            if timeout >= 0:
+                raise Killed
+            return True
 
     with a_batch_under_way(world.engine) as (gate, pool):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("txn.client.group_commit.Event", Interrupted)
+            patch.setattr("txn.client.group_commit.Lock", Interrupted)
             with pytest.raises(Killed):
                 world.engine.commit([Mutation(X, b"1")])
         assert gate.in_line() == 0
@@ -922,6 +926,7 @@ def test_an_error_of_ours_is_the_leaders_and_the_line_goes_on() -> None:
     def broken(some: object) -> list[object]:
         raise ZeroDivisionError
 
+    contention.note_hot([X.lock])
     contention.fail_blocked = broken  # type: ignore[method-assign, assignment]
     with pytest.raises(ZeroDivisionError):
         world.engine.commit([Mutation(X, b"1")])

@@ -60,6 +60,7 @@ class OptimisticTransaction:
         self._read_ms = read_ms
         self._table = table
         self._commit_block = commit
+        self._bound: dict[Key, Key] = {}
         self._read: Snapshot = {}
         self._known: Snapshot = {}
         self._spans: list[Span] = []
@@ -75,7 +76,10 @@ class OptimisticTransaction:
 
     def get(self, key: Key) -> bytes | None:
         """Return the key's value or None: what this block wrote, else what it read first."""
-        return self.get_many([key])[key]
+        bound = self._bind(key)
+        if not self._is_known(bound):
+            self._read_keys([bound])
+        return self._value(bound)
 
     def get_many(self, wanted: Collection[Key]) -> dict[Key, bytes | None]:
         """Return the values of keys. Keys that are new to this block are of one instant, in a
@@ -83,14 +87,7 @@ class OptimisticTransaction:
         bound = {key: self._bind(key) for key in wanted}
         new = [key for key in dict.fromkeys(bound.values()) if not self._is_known(key)]
         if new:
-            for key in new:
-                self._backend.check_key(key, self._read_ms())
-            found = self._backend.read_for_block(new, self._ticket, self._read_ms())
-            self._read.update((key, found[key]) for key in new)
-            has_locks = len(found) > len(new)
-            if has_locks:
-                self._known = {**found, **self._known}  # keeps the first read of each lock
-            self._reads += 2 if has_locks and len({key[::3] for key in new}) > 1 else 1
+            self._read_keys(new)
         return {key: self._value(mine) for key, mine in bound.items()}
 
     def scan(
@@ -189,7 +186,7 @@ class OptimisticTransaction:
             self._ticket.end()
 
     def _commit(self) -> None:
-        for key in self._written:
+        for key in self._written if self._spans else ():
             self._note_absence(key)
         mutations = [
             Delete(key) if value is None else Mutation(key, value)
@@ -231,14 +228,30 @@ class OptimisticTransaction:
 
     def _bind(self, key: Key) -> Key:
         self._check_open()
-        return bind_key(key, self._table)
+        if type(key) is Key and key in self._bound:
+            return self._bound[key]
+        bound = self._bound[key] = bind_key(key, self._table)
+        return bound
+
+    def _read_keys(self, keys: Sequence[Key]) -> None:
+        for key in keys:
+            self._backend.check_key(key, self._read_ms())
+        found = self._backend.read_for_block(keys, self._ticket, self._read_ms())
+        for key in keys:
+            self._read[key] = found[key]
+        has_locks = len(found) > len(keys)
+        if has_locks:
+            for cell in found:
+                if cell not in self._known:  # keeps the first read of each lock
+                    self._known[cell] = found[cell]
+        self._reads += 2 if has_locks and len({key[::3] for key in keys}) > 1 else 1
 
     def _check_open(self) -> None:
         if not self._open:
             raise InvalidRequestError("a transaction is used inside its with block")
 
     def _is_known(self, key: Key) -> bool:
-        if key not in self._written:
+        if self._spans and key not in self._written:
             self._note_absence(key)
         return key in self._written or key in self._read
 

@@ -38,6 +38,7 @@ from txn.request import (
     bind_key,
     bind_request,
     check_deadline,
+    make_request,
 )
 from txn.spans import Columns, Span, make_span
 from txn.stores.base import Store
@@ -183,13 +184,13 @@ class Engine:
         """
         check_choice("ack", ack, ACKS)
         check_deadline(deadline_ms)
-        bound = self._bind(as_request(request), deadline_ms)
+        bound = self._bind(request, deadline_ms)
         return self._backend.submit(bound, ack, deadline_ms)
 
     def check_request(self, request: RequestLike) -> None:
         """Raise InvalidRequestError if a request cannot be committed. May raise StoreError, because
         the store is asked about tables that are new to this engine."""
-        self._bind(as_request(request))
+        self._bind(request)
 
     # -------------------------------------------------------------------------------- reading
 
@@ -283,16 +284,10 @@ class Engine:
         check_choice("ack", ack, ACKS)
 
         def commit(request: Request, spans: Sequence[Span], known: Snapshot) -> Committed:
-            budget_ms = left_ms()
-            bound = self._bind_request(
-                request.mutations,
-                request.assertions,
-                once,
-                labels,
-                once_retention_ms,
-                deadline_ms=budget_ms,
-            )
-            return self._backend.commit(bound, ack, spans, left_ms(), known)
+            items = request.mutations, request.assertions
+            whole = make_request(*items, once, labels, once_retention_ms)
+            self._backend.check_request(whole, left_ms())
+            return self._backend.commit(whole, ack, spans, left_ms(), known)
 
         return OptimisticTransaction(self._backend, self._table, commit, read_ms, ticket)
 
@@ -355,11 +350,14 @@ class Engine:
 
     def _bind_given(self, index: int, given: RequestLike, deadline_ms: int | None) -> Request:
         try:
-            return self._bind(as_request(given), deadline_ms)
+            return self._bind(given, deadline_ms)
         except InvalidRequestError as error:
             raise InvalidRequestError(str(error), request=index) from error
 
-    def _bind(self, r: Request, deadline_ms: int | None = None) -> Request:
+    def _bind(self, given: RequestLike, deadline_ms: int | None = None) -> Request:
+        if type(given) is tuple and len(given) == 2:
+            return self._bind_request(*given, deadline_ms=deadline_ms)
+        r = as_request(given)
         return self._bind_request(
             r.mutations,
             r.assertions,

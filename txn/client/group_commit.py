@@ -65,23 +65,28 @@ class _Caller(Generic[W]):
 
     waiting: the queued ones, as the keys of a dictionary.
     open: those queued or in progress.
-    event: wakes the caller's thread, if it waits.
+    signal: a lock that the caller's thread waits to acquire, if it waits; see `wake`.
     batch: the one that this thread leads, or led last.
     """
 
-    __slots__ = ("batch", "event", "open", "waiting")
+    __slots__ = ("batch", "open", "signal", "waiting")
 
-    def __init__(self, items: Sequence[W], event: Event | None) -> None:
+    def __init__(self, items: Sequence[W]) -> None:
         self.waiting = dict.fromkeys(items)
         self.open = set(items)
-        self.event = event
+        self.signal: Lock | None = None
         self.batch: _Batch[W] | None = None
 
     @property
     def may_lead(self) -> bool:
         """Whether a thread waits here with queued requests, and leads no batch."""
         is_idle = self.batch is None or self.batch.is_over
-        return self.event is not None and is_idle and bool(self.waiting)
+        return self.signal is not None and is_idle and bool(self.waiting)
+
+    def wake(self) -> None:
+        """Wake the thread, now or when it waits next; the queue's lock is held."""
+        if self.signal is not None and self.signal.locked():
+            self.signal.release()
 
 
 class _Batch(Generic[W]):
@@ -177,7 +182,7 @@ class GroupCommit(Generic[W]):
     def commit(self, items: Sequence[W]) -> None:
         """Commit the items, which need no lock in common, in one or more batches; return when all
         are done. An exception from a batch that this thread leads is raised here."""
-        caller = _Caller(items, None)
+        caller = _Caller(items)
         try:
             if not self._commit_at_once(items, caller):
                 self._commit_in_line(caller)
@@ -190,7 +195,7 @@ class GroupCommit(Generic[W]):
 
     def submit(self, item: W) -> None:
         """Commit an item in some batch soon; StoreClosedError after `close`."""
-        caller = _Caller([item], None)
+        caller = _Caller([item])
         assert item.future is not None
         try:
             with self._lock:
@@ -236,7 +241,7 @@ class GroupCommit(Generic[W]):
         if policy.linger_ms or not is_small:
             return False
         batch = self._make_batch(self._clock.monotonic_ms())
-        batch.items = list(items)
+        batch.items = [*items]
         with self._lock:
             if self._queue or self._in_progress:
                 return False
@@ -246,31 +251,31 @@ class GroupCommit(Generic[W]):
         return True
 
     def _commit_in_line(self, caller: _Caller[W]) -> None:
-        event = caller.event = Event()
+        signal = caller.signal = Lock()
+        signal.acquire()
         with self._lock:
             self._queue.append(caller)
         self._report_queue(len(caller.waiting))
         if self._policy.linger_ms:
-            event.wait(self._policy.linger_ms / 1000)
-        while True:
-            event.clear()  # the state that it signals is read below
-            if not caller.open:
-                break
+            signal.acquire(timeout=self._policy.linger_ms / 1000)
+        while caller.open:
             # A thread without queued requests starts no batch of other callers' requests.
             if caller.waiting and (batch := self._take(caller)) is not None:
                 self._lead(batch)
             else:
-                event.wait(OVERDUE_MS / 1000)
+                signal.acquire(timeout=OVERDUE_MS / 1000)
 
     def _lead(self, batch: _Batch[W]) -> None:
         try:
-            self._report_batch(batch)
+            # holds no lock, because the listener may commit as well
+            if self._listener is not silent:
+                self._listener(BatchStarted(len(batch.items)))
             self._run(batch.items)
         finally:
             self._finish(batch)
 
     def _lead_all(self) -> None:
-        leader: _Caller[W] = _Caller((), None)
+        leader: _Caller[W] = _Caller(())
         try:
             self._linger()
             while (batch := self._take(leader)) is not None:
@@ -326,9 +331,10 @@ class GroupCommit(Generic[W]):
             for w, caller in zip(batch.items, batch.callers, strict=False):
                 caller.waiting.pop(w, None)
                 caller.open.discard(w)
-                if not caller.open and caller.event is not None:
-                    caller.event.set()
-            self._call_next()
+                if not caller.open:
+                    caller.wake()
+            if self._queue:
+                self._call_next()
 
     def _withdraw(self, caller: _Caller[W]) -> None:
         """Remove a thread that stops waiting; it may have been called to lead, or be leading."""
@@ -348,9 +354,9 @@ class GroupCommit(Generic[W]):
         if self._is_full(self._clock.monotonic_ms()):
             self._have_watched()
             return
-        waiting = next((caller.event for caller in self._queue if caller.may_lead), None)
+        waiting = next((caller for caller in self._queue if caller.may_lead), None)
         if waiting is not None:
-            waiting.set()
+            waiting.wake()
         elif not self._is_called:
             self._is_called = self._workers.submit_work(self._lead_all)
             self._is_stranded = not self._is_called
@@ -361,7 +367,7 @@ class GroupCommit(Generic[W]):
 
     @property
     def _has_futures(self) -> bool:
-        return any(caller.event is None for caller in self._queue)
+        return any(caller.signal is None for caller in self._queue)
 
     # ------------------------------------------------------------------------------ batches
 
@@ -411,7 +417,7 @@ class GroupCommit(Generic[W]):
         batch = self._make_batch(now_ms)
         for caller in self._queue:
             w = next(iter(caller.waiting))  # a future has its own caller
-            if caller.event is None and w.due_ms is not None and now_ms >= w.due_ms:
+            if caller.signal is None and w.due_ms is not None and now_ms >= w.due_ms:
                 caller.waiting.clear()
                 left += 1
                 if _start(w):
@@ -420,11 +426,6 @@ class GroupCommit(Generic[W]):
         if batch.items:
             self._in_progress.append(batch)
         return batch, left
-
-    def _report_batch(self, batch: _Batch[W]) -> None:
-        """Report a batch that starts, holding no lock, because the listener may commit as well."""
-        if self._listener is not silent:
-            self._listener(BatchStarted(len(batch.items)))
 
     def _report_queue(self, change: int) -> None:
         if change and self._listener is not silent:

@@ -45,7 +45,7 @@ from txn.protocol.row import FAMILY, RowState, is_row_key, marker_key, read_rows
 from txn.protocol.statuses import ProtocolName
 from txn.protocol.transaction import PendingCommit, begin_commit, fail_late, is_late, renew
 from txn.reading.scans import read_view, scan_rows
-from txn.reading.snapshot import Snapshot, find_holders, read_atomically
+from txn.reading.snapshot import Snapshot, read_atomically
 from txn.request import Ack, Committed, Outcome, Request, lock_request
 from txn.spans import Span
 from txn.tracing import begin_traces, find_tracer, watch_batch
@@ -259,19 +259,18 @@ class LocalBackend:
         """Try a batch once, without waiting; defer requests whose hot keys are locked."""
         due: list[PendingCommit] = []
         deferred: list[PendingCommit] = []
+
+        def defer(some: Sequence[PendingCommit]) -> list[PendingCommit]:
+            deferred.extend(self._contention.fail_blocked(some))
+            return [t for t in some if t.failure is None]
+
         try:
             now_ms = self._context.clock.monotonic_ms()
             for t in batch:
                 self._renew(t, now_ms)
                 t.rounds += 1
             due = fail_late(batch, now_ms)
-            self._run(
-                self._trace_batch(batch),
-                due,
-                batch[0].ack,
-                patient=False,
-                fail_first=lambda some: deferred.extend(self._contention.fail_blocked(some)),
-            )
+            self._run(self._trace_batch(batch), due, batch[0].ack, patient=False, wait=defer)
         except BaseException as error:
             leave_unknown(due, error)
             raise
@@ -322,15 +321,17 @@ class LocalBackend:
         attempts: Sequence[PendingCommit],
         ack: Ack,
         patient: bool,
-        fail_first: Callable[[Sequence[PendingCommit]], None] | None = None,
+        wait: Callable[[Sequence[PendingCommit]], list[PendingCommit]] | None = None,
     ) -> None:
         """Run the phases of attempts whose deadline has not passed.
 
-        fail_first: fails the attempts that would wait for hot keys; None: wait for their holders.
+        wait: fails the attempts that would wait for hot keys; None: wait for their holders.
         """
         finish = self._finisher.release if ack == "complete" else self._finisher.submit
         try:
-            live = run_for_available(fail_first or self._contention.wait_for_hot_keys, attempts)
+            live = attempts
+            if not self._contention.is_calm:
+                live = run_for_available(wait or self._contention.wait_for_hot_keys, attempts)
             commit(context, live, self._contention, patient, finish)
             self._contention.record_results(live)
         except TxnError as error:  # raised before the decision, so none of these is ever committed
@@ -405,19 +406,19 @@ class LocalBackend:
             contention.note_hot(self._queues.wait(ticket, map(lock_of, hot)))
         if not context.rules.locks_rows:
             return self.read(keys, deadline_ms)
-        wanted = [*keys, *dict.fromkeys(map(lock_of, keys))]
+        locks = {lock_of(key): None for key in keys}
+        wanted = [*keys, *locks]
         for tries in range(HOT_READS if hot else 1):
             if tries:
                 context.clock.sleep_ms(self._contention.pause_ms(tries))
             try:
-                cells = call_store(context, lambda: context.store.read(wanted))
+                cells = call_store(context, partial(context.store.read, wanted))
             except StoreError as error:
                 _deny_read(error)
-            if not find_holders(cells):
+            held = [lock for lock in locks if holder_of(lock, cells[lock])]
+            if not held:
                 return cells
-            contention.note_hot(
-                lock for lock in wanted[len(keys) :] if holder_of(lock, cells[lock])
-            )
+            contention.note_hot(held)
         return self.read(keys, deadline_ms)
 
     def scan(self, wanted: Span, deadline_ms: int | None = None) -> Iterator[Row]:

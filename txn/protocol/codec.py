@@ -26,7 +26,7 @@ from typing import Any
 
 import msgpack
 
-from txn.assertions import COMPOUNDS, LEAVES, Assertion, fold, make_leaf
+from txn.assertions import COMPOUNDS, LEAVES, Assertion, Operand, fold, make_leaf
 from txn.errors import CorruptRowError, InvalidRequestError
 from txn.model import MAX_CELL, ROW_KEY, Delete, Key, Mutation
 from txn.protocol.statuses import Status
@@ -93,8 +93,8 @@ def encode_buffer(request: Request, lock_ttl_ms: int) -> bytes:
     """Return the buffer's bytes; raise InvalidRequestError if they exceed one cell."""
     encoded = _frame(
         [
-            [_pack_mutation(mutation) for mutation in request.mutations],
-            [_pack_assertion(assertion) for assertion in request.assertions],
+            [[m.key] if m.value is None else [m.key, m.value] for m in request.mutations],
+            [fold(assertion, _pack_leaf, _pack_compound) for assertion in request.assertions],
             request.once,
             lock_ttl_ms,
             dict(request.labels),
@@ -190,10 +190,6 @@ def _require(kind: type, *values: object) -> None:
         raise TypeError(f"not of type {kind.__name__}")
 
 
-def _pack_mutation(mutation: Mutation | Delete) -> list[Any]:
-    return [mutation.key] if mutation.value is None else [mutation.key, mutation.value]
-
-
 def _unpack_mutation(packed: Any) -> Mutation | Delete:
     if len(packed) == 1:
         return Delete(Key(*packed[0]))
@@ -201,12 +197,12 @@ def _unpack_mutation(packed: Any) -> Mutation | Delete:
     return Mutation(Key(*key), value)
 
 
-def _pack_assertion(assertion: Assertion) -> list[Any]:
-    return fold(
-        assertion,
-        lambda name, key, operand: [name, key] if name == "some" else [name, key, operand],
-        lambda name, parts: [name, parts[0] if name == "not" else parts],
-    )
+def _pack_leaf(name: str, key: Key, operand: Operand) -> list[Any]:
+    return [name, key] if name == "some" else [name, key, operand]
+
+
+def _pack_compound(name: str, parts: list[list[Any]]) -> list[Any]:
+    return [name, parts[0] if name == "not" else parts]
 
 
 def _unpack_assertion(packed: Any) -> Assertion:

@@ -72,13 +72,14 @@ def commit(
         roll_forward(local, decide_atomically(local, live))
         release_aborted(local, _list_aborted(transactions))
 
-    limited = limit_patience(context, transactions)
+    now_ms = context.clock.monotonic_ms()
+    limited = limit_patience(context, transactions, now_ms)
     if transactions:
-        check_commit_clock(limited)
+        check_commit_clock(limited, now_ms)
         if context.is_local and commit_atomically(context, limited, transactions, all_phases):
             return
     live = decide(context, prepare(limited, transactions, contention, patient), limited)
-    if single := [t for t in transactions if t.failure is None and t.status is None]:
+    if single := [t for t in transactions if t.status is None and t.failure is None]:
         commit_single_rows(context, single, contention, patient)
     # All outcomes are decided here; any client can finish the work that a failing store prevents.
     finish_or_leave(context, "roll forward", finish, live)
@@ -95,7 +96,7 @@ def prepare(
 
 
 def _list_aborted(transactions: Sequence[PendingCommit]) -> list[PendingCommit]:
-    return [t for t in transactions if isinstance(t.failure, AbortedError)]
+    return [t for t in transactions if t.failure and isinstance(t.failure, AbortedError)]
 
 
 @report_phase("decide")
@@ -112,13 +113,21 @@ def decide(
         raise
     except Exception as error:  # noqa: BLE001  (whatever it is, the decision was sent)
         lost = error
+    if others := [t for t in transactions if t.status is not Status.ASSERTED]:
+        _find_outcomes(context, others, lost)
+    return fail_aborted(transactions, Status.ASSERTED)
+
+
+def _find_outcomes(
+    context: Context, transactions: Sequence[PendingCommit], lost: Exception | None
+) -> None:
+    """Fail the transactions that are not decided, or may not be. lost: why no answer came."""
     if lost is None:
         lost = _abort_undone(context, [t for t in transactions if not _is_settled(t)])
     for t in transactions:
         if t.failure is None and not _is_settled(t):
             t.failure = CommitOutcomeUnknown(t.row_key, t.unread or lost)
     _distrust_poison(context, [t for t in transactions if t.status is Status.ABORTED])
-    return fail_aborted(transactions, Status.ASSERTED)
 
 
 def _is_settled(t: PendingCommit) -> bool:
@@ -184,7 +193,12 @@ def _send_decision(
         return cells
 
     sent_ms = context.clock.monotonic_ms()
-    decided = advance(context, transactions, Status.ASSERTED, plan, durable=True, unsent=unsent)
+    decided = advance(
+        *(context, transactions, Status.ASSERTED, plan),
+        durable=True,
+        unsent=unsent,
+        now_ms=sent_ms,
+    )
     for t in decided:
         t.decided_ms = sent_ms
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import chain
 
 from txn.assertions import Assertion, holds, list_keys
 from txn.errors import AbortedError, CorruptRowError, DeadlineError, StoreError
-from txn.model import Cell, Check, Edit, Key
+from txn.model import Cell, Check, Edit, Key, new_tuple
 from txn.protocol.clocks import judge_ahead, was_set
 from txn.protocol.codec import Plan
 from txn.protocol.context import Context, call_store
@@ -75,9 +74,9 @@ def prepare_fenced(
         lambda some: read_and_evaluate(context, some, contention, patient), transactions
     )
     # A local transaction gains nothing by having no row.
-    live = [t for t in live if context.is_local or not needs_no_row(t)]
+    live = [*live] if context.is_local else [t for t in live if not needs_no_row(t)]
     live = run_for_available(lambda some: take_row_locks(context, some, contention, patient), live)
-    if any(t.spans for t in live):
+    if any([t.spans for t in live]):
         live = run_for_available(
             lambda some: validate_ranges_locked(context, some, contention), live
         )
@@ -201,7 +200,8 @@ def raise_timestamp(context: Context, t: PendingCommit) -> None:
         t.failure = AbortedError(SET_MEANWHILE, transaction=t.row_key)
     newest = max([cell.timestamp for cell in (*t.found.values(), *t.seen.values()) if cell] or [0])
     if newest > now_ms:
-        far = judge_ahead(context, t, newest, now_ms, chain(t.found.items(), t.seen.items()))
+        pairs = (pair for cells in (t.found, t.seen) for pair in cells.items())
+        far = judge_ahead(context, t, newest, now_ms, pairs)
         t.failure = t.failure or far
     t.timestamp = max(t.timestamp, now_ms, newest + 1)
 
@@ -210,7 +210,7 @@ def list_edits(t: Transaction, timestamp: int) -> Iterable[tuple[Key, list[Edit]
     """Return each lock cell with the edits of its keys."""
     found: Mapping[Key, list[Edit]] = {lock: [] for lock in t.lock_cells}
     for mutation in t.request.mutations:
-        edit = Edit(mutation.key, mutation.value, timestamp)
+        edit = new_tuple(Edit, (mutation.key, mutation.value, timestamp))
         found[t.locks[mutation.key]].append(edit)
     return found.items()
 
@@ -227,8 +227,7 @@ def take_row_locks(
     context: Context, transactions: Sequence[PendingCommit], contention: Contention, patient: bool
 ) -> list[PendingCommit]:
     """Take the locks, each from the value that was read. If a lock changed and is free, it and its
-    keys are read again. Then all assertions are evaluated again, because a missing table may hide
-    which keys were read again."""
+    keys are read again, and the transaction's assertions evaluated again."""
     if patient:
         owners = {lock: t for t in transactions for lock in t.lock_cells}
         for lock in send_heartbeats_between(context, transactions, sorted(owners)):
@@ -238,7 +237,7 @@ def take_row_locks(
         for some in send_heartbeats_between(context, transactions, split_portions(lock_cells)):
             _lock_at_once(context, transactions, some, contention)
     for t in transactions:
-        if t.failure is None:
+        if t.is_stale and t.failure is None:
             _judge_locked(t)
     return [t for t in transactions if t.failure is None]
 
@@ -279,10 +278,10 @@ def put_and_release(context: Context, transactions: Sequence[Transaction]) -> li
             raise CorruptRowError("the plan is of another protocol", transaction=t.row_key)
         timestamp = plan.timestamp
         for (lock, own), held in zip(list_edits(t, timestamp), plan.locks, strict=True):
-            held_lock = read_lock(lock, Cell(held, timestamp))
+            held_lock = read_lock(lock, new_tuple(Cell, (held, timestamp)))
             if held_lock.holder != t.row_key:
                 raise CorruptRowError("the plan has another's lock", transaction=t.row_key)
-            free = Edit(lock, held_lock.give_back().value, timestamp + 1)
+            free = new_tuple(Edit, (lock, held_lock.give_back().value, timestamp + 1))
             if is_sure:
                 edits += (*own, free)
             else:
@@ -364,8 +363,9 @@ def _request_locks(context: Context, lock_cells: Iterable[LockOf]) -> list[LockO
         if holder_of(lock, cell) == FREE:
             t.held.add(lock)
             t.taken[lock] = taken = _take(t, lock)
-            edits = (Edit(lock, taken, t.timestamp),)
-            requested[t, lock] = Check(lock, cell.value if cell else FREE, (), edits)
+            expected = cell.value if cell else FREE
+            edits = (new_tuple(Edit, (lock, taken, t.timestamp)),)
+            requested[t, lock] = new_tuple(Check, (lock, expected, (), edits, False))
 
     answers = request_with_rows(context, [t for t, _ in requested], [*requested.values()])
     if len(requested) == len(due) and all(answers):
@@ -439,6 +439,8 @@ def _lock_patiently(
 
 def _read_again(context: Context, lock_cells: Collection[LockOf]) -> None:
     """Read lock cells again; the commit timestamp will be above what is found."""
+    for t, _ in lock_cells:
+        t.is_stale = True
     read_lock_cells(context, lock_cells)
     for t in dict.fromkeys(t for t, _ in lock_cells):
         raise_timestamp(context, t)

@@ -69,7 +69,8 @@ class FencedLock(NamedTuple):
         return FencedLock(self.taken - 1, FREE, self.names)
 
     def give_back(self) -> FencedLock:
-        return new_tuple(FencedLock, (self.taken, FREE, _push(_NOBODY, self.names)))
+        names = _push(_NOBODY, self.names) if self.names else ()
+        return new_tuple(FencedLock, (self.taken, FREE, names))
 
     def commit_single(self, row_key: bytes) -> FencedLock:
         """Return a free lock after a commit of a transaction without a row."""
@@ -277,20 +278,24 @@ class Contention:
         lock_of = self._context.rules.lock_of
         return sorted(k for k in keys if hot.get(lock_of(k), since_ms) > since_ms)[:MOST_HOT]
 
-    def wait_for_hot_keys(self, attempts: Sequence[PendingCommit]) -> None:
+    @property
+    def is_calm(self) -> bool:
+        """Whether no key was ever hot, so that nothing is known of any."""
+        return not self._since_ms and not self._written
+
+    def wait_for_hot_keys(self, attempts: Sequence[PendingCommit]) -> list[PendingCommit]:
         """Wait for a while, with nothing written yet, for the holders of hot keys. Fail attempts
-        whose version assertions become outdated meanwhile."""
-        missing = self._read_hot_locks(attempts) if self._since_ms else []
+        whose version assertions become outdated meanwhile; return the others."""
+        missing = self._read_hot_locks(attempts)
         for tries in range(POLITE_TRIES):
             if missing:
                 missing = self.wait_for_holders(missing, tries)
+        return [t for t in attempts if t.failure is None]
 
     def fail_blocked(self, attempts: Sequence[PendingCommit]) -> list[PendingCommit]:
         """Fail, with nothing written yet, the attempts that would have to wait for the holder of a
         hot key, and return them. Also fail attempts with outdated version assertions; versions that
         this client wrote since they were read need no read."""
-        if not self._since_ms and not self._written:
-            return []
         for t in attempts if self._written else ():
             # passes one dictionary; other threads may replace the attribute
             _fail_outdated(t, self._written)

@@ -32,15 +32,15 @@ RESOLVED_AT_ONCE = PORTION // 10
 
 
 def run_for_available(
-    work: Callable[[Sequence[PendingCommit]], object], transactions: Sequence[PendingCommit]
+    work: Callable[[Sequence[PendingCommit]], list[PendingCommit]],
+    transactions: Sequence[PendingCommit],
 ) -> list[PendingCommit]:
     """Run a step before the decision, which may run twice; return the transactions that can still
-    commit. A missing table aborts only the transactions that need it."""
+    commit, as it does. A missing table aborts only the transactions that need it."""
     live = list(transactions)
     while live:
         try:
-            work(live)
-            break
+            return work(live)
         except TableUnavailable as error:
             lost = [t for t in live if t.needs(error.table)]
             if not lost:
@@ -49,7 +49,7 @@ def run_for_available(
                 t.failure = t.failure or AbortedError(str(error), transaction=t.row_key)
                 t.failure.__cause__ = error
             live = [t for t in live if t.failure is None]
-    return [t for t in live if t.failure is None]
+    return live
 
 
 def write_rows(

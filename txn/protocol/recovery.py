@@ -91,7 +91,7 @@ def roll_forward(
             if due:
                 # An overtaken transaction still does its later steps: it cleans up what it put.
                 work(context, due)
-            due = [t for t in due if t.unread is None]
+                due = [t for t in due if t.unread is None]
         if behind := [t for t in due if t.status is context.rules.released]:
             put_status(context, behind, Status.COMPLETE)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import lru_cache
@@ -29,6 +29,7 @@ from txn.protocol.codec import (
 )
 from txn.protocol.context import Context, call_store
 from txn.protocol.statuses import DONE, FIRST, Rules, Status
+from txn.request import Request
 from txn.stores.base import find_server
 
 FAMILY = b"t"
@@ -153,15 +154,15 @@ def new_row_key(wall_ms: int, uid: int, salt_buckets: int = 1, database: bytes =
     return name if salt_buckets == 1 else b"%02d." % (uid % salt_buckets) + name
 
 
-def make_row_key(context: Context, uid: int, keys: Iterable[Key]) -> bytes:
-    """Return a row key for a new transaction on these keys. Of several buckets, prefer those on the
+def make_row_key(context: Context, uid: int, request: Request) -> bytes:
+    """Return a row key for a new transaction of a request. Of several buckets, prefer those on the
     server of most keys, so that one request carries the row and its locks. The bytes of `uid`
     choose the buckets to try. One whose server is unknown will do, or it would never be known."""
     count, table, store = context.salt_buckets, context.table, context.store
     row_key = new_row_key(context.clock.wall_ms(), uid, count, table)
     if count == 1:
         return row_key
-    servers = Counter(find_server(store, key.table or b"", key.row) for key in keys)
+    servers = Counter(find_server(store, key.table or b"", key.row) for key in request.keys)
     del servers[None]
     for wanted, _ in servers.most_common(1):
         for shift in range(0, 128, 8):

@@ -11,7 +11,7 @@ from functools import partial
 
 from txn.assertions import holds
 from txn.errors import AbortedError, DeadlineError
-from txn.model import Cell, Check, Edit, Key
+from txn.model import Cell, Check, Edit, Key, new_tuple
 from txn.protocol.clocks import judge_ahead, uncover_locks
 from txn.protocol.codec import Plan
 from txn.protocol.context import Context, call_store
@@ -61,7 +61,7 @@ def prepare_six_phase(
     lock = lock_in_order if patient else lock_at_once
     live = run_for_available(lambda some: lock(context, some, contention), transactions)
     live = run_for_available(lambda some: assert_under_locks(context, some), live)
-    if any(t.spans for t in live):
+    if any([t.spans for t in live]):
         live = run_for_available(lambda some: validate_ranges(context, some, contention), live)
     return live
 
@@ -105,7 +105,7 @@ def take_locks(context: Context, wanted: Sequence[tuple[PendingCommit, Key]]) ->
     for t, key in wanted:
         lock = t.locks[key]
         t.held.add(lock)
-        checks.append(Check(lock, FREE, ((lock, t.row_key),)))
+        checks.append(new_tuple(Check, (lock, FREE, ((lock, t.row_key),), (), False)))
     answers = request_with_rows(context, [t for t, _ in wanted], checks)
     if all(answers):
         return []
@@ -163,9 +163,10 @@ def assert_under_locks(
         cells.update(call_store(context, lambda: context.store.read(first)))
     live = fail_aborted(transactions, Status.LOCKED)
     send_heartbeats(context, live, context.clock.monotonic_ms())
-    for some in send_heartbeats_between(context, live, others if live else ()):
-        cells.update(call_store(context, partial(context.store.read, some)))
-    live = fail_aborted(live, Status.LOCKED)
+    if others and live:
+        for some in send_heartbeats_between(context, live, others):
+            cells.update(call_store(context, partial(context.store.read, some)))
+    live = [t for t in live if t.failure is None]
     for t in live:
         t.seen = {key: cells[key] for key in t.locks}
         t.plan, t.failure = judge(context, t, cells, tags)
@@ -191,7 +192,7 @@ def judge(
     for assertion in t.request.assertions:
         if not holds(assertion, t.seen):
             return None, make_assertion_error(t, assertion)
-    values = ((key, cells[key]) for each in t.keys for key in (each, tags[each]))
+    values = ((key, cells[key]) for each in t.locks for key in (each, tags[each]))
     if far := judge_ahead(context, t, newest, newest_lock, values):
         return None, far
     replaced = [t.seen[mutation.key] for mutation in t.request.mutations]
@@ -221,8 +222,8 @@ def put_values(context: Context, transactions: Sequence[Transaction]) -> list[Tr
         for mutation, version in zip(t.request.mutations, plan.replaced, strict=True):
             key = mutation.key
             edits += (
-                Edit(key, mutation.value, plan.timestamp),
-                Edit(key.tag, b"%d" % version, plan.timestamp),
+                new_tuple(Edit, (key, mutation.value, plan.timestamp)),
+                new_tuple(Edit, (key.tag, b"%d" % version, plan.timestamp)),
             )
     call_store(context, lambda: context.store.write(edits, durable=False))
     return list(transactions)
@@ -237,7 +238,7 @@ def clean_tags(context: Context, transactions: Sequence[Transaction]) -> list[Tr
         timestamp = t.decided.timestamp
         for mutation in t.request.mutations:
             tag = mutation.key.tag
-            edit = Edit(tag, FREE, timestamp)
+            edit = new_tuple(Edit, (tag, FREE, timestamp))
             rows.setdefault((tag.table, tag.row), []).append(edit)
     checks = [
         Check(edits[0].key, None, edits=tuple(edits), is_deferred=True) for edits in rows.values()

@@ -28,10 +28,11 @@ from txn.errors import (
     annotate,
 )
 from txn.events import Phase, PhaseName, PhaseOutcome, silent
-from txn.model import Cell, Check, Edit, Key
+from txn.model import Cell, Check, Edit, Key, new_tuple
 from txn.protocol.codec import Marker, Plan, decode_status, encode_buffer, encode_marker
 from txn.protocol.context import Context, call_store
 from txn.protocol.row import (
+    FAMILY,
     FREE,
     TransactionRow,
     column,
@@ -126,7 +127,8 @@ class PendingCommit(Transaction):
 
     Fenced protocol only: found: its locks as they were read, free. taken: the values with which it
     requested them. timestamp: the commit timestamp.
-    decided_ms: when the decision was sent, if it was confirmed.
+    decided_ms: when the decision was sent, if it was confirmed. is_stale: whether cells were read
+    again since its assertions were evaluated.
 
     tries: how often it ran. rounds: how many groups it was in. was_deferred: whether it left the
     last group before anything was written. future: receives its result if no thread waits for it.
@@ -149,6 +151,7 @@ class PendingCommit(Transaction):
     taken: dict[Key, bytes] = field(default_factory=dict)
     timestamp: int = 0
     decided_ms: int | None = None
+    is_stale: bool = False
     tries: int = 0
     rounds: int = 0
     was_deferred: bool = False
@@ -184,6 +187,7 @@ class PendingCommit(Transaction):
         self.found.clear()
         self.taken.clear()
         self.timestamp, self.decided_ms, self.written_ms = 0, None, None
+        self.is_stale = False
 
 
 def begin_commit(
@@ -227,7 +231,7 @@ def renew(context: Context, t: PendingCommit, *, keep: bool = False) -> None:
 
 def _encode_attempt(context: Context, request: Request) -> tuple[bytes, Request, bytes]:
     uid = context.rng.getrandbits(128)
-    row_key = make_row_key(context, uid, request.keys)
+    row_key = make_row_key(context, uid, request)
     if request.once is not None:
         marker = encode_marker(Marker(row_key, request.once_retention_ms))
         request = add_marker(request, marker_key(context.table, request.once), marker)
@@ -258,7 +262,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 AnyTransaction = TypeVar("AnyTransaction", bound=Transaction)
 Step = Callable[Concatenate[Context, Sequence[AnyTransaction], P], list[AnyTransaction]]
-Cells = list[tuple[Key, bytes]]
+Cells = Sequence[tuple[Key, bytes]]
 Send = Callable[[Sequence[Check]], list[bool]]
 """Sends steps of rows, perhaps with other work, in one call; returns the answers to the steps."""
 
@@ -267,7 +271,7 @@ def advance(
     context: Context,
     transactions: Sequence[AnyTransaction],
     new: Status,
-    cells: Callable[[AnyTransaction], Cells] = lambda t: [],
+    cells: Callable[[AnyTransaction], Cells] | None = None,
     *,
     durable: bool = False,
     unsent: Context | None = None,
@@ -286,14 +290,17 @@ def advance(
     steps: dict[AnyTransaction, Check] = {}
     for t in transactions:
         check_step(context.rules.steps, t.status, new)
-        steps[t] = make_step(context, t, new, cells(t))
+        steps[t] = make_step(context, t, new, cells(t) if cells else ())
     if not steps:
         return []
     if send is None:
         send = partial(context.store.check_and_put, durable=durable)
     change = _Steps(context, new, send, steps)
     try:
-        _send_until_known(context, unsent or context, change, now_ms)
+        if unsent is None:
+            call_store(context, change.send, now_ms)
+        else:
+            _send_until_known(context, unsent, change, now_ms)
     except NotApplied as error:
         if change.is_sent:
             raise MaybeApplied(str(error)) from error
@@ -334,15 +341,18 @@ def make_step(context: Context, t: Transaction, new: Status, cells: Cells) -> Ch
     if not context.rules.is_unconditional(t.status, new):
         expected = FREE if t.status is None else t.status.encoded
     is_deferred = new in context.rules.deferred and t.may_defer(new)
-    status, began = status_key(context.table, t.row_key), column(context.table, t.row_key, new.at)
+    status = new_tuple(Key, (t.row_key, FAMILY, b"status", context.table))
+    began = new_tuple(Key, (t.row_key, FAMILY, new.at, context.table))
     if context.rules.offsets_ms:
         at = created_ms(t.row_key) + context.rules.offsets_ms[new]
-        edits = [Edit(key, value, at) for key, value in (*cells, (status, new.encoded))]
-        return Check(status, expected, ((began, FREE),), tuple(edits), is_deferred)
+        written = (*cells, (status, new.encoded))
+        edits = tuple([new_tuple(Edit, (key, value, at)) for key, value in written])
+        return new_tuple(Check, (status, expected, ((began, FREE),), edits, is_deferred))
     if t.is_dated or "multi_cell_check" in context.store.features:
-        cells = [*cells, (began, FREE)]
+        cells = (*cells, (began, FREE))
     # The checked cell goes last: a transport of single cells then writes the others before it.
-    return Check(status, expected, (*cells, (status, new.encoded)), is_deferred=is_deferred)
+    puts = (*cells, (status, new.encoded))
+    return new_tuple(Check, (status, expected, puts, (), is_deferred))
 
 
 class _Steps(Generic[AnyTransaction]):
