@@ -41,7 +41,7 @@ from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.regions import DISABLED
 from txn.stores.hbase.native.servers import Servers
 from txn.stores.hbase.native.store import NativeStore
-from txn.stores.hbase.native.target import Target
+from txn.stores.hbase.native.target import Address, Target
 from txn.stores.hbase.native.tenure import REST_MS
 from txn.stores.wire import SharedWire
 
@@ -70,6 +70,11 @@ def store(server: FakeRegionServer) -> Iterator[NativeStore]:
     server.requests.clear()
     yield store
     store.close()
+
+
+def send_get(store: NativeStore, place: Address, due_ms: int) -> RpcCall:
+    request = PB.GetRequest(region={"type": 1, "value": b""}, get={"row": b"a"})
+    return store._servers.send(place, "ClientService", "Get", request, due_ms)
 
 
 def fail(server: FakeRegionServer, error: Exception, times: int = 1) -> None:
@@ -266,11 +271,11 @@ def test_a_server_that_cannot_be_reached_is_tried_once_for_all_parts_of_a_call(
     """To find out may take as long as opening a connection may."""
     tried: list[object] = []
 
-    def connect(*of: object) -> NoReturn:
+    def send(*of: object) -> NoReturn:
         tried.append(of)
         raise TimeoutError("timed out")
 
-    monkeypatch.setattr(store._servers, "connect", connect)
+    monkeypatch.setattr(store._servers, "send", send)
     items = [ReadRow(Key(b"%03d" % number, "", "", "t"), []) for number in range(200)]
     assert store._batches.try_once(items, SystemClock().monotonic_ms() + 5_000) == [None] * 200
     assert len(tried) == 1
@@ -596,7 +601,7 @@ def test_no_connection_is_opened_for_a_call_whose_time_is_over(server: FakeRegio
 
     servers = Servers(Target(), Later())
     with pytest.raises(TimeoutError):
-        servers.connect(("127.0.0.1", server.port), "ClientService", 1_000)
+        servers.send(("127.0.0.1", server.port), "ClientService", "Get", PB.GetRequest(), 1_000)
     assert server.connections == 0
     servers.close()
 
@@ -615,15 +620,12 @@ def test_who_reads_for_others_and_gives_up_lets_another_read(
     server.before = before
     place = ("127.0.0.1", server.port)
     now_ms = clock.monotonic_ms()
-    connection = store._servers.connect(place, "ClientService", now_ms + 5_000)
-    request = PB.GetRequest()
-    request.region.type, request.region.value, request.get.row = 1, b"", b"a"
-    calls = [connection.send("Get", request, now_ms + 5_000) for _ in range(2)]
+    calls = [send_get(store, place, now_ms + 5_000) for _ in range(2)]
     ended: list[object] = []
 
     def wait(call: RpcCall, within_ms: int) -> None:
         try:
-            ended.append(connection.receive(call, PB.GetResponse, now_ms + within_ms))
+            ended.append(call.receive(PB.GetResponse, now_ms + within_ms))
         except TimeoutError as error:
             ended.append(error)
             release.set()
@@ -881,12 +883,11 @@ def test_a_thread_that_is_interrupted_over_an_answer_leaves_nobody_waiting(
 ) -> None:
     """It had read the answer of another one, who is told that it will not come."""
     now_ms = SystemClock().monotonic_ms()
-    connection = store._servers.connect(("127.0.0.1", server.port), "ClientService", now_ms + 5_000)
-    request = PB.GetRequest()
-    request.region.type, request.region.value, request.get.row = 1, b"", b"a"
+    place = ("127.0.0.1", server.port)
     release, later = threading.Event(), threading.Event()
     server.before = lambda number, method: (release if number == 1 else later).wait(5) and None
-    first, second = (connection.send("Get", request, now_ms + 5_000) for _ in range(2))
+    first, second = (send_get(store, place, now_ms + 5_000) for _ in range(2))
+    connection = first.connection
     end, interrupts = RpcCall.end, ["once"]
 
     def interrupted(call: RpcCall, *of: Any) -> None:
@@ -897,10 +898,10 @@ def test_a_thread_that_is_interrupted_over_an_answer_leaves_nobody_waiting(
 
     monkeypatch.setattr(RpcCall, "end", interrupted)
     with ThreadPoolExecutor(2) as pool:
-        leader = pool.submit(connection.receive, second, PB.GetResponse, now_ms + 5_000)
+        leader = pool.submit(second.receive, PB.GetResponse, now_ms + 5_000)
         while not connection._is_led:
             time.sleep(0.001)
-        other = pool.submit(connection.receive, first, PB.GetResponse, now_ms + 5_000)
+        other = pool.submit(first.receive, PB.GetResponse, now_ms + 5_000)
         while not connection._waiting:
             time.sleep(0.001)
         release.set()
@@ -918,14 +919,13 @@ def test_a_thread_that_is_interrupted_lets_others_go_on(
     clock, release = SystemClock(), threading.Event()
     server.before = lambda number, method: release.wait(5) and None
     now_ms = clock.monotonic_ms()
-    connection = store._servers.connect(("127.0.0.1", server.port), "ClientService", now_ms + 5_000)
-    request = PB.GetRequest()
-    request.region.type, request.region.value, request.get.row = 1, b"", b"a"
-    calls = [connection.send("Get", request, now_ms + 5_000) for _ in range(3)]
+    place = ("127.0.0.1", server.port)
+    calls = [send_get(store, place, now_ms + 5_000) for _ in range(3)]
+    connection = calls[0].connection
     ended: list[object] = []
 
     def wait(call: RpcCall) -> None:
-        ended.append(connection.receive(call, PB.GetResponse, now_ms + 5_000))
+        ended.append(call.receive(PB.GetResponse, now_ms + 5_000))
 
     leader = threading.Thread(target=wait, args=(calls[0],))
     leader.start()

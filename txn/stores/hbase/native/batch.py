@@ -15,7 +15,7 @@ from typing import Any
 from txn.clock import Clock, limit_due
 from txn.errors import MaybeApplied, NotApplied
 from txn.policy import Backoff
-from txn.stores.hbase.native.connection import RemoteError, RpcCall, RpcConnection
+from txn.stores.hbase.native.connection import RemoteError, RpcCall
 from txn.stores.hbase.native.items import Item, Message
 from txn.stores.hbase.native.messages import PB, Cells
 from txn.stores.hbase.native.regions import BY_NAME, Location, Regions
@@ -40,9 +40,8 @@ Entry = tuple[Location, list[tuple[int, Item]]]
 class Shipment:
     """A request to one server: its entries and their work; once it is sent, its call."""
 
-    __slots__ = ("call", "connection", "entries", "server", "work")
+    __slots__ = ("call", "entries", "server", "work")
 
-    connection: RpcConnection
     call: RpcCall
 
     def __init__(self, server: Address) -> None:
@@ -161,7 +160,7 @@ class _Run:
                 del self._flying[0]
         finally:
             for part in self._flying:
-                part.connection.drop(part.call)
+                part.call.drop()
 
     # ------------------------------------------------------------------------------- sending
 
@@ -196,9 +195,9 @@ class _Run:
             try:
                 for piece in [part] if part.work <= WORK_A_REQUEST else _split(part):
                     request = _make_request(piece)
-                    connection = self._servers.connect(part.server, "ClientService", self._due_ms)
-                    piece.connection = connection
-                    piece.call = connection.send("Multi", request, self._due_ms)
+                    piece.call = self._servers.send(
+                        part.server, "ClientService", "Multi", request, self._due_ms
+                    )
                     self._flying.append(piece)
             except OSError as error:
                 self._regions.forget_server(part.server)
@@ -208,7 +207,7 @@ class _Run:
 
     def _receive(self, part: Shipment) -> None:
         try:
-            response = part.connection.receive(part.call, PB.MultiResponse, self._due_ms)
+            response = part.call.receive(PB.MultiResponse, self._due_ms)
         except RemoteError as error:
             if not (error.is_elsewhere or error.is_busy):
                 error.table = part.entries[0][0].table
@@ -235,11 +234,17 @@ class _Run:
             failed = dict.fromkeys((each for each, _ in items), _decode_error(result))
         elif not item.is_apart:
             failed = self._read_list(items, result, cells)
-        elif errors := [each for each in result.resultOrException if each.HasField("exception")]:
-            failed = {position: _decode_error(errors[0])}
         else:
-            self._answers[position] = item.read(result, cells)
-        for position, error in failed.items() if failed else ():
+            for answer in result.resultOrException:
+                if answer.HasField("exception"):
+                    failed[position] = _decode_error(answer)
+            if not failed:
+                self._answers[position] = item.read(result, cells)
+        if failed:
+            self._note_all(failed, region)
+
+    def _note_all(self, failed: dict[int, RemoteError], region: Location) -> None:
+        for position, error in failed.items():
             if not (error.is_elsewhere or error.is_busy):
                 error.table = region.table
                 raise error

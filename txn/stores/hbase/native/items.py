@@ -106,7 +106,7 @@ class WriteRow:
                 size += len(value)
             cells = marks if value is None else puts
             cells[family, column, timestamp] = {"family": family, "qualifier_value": [cell]}
-        self.size, self._puts, self._marks = size, [*puts.values()], [*marks.values()]
+        self.size, self._puts, self._marks = size, puts, marks
         self.is_apart = self.is_once or (is_at_once and bool(puts and marks))
         self.work = LOGGED_WORK if self.is_apart and not is_deferred else 1
 
@@ -124,8 +124,8 @@ class WriteRow:
         durability = ASYNC_WAL if self._is_deferred else None
         for kind, cells in ((PUT, self._puts), (DELETE, self._marks)):
             if cells or (kind == PUT and not self._marks):
-                mutation = {"row": self.row, "mutate_type": kind, "column_value": cells}
-                mutation["durability"] = durability
+                mutation = {"row": self.row, "mutate_type": kind, "durability": durability}
+                mutation["column_value"] = cells.values()
                 entry["action"].append({"index": index, "mutation": mutation})
 
     def read(self, answer: Any, cells: Cells) -> bool:
