@@ -35,7 +35,7 @@ from txn.errors import (
 from txn.model import Cell, Check, Edit, Family, Key
 from txn.stores import open_store
 from txn.stores.hbase.native import tables
-from txn.stores.hbase.native.connection import RpcCall, RpcConnection
+from txn.stores.hbase.native.connection import RpcCall
 from txn.stores.hbase.native.items import ASYNC_WAL, ReadRow
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.regions import DISABLED
@@ -1126,7 +1126,7 @@ def test_a_child_that_was_forked_during_a_read_ends_it_by_itself(
     """The answer is its parent's, and so are the threads that held locks of the connection."""
     (connection,) = (each for at, each in store._servers._open.items() if at[1] == "ClientService")
     parent, child, found = os.getpid(), 0, None
-    receive = RpcConnection.receive
+    receive = RpcCall.receive
 
     def fork(*arguments: Any) -> Any:
         nonlocal child
@@ -1143,7 +1143,7 @@ def test_a_child_that_was_forked_during_a_read_ends_it_by_itself(
                 lock.release()
         return receive(*arguments)
 
-    monkeypatch.setattr(RpcConnection, "receive", fork)
+    monkeypatch.setattr(RpcCall, "receive", fork)
     try:
         found = store.read([key("a")])
     finally:

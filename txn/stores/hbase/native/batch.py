@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from operator import attrgetter
 from random import Random
 from typing import Any
 
@@ -30,8 +29,6 @@ WORK_A_REQUEST = 64
 """During one request, the next is built or an answer is read."""
 MOST_REQUESTS = 8
 """To one server at a time; beyond that the requests get larger. A server has few threads (30)."""
-
-SIZE = attrgetter("size")
 
 Entry = tuple[Location, list[tuple[int, Item]]]
 """Items by position that share an entry of a request: all of one region, or one alone."""
@@ -71,16 +68,7 @@ class Batches:
         Raises RemoteError if a server refuses an item, TableUnavailable, NotApplied if nothing was
         done, and MaybeApplied.
         """
-        answers: list[Any] = []
-        due_ms = self.due_ms() if due_ms is None else due_ms
-        for some in cut(items, SIZE, BYTES_A_REQUEST, ITEMS_A_REQUEST):
-            try:
-                answers += _Run(self, some, due_ms).run()
-            except NotApplied as error:
-                if answers:
-                    raise MaybeApplied(str(error)) from error
-                raise
-        return answers
+        return _Run(self, items, self.due_ms() if due_ms is None else due_ms).run()
 
     def run_in_turn(self, groups: Sequence[Sequence[Item]], due_ms: int) -> list[list[Any]]:
         """Return the answers to groups of reads. No group is read before all earlier ones. If one
@@ -120,9 +108,11 @@ class _Run:
         """Return the answers. NotApplied means that nothing was done, or will be."""
         answers = self._answers
         try:
+            size_of = [item.size for item in self._items].__getitem__
             waiting: Sequence[int] = range(len(answers))
             for _ in PAUSES.tries(self._clock, self._rng, due_ms=self._due_ms):
-                self._try(self._divide(waiting))
+                for some in cut(waiting, size_of, BYTES_A_REQUEST, ITEMS_A_REQUEST):
+                    self._try(self._divide(some))
                 if None not in answers:
                     return answers
                 waiting = [position for position in waiting if answers[position] is None]

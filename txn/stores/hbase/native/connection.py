@@ -95,7 +95,20 @@ class RpcCall:
     def receive(self, response: Any, due_ms: int) -> Any:
         """Wait for the answer. Raise RemoteError if it is an error. Raise OSError if none comes;
         then the outcome of the call is unknown."""
-        return self.connection.receive(self, response, due_ms)
+        connection = self.connection
+        if not self.is_done:
+            connection.wait(self, due_ms)
+        if self.error is not None:
+            raise self.error
+        tenure = connection.tenure
+        if tenure is not None and not tenure.vouches_for(self.sent_ms, self.came_ms):
+            connection.confirm(tenure, self, due_ms)
+        try:
+            return response.FromString(self.answer)
+        except DecodeError as error:
+            garbled = _refuse_answer(error)
+            connection.end(garbled)
+            raise garbled from error
 
     def drop(self) -> None:
         """Discard the answer, for which no thread waits."""
@@ -136,7 +149,7 @@ class RpcConnection:
         self.address = address
         self.is_broken = False
         self._clock = clock
-        self._tenure = tenure
+        self.tenure = tenure
         self._wire = share_wire(connect_socket(*address, within_ms, tls))
         self._sending, self._changing = Lock(), Lock()
         self._calls: dict[int, RpcCall] = {}
@@ -153,7 +166,7 @@ class RpcConnection:
 
     def send(self, method: str, request: Any, now_ms: int, due_ms: int) -> RpcCall:
         """Send a call; the server drops it if it has not begun by the deadline. OSError means that
-        nothing was sent. `receive` raises later errors."""
+        nothing was sent. `RpcCall.receive` raises later errors."""
         body = request.SerializeToString()
         if not self._sending.acquire(blocking=False):
             now_ms = self._wait_to_send(due_ms)
@@ -194,22 +207,8 @@ class RpcConnection:
             self.end()
             raise
 
-    def receive(self, call: RpcCall, response: Any, due_ms: int) -> Any:
-        """Wait for the answer to a call: see `RpcCall.receive`."""
-        if not call.is_done:
-            self._wait(call, due_ms)
-        if call.error is not None:
-            raise call.error
-        if self._tenure is not None and not self._tenure.vouches_for(call.sent_ms, call.came_ms):
-            self._confirm(self._tenure, call, due_ms)
-        try:
-            return response.FromString(call.answer)
-        except DecodeError as error:
-            garbled = _refuse_answer(error)
-            self.end(garbled)
-            raise garbled from error
-
-    def _confirm(self, tenure: Tenure, call: RpcCall, due_ms: int) -> None:
+    def confirm(self, tenure: Tenure, call: RpcCall, due_ms: int) -> None:
+        """Have the cluster confirm an answer for which nothing else vouches."""
         try:
             tenure.confirm(call.sent_ms, call.came_ms, due_ms)
         except TimeoutError:
@@ -267,7 +266,7 @@ class RpcConnection:
 
     # ------------------------------------------------------------------------------- waiting
 
-    def _wait(self, call: RpcCall, due_ms: int) -> None:
+    def wait(self, call: RpcCall, due_ms: int) -> None:
         """Read for all threads, or wait for the one that does, until the answer is there."""
         leads = False
         try:
