@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
@@ -142,6 +143,31 @@ def test_groups_are_asked_one_by_one_if_one_request_did_not_get_all(
     server.refused[b"a"] = ["NotServingRegionException"]
     assert store.read([key("a")], [key("b")]) == {key("a"): None, key("b"): None}
     assert server.sizes == [2, 1, 1]
+
+
+def test_groups_on_several_servers_are_asked_one_by_one(server: FakeRegionServer) -> None:
+    """Two servers keep no order between them."""
+    with fake_region_server() as other:
+        server.starts, server.ports = [b"", b"m"], {b"m": other.port}
+        store = open_store(server.uri)
+        store.read([key("a"), key("n")])
+        answered: list[str] = []
+        server.before = lambda number, method: answered.append("first") if number > 1 else None
+        other.before = lambda number, method: answered.append("second") if number > 1 else None
+        found = store.read([key("n")], [key("a")], [key("o")])
+        assert found == dict.fromkeys([key("n"), key("a"), key("o")])
+        assert [each for each in answered if each] == ["second", "first", "second"]
+        store.close()
+
+
+def test_edits_that_later_ones_replace_are_not_sent(
+    server: FakeRegionServer, store: NativeStore
+) -> None:
+    """Of two puts of a cell at one timestamp, HBase shows the one that arrived last."""
+    store.write([Edit(key("a"), value, at) for value, at in ((b"1", 5), (b"2", 6), (b"3", 5))])
+    (action,) = server.requests[-1].regionAction[0].action
+    cells = [cell for each in action.mutation.column_value for cell in each.qualifier_value]
+    assert [(cell.value, cell.timestamp) for cell in cells] == [(b"3", 5), (b"2", 6)]
 
 
 def test_checks_of_several_tables_are_one_request(
@@ -423,6 +449,7 @@ BROKEN = [
     pytest.param(Say(b"HTTP/1.1 400 Bad Request\r\n\r\n"), id="another protocol's"),
     pytest.param(Say(b"\x00\x00\x00\x06\xff\xff\xff\xff\xff\xff"), id="no numbers"),
     pytest.param(Say(b"\x00\x00\x00\x04\x02\x08\x01\x7f"), id="wrong lengths"),
+    pytest.param(Say(b"\x00\x00\x00\x03\x02\xff\xff"), id="no header"),
 ]
 
 
@@ -449,18 +476,49 @@ def test_a_check_whose_answer_is_lost_may_have_been_applied(
     assert store.check_and_put([put_if("a", b"1", b"2")]) == [True]
 
 
+@pytest.mark.parametrize("answer", [b"\x02\x08\x03\x00", b"\x02\x08\x03\x02\xff\xff"])
 def test_an_answer_that_is_not_of_the_request_may_have_been_applied(
-    server: FakeRegionServer, store: NativeStore
+    server: FakeRegionServer, store: NativeStore, answer: bytes
 ) -> None:
-    """It has fewer rows than were asked for, or is of nothing at all."""
-    answer = b"\x02\x08\x03\x00"
-    fail(server, Say(b"\x00\x00\x00\x04" + answer), times=9)
+    """It has fewer rows than were asked for, is no message, or is of nothing at all."""
+    fail(server, Say(struct.pack(">I", len(answer)) + answer), times=9)
     for call in (
         lambda: store.check_and_put([put_if("a", b"", b"1")]),
         lambda: store.read([key("a")]),
     ):
         with pytest.raises(MaybeApplied):
             call()
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ({}, "rows are missing"),
+        ({"resultOrException": [{"index": 1}]}, "an answer is of no row"),
+    ],
+)
+def test_an_answer_for_other_rows_is_told(
+    server: FakeRegionServer, store: NativeStore, result: dict[str, Any], message: str
+) -> None:
+    """Nobody knows what became of the rows that were sent."""
+    body = PB.MultiResponse(regionActionResult=[result]).SerializeToString()
+    answer = b"\x02\x08\x03" + bytes([len(body)]) + body
+    fail(server, Say(struct.pack(">I", len(answer)) + answer))
+    with pytest.raises(MaybeApplied, match=message):
+        store.write([Edit(key("a"), b"1", 5)])
+
+
+def test_a_row_that_is_written_at_once_is_tried_again_as_a_whole(
+    server: FakeRegionServer, store: NativeStore
+) -> None:
+    """A server that refuses one of its two writes has done neither."""
+    server.refused[b"a"] = ["RegionTooBusyException", ""]
+    store.write([Edit(key("a"), b"1", 5), Edit(key("a", "y"), None, 5)], by_row=True)
+    assert server.sizes == [2, 2]
+    assert [entry.atomic for request in server.requests for entry in request.regionAction] == [
+        True,
+        True,
+    ]
 
 
 def test_others_on_the_connection_are_told_too(

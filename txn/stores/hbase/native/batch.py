@@ -56,11 +56,7 @@ class Batches:
         self.clock = clock
         self.rng = Random()
 
-    def run(
-        self,
-        items: Sequence[Item],
-        due_ms: int | None = None,
-    ) -> list[Any]:
+    def run(self, items: Sequence[Item], due_ms: int | None = None) -> list[Any]:
         """Return the answer to each item. A server does the checks of a row in order. What shares a
         list of its region, a read too, may come before checks that precede it.
 
@@ -157,7 +153,7 @@ class _Run:
     def _divide(self, positions: Iterable[int]) -> list[Shipment]:
         """Group items by server and region; items with entries of their own keep their order."""
         parts: dict[Address, Shipment] = {}
-        shared: dict[bytes, Entry] = {}  # by the name of its region
+        shared: dict[Location, Entry] = {}
         region = None
         for position in positions:
             item = self._items[position]
@@ -167,13 +163,13 @@ class _Run:
                     parts[region.server] = Shipment(region.server)
             part = parts[region.server]
             part.work += item.work
-            entry = None if item.is_apart else shared.get(region.name)
+            entry = None if item.is_apart else shared.get(region)
             if entry is not None:
                 entry[1].append((position, item))
                 continue
             entry = region, [(position, item)]
             if not item.is_apart:
-                shared[region.name] = entry
+                shared[region] = entry
             part.entries.append(entry)
         return list(parts.values())
 
@@ -306,6 +302,10 @@ def _split(part: Shipment) -> list[Shipment]:
     piece_of = {row: done // share for row, done in zip(work, before, strict=False)}
     pieces = [Shipment(part.server) for _ in range(wanted)]
     for region, items in part.entries:
+        first = items[0][1]
+        if first.is_apart:
+            pieces[piece_of[first.table, first.row]].entries.append((region, items))
+            continue
         shares: dict[int, list[tuple[int, Item]]] = {}
         for position, item in items:
             shares.setdefault(piece_of[item.table, item.row], []).append((position, item))
