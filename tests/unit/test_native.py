@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
@@ -35,13 +36,13 @@ from txn.errors import (
 from txn.model import Cell, Check, Edit, Family, Key
 from txn.stores import open_store
 from txn.stores.hbase.native import tables
-from txn.stores.hbase.native.connection import RpcCall, RpcConnection
+from txn.stores.hbase.native.connection import RpcCall
 from txn.stores.hbase.native.items import ASYNC_WAL, ReadRow
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.regions import DISABLED
 from txn.stores.hbase.native.servers import Servers
 from txn.stores.hbase.native.store import NativeStore
-from txn.stores.hbase.native.target import Target
+from txn.stores.hbase.native.target import Address, Target
 from txn.stores.hbase.native.tenure import REST_MS
 from txn.stores.wire import SharedWire
 
@@ -70,6 +71,11 @@ def store(server: FakeRegionServer) -> Iterator[NativeStore]:
     server.requests.clear()
     yield store
     store.close()
+
+
+def send_get(store: NativeStore, place: Address, due_ms: int) -> RpcCall:
+    request = PB.GetRequest(region={"type": 1, "value": b""}, get={"row": b"a"})
+    return store._servers.send(place, "ClientService", "Get", request, due_ms)
 
 
 def fail(server: FakeRegionServer, error: Exception, times: int = 1) -> None:
@@ -137,6 +143,31 @@ def test_groups_are_asked_one_by_one_if_one_request_did_not_get_all(
     server.refused[b"a"] = ["NotServingRegionException"]
     assert store.read([key("a")], [key("b")]) == {key("a"): None, key("b"): None}
     assert server.sizes == [2, 1, 1]
+
+
+def test_groups_on_several_servers_are_asked_one_by_one(server: FakeRegionServer) -> None:
+    """Two servers keep no order between them."""
+    with fake_region_server() as other:
+        server.starts, server.ports = [b"", b"m"], {b"m": other.port}
+        store = open_store(server.uri)
+        store.read([key("a"), key("n")])
+        answered: list[str] = []
+        server.before = lambda number, method: answered.append("first") if number > 1 else None
+        other.before = lambda number, method: answered.append("second") if number > 1 else None
+        found = store.read([key("n")], [key("a")], [key("o")])
+        assert found == dict.fromkeys([key("n"), key("a"), key("o")])
+        assert [each for each in answered if each] == ["second", "first", "second"]
+        store.close()
+
+
+def test_edits_that_later_ones_replace_are_not_sent(
+    server: FakeRegionServer, store: NativeStore
+) -> None:
+    """Of two puts of a cell at one timestamp, HBase shows the one that arrived last."""
+    store.write([Edit(key("a"), value, at) for value, at in ((b"1", 5), (b"2", 6), (b"3", 5))])
+    (action,) = server.requests[-1].regionAction[0].action
+    cells = [cell for each in action.mutation.column_value for cell in each.qualifier_value]
+    assert [(cell.value, cell.timestamp) for cell in cells] == [(b"3", 5), (b"2", 6)]
 
 
 def test_checks_of_several_tables_are_one_request(
@@ -266,11 +297,11 @@ def test_a_server_that_cannot_be_reached_is_tried_once_for_all_parts_of_a_call(
     """To find out may take as long as opening a connection may."""
     tried: list[object] = []
 
-    def connect(*of: object) -> NoReturn:
+    def send(*of: object) -> NoReturn:
         tried.append(of)
         raise TimeoutError("timed out")
 
-    monkeypatch.setattr(store._servers, "connect", connect)
+    monkeypatch.setattr(store._servers, "send", send)
     items = [ReadRow(Key(b"%03d" % number, "", "", "t"), []) for number in range(200)]
     assert store._batches.try_once(items, SystemClock().monotonic_ms() + 5_000) == [None] * 200
     assert len(tried) == 1
@@ -418,6 +449,7 @@ BROKEN = [
     pytest.param(Say(b"HTTP/1.1 400 Bad Request\r\n\r\n"), id="another protocol's"),
     pytest.param(Say(b"\x00\x00\x00\x06\xff\xff\xff\xff\xff\xff"), id="no numbers"),
     pytest.param(Say(b"\x00\x00\x00\x04\x02\x08\x01\x7f"), id="wrong lengths"),
+    pytest.param(Say(b"\x00\x00\x00\x03\x02\xff\xff"), id="no header"),
 ]
 
 
@@ -444,18 +476,49 @@ def test_a_check_whose_answer_is_lost_may_have_been_applied(
     assert store.check_and_put([put_if("a", b"1", b"2")]) == [True]
 
 
+@pytest.mark.parametrize("answer", [b"\x02\x08\x03\x00", b"\x02\x08\x03\x02\xff\xff"])
 def test_an_answer_that_is_not_of_the_request_may_have_been_applied(
-    server: FakeRegionServer, store: NativeStore
+    server: FakeRegionServer, store: NativeStore, answer: bytes
 ) -> None:
-    """It has fewer rows than were asked for, or is of nothing at all."""
-    answer = b"\x02\x08\x03\x00"
-    fail(server, Say(b"\x00\x00\x00\x04" + answer), times=9)
+    """It has fewer rows than were asked for, is no message, or is of nothing at all."""
+    fail(server, Say(struct.pack(">I", len(answer)) + answer), times=9)
     for call in (
         lambda: store.check_and_put([put_if("a", b"", b"1")]),
         lambda: store.read([key("a")]),
     ):
         with pytest.raises(MaybeApplied):
             call()
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ({}, "rows are missing"),
+        ({"resultOrException": [{"index": 1}]}, "an answer is of no row"),
+    ],
+)
+def test_an_answer_for_other_rows_is_told(
+    server: FakeRegionServer, store: NativeStore, result: dict[str, Any], message: str
+) -> None:
+    """Nobody knows what became of the rows that were sent."""
+    body = PB.MultiResponse(regionActionResult=[result]).SerializeToString()
+    answer = b"\x02\x08\x03" + bytes([len(body)]) + body
+    fail(server, Say(struct.pack(">I", len(answer)) + answer))
+    with pytest.raises(MaybeApplied, match=message):
+        store.write([Edit(key("a"), b"1", 5)])
+
+
+def test_a_row_that_is_written_at_once_is_tried_again_as_a_whole(
+    server: FakeRegionServer, store: NativeStore
+) -> None:
+    """A server that refuses one of its two writes has done neither."""
+    server.refused[b"a"] = ["RegionTooBusyException", ""]
+    store.write([Edit(key("a"), b"1", 5), Edit(key("a", "y"), None, 5)], by_row=True)
+    assert server.sizes == [2, 2]
+    assert [entry.atomic for request in server.requests for entry in request.regionAction] == [
+        True,
+        True,
+    ]
 
 
 def test_others_on_the_connection_are_told_too(
@@ -596,7 +659,7 @@ def test_no_connection_is_opened_for_a_call_whose_time_is_over(server: FakeRegio
 
     servers = Servers(Target(), Later())
     with pytest.raises(TimeoutError):
-        servers.connect(("127.0.0.1", server.port), "ClientService", 1_000)
+        servers.send(("127.0.0.1", server.port), "ClientService", "Get", PB.GetRequest(), 1_000)
     assert server.connections == 0
     servers.close()
 
@@ -615,15 +678,12 @@ def test_who_reads_for_others_and_gives_up_lets_another_read(
     server.before = before
     place = ("127.0.0.1", server.port)
     now_ms = clock.monotonic_ms()
-    connection = store._servers.connect(place, "ClientService", now_ms + 5_000)
-    request = PB.GetRequest()
-    request.region.type, request.region.value, request.get.row = 1, b"", b"a"
-    calls = [connection.send("Get", request, now_ms + 5_000) for _ in range(2)]
+    calls = [send_get(store, place, now_ms + 5_000) for _ in range(2)]
     ended: list[object] = []
 
     def wait(call: RpcCall, within_ms: int) -> None:
         try:
-            ended.append(connection.receive(call, PB.GetResponse, now_ms + within_ms))
+            ended.append(call.receive(PB.GetResponse, now_ms + within_ms))
         except TimeoutError as error:
             ended.append(error)
             release.set()
@@ -881,12 +941,11 @@ def test_a_thread_that_is_interrupted_over_an_answer_leaves_nobody_waiting(
 ) -> None:
     """It had read the answer of another one, who is told that it will not come."""
     now_ms = SystemClock().monotonic_ms()
-    connection = store._servers.connect(("127.0.0.1", server.port), "ClientService", now_ms + 5_000)
-    request = PB.GetRequest()
-    request.region.type, request.region.value, request.get.row = 1, b"", b"a"
+    place = ("127.0.0.1", server.port)
     release, later = threading.Event(), threading.Event()
     server.before = lambda number, method: (release if number == 1 else later).wait(5) and None
-    first, second = (connection.send("Get", request, now_ms + 5_000) for _ in range(2))
+    first, second = (send_get(store, place, now_ms + 5_000) for _ in range(2))
+    connection = first.connection
     end, interrupts = RpcCall.end, ["once"]
 
     def interrupted(call: RpcCall, *of: Any) -> None:
@@ -897,10 +956,10 @@ def test_a_thread_that_is_interrupted_over_an_answer_leaves_nobody_waiting(
 
     monkeypatch.setattr(RpcCall, "end", interrupted)
     with ThreadPoolExecutor(2) as pool:
-        leader = pool.submit(connection.receive, second, PB.GetResponse, now_ms + 5_000)
+        leader = pool.submit(second.receive, PB.GetResponse, now_ms + 5_000)
         while not connection._is_led:
             time.sleep(0.001)
-        other = pool.submit(connection.receive, first, PB.GetResponse, now_ms + 5_000)
+        other = pool.submit(first.receive, PB.GetResponse, now_ms + 5_000)
         while not connection._waiting:
             time.sleep(0.001)
         release.set()
@@ -918,14 +977,13 @@ def test_a_thread_that_is_interrupted_lets_others_go_on(
     clock, release = SystemClock(), threading.Event()
     server.before = lambda number, method: release.wait(5) and None
     now_ms = clock.monotonic_ms()
-    connection = store._servers.connect(("127.0.0.1", server.port), "ClientService", now_ms + 5_000)
-    request = PB.GetRequest()
-    request.region.type, request.region.value, request.get.row = 1, b"", b"a"
-    calls = [connection.send("Get", request, now_ms + 5_000) for _ in range(3)]
+    place = ("127.0.0.1", server.port)
+    calls = [send_get(store, place, now_ms + 5_000) for _ in range(3)]
+    connection = calls[0].connection
     ended: list[object] = []
 
     def wait(call: RpcCall) -> None:
-        ended.append(connection.receive(call, PB.GetResponse, now_ms + 5_000))
+        ended.append(call.receive(PB.GetResponse, now_ms + 5_000))
 
     leader = threading.Thread(target=wait, args=(calls[0],))
     leader.start()
@@ -1126,7 +1184,7 @@ def test_a_child_that_was_forked_during_a_read_ends_it_by_itself(
     """The answer is its parent's, and so are the threads that held locks of the connection."""
     (connection,) = (each for at, each in store._servers._open.items() if at[1] == "ClientService")
     parent, child, found = os.getpid(), 0, None
-    receive = RpcConnection.receive
+    receive = RpcCall.receive
 
     def fork(*arguments: Any) -> Any:
         nonlocal child
@@ -1143,7 +1201,7 @@ def test_a_child_that_was_forked_during_a_read_ends_it_by_itself(
                 lock.release()
         return receive(*arguments)
 
-    monkeypatch.setattr(RpcConnection, "receive", fork)
+    monkeypatch.setattr(RpcCall, "receive", fork)
     try:
         found = store.read([key("a")])
     finally:

@@ -18,7 +18,8 @@ class SharedWire:
     """A socket that one thread may read while another writes, each with its own limit.
 
     The kernel keeps the limit. Python's own would take two system calls for each read and write,
-    and release the interpreter lock each time.
+    and release the interpreter lock each time. A limit that is a little too long stays, which saves
+    a system call.
     """
 
     __slots__ = ("_read_ms", "_socket", "_write_ms")
@@ -30,7 +31,7 @@ class SharedWire:
 
     def read(self, size: int, left_ms: int) -> bytes:
         """Wait for data and return what there is; raise TimeoutError after about that time."""
-        if _differ(self._read_ms, left_ms):
+        if not left_ms <= self._read_ms <= left_ms + left_ms // 8:
             self._read_ms = left_ms
             _limit_kernel(self._socket, left_ms, socket.SO_RCVTIMEO)
         try:
@@ -40,7 +41,7 @@ class SharedWire:
 
     def write(self, data: bytes, left_ms: int) -> None:
         """Write all of it. After a TimeoutError it is unknown how much was written."""
-        if _differ(self._write_ms, left_ms):
+        if not left_ms <= self._write_ms <= left_ms + left_ms // 8:
             self._write_ms = left_ms
             _limit_kernel(self._socket, left_ms, socket.SO_SNDTIMEO)
         due_s = time.monotonic() + left_ms / 1000
@@ -151,11 +152,6 @@ class Wire:
         if left_ms <= 0:
             raise TimeoutError("timed out")
         return left_ms
-
-
-def _differ(limit_ms: int, left_ms: int) -> bool:
-    """Return True if a limit is too short or much too long; a near fit saves a system call."""
-    return not left_ms <= limit_ms <= left_ms + left_ms // 8
 
 
 def _limit_kernel(connected: socket.socket, limit_ms: int, option: int) -> None:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from operator import attrgetter
 from random import Random
 from typing import Any
 
 from txn.clock import Clock, limit_due
 from txn.errors import MaybeApplied, NotApplied
 from txn.policy import Backoff
-from txn.stores.hbase.native.connection import RemoteError, RpcCall, RpcConnection
+from txn.stores.hbase.native.connection import RemoteError, RpcCall
 from txn.stores.hbase.native.items import Item, Message
 from txn.stores.hbase.native.messages import PB, Cells
 from txn.stores.hbase.native.regions import BY_NAME, Location, Regions
@@ -31,8 +30,6 @@ WORK_A_REQUEST = 64
 MOST_REQUESTS = 8
 """To one server at a time; beyond that the requests get larger. A server has few threads (30)."""
 
-SIZE = attrgetter("size")
-
 Entry = tuple[Location, list[tuple[int, Item]]]
 """Items by position that share an entry of a request: all of one region, or one alone."""
 
@@ -40,9 +37,8 @@ Entry = tuple[Location, list[tuple[int, Item]]]
 class Shipment:
     """A request to one server: its entries and their work; once it is sent, its call."""
 
-    __slots__ = ("call", "connection", "entries", "server", "work")
+    __slots__ = ("call", "entries", "server", "work")
 
-    connection: RpcConnection
     call: RpcCall
 
     def __init__(self, server: Address) -> None:
@@ -60,11 +56,7 @@ class Batches:
         self.clock = clock
         self.rng = Random()
 
-    def run(
-        self,
-        items: Sequence[Item],
-        due_ms: int | None = None,
-    ) -> list[Any]:
+    def run(self, items: Sequence[Item], due_ms: int | None = None) -> list[Any]:
         """Return the answer to each item. A server does the checks of a row in order. What shares a
         list of its region, a read too, may come before checks that precede it.
 
@@ -72,16 +64,7 @@ class Batches:
         Raises RemoteError if a server refuses an item, TableUnavailable, NotApplied if nothing was
         done, and MaybeApplied.
         """
-        answers: list[Any] = []
-        due_ms = self.due_ms() if due_ms is None else due_ms
-        for some in cut(items, SIZE, BYTES_A_REQUEST, ITEMS_A_REQUEST):
-            try:
-                answers += _Run(self, some, due_ms).run()
-            except NotApplied as error:
-                if answers:
-                    raise MaybeApplied(str(error)) from error
-                raise
-        return answers
+        return _Run(self, items, self.due_ms() if due_ms is None else due_ms).run()
 
     def run_in_turn(self, groups: Sequence[Sequence[Item]], due_ms: int) -> list[list[Any]]:
         """Return the answers to groups of reads. No group is read before all earlier ones. If one
@@ -121,9 +104,11 @@ class _Run:
         """Return the answers. NotApplied means that nothing was done, or will be."""
         answers = self._answers
         try:
+            size_of = [item.size for item in self._items].__getitem__
             waiting: Sequence[int] = range(len(answers))
             for _ in PAUSES.tries(self._clock, self._rng, due_ms=self._due_ms):
-                self._try(self._divide(waiting))
+                for some in cut(waiting, size_of, BYTES_A_REQUEST, ITEMS_A_REQUEST):
+                    self._try(self._divide(some))
                 if None not in answers:
                     return answers
                 waiting = [position for position in waiting if answers[position] is None]
@@ -161,14 +146,14 @@ class _Run:
                 del self._flying[0]
         finally:
             for part in self._flying:
-                part.connection.drop(part.call)
+                part.call.drop()
 
     # ------------------------------------------------------------------------------- sending
 
     def _divide(self, positions: Iterable[int]) -> list[Shipment]:
         """Group items by server and region; items with entries of their own keep their order."""
         parts: dict[Address, Shipment] = {}
-        shared: dict[bytes, Entry] = {}  # by the name of its region
+        shared: dict[Location, Entry] = {}
         region = None
         for position in positions:
             item = self._items[position]
@@ -178,13 +163,13 @@ class _Run:
                     parts[region.server] = Shipment(region.server)
             part = parts[region.server]
             part.work += item.work
-            entry = None if item.is_apart else shared.get(region.name)
+            entry = None if item.is_apart else shared.get(region)
             if entry is not None:
                 entry[1].append((position, item))
                 continue
             entry = region, [(position, item)]
             if not item.is_apart:
-                shared[region.name] = entry
+                shared[region] = entry
             part.entries.append(entry)
         return list(parts.values())
 
@@ -196,9 +181,9 @@ class _Run:
             try:
                 for piece in [part] if part.work <= WORK_A_REQUEST else _split(part):
                     request = _make_request(piece)
-                    connection = self._servers.connect(part.server, "ClientService", self._due_ms)
-                    piece.connection = connection
-                    piece.call = connection.send("Multi", request, self._due_ms)
+                    piece.call = self._servers.send(
+                        part.server, "ClientService", "Multi", request, self._due_ms
+                    )
                     self._flying.append(piece)
             except OSError as error:
                 self._regions.forget_server(part.server)
@@ -208,7 +193,7 @@ class _Run:
 
     def _receive(self, part: Shipment) -> None:
         try:
-            response = part.connection.receive(part.call, PB.MultiResponse, self._due_ms)
+            response = part.call.receive(PB.MultiResponse, self._due_ms)
         except RemoteError as error:
             if not (error.is_elsewhere or error.is_busy):
                 error.table = part.entries[0][0].table
@@ -235,11 +220,17 @@ class _Run:
             failed = dict.fromkeys((each for each, _ in items), _decode_error(result))
         elif not item.is_apart:
             failed = self._read_list(items, result, cells)
-        elif errors := [each for each in result.resultOrException if each.HasField("exception")]:
-            failed = {position: _decode_error(errors[0])}
         else:
-            self._answers[position] = item.read(result, cells)
-        for position, error in failed.items() if failed else ():
+            for answer in result.resultOrException:
+                if answer.HasField("exception"):
+                    failed[position] = _decode_error(answer)
+            if not failed:
+                self._answers[position] = item.read(result, cells)
+        if failed:
+            self._note_all(failed, region)
+
+    def _note_all(self, failed: dict[int, RemoteError], region: Location) -> None:
+        for position, error in failed.items():
             if not (error.is_elsewhere or error.is_busy):
                 error.table = region.table
                 raise error
@@ -311,6 +302,10 @@ def _split(part: Shipment) -> list[Shipment]:
     piece_of = {row: done // share for row, done in zip(work, before, strict=False)}
     pieces = [Shipment(part.server) for _ in range(wanted)]
     for region, items in part.entries:
+        first = items[0][1]
+        if first.is_apart:
+            pieces[piece_of[first.table, first.row]].entries.append((region, items))
+            continue
         shares: dict[int, list[tuple[int, Item]]] = {}
         for position, item in items:
             shares.setdefault(piece_of[item.table, item.row], []).append((position, item))

@@ -73,6 +73,7 @@ class RpcCall:
         "answer",
         "came_ms",
         "cells",
+        "connection",
         "error",
         "is_done",
         "leads",
@@ -81,7 +82,8 @@ class RpcCall:
         "wakes",
     )
 
-    def __init__(self, number: int, sent_ms: int = 0) -> None:
+    def __init__(self, connection: RpcConnection, number: int, sent_ms: int) -> None:
+        self.connection = connection
         self.number = number
         self.sent_ms = self.came_ms = sent_ms
         self.answer = b""
@@ -89,6 +91,28 @@ class RpcCall:
         self.error: Exception | None = None
         self.is_done = self.leads = False
         self.wakes: Lock | None = None  # of a waiting thread; held until there is news
+
+    def receive(self, response: Any, due_ms: int) -> Any:
+        """Wait for the answer. Raise RemoteError if it is an error. Raise OSError if none comes;
+        then the outcome of the call is unknown."""
+        connection = self.connection
+        if not self.is_done:
+            connection.wait(self, due_ms)
+        if self.error is not None:
+            raise self.error
+        tenure = connection.tenure
+        if tenure is not None and not tenure.vouches_for(self.sent_ms, self.came_ms):
+            connection.confirm(tenure, self, due_ms)
+        try:
+            return response.FromString(self.answer)
+        except DecodeError as error:
+            garbled = _refuse_answer(error)
+            connection.end(garbled)
+            raise garbled from error
+
+    def drop(self) -> None:
+        """Discard the answer, for which no thread waits."""
+        self.connection.drop(self)
 
     def end(self, error: Exception | None, answer: bytes = b"", cells: Cells = NO_CELLS) -> None:
         """Store the answer, or the reason why there will be none, and wake the waiting thread."""
@@ -125,7 +149,7 @@ class RpcConnection:
         self.address = address
         self.is_broken = False
         self._clock = clock
-        self._tenure = tenure
+        self.tenure = tenure
         self._wire = share_wire(connect_socket(*address, within_ms, tls))
         self._sending, self._changing = Lock(), Lock()
         self._calls: dict[int, RpcCall] = {}
@@ -140,26 +164,23 @@ class RpcConnection:
             self._wire.close()
             raise
 
-    def send(self, method: str, request: Any, due_ms: int) -> RpcCall:
+    def send(self, method: str, request: Any, now_ms: int, due_ms: int) -> RpcCall:
         """Send a call; the server drops it if it has not begun by the deadline. OSError means that
-        nothing was sent. `receive` raises later errors."""
+        nothing was sent. `RpcCall.receive` raises later errors."""
         body = request.SerializeToString()
-        if not (
-            self._sending.acquire(blocking=False)
-            or self._sending.acquire(timeout=self._left_ms(due_ms) / 1000)
-        ):
-            self.retire()  # the thread that holds it is stuck or was interrupted
-            raise TimeoutError("timed out")
+        if not self._sending.acquire(blocking=False):
+            now_ms = self._wait_to_send(due_ms)
         try:
             if self.is_broken:
                 raise ConnectionError("the connection was closed")
-            left_ms = self._left_ms(due_ms)
+            if now_ms >= due_ms:
+                raise TimeoutError("timed out")
             self._number = number = self._number + 1
-            call = self._calls[number] = RpcCall(number, due_ms - left_ms)
+            call = self._calls[number] = RpcCall(self, number, now_ms)
             head = PB.RequestHeader(
-                call_id=number, method_name=method, request_param=True, timeout=left_ms
+                call_id=number, method_name=method, request_param=True, timeout=due_ms - now_ms
             ).SerializeToString()
-            self._send_whole(call, _frame(_delimit(head) + _delimit(body)), left_ms)
+            self._send_whole(call, _frame(_delimit(head) + _delimit(body)), due_ms - now_ms)
             if number == LAST_NUMBER:
                 self.retire()
         finally:
@@ -167,6 +188,13 @@ class RpcConnection:
             if self._is_ended:
                 self._close_if_unused()
         return call
+
+    def _wait_to_send(self, due_ms: int) -> int:
+        """Wait for the other threads that are sending; return the time."""
+        if not self._sending.acquire(timeout=self._left_ms(due_ms) / 1000):
+            self.retire()  # the thread that holds it is stuck or was interrupted
+            raise TimeoutError("timed out")
+        return self._clock.monotonic_ms()
 
     def _send_whole(self, call: RpcCall, data: bytes, left_ms: int) -> None:
         """Send all of the data, or end the connection: later data would complete a partial call."""
@@ -179,23 +207,8 @@ class RpcConnection:
             self.end()
             raise
 
-    def receive(self, call: RpcCall, response: Any, due_ms: int) -> Any:
-        """Wait for the answer to a call. Raise RemoteError if it is an error. Raise OSError if none
-        comes; then the outcome of the call is unknown."""
-        if not call.is_done:
-            self._wait(call, due_ms)
-        if call.error is not None:
-            raise call.error
-        if self._tenure is not None and not self._tenure.vouches_for(call.sent_ms, call.came_ms):
-            self._confirm(self._tenure, call, due_ms)
-        try:
-            return response.FromString(call.answer)
-        except DecodeError as error:
-            garbled = _refuse_answer(error)
-            self.end(garbled)
-            raise garbled from error
-
-    def _confirm(self, tenure: Tenure, call: RpcCall, due_ms: int) -> None:
+    def confirm(self, tenure: Tenure, call: RpcCall, due_ms: int) -> None:
+        """Have the cluster confirm an answer for which nothing else vouches."""
         try:
             tenure.confirm(call.sent_ms, call.came_ms, due_ms)
         except TimeoutError:
@@ -205,11 +218,6 @@ class RpcConnection:
             self.end(error)
             raise
 
-    def ask(self, method: str, request: Any, response: Any, due_ms: int) -> tuple[Any, Cells]:
-        """Return the answer to a call and the cells behind it."""
-        call = self.send(method, request, due_ms)
-        return self.receive(call, response, due_ms), call.cells
-
     def drop(self, call: RpcCall) -> None:
         """Discard the answer to a call for which no thread waits."""
         with self._changing:
@@ -217,11 +225,11 @@ class RpcConnection:
             self._end_if_done()
         self._close_if_unused()
 
-    def rests_well(self) -> bool:
+    def rests_well(self, now_ms: int) -> bool:
         """Return True if it seems able to carry the next call, without sending one."""
         if self.is_broken:
             return False
-        if self._calls or self._clock.monotonic_ms() - self._used_ms < IDLE_MS:
+        if self._calls or now_ms - self._used_ms < IDLE_MS:
             return True
         return not self._wire.is_readable()
 
@@ -258,33 +266,26 @@ class RpcConnection:
 
     # ------------------------------------------------------------------------------- waiting
 
-    def _wait(self, call: RpcCall, due_ms: int) -> None:
+    def wait(self, call: RpcCall, due_ms: int) -> None:
         """Read for all threads, or wait for the one that does, until the answer is there."""
+        leads = False
         try:
             try:
-                if self._may_lead(call, due_ms):
-                    self._lead(call, due_ms)
+                leads = self._may_lead(call, due_ms)
+                if leads:
+                    self._receive_one(due_ms)
+                    while not call.is_done:
+                        self._left_ms(due_ms)  # others' answers may never stop
+                        self._receive_one(due_ms)
             finally:
                 self._leave(call)
         except TimeoutError:
             self.retire()  # it may be dead; other waiting threads keep their own deadlines
             raise
         except BaseException:
-            if call.leads:  # interrupted before it could pass the lead on
+            if leads or call.leads:  # bytes that were read may be lost, or the lead
                 self.end()
             self.drop(call)
-            raise
-
-    def _lead(self, call: RpcCall, due_ms: int) -> None:
-        try:
-            self._receive_one(due_ms)
-            while not call.is_done:
-                self._left_ms(due_ms)  # others' answers may never stop
-                self._receive_one(due_ms)
-        except OSError:
-            raise
-        except BaseException:
-            self.end()  # an interrupt may have lost bytes that were read
             raise
 
     def _may_lead(self, call: RpcCall, due_ms: int) -> bool:

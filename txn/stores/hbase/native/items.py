@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from txn.errors import MaybeApplied
-from txn.model import CELL_OVERHEAD, Cell, Check, Key, RowExclusion, check_targets
+from txn.model import CELL_OVERHEAD, Cell, Check, Edit, Key, RowExclusion, check_targets
 from txn.stores.hbase.base import ScanRange
 from txn.stores.hbase.native.messages import PB, Cells
 from txn.stores.hbase.places import check_place
@@ -62,9 +62,9 @@ class ReadRow:
 
 
 class WriteRow:
-    """Put to the row of a key and delete from it. is_at_once: both take effect at once. expected:
-    only if the key has this value, empty if it is absent; the answer is whether it has.
-    is_deferred: see `Check`."""
+    """Put to the row of a key and delete from it; a pair is a put at the server's time. is_at_once:
+    both take effect at once. expected: only if the key has this value, empty if it is absent; the
+    answer is whether it has. is_deferred: see `Check`."""
 
     __slots__ = (
         "_expected",
@@ -83,7 +83,7 @@ class WriteRow:
     def __init__(
         self,
         key: Key,
-        edits: Iterable[tuple[Key, bytes | None, int | None]],
+        edits: Iterable[tuple[Key, bytes] | Edit],
         *,
         is_at_once: bool = False,
         is_deferred: bool = False,
@@ -97,7 +97,8 @@ class WriteRow:
         puts: dict[tuple[bytes, bytes, int | None], Message] = {}
         marks: dict[tuple[bytes, bytes, int | None], Message] = {}
         size, overhead = 0, len(self.row) + CELL_OVERHEAD
-        for (_, family, column, _), value, timestamp in edits:
+        for (_, family, column, _), value, *others in edits:
+            timestamp = others[0] if others else None
             cell = {"qualifier": column, "value": value, "timestamp": timestamp}
             size += overhead + len(column)
             if value is None:
@@ -106,7 +107,7 @@ class WriteRow:
                 size += len(value)
             cells = marks if value is None else puts
             cells[family, column, timestamp] = {"family": family, "qualifier_value": [cell]}
-        self.size, self._puts, self._marks = size, [*puts.values()], [*marks.values()]
+        self.size, self._puts, self._marks = size, puts, marks
         self.is_apart = self.is_once or (is_at_once and bool(puts and marks))
         self.work = LOGGED_WORK if self.is_apart and not is_deferred else 1
 
@@ -124,8 +125,8 @@ class WriteRow:
         durability = ASYNC_WAL if self._is_deferred else None
         for kind, cells in ((PUT, self._puts), (DELETE, self._marks)):
             if cells or (kind == PUT and not self._marks):
-                mutation = {"row": self.row, "mutate_type": kind, "column_value": cells}
-                mutation["durability"] = durability
+                mutation = {"row": self.row, "mutate_type": kind, "durability": durability}
+                mutation["column_value"] = cells.values()
                 entry["action"].append({"index": index, "mutation": mutation})
 
     def read(self, answer: Any, cells: Cells) -> bool:
@@ -144,8 +145,9 @@ def make_item(check: Check) -> WriteRow:
     many of them share a write to the log. A check of another row is an InvalidRequestError."""
     check_targets(check)
     key, expected, puts, edits, is_deferred = check
-    written = [*[(target, value, None) for target, value in puts], *edits]
-    return WriteRow(key, written, is_at_once=True, is_deferred=is_deferred, expected=expected)
+    return WriteRow(
+        key, (*puts, *edits), is_at_once=True, is_deferred=is_deferred, expected=expected
+    )
 
 
 def _make_comparator(value: bytes) -> Message:

@@ -67,12 +67,11 @@ class Registry:
         if self._target.registry:
             request = PB.GetClusterStatusRequest(options=[SERVERS])
             try:
-                connection = self._servers.connect(
-                    self.find_master(due_ms), "MasterService", due_ms
+                master = self.find_master(due_ms)
+                call = self._servers.send(
+                    master, "MasterService", "GetClusterStatus", request, due_ms
                 )
-                answer, _ = connection.ask(
-                    "GetClusterStatus", request, PB.GetClusterStatusResponse, due_ms
-                )
+                answer = call.receive(PB.GetClusterStatusResponse, due_ms)
             except (OSError, RemoteError) as error:
                 raise NotApplied("the master does not answer", cause=first_line(error)) from error
             return frozenset(map(_address, answer.cluster_status.servers_name))
@@ -88,8 +87,8 @@ class Registry:
         for address in (*self._answered, *self._target.registry):
             try_ms = min(due_ms, self._clock.monotonic_ms() + self._target.connect_ms)
             try:
-                connection = self._servers.connect(address, "ClientMetaService", try_ms)
-                answer, _ = connection.ask(method, request(), response, try_ms)
+                call = self._servers.send(address, "ClientMetaService", method, request(), try_ms)
+                answer = call.receive(response, try_ms)
             except (OSError, RemoteError) as error:
                 failures.append(f"{address[0]}:{address[1]}: {error}")
             else:

@@ -13,7 +13,7 @@ from weakref import WeakSet
 from txn.clock import Clock
 from txn.errors import MaybeApplied, NotApplied, StoreClosedError
 from txn.policy import Backoff
-from txn.stores.hbase.native.connection import RemoteError, RpcConnection
+from txn.stores.hbase.native.connection import RemoteError, RpcCall, RpcConnection
 from txn.stores.hbase.native.kerberos import Unwelcome
 from txn.stores.hbase.native.messages import Cells
 from txn.stores.hbase.native.target import Address, Target
@@ -54,12 +54,22 @@ class Servers:
         for connection in inherited:
             connection.close_copy()
 
-    def connect(self, address: Address, service: str, due_ms: int) -> RpcConnection:
-        """Return a usable connection; raise OSError if there is none."""
+    def send(
+        self, address: Address, service: str, method: str, request: Any, due_ms: int
+    ) -> RpcCall:
+        """Send a call; the server drops it if it has not begun by the deadline. OSError means that
+        nothing was sent."""
         place = address, service, next(self._turns) % self.target.connections
-        known = self._open.get(place)
-        if known is not None and known.rests_well():
-            return known
+        now_ms = self.clock.monotonic_ms()
+        connection = self._open.get(place)
+        if connection is None or not connection.rests_well(now_ms):
+            connection = self._connect(place, due_ms)
+            now_ms = self.clock.monotonic_ms()
+        return connection.send(method, request, now_ms, due_ms)
+
+    def _connect(self, place: Place, due_ms: int) -> RpcConnection:
+        """Return a usable connection, from now on the one of its place; raise OSError if there is
+        none."""
         with self._lock:
             opening = self._opening.setdefault(place, Lock())
         if not opening.acquire(timeout=self._left_ms(due_ms) / 1000):
@@ -68,14 +78,14 @@ class Servers:
         try:
             known = self._open.get(place)
             if known is not None:
-                if known.rests_well():
+                if known.rests_well(self.clock.monotonic_ms()):
                     return known
                 if not known.is_broken:
                     known.end()
             if self._is_closed:
                 raise StoreClosedError("the store is closed", cluster=str(self.target))
             within_ms = min(self.target.connect_ms, self._left_ms(due_ms))
-            made = self._connect(address, service, within_ms)
+            made = self._open_connection(place, within_ms)
             self._open[place] = made
             with self._lock:
                 self._made.add(made)
@@ -85,7 +95,8 @@ class Servers:
         finally:
             opening.release()
 
-    def _connect(self, address: Address, service: str, within_ms: int) -> RpcConnection:
+    def _open_connection(self, place: Place, within_ms: int) -> RpcConnection:
+        address, service, _ = place
         tenure = None
         if service == "ClientService":
             tenure = Tenure(address, self.list_servers, self.clock)
@@ -153,9 +164,8 @@ class SoleService:
             try:
                 address = self._address or self._find(due_ms)
                 try_ms = due_ms if once else min(due_ms, clock.monotonic_ms() + TRY_MS)
-                connection = self._servers.connect(address, self._name, try_ms)
-                call = connection.send(method, request, try_ms)
-                answer = connection.receive(call, response, try_ms)
+                call = self._servers.send(address, self._name, method, request, try_ms)
+                answer = call.receive(response, try_ms)
             except Unwelcome:
                 raise
             except RemoteError as error:

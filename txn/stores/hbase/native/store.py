@@ -161,8 +161,8 @@ class NativeStore(HBaseTables):
             region = self._regions.find(table, bound, due_ms, before=wanted.reverse)
             request.region.type, request.region.value = BY_NAME, region.name
             try:
-                connection = self._servers.connect(region.server, "ClientService", due_ms)
-                answer, cells = connection.ask("Scan", request, PB.ScanResponse, due_ms)
+                call = self._servers.send(region.server, "ClientService", "Scan", request, due_ms)
+                answer = call.receive(PB.ScanResponse, due_ms)
             except RemoteError as error:
                 if not (error.is_elsewhere or error.is_busy):
                     raise
@@ -174,7 +174,7 @@ class NativeStore(HBaseTables):
                 cause = error
                 self._regions.forget_server(region.server)
             else:
-                return self._take_page(region, answer, cells, wanted, due_ms)
+                return self._take_page(region, answer, call.cells, wanted, due_ms)
         raise NotApplied("no server could read it in time", table=table, cause=first_line(cause))
 
     def _take_page(
