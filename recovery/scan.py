@@ -15,13 +15,12 @@ from typing import NamedTuple
 
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Columns, Row, RowExclusion
 from txn.protocol.context import Context
-from txn.protocol.listing import NAME, STATUS_CELLS, find_buckets, name_time
+from txn.protocol.listing import NAME, STATUS_CELLS, find_buckets, go_back, name_time
 from txn.protocol.locks import holder_of
 from txn.protocol.ranges import stored_rows
 from txn.protocol.row import (
     FAMILY,
     TransactionRow,
-    created_ms,
     decode_row,
     follow,
     is_row_key,
@@ -97,13 +96,13 @@ def leave_out(statuses: Iterable[Status]) -> RowExclusion:
 
 
 def list_suspects(context: Context, wanted: Span, retention_ms: int) -> Iterator[Row]:
-    """Yield the rows of a span of the transaction table in reverse order, without rows that are
-    finished and began within the retention; and rows without cells, which mark the position.
+    """Yield the rows of a span of the transaction table, without rows that are finished and began
+    within the retention; and rows without cells, which mark the position.
 
-    So each salt bucket is read from its newest row. The store itself leaves out the finished rows,
-    and positions come meanwhile. The time of a row is in its key, by its owner's clock. If that was
-    behind, the row is yielded all the same. If it was ahead, the row is yielded later by as much,
-    at most by the retention and AHEAD_MS: rows further ahead are yielded at once.
+    Salt buckets and the times in them come in reverse order. The store itself leaves out the
+    finished rows, and positions come meanwhile. The time of a row is in its key, by its owner's
+    clock. If that was behind, the row is yielded all the same. If it was ahead, the row is yielded
+    later by as much, at most by the retention and AHEAD_MS: rows further ahead are yielded at once.
     """
     now_ms = context.clock.wall_ms()
     old, ahead = newest_old_ms(now_ms, retention_ms) + 1, now_ms + AHEAD_MS
@@ -131,8 +130,9 @@ def scan_in_steps(
     step_ms: int = STEP_MS,
     first_ms: int = 600_000,
 ) -> Iterator[Row]:
-    """Yield the unfinished rows of a span of one salt bucket, newest first, and after each store
-    scan a row without cells that marks the position.
+    """Yield the unfinished rows of a span of one salt bucket, and after each store scan a row
+    without cells that marks the position. The scans go back in time; each reads forward, since
+    HBase is slow in reverse.
 
     The store does not report how many finished rows it skips. So the time that a scan covers adapts
     to step_ms, and times without rows are skipped. first_ms: the time that the first scan covers.
@@ -144,9 +144,9 @@ def scan_in_steps(
         newest = next(stored_rows(context, rest, cells=cells, reverse=True), None)
         if newest is None:
             return
-        rest = replace(rest, start=max(span.start, _go_back(newest.row, covered_ms)))
+        rest = replace(rest, start=max(span.start, go_back(newest.row, covered_ms)))
         began_ms = clock.monotonic_ms()
-        yield from stored_rows(context, rest, exclude, cells, reverse=True)
+        yield from stored_rows(context, rest, exclude, cells)
         took_ms = clock.monotonic_ms() - began_ms
         if took_ms > step_ms // 2:
             covered_ms = max(1, covered_ms // 4)
@@ -156,14 +156,6 @@ def scan_in_steps(
         if rest.start <= span.start:
             return
         stop = rest.start
-
-
-def _go_back(row_key: bytes, ms: int) -> bytes:
-    """Return the start of a scan that covers this row and the time before it."""
-    if not is_row_key(row_key):
-        return row_key
-    bucket = row_key[: row_key.index(NAME)]
-    return bucket + name_time(created_ms(row_key) - ms)
 
 
 def list_heads(

@@ -3,6 +3,9 @@
 A row key is the salt bucket, if any, followed by the start time. So each bucket is sorted by start
 time, and merging one scan per bucket sorts the whole table. A position in this order is a row key,
 or a prefix of one, without its bucket.
+
+HBase takes about seven times as long to pass over a row in a reverse scan. So where it leaves out
+rows, the newest-first order comes from parts of the table that are each read forward.
 """
 
 from __future__ import annotations
@@ -11,10 +14,10 @@ import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from txn.model import Columns, Row, RowExclusion
+from txn.model import Columns, Row, RowExclusion, cell_bytes
 from txn.protocol.context import Context
 from txn.protocol.ranges import stored_rows
-from txn.protocol.row import FAMILY, child_range, parent_of
+from txn.protocol.row import FAMILY, child_range, created_ms, is_row_key, parent_of
 from txn.spans import Span
 
 NAME = b"transaction."
@@ -24,6 +27,9 @@ STATUS_CELLS = [(FAMILY, b"status")]
 LATEST_MS = 10**13 - 1
 MAX_PARTS = 20
 """After this many part rows, the scan skips the rest of a transaction's parts."""
+MOST_TURNED_BYTES = 2_000_000
+"""The most bytes that are read forward and yielded backward."""
+
 _STARTS = [b"%02d." % number + NAME for number in range(100)]
 
 
@@ -51,6 +57,14 @@ def find_buckets(context: Context) -> list[bytes]:
             found.append(row.row[:3])
         start = next((each for each in _STARTS if each > row.row), None)
     return [*found, b""]
+
+
+def go_back(row_key: bytes, ms: int) -> bytes:
+    """Return the start of a scan that covers this row and the time before it."""
+    if not is_row_key(row_key):
+        return row_key
+    bucket = row_key[: row_key.index(NAME)]
+    return bucket + name_time(created_ms(row_key) - ms)
 
 
 def scan_transactions(
@@ -99,7 +113,11 @@ def _scan_bucket(
     rest: Span | None = span
     while rest is not None and rest.start < (rest.stop or NAME_END):
         span, rest, parts = rest, None, 0
-        for row in stored_rows(context, span, exclude, cells, reverse=reverse):
+        if reverse and exclude is not None and exclude.values:
+            rows = _scan_back(context, span, cells, exclude)
+        else:
+            rows = stored_rows(context, span, exclude, cells, reverse=reverse)
+        for row in rows:
             yield row
             whole = None if with_parts else parent_of(row.row)
             parts = 0 if whole is None else parts + 1
@@ -107,3 +125,36 @@ def _scan_bucket(
                 first, end = child_range(whole)
                 rest = replace(span, stop=first) if reverse else replace(span, start=end)
                 break
+
+
+def _scan_back(
+    context: Context, span: Span, cells: Columns, exclude: RowExclusion
+) -> Iterator[Row]:
+    """Yield rows in reverse, from parts that are read forward. A part begins at the newest row that
+    is left; the time that it covers doubles until its rows are too large to keep."""
+    covered_ms = 1
+    while newest := next(stored_rows(context, span, cells=cells, reverse=True), None):
+        part = replace(span, start=max(span.start, go_back(newest.row, covered_ms)))
+        rows = _read_few(stored_rows(context, part, exclude, cells))
+        if rows is None and covered_ms > 1:
+            covered_ms = max(1, covered_ms // 8)
+            continue
+        if rows is None:
+            yield from stored_rows(context, part, exclude, cells, reverse=True)
+        else:
+            yield from reversed(rows)
+        if part.start <= span.start:
+            return
+        covered_ms, span = 2 * covered_ms, replace(span, stop=part.start)
+
+
+def _read_few(rows: Iterator[Row]) -> list[Row] | None:
+    """Return the rows, or None if they are too large to keep."""
+    found: list[Row] = []
+    size = 0
+    for row in rows:
+        found.append(row)
+        size += sum(cell_bytes(key, cell.value) for key, cell in row.cells.items())
+        if size > MOST_TURNED_BYTES:
+            return None
+    return found
