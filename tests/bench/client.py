@@ -40,6 +40,7 @@ from thriftpy2.utils import deserialize, serialize
 from tests.bench import workloads
 from tests.bench.measuring import counted_requests
 from txn import Engine, connect
+from txn.stores import gateway
 from txn.stores.gateway import Connection
 from txn.stores.hbase.idl import IDL
 from txn.stores.hbase.store import HBaseStore
@@ -105,11 +106,9 @@ def record(engine: Engine, rng: Random) -> list[Request]:
     requests: list[Request] = []
     send = Connection.send
 
-    def recorded(
-        connection: Connection, name: str, arguments: tuple[Any, ...], **named: Any
-    ) -> None:
-        requests.append(_whole(name, arguments))
-        send(connection, name, arguments, **named)
+    def recorded(connection: Connection, request: gateway.Request[Any], **named: Any) -> None:
+        requests.append(_whole(*request[:2]))
+        send(connection, request, **named)
 
     Connection.send = recorded  # type: ignore[method-assign]
     try:

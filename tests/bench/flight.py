@@ -28,7 +28,7 @@ from txn.emulator.serving import Hosted, open_services
 from txn.server.listening import listen
 from txn.server.ports import Server
 from txn.stores import open_ordered
-from txn.stores.gateway import Connection
+from txn.stores.gateway import Connection, Request
 from txn.tables.kv import lmdb as lmdb_store
 
 CASE = Case("flights", 1, 1)
@@ -56,9 +56,9 @@ def count_costs(count: int, batch: int) -> tuple[Counter[str], Costs]:
     send, write = Connection.send, lmdb_store._Shared._change
     apply = lmdb_store._Shared._apply
 
-    def count_request(connection: Connection, name: str, *given: Any, **named: Any) -> None:
-        requests[name] += 1
-        send(connection, name, *given, **named)
+    def count_request(connection: Connection, request: Request[Any], **named: Any) -> None:
+        requests[request[0]] += 1
+        send(connection, request, **named)
 
     def count_commit(shared: Any, *given: Any) -> object:
         steps["commits"] += 1

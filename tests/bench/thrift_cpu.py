@@ -3,7 +3,7 @@
 The gateway answers from memory, in the same thread: no kernel, no waiting. Each call is timed
 beside thriftpy2's writing of its requests and reading of their replies, which is left when all else
 is taken away; each figure is the least of some rounds, since noise only adds. `transfer` are the 12
-requests of one. To compare two checkouts, run this file with each of them in PYTHONPATH.
+requests of one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from thriftpy2.utils import deserialize, serialize
 
 from txn.model import Check, Edit, Key
 from txn.stores import gateway, open_store
-from txn.stores.gateway import Connection
+from txn.stores.gateway import Connection, Request
 from txn.stores.hbase.idl import IDL
 
 ROUNDS = 15
@@ -45,9 +45,7 @@ class Memory:
 
     def __init__(self, *_: object) -> None:
         self._replies: deque[bytes] = deque()
-        self._limit_ms = 30_000
-
-    limit = gateway.Wire.limit
+        self.due_ns = 0
 
     def write(self, data: bytes) -> None:
         length = int.from_bytes(data[4:8])
@@ -65,14 +63,6 @@ class Memory:
 
     def close(self) -> None:
         pass
-
-
-class Timed(Memory):
-    """One whose limit reads the clock itself, as older checkouts have it."""
-
-    def __init__(self, _: object, clock: Any) -> None:
-        super().__init__()
-        self._clock = clock
 
 
 def _replies() -> dict[str, bytes]:
@@ -124,9 +114,8 @@ def least_us(call: Call) -> float:
 
 def measure() -> dict[str, tuple[float, float]]:
     """Return, for each call, its time and that of its requests with thriftpy2 alone."""
-    takes_clock = gateway.Wire.__init__.__code__.co_argcount == 3
     with (
-        patch.object(gateway, "Wire", Timed if takes_clock else Memory),
+        patch.object(gateway, "Wire", Memory),
         patch.object(gateway, "connect_socket", lambda *_: None),
     ):
         store = open_store("hbase+thrift2://127.0.0.1:1")
@@ -146,9 +135,9 @@ def measure() -> dict[str, tuple[float, float]]:
             requests: list[tuple[str, tuple[Any, ...]]] = []
             send = Connection.send
 
-            def record(connection: Connection, name: str, given: Any, **named: Any) -> None:
-                requests.append((name, given))  # noqa: B023
-                send(connection, name, given, **named)  # noqa: B023
+            def record(connection: Connection, request: Request[Any], **named: Any) -> None:
+                requests.append(request[:2])  # noqa: B023
+                send(connection, request, **named)  # noqa: B023
 
             with patch.object(Connection, "send", record):
                 call()

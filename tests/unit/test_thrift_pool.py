@@ -31,7 +31,7 @@ from txn.model import Check, Edit, Key, RowExclusion
 from txn.stores import gateway as gateway_module
 from txn.stores import open_store
 from txn.stores.base import Store
-from txn.stores.gateway import Connection, Request
+from txn.stores.gateway import Connection, Request, Term
 from txn.stores.hbase import thrift2
 from txn.stores.hbase.store import HBaseStore
 from txn.stores.hbase.thrift2 import IDL
@@ -124,9 +124,9 @@ def test_the_checks_of_a_row_keep_their_connection_until_the_last(
     assert isinstance(store, HBaseStore)
     take, taken = store._pool._take, list[int]()
 
-    def count(now_ms: int, due_ms: int) -> Connection:
-        taken.append(due_ms)
-        return take(now_ms, due_ms)
+    def count(term: Term) -> Connection:
+        taken.append(term.due_ms)
+        return take(term)
 
     monkeypatch.setattr(store._pool, "_take", count)
     assert store.check_and_put([*CHECKS[:2], *CHECKS[:2], CHECKS[0]]) == [True] * 5
@@ -200,9 +200,9 @@ def test_a_large_read_that_is_not_sent_does_not_deny_the_checks(store: Store) ->
     large = [Key(b"%05d" % number + bytes(30_000), "d", "x", "t") for number in range(3)]
     taken = iter([store._pool._take])
 
-    def take(now_ms: int, due_ms: int) -> Connection:
+    def take(term: Term) -> Connection:
         for found in taken:
-            return found(now_ms, due_ms)
+            return found(term)
         raise NotApplied("no connection came free in time")
 
     with patch.object(store._pool, "_take", take):
@@ -269,12 +269,12 @@ def _list_durabilities(seen: list[int | None]) -> Callable[..., None]:
     """Return a `send` that notes the durability of each put and delete."""
     send = Connection.send
 
-    def note(connection: Connection, name: str, arguments: Any, **options: Any) -> None:
-        change = arguments[-1]
+    def note(connection: Connection, request: Request[Any], **options: Any) -> None:
+        change = request[1][-1]
         parts = [part.put or part.deleteSingle for part in getattr(change, "mutations", ())]
         changes = change if isinstance(change, list) else [change]
         seen.extend(part.durability for part in parts or changes)
-        send(connection, name, arguments, **options)
+        send(connection, request, **options)
 
     return note
 

@@ -12,13 +12,13 @@ hbase+thrift2://host:9090?transport=framed&protocol=compact&pool=16&timeout_ms=3
 from __future__ import annotations
 
 import ssl
-from collections import deque
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Condition
 from types import ModuleType
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 from urllib.parse import SplitResult
 
 from thriftpy2.protocol import TCompactProtocol, TCyBinaryProtocol
@@ -37,7 +37,7 @@ from txn.stores.options import (
     parse_address,
     read_options,
 )
-from txn.stores.wire import Wire, connect_socket, trust
+from txn.stores.wire import NS_PER_MS, Wire, connect_socket, trust
 
 DEFAULT_PORT = 9090
 BUFFER = 16_384
@@ -105,13 +105,21 @@ _OPTIONS: dict[str, Option] = {
 }
 
 
+class Term(NamedTuple):
+    """When a connection is lent, and until when: by the pool's clock, and by the system's."""
+
+    now_ms: int
+    due_ms: int
+    due_ns: int
+
+
 class Connection:
-    """A socket to a gateway; `busy` while a reply has not been read. A borrower may use it until
-    `due_ms`."""
+    """A socket to a gateway; `busy` while a reply has not been read. A borrower may use it for the
+    `term`."""
 
     __slots__ = (
         *("_answered", "_is_framed", "_protocol", "_sent", "_service"),
-        *("_tables", "_transport", "_used_ms", "_wire", "due_ms"),
+        *("_transport", "_wire", "busy", "term"),
     )
 
     def __init__(
@@ -130,35 +138,29 @@ class Connection:
         self._protocol: Any = protocol(self._transport)
         self._service = service
         self._sent = self._answered = 0
-        self._used_ms = self.due_ms = 0
-        self._tables: deque[object] = deque()  # of the requests without a reply
+        self.busy = False
 
-    @property
-    def busy(self) -> bool:
-        return self._sent != self._answered
-
-    def begin(self, now_ms: int, due_ms: int) -> None:
+    def begin(self, term: Term) -> None:
         """Let no wait from now on last much beyond the deadline."""
-        self._used_ms, self.due_ms = now_ms, due_ms
-        self._wire.limit(now_ms, due_ms)
+        self.term = term
+        self._wire.due_ns = term.due_ns
 
     def ask(self, name: str, *arguments: Any) -> Any:
         """Call a method of the service and return its reply."""
-        self.send(name, arguments)
-        return self.receive()
+        return self.call((name, arguments, _return_reply))
 
     def call(self, request: Request[T]) -> T:
         """Send a request and return its result."""
-        name, arguments, read = request
-        self.send(name, arguments)
-        return read(self.receive())
+        self.send(request)
+        return self.receive(request)
 
-    def send(self, name: str, arguments: tuple[Any, ...], *, is_last: bool = True) -> None:
+    def send(self, request: Request[Any], *, is_last: bool = True) -> None:
         """Send a request. While a reply is missing, send only a request that the gateway can buffer
         unread: one of at most `AHEAD_BYTES`, or any if they are few and short. is_last: send now;
         otherwise wait for `flush`, except that a frame is always sent at once."""
+        name, arguments, _ = request
         self._sent = sequence = self._sent + 1
-        self._tables.append(arguments[0] if arguments else None)
+        self.busy = True
         protocol = self._protocol
         protocol.write_message_begin(name, CALL, sequence)
         protocol.write_struct(getattr(self._service, f"{name}_args")(*arguments))
@@ -171,9 +173,10 @@ class Connection:
         if not self._is_framed:
             self._transport.flush()
 
-    def receive(self) -> Any:
-        """Wait for the next reply and return its value. Raise GatewayError if it is an error,
-        Garbled if it is invalid, and OSError if it does not come."""
+    def receive(self, request: Request[T]) -> T:
+        """Wait for the reply to the oldest request without one; return the result. Raise
+        GatewayError if the reply is an error, Garbled if it is invalid, and OSError if it does not
+        come."""
         protocol = self._protocol
         try:
             name, kind, sequence = protocol.read_message_begin()
@@ -189,7 +192,7 @@ class Connection:
         if sequence != self._answered + 1:
             raise ConnectionError("the reply is another request's")
         self._answered = sequence
-        table = self._tables.popleft()
+        self.busy = sequence != self._sent
         if is_error:
             raise GatewayError(str(reply)) from cast(Exception, reply)
         fields = reply.__dict__
@@ -199,15 +202,14 @@ class Connection:
                 if error is not None and name != "success":
                     message = getattr(error, "message", None) or type(error).__name__
                     refused = GatewayError(message)
+                    table = request[1][0] if request[1] else None
                     refused.table = table if isinstance(table, bytes) else None
                     raise refused from error
-        return found
+        return request[2](found)
 
     def rests_well(self, now_ms: int) -> bool:
         """Return True if it seems able to carry the next request, without sending one."""
-        if self._sent != self._answered:
-            return False
-        return now_ms - self._used_ms < IDLE_MS or not self._wire.is_readable()
+        return now_ms - self.term.now_ms < IDLE_MS or not self._wire.is_readable()
 
     def close(self) -> None:
         """Close this process's end. A copy in another process, after a fork, stays usable."""
@@ -252,12 +254,11 @@ class Pool:
         within_ms: a time limit shorter than the gateway's.
         Raises GatewayError if the gateway answered with an error.
         """
-        now_ms = self._clock.monotonic_ms()
-        due_ms = self._due_ms(now_ms, within_ms)
+        term = self._make_term(within_ms)
         lost: OSError | None = None
         while True:
             try:
-                connection = self._take(now_ms, due_ms)
+                connection = self._take(term)
             except (NotApplied, StoreClosedError):
                 if lost is None:
                     raise
@@ -270,7 +271,7 @@ class Pool:
                 lost = error
             finally:
                 self._give_back((connection,))
-            repeat, now_ms = False, self._clock.monotonic_ms()
+            repeat, term = False, self._renew(term)
 
     def run(
         self,
@@ -303,10 +304,8 @@ class Pool:
         connections = [first]
         wanted = min(most, 1 + (len(self._free) + 1) // 2)
         try:
-            self._take_more(connections, wanted, first.due_ms)
-            flight = Flight(connections, requests)
-            flight.start(ahead)
-            return flight.finish()
+            self._take_more(connections, wanted, first.term)
+            return exchange(connections, requests, ahead)
         finally:
             self._give_back(connections[1:])
 
@@ -324,21 +323,28 @@ class Pool:
         cause = str(error) or type(error).__name__
         return annotate(message, gateway=str(self.gateway), cause=cause)
 
-    def _due_ms(self, now_ms: int, within_ms: int | None = None) -> int:
-        wait_ms = self.gateway.timeout_ms if within_ms is None else within_ms
-        return limit_due(now_ms, now_ms + min(wait_ms, self.gateway.timeout_ms))
+    def _make_term(self, within_ms: int | None) -> Term:
+        now_ms, wait_ms = self._clock.monotonic_ms(), self.gateway.timeout_ms
+        if within_ms is not None and within_ms < wait_ms:
+            wait_ms = within_ms
+        due_ms = limit_due(now_ms, now_ms + wait_ms)
+        return Term(now_ms, due_ms, time.monotonic_ns() + (due_ms - now_ms) * NS_PER_MS)
+
+    def _renew(self, term: Term) -> Term:
+        """Return what is left of a term."""
+        return term._replace(now_ms=self._clock.monotonic_ms())
 
     # ---------------------------------------------------------------- lending connections
 
-    def _take(self, now_ms: int, due_ms: int) -> Connection:
+    def _take(self, term: Term) -> Connection:
         """Take a connection, waiting for it, but not before a thread that waits already."""
         try:
             if self._waiting:
                 raise IndexError
             slot = self._free.pop()
         except IndexError:
-            slot, now_ms = self._wait_for_slot(due_ms), self._clock.monotonic_ms()
-        return self._begin(slot, now_ms, due_ms)
+            slot, term = self._wait_for_slot(term.due_ms), self._renew(term)
+        return self._begin(slot, term)
 
     def _wait_for_slot(self, due_ms: int) -> Connection | None:
         with self._changed:
@@ -356,22 +362,21 @@ class Pool:
             finally:
                 self._waiting -= 1
 
-    def _take_more(self, connections: list[Connection], wanted: int, due_ms: int) -> None:
+    def _take_more(self, connections: list[Connection], wanted: int, term: Term) -> None:
         """Take connections without waiting until there are so many, if possible."""
         with suppress(IndexError, NotApplied):
             while len(connections) < wanted:
-                now_ms = self._clock.monotonic_ms()
-                connections.append(self._begin(self._free.pop(), now_ms, due_ms))
+                connections.append(self._begin(self._free.pop(), term))
 
-    def _begin(self, slot: Connection | None, now_ms: int, due_ms: int) -> Connection:
+    def _begin(self, slot: Connection | None, term: Term) -> Connection:
         """Return the connection of a slot, or a new one, for use until the deadline."""
-        if slot is not None and slot.rests_well(now_ms):
-            slot.begin(now_ms, due_ms)
+        if slot is not None and slot.rests_well(term.now_ms):
+            slot.begin(term)
             return slot
         try:
             if slot is not None:
                 slot.close()
-            within_ms = due_ms - self._clock.monotonic_ms()
+            within_ms = term.due_ms - self._clock.monotonic_ms()
             connection = Connection(self.gateway, self._service, self._tls, within_ms)
         except BaseException as error:
             self._give_back((None,))
@@ -379,7 +384,7 @@ class Pool:
                 message = self._describe("cannot connect to the gateway", error)
                 raise NotApplied(message) from error
             raise
-        connection.begin(self._clock.monotonic_ms(), due_ms)
+        connection.begin(self._renew(term))
         return connection
 
     def _give_back(self, slots: Sequence[Connection | None]) -> None:
@@ -404,33 +409,28 @@ class Pool:
                     connection.close()
 
 
-class Flight(Generic[T]):
-    """Requests on some connections: several are sent ahead, and each reply lets one more follow."""
+def exchange(
+    connections: Sequence[Connection], requests: Sequence[Request[T]], ahead: int
+) -> list[T]:
+    """Carry out requests on some connections; return their results, in order. The first requests
+    are sent together, up to `ahead` per connection; then each reply lets one more follow."""
+    share = min(ahead, -(-len(requests) // len(connections)))
+    carriers: list[Connection] = []  # of the requests that were sent, in order
+    for place, connection in enumerate(connections):
+        for request in requests[place * share : (place + 1) * share]:
+            connection.send(request, is_last=False)
+            carriers.append(connection)
+        connection.flush()
+    rest = iter(requests[len(carriers) :])
+    results: list[T] = []
+    for place, request in enumerate(requests):
+        connection = carriers[place]
+        results.append(connection.receive(request))
+        if (following := next(rest, None)) is not None:
+            connection.send(following)
+            carriers.append(connection)
+    return results
 
-    def __init__(self, connections: Sequence[Connection], requests: Sequence[Request[T]]) -> None:
-        self._connections = connections
-        self._waiting = deque(enumerate(requests))
-        self._flying: deque[tuple[Connection, int, Callable[[Any], T]]] = deque()
-        self._results: list[Any] = [None] * len(requests)
 
-    def start(self, ahead: int) -> None:
-        """Send the first requests together, up to `ahead` per connection."""
-        share = -(-len(self._waiting) // len(self._connections))
-        for connection in self._connections:
-            for _ in range(min(ahead, share)):
-                self._send_next(connection, is_last=False)
-            connection.flush()
-
-    def finish(self) -> list[T]:
-        """Read the replies, oldest request first, and send the requests that follow."""
-        while self._flying:
-            connection, index, read = self._flying.popleft()
-            self._results[index] = read(connection.receive())
-            self._send_next(connection)
-        return self._results
-
-    def _send_next(self, connection: Connection, *, is_last: bool = True) -> None:
-        if self._waiting:
-            index, (name, arguments, read) = self._waiting.popleft()
-            connection.send(name, arguments, is_last=is_last)
-            self._flying.append((connection, index, read))
+def _return_reply(reply: T) -> T:
+    return reply

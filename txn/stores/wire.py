@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import select
 import socket
 import ssl
@@ -12,6 +11,8 @@ from contextlib import suppress
 from threading import Lock
 
 from txn.errors import InvalidRequestError
+
+NS_PER_MS = 1_000_000
 
 
 class SharedWire:
@@ -120,17 +121,14 @@ def share_wire(connected: socket.socket) -> SharedWire:
 
 
 class Wire:
-    """The byte stream of thriftpy2's transports: a socket with one deadline for all waits."""
+    """The byte stream of thriftpy2's transports: a socket with one deadline for all waits, `due_ns`
+    by the system's monotonic clock."""
 
-    __slots__ = ("_due_s", "_shared")
+    __slots__ = ("_shared", "due_ns")
 
     def __init__(self, connected: socket.socket) -> None:
         self._shared = share_wire(connected)
-        self._due_s = time.monotonic()
-
-    def limit(self, now_ms: int, due_ms: int) -> None:
-        """Let no further wait last much beyond the deadline."""
-        self._due_s = time.monotonic() + (due_ms - now_ms) / 1000
+        self.due_ns = 0
 
     def read(self, size: int) -> bytes:
         return self._shared.read(size, self._count_left_ms())
@@ -148,10 +146,10 @@ class Wire:
         self._shared.close()
 
     def _count_left_ms(self) -> int:
-        left_ms = math.ceil((self._due_s - time.monotonic()) * 1000)
-        if left_ms <= 0:
+        left_ns = self.due_ns - time.monotonic_ns()
+        if left_ns <= 0:
             raise TimeoutError("timed out")
-        return left_ms
+        return left_ns // NS_PER_MS + 1
 
 
 def _limit_kernel(connected: socket.socket, limit_ms: int, option: int) -> None:
