@@ -240,7 +240,7 @@ class GroupCommit(Generic[W]):
         )
         if policy.linger_ms or not is_small:
             return False
-        batch = self._make_batch(self._clock.monotonic_ms())
+        batch = _Batch(self._clock.monotonic_ms(), policy, self._can_join)
         batch.items = [*items]
         with self._lock:
             if self._queue or self._in_progress:
@@ -381,9 +381,6 @@ class GroupCommit(Generic[W]):
         counted = [b for b in self._in_progress if b.since_ms > latest_ms and b.thread != besides]
         return len(counted) >= self._policy.concurrent_batches
 
-    def _make_batch(self, since_ms: int) -> _Batch[W]:
-        return _Batch(since_ms, self._policy, self._can_join)
-
     def _take(self, leader: _Caller[W]) -> _Batch[W] | None:
         with self._lock:
             batch, left = self._begin_next(leader)
@@ -396,7 +393,7 @@ class GroupCommit(Generic[W]):
         # A listener that commits inside a batch must not wait for its own thread.
         if not self._queue or self._is_full(now_ms, besides=get_ident()):
             return None, 0
-        leader.batch = batch = self._make_batch(now_ms)
+        leader.batch = batch = _Batch(now_ms, self._policy, self._can_join)
         try:
             left = self._fill(batch, now_ms)
         finally:  # requests in the batch leave the queue
@@ -414,7 +411,7 @@ class GroupCommit(Generic[W]):
     def _take_late(self) -> tuple[_Batch[W], int]:
         """Return the late futures as a batch, and how many requests left the queue."""
         now_ms, left = self._clock.monotonic_ms(), 0
-        batch = self._make_batch(now_ms)
+        batch = _Batch(now_ms, self._policy, self._can_join)
         for caller in self._queue:
             w = next(iter(caller.waiting))  # a future has its own caller
             if caller.signal is None and w.due_ms is not None and now_ms >= w.due_ms:

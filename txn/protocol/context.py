@@ -115,10 +115,13 @@ def limit_patience(
 ) -> Context:
     """Return a context whose patience with a store ends at the last deadline of the attempts.
     now_ms: see `call_store`."""
-    until_ms = max([t.due_ms for t in attempts], default=0)
     now_ms = context.clock.monotonic_ms() if now_ms is None else now_ms
-    latest_ms = now_ms + context.policy.store_patience_ms
-    return context if until_ms >= latest_ms else replace(context, until_ms=until_ms)
+    latest_ms, until_ms = now_ms + context.policy.store_patience_ms, 0
+    for t in attempts:
+        if t.due_ms >= latest_ms:
+            return context
+        until_ms = max(until_ms, t.due_ms)
+    return replace(context, until_ms=until_ms)
 
 
 def report_retry(context: Context, error: StoreError) -> None:
