@@ -41,7 +41,8 @@ class MustWait(Exception):
 def commit_in_one_write(context: Context, transactions: Sequence[PendingCommit]) -> bool:
     """Commit a batch that has no lock cell in common. Return False if the phases must do it;
     nothing was written then. Raises MustWait if a lock is hidden by a delete marker above it."""
-    if any(t.spans or t.parts is not None for t in transactions):
+    features = context.store.features  # a store of single cells would write cell by cell
+    if "row_mutations" not in features or any(t.spans or t.parts is not None for t in transactions):
         return False
     list_checks = _check_fenced if context.rules.locks_rows else _check_six_phase
     began_ms = context.clock.monotonic_ms()
