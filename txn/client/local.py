@@ -330,7 +330,7 @@ class LocalBackend:
         finish = self._finisher.release if ack == "complete" else self._finisher.submit
         try:
             live = attempts
-            if not self._contention.is_calm:
+            if not self._contention.is_calm(context.clock.monotonic_ms()):
                 live = run_for_available(wait or self._contention.wait_for_hot_keys, attempts)
             commit(context, live, self._contention, patient, finish)
             self._contention.record_results(live)

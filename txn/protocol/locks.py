@@ -272,16 +272,16 @@ class Contention:
 
     def list_hot_keys(self, keys: Collection[Key]) -> list[Key]:
         """Return the hot keys among `keys`, in key order."""
-        if not self._since_ms:
+        now_ms, hot = self._context.clock.monotonic_ms(), self._since_ms
+        if self.is_calm(now_ms):
             return []
-        since_ms, hot = self._context.clock.monotonic_ms() - HOT_MS, self._since_ms
+        since_ms = now_ms - HOT_MS
         lock_of = self._context.rules.lock_of
         return sorted(k for k in keys if hot.get(lock_of(k), since_ms) > since_ms)[:MOST_HOT]
 
-    @property
-    def is_calm(self) -> bool:
-        """Whether no key was ever hot, so that nothing is known of any."""
-        return not self._since_ms and not self._written
+    def is_calm(self, now_ms: int) -> bool:
+        """Whether no key is hot."""
+        return now_ms - self._hot_ms >= HOT_MS
 
     def wait_for_hot_keys(self, attempts: Sequence[PendingCommit]) -> list[PendingCommit]:
         """Wait for a while, with nothing written yet, for the holders of hot keys. Fail attempts

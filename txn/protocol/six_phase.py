@@ -73,7 +73,8 @@ def lock_at_once(
     """Write the rows, request every lock in one batch, and never wait. A transaction fails if
     resolving the holder does not release its lock. Hot keys are requested first, one by one, so
     that a failing transaction has blocked no other."""
-    hot = {t: contention.list_hot_keys(t.locks) for t in transactions}
+    is_calm = contention.is_calm(context.clock.monotonic_ms())
+    hot = {t: [] if is_calm else contention.list_hot_keys(t.locks) for t in transactions}
     for due in send_heartbeats_between(context, transactions, split_rounds(hot)):
         wanted = [(t, key) for t, key in due if t.failure is None]
         missing = take_locks(context, wanted)
