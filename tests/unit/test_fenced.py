@@ -792,6 +792,18 @@ def test_what_a_block_has_read_beside_a_holder_is_read_again() -> None:
     assert world.value(X) == b"2"
 
 
+def test_a_block_keeps_the_lock_of_its_first_read_of_a_row() -> None:
+    """A lock of a later read would hide that what was read first has changed."""
+    world = fenced_world()
+    world.engine.commit([Mutation(X, b"1")])
+    with pytest.raises(ConflictError), world.engine.transaction() as t:
+        assert t.get(X) == b"1"
+        world.engine.commit([Mutation(X, b"2")])
+        t.get(Key(X.row, X.family, b"other", X.table))
+        t.put(X, b"3")
+    assert world.value(X) == b"2"
+
+
 OTHERS = b"transaction.1700000000000." + b"0" * 32
 
 

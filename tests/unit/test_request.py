@@ -7,7 +7,7 @@ import pytest
 from txn.assertions import Not, Some, Version
 from txn.errors import InvalidRequestError
 from txn.model import Delete, Key, Mutation
-from txn.request import MAX_TOKEN, Request, add_marker, bind_request
+from txn.request import MAX_TOKEN, Request, add_marker, as_request, bind_request
 
 A, B = Key("a", "d", "x"), Key("b", "d", "x")
 
@@ -52,6 +52,13 @@ def test_bad_requests_are_refused(mutations: object, assertions: object, message
     """Each is a mistake of the caller's that waiting or retrying cannot mend."""
     with pytest.raises(InvalidRequestError, match=message):
         bind_request(mutations, assertions, table=b"t")  # type: ignore[arg-type]
+
+
+def test_a_pair_of_lists_is_a_request() -> None:
+    """Tasks of Spark give it, and read what is in it."""
+    assert as_request(([Delete(A)], [Some(B)])) == Request((Delete(A),), (Some(B),))
+    with pytest.raises(InvalidRequestError, match="neither a Request"):
+        as_request([Delete(A)])
 
 
 def test_a_key_needs_a_table_from_somewhere() -> None:

@@ -165,8 +165,6 @@ class Blocker(NamedTuple):
 
 def read_locks(context: Context, wanted: Sequence[tuple[PendingCommit, Key]]) -> list[Blocker]:
     """Return each lock with its holder (FREE: none); store the cells under the locks in `seen`."""
-    if not wanted:
-        return []
     cells = context.store.read([cell for t, key in wanted for cell in (t.locks[key], key)])
     found = []
     for t, key in wanted:
