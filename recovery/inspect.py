@@ -18,7 +18,7 @@ from recovery.findings import GRACE_MS, RETENTION_MS, Finding, Kind, judge
 from recovery.scan import STATUS, find_transaction
 from txn.assertions import Assertion, holds, list_keys
 from txn.errors import TableUnavailable
-from txn.model import Cell, Delete, Key, Mutation, Row
+from txn.model import Cell, Key, Mutation, Row
 from txn.protocol.codec import decode_marker
 from txn.protocol.context import Context, call_store
 from txn.protocol.locks import holder_of
@@ -275,7 +275,7 @@ def _list_changes(
         key, cell = mutation.key, old.get(mutation.key)
         change = ValueChange(
             key,
-            new=None if isinstance(mutation, Delete) else mutation.value,
+            new=mutation.value,
             replaced=replaced.get(key),
             old=None if isinstance(cell, Unseen) else cell,
             unseen=cell if isinstance(cell, Unseen) else None,

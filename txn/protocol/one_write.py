@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from txn.errors import TableUnavailable
-from txn.model import Cell, Check, Delete, Edit, Key
+from txn.model import Cell, Check, Edit, Key
 from txn.protocol import fenced, six_phase
 from txn.protocol.codec import encode_plan
 from txn.protocol.context import Context
@@ -89,7 +89,7 @@ def _check_six_phase(context: Context, transactions: Sequence[PendingCommit]) ->
         timestamp = t.plan.timestamp
         edits: dict[Key, tuple[Edit, ...]] = {}
         for mutation in t.request.mutations:
-            key, value = mutation.key, None if isinstance(mutation, Delete) else mutation.value
+            key, value = mutation.key, mutation.value
             edits[key] = (Edit(key, value, timestamp), Edit(tags[key], FREE, timestamp))
         for key, lock in t.locks.items():
             checks.append(Check(lock, FREE, ((lock, FREE),), edits.get(key, ())))

@@ -298,7 +298,7 @@ def advance(
     change = _Steps(context, new, send, steps)
     try:
         if unsent is None:
-            call_store(context, change.send, now_ms)
+            call_store(context, change.send_pending, now_ms)
         else:
             _send_until_known(context, unsent, change, now_ms)
     except NotApplied as error:
@@ -312,11 +312,11 @@ def _send_until_known(
     context: Context, unsent: Context, change: _Steps[AnyTransaction], now_ms: int | None
 ) -> None:
     try:
-        call_store(unsent, change.send, now_ms)
+        call_store(unsent, change.send_pending, now_ms)
     except StoreError:
         if unsent is context or not change.is_sent:
             raise
-        call_store(context, change.send)  # finding the outcome is worth more time
+        call_store(context, change.send_pending)  # finding the outcome is worth more time
 
 
 def advance_with(
@@ -355,6 +355,7 @@ def make_step(context: Context, t: Transaction, new: Status, cells: Cells) -> Ch
     return new_tuple(Check, (status, expected, puts, (), is_deferred))
 
 
+@dataclass(slots=True, eq=False)
 class _Steps(Generic[AnyTransaction]):
     """Steps of rows to one status, until it is known of each whether it took effect.
 
@@ -362,19 +363,17 @@ class _Steps(Generic[AnyTransaction]):
     may take effect now or later.
     """
 
-    __slots__ = ("_context", "_new", "_send", "done", "is_sent", "pending")
+    context: Context
+    new: Status
+    send: Send
+    pending: dict[AnyTransaction, Check]
+    done: list[AnyTransaction] = field(default_factory=list)
+    is_sent: bool = False
 
-    def __init__(
-        self, context: Context, new: Status, send: Send, pending: dict[AnyTransaction, Check]
-    ) -> None:
-        self._context, self._new, self._send = context, new, send
-        self.pending, self.is_sent = pending, False
-        self.done: list[AnyTransaction] = []
-
-    def send(self) -> None:
+    def send_pending(self) -> None:
         """Send the pending steps once; raise StoreError if any are left."""
         try:
-            answers = self._send([*self.pending.values()])
+            answers = self.send([*self.pending.values()])
         except NotApplied:
             raise
         except BaseException:
@@ -384,7 +383,7 @@ class _Steps(Generic[AnyTransaction]):
         # Moved rows are not requested again, even if the following read fails.
         for t, moved in zip([*self.pending], answers, strict=True):
             if moved:
-                t.status = self._new
+                t.status = self.new
                 self.done.append(t)
                 del self.pending[t]
         if self.pending:
@@ -392,13 +391,14 @@ class _Steps(Generic[AnyTransaction]):
 
     def _read_refused(self) -> None:
         olds = {t: t.status for t in self.pending}
-        read_statuses(self._context, [*olds])
+        read_statuses(self.context, [*olds])
         for t, old in olds.items():
             # An unchanged row after a refusal proves nothing: the first request may be in flight.
             if t.status is not old or t.unread is not None:
                 del self.pending[t]
-        for t in self.pending:
-            raise StoreError("status does not change", transaction=t.row_key)
+        if self.pending:
+            still = next(iter(self.pending))
+            raise StoreError("status does not change", transaction=still.row_key)
 
 
 def fail_aborted(transactions: Sequence[PendingCommit], reached: Status) -> list[PendingCommit]:

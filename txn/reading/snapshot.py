@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Mapping, Sequence
 from typing import NamedTuple
 
-from txn.model import LOCK_SUFFIX, Cell, Delete, Key
+from txn.model import LOCK_SUFFIX, Cell, Key
 from txn.protocol.context import Context, are_apart, call_store
 from txn.protocol.locks import holder_of, require_lock
 from txn.protocol.ranges import keys_of_cells
@@ -100,9 +100,8 @@ def value_of(key: Key, observation: Observation) -> Cell | None:
         raise make_corrupt_error(holder)
     for mutation in holder.buffer.request.mutations:
         if mutation.key == key:
-            if isinstance(mutation, Delete):
-                return None
-            return Cell(mutation.value, holder.plan.timestamp)
+            value = mutation.value
+            return None if value is None else Cell(value, holder.plan.timestamp)
     return cell
 
 
