@@ -287,7 +287,7 @@ def put_and_release(context: Context, transactions: Sequence[Transaction]) -> li
             else:
                 checks[lock] = Check(lock, held, edits=(*own, free))
     if edits:
-        call_store(context, lambda: context.store.write(edits, durable=False, by_row=True))
+        call_store(context, partial(context.store.write, edits, durable=False, by_row=True))
     if checks:
         _finish_compared(context, checks)
     return list(transactions)

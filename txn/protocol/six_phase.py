@@ -22,7 +22,6 @@ from txn.protocol.locks import (
     group_by_holder,
     make_assertion_error,
     make_foreign_error,
-    make_release,
     read_locks,
     send_releases,
 )
@@ -145,8 +144,9 @@ def assert_under_locks(
     """Step to 1-LOCKED, read every cell under the locks, evaluate the assertions, and plan the
     replaced versions. An abort between the read and the step makes the step fail."""
     tags = {key: key.tag for t in transactions for key in t.locks}
-    locks = [item for t in transactions for item in t.locks.items()]
-    wanted = [cell for key, lock in locks for cell in (key, lock, tags[key])]
+    wanted = [
+        cell for t in transactions for key in t.locks for cell in (key, t.locks[key], tags[key])
+    ]
     first, *others = [*split_portions(wanted, CELLS_AT_ONCE)] or [wanted]
     cells: dict[Key, Cell | None] = {}
 
@@ -226,7 +226,7 @@ def put_values(context: Context, transactions: Sequence[Transaction]) -> list[Tr
                 new_tuple(Edit, (key, mutation.value, plan.timestamp)),
                 new_tuple(Edit, (key.tag, b"%d" % version, plan.timestamp)),
             )
-    call_store(context, lambda: context.store.write(edits, durable=False))
+    call_store(context, partial(context.store.write, edits, durable=False))
     return list(transactions)
 
 
@@ -242,7 +242,7 @@ def clean_tags(context: Context, transactions: Sequence[Transaction]) -> list[Tr
             edit = new_tuple(Edit, (tag, FREE, timestamp))
             rows.setdefault((tag.table, tag.row), []).append(edit)
     checks = [
-        Check(edits[0].key, None, edits=tuple(edits), is_deferred=True) for edits in rows.values()
+        new_tuple(Check, (edits[0].key, None, (), tuple(edits), True)) for edits in rows.values()
     ]
     behind = [t for t in transactions if t.status is Status.ASSERTED]
     advance_with(context, behind, Status.PUT, checks)
@@ -253,13 +253,14 @@ def clean_tags(context: Context, transactions: Sequence[Transaction]) -> list[Tr
 def release_key_locks(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
     """Release the locks; step transactions whose tags are clean to 4-CLEANING. 3-PUT must have been
     acknowledged, because a client that finds an earlier status puts the values again."""
-    held = [(t, lock) for t in transactions for lock in t.lock_cells if lock in t.held]
+    held = [(lock, t.row_key) for t in transactions for lock in t.lock_cells if lock in t.held]
 
     def send(checks: Sequence[Check]) -> None:
         behind = [t for t in transactions if t.status is Status.PUT]
         advance_with(context, behind, Status.CLEANING, checks)
 
-    send_releases([make_release(lock, Cell(t.row_key, 0)) for t, lock in held], send)
+    releases = [new_tuple(Check, (lock, own, ((lock, FREE),), (), True)) for lock, own in held]
+    send_releases(releases, send)
     return list(transactions)
 
 
