@@ -100,7 +100,7 @@ def test_a_lock_that_is_not_there_under_the_lock_aborts(rule: bool, monkeypatch:
     the locks finds it out. Without that check, two transactions replace the same value."""
     set_unlock(monkeypatch, unlock_by_marker)
     if not rule:
-        verdict = six_phase_module.judge
+        verdict = six_phase_module.judge_cells
 
         def trust(
             context: Context, t: Transaction, cells: dict[Key, Cell | None], tags: dict[Key, Key]
@@ -108,7 +108,7 @@ def test_a_lock_that_is_not_there_under_the_lock_aborts(rule: bool, monkeypatch:
             mine = {lock: Cell(t.row_key, 1) for lock in t.locks.values()}
             return verdict(context, t, {**cells, **mine}, tags)
 
-        monkeypatch.setattr(six_phase_module, "judge", trust)
+        monkeypatch.setattr(six_phase_module, "judge_cells", trust)
     world = World()
     world.engine().commit([Mutation(X, b"0")])
     once = Policy(attempts=1)

@@ -79,7 +79,7 @@ def hold_reading_first(context: Context, transactions: Sequence[Transaction]) ->
     live = transaction_module.fail_aborted(transactions, Status.LOCKED)
     for t in live:
         t.seen = {k: cells[k] for k in t.keys}
-        t.plan, t.failure = six_phase_module.judge(context, t, cells, tags)
+        t.plan, t.failure = six_phase_module.judge_cells(context, t, cells, tags)
     return [t for t in live if t.failure is None]
 
 
@@ -277,7 +277,7 @@ def without(
     monkeypatch: pytest.MonkeyPatch, forget: Callable[[Transaction, Cells], dict[Key, None]]
 ) -> None:
     """Let the commit timestamp be computed without some of the cells that were read."""
-    verdict = six_phase_module.judge
+    verdict = six_phase_module.judge_cells
 
     def partial_verdict(context: Context, t: Transaction, cells: Cells, tags: Any) -> Any:
         plan, failure = verdict(context, t, cells, tags)
@@ -287,7 +287,7 @@ def without(
             plan = replace(plan, timestamp=newest + 1)
         return plan, failure
 
-    monkeypatch.setattr(six_phase_module, "judge", partial_verdict)
+    monkeypatch.setattr(six_phase_module, "judge_cells", partial_verdict)
 
 
 def without_tags(monkeypatch: pytest.MonkeyPatch) -> None:

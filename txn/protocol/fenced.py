@@ -97,7 +97,7 @@ def read_and_evaluate(
     while due:
         read_lock_cells(context, unread)
         _take_over(unread)
-        blockers = list_blockers(lock_cells)
+        blockers = find_blockers(lock_cells)
         held = {item.t for item in blockers}
         unconfirmed = [t for t in due if t not in held and t.failure is None and _judge(context, t)]
         if not blockers and not unconfirmed:
@@ -143,7 +143,7 @@ def _is_known(t: PendingCommit, lock: Key) -> bool:
     return lock in t.found and all(key in t.seen for key in t.lock_cells[lock])
 
 
-def list_blockers(lock_cells: Iterable[LockOf]) -> list[Blocker]:
+def find_blockers(lock_cells: Iterable[LockOf]) -> list[Blocker]:
     """Return the locks that were found held, of transactions that may still commit."""
     held = []
     for t, lock in lock_cells:
@@ -401,7 +401,7 @@ def _lock_at_once(
     for _ in range(MAX_REQUESTS):
         if not refused:
             break
-        blockers = list_blockers(refused)
+        blockers = find_blockers(refused)
         if blockers:
             report_conflicts(context, blockers)
             hot = {item.t: contention.list_hot_keys(item.t.keys) for item in blockers}
@@ -425,7 +425,7 @@ def _lock_patiently(
     t, _ = lock_cell
     tries = 0
     while t.failure is None and _request_locks(context, [lock_cell]):
-        while t.failure is None and (blockers := list_blockers([lock_cell])):
+        while t.failure is None and (blockers := find_blockers([lock_cell])):
             report_conflicts(context, blockers)
             contention.wait_for_holders(blockers, tries)
             send_heartbeats(context, batch, context.clock.monotonic_ms())

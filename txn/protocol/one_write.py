@@ -83,7 +83,7 @@ def _check_six_phase(context: Context, transactions: Sequence[PendingCommit]) ->
                 taken_ms = max(now_ms, cell.timestamp)
             cells[lock] = Cell(t.row_key, taken_ms)
         t.seen = {key: cells[key] for key in t.keys}
-        t.plan, failure = six_phase.judge(context, t, cells, tags)
+        t.plan, failure = six_phase.judge_cells(context, t, cells, tags)
         if failure or t.plan is None or six_phase.refuse_foreign_tags(t, cells, tags):
             return None
         timestamp = t.plan.timestamp

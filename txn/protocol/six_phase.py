@@ -170,12 +170,12 @@ def assert_under_locks(
     live = [t for t in live if t.failure is None]
     for t in live:
         t.seen = {key: cells[key] for key in t.locks}
-        t.plan, t.failure = judge(context, t, cells, tags)
+        t.plan, t.failure = judge_cells(context, t, cells, tags)
         t.failure = t.failure or refuse_foreign_tags(t, cells, tags)
     return [t for t in live if t.failure is None]
 
 
-def judge(
+def judge_cells(
     context: Context, t: PendingCommit, cells: Mapping[Key, Cell | None], tags: Mapping[Key, Key]
 ) -> tuple[Plan | None, AbortedError | None]:
     for key, lock in t.locks.items():
