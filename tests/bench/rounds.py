@@ -25,7 +25,7 @@ from tests.bench.measuring import Case, Protocol, open_engine
 from tests.bench.workloads import found, transfers
 from tests.unit.fake_cluster import fake_cluster
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX
-from txn.stores.hbase.native.connection import RpcConnection
+from txn.stores.hbase.native.connection import RpcCall, RpcConnection
 
 ACCOUNTS = 50
 WARM = 3
@@ -128,18 +128,18 @@ def count_rounds(protocol: Protocol, placement: Placement, count: int) -> Counts
 @contextmanager
 def recorded() -> Iterator[dict[int, list[Round]]]:
     """Record what each thread sends over HBase's own RPC, in rounds."""
-    send, receive = RpcConnection.send, RpcConnection.receive
+    send, receive = RpcConnection.send, RpcCall.receive
     rounds: dict[int, list[Round]] = defaultdict(list)
     waited: set[int] = set()
 
-    def record_send(connection: RpcConnection, method: str, request: Any, due_ms: int) -> Any:
+    def record_send(connection: RpcConnection, method: str, request: Any, *times: int) -> Any:
         thread = threading.get_ident()
         if thread in waited or not rounds[thread]:
             waited.discard(thread)
             rounds[thread].append([])
         parts = list_parts(request) if method == "Multi" else (method,)
         rounds[thread][-1].append(Request(connection.address[1], parts))
-        return send(connection, method, request, due_ms)
+        return send(connection, method, request, *times)
 
     def record_receive(*given: Any, **named: Any) -> Any:
         waited.add(threading.get_ident())
@@ -147,7 +147,7 @@ def recorded() -> Iterator[dict[int, list[Round]]]:
 
     with (
         patch.object(RpcConnection, "send", record_send),
-        patch.object(RpcConnection, "receive", record_receive),
+        patch.object(RpcCall, "receive", record_receive),
     ):
         yield rounds
 
