@@ -25,12 +25,15 @@ def is_legal(table: bytes) -> bool:
         return False
 
 
-def check_place(key: Key) -> None:
+def check_place(key: Key) -> int:
+    """Return the length of a key's row; InvalidRequestError if it names no row of a table."""
     row, _, _, table = key
     if not table:
         raise InvalidRequestError("the key names no table", key=key)
-    if not 0 < len(row) <= MAX_ROW:
-        raise InvalidRequestError("a row is 1 to 32767 bytes", bytes=len(row), starts=row[:40])
+    length = len(row)
+    if not 0 < length <= MAX_ROW:
+        raise InvalidRequestError("a row is 1 to 32767 bytes", bytes=length, starts=row[:40])
+    return length
 
 
 def keep_last(edits: Iterable[Edit]) -> Collection[Edit]:

@@ -89,14 +89,14 @@ class WriteRow:
         is_deferred: bool = False,
         expected: bytes | None = None,
     ) -> None:
-        check_place(key)
+        overhead = check_place(key) + CELL_OVERHEAD
         self._key, self._expected, self._is_deferred = key, expected, is_deferred
         self.row, self.table = key[0], key[3] or b""
         self.is_once = expected is not None
         # Of two puts of a cell at one timestamp, HBase shows the one that arrived last.
         puts: dict[tuple[bytes, bytes, int | None], Message] = {}
         marks: dict[tuple[bytes, bytes, int | None], Message] = {}
-        size, overhead = 0, len(self.row) + CELL_OVERHEAD
+        size = 0
         for (_, family, column, _), value, *others in edits:
             timestamp = others[0] if others else None
             cell = {"qualifier": column, "value": value, "timestamp": timestamp}
