@@ -133,9 +133,9 @@ class Thrift2:
             Row(
                 result.row,
                 {
-                    Key._make((result.row, cell.family, cell.qualifier, scan.table)): Cell(
-                        cell.value, cell.timestamp
-                    )
+                    new_tuple(
+                        Key, (result.row, cell.family, cell.qualifier, scan.table)
+                    ): new_tuple(Cell, (cell.value, cell.timestamp))
                     for cell in result.columnValues
                 },
             )
