@@ -197,8 +197,9 @@ class HBaseStore(HBaseTables):
         for position, check in enumerate(checks):
             if check.expected is not None:
                 row, _, _, table = check.key
-                steps = [(position, request) for request in self._dialect.check(check)]
-                rows.setdefault((table, row), deque()).extend(steps)
+                steps = rows.setdefault((table, row), deque())
+                for request in self._dialect.check(check):
+                    steps.append((position, request))
         writes = self._list_writes(checks)
 
         def send(first: Connection, others: Sequence[Request[Any]]) -> None:
