@@ -123,9 +123,14 @@ class Connection:
     )
 
     def __init__(
-        self, gateway: Gateway, service: ModuleType, tls: ssl.SSLContext | None, within_ms: int
+        self,
+        gateway: Gateway,
+        service: ModuleType,
+        tls: ssl.SSLContext | None,
+        term: Term,
+        within_ms: int,
     ) -> None:
-        """Connect; raise OSError (which covers time-outs and TLS) on failure."""
+        """Connect, and begin a term; raise OSError (which covers time-outs and TLS) on failure."""
         if within_ms <= 0:
             raise TimeoutError("timed out")
         within_ms = min(gateway.connect_ms, within_ms)
@@ -139,11 +144,17 @@ class Connection:
         self._service = service
         self._sent = self._answered = 0
         self.busy = False
-
-    def begin(self, term: Term) -> None:
-        """Let no wait from now on last much beyond the deadline."""
         self.term = term
         self._wire.due_ns = term.due_ns
+
+    def begin(self, term: Term) -> bool:
+        """Begin a term, of which no wait lasts much beyond the deadline. Return False if the idle
+        connection seems unable to carry a request; none is sent."""
+        if term.now_ms - self.term.now_ms >= IDLE_MS and self._wire.is_readable():
+            return False
+        self.term = term
+        self._wire.due_ns = term.due_ns
+        return True
 
     def ask(self, name: str, *arguments: Any) -> Any:
         """Call a method of the service and return its reply."""
@@ -157,20 +168,15 @@ class Connection:
     def send(self, request: Request[Any], *, is_last: bool = True) -> None:
         """Send a request. While a reply is missing, send only a request that the gateway can buffer
         unread: one of at most `AHEAD_BYTES`, or any if they are few and short. is_last: send now;
-        otherwise wait for `flush`, except that a frame is always sent at once."""
+        otherwise together with the next one, except that a frame is always sent at once."""
         name, arguments, _ = request
-        self._sent = sequence = self._sent + 1
         self.busy = True
+        self._sent = sequence = self._sent + 1
         protocol = self._protocol
         protocol.write_message_begin(name, CALL, sequence)
         protocol.write_struct(getattr(self._service, f"{name}_args")(*arguments))
         protocol.write_message_end()
         if is_last or self._is_framed:
-            self._transport.flush()
-
-    def flush(self) -> None:
-        """Send the buffered requests together."""
-        if not self._is_framed:
             self._transport.flush()
 
     def receive(self, request: Request[T]) -> T:
@@ -206,10 +212,6 @@ class Connection:
                     refused.table = table if isinstance(table, bytes) else None
                     raise refused from error
         return request[2](found)
-
-    def rests_well(self, now_ms: int) -> bool:
-        """Return True if it seems able to carry the next request, without sending one."""
-        return now_ms - self.term.now_ms < IDLE_MS or not self._wire.is_readable()
 
     def close(self) -> None:
         """Close this process's end. A copy in another process, after a fork, stays usable."""
@@ -370,22 +372,19 @@ class Pool:
 
     def _begin(self, slot: Connection | None, term: Term) -> Connection:
         """Return the connection of a slot, or a new one, for use until the deadline."""
-        if slot is not None and slot.rests_well(term.now_ms):
-            slot.begin(term)
+        if slot is not None and slot.begin(term):
             return slot
         try:
             if slot is not None:
                 slot.close()
             within_ms = term.due_ms - self._clock.monotonic_ms()
-            connection = Connection(self.gateway, self._service, self._tls, within_ms)
+            return Connection(self.gateway, self._service, self._tls, term, within_ms)
         except BaseException as error:
             self._give_back((None,))
             if isinstance(error, OSError):
                 message = self._describe("cannot connect to the gateway", error)
                 raise NotApplied(message) from error
             raise
-        connection.begin(self._renew(term))
-        return connection
 
     def _give_back(self, slots: Sequence[Connection | None]) -> None:
         for slot in slots:
@@ -417,10 +416,10 @@ def exchange(
     share = min(ahead, -(-len(requests) // len(connections)))
     carriers: list[Connection] = []  # of the requests that were sent, in order
     for place, connection in enumerate(connections):
-        for request in requests[place * share : (place + 1) * share]:
-            connection.send(request, is_last=False)
+        part = requests[place * share : (place + 1) * share]
+        for request in part:
+            connection.send(request, is_last=request is part[-1])
             carriers.append(connection)
-        connection.flush()
     rest = iter(requests[len(carriers) :])
     results: list[T] = []
     for place, request in enumerate(requests):

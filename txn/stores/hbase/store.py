@@ -197,13 +197,16 @@ class HBaseStore(HBaseTables):
         for position, check in enumerate(checks):
             if check.expected is not None:
                 row, _, _, table = check.key
-                steps = [(position, request) for request in self._dialect.check(check)]
-                rows.setdefault((table, row), deque()).extend(steps)
+                steps = rows.setdefault((table, row), deque())
+                for request in self._dialect.check(check):
+                    steps.append((position, request))
         writes = self._list_writes(checks)
 
         def send(first: Connection, others: Sequence[Request[Any]]) -> None:
-            while (left := [steps for steps in rows.values() if steps]) or others:
-                requests = [*(steps[0][1] for steps in left), *others]
+            left = [*rows.values()]
+            while left or others:
+                requests = [steps[0][1] for steps in left]
+                requests += others
                 results = self._pool.send_all(first, requests, AHEAD, len(requests))
                 found.extend(results[len(left) :])
                 others = ()
@@ -212,6 +215,7 @@ class HBaseStore(HBaseTables):
                     answers[position] = answer
                     while not answer and waiting and waiting[0][0] == position:
                         waiting.popleft()
+                left = [steps for steps in left if steps]
 
         others = [*writes, *reads]
         self._ask(chain(list_targets(checks), keys), b"", send, others, repeat=False)
@@ -386,7 +390,7 @@ def is_absence(error: GatewayError, table: bytes) -> bool:
 
 def _bytes(keys: Iterable[Key]) -> int:
     """Return an upper estimate of the bytes of a request for these keys."""
-    return 1_000 + sum(len(row) + len(family) + len(column) + 40 for row, family, column, _ in keys)
+    return 1_000 + sum(len(row + family + column) + 40 for row, family, column, _ in keys)
 
 
 def _make_page_scan(wanted: ScanRange) -> PageScan:

@@ -23,7 +23,8 @@ from txn.stores.hbase.store import BYTES_A_REQUEST, ROWS_A_REQUEST, HBaseStore, 
 
 DELETE_COLUMNS = IDL.TDeleteType.DELETE_COLUMNS
 EQUAL = IDL.TCompareOperator.EQUAL
-DURABILITIES = {IDL.TDurability.SKIP_WAL: "SKIP_WAL", IDL.TDurability.ASYNC_WAL: "ASYNC_WAL"}
+DEFERRED = IDL.TDurability.ASYNC_WAL
+DURABILITIES = {IDL.TDurability.SKIP_WAL: "SKIP_WAL", DEFERRED: "ASYNC_WAL"}
 
 
 def _narrow(kind: Any, *fields: str) -> Any:
@@ -82,7 +83,7 @@ class Thrift2:
                 size += len(value)
                 put = TColumnValue(family, column, value, timestamp)
                 puts.setdefault(row, []).append(put)
-        durability = _find_durability(is_deferred)
+        durability = DEFERRED if is_deferred else None
         mixed = sorted(puts.keys() & marks.keys()) if by_row else ()
         mutations = [_mutate(row, puts.pop(row), marks.pop(row), durability) for row in mixed]
         sent: list[tuple[str, Any]] = [("mutateRow", mutation) for mutation in mutations]
@@ -99,7 +100,7 @@ class Thrift2:
     def check(self, check: Check) -> list[Request[bool]]:
         """Send one checkAndPut or checkAndDelete; for both puts and deletes, one checkAndMutate."""
         (row, family, column, table), expected, puts, edits, is_deferred = check
-        durability = _find_durability(is_deferred)
+        durability = DEFERRED if is_deferred else None
         cells = [TColumnValue(key[1], key[2], value) for key, value in puts]
         marks = []
         for key, value, timestamp in edits:
@@ -132,9 +133,9 @@ class Thrift2:
             Row(
                 result.row,
                 {
-                    Key._make((result.row, cell.family, cell.qualifier, scan.table)): Cell(
-                        cell.value, cell.timestamp
-                    )
+                    new_tuple(
+                        Key, (result.row, cell.family, cell.qualifier, scan.table)
+                    ): new_tuple(Cell, (cell.value, cell.timestamp))
                     for cell in result.columnValues
                 },
             )
@@ -180,11 +181,6 @@ class Thrift2:
 
     def add(self, gateway: Connection, table: bytes, name: bytes, family: Family) -> None:
         gateway.ask("addColumnFamily", _table_name(table), _column(name, family))
-
-
-def _find_durability(is_deferred: bool) -> int | None:
-    durability: int | None = IDL.TDurability.ASYNC_WAL if is_deferred else None
-    return durability
 
 
 def _mutate(row: bytes, cells: Sequence[Any], marks: Sequence[Any], durability: int | None) -> Any:
