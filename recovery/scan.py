@@ -158,6 +158,22 @@ def scan_in_steps(
         stop = rest.start
 
 
+def list_statuses(
+    context: Context, statuses: Collection[Status | None]
+) -> Iterator[tuple[bytes, Status | None]]:
+    """Yield the rows of `list_heads` by their keys and statuses, without decoding them."""
+    known = [status for status in Status if status in statuses]
+    if known:
+        others = leave_out(set(Status) - set(known))
+        for row in stored_rows(context, Span(context.table), others, STATUS_CELLS):
+            for cell in row.cells.values():
+                if cell.value in BY_VALUE:
+                    yield row.row, BY_VALUE[cell.value]
+    if None in statuses:
+        for row in stored_rows(context, Span(context.table), leave_out(Status)):
+            yield row.row, None
+
+
 def list_heads(
     context: Context, statuses: Collection[Status | None], *, with_ages: bool = False
 ) -> Iterator[Row]:
@@ -223,12 +239,11 @@ def summary(context: Context, tables: Iterable[bytes] = ()) -> Summary:
 
 def _list_due(context: Context, statuses: Counter[str]) -> Iterator[bytes]:
     """Count the statuses of transactions; yield the row keys of those that may be unfinished."""
-    for row in list_heads(context, (*Status, None)):
-        if is_row_key(row.row):
-            status = decode_row(row).status
+    for row_key, status in list_statuses(context, (*Status, None)):
+        if is_row_key(row_key):
             statuses[str(status or "no status")] += 1
             if status is None or not status.is_finished:
-                yield row.row
+                yield row_key
 
 
 def has_piece(row_key: bytes, piece: bytes) -> bool:

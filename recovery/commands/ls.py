@@ -29,7 +29,7 @@ from recovery.commands.common import (
     time_option,
 )
 from recovery.opening import open_store_of
-from recovery.scan import OnRow, find_transaction, leave_out, list_heads
+from recovery.scan import OnRow, find_transaction, leave_out, list_heads, list_statuses
 from recovery.search import Query
 from recovery.text import count_text, duration_text, error_text, labels_text, short_id
 from txn.documents import Document
@@ -37,14 +37,15 @@ from txn.model import Row
 from txn.protocol.context import Context
 from txn.protocol.listing import scan_transactions
 from txn.protocol.ranges import stored_rows
-from txn.protocol.row import TransactionRow, created_ms, is_own, parent_of
+from txn.protocol.row import TransactionRow, created_ms, is_own, is_row_key, parent_of
 from txn.protocol.statuses import Status
 from txn.spans import Span
 from txn.text import escape
 
 HEADINGS = ("transaction", "status", "age", "keys", "labels", "reason")
 NO_STATUS = "none"
-NAMES = (*map(str, Status), NO_STATUS)
+NAME_OF: dict[Status | None, str] = {status: str(status) for status in Status} | {None: NO_STATUS}
+NAMES = tuple(NAME_OF.values())
 
 
 def _status(text: str) -> str:
@@ -85,7 +86,8 @@ def ls(
         rows = _read_rows(context, query, foreign, limit, count)
         found: Iterable[TransactionRow] = _select(context, query, rows, bar)
         if count:
-            counts = Counter(map(name_status, found))
+            named = _list_names(context, query, foreign, bar)
+            counts = Counter(map(name_status, found) if query.older_than_ms else named)
             progress.close()
             _print_counts(counts, as_json)
         else:
@@ -113,8 +115,7 @@ def _read_rows(
         yield from scan_transactions(context, exclude=few, with_parts=query.with_parts)
         return
     if count:
-        with_ages = bool(query.older_than_ms) and context.rules.locks_rows
-        rows = list_heads(context, statuses, with_ages=with_ages)
+        rows = list_heads(context, statuses, with_ages=context.rules.locks_rows)
     else:
         rows = stored_rows(context, Span(context.table), others)
     for row in rows:
@@ -129,6 +130,15 @@ def _select(
         on_row(context.table)
         if (found := query.match(row, context.clock.wall_ms())) is not None:
             yield found
+
+
+def _list_names(context: Context, query: Query, foreign: Foreign, on_row: OnRow) -> Iterator[str]:
+    """Yield the names of the statuses of the rows that a query without an age matches."""
+    for row_key, status in list_statuses(context, query.statuses or ()):
+        on_row(context.table)
+        foreign.note(row_key)
+        if is_row_key(row_key) and query.matches_key(row_key):
+            yield NAME_OF[status]
 
 
 def _print_counts(counts: Counter[str], as_json: bool) -> None:
@@ -209,7 +219,7 @@ def _find_state(context: Context, row: TransactionRow) -> str:
 
 def name_status(row: TransactionRow) -> str:
     """Return the name of a row's status, as `--status` takes it."""
-    return str(row.status) if row.status else NO_STATUS
+    return NAME_OF[row.status]
 
 
 def _parts(row: TransactionRow) -> str:

@@ -16,7 +16,19 @@ from statistics import median
 
 from rich.progress import track
 
-from tests.bench import aims, calls, costs, flight, growth, profile, report, rounds, scale, spark
+from tests.bench import (
+    aims,
+    calls,
+    costs,
+    finished,
+    flight,
+    growth,
+    profile,
+    report,
+    rounds,
+    scale,
+    spark,
+)
 from tests.bench.measuring import Case, Measured, measure
 from tests.bench.suites import SUITES, Suite, opened
 
@@ -26,6 +38,7 @@ PICTURES = ("native",)
 COMMANDS = {
     "calls": calls.main,
     "costs": costs.main,
+    "finished": finished.main,
     "flight": flight.main,
     "growth": growth.main,
     "profile": profile.main,

@@ -1,9 +1,9 @@
 """Finished transaction rows by the million, as their owners would have left them; and
-`python -m tests.bench.finished`: what `txn fsck` and `txn ls` take to look at a store of them.
+`python -m tests.bench finished`: what `txn fsck` and `txn ls` take to look at a store of them.
 
 One real transaction is committed and its row is read; every further row has the same cells, under a
 row key of its own, with the timestamps moved as far. They are written in batches through the
-store, by a few processes. All are an hour old: `fsck` looks at them, and has nothing to say.
+store, by a few processes. They were begun within the last hour: `fsck` has nothing to say.
 Told are time, processor time, and memory: a process's own, and what it has mapped of the store.
 """
 
@@ -70,7 +70,7 @@ def copies(template: Row, count: int, rng: Random, salt_buckets: int) -> Iterato
     """Yield the cells of so many rows, each a copy under another row key."""
     began_ms = created_ms(template.row)
     for number in range(count):
-        at_ms = began_ms - AGE_MS + number % 1000
+        at_ms = began_ms - AGE_MS + number * AGE_MS // count
         row_key = new_row_key(at_ms, rng.getrandbits(128), salt_buckets)
         yield list(_move(template.cells, row_key, at_ms - began_ms))
 
@@ -96,7 +96,13 @@ def _join(rows: Sequence[list[Edit]]) -> list[Edit]:
     return [edit for row in rows for edit in row]
 
 
-COMMANDS = (["fsck"], ["ls", "--status", "0"], ["ls"])
+STATUSES = ("0", "none", "5")
+COMMANDS = (
+    ["fsck"],
+    *(["ls", "--status", status] for status in STATUSES),
+    ["ls", "--status", "5", "--count"],
+    ["ls"],
+)
 MEMORY = {"RssAnon:": 0, "RssFile:": 0}
 LOOK_EVERY_S = 0.05
 
@@ -130,16 +136,18 @@ def read_memory(process: int) -> dict[str, int]:
     return {part[0]: int(part[1]) for part in parts if part[0] in MEMORY}
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="What fsck and ls take beside finished rows.")
-    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--rows", type=int, default=1_000_000, help="0: use what is there")
     parser.add_argument("--store", help="one to fill and look at; else an embedded one is made")
-    options = parser.parse_args()
+    parser.add_argument("--times", type=int, default=1, help="how often each command is run")
+    options = parser.parse_args(given)
     with tempfile.TemporaryDirectory() as place:
         uri = options.store or f"embedded://{place}/store?sync=off"
-        make_finished(uri, connect, "data", options.rows)
+        if options.rows:
+            make_finished(uri, connect, "data", options.rows)
         print("| command | took | processor | memory of its own | mapped |\n|---|---|---|---|---|")
-        for command in COMMANDS:
+        for command in COMMANDS * options.times:
             print(f"| {measure(uri, command)} |", flush=True)
 
 

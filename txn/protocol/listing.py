@@ -143,8 +143,6 @@ def _scan_back(
             yield from stored_rows(context, part, exclude, cells, reverse=True)
         else:
             yield from reversed(rows)
-        if part.start <= span.start:
-            return
         covered_ms, span = 2 * covered_ms, replace(span, stop=part.start)
 
 

@@ -37,7 +37,7 @@ from txn.tables.pages import PAGE_BYTES, PAGE_ROWS, RowChoice, ScanPage
 UNAVAILABLE: frozenset[Reason] = frozenset(
     {"table not found", "table not enabled", "no such column family"}
 )
-UNMAP_PAGES = 2  # after so many, a long scan gives its memory back
+UNMAP_PAGES = 8  # after so many, a long scan gives its memory back
 
 R = TypeVar("R")
 

@@ -22,6 +22,7 @@ FILTERS = "org.apache.hadoop.hbase.filter."
 COMPARATOR = FILTERS + "BinaryComparator"
 PASS_ALL = 1
 ASYNC_WAL = 2  # a durability: the server does not wait for its log
+PREAD = 2  # a way to read; by default a server ends a page after 256 KB, even of excluded rows
 PAGE_BYTES = 2_000_000
 LOGGED_WORK = 4
 """The work of an item after which a server waits for its log; a row of a list counts as 1."""
@@ -172,7 +173,7 @@ def make_scan(wanted: ScanRange) -> Any:
     if wanted.reverse:
         scan.start_row, scan.stop_row, scan.reversed = wanted.stop, wanted.start, True
         scan.include_start_row, scan.include_stop_row = False, True
-    scan.max_result_size = PAGE_BYTES
+    scan.max_result_size, scan.read_type = PAGE_BYTES, PREAD
     families: dict[bytes, Any] = {}
     for family, column in wanted.columns or ():
         if family not in families:
