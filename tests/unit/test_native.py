@@ -23,6 +23,7 @@ from tests.unit.fake_region_server import (
     Refuse,
     Say,
     Silence,
+    encode_cell,
     fake_region_server,
 )
 from txn.clock import ManualClock, SystemClock
@@ -38,7 +39,7 @@ from txn.stores import open_store
 from txn.stores.hbase.native import tables
 from txn.stores.hbase.native.connection import RpcCall
 from txn.stores.hbase.native.items import ASYNC_WAL, ReadRow
-from txn.stores.hbase.native.messages import PB
+from txn.stores.hbase.native.messages import PB, Cells
 from txn.stores.hbase.native.regions import DISABLED
 from txn.stores.hbase.native.servers import Servers
 from txn.stores.hbase.native.store import NativeStore
@@ -406,6 +407,41 @@ def test_a_scan_goes_on_where_the_server_stopped(
     found = store.scan(TABLE, columns=[(b"d", b"x"), (b"d", b"y")])
     assert [(row.row, len(row.cells)) for row in found] == [(b"b", 1), (b"c", 2), (b"e", 1)]
     assert server.scanned == [b"", b"b", b"c\0", b"d\0"]
+
+
+def test_columns_go_on_where_the_server_stopped(
+    server: FakeRegionServer, store: NativeStore
+) -> None:
+    """As the rows of a scan do; a row that is gone by then has no values."""
+    server.cells = {(b"c", b"d", b"x"): b"1", (b"c", b"d", b"y"): b"2"}
+    server.pages = [
+        ([], False, b"b", True),
+        ([b"b", b"c"], True, b"c", True),
+        ([b"d"], True, b"", True),
+        ([b"e"], False, b"", False),
+    ]
+    columns = [(b"d", b"y"), (b"d", b"x")]
+    found, start = [], b""
+    for _ in range(4):
+        page = store.read_columns(TABLE, start, None, columns)
+        found.append((page.rows, page.values))
+        start = page.rest or b""
+    assert found == [
+        ([], [[], []]),
+        ([b"b", b"c"], [[None, b"2"], [b"1", b"1"]]),
+        ([b"d"], [[None], [None]]),
+        ([b"e"], [[None], [b"1"]]),
+    ]
+    assert start == b""
+    assert server.scanned == [b"", b"b", b"c\0", b"d\0"]
+    assert store.read_columns(TABLE, b"b", b"b", columns) == ([], [[], []], None)
+
+
+@pytest.mark.parametrize("columns", [[(b"d", b"x")], [(b"d", b"y")]], ids=["too few", "others"])
+def test_cells_that_are_not_what_was_asked_are_refused(columns: list[tuple[bytes, bytes]]) -> None:
+    block = encode_cell(b"a", b"d", b"x", b"1")
+    with pytest.raises(MaybeApplied, match="cells are missing"):
+        Cells(block[: -1 if columns[0][1] == b"x" else None]).take_columns([1], columns)
 
 
 def test_a_reverse_scan_goes_on_where_the_server_stopped(server: FakeRegionServer) -> None:

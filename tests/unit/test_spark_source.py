@@ -10,7 +10,8 @@ import pytest
 from pyspark.sql.types import NullType, StringType, StructField, StructType
 
 from txn import InvalidRequestError, Key, Mutation, connect
-from txn.spark import reader, views
+from txn.reading import columns
+from txn.spark import views
 from txn.spark.source import TxnDataSource
 from txn.spark.views import LOCKS_SCHEMA, LocksReader
 
@@ -79,7 +80,7 @@ def test_large_transactions_are_looked_at_a_few_at_a_time(monkeypatch: pytest.Mo
 
 def test_large_rows_come_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four thousand rows of ten megabytes each are more than a worker has, and than Arrow takes."""
-    monkeypatch.setattr(reader, "BATCH_BYTES", 1_000)
+    monkeypatch.setattr(columns, "PAGE_BYTES", 1_000)
     source = make_source(**MAPPED)
     with connect(source.options["uri"], table="rows") as engine:
         engine.ensure_table("rows", ["f"])

@@ -17,6 +17,7 @@ from txn.protocol.context import Context
 from txn.reading.snapshot import Snapshot
 from txn.request import Ack, Committed, Outcome, Request
 from txn.spans import Span
+from txn.stores.base import ColumnPage
 
 
 class Backend(Protocol):
@@ -76,6 +77,12 @@ class Backend(Protocol):
     def scan(self, wanted: Span, deadline_ms: int | None = None) -> Iterator[Row]:
         """Yield the span's rows, each as of one instant. Rows without cells may be among them: they
         have no value, and show the progress of the scan."""
+
+    def scan_columns(
+        self, wanted: Span, columns: Sequence[tuple[bytes, bytes]]
+    ) -> Iterator[ColumnPage]:
+        """Yield the rows that have a value, each as of one instant, by the span's columns in this
+        order."""
 
     def view(
         self, keys: Sequence[Key], spans: Sequence[Span], deadline_ms: int | None = None

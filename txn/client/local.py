@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from threading import get_ident
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from txn.client.finisher import Finisher
 from txn.client.group_commit import GroupCommit
@@ -44,10 +44,12 @@ from txn.protocol.recovery import Resolver, make_corrupt_error
 from txn.protocol.row import FAMILY, RowState, is_row_key, marker_key, read_rows
 from txn.protocol.statuses import ProtocolName
 from txn.protocol.transaction import PendingCommit, begin_commit, fail_late, is_late, renew
+from txn.reading.columns import scan_columns
 from txn.reading.scans import read_view, scan_rows
 from txn.reading.snapshot import Snapshot, read_atomically
 from txn.request import Ack, Committed, Outcome, Request, lock_request
 from txn.spans import Span
+from txn.stores.base import ColumnPage
 from txn.tracing import begin_traces, find_tracer, watch_batch
 
 HOT_READS = 8
@@ -55,6 +57,8 @@ HOT_READS = 8
 
 FRESH_MS = 1_000
 """The greatest age of a row key, which contains the start time, when its row is written."""
+
+T = TypeVar("T")
 
 EAGER = 4
 """How many rounds a conflicting request of many runs together with others before it runs alone."""
@@ -427,6 +431,13 @@ class LocalBackend:
         rows = _deny_failures(scan_rows(context, wanted, locked))
         return rows if deadline_ms is None else _stop_at(rows, context.clock, deadline_ms)
 
+    def scan_columns(
+        self, wanted: Span, columns: Sequence[tuple[bytes, bytes]]
+    ) -> Iterator[ColumnPage]:
+        self.check_span(wanted)
+        context, locked = self._limit(None)
+        return _deny_failures(scan_columns(context, wanted, columns, locked))
+
     def view(
         self,
         keys: Sequence[Key],
@@ -533,7 +544,7 @@ def _deny_read(error: StoreError) -> NoReturn:
     raise_denial(error, "nothing was read")
 
 
-def _deny_failures(rows: Iterator[Row]) -> Iterator[Row]:
+def _deny_failures(rows: Iterator[T]) -> Iterator[T]:
     try:
         yield from rows
     except StoreError as error:

@@ -102,6 +102,15 @@ def holder_of(lock: Key, cell: Cell | None) -> bytes:
     return b"?" + cell.value if ROW_KEY.fullmatch(cell.value) else cell.value
 
 
+def find_held(column: bytes, values: Sequence[bytes | None]) -> list[int]:
+    """Return the places of the locks that are not free, among the values of a column of locks."""
+    if column != ROW_LOCK:
+        return [place for place, value in enumerate(values) if value]
+    match = _FENCED.fullmatch
+    found = ((place, match(value)) for place, value in enumerate(values) if value)
+    return [place for place, lock in found if lock is None or lock[2]]
+
+
 def require_lock(lock: Key, cell: Cell | None) -> None:
     """Raise CorruptRowError if a lock cell holds no lock: it may be foreign data."""
     holder = holder_of(lock, cell)

@@ -156,12 +156,13 @@ def scan_rows(context: Context, wanted: Span, locked: Locked) -> Iterator[Row]:
     rows = stored_rows(context, wanted, cells=wanted.values)
     holder_rows = HolderRows(context, wanted.table)
     while page := list(islice(rows, PAGE_ROWS)):
-        yield from _resolve_page(context, wanted, page, holder_rows, locked)
+        yield from resolve_page(context, wanted, page, holder_rows, locked)
 
 
-def _resolve_page(
+def resolve_page(
     context: Context, wanted: Span, page: Sequence[Row], holder_rows: HolderRows, locked: Locked
 ) -> Iterator[Row]:
+    """Yield rows that were read with their locks, each as of one instant."""
     holders = {row.row: find_holders(row.cells) for row in page}
     undecided = find_undecided(context, set().union(*holders.values()))
     held: dict[bytes, Cells] = {row.row: row.cells for row in page if holders[row.row] - undecided}

@@ -39,11 +39,13 @@ from txn.policy import Backoff, Pace, Policy
 from txn.protocol.codec import encode_buffer
 from txn.protocol.context import Context
 from txn.protocol.statuses import PROTOCOLS, Rules
+from txn.reading.columns import group_columns
 from txn.reading.snapshot import Snapshot
 from txn.request import Ack, Committed, Outcome, Request
 from txn.service.messages import ACKS, IDL, TYPES, UNKNOWN_KIND, TimedRequest, name_part
 from txn.service.store import RemoteService, ServedStore, parse_server
 from txn.spans import Span
+from txn.stores.base import ColumnPage
 from txn.stores.gateway import Gateway
 from txn.stores.options import split_uri
 from txn.tracing import Trace, begin_traces, list_headers
@@ -297,6 +299,11 @@ class RemoteBackend:
                 yield from rows
 
         return list_rows()
+
+    def scan_columns(
+        self, wanted: Span, columns: Sequence[tuple[bytes, bytes]]
+    ) -> Iterator[ColumnPage]:
+        return group_columns(self.scan(wanted), wanted.table, columns)
 
     def view(
         self, keys: Sequence[Key], spans: Sequence[Span], deadline_ms: int | None = None

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
 
 import pyarrow as pa
 from pyspark.sql.datasource import Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from txn.errors import InvalidRequestError
-from txn.model import Row
+from txn.spans import Span
 from txn.spark.codecs import arrow_schema
 from txn.spark.definitions import MAPPING
 from txn.spark.mapping import TableMapping
@@ -23,8 +22,6 @@ from txn.spark.options import SourceOptions
 from txn.spark.partitions import open_worker
 from txn.spark.ranges import BOUNDS, PARTITIONS, RangeReader, push_filters
 
-BATCH_ROWS = 4_096
-BATCH_BYTES = 16_000_000
 PUSHDOWN = "pushDownPredicate"
 OPTIONS = (*MAPPING, *BOUNDS, PARTITIONS, PUSHDOWN)
 _PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -67,11 +64,10 @@ class TableReader(RangeReader):
         schema = arrow_schema(mapping.schema)
         columns = [(column.family, column.qualifier) for column in mapping.columns]
         table, ranges = partition.value
-        rows = chain.from_iterable(
-            engine.scan(table, start, stop, columns=columns) for start, stop in ranges
-        )
-        while names := (found := _take_rows(mapping, rows))[0]:
-            yield _make_batch(mapping, schema, names, found[1])
+        for start, stop in ranges:
+            span = Span(table, start, stop, frozenset(columns))
+            for page in engine.backend.scan_columns(span, columns):
+                yield _make_batch(mapping, schema, page.rows, page.values)
 
 
 class FilteringTableReader(TableReader):
@@ -81,31 +77,6 @@ class FilteringTableReader(TableReader):
         """Apply the filters that are ranges of rows; return those that Spark has to apply."""
         self.ranges, rest = push_filters(filters, self._mapping.row, self.ranges)
         return rest
-
-
-def _take_rows(
-    mapping: TableMapping, rows: Iterator[Row]
-) -> tuple[list[bytes], list[list[bytes | None]]]:
-    """Return the next rows' keys, and their values by column. Cells are dropped at once: many live
-    objects make garbage collection dominate. There are fewer rows if values are large, since a
-    worker has little memory and Arrow takes 2 GB in a column."""
-    names: list[bytes] = []
-    values: list[list[bytes | None]] = [[] for _ in mapping.columns]
-    ends = [(column.family, column.qualifier, mapping.table) for column in mapping.columns]
-    takers = [(end, found.append) for end, found in zip(ends, values, strict=True)]
-    size = 0
-    for name, cells in islice(rows, BATCH_ROWS):
-        names.append(name)
-        for (family, qualifier, table), take in takers:
-            cell = cells.get((name, family, qualifier, table))  # type: ignore[call-overload]
-            if cell is None:
-                take(None)
-            else:
-                take(cell[0])
-                size += len(cell[0])
-        if size >= BATCH_BYTES:
-            break
-    return names, values
 
 
 def _make_batch(

@@ -14,7 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import wraps
-from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
+from typing import (
+    Any,
+    Concatenate,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    cast,
+    runtime_checkable,
+)
 
 from txn.errors import MaybeApplied, NotApplied, StoreClosedError
 from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, RowExclusion
@@ -153,6 +163,28 @@ class ServerFinder(Protocol):
     def find_server(self, table: bytes, row: bytes) -> object | None:
         """Return the server of a row, or None if it is unknown. It is a hint: nothing is sent to
         find out."""
+
+
+class ColumnPage(NamedTuple):
+    """Some rows of a range, in order, without an object for each cell.
+
+    values: those of each column, by row; None: the cell is absent. rest: the start of the rest of
+    the range; None: there is none.
+    """
+
+    rows: list[bytes]
+    values: list[list[bytes | None]]
+    rest: bytes | None = None
+
+
+class ColumnReader(Protocol):
+    """A store that can read a range column by column."""
+
+    def read_columns(
+        self, table: bytes, start: bytes, stop: bytes | None, columns: Sequence[tuple[bytes, bytes]]
+    ) -> ColumnPage:
+        """Return the first rows of a range as `scan` yields them, with the values of the columns in
+        the given order. A page may have no rows although more follow."""
 
 
 def find_server(store: Store | ServerFinder, table: bytes, row: bytes) -> object | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -96,3 +97,34 @@ class Cells:
             raise MaybeApplied("cells are missing from the answer", asked=count) from error
         self._at = at
         return found
+
+    def take_columns(
+        self, counts: Sequence[int], columns: Sequence[tuple[bytes, bytes]]
+    ) -> tuple[list[bytes], list[list[bytes | None]]]:
+        """Take rows of so many cells each; return the rows, and the values of each column, None for
+        an absent one. Raise MaybeApplied if there are too few cells."""
+        block, at = self._block, self._at
+        rows: list[bytes] = []
+        values: list[list[bytes | None]] = [[None] * len(counts) for _ in columns]
+        by_name = {
+            b"%c%b%b" % (len(family), family, column): found
+            for (family, column), found in zip(columns, values, strict=True)
+        }
+        unpack = _HEAD.unpack_from
+        try:
+            for number, count in enumerate(counts):
+                for _ in range(count):
+                    size, key_size, value_size, row_size = unpack(block, at)
+                    name_at = at + _LENGTHS + 2 + row_size
+                    value_at = at + _LENGTHS + key_size
+                    at += 4 + size
+                    value_end = value_at + value_size
+                    if value_end > at or at > len(block):
+                        raise ValueError("lengths")
+                    name = block[name_at : value_at - _AFTER_COLUMN]
+                    by_name[name][number] = block[value_at:value_end]
+                rows.append(block[name_at - row_size : name_at])
+        except (ValueError, LookupError, struct.error) as error:
+            raise MaybeApplied("cells are missing from the answer", rows=len(counts)) from error
+        self._at = at
+        return rows, values

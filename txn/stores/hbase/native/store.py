@@ -26,7 +26,7 @@ from txn.model import (
     Row,
     check_count,
 )
-from txn.stores.base import Families, Feature
+from txn.stores.base import ColumnPage, Families, Feature
 from txn.stores.hbase.base import ASKED_WITHIN_MS, HBaseTables, ScanRange
 from txn.stores.hbase.native.batch import Batches
 from txn.stores.hbase.native.connection import RemoteError
@@ -147,12 +147,33 @@ class NativeStore(HBaseTables):
     def close(self) -> None:
         self._servers.close()
 
+    def read_columns(
+        self, table: bytes, start: bytes, stop: bytes | None, columns: Sequence[tuple[bytes, bytes]]
+    ) -> ColumnPage:
+        """Read a page without an object for each cell."""
+        if stop and start >= stop:
+            return ColumnPage([], [[] for _ in columns])
+        wanted = ScanRange(table, start, stop or b"", columns, None, False, PAGE_ROWS)
+        page: ColumnPage = self._try(
+            lambda: [Key(b"-", family, column, table) for family, column in columns],
+            table,
+            self._scan_page,
+            wanted,
+            self._take_columns,
+        )
+        return page
+
     def _read_page(
         self, wanted: ScanRange, keys: Sequence[Key]
     ) -> tuple[list[Row], ScanRange | None]:
-        return self._try(lambda: keys, wanted.table, self._scan_page, wanted)
+        page: tuple[list[Row], ScanRange | None] = self._try(
+            lambda: keys, wanted.table, self._scan_page, wanted, self._take_rows
+        )
+        return page
 
-    def _scan_page(self, wanted: ScanRange) -> tuple[list[Row], ScanRange | None]:
+    def _scan_page(
+        self, wanted: ScanRange, take: Callable[[Location, Any, Cells, ScanRange, int], T]
+    ) -> T:
         table, request = wanted.table, make_scan(wanted)
         due_ms = self._batches.due_ms()
         cause: Exception | None = None
@@ -174,29 +195,36 @@ class NativeStore(HBaseTables):
                 cause = error
                 self._regions.forget_server(region.server)
             else:
-                return self._take_page(region, answer, call.cells, wanted, due_ms)
+                return take(region, answer, call.cells, wanted, due_ms)
         raise NotApplied("no server could read it in time", table=table, cause=first_line(cause))
 
-    def _take_page(
-        self,
-        region: Location,
-        answer: Any,
-        cells: Cells,
-        wanted: ScanRange,
-        due_ms: int,
+    def _take_rows(
+        self, region: Location, answer: Any, cells: Cells, wanted: ScanRange, due_ms: int
     ) -> tuple[list[Row], ScanRange | None]:
         """Return the rows of an answer, and the rest of the range. A slow server stops early:
         within a row, which is then read separately, or where there are no rows."""
         table, counts = region.table, answer.cells_per_result
         rows = [_make_row(cells.take(count, table)) for count in counts if count]
-        rest = wanted.skip_rows(answer.cursor.row, rows[-1].row if rows else b"")
+        rest = _find_rest(region, answer, wanted, rows[-1].row if rows else b"")
         if rows and any(answer.partial_flag_per_result[-1:]):
             last = self._read_row(wanted, rows.pop().row, due_ms)
             rows += [last] if last.cells else []  # it may have been deleted by now
-        if not answer.more_results_in_region:
-            bound = region.start if wanted.reverse else region.stop
-            rest = wanted.move(bound) if bound else None
         return rows, rest and rest._replace(limit=min(4 * wanted.limit, PAGE_ROWS))
+
+    def _take_columns(
+        self, region: Location, answer: Any, cells: Cells, wanted: ScanRange, due_ms: int
+    ) -> ColumnPage:
+        """Return the rows of an answer as `_take_rows` does, by columns."""
+        columns = wanted.columns or ()
+        counts = [count for count in answer.cells_per_result if count]
+        rows, values = cells.take_columns(counts, columns)
+        rest = _find_rest(region, answer, wanted, rows[-1] if rows else b"")
+        if rows and any(answer.partial_flag_per_result[-1:]):
+            found = self._read_row(wanted, rows[-1], due_ms).cells
+            whole = {key[1:3]: cell.value for key, cell in found.items()}
+            for column, cells_of in zip(columns, values, strict=True):
+                cells_of[-1] = whole.get(column)
+        return ColumnPage(rows, values, rest and rest.start)
 
     def _read_row(self, wanted: ScanRange, row: bytes, due_ms: int) -> Row:
         table = wanted.table
@@ -236,6 +264,14 @@ def _list_reads(keys: Collection[Key], versions: int | None = None) -> list[Read
     for key in dict.fromkeys(keys):
         rows.setdefault((key[3], key[0]), []).append(key)
     return [ReadRow(part[0], part, versions) for part in rows.values()]
+
+
+def _find_rest(region: Location, answer: Any, wanted: ScanRange, last: bytes) -> ScanRange | None:
+    """Return the rest of a range after an answer that ended with row `last` (empty: no row)."""
+    if answer.more_results_in_region:
+        return wanted.skip_rows(answer.cursor.row, last)
+    bound = region.start if wanted.reverse else region.stop
+    return wanted.move(bound) if bound else None
 
 
 def _make_row(cells: dict[Key, Cell]) -> Row:
