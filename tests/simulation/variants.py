@@ -146,10 +146,17 @@ def decide_as_any_other_call(
     context: Context, transactions: Sequence[Transaction], unsent: Context | None = None
 ) -> list[Transaction]:
     """A StoreError then says, as it does for all calls before it, that nothing will happen."""
-    transaction_module.advance(
-        context, transactions, Status.ASSERTED, lambda t: plan_of(context, t)
-    )
-    return list(transactions)
+    before = {Status.WRITTEN if context.rules.locks_rows else Status.LOCKED}
+    fail_undone([t for t in transactions if t.status not in before])
+    due = [t for t in transactions if t.failure is None]
+    transaction_module.advance(context, due, Status.ASSERTED, lambda t: plan_of(context, t))
+    fail_undone([t for t in due if t.status is None or t.status.is_undecided])
+    return [t for t in due if t.failure is None]
+
+
+def fail_undone(transactions: Sequence[Transaction]) -> None:
+    for t in transactions:
+        t.failure = t.failure or ConflictError("a crash of a server has undone a step")
 
 
 def put_what_can_be_put(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
