@@ -187,3 +187,26 @@ def test_a_refused_write_is_undone_and_the_phases_follow(protocol: ProtocolName)
     assert len(asked) > 3
     rows = [row for row in store.scan(b"txn") if is_row_key(row.row)]
     assert len(rows) == 1
+
+
+@pytest.mark.parametrize("ahead_ms", range(4))
+def test_a_marker_that_hides_the_value_hides_the_lock_too(ahead_ms: int) -> None:
+    """The clock goes on between the read and the write. A value is never written below a delete
+    marker above which its lock lies: it would be reported as committed and not be there."""
+    store, clock = in_memory()
+    clock.advance(1_000_000)
+    store.ensure_table(TABLE, {b"d": Family(database=b"txn"), b"e": Family(database=b"txn")})
+    engine = open_engine(store, clock, "six-phase")
+    engine.commit([Mutation(KEYS[3], b"1")])
+    key, inner = KEYS[0], type(store).check_and_put
+    for cell in (key, key.lock, key.tag):
+        store.write([Edit(cell, None, clock.wall_ms() + ahead_ms)])
+
+    def write_later(self: Store, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
+        clock.advance(2)
+        return inner(self, checks, durable=durable)
+
+    with patch.object(type(store), "check_and_put", write_later):
+        engine.commit([Mutation(key, b"1")])
+    found = engine.read([key])[key]
+    assert found is not None and found.value == b"1"

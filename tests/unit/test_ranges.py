@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from tests.unit.worlds import TABLE, World, X, Y, Z, after_status
-from txn import AbortedError, ConflictError, DeadlineError, Engine
-from txn.model import KEEP_DELETES_MS, Delete, Edit, Key, Mutation
+from txn import AbortedError, ConflictError, DeadlineError, Engine, InvalidRequestError
+from txn.model import KEEP_DELETES_MS, Delete, Edit, Key, Mutation, new_tuple
 from txn.protocol.row import column
-from txn.protocol.statuses import Status
+from txn.protocol.statuses import ProtocolName, Status
 from txn.testing.faulty import Call, Crash, Fault, Reply
 
 ITEM = Key("item", "d", "x", TABLE)
@@ -100,6 +100,21 @@ def block_beside(world: World, work: Callable[[Engine], object]) -> None:
         assert not t.scan(prefix="item")
         t.put(X, b"1")
         world.faults.plan = plan
+
+
+@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
+def test_a_block_commits_no_scanned_key_that_it_cannot_lock(protocol: ProtocolName) -> None:
+    """Another program may write a column without a name, whose lock cell would be another's."""
+    world = World(protocol=protocol)
+    world.put(new_tuple(Key, (*X[:2], b"", TABLE)), b"1")
+    with (
+        pytest.raises(InvalidRequestError, match="column is empty"),
+        world.engine.transaction() as t,
+    ):
+        assert len(list(t.scan())) == 1
+        t.put(Y, b"2")
+    assert world.value(Y) is None
+    assert not world.rows()
 
 
 def test_a_range_that_is_changed_at_each_look_is_a_conflict() -> None:

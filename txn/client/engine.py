@@ -21,7 +21,7 @@ from txn.client.measured import MeasuredStore
 from txn.clock import Clock, SystemClock
 from txn.errors import InvalidRequestError, TxnError
 from txn.events import Listener, guard, silent, wants_calls
-from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_choice
+from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_choice, check_key
 from txn.policy import Pace, Policy
 from txn.protocol.context import Context
 from txn.protocol.statuses import PROTOCOLS, SIX_PHASE, ProtocolName
@@ -286,6 +286,10 @@ class Engine:
         def commit(request: Request, spans: Sequence[Span], known: Snapshot) -> Committed:
             items = request.mutations, request.assertions
             whole = make_request(*items, once, labels, once_retention_ms)
+            for key in (
+                whole.keys if spans else ()
+            ):  # other programs may have written what it scanned
+                check_key(key)
             self._backend.check_request(whole, left_ms())
             return self._backend.commit(whole, ack, spans, left_ms(), known)
 

@@ -72,16 +72,17 @@ def _check_six_phase(context: Context, transactions: Sequence[PendingCommit]) ->
     checks: list[Check] = []
     new: list[Key] = []
     for t in transactions:
+        taken_ms: dict[Key, int] = {}
         for lock in t.lock_cells:
             cell = cells[lock]
             if cell is None:
                 new.append(lock)
-                taken_ms = now_ms
+                taken_ms[lock] = now_ms
             elif cell.value:
                 return None
             else:
-                taken_ms = max(now_ms, cell.timestamp)
-            cells[lock] = Cell(t.row_key, taken_ms)
+                taken_ms[lock] = max(now_ms, cell.timestamp)
+            cells[lock] = Cell(t.row_key, taken_ms[lock])
         t.seen = {key: cells[key] for key in t.keys}
         t.plan, failure = six_phase.judge_cells(context, t, cells, tags)
         if failure or t.plan is None or six_phase.refuse_foreign_tags(t, cells, tags):
@@ -92,7 +93,9 @@ def _check_six_phase(context: Context, transactions: Sequence[PendingCommit]) ->
             key, value = mutation.key, mutation.value
             edits[key] = (Edit(key, value, timestamp), Edit(tags[key], FREE, timestamp))
         for key, lock in t.locks.items():
-            checks.append(Check(lock, FREE, ((lock, FREE),), edits.get(key, ())))
+            # The timestamp that was judged: a marker that hides it would hide the value as well.
+            free = Edit(lock, FREE, taken_ms[lock])
+            checks.append(Check(lock, FREE, (), (free, *edits.get(key, ()))))
         table, row_key = context.table, t.row_key
         status = status_key(table, row_key)
         times = [(column(table, row_key, at), FREE) for at in SIX_PHASE_TIMES]
