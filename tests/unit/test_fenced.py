@@ -507,6 +507,15 @@ def test_a_deadline_that_is_over_after_the_locks_gives_them_back() -> None:
     assert (holder(world), set(world.statuses())) == (FREE, {Status.COMPLETE, Status.ABORTED})
 
 
+def test_a_deadline_that_is_over_at_the_plan_aborts() -> None:
+    """The last moment before the decision counts too."""
+    world = fenced_world()
+    t = world.begun(Mutation(X, b"1"))
+    world.clock.advance(POLICY.deadline_ms)
+    assert fenced.plan_commits(world.engine.context, [t]) == []
+    assert isinstance(t.failure, DeadlineError)
+
+
 def test_rows_that_change_between_all_looks_end_at_the_deadline() -> None:
     """An assertion of several rows that nobody can settle is not told false."""
     world = fenced_world()

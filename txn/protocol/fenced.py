@@ -80,7 +80,7 @@ def prepare_fenced(
         live = run_for_available(
             lambda some: validate_ranges_locked(context, some, contention), live
         )
-    return plan_commits(live)
+    return plan_commits(context, live)
 
 
 @report_phase("read")
@@ -253,16 +253,20 @@ def validate_ranges_locked(
     return validate_ranges(context, fail_aborted(transactions, Status.LOCKED), contention)
 
 
-def plan_commits(transactions: list[PendingCommit]) -> list[PendingCommit]:
-    """Plan the replaced versions and the values of the locks."""
+def plan_commits(context: Context, transactions: Sequence[PendingCommit]) -> list[PendingCommit]:
+    """Plan the replaced versions and the values of the locks, of transactions that are not late."""
+    now_ms = context.clock.monotonic_ms()
     for t in transactions:
+        if now_ms >= t.due_ms:
+            t.failure = DeadlineError(TOO_LATE, transaction=t.row_key)
+            continue
         replaced = [t.seen[mutation.key] for mutation in t.request.mutations]
         t.plan = Plan(
             t.timestamp,
             tuple([cell.timestamp if cell else 0 for cell in replaced]),
             tuple([t.taken[lock] if lock in t.taken else _take(t, lock) for lock in t.lock_cells]),
         )
-    return transactions
+    return [t for t in transactions if t.failure is None]
 
 
 @report_phase("put")

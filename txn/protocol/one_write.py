@@ -19,7 +19,7 @@ from txn.protocol.context import Context
 from txn.protocol.locks import holder_of, read_lock
 from txn.protocol.row import FREE, column, created_ms, status_key
 from txn.protocol.statuses import Status
-from txn.protocol.transaction import PendingCommit, is_late
+from txn.protocol.transaction import PendingCommit
 
 SIX_PHASE_TIMES = tuple(
     status.at
@@ -116,9 +116,12 @@ def _check_fenced(context: Context, transactions: Sequence[PendingCommit]) -> Wr
         if any(map(holder_of, t.found, t.found.values())):
             return None
         fenced.raise_timestamp(context, t)
-        if t.failure or fenced.find_failed(t) is not None or is_late(context, t):
+        if fenced.find_failed(t) is not None:
             return None
-    for t in fenced.plan_commits([*transactions]):
+    planned = fenced.plan_commits(context, transactions)
+    if len(planned) < len(transactions):
+        return None
+    for t in planned:
         plan, timestamp = t.decided, t.timestamp
         own = zip(fenced.list_edits(t, timestamp), plan.locks, strict=True)
         for (lock, edits), taken in own:
