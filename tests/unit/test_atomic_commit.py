@@ -176,17 +176,22 @@ def test_a_commit_until_decided_is_complete_then() -> None:
     assert world.engine.commit([Mutation(X, b"1")], ack="decided").complete
 
 
-def test_the_decision_makes_it_durable_and_an_abort_does_not() -> None:
+def note_durable(inner: Callable[..., Any], asked: list[bool]) -> Callable[..., Any]:
+    def call(*given: Any, durable: bool = True, **more: Any) -> Any:
+        asked.append(durable)
+        return inner(*given, durable=durable, **more)
+
+    return call
+
+
+def test_the_decision_makes_it_durable_and_an_abort_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """One wait for the disk a commit, and none for what changed nothing."""
     store = CountingStore(open_store("memory://", ManualClock()))
     asked: list[bool] = []
-    inner = store.check_and_put
-
-    def check_and_put(checks: Any, *, durable: bool = True) -> list[bool]:
-        asked.append(durable)
-        return inner(checks, durable=durable)
-
-    store.check_and_put = check_and_put  # type: ignore[method-assign]
+    for name in ("check_and_put", "write"):
+        monkeypatch.setattr(store, name, note_durable(getattr(store, name), asked))
     store.ensure_table(TABLE, {b"d": Family()})
     engine = Engine(store, table=TABLE, clock=ManualClock())
     asked.clear()

@@ -28,8 +28,10 @@ from txn import (
 from txn.clock import ManualClock
 from txn.model import Check, Edit, Family
 from txn.protocol import commit as commit_module
-from txn.protocol.row import is_row_key
-from txn.protocol.statuses import ProtocolName
+from txn.protocol.recovery import poison
+from txn.protocol.row import status_key
+from txn.protocol.statuses import ProtocolName, Status
+from txn.protocol.transaction import Transaction
 from txn.stores import open_store
 from txn.stores.base import Store
 
@@ -170,23 +172,21 @@ def test_a_commit_that_becomes_late_in_it_does_not_happen(
 
 
 @pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
-def test_a_refused_write_is_undone_and_the_phases_follow(protocol: ProtocolName) -> None:
-    """Nothing of it stays, although all but one check of it may have been carried out."""
-    store, clock = in_memory()
-    store.ensure_table(TABLE, {b"d": Family(), b"e": Family()})
-    engine = open_engine(store, clock, protocol)
-    inner, asked = type(store).check_and_put, []
+def test_a_row_that_was_poisoned_is_not_overwritten(protocol: ProtocolName) -> None:
+    """The phases follow, which find out whose it is; the request commits under another row key."""
 
-    def refuse_once(self: Store, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
-        asked.append(len(checks))
-        answers = inner(self, checks, durable=durable)
-        return [*answers[:-1], False] if len(asked) == 1 else answers
+    def prepare() -> tuple[Store, Engine]:
+        store, clock = in_memory()
+        store.ensure_table(TABLE, {b"d": Family(), b"e": Family()})
+        return store, open_engine(store, clock, protocol)
 
-    with patch.object(type(store), "check_and_put", refuse_once):
-        assert engine.commit(PUT).complete
-    assert len(asked) > 3
-    rows = [row for row in store.scan(b"txn") if is_row_key(row.row)]
-    assert len(rows) == 1
+    foreseen = prepare()[1].commit(PUT).transaction
+    store, engine = prepare()
+    assert poison(engine.context, Transaction(foreseen, Request(())))
+    status = status_key(b"txn", foreseen)
+    assert engine.commit(PUT).transaction != foreseen
+    cell = store.read([status])[status]
+    assert cell is not None and cell.value == Status.ABORTED.encoded
 
 
 @pytest.mark.parametrize("ahead_ms", range(4))

@@ -9,15 +9,14 @@ written, and the phases follow. `tests/unit/test_one_write.py` compares both way
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 
 from txn.errors import TableUnavailable
-from txn.model import Cell, Check, Edit, Key
+from txn.model import Cell, Edit, Key, new_tuple
 from txn.protocol import fenced, six_phase
-from txn.protocol.codec import encode_plan
+from txn.protocol.codec import Plan, encode_plan
 from txn.protocol.context import Context
 from txn.protocol.locks import holder_of, read_lock
-from txn.protocol.row import FREE, column, created_ms, status_key
+from txn.protocol.row import FAMILY, FREE, created_ms, status_key
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import PendingCommit
 
@@ -30,9 +29,6 @@ SIX_PHASE_TIMES = tuple(
 )
 FENCED_TIMES = (Status.WRITTEN.at, Status.ASSERTED.at, Status.COMPLETE.at)
 
-Writes = tuple[list[Check], list[Key]]
-"""What to write, and the locks of it that no transaction has had so far."""
-
 
 class MustWait(Exception):
     """The local transaction would have to wait, so it is undone."""
@@ -42,20 +38,23 @@ def commit_in_one_write(context: Context, transactions: Sequence[PendingCommit])
     """Commit a batch that has no lock cell in common. Return False if the phases must do it;
     nothing was written then. Raises MustWait if a lock is hidden by a delete marker above it."""
     features = context.store.features  # a store of single cells would write cell by cell
-    if "row_mutations" not in features or any(t.spans or t.parts is not None for t in transactions):
+    if "row_mutations" not in features or any(
+        [t.spans or t.parts is not None for t in transactions]
+    ):
         return False
-    list_checks = _check_fenced if context.rules.locks_rows else _check_six_phase
+    list_edits = _list_fenced if context.rules.locks_rows else _list_six_phase
     began_ms = context.clock.monotonic_ms()
-    found = None
-    with suppress(TableUnavailable):  # the phases fail only the transactions that need the table
-        found = list_checks(context, transactions)
-    if found is None:
+    new_locks: list[Key] = []
+    try:
+        edits = list_edits(context, transactions, new_locks)
+    except TableUnavailable:  # the phases fail only the transactions that need the table
+        edits = None
+    if edits is None:
         for t in transactions:
             t.reset()
         return False
-    checks, new_locks = found
-    answers = context.store.check_and_put(checks)
-    if not all(answers) or (new_locks and None in context.store.read(new_locks).values()):
+    context.store.write(edits)
+    if new_locks and None in context.store.read(new_locks).values():
         raise MustWait
     for t in transactions:
         t.status = Status.COMPLETE
@@ -63,55 +62,64 @@ def commit_in_one_write(context: Context, transactions: Sequence[PendingCommit])
     return True
 
 
-def _check_six_phase(context: Context, transactions: Sequence[PendingCommit]) -> Writes | None:
-    tags = {key: key.tag for t in transactions for key in t.keys}
-    owners = [(t, key) for t in transactions for key in t.keys]
+def _list_six_phase(
+    context: Context, transactions: Sequence[PendingCommit], new_locks: list[Key]
+) -> list[Edit] | None:
+    """Return what the phases would leave, or None if they must run. new_locks: gets the locks that
+    no transaction has had so far."""
+    tags = {key: key.tag for t in transactions for key in t.locks}
+    statuses = [status_key(context.table, t.row_key) for t in transactions]
+    owners = [(t, key) for t in transactions for key in t.locks]
     wanted = [cell for t, key in owners for cell in (key, t.locks[key], tags[key])]
-    cells = context.store.read(wanted)
+    cells = context.store.read([*statuses, *wanted])
+    if any([cells[status] for status in statuses]):
+        return None
     now_ms = context.clock.wall_ms()
-    checks: list[Check] = []
-    new: list[Key] = []
+    edits: list[Edit] = []
     for t in transactions:
-        taken_ms: dict[Key, int] = {}
-        for lock in t.lock_cells:
-            cell = cells[lock]
-            if cell is None:
-                new.append(lock)
-                taken_ms[lock] = now_ms
-            elif cell.value:
-                return None
-            else:
-                taken_ms[lock] = max(now_ms, cell.timestamp)
-            cells[lock] = Cell(t.row_key, taken_ms[lock])
-        t.seen = {key: cells[key] for key in t.keys}
+        new_locks += [lock for lock in t.lock_cells if cells[lock] is None]
+        taken_ms = _take_locks(t, cells, now_ms)
+        if taken_ms is None:
+            return None
+        t.seen = {key: cells[key] for key in t.locks}
         t.plan, failure = six_phase.judge_cells(context, t, cells, tags)
         if failure or t.plan is None or six_phase.refuse_foreign_tags(t, cells, tags):
             return None
         timestamp = t.plan.timestamp
-        edits: dict[Key, tuple[Edit, ...]] = {}
-        for mutation in t.request.mutations:
-            key, value = mutation.key, mutation.value
-            edits[key] = (Edit(key, value, timestamp), Edit(tags[key], FREE, timestamp))
+        written = {mutation.key: mutation.value for mutation in t.request.mutations}
         for key, lock in t.locks.items():
             # The timestamp that was judged: a marker that hides it would hide the value as well.
-            free = Edit(lock, FREE, taken_ms[lock])
-            checks.append(Check(lock, FREE, (), (free, *edits.get(key, ()))))
-        table, row_key = context.table, t.row_key
-        status = status_key(table, row_key)
-        times = [(column(table, row_key, at), FREE) for at in SIX_PHASE_TIMES]
-        cells_of_row = (
-            (column(table, row_key, b"buffer"), t.buffer),
-            (column(table, row_key, b"plan"), encode_plan(t.plan)),
-            *times,
-            (status, Status.COMPLETE.encoded),
-        )
-        checks.append(Check(status, FREE, cells_of_row))
-    return checks, new
+            edits.append(new_tuple(Edit, (lock, FREE, taken_ms[lock])))
+            if key in written:
+                edits.append(new_tuple(Edit, (key, written[key], timestamp)))
+                edits.append(new_tuple(Edit, (tags[key], FREE, timestamp)))
+        edits += _list_row(context, t, t.plan, SIX_PHASE_TIMES)
+    return edits
 
 
-def _check_fenced(context: Context, transactions: Sequence[PendingCommit]) -> Writes | None:
+def _take_locks(
+    t: PendingCommit, cells: dict[Key, Cell | None], now_ms: int
+) -> dict[Key, int] | None:
+    """Put the locks into the cells as if they were taken now; return when each was, or None if one
+    is held."""
+    taken_ms: dict[Key, int] = {}
+    for lock in t.lock_cells:
+        cell = cells[lock]
+        if cell is not None and cell.value:
+            return None
+        taken_ms[lock] = now_ms if cell is None else max(now_ms, cell.timestamp)
+        cells[lock] = new_tuple(Cell, (t.row_key, taken_ms[lock]))
+    return taken_ms
+
+
+def _list_fenced(
+    context: Context, transactions: Sequence[PendingCommit], new_locks: list[Key]
+) -> list[Edit] | None:
+    """Return what the phases would leave, or None if they must run."""
+    statuses = [status_key(context.table, t.row_key) for t in transactions]
+    if any(context.store.read(statuses).values()):
+        return None
     fenced.read_lock_cells(context, [(t, lock) for t in transactions for lock in t.lock_cells])
-    checks: list[Check] = []
     for t in transactions:
         if any(map(holder_of, t.found, t.found.values())):
             return None
@@ -121,30 +129,34 @@ def _check_fenced(context: Context, transactions: Sequence[PendingCommit]) -> Wr
     planned = fenced.plan_commits(context, transactions)
     if len(planned) < len(transactions):
         return None
+    edits: list[Edit] = []
     for t in planned:
         plan, timestamp = t.decided, t.timestamp
-        own = zip(fenced.list_edits(t, timestamp), plan.locks, strict=True)
-        for (lock, edits), taken in own:
-            found = t.found[lock]
-            freed = read_lock(lock, Cell(taken, timestamp)).give_back().value
-            take, free = Edit(lock, taken, timestamp), Edit(lock, freed, timestamp + 1)
-            changes = (take, *edits, free)
-            checks.append(Check(lock, found.value if found else FREE, (), changes))
-        checks.append(_check_fenced_row(context, t))
-    return checks, []
+        for (lock, own), taken in zip(fenced.list_edits(t, timestamp), plan.locks, strict=True):
+            freed = read_lock(lock, new_tuple(Cell, (taken, timestamp))).give_back().value
+            edits.append(new_tuple(Edit, (lock, taken, timestamp)))
+            edits += own
+            edits.append(new_tuple(Edit, (lock, freed, timestamp + 1)))
+        edits += _list_row(context, t, plan, FENCED_TIMES)
+    return edits
 
 
-def _check_fenced_row(context: Context, t: PendingCommit) -> Check:
-    table, row_key, offsets = context.table, t.row_key, context.rules.offsets_ms
-    status, begun_ms = status_key(table, row_key), created_ms(t.row_key)
-    edits = (
-        Edit(column(table, row_key, b"buffer"), t.buffer, begun_ms),
-        Edit(
-            column(table, row_key, b"plan"),
-            encode_plan(t.decided),
-            begun_ms + offsets[Status.ASSERTED],
-        ),
-        Edit(status, Status.COMPLETE.encoded, begun_ms + offsets[Status.COMPLETE]),
-    )
-    times = [(column(table, row_key, at), FREE) for at in FENCED_TIMES]
-    return Check(status, FREE, tuple(times), edits)
+def _list_row(context: Context, t: PendingCommit, plan: Plan, times: Sequence[bytes]) -> list[Edit]:
+    """Return the cells of the transaction's row. Fenced clients choose the timestamps of three."""
+    buffer_ms: int | None = None
+    plan_ms = status_ms = buffer_ms
+    if context.rules.locks_rows:
+        buffer_ms, offsets = created_ms(t.row_key), context.rules.offsets_ms
+        plan_ms = buffer_ms + offsets[Status.ASSERTED]
+        status_ms = buffer_ms + offsets[Status.COMPLETE]
+    cells = [
+        (b"buffer", t.buffer, buffer_ms),
+        (b"plan", encode_plan(plan), plan_ms),
+        *[(at, FREE, None) for at in times],
+        (b"status", Status.COMPLETE.encoded, status_ms),
+    ]
+    row_key, table = t.row_key, context.table
+    return [
+        new_tuple(Edit, (new_tuple(Key, (row_key, FAMILY, name, table)), value, at_ms))
+        for name, value, at_ms in cells
+    ]
