@@ -15,11 +15,10 @@ them, or of equivalent structs, in which the name of a column may replace a key.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import groupby
+from itertools import chain, groupby, repeat
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -36,11 +35,11 @@ from pyspark.sql.types import (
 from txn.assertions import MAX_DEPTH, Assertion, Not, Some, Version
 from txn.documents import AssertionReader, parse_assertions, read_bytes, read_key
 from txn.errors import InvalidRequestError
-from txn.model import Delete, Key, Mutation
+from txn.model import Delete, Key, Mutation, new_tuple
 from txn.request import MAX_TOKEN, Request
-from txn.spark.codecs import Codec, make_codec, name_codec
+from txn.spark.codecs import Cells, Codec, make_codec, name_codec
 from txn.spark.definitions import MAPPING
-from txn.spark.mapping import TableMapping
+from txn.spark.mapping import MappedColumn, TableMapping
 from txn.spark.options import SourceOptions, split_names
 from txn.spark.partitions import make_error
 from txn.spark.texts import list_plain_values
@@ -108,15 +107,16 @@ class RowTokens:
     def __init__(self, prefix: bytes, target: Collection[Any]) -> None:
         self._prefix = prefix
         self._target = blake2b(repr(target).encode(), digest_size=DIGEST_BYTES)
-        self._seen: Counter[int] = Counter()
+        self._seen: dict[int, int] = {}
 
     def make_token(self, parts: Collection[Any]) -> bytes:
         digest = self._target.copy()
         digest.update(repr(parts).encode())
-        short = int.from_bytes(digest.digest()[:8])
-        token = b"%s/%s" % (self._prefix, digest.hexdigest().encode())
-        repeated = self._seen[short]
-        self._seen[short] += 1
+        found = digest.digest()
+        short = int.from_bytes(found[:8])
+        repeated = self._seen.get(short, 0)
+        self._seen[short] = repeated + 1
+        token = b"%s/%s" % (self._prefix, found.hex().encode())
         return b"%s/%d" % (token, repeated) if repeated else token
 
 
@@ -185,10 +185,9 @@ class Conditions:
         for name in [*(self.absent or ()), *(name for name, _ in self.versions if name != ALL)]:
             mapping.find_column(name)
 
-    def list_inputs(self, batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
-        """Return, for each row of a batch, the values from which its assertions are built."""
-        columns = [_list_values(batch, name) for name in self.sources]
-        return list(zip(*columns, strict=True)) if columns else [()] * batch.num_rows
+    def list_inputs(self, batch: pa.RecordBatch) -> list[list[Any]]:
+        """Return the columns from whose values the assertions of a batch's rows are built."""
+        return [_list_values(batch, name) for name in self.sources]
 
     def list_assertions(
         self, mapping: TableMapping, row: bytes, written: Sequence[Key], inputs: Sequence[Any]
@@ -323,17 +322,16 @@ class SourceRows(tuple[SourceRow, ...]):
         return f"{cut} and {left} more" if left > 0 else cut
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedRow:
-    """An encoded row. name: for its token, from columns; group: the name of its group; content: all
-    values that it consists of."""
+class EncodedRow(NamedTuple):
+    """An encoded row. content: all values that it consists of; name: for its token, from columns;
+    group: the name of its group."""
 
     source: SourceRow
     mutations: tuple[Mutation | Delete, ...]
     assertions: tuple[Assertion, ...]
+    content: tuple[Any, ...]
     name: bytes | None
     group: bytes | None
-    content: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -388,16 +386,18 @@ class RequestBuilder:
     def _build_request(
         self, rows: list[EncodedRow], tokens: RowTokens
     ) -> tuple[SourceRows, Request]:
-        sources = SourceRows(row.source for row in rows)
-        if not any(row.mutations or row.assertions for row in rows):
+        sources = SourceRows([row.source for row in rows])
+        mutations = tuple(chain.from_iterable([row.mutations for row in rows]))
+        assertions = tuple(chain.from_iterable([row.assertions for row in rows]))
+        if not mutations and not assertions:
             error = InvalidRequestError(
                 "a row has only nulls in its cells, and writes nothing: leave it out, or say "
                 "nulls=delete"
             )
             raise make_error(sources, error)
         return sources, Request(
-            tuple(mutation for row in rows for mutation in row.mutations),
-            tuple(assertion for row in rows for assertion in row.assertions),
+            mutations,
+            assertions,
             self._make_token(rows, tokens) if self.is_once else None,
             {},
             self.retention_ms,
@@ -421,36 +421,52 @@ class RequestBuilder:
                 list(self._encode_rows(batch.slice(place, 1)))
             raise make_error("unknown", error) from error
 
-    def _encode_batch(self, batch: pa.RecordBatch) -> list[EncodedRow]:
-        mapping, conditions = self.mapping, self.conditions
+    def _encode_batch(self, batch: pa.RecordBatch) -> Iterator[EncodedRow]:
+        """Encode a batch by columns, with little work for each row."""
+        mapping = self.mapping
         rows = mapping.encode_rows(batch)
-        columns = [
-            (column, column.encode_array(batch.column(column.place))) for column in mapping.columns
+        cells = [column.encode_array(batch.column(column.place)) for column in mapping.columns]
+        inputs = self.conditions.list_inputs(batch)
+        changes = [
+            self._list_changes(rows, column, values)
+            for column, values in zip(mapping.columns, cells, strict=True)
         ]
-        inputs = conditions.list_inputs(batch)
-        nothing: list[bytes | None] = [None] * len(rows)
-        names = self.once_by.list_values(batch) if self.once_by else nothing
-        groups = self.group_by.list_values(batch) if self.group_by else nothing
-        encoded = []
-        for place, row in enumerate(rows):
-            cells = [(mapping.key_of(row, column), cells[place]) for column, cells in columns]
-            mutations = tuple(
-                Delete(key) if cell is None else Mutation(key, cell)
-                for key, cell in cells
-                if cell is not None or self.deletes_nulls
-            )
-            written = [mutation.key for mutation in mutations]
-            encoded.append(
-                EncodedRow(
-                    SourceRow(row, batch, place),
-                    mutations,
-                    conditions.list_assertions(mapping, row, written, inputs[place]),
-                    names[place],
-                    groups[place],
-                    (row, *(cell for _, cell in cells), *inputs[place]),
-                )
-            )
-        return encoded
+        mutations = [tuple(filter(None, each)) for each in zip(*changes, strict=True)]
+        columns = (
+            map(SourceRow, rows, repeat(batch), range(len(rows))),
+            mutations,
+            self._list_assertions(rows, mutations, inputs),
+            zip(rows, *cells, *inputs, strict=True),
+            self.once_by.list_values(batch) if self.once_by else repeat(None, len(rows)),
+            self.group_by.list_values(batch) if self.group_by else repeat(None, len(rows)),
+        )
+        return (new_tuple(EncodedRow, fields) for fields in zip(*columns, strict=True))
+
+    def _list_changes(
+        self, rows: Sequence[bytes], column: MappedColumn, cells: Cells
+    ) -> list[Mutation | Delete | None]:
+        """Return what is done to the cells of a column; None for a cell that is left alone."""
+        place = (column.family, column.qualifier, self.mapping.table)
+        keys = [new_tuple(Key, (row, *place)) for row in rows]
+        absent = Delete if self.deletes_nulls else lambda _: None
+        return [
+            absent(key) if cell is None else Mutation(key, cell)
+            for key, cell in zip(keys, cells, strict=True)
+        ]
+
+    def _list_assertions(
+        self,
+        rows: Sequence[bytes],
+        mutations: Sequence[Sequence[Mutation | Delete]],
+        inputs: Sequence[Sequence[Any]],
+    ) -> Iterable[tuple[Assertion, ...]]:
+        if self.conditions == Conditions():
+            return repeat((), len(rows))
+        given = zip(*inputs, strict=True) if inputs else repeat((), len(rows))
+        return [
+            self.conditions.list_assertions(self.mapping, row, [m.key for m in each], values)
+            for row, each, values in zip(rows, mutations, given, strict=True)
+        ]
 
 
 def parse_requests(
