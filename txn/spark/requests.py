@@ -323,15 +323,15 @@ class SourceRows(tuple[SourceRow, ...]):
 
 
 class EncodedRow(NamedTuple):
-    """An encoded row. content: all values that it consists of; name: for its token, from columns;
-    group: the name of its group."""
+    """An encoded row. name: for its token, from columns; group: the name of its group; content: all
+    values that it consists of."""
 
     source: SourceRow
     mutations: tuple[Mutation | Delete, ...]
-    assertions: tuple[Assertion, ...]
-    content: tuple[Any, ...]
     name: bytes | None
     group: bytes | None
+    assertions: tuple[Assertion, ...]
+    content: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -435,10 +435,10 @@ class RequestBuilder:
         columns = (
             map(SourceRow, rows, repeat(batch), range(len(rows))),
             mutations,
-            self._list_assertions(rows, mutations, inputs),
-            zip(rows, *cells, *inputs, strict=True),
             self.once_by.list_values(batch) if self.once_by else repeat(None, len(rows)),
             self.group_by.list_values(batch) if self.group_by else repeat(None, len(rows)),
+            self._list_assertions(rows, mutations, inputs),
+            zip(rows, *cells, *inputs, strict=True),
         )
         return (new_tuple(EncodedRow, fields) for fields in zip(*columns, strict=True))
 
