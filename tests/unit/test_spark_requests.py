@@ -7,6 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given as drawn
+from hypothesis import strategies as st
 from pyspark.sql.types import (
     ArrayType,
     DateType,
@@ -255,3 +257,84 @@ def test_a_job_id_that_leaves_no_room_for_tokens_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="option='jobId'"):
         draft([], job_id="x" * 1_000)
     assert draft([], job_id="x" * 900) == []
+
+
+TEXTS = (StructField(name, StringType()) for name in ("w", "doc", "g"))
+EVERYTHING = StructType([*SCHEMA.fields, *TEXTS, StructField("seen", LongType())])
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "id": st.sampled_from([1, 2]),
+            "v": st.sampled_from([None, "x", "y/"]),
+            "w": st.sampled_from([None, "x", "x", ""]),
+            "doc": st.sampled_from([None, '{"some": "v"}', '{"some": "v"}', "{"]),
+            "g": st.sampled_from("ab"),
+            "seen": st.sampled_from([None, 5, 5, 0]),
+        }
+    ),
+    max_size=4,
+).map(lambda rows: sorted(rows, key=lambda row: str(row["g"])))
+OPTIONS = st.fixed_dictionaries(
+    {"nulls": st.sampled_from(["leave", "delete"])},
+    optional={
+        "assertions": st.just("doc"),
+        "if_absent": st.sampled_from(["true", "v"]),
+        "if_version": st.sampled_from(["seen", "v=seen"]),
+        "group_by": st.just("g"),
+        "once_by": st.just("g"),
+        "once": st.just("true"),
+    },
+)
+
+
+def build_all(batches: list[pa.RecordBatch], options: dict[str, str]) -> list[Any]:
+    """Return the requests with their sources, and the error that ends them."""
+    given = {"uri": "memory://x", "table": "rows", "row": "id as text", "columns": "v=f:v, w=f:w"}
+    used = ["id", "v", "w", *{"g", "doc", "seen"}.intersection(_list_words(options))]
+    schema = StructType([field for field in EVERYTHING.fields if field.name in used])
+    some = [batch.select(schema.names) for batch in batches]
+    found: list[Any] = []
+    try:
+        for rows, request in parse_requests(
+            SourceOptions({**given, **options}), schema
+        ).build_requests(some, b"job/0"):
+            found.append((repr(rows), [row.row for row in rows], request))
+    except PartitionError as error:
+        found.append(str(error))
+    return found
+
+
+def _list_words(options: dict[str, str]) -> list[str]:
+    return [text.rpartition("=")[2] for text in options.values()]
+
+
+@drawn(ROWS, OPTIONS)
+def test_a_batch_is_encoded_as_its_rows_alone(rows: Rows, options: dict[str, str]) -> None:
+    """Batches are encoded by columns, and Spark divides rows into batches as it likes."""
+    batch = pa.RecordBatch.from_pylist(rows, arrow_schema(EVERYTHING))
+    alone = [batch.slice(place, 1) for place in range(len(rows))]
+    together, found = build_all([batch], options), build_all(alone, options)
+    if found and isinstance(found[-1], str) and "group" not in found[-1]:
+        assert together[-1] == found[-1]  # a batch with a bad row has no requests before it
+    else:
+        assert together == found
+
+
+def test_tokens_stay_as_they_were() -> None:
+    """A job that began with an earlier version would write its rows again."""
+    row = {"id": 1, "v": "a", "w": None, "doc": '{"some": "v"}', "seen": 5}
+    batch = pa.RecordBatch.from_pylist([row, row], arrow_schema(EVERYTHING))
+    ways: list[dict[str, str]] = [
+        {},
+        {"nulls": "delete"},
+        {"assertions": "doc", "if_version": "v=seen"},
+    ]
+    found = [request.once for way in ways for *_, request in build_all([batch], way)]
+    assert found == [
+        b"job/0/990319bd47904b705bf0aa679bf13c7d",
+        b"job/0/990319bd47904b705bf0aa679bf13c7d/1",
+        b"job/0/850fc3f0d3f715b0aaff26c5254e025e",
+        b"job/0/850fc3f0d3f715b0aaff26c5254e025e/1",
+        b"job/0/7e103bf0aaa71a56670b06032359472e",
+        b"job/0/7e103bf0aaa71a56670b06032359472e/1",
+    ]
