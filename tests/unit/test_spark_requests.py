@@ -338,3 +338,15 @@ def test_tokens_stay_as_they_were() -> None:
         b"job/0/7e103bf0aaa71a56670b06032359472e",
         b"job/0/7e103bf0aaa71a56670b06032359472e/1",
     ]
+
+
+def test_rows_may_have_assertions_alone() -> None:
+    """All columns may be key or assertions: then nothing is written, and each row is checked."""
+    schema = StructType([StructField("id", StringType()), StructField("checks", StringType())])
+    some = '{"some": {"table": "rows", "row": "a", "family": "d", "column": "x"}}'
+    batch = pa.RecordBatch.from_pylist([{"id": "a", "checks": some}] * 2, arrow_schema(schema))
+    given = {"uri": "memory://x", "table": "rows", "row": "id", "family": "d"}
+    builder = parse_requests(SourceOptions({**given, "assertions": "checks"}), schema)
+    found = [request for _, request in builder.build_requests([batch], b"job/0")]
+    assert [request.mutations for request in found] == [(), ()]
+    assert [len(request.assertions) for request in found] == [1, 1]

@@ -431,7 +431,8 @@ class RequestBuilder:
             self._list_changes(rows, column, values)
             for column, values in zip(mapping.columns, cells, strict=True)
         ]
-        mutations = [tuple(filter(None, each)) for each in zip(*changes, strict=True)]
+        by_row = zip(*changes, strict=True) if changes else repeat((), len(rows))
+        mutations = [tuple(filter(None, each)) for each in by_row]
         columns = (
             map(SourceRow, rows, repeat(batch), range(len(rows))),
             mutations,
