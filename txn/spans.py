@@ -60,14 +60,15 @@ def make_span(
         if low or high:
             raise InvalidRequestError("a scan takes a prefix, or start and stop")
         low = as_bytes("prefix", prefix)
-        high = _behind(low)
+        high = find_prefix_end(low)
     wanted = None if columns is None else frozenset(_column(pair) for pair in columns)
     if wanted is not None and not wanted:
         raise InvalidRequestError("columns names none: leave it out for all of them")
     return Span(as_bytes("table", table), low, high or None, wanted)
 
 
-def _behind(prefix: bytes) -> bytes:
+def find_prefix_end(prefix: bytes) -> bytes:
+    """Return the least row behind those with a prefix; b"": there is none."""
     kept = prefix.rstrip(b"\xff")
     return kept[:-1] + bytes([kept[-1] + 1]) if kept else b""
 

@@ -19,6 +19,7 @@ from txn.emulator import gateway
 from txn.emulator.scanners import Scan, ScannerLimits, Scanners
 from txn.errors import InvalidRequestError, TableUnavailable, TxnError
 from txn.model import KEEP_DELETES_MS
+from txn.spans import find_prefix_end
 from txn.stores.local import LocalStore
 from txn.tables.admin import Admin
 from txn.tables.catalog import Region, check_row, check_settings
@@ -268,8 +269,9 @@ class Gateway1:
     def scannerOpenWithPrefix(
         self, tableName: bytes, startAndPrefix: bytes, columns: Columns, **_: Attributes
     ) -> int:
-        rows, selection = _range_of_prefix(startAndPrefix), _select(columns)
-        return self._scanners.open(Scan(gateway.check_table(tableName), rows, selection))
+        rows = Range(startAndPrefix, find_prefix_end(startAndPrefix))
+        scan = Scan(gateway.check_table(tableName), rows, _select(columns))
+        return self._scanners.open(scan)
 
     def scannerGet(self, id: int) -> list[Any]:
         return self.scannerGetList(id, 1)
@@ -431,11 +433,6 @@ def scan_of(table: bytes, asked: Any) -> Scan:
         columns, until=until, filter=filter_, batch=gateway.batch_of(asked.batchSize)
     )
     return Scan(table, rows, selection, in_order=bool(asked.sortColumns))
-
-
-def _range_of_prefix(prefix: bytes) -> Range:
-    kept = prefix.rstrip(b"\xff")
-    return Range(prefix, kept[:-1] + bytes([kept[-1] + 1]) if kept else b"")
 
 
 def _show(scan: Scan, results: list[Result]) -> list[Any]:

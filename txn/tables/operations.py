@@ -98,7 +98,6 @@ class Range:
 
     start: bytes = b""
     stop: bytes = b""
-    include_start: bool = True
     include_stop: bool = False
     reverse: bool = False
 
@@ -152,21 +151,18 @@ Operation = Put | Remove | Add | Append
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition on a row: on one cell, or that the row passes a filter.
+    """A condition on a cell of a row.
 
     As in HBase the expected value is on the left: `value operator cell`. A value of None or b"" is
     HBase's null check: it holds for an absent or empty cell, or with `!=` for any other. An absent
     cell meets no condition with another value, not even `!=`. HBase refuses "no-op" only if there
-    are two values to compare. since, until: the timestamps that count.
+    are two values to compare.
     """
 
     family: bytes = b""
     column: bytes = b""
     operator: Operator = "="
     value: bytes | None = None
-    filter: Expression | None = None
-    since: int = 0
-    until: int = MAX_TIMESTAMP
 
 
 @dataclass(frozen=True, slots=True)

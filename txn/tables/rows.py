@@ -102,7 +102,8 @@ class Rows(catalog.CatalogUser):
 
         def body(writer: Writer) -> bool:
             known, now = self._load(writer), self._clock.wall_ms()
-            plan = self._plan(writer, table, _select_condition(condition))
+            selection = Selection(((condition.family, condition.column),))
+            plan = self._plan(writer, table, selection)
             found = _read_row(plan, row)
             if not _holds(condition, found[0] if found else None):
                 return False
@@ -201,7 +202,7 @@ def _read_rows(
 
 def _find_bounds(rows: Range) -> tuple[bytes, bytes]:
     """Return the key bounds of a range, without the table's prefix; b"" is open."""
-    start = _bound(rows.start, rows.include_start == rows.reverse)
+    start = _bound(rows.start, rows.reverse)
     stop = _bound(rows.stop, rows.include_stop != rows.reverse)
     return (stop, start) if rows.reverse else (start, stop)
 
@@ -234,17 +235,7 @@ def _read_row(plan: ReadPlan, row: bytes) -> list[CellVersion]:
     return filtered.read_row(plan, escaped, row)
 
 
-def _select_condition(condition: Condition) -> Selection:
-    if condition.filter is not None:
-        return Selection(since=condition.since, until=condition.until, filter=condition.filter)
-    return Selection(
-        ((condition.family, condition.column),), since=condition.since, until=condition.until
-    )
-
-
 def _holds(condition: Condition, found: CellVersion | None) -> bool:
-    if condition.filter is not None:
-        return found is not None
     if not condition.value:
         return (found is None or not found.value) == (condition.operator != "!=")
     if found is None:

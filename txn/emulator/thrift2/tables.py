@@ -140,8 +140,6 @@ class Tables2:
 
     def createTable(self, desc: Any, splitKeys: Sequence[bytes] | None) -> None:
         name, splits = _name(desc.tableName), splitKeys or ()
-        if len(set(splits)) < len(splits) or b"" in splits:
-            raise Refused("illegal argument", "splits are not empty, and not repeated")
         self._admin.create(name, _families(name, desc.columns), splits)
 
     def deleteTable(self, tableName: Any) -> None:
