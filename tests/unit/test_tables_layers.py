@@ -3,47 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from tempfile import TemporaryDirectory
 
+import lmdb
 from hypothesis import given
 from hypothesis import strategies as st
-from sortedcontainers import SortedDict
 
-from txn.tables.kv import lmdb_transactions as layers
-from txn.tables.kv.lmdb_transactions import SLICE
+from txn.tables.kv.lmdb_transactions import SLICE, LmdbWriter
 
 
-class Short:
-    """A map that refuses keys above LMDB's 511 bytes, with long ones on top."""
+@contextmanager
+def opened() -> Iterator[tuple[LmdbWriter, lmdb.Transaction[bytes]]]:
+    """A writer on an empty LMDB, which refuses keys above 511 bytes, and its transaction."""
+    with (
+        TemporaryDirectory() as folder,
+        lmdb.Environment(folder, sync=False) as environment,
+        environment.begin(write=True) as transaction,
+    ):
+        yield LmdbWriter(transaction), transaction
 
-    def __init__(self) -> None:
-        self.map: SortedDict = SortedDict()
 
-    def put(self, key: bytes, value: bytes) -> None:
-        self._set(layers.make_layers(self.map.get, self._set, key), value)
-
-    def get(self, key: bytes) -> bytes | None:
-        stored = layers.find_value(self.map.get, key)
-        return None if stored is None else self.map.get(stored)
-
-    def delete(self, key: bytes) -> None:
-        layers.remove_key(self.map.get, lambda stored: self.map.pop(stored, None), self.seek, key)
-
-    def keys(self, start: bytes, stop: bytes) -> list[bytes]:
-        return list(layers.merge_keys(self.map.get, self.seek, start, stop))
-
-    def before(self, key: bytes) -> bytes | None:
-        def seek_back(stop: bytes) -> bytes | None:
-            found = self.map.irange(maximum=stop, inclusive=(True, False), reverse=True)
-            return next(found, None)
-
-        return layers.find_before(self.map.get, seek_back, key)
-
-    def seek(self, start: bytes) -> Iterator[bytes]:
-        return iter(self.map.irange(start))
-
-    def _set(self, key: bytes, value: bytes) -> None:
-        assert 0 < len(key) <= 511
-        self.map[key] = value
+def list_stored(transaction: lmdb.Transaction[bytes]) -> list[bytes]:
+    return list(transaction.cursor().iternext(keys=True, values=False))
 
 
 def long_key(parts: list[tuple[int, int]], tail: bytes) -> bytes:
@@ -64,43 +46,47 @@ def test_any_keys_are_found_and_ordered_as_in_a_plain_map(
     steps: list[tuple[bytes, bool]], start: bytes, stop: bytes
 ) -> None:
     """HBase's rows are in byte order, however long they are."""
-    short, plain = Short(), {}
-    for count, (key, is_put) in enumerate(steps):
-        if is_put:
-            short.put(key, b"%d" % count)
-            plain[key] = b"%d" % count
-        else:
-            short.delete(key)
-            plain.pop(key, None)
-    assert {key: short.get(key) for key, _ in steps} == {key: plain.get(key) for key, _ in steps}
-    assert short.keys(start, stop) == sorted(key for key in plain if start <= key < stop)
-    assert short.keys(b"", b"\xff") == sorted(plain)
-    for key in (start, stop, *plain):
-        assert short.before(key) == max((one for one in plain if one < key), default=None)
+    plain: dict[bytes, bytes] = {}
+    with opened() as (long, _):
+        for count, (key, is_put) in enumerate(steps):
+            if is_put:
+                long.put(key, b"%d" % count)
+                plain[key] = b"%d" % count
+            else:
+                long.delete(key)
+                plain.pop(key, None)
+        assert {key: long.get(key) for key, _ in steps} == {key: plain.get(key) for key, _ in steps}
+        found = list(long.keys(start, stop))
+        assert found == sorted(key for key in plain if start <= key < stop)
+        assert list(long.keys(b"", b"\xff")) == sorted(plain)
+        for key in (start, stop, *plain):
+            assert long.before(key) == max((one for one in plain if one < key), default=None)
 
 
 def test_a_short_key_is_stored_as_it_is() -> None:
     """The usual case must cost nothing."""
-    short = Short()
-    short.put(b"k" * SLICE, b"1")
-    assert list(short.map) == [b"k" * SLICE]
+    with opened() as (long, transaction):
+        long.put(b"k" * SLICE, b"1")
+        assert list_stored(transaction) == [b"k" * SLICE]
 
 
 def test_removing_the_last_long_key_leaves_no_layer() -> None:
     """Otherwise rows that come and go would fill the store with empty layers."""
-    short = Short()
     keys = [b"k" * 3000, b"k" * 2000, b"k" * 2000 + b"z"]
-    for key in keys:
-        short.put(key, b"1")
-    for key in keys:
-        short.delete(key)
-    assert [key for key in short.map if not key.startswith(b"\xff" + bytes(8))] == []
+    with opened() as (long, transaction):
+        for key in keys:
+            long.put(key, b"1")
+        for key in keys:
+            long.delete(key)
+        left = [key for key in list_stored(transaction) if not key.startswith(b"\xff" + bytes(8))]
+        assert left == []
 
 
 def test_a_start_beyond_a_slice_skips_the_key_of_that_slice() -> None:
     """The whole key of the slice is stored beside the pointer, and sorts before the start."""
-    short = Short()
     keys = [b"k" * SLICE, b"k" * (SLICE + 1), b"k" * (SLICE + 2)]
-    for key in keys:
-        short.put(key, b"1")
-    assert [short.keys(key, b"\xff") for key in keys] == [keys, keys[1:], keys[2:]]
+    with opened() as (long, _):
+        for key in keys:
+            long.put(key, b"1")
+        found = [list(long.keys(key, b"\xff")) for key in keys]
+        assert found == [keys, keys[1:], keys[2:]]

@@ -19,11 +19,6 @@ SLICE = 490
 _LAYER = b"\xff"
 _LAST_NUMBER = _LAYER + bytes(8)
 
-Get = Callable[[bytes], bytes | None]
-Put = Callable[[bytes, bytes], object]
-Seek = Callable[[bytes], Iterator[bytes]]
-SeekBack = Callable[[bytes], bytes | None]
-
 
 class LmdbReader:
     """A local transaction of LMDB; short keys are read directly, longer ones through layers."""
@@ -38,11 +33,15 @@ class LmdbReader:
     def get(self, key: bytes) -> bytes | None:
         if len(key) <= SLICE:
             return self.get_short(key)
-        stored = find_value(self.get_short, key)
-        return None if stored is None else self.get_short(stored)
+        _, layer, rest = self._descend(key)
+        return self.get_short(layer + rest) if len(rest) <= SLICE else None
 
     def keys(self, start: bytes, stop: bytes) -> Iterator[bytes]:
-        return merge_keys(self.get_short, self._seek, start, stop)
+        for key in self._walk(b"", b"", start):
+            if key >= stop:
+                return
+            if key >= start:
+                yield key
 
     def items(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         cursor = self._transaction.cursor()
@@ -72,12 +71,64 @@ class LmdbReader:
         return next(self.keys(start, stop), None)
 
     def before(self, key: bytes) -> bytes | None:
-        return find_before(self.get_short, self._seek_back, key)
+        return self._before(b"", key)
 
-    def _seek_back(self, stop: bytes) -> bytes | None:
+    def _descend(self, key: bytes) -> tuple[list[tuple[bytes, bytes]], bytes, bytes]:
+        """Return the existing pointers on the way to a key with the prefixes of their layers, the
+        last prefix, and the rest of the key, which is longer than a slice if a layer is missing."""
+        pointers: list[tuple[bytes, bytes]] = []
+        layer = b""
+        while len(key) > SLICE:
+            pointer = layer + key[:SLICE] + b"\0"
+            number = self.get_short(pointer)
+            if number is None:
+                break
+            layer, key = _LAYER + number, key[SLICE:]
+            pointers.append((pointer, layer))
+        return pointers, layer, key
+
+    def _walk(self, layer: bytes, before: bytes, start: bytes) -> Iterator[bytes]:
+        """Yield the keys of a layer and its sublayers. before: the common prefix of its keys. The
+        first key may be below a start that is longer than a slice."""
+        for stored in self._seek(layer + start[:SLICE]):
+            if not stored.startswith(layer):
+                return
+            rest = stored[len(layer) :]
+            if len(rest) <= SLICE:
+                yield before + rest
+            else:
+                part = rest[:SLICE]
+                below = start[SLICE:] if start[:SLICE] == part else b""
+                yield from self._walk(
+                    _LAYER + (self.get_short(stored) or b""), before + part, below
+                )
+
+    def _before(self, layer: bytes, key: bytes) -> bytes | None:
+        """Return the greatest key below this one in a layer and its sublayers, without prefix."""
+        stop = layer + key
+        if len(key) > SLICE:
+            stop = layer + key[:SLICE] + b"\0"
+            number = self.get_short(stop)
+            if number is not None:
+                found = self._before(_LAYER + number, key[SLICE:])
+                if found is not None:
+                    return key[:SLICE] + found
+        return self._last(layer, stop)
+
+    def _last(self, layer: bytes, stop: bytes) -> bytes | None:
+        """Return the greatest key stored below the stop in a layer and its sublayers."""
         cursor = self._transaction.cursor()
-        found = cursor.prev() if cursor.set_range(stop) else cursor.last()
-        return cursor.key() if found else None
+        is_found = cursor.prev() if cursor.set_range(stop) else cursor.last()
+        stored = cursor.key()
+        if not (is_found and stored.startswith(layer)):
+            return None
+        rest = stored[len(layer) :]
+        if len(rest) <= SLICE:
+            return rest
+        number = self.get_short(stored) or b""
+        next_layer = _LAYER + (int.from_bytes(number) + 1).to_bytes(8)
+        below = self._last(_LAYER + number, next_layer)
+        return None if below is None else rest[:SLICE] + below
 
     def _seek(self, start: bytes) -> Iterator[bytes]:
         cursor = self._transaction.cursor()
@@ -93,7 +144,7 @@ class LmdbWriter(LmdbReader):
 
     def put(self, key: bytes, value: bytes) -> None:
         if len(key) > SLICE:
-            key = make_layers(self.get_short, self._put_short, key)
+            key = self._make_layers(key)
         self._put_short(key, value)
 
     def put_all(self, items: list[tuple[bytes, bytes]]) -> None:
@@ -106,7 +157,26 @@ class LmdbWriter(LmdbReader):
         self._transaction.cursor().putmulti(items)
 
     def delete(self, key: bytes) -> None:
-        remove_key(self.get_short, self._transaction.delete, self._seek, key)
+        """Remove a key, and each layer that becomes empty."""
+        pointers, layer, rest = self._descend(key)
+        if len(rest) > SLICE:
+            return
+        self._transaction.delete(layer + rest)
+        for pointer, layer in reversed(pointers):
+            if next(self._seek(layer), b"").startswith(layer):
+                return
+            self._transaction.delete(pointer)
+
+    def _make_layers(self, key: bytes) -> bytes:
+        """Return the stored form of a key, after adding missing layers."""
+        _, layer, rest = self._descend(key)
+        while len(rest) > SLICE:
+            last = self.get_short(_LAST_NUMBER) or bytes(8)
+            number = (int.from_bytes(last) + 1).to_bytes(8)
+            self._put_short(_LAST_NUMBER, number)
+            self._put_short(layer + rest[:SLICE] + b"\0", number)
+            layer, rest = _LAYER + number, rest[SLICE:]
+        return layer + rest
 
 
 class GatheringWriter:
@@ -154,105 +224,3 @@ class GatheringWriter:
     def flush(self) -> None:
         self._writer.put_all(sorted(self._changed.items()))
         self._changed.clear()
-
-
-def find_value(get: Get, key: bytes) -> bytes | None:
-    """Return the stored form of a key, or None if a layer of it is missing."""
-    _, layer, rest = _descend(get, key)
-    return layer + rest if len(rest) <= SLICE else None
-
-
-def make_layers(get: Get, put: Put, key: bytes) -> bytes:
-    """Return the stored form of a key, after adding missing layers."""
-    _, layer, rest = _descend(get, key)
-    while len(rest) > SLICE:
-        last = get(_LAST_NUMBER) or bytes(8)
-        number = (int.from_bytes(last) + 1).to_bytes(8)
-        put(_LAST_NUMBER, number)
-        put(layer + rest[:SLICE] + b"\0", number)
-        layer, rest = _LAYER + number, rest[SLICE:]
-    return layer + rest
-
-
-def remove_key(get: Get, delete: Callable[[bytes], object], seek: Seek, key: bytes) -> None:
-    """Remove a key, and each layer that becomes empty."""
-    pointers, layer, rest = _descend(get, key)
-    if len(rest) > SLICE:
-        return
-    delete(layer + rest)
-    for pointer, layer in reversed(pointers):
-        if next(seek(layer), b"").startswith(layer):
-            return
-        delete(pointer)
-
-
-def _descend(get: Get, key: bytes) -> tuple[list[tuple[bytes, bytes]], bytes, bytes]:
-    """Return the existing pointers on the way to a key with the prefixes of their layers, the last
-    prefix, and the rest of the key, which is longer than a slice if a layer is missing."""
-    pointers: list[tuple[bytes, bytes]] = []
-    layer = b""
-    while len(key) > SLICE:
-        pointer = layer + key[:SLICE] + b"\0"
-        number = get(pointer)
-        if number is None:
-            break
-        layer, key = _LAYER + number, key[SLICE:]
-        pointers.append((pointer, layer))
-    return pointers, layer, key
-
-
-def merge_keys(get: Get, seek: Seek, start: bytes, stop: bytes) -> Iterator[bytes]:
-    """Yield the whole keys from start (included) to stop (excluded) in byte order."""
-    for key in _walk(get, seek, (b"", b""), start):
-        if key >= stop:
-            return
-        if key >= start:
-            yield key
-
-
-def find_before(get: Get, seek_back: SeekBack, key: bytes) -> bytes | None:
-    return _before(get, seek_back, b"", key)
-
-
-def _before(get: Get, seek_back: SeekBack, layer: bytes, key: bytes) -> bytes | None:
-    """Return the greatest key below this one in a layer and its sublayers, without prefix."""
-    stop = layer + key
-    if len(key) > SLICE:
-        pointer = layer + key[:SLICE] + b"\0"
-        number = get(pointer)
-        if number is not None:
-            found = _before(get, seek_back, _LAYER + number, key[SLICE:])
-            if found is not None:
-                return key[:SLICE] + found
-        stop = pointer
-    return _last(get, seek_back, layer, stop)
-
-
-def _last(get: Get, seek_back: SeekBack, layer: bytes, stop: bytes) -> bytes | None:
-    """Return the greatest key stored below the stop in a layer and its sublayers."""
-    stored = seek_back(stop)
-    if stored is None or not stored.startswith(layer):
-        return None
-    rest = stored[len(layer) :]
-    if len(rest) <= SLICE:
-        return rest
-    number = get(stored) or b""
-    next_layer = _LAYER + (int.from_bytes(number) + 1).to_bytes(8)
-    below = _last(get, seek_back, _LAYER + number, next_layer)
-    return None if below is None else rest[:SLICE] + below
-
-
-def _walk(get: Get, seek: Seek, where: tuple[bytes, bytes], start: bytes) -> Iterator[bytes]:
-    """Yield the keys of a layer and its sublayers. where: the layer's prefix and the common prefix
-    of its keys. The first key may be below a start that is longer than a slice."""
-    layer, before = where
-    for stored in seek(layer + start[:SLICE]):
-        if not stored.startswith(layer):
-            return
-        rest = stored[len(layer) :]
-        if len(rest) <= SLICE:
-            yield before + rest
-        else:
-            part = rest[:SLICE]
-            below = (_LAYER + (get(stored) or b""), before + part)
-            yield from _walk(get, seek, below, start[SLICE:] if start[:SLICE] == part else b"")
