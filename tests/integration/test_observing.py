@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -113,7 +114,7 @@ def test_each_worker_shows_the_sums_of_all(tmp_path: Path) -> None:
 @contextmanager
 def page(app: Any, connections: int = 32) -> Iterator[int]:
     """A server that shows metrics, in this process; its port."""
-    ports = [(listen("127.0.0.1", 0), serving.MetricsPage(app))]
+    ports = [(listen("127.0.0.1", 0), partial(serving.MetricsConnection, app))]
     with Server(ports, Limits(connections=connections)) as server:
         yield server.ports[0]
 

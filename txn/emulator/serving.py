@@ -14,8 +14,9 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from io import StringIO
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 from urllib.parse import urlsplit
 from wsgiref.simple_server import WSGIRequestHandler
 
@@ -255,7 +256,7 @@ class MetricsConnection:
 
     base_environ: ClassVar = {"SERVER_NAME": "localhost", "SERVER_PORT": "", "SCRIPT_NAME": ""}
 
-    def __init__(self, connected: socket.socket, app: WSGIApplication, shared: Shared) -> None:
+    def __init__(self, app: WSGIApplication, connected: socket.socket, shared: Shared) -> None:
         self._socket = connected
         self._app = app
         self._shared = shared
@@ -283,15 +284,6 @@ class MetricsConnection:
         except Exception as error:
             self._shared.warn("metrics cannot be shown", error)
             raise
-
-
-class MetricsPage(NamedTuple):
-    """What the port for metrics serves."""
-
-    app: WSGIApplication
-
-    def connect(self, connected: socket.socket, shared: Shared) -> MetricsConnection:
-        return MetricsConnection(connected, self.app, shared)
 
 
 class Exposition:
@@ -329,7 +321,7 @@ class Exposition:
         if self._listening is None:
             return silent
         on_event: Listener = self._metrics.Metrics()
-        page = MetricsPage(self._metrics.make_metrics_app())
+        page = partial(MetricsConnection, self._metrics.make_metrics_app())
         limits = Limits(connections=METRICS_CONNECTIONS, grace_ms=METRICS_GRACE_MS)
         self._server = Server([(self._listening, page)], limits, log=self._log)
         self._server.start()

@@ -57,13 +57,6 @@ class ServerConnection(Protocol):
         """End now."""
 
 
-class Service(Protocol):
-    """What a port serves."""
-
-    def connect(self, connected: socket.socket, shared: Shared) -> ServerConnection:
-        """Return the server's side of a new connection."""
-
-
 class Method(NamedTuple):
     """A method of a service: its arguments' names in order, and the lock that it runs under."""
 
@@ -99,7 +92,7 @@ class ServedInterface:
                 turns if name in long else nullcontext(),
             )
 
-    def connect(self, connected: socket.socket, shared: Shared) -> ServerConnection:
+    def __call__(self, connected: socket.socket, shared: Shared) -> ServerConnection:
         return ClientConnection(connected, self, shared)
 
 
@@ -160,6 +153,10 @@ class Shared:
     log: logging.Logger
     warn: RateLimitedLog
     tls: ssl.SSLContext | None = None
+
+
+Service = Callable[[socket.socket, Shared], ServerConnection]
+"""What a port serves: it returns the server's side of a new connection."""
 
 
 class ClientConnection:

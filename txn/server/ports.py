@@ -126,7 +126,7 @@ class Server:
                 connected.close()
 
     def _welcome(self, connected: socket.socket, service: Service) -> None:
-        connection = service.connect(connected, self._shared)
+        connection = service(connected, self._shared)
         with self._changed:
             full = len(self._connections) >= self._limits.connections
             if not full and not self._stopping:
