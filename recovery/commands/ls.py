@@ -14,20 +14,8 @@ from itertools import islice
 import typer
 from typer import Option
 
-from recovery.commands.common import (
-    DEFAULT_TRANSACTIONS,
-    Duration,
-    JsonOption,
-    StoreOption,
-    TransactionsOption,
-    console,
-    find_width,
-    fit_text,
-    print_json,
-    print_line,
-    row_bar,
-    time_option,
-)
+from recovery.commands import common
+from recovery.commands.common import Duration, time_option
 from recovery.opening import open_store_of
 from recovery.scan import OnRow, find_transaction, leave_out, list_heads, list_statuses
 from recovery.search import Query
@@ -58,7 +46,7 @@ def _status(text: str) -> str:
 
 def ls(
     *,
-    store: StoreOption,
+    store: common.StoreOption,
     status: list[str] | None = Option(
         None, parser=_status, help="Only this status: a digit, a name, or none.", metavar="STATUS"
     ),
@@ -71,8 +59,8 @@ def ls(
         False, "--long", help="Print whole row keys and whole lines, as a pipe gets them."
     ),
     count: bool = Option(False, "--count", help="Print only how many have each status."),
-    transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
-    as_json: JsonOption = False,
+    transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
+    as_json: common.JsonOption = False,
 ) -> None:
     """List the newest transactions, the oldest of them first.
 
@@ -82,7 +70,7 @@ def ls(
     with open_store_of(store, transactions) as context, ExitStack() as progress:
         # Lines that are printed at once show the progress themselves.
         is_hidden = as_json or not (limit or count)
-        bar = progress.enter_context(row_bar(console(), "ls", hidden=is_hidden))
+        bar = progress.enter_context(common.row_bar(common.console(), "ls", hidden=is_hidden))
         rows = _read_rows(context, query, foreign, limit, count)
         found: Iterable[TransactionRow] = _select(context, query, rows, bar)
         if count:
@@ -144,10 +132,10 @@ def _list_names(context: Context, query: Query, foreign: Foreign, on_row: OnRow)
 def _print_counts(counts: Counter[str], as_json: bool) -> None:
     statuses = {name: counts[name] for name in NAMES if counts[name]}
     if as_json:
-        print_json({"statuses": statuses, "total": counts.total()})
+        common.print_json({"statuses": statuses, "total": counts.total()})
         return
     for name, number in (statuses | {"total": counts.total()}).items():
-        print_line(f"{name:11}{number:>12,}")
+        common.print_line(f"{name:11}{number:>12,}")
 
 
 @dataclass(slots=True)
@@ -167,7 +155,7 @@ class Layout:
     """The widths of the columns; on a terminal they fit together."""
 
     def __init__(self, long: bool, with_parts: bool) -> None:
-        self._width = None if long else find_width()
+        self._width = None if long else common.find_width()
         self.is_long = self._width is None
         self._name = (63 if self.is_long else 8) + 17 * with_parts
 
@@ -177,9 +165,9 @@ class Layout:
         begin = f"{name:{self._name}} {status:10} {age:>9} {keys:>5}  "
         room = max(10, (self._width - len(begin)) // 2) if self._width else 24
         if reason and self._width:
-            labels = fit_text(labels, room)
+            labels = common.fit_text(labels, room)
         line = f"{begin}{labels:{room}} {reason}".rstrip()
-        return fit_text(line, self._width) if self._width else line
+        return common.fit_text(line, self._width) if self._width else line
 
 
 def _print_rows(
@@ -190,7 +178,7 @@ def _print_rows(
     for row in rows:
         now_ms = context.clock.wall_ms()
         if as_json:
-            print_json(row_document(row, now_ms) | {"state": _find_state(context, row)})
+            common.print_json(row_document(row, now_ms) | {"state": _find_state(context, row)})
         else:
             typer.echo(_line(layout, row, now_ms))
 
@@ -198,10 +186,12 @@ def _print_rows(
 def _print_foreign(foreign: Foreign, as_json: bool) -> None:
     if foreign.count and as_json:
         first = escape(foreign.first)
-        print_json({"transaction": None, "state": "foreign", "rows": foreign.count, "row": first})
+        common.print_json(
+            {"transaction": None, "state": "foreign", "rows": foreign.count, "row": first}
+        )
     elif foreign.count:
         rows = count_text(foreign.count, "foreign row")
-        print_line(f"{rows}, see txn fsck; the first is {escape(foreign.first)}")
+        common.print_line(f"{rows}, see txn fsck; the first is {escape(foreign.first)}")
 
 
 def _make_query(status: Collection[str] | None, older_than: int | None, parts: bool) -> Query:

@@ -9,16 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from txn.emulator.gateway import (
-    CLUSTER,
-    DEFAULT_NAMESPACE,
-    HOST,
-    PORT,
-    InternalError,
-    check_table,
-    ttl_ms,
-    ttl_s,
-)
+from txn.emulator import gateway
 from txn.stores.hbase.idl import IDL
 from txn.tables.admin import Admin
 from txn.tables.catalog import Region, TableEntry, check_settings
@@ -45,7 +36,7 @@ def _flag(text: str) -> bool:
 
 
 def _ttl(text: str) -> int | None:
-    return None if text.upper() == "FOREVER" else ttl_ms(int(text))
+    return None if text.upper() == "FOREVER" else gateway.ttl_ms(int(text))
 
 
 _SETTINGS = {
@@ -85,12 +76,12 @@ class Tables2:
     # ------------------------------------------------------------------------- regions
 
     def getRegionLocation(self, table: bytes, row: bytes, **_: object) -> Any:
-        regions = self._admin.table(check_table(table)).regions
+        regions = self._admin.table(gateway.check_table(table)).regions
         found = next(region for region in reversed(regions) if region.start <= row)
         return _location(table, found)
 
     def getAllRegionLocations(self, table: bytes) -> list[Any]:
-        found = self._admin.find(check_table(table))
+        found = self._admin.find(gateway.check_table(table))
         return [_location(table, region) for region in found.regions] if found else []
 
     # --------------------------------------------------------------------- descriptions
@@ -202,7 +193,7 @@ class Tables2:
         return number
 
     def getClusterId(self) -> str:
-        return CLUSTER
+        return gateway.CLUSTER
 
     def getSlowLogResponses(self, **_: object) -> list[Any]:
         return []
@@ -216,7 +207,7 @@ class Tables2:
         if regex is None:
             return tables
         matches = matcher(regex.encode())
-        prefix = DEFAULT_NAMESPACE + b":"
+        prefix = gateway.DEFAULT_NAMESPACE + b":"
         return {
             name: table
             for name, table in tables.items()
@@ -227,15 +218,15 @@ class Tables2:
 def _name(table: Any) -> bytes:
     """Return the name of a table, with its namespace unless that is the default."""
     if table is None or b":" in table.qualifier:
-        raise InternalError("not a legal table name")
-    if table.ns in (None, b"", DEFAULT_NAMESPACE):
-        return check_table(table.qualifier)
-    return check_table(b"%s:%s" % (table.ns, table.qualifier))
+        raise gateway.InternalError("not a legal table name")
+    if table.ns in (None, b"", gateway.DEFAULT_NAMESPACE):
+        return gateway.check_table(table.qualifier)
+    return gateway.check_table(b"%s:%s" % (table.ns, table.qualifier))
 
 
 def _table_name(name: bytes) -> Any:
     namespace, _, qualifier = name.rpartition(b":")
-    return IDL.TTableName(namespace or DEFAULT_NAMESPACE, qualifier)
+    return IDL.TTableName(namespace or gateway.DEFAULT_NAMESPACE, qualifier)
 
 
 def _describe(name: bytes, table: TableEntry) -> Any:
@@ -246,12 +237,12 @@ def _describe(name: bytes, table: TableEntry) -> Any:
 
 def _location(table: bytes, region: Region) -> Any:
     info = IDL.THRegionInfo(0, table, region.start, region.stop, False, False, 0)
-    return IDL.THRegionLocation(IDL.TServerName(HOST, PORT, 0), info)
+    return IDL.THRegionLocation(IDL.TServerName(gateway.HOST, gateway.PORT, 0), info)
 
 
 def _families(table: bytes, columns: Iterable[Any] | None) -> dict[bytes, FamilySettings]:
     if columns is None:
-        raise InternalError("no column families")
+        raise gateway.InternalError("no column families")
     found: dict[bytes, FamilySettings] = {}
     for column in columns:
         if column.name in found:
@@ -264,7 +255,7 @@ def _families(table: bytes, columns: Iterable[Any] | None) -> dict[bytes, Family
 
 def _settings(column: Any) -> FamilySettings:
     if not column.name:
-        raise InternalError("a family needs a name")
+        raise gateway.InternalError("a family needs a name")
     changes, others = _read_texts(column.attributes or {})
     for name, setting in _SETTINGS.items():
         value = getattr(column, setting.field) if setting.field else None
@@ -272,7 +263,7 @@ def _settings(column: Any) -> FamilySettings:
             continue
         if name in _ENUMS:
             value = _ENUMS[name]._VALUES_TO_NAMES.get(value, getattr(_DEFAULTS, name))
-        changes[name] = ttl_ms(value) if name == "ttl_ms" else value
+        changes[name] = gateway.ttl_ms(value) if name == "ttl_ms" else value
     configuration = tuple((column.configuration or {}).items())
     settings = FamilySettings(**changes, attributes=others, configuration=configuration)
     check_settings(column.name, settings)
@@ -302,7 +293,7 @@ def _column(family: bytes, settings: FamilySettings) -> Any:
     for name, setting in _SETTINGS.items():
         value = getattr(settings, name)
         is_default = value == getattr(_DEFAULTS, name)
-        shown = ttl_s(settings) if name == "ttl_ms" else value
+        shown = gateway.ttl_s(settings) if name == "ttl_ms" else value
         if setting.is_shown or not is_default:
             text = str(shown).lower() if isinstance(shown, bool) else str(shown)
             texts[setting.text] = text.encode()
