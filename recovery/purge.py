@@ -20,7 +20,7 @@ from txn.model import Cell, Check, Edit, Key, Row
 from txn.protocol.codec import decode_marker
 from txn.protocol.context import Context, call_store
 from txn.protocol.locks import holder_of, read_lock
-from txn.protocol.retire import Guarded, can_retire, retire
+from txn.protocol.retire import Guarded, can_retire, make_guarded, read_guarded, retire
 from txn.protocol.row import FREE, RowState, decode_row, last_timestamp, marker_key, parent_of
 from txn.protocol.statuses import Status
 from txn.text import escape
@@ -97,7 +97,7 @@ def find_expired_marker(context: Context, row: Row, retention_ms: int) -> Findin
     key = marker_key(context.table, row.row.removeprefix(MARKERS[0]))
     if not row.row.startswith(MARKERS[0]) or (value := row.cells.get(key)) is None:
         return None
-    item = _make_guarded(context, key, row.cells)
+    item = make_guarded(context, key, row.cells)
     now_ms = context.clock.wall_ms()
     try:
         promised_ms = decode_marker(value.value).retention_ms
@@ -113,7 +113,8 @@ def find_expired_marker(context: Context, row: Row, retention_ms: int) -> Findin
 
 def find_marker(context: Context, token: bytes) -> Guarded:
     """Return a token's marker, or raise InvalidRequestError if there is none."""
-    (found,) = _read_markers(context, [marker_key(context.table, token)])
+    key = marker_key(context.table, token)
+    found = read_guarded(context, [key])[key]
     if found.value is None:
         raise InvalidRequestError("no request with this token has committed", once=token)
     return found
@@ -140,7 +141,7 @@ def _delete_fenced(context: Context, wanted: Mapping[Key, Cell | None], newest: 
     locked it. A count never restarts: a late request could match it."""
     due = [
         item
-        for item in _read_markers(context, wanted)
+        for item in read_guarded(context, wanted).values()
         if item.value is not None and item.value == wanted[item.key]
         if _is_free(context, item) and item.newest <= newest
     ]
@@ -149,11 +150,8 @@ def _delete_fenced(context: Context, wanted: Mapping[Key, Cell | None], newest: 
         return set()
     call_store(context, lambda: context.store.check_and_put(checks, durable=False))
     # "No" may be the answer to a request that was sent twice.
-    return {
-        item.key
-        for item in _read_markers(context, [item.key for item in due])
-        if item.value is None
-    }
+    now = read_guarded(context, [item.key for item in due])
+    return {key for key, item in now.items() if item.value is None}
 
 
 def _make_delete(context: Context, item: Guarded) -> Check:
@@ -163,18 +161,6 @@ def _make_delete(context: Context, item: Guarded) -> Check:
     free = Edit(lock, passed.value, item.newest + 1)
     delete = Edit(item.key, None, item.value.timestamp)
     return Check(lock, item.lock.value if item.lock else FREE, edits=(delete, free))
-
-
-def _read_markers(context: Context, keys: Iterable[Key]) -> list[Guarded]:
-    """Return markers, each with its lock, which is that of its row if the protocol locks rows."""
-    wanted = list(keys)
-    asked = [cell for key in wanted for cell in (key, *context.rules.guards_of(key))]
-    found = call_store(context, lambda: context.store.read(asked)) if asked else {}
-    return [_make_guarded(context, key, found) for key in wanted]
-
-
-def _make_guarded(context: Context, key: Key, cells: Mapping[Key, Cell | None]) -> Guarded:
-    return Guarded(key, cells.get(key), cells.get(context.rules.lock_of(key)), cells.get(key.tag))
 
 
 def _is_free(context: Context, item: Guarded) -> bool:

@@ -72,11 +72,15 @@ def retire(context: Context, wanted: Mapping[Key, Cell | None], old_ms: int) -> 
 
 
 def read_guarded(context: Context, keys: Iterable[Key]) -> dict[Key, Guarded]:
+    """Return keys with their guards; in the fenced protocol that is the lock of row and family."""
     wanted = list(keys)
-    cells_of = {key: (key, key.lock, key.tag) for key in wanted}
-    asked = [cell for cells in cells_of.values() for cell in cells]
+    asked = [cell for key in wanted for cell in (key, *context.rules.guards_of(key))]
     found = call_store(context, lambda: context.store.read(asked)) if asked else {}
-    return {key: Guarded(key, *(found[cell] for cell in cells_of[key])) for key in wanted}
+    return {key: make_guarded(context, key, found) for key in wanted}
+
+
+def make_guarded(context: Context, key: Key, cells: Mapping[Key, Cell | None]) -> Guarded:
+    return Guarded(key, cells.get(key), cells.get(context.rules.lock_of(key)), cells.get(key.tag))
 
 
 def _is_due(item: Guarded, value: Cell | None, old_ms: int) -> bool:
