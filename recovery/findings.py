@@ -248,6 +248,9 @@ class LeftAlone(_Result):
 Result = Repaired | NothingToDo | LeftAlone
 """The result of a repair. why: what was done, or why nothing was."""
 
+FindingResult = tuple[Finding, Result | None]
+"""A finding and the result of its repair; None: no repair was wanted."""
+
 
 @dataclass(slots=True)
 class Tally:

@@ -16,6 +16,7 @@ from recovery.findings import (
     Ages,
     CheckOptions,
     Finding,
+    FindingResult,
     InGrace,
     Kind,
     LeftAlone,
@@ -181,6 +182,13 @@ def repair(context: Context, finding: Finding) -> Result:
     Raises StoreError if the store does not answer; then the repair can be run again.
     """
     return _repair_batch(context, finding.kind, [finding])[0]
+
+
+def handle_findings(
+    context: Context, findings: Iterable[Finding], *, do_repair: bool
+) -> Iterator[FindingResult]:
+    """Yield findings as they come, with the results of their repair if it is wanted."""
+    return repair_all(context, findings) if do_repair else ((each, None) for each in findings)
 
 
 def repair_all(context: Context, findings: Iterable[Finding]) -> Iterator[tuple[Finding, Result]]:

@@ -24,13 +24,18 @@ from recovery.findings import (
     RETENTION_MS,
     Ages,
     CheckOptions,
-    Finding,
-    Result,
+    FindingResult,
     Tally,
     finding_document,
     result_document,
 )
-from recovery.fsck import check_data, check_transactions, list_data, repair_all, require_tables
+from recovery.fsck import (
+    check_data,
+    check_transactions,
+    handle_findings,
+    list_data,
+    require_tables,
+)
 from recovery.opening import open_store_of
 from recovery.tables import check_counts
 from txn.errors import InvalidRequestError
@@ -63,8 +68,6 @@ FINDINGS_SCHEMA = StructType([StructField(name, StringType()) for name in COLUMN
 object. result and why are null without a repair."""
 OPTIONS = ("graceMs", "retentionMs", "scan", PARTITIONS)
 REPORT_EVERY_S = 0.5
-
-FindingResult = tuple[Finding, Result | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,10 +270,7 @@ def inspect_shares(wanted: Inspection, shares: Iterable[Share]) -> Iterator[Repo
         else:
             check = check_data if share.is_data else check_transactions
             findings = check(context, share.span, CheckOptions(wanted.ages, count, tally.young))
-        if wanted.repairs:
-            yield from repair_all(context, findings)
-        else:
-            yield from ((finding, None) for finding in findings)
+        yield from handle_findings(context, findings, do_repair=wanted.repairs)
     yield tally
 
 

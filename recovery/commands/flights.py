@@ -269,17 +269,13 @@ def repair_crash(story: Story) -> Document:
         table.add_row(name.replace("_", " "), f"{number:,}", f"{after[name]:,}")
     story.out.print(table)
     return {
-        "found": count_kinds(found),
+        "found": tally_document(found, 0)["kinds"],
         "repaired": tally_document(repaired, 0),
-        "left": count_kinds(left),
+        "left": tally_document(left, 0)["kinds"],
         "victim": None if victim is None else escape(victim),
         "before": before,
         "after": after,
     }
-
-
-def count_kinds(tally: Tally) -> dict[str, int]:
-    return {kind.value: number for kind, number in tally.count_kinds().items()}
 
 
 def choose_victim(findings: Sequence[Finding]) -> bytes | None:

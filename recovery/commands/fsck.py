@@ -24,6 +24,7 @@ from recovery.findings import (
     RETENTION_MS,
     Ages,
     Finding,
+    FindingResult,
     InGrace,
     Kind,
     Repaired,
@@ -33,7 +34,7 @@ from recovery.findings import (
     result_document,
     tally_document,
 )
-from recovery.fsck import check, compact, repair_all
+from recovery.fsck import check, compact, handle_findings
 from recovery.opening import open_store_of
 from recovery.text import count_text, duration_text, error_text, short_id, time_text
 from txn.errors import InvalidRequestError
@@ -41,9 +42,6 @@ from txn.host.extras import require_extra
 from txn.protocol.clocks import accept_clock, check_clock
 from txn.protocol.context import Context
 from txn.text import escape, key_text, shorten
-
-FindingResult = tuple[Finding, Result | None]
-"""A finding and the result of its repair; None: no repair was wanted."""
 
 LISTED = 20
 SPARK, HERE = "--spark", "local[*]"
@@ -146,8 +144,7 @@ def check_here(
         young=tally.young,
         on_progress=bar.reach_row,
     )
-    unrepaired = ((finding, None) for finding in findings)
-    for each in repair_all(context, findings) if do_repair else unrepaired:
+    for each in handle_findings(context, findings, do_repair=do_repair):
         tally.add(*each)
         yield each
 

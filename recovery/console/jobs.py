@@ -23,7 +23,7 @@ from recovery.findings import (
     Severity,
     Tally,
 )
-from recovery.fsck import check, compact, repair, repair_all
+from recovery.fsck import check, compact, handle_findings, repair
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, TxnError
 from txn.protocol.context import Context
@@ -210,12 +210,8 @@ class Jobs:
             young=report.tally.young,
             on_progress=lambda table, row: report.require_going(),
         )
-        if report.repairs:
-            for finding, result in repair_all(context, findings):
-                report.add(finding, result)
-        else:
-            for finding in findings:
-                report.add(finding)
+        for each in handle_findings(context, findings, do_repair=report.repairs):
+            report.add(*each)
         report.require_going()
         if report.repairs:
             compact(context, tables=report.tables)

@@ -8,7 +8,6 @@ import pytest
 
 from recovery.commands.flights import (
     Report,
-    count_kinds,
     describe_crash,
     describe_end,
 )
@@ -22,7 +21,11 @@ def report(forward: int, back: int) -> Report:
     kinds = {Kind.DECIDED: forward, Kind.UNDECIDED: back}
     found = Tally(counts=Counter({(kind, None): number for kind, number in kinds.items()}))
     repaired = Tally(counts=Counter({(kind, Repaired): number for kind, number in kinds.items()}))
-    repair = {"found": count_kinds(found), "repaired": tally_document(repaired, 0), "left": {}}
+    repair = {
+        "found": tally_document(found, 0)["kinds"],
+        "repaired": tally_document(repaired, 0),
+        "left": {},
+    }
     return Report(tables_named("flights"), 842, {}, (), repair=repair)
 
 
