@@ -14,7 +14,7 @@ from txn.clock import measure_ms
 from txn.errors import NotApplied, StoreError, TxnError
 from txn.events import CallName, CallOutcome, Listener, StoreCall
 from txn.model import Row
-from txn.stores.base import Feature, Store, find_server, wrap_call
+from txn.stores.base import Feature, Store, StoreWrapper
 
 ATOMIC: Feature = "atomic"
 T = TypeVar("T")
@@ -26,30 +26,18 @@ class _Delayed(threading.local):
     later: list[StoreCall] | None = None
 
 
-class MeasuredStore:
+class MeasuredStore(StoreWrapper):
     """Reports the calls of a store. A `scan` counts only the store's time, and is reported after
     its last row or its failure."""
 
     def __init__(self, inner: Store, on_event: Listener) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._on_event = on_event
         self._delayed = _Delayed()
 
     @property
     def features(self) -> frozenset[Feature]:
         return self._inner.features
-
-    read = wrap_call(Store.read)
-    read_versions = wrap_call(Store.read_versions)
-    write = wrap_call(Store.write)
-    check_and_put = wrap_call(Store.check_and_put)
-    check_and_read = wrap_call(Store.check_and_read)
-    scan = wrap_call(Store.scan)
-    list_tables = wrap_call(Store.list_tables)
-    describe = wrap_call(Store.describe)
-    ensure_table = wrap_call(Store.ensure_table)
-    find_splits = wrap_call(Store.find_splits)
-    compact = wrap_call(Store.compact)
 
     def _around(self, name: str, items: tuple[Any, ...], call: Callable[[], Any]) -> Any:
         if name == "scan":
@@ -79,12 +67,6 @@ class MeasuredStore:
             self._delayed.later = None
             for event in later:
                 self._on_event(event)
-
-    def find_server(self, table: bytes, row: bytes) -> object | None:
-        return find_server(self._inner, table, row)
-
-    def close(self) -> None:
-        self._inner.close()
 
     def _measure(self, name: CallName, items: int, call: Callable[[], T]) -> T:
         began_ms = measure_ms()

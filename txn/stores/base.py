@@ -12,6 +12,7 @@ such as a row that is too long or a checked put of two rows; then nothing was do
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import wraps
 from typing import (
@@ -207,21 +208,12 @@ def check_then_read(
         raise MaybeApplied(str(error)) from error
 
 
-class CallWrapper(Protocol):
-    """A store that wraps another one, `_inner`, and acts at each call."""
-
-    _inner: Store
-
-    def _around(self, name: str, items: tuple[Any, ...], call: Callable[[], Any]) -> Any:
-        """Make the call of this method, or not; return its result. items: its arguments."""
-
-
-def wrap_call(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """Return a CallWrapper's method that calls the inner store's method through `_around`."""
+def _wrap_call(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """Return a StoreWrapper's method that calls the inner store's method through `_around`."""
     name = method.__name__
 
     @wraps(method)
-    def call(self: CallWrapper, /, *args: Any, **kwargs: Any) -> T:
+    def call(self: StoreWrapper, /, *args: Any, **kwargs: Any) -> T:
         inner: Callable[..., T] = getattr(self._inner, name)
         result = self._around(name, _list_items(name, args), lambda: inner(*args, **kwargs))
         return cast(T, result)
@@ -241,3 +233,34 @@ def _list_items(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
             return tuple(items)
         case _:
             return ()
+
+
+class StoreWrapper:
+    """A store that wraps another one, and acts at each call in `_around`."""
+
+    def __init__(self, inner: Store) -> None:
+        self._inner = inner
+
+    read = _wrap_call(Store.read)
+    read_versions = _wrap_call(Store.read_versions)
+    write = _wrap_call(Store.write)
+    check_and_put = _wrap_call(Store.check_and_put)
+    check_and_read = _wrap_call(Store.check_and_read)
+    scan = _wrap_call(Store.scan)
+    atomically = _wrap_call(Store.atomically)
+    list_tables = _wrap_call(Store.list_tables)
+    describe = _wrap_call(Store.describe)
+    ensure_table = _wrap_call(Store.ensure_table)
+    find_splits = _wrap_call(Store.find_splits)
+    compact = _wrap_call(Store.compact)
+
+    @abstractmethod
+    def _around(self, name: str, items: tuple[Any, ...], call: Callable[[], Any]) -> Any:
+        """Make the call of this method, or not; return its result. items: its arguments."""
+
+    def find_server(self, table: bytes, row: bytes) -> object | None:
+        """Return the server of a row; this is no call, since it sends nothing."""
+        return find_server(self._inner, table, row)
+
+    def close(self) -> None:
+        self._inner.close()

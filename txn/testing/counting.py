@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from txn.stores.base import Feature, Store, find_server, wrap_call
+from txn.stores.base import Feature, Store, StoreWrapper
 
 
 class Counted(NamedTuple):
@@ -20,14 +20,14 @@ class Counted(NamedTuple):
     items: tuple[object, ...]
 
 
-class CountingStore:
+class CountingStore(StoreWrapper):
     """A store that records its calls: `trace` has every call since the last `reset`. Calls made
     inside `atomically` follow the call that contains them."""
 
     def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
         self.features: frozenset[Feature] = inner.features
         self.trace: list[Counted] = []
-        self._inner = inner
 
     @property
     def calls(self) -> Counter[str]:
@@ -45,26 +45,6 @@ class CountingStore:
     def reset(self) -> None:
         self.trace.clear()
 
-    read = wrap_call(Store.read)
-    read_versions = wrap_call(Store.read_versions)
-    write = wrap_call(Store.write)
-    check_and_put = wrap_call(Store.check_and_put)
-    check_and_read = wrap_call(Store.check_and_read)
-    scan = wrap_call(Store.scan)
-    atomically = wrap_call(Store.atomically)
-    list_tables = wrap_call(Store.list_tables)
-    describe = wrap_call(Store.describe)
-    ensure_table = wrap_call(Store.ensure_table)
-    find_splits = wrap_call(Store.find_splits)
-    compact = wrap_call(Store.compact)
-
     def _around(self, name: str, items: tuple[Any, ...], call: Callable[[], Any]) -> Any:
         self.trace.append(Counted(name, items))
         return call()
-
-    def find_server(self, table: bytes, row: bytes) -> object | None:
-        """Make no call: it sends nothing."""
-        return find_server(self._inner, table, row)
-
-    def close(self) -> None:
-        self._inner.close()

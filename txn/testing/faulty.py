@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 
 from txn.errors import MaybeApplied, NotApplied, StoreError
 from txn.model import Cell, Check, Edit, Family, Key
-from txn.stores.base import Feature, Store, check_then_read, wrap_call
+from txn.stores.base import Feature, Store, StoreWrapper, check_then_read
 
 Item = Key | Edit | Check | bytes
 T = TypeVar("T", Edit, Check)
@@ -98,7 +98,7 @@ def at(faults: Mapping[int, Fault]) -> Plan:
     return lambda call: faults.get(call.number, NO_FAULT)
 
 
-class FaultyStore:
+class FaultyStore(StoreWrapper):
     """A client's view of a store that fails as the plan says.
 
     calls: the number of calls so far.
@@ -111,6 +111,7 @@ class FaultyStore:
     def __init__(
         self, inner: Store, plan: Plan = faultless, reads_early: Callable[[], bool] = lambda: False
     ) -> None:
+        super().__init__(inner)
         # A real client's store may read row by row and run calls one after the other, so tests must
         # cope with that. Calls that the store makes by itself have no number.
         apart: frozenset[Feature] = frozenset({"instant_reads", "atomic", "remote_calls"})
@@ -120,19 +121,11 @@ class FaultyStore:
         self.calls = 0
         self.crashed = False
         self.in_flight: list[Late] = []
-        self._inner = inner
 
     @property
     def is_inside(self) -> bool:
         """Whether the caller is inside `atomically`, so that its calls are part of that one."""
         return _INSIDE.get() is self
-
-    read_versions = wrap_call(Store.read_versions)
-    scan = wrap_call(Store.scan)
-    list_tables = wrap_call(Store.list_tables)
-    describe = wrap_call(Store.describe)
-    find_splits = wrap_call(Store.find_splits)
-    compact = wrap_call(Store.compact)
 
     def _around(self, name: str, items: tuple[Any, ...], call: Callable[[], Any]) -> Any:
         _report(self._fault(name, items))
@@ -199,9 +192,6 @@ class FaultyStore:
         if fault.applied is None or fault.applied:
             self._inner.ensure_table(table, families, splits)
         _report(fault)
-
-    def close(self) -> None:
-        self._inner.close()
 
     def deliver(self, index: int = 0) -> Late:
         """Carry out a request in flight, even if its sender has crashed meanwhile."""
