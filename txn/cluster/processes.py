@@ -197,7 +197,8 @@ def gateway_answers(kind: str, port: int) -> bool:
         with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as connection:
             connection.sendall(head + sequence + b"\0")
             expected = answer + sequence + _SUCCESS_LIST
-            return _receive(connection, len(expected)) == expected
+            with connection.makefile("rb") as received:
+                return received.read(len(expected)) == expected
     except OSError:
         return False
 
@@ -214,10 +215,3 @@ def data_node_is_known(namenode_http_port: int) -> bool:
     except (OSError, ValueError):
         return False
     return any(bean.get("NumLiveDataNodes", 0) > 0 for bean in beans)
-
-
-def _receive(connection: socket.socket, size: int) -> bytes:
-    received = b""
-    while len(received) < size and (part := connection.recv(size - len(received))):
-        received += part
-    return received

@@ -194,11 +194,8 @@ def make_data_file(path: str) -> None:
 
 def extend_data_file(path: str, size: int) -> None:
     """Extend a shorter file to this size. No process may be writing to it."""
-    file = os.open(path, os.O_RDWR)
-    try:
-        os.pwrite(file, b"\0", size - 1)
-    finally:
-        os.close(file)
+    with open(path, "r+b", buffering=0) as file:
+        os.pwrite(file.fileno(), b"\0", size - 1)
 
 
 def _check_pages(file: int, path: str) -> int:
@@ -301,17 +298,14 @@ def free_dead_slots(folder: str, model: str) -> int:
     layout."""
     with open(os.path.join(model, LOCK_FILE), "rb") as one:
         pattern = one.read()
-    file = os.open(os.path.join(folder, LOCK_FILE), os.O_RDWR)
-    try:
-        content = os.pread(file, os.fstat(file).st_size, 0)
+    with open(os.path.join(folder, LOCK_FILE), "r+b", buffering=0) as lock:
+        file, content = lock.fileno(), lock.read()
         slots = range(len(pattern) - _SLOT_BYTES, len(content) - _SLOT_BYTES + 1, _SLOT_BYTES)
         if content[:_STAMP_BYTES] == pattern[:_STAMP_BYTES]:
             for process in {_read_process(file, slot) for slot in slots}:
                 if process > 0:
                     _free_slots_of(process, file, slots)
         return len(slots)
-    finally:
-        os.close(file)
 
 
 def _free_slots_of(process: int, file: int, slots: range) -> None:
