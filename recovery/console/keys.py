@@ -20,7 +20,7 @@ from txn.model import RESERVED, Cell, Key
 from txn.protocol.context import Context, call_store
 from txn.protocol.locks import holder_of, read_lock
 from txn.protocol.ranges import stored_rows
-from txn.protocol.retire import Guarded
+from txn.protocol.retire import Guarded, read_guarded
 from txn.protocol.row import TransactionRow, is_row_key
 from txn.spans import Span
 
@@ -82,32 +82,30 @@ def read_key_details(
     context: Context, key: Key, limits: ReadLimits = DEFAULT, count: int = 10
 ) -> KeyDetails:
     """Return a key, which names its table, and the last `count` transactions that named it."""
-    lock, tag = context.rules.lock_of(key), key.tag
-    is_there = True
+    lock, is_there = context.rules.lock_of(key), True
     try:
-        cells = call_store(context, lambda: context.store.read([key, lock, tag]))
+        found = read_guarded(context, [key])[key]
     except TableUnavailable:
-        is_there, cells = False, {key: None, lock: None, tag: None}
-    value = cells[key]
-    holder = holder_of(lock, cells[lock])
+        is_there, found = False, Guarded(key, None, None, None)
+    holder = holder_of(lock, found.lock)
     row = find_transaction(context, holder) if is_row_key(holder) else None
-    earlier, are_all = _read_before(context, key, value, limits)
+    earlier, are_all = _read_before(context, key, found.value, limits)
     acquisitions = None
     with suppress(CorruptRowError):
-        acquisitions = read_lock(lock, cells[lock]).taken if context.rules.locks_rows else None
+        acquisitions = read_lock(lock, found.lock).taken if context.rules.locks_rows else None
     return KeyDetails(
         key,
         is_there,
-        value=value,
+        value=found.value,
         earlier=earlier,
         are_all=are_all,
         lock=lock,
-        lock_cell=cells[lock],
+        lock_cell=found.lock,
         count=acquisitions,
-        tag=None if context.rules.locks_rows else cells[tag],
+        tag=found.tag,
         holder=holder,
         holder_row=row,
-        is_ours=_judge_value(context, Guarded(key, cells[key], cells[lock], cells[tag]), row),
+        is_ours=_judge_value(context, found, row),
         transactions=find_page(context, Query(key=key), None, limits, count),
     )
 
