@@ -8,13 +8,15 @@ from typing import Any, TypeVar
 import pytest
 
 from txn.clock import ManualClock
+from txn.emulator.gateway import range_of
 from txn.emulator.scanners import Scan, ScannerLimits, Scanners
 from txn.errors import StoreError
+from txn.model import MAX_ROW
 from txn.tables.admin import Admin
 from txn.tables.filters.parsing import parse_filter
 from txn.tables.kv.memory import MemoryStore
 from txn.tables.kv.ordered import Reader
-from txn.tables.operations import FamilySettings, Put, Range, Result, Selection
+from txn.tables.operations import FamilySettings, Put, Range, Refused, Result, Selection
 from txn.tables.rows import Rows
 
 R = TypeVar("R")
@@ -235,3 +237,11 @@ def test_a_reply_is_bounded(store: ShakyStore, clock: ManualClock) -> None:
     found = scanners.next(scanners.open(ALL), 5, show)
     assert found is not None
     assert len(found) == 5
+
+
+@pytest.mark.parametrize("long_first", [True, False])
+def test_a_range_names_the_length_of_the_bound_that_is_too_long(long_first: bool) -> None:
+    """The other bound is often empty, and its length would mislead."""
+    bounds = (bytes(MAX_ROW + 1), b"") if long_first else (b"", bytes(MAX_ROW + 1))
+    with pytest.raises(Refused, match=f"bytes={MAX_ROW + 1}"):
+        range_of(*bounds)

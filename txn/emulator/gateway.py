@@ -98,8 +98,8 @@ def refuse_negative(timestamp: int) -> None:
 def range_of(start: bytes | None, stop: bytes | None, *, reverse: bool = False) -> Range:
     """Return a range of rows. As in HBase, equal bounds mean that one row."""
     first, last = start or b"", stop or b""
-    if max(len(first), len(last)) > MAX_ROW:
-        raise Refused("illegal argument", "a row is at most 32767 bytes", bytes=len(first))
+    if (longest := max(len(first), len(last))) > MAX_ROW:
+        raise Refused("illegal argument", "a row is at most 32767 bytes", bytes=longest)
     return Range(first, last, include_stop=bool(first) and first == last, reverse=reverse)
 
 
