@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal, get_args
 
@@ -117,21 +116,15 @@ def bind_request(
 
     table: the default for keys that name none.
     """
-    known: dict[object, Key] = {}
+    known: dict[Key, Key] = {}  # as they were given, and bound
 
-    def bind_once(key: object) -> Key:
-        if type(key) is Key and key in known:
-            return known[key]
-        bound = known[key] = bind_key(key, table)
-        return bound
+    def bind_known(key: object) -> Key:
+        return known[key] if type(key) is Key and key in known else bind_key(key, table)
 
-    bound = [_bind_mutation(each, bind_once) for each in _check_items("mutations", mutations)]
-    if len({mutation.key for mutation in bound}) < len(bound):
-        count = Counter([mutation.key for mutation in bound])
-        raise InvalidRequestError("key is mutated twice", key=count.most_common(1)[0][0])
+    changes = _bind_mutations(_check_items("mutations", mutations), table, known)
     return make_request(
-        tuple(bound),
-        tuple([bind(each, bind_once) for each in _check_items("assertions", assertions)]),
+        tuple(changes),
+        tuple([bind(each, bind_known) for each in _check_items("assertions", assertions)]),
         once,
         labels,
         once_retention_ms,
@@ -159,12 +152,9 @@ def make_request(
 
 def add_marker(request: Request, marker: Key, value: bytes) -> Request:
     """Return the request with its `once` marker, whose value includes the retention."""
-    return replace(
-        request,
-        mutations=(*request.mutations, Mutation(marker, value)),
-        assertions=(Not(Some(marker)), *request.assertions),
-        once_retention_ms=None,
-    )
+    mutations = (*request.mutations, Mutation(marker, value))
+    assertions = (Not(Some(marker)), *request.assertions)
+    return Request(mutations, assertions, request.once, request.labels)
 
 
 def lock_request(list_keys: Iterable[Key]) -> Request:
@@ -184,18 +174,28 @@ def bind_key(key: object, table: bytes | None) -> Key:
     return new_tuple(Key, (row, family, column, table))
 
 
-def _bind_mutation(mutation: object, bind_key: Callable[[object], Key]) -> Mutation | Delete:
-    match mutation:
-        case Mutation(key, value):
-            bound = bind_key(key)
-            check_value(bound, value)
-            return mutation if bound is key else Mutation(bound, value)
-        case Delete(key):
-            bound = bind_key(key)
-            return mutation if bound is key else Delete(bound)
-    raise InvalidRequestError(
-        "not a Mutation or Delete", given=mutation, type=type(mutation).__name__
-    )
+def _bind_mutations(
+    mutations: Iterable[object], table: bytes | None, known: dict[Key, Key]
+) -> Iterable[Mutation | Delete]:
+    """Return valid mutations, each of another key, and add their keys to the known ones."""
+    found: dict[Key, Mutation | Delete] = {}
+    for mutation in mutations:
+        match mutation:
+            case Mutation(key, value):
+                bound = known[key] = bind_key(key, table)
+                check_value(bound, value)
+                change = mutation if bound is key else Mutation(bound, value)
+            case Delete(key):
+                bound = known[key] = bind_key(key, table)
+                change = mutation if bound is key else Delete(bound)
+            case _:
+                raise InvalidRequestError(
+                    "not a Mutation or Delete", given=mutation, type=type(mutation).__name__
+                )
+        if bound in found:
+            raise InvalidRequestError("key is mutated twice", key=bound)
+        found[bound] = change
+    return found.values()
 
 
 def _check_items(name: str, given: object) -> Iterable[Any]:

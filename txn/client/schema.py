@@ -128,7 +128,7 @@ class Families:
     def check(self, request: Request, deadline_ms: int | None = None) -> None:
         """Raise InvalidRequestError unless the request fits its families, asking until the
         deadline."""
-        for key in request.keys:
+        for key in {(key.table, key.family): key for key in request.keys}.values():
             if key.table == self._context.table:
                 _refuse(key, "the transaction table is the protocol's alone: it may be read")
             family = self.of(key, deadline_ms)

@@ -240,7 +240,7 @@ def status_key(table: bytes, row_key: bytes) -> Key:
 
 
 def marker_key(table: bytes, token: bytes) -> Key:
-    return Key(MARKER + token, FAMILY, b"done", table)
+    return new_tuple(Key, (MARKER + token, FAMILY, b"done", table))
 
 
 def decode_row(row: Row) -> TransactionRow:
