@@ -157,8 +157,9 @@ def _delete_fenced(context: Context, wanted: Mapping[Key, Cell | None], newest: 
 def _make_delete(context: Context, item: Guarded) -> Check:
     assert item.value is not None
     lock = context.rules.lock_of(item.key)
-    passed = read_lock(lock, item.lock).take(item.key.row).give_back()
-    free = Edit(lock, passed.value, item.newest + 1)
+    found = read_lock(lock, item.lock)
+    passed = found._replace(taken=found.taken + 1).give_back()
+    free = Edit(lock, passed, item.newest + 1)
     delete = Edit(item.key, None, item.value.timestamp)
     return Check(lock, item.lock.value if item.lock else FREE, edits=(delete, free))
 

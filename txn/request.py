@@ -180,6 +180,7 @@ def _bind_mutations(
     """Return valid mutations, each of another key, and add their keys to the known ones."""
     found: dict[Key, Mutation | Delete] = {}
     for mutation in mutations:
+        change: Mutation | Delete
         match mutation:
             case Mutation(key, value):
                 bound = known[key] = bind_key(key, table)

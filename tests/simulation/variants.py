@@ -73,13 +73,11 @@ def step_plainly(
 
 def hold_reading_first(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
     """The look under the locks, before the change to 1-LOCKED, which the protocol allows."""
-    tags = {k: k.tag for t in transactions for k in t.keys}
-    cells = context.store.read([c for k in tags for c in (k, k.lock, k.tag)])
+    cells = context.store.read(six_phase_module.list_cells(transactions))
     six_phase_module.advance(context, transactions, Status.LOCKED)
     live = transaction_module.fail_aborted(transactions, Status.LOCKED)
     for t in live:
-        t.seen = {k: cells[k] for k in t.keys}
-        t.plan, t.failure = six_phase_module.judge_cells(context, t, cells, tags)
+        t.failure = six_phase_module.judge_cells(context, t, cells, 0)
     return [t for t in live if t.failure is None]
 
 
@@ -286,13 +284,13 @@ def without(
     """Let the commit timestamp be computed without some of the cells that were read."""
     verdict = six_phase_module.judge_cells
 
-    def partial_verdict(context: Context, t: Transaction, cells: Cells, tags: Any) -> Any:
-        plan, failure = verdict(context, t, cells, tags)
-        if plan is not None:
+    def partial_verdict(context: Context, t: Transaction, cells: Cells, now_ms: int) -> Any:
+        failure = verdict(context, t, cells, now_ms)
+        if failure is None:
             known = [cell for k, cell in cells.items() if cell and k not in forget(t, cells)]
             newest = max((cell.timestamp for cell in known), default=0)
-            plan = replace(plan, timestamp=newest + 1)
-        return plan, failure
+            t.plan = replace(t.decided, timestamp=newest + 1)
+        return failure
 
     monkeypatch.setattr(six_phase_module, "judge_cells", partial_verdict)
 

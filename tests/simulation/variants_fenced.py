@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -25,16 +25,15 @@ Patch = pytest.MonkeyPatch
 
 def count_nothing(patch: Patch) -> None:
     """Let a free lock say the same before and after a transaction."""
-    patch.setattr(FencedLock, "take", lambda lock, holder: FencedLock(1, holder))
+    patch.setattr(FencedLock, "take", lambda lock, holder: b"1@" + holder)
 
 
 def count_back_in_aborts(patch: Patch, above: int = 0) -> None:
     """Let an abort put back the free value that its transaction had found."""
 
     def make_release(lock: Key, cell: Cell) -> Check:
-        found = read_lock(lock, cell)
-        free = FencedLock(found.taken - 1, FREE, found.names)
-        return Check(lock, cell.value, edits=(Edit(lock, free.value, cell.timestamp + above),))
+        free = read_lock(lock, cell).undo_take()
+        return Check(lock, cell.value, edits=(Edit(lock, free, cell.timestamp + above),))
 
     patch.setattr(locks_module, "make_release", make_release)
 
@@ -42,10 +41,11 @@ def count_back_in_aborts(patch: Patch, above: int = 0) -> None:
 def choose_the_time(patch: Patch, choose: Callable[[Context, PendingCommit], int]) -> None:
     """Let a commit timestamp be chosen in another way."""
 
-    def raise_timestamp(context: Context, t: PendingCommit) -> None:
-        t.timestamp = max(t.timestamp, choose(context, t))
+    def raise_timestamps(context: Context, transactions: Iterable[PendingCommit]) -> None:
+        for t in transactions:
+            t.timestamp = max(t.timestamp, choose(context, t))
 
-    patch.setattr(fenced, "raise_timestamp", raise_timestamp)
+    patch.setattr(fenced, "raise_timestamps", raise_timestamps)
 
 
 def time_of_values(context: Context, t: PendingCommit) -> int:
@@ -56,7 +56,7 @@ def time_of_values(context: Context, t: PendingCommit) -> int:
 
 def finish_without_looking(patch: Patch) -> None:
     """Let anybody put values as the owner does."""
-    patch.setattr(fenced, "_is_sure", lambda context, t: True)
+    patch.setattr(fenced, "_is_sure", lambda t, now_ms: True)
 
 
 def finish_late_without_looking(patch: Patch) -> None:
@@ -64,13 +64,13 @@ def finish_late_without_looking(patch: Patch) -> None:
     patch.setattr(
         fenced,
         "_is_sure",
-        lambda context, t: isinstance(t, PendingCommit) and t.decided_ms is not None,
+        lambda t, now_ms: t.decided_ms is not None,
     )
 
 
 def trust_what_is_read(patch: Patch) -> None:
     """Let an owner that has learned of its decision by reading do so too."""
-    patch.setattr(fenced, "_is_sure", lambda context, t: isinstance(t, PendingCommit))
+    patch.setattr(fenced, "_is_sure", lambda t, now_ms: isinstance(t, PendingCommit))
 
 
 def set_forward(patch: Patch, work: Callable[..., object]) -> None:
@@ -86,7 +86,7 @@ def unlock_before_values(patch: Patch) -> None:
             at = t.decided.timestamp
             for lock, held in zip(t.lock_cells, t.decided.locks, strict=True):
                 free = read_lock(lock, Cell(held, at)).give_back()
-                context.store.write([Edit(lock, free.value, at + 1)])
+                context.store.write([Edit(lock, free, at + 1)])
             for _, own in fenced.list_edits(t, at):
                 context.store.write(own)
 

@@ -789,12 +789,12 @@ def test_what_a_block_has_read_beside_a_holder_is_read_again() -> None:
     world.engine.commit([Mutation(X, b"1")])
     before = world.cell(LOCK)
     assert before is not None
-    held = read_lock(LOCK, before).take(OTHERS).value
+    held = read_lock(LOCK, before).take(OTHERS)
     with pytest.raises(ConflictError), world.engine.transaction() as t:
         world.store.check_and_put([Check(LOCK, before.value, ((LOCK, held),))])
         assert t.get(X) == b"1"
         world.clock.advance(1)
-        free = read_lock(LOCK, Cell(held, 0)).give_back().value
+        free = read_lock(LOCK, Cell(held, 0)).give_back()
         world.store.check_and_put([Check(LOCK, held, ((LOCK, free), (X, b"2")))])
         t.get(Key(X.row, X.family, b"other", X.table))
         t.put(X, b"3")

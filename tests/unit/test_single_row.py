@@ -106,7 +106,7 @@ def test_it_makes_two_calls_and_no_row() -> None:
     assert world.faults.calls == 2
     assert done.complete and world.value(Y) == b"1"
     assert world.store.read([X])[X] == Cell(b"1", done.timestamp)
-    assert world.lock == FencedLock(1, names=(strip_database(done.transaction)[-8:],))
+    assert world.lock == FencedLock(1, names=strip_database(done.transaction)[-8:])
     assert world.engine.outcome(done.transaction) is Outcome.UNKNOWN
 
 
@@ -149,7 +149,7 @@ def test_a_lost_answer_is_settled_by_the_lock(applied: frozenset[int] | None) ->
     lost = Fault(applied=applied, reply=Reply.MAYBE_APPLIED)
     before_the_step(world, lambda: None, lost)
     done = world.engine.commit([Mutation(X, b"1")])
-    assert world.lock == FencedLock(1, names=(strip_database(done.transaction)[-8:],))
+    assert world.lock == FencedLock(1, names=strip_database(done.transaction)[-8:])
 
 
 @pytest.mark.parametrize("others", [1, NAMED - 1])
@@ -367,7 +367,7 @@ def test_names_are_carried_by_transactions_that_have_a_row() -> None:
     world = World()
     alone = world.engine.commit([Mutation(X, b"1")])
     world.engine.commit([Mutation(X, b"2"), Mutation(FAR, b"2")])
-    assert world.lock == FencedLock(2, names=(b"-", strip_database(alone.transaction)[-8:]))
+    assert world.lock == FencedLock(2, names=b"-," + strip_database(alone.transaction)[-8:])
     assert world.lock.was_taken_by(alone.transaction, 1) is True
     assert world.lock.was_taken_by(alone.transaction, 2) is False
     world.store.write([Edit(LOCK, world.lock.take(b"transaction.1").value, 10**15)])

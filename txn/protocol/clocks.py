@@ -12,7 +12,7 @@ right: only deletion by age is refused then, no commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -231,7 +231,7 @@ def judge_ahead(
     t: PendingCommit,
     newest: int,
     now_ms: int,
-    cells: Iterable[tuple[Key, Cell | None]],
+    cells: Mapping[Key, Cell | None],
 ) -> AbortedError | None:
     """Return why a commit must not go above the newest cell that it read; None if it may. Cells
     that change every millisecond outrun the clock, so this sleeps a little to let the clock catch
@@ -248,7 +248,7 @@ def judge_ahead(
         "a cell lies in the future, too far for a commit to follow it: delete that version, or "
         "raise Policy(skew_ms=)",
         transaction=t.row_key,
-        key=next(key for key, cell in cells if cell and cell.timestamp == newest),
+        key=next(key for key, cell in cells.items() if cell and cell.timestamp == newest),
         ahead_ms=ahead_ms,
         limit_ms=limit_ms,
     )

@@ -21,11 +21,13 @@ from txn.protocol.locks import (
     POLITE_TRIES,
     Blocker,
     Contention,
+    decode_lock,
     fail_outdated,
     group_by_holder,
     holder_of,
     make_assertion_error,
     make_foreign_error,
+    read_free,
     read_lock,
     release_locks,
 )
@@ -99,7 +101,9 @@ def read_and_evaluate(
         _take_over(unread)
         blockers = find_blockers(lock_cells)
         held = {item.t for item in blockers}
-        unconfirmed = [t for t in due if t not in held and t.failure is None and _judge(context, t)]
+        free = [t for t in due if t not in held and t.failure is None]
+        raise_timestamps(context, free)
+        unconfirmed = _fail_false(free)
         if not blockers and not unconfirmed:
             break
         _confirm(context, unconfirmed)
@@ -136,7 +140,7 @@ def _take_over(lock_cells: Collection[LockOf]) -> None:
         cell = t.found[lock]
         if t.status is Status.PART and cell is not None and holder_of(lock, cell) == t.row_key:
             t.held.add(lock)
-            t.found[lock] = Cell(read_lock(lock, cell).undo_take().value, cell.timestamp)
+            t.found[lock] = Cell(read_lock(lock, cell).undo_take(), cell.timestamp)
 
 
 def _is_known(t: PendingCommit, lock: Key) -> bool:
@@ -148,7 +152,7 @@ def find_blockers(lock_cells: Iterable[LockOf]) -> list[Blocker]:
     held = []
     for t, lock in lock_cells:
         cell = t.found[lock]
-        if (holder := holder_of(lock, cell)) != FREE and t.failure is None:
+        if cell and (holder := holder_of(lock, cell)) != FREE and t.failure is None:
             held.append(Blocker(t, t.lock_cells[lock][0], holder, cell))
     return fail_outdated(held) if held else held
 
@@ -160,17 +164,19 @@ def _fail_held(blockers: list[Blocker], contention: Contention) -> None:
             item.t.failure = make_conflict(item.t, item.key, item.holder)
 
 
-def _judge(context: Context, t: PendingCommit) -> bool:
-    """Choose the timestamp, and fail transactions that cannot commit. Return True if a false
-    assertion needs a second read, because its cells are of several instants."""
-    raise_timestamp(context, t)
-    lost = find_failed(t)
-    if lost is None or t.failure is not None:
-        return False
-    if t.request.once is None and len({t.locks[key] for key in list_keys(lost)}) == 1:
-        t.failure = make_assertion_error(t, lost)
-        return False
-    return True
+def _fail_false(transactions: Iterable[PendingCommit]) -> list[PendingCommit]:
+    """Fail the transactions with a false assertion. Return those that need a second read first,
+    because the assertion's cells are of several instants."""
+    unconfirmed = []
+    for t in transactions:
+        lost = find_failed(t)
+        if lost is None or t.failure is not None:
+            continue
+        if t.request.once is None and len({t.locks[key] for key in list_keys(lost)}) == 1:
+            t.failure = make_assertion_error(t, lost)
+        else:
+            unconfirmed.append(t)
+    return unconfirmed
 
 
 def _confirm(context: Context, unconfirmed: Sequence[PendingCommit]) -> None:
@@ -193,17 +199,19 @@ def find_failed(t: PendingCommit) -> Assertion | None:
     return None
 
 
-def raise_timestamp(context: Context, t: PendingCommit) -> None:
-    """Choose a commit timestamp above every cell that was read, and not below the clock."""
+def raise_timestamps(context: Context, transactions: Iterable[PendingCommit]) -> None:
+    """Choose commit timestamps above every cell that was read, and not below the clock. Fail those
+    that must not go so high, and all if the clock was set."""
     now_ms = context.clock.wall_ms()
-    if was_set(context, now_ms):
-        t.failure = AbortedError(SET_MEANWHILE, transaction=t.row_key)
-    newest = max([cell.timestamp for cell in (*t.found.values(), *t.seen.values()) if cell] or [0])
-    if newest > now_ms:
-        pairs = (pair for cells in (t.found, t.seen) for pair in cells.items())
-        far = judge_ahead(context, t, newest, now_ms, pairs)
-        t.failure = t.failure or far
-    t.timestamp = max(t.timestamp, now_ms, newest + 1)
+    is_set = was_set(context, now_ms)
+    for t in transactions:
+        if is_set:
+            t.failure = AbortedError(SET_MEANWHILE, transaction=t.row_key)
+        cells = {**t.found, **t.seen}
+        newest = max([cell.timestamp for cell in cells.values() if cell], default=0)
+        if newest > now_ms:
+            t.failure = t.failure or judge_ahead(context, t, newest, now_ms, cells)
+        t.timestamp = max(t.timestamp, now_ms, newest + 1)
 
 
 def list_edits(t: Transaction, timestamp: int) -> Iterable[tuple[Key, list[Edit]]]:
@@ -211,15 +219,16 @@ def list_edits(t: Transaction, timestamp: int) -> Iterable[tuple[Key, list[Edit]
     found: Mapping[Key, list[Edit]] = {lock: [] for lock in t.lock_cells}
     for mutation in t.request.mutations:
         edit = new_tuple(Edit, (mutation.key, mutation.value, timestamp))
-        found[t.locks[mutation.key]].append(edit)
+        found[t.locks[mutation.key]] += [edit]
     return found.items()
 
 
 def needs_no_row(t: PendingCommit) -> bool:
     """Whether it needs no row: one row and family, and no token, labels, ranges or parts."""
     request = t.request
-    is_plain = t.status is None and t.parts is None and not t.spans
-    return is_plain and len(t.lock_cells) == 1 and request.once is None and not request.labels
+    if request.once is not None or request.labels or t.spans:
+        return False
+    return len(t.lock_cells) == 1 and t.status is None and t.parts is None
 
 
 @report_phase("lock")
@@ -260,10 +269,10 @@ def plan_commits(context: Context, transactions: Sequence[PendingCommit]) -> lis
         if now_ms >= t.due_ms:
             t.failure = DeadlineError(TOO_LATE, transaction=t.row_key)
             continue
-        replaced = [t.seen[mutation.key] for mutation in t.request.mutations]
+        seen = t.seen
         t.plan = Plan(
             t.timestamp,
-            tuple([cell.timestamp if cell else 0 for cell in replaced]),
+            tuple([cell.timestamp if (cell := seen[m.key]) else 0 for m in t.request.mutations]),
             tuple([t.taken[lock] if lock in t.taken else _take(t, lock) for lock in t.lock_cells]),
         )
     return [t for t in transactions if t.failure is None]
@@ -276,22 +285,23 @@ def put_and_release(context: Context, transactions: Sequence[Transaction]) -> li
     after later writers, or after delete markers have gone, so it compares the lock."""
     edits: list[Edit] = []
     checks: dict[Key, Check] = {}
+    now_ms = context.clock.monotonic_ms()
     for t in transactions:
-        is_sure, plan = _is_sure(context, t), t.decided
+        is_sure, plan = _is_sure(t, now_ms), t.decided
         if len(plan.locks) != len(t.lock_cells):
             raise CorruptRowError("the plan is of another protocol", transaction=t.row_key)
-        timestamp = plan.timestamp
-        for (lock, own), held in zip(list_edits(t, timestamp), plan.locks, strict=True):
-            held_lock = read_lock(lock, new_tuple(Cell, (held, timestamp)))
-            if held_lock.holder != t.row_key:
+        for (lock, own), held in zip(list_edits(t, plan.timestamp), plan.locks, strict=True):
+            held_lock = decode_lock(held)
+            if held_lock is None or held_lock.holder != t.row_key:
                 raise CorruptRowError("the plan has another's lock", transaction=t.row_key)
-            free = new_tuple(Edit, (lock, held_lock.give_back().value, timestamp + 1))
+            free = new_tuple(Edit, (lock, held_lock.give_back(), plan.timestamp + 1))
             if is_sure:
                 edits += (*own, free)
             else:
                 checks[lock] = Check(lock, held, edits=(*own, free))
     if edits:
-        call_store(context, partial(context.store.write, edits, durable=False, by_row=True))
+        put = partial(context.store.write, edits, durable=False, by_row=True)
+        call_store(context, put, now_ms)
     if checks:
         _finish_compared(context, checks)
     return list(transactions)
@@ -353,7 +363,7 @@ def _judge_locked(t: PendingCommit) -> None:
 
 
 def _take(t: PendingCommit, lock: Key) -> bytes:
-    return read_lock(lock, t.found[lock]).take(t.row_key).value
+    return read_lock(lock, t.found[lock]).take(t.row_key)
 
 
 def _request_locks(context: Context, lock_cells: Iterable[LockOf]) -> list[LockOf]:
@@ -364,9 +374,10 @@ def _request_locks(context: Context, lock_cells: Iterable[LockOf]) -> list[LockO
     requested: dict[LockOf, Check] = {}
     for t, lock in due:
         cell = t.found[lock]
-        if holder_of(lock, cell) == FREE:
+        free = read_free(cell)
+        if free is not None:
             t.held.add(lock)
-            t.taken[lock] = taken = _take(t, lock)
+            t.taken[lock] = taken = free.take(t.row_key)
             expected = cell.value if cell else FREE
             edits = (new_tuple(Edit, (lock, taken, t.timestamp)),)
             requested[t, lock] = new_tuple(Check, (lock, expected, (), edits, False))
@@ -446,8 +457,7 @@ def _read_again(context: Context, lock_cells: Collection[LockOf]) -> None:
     for t, _ in lock_cells:
         t.is_stale = True
     read_lock_cells(context, lock_cells)
-    for t in dict.fromkeys(t for t, _ in lock_cells):
-        raise_timestamp(context, t)
+    raise_timestamps(context, dict.fromkeys(t for t, _ in lock_cells))
 
 
 def _fail_outdated_locks(lock_cells: Iterable[LockOf]) -> None:
@@ -456,11 +466,9 @@ def _fail_outdated_locks(lock_cells: Iterable[LockOf]) -> None:
     )
 
 
-def _is_sure(context: Context, t: Transaction) -> bool:
+def _is_sure(t: Transaction, now_ms: int) -> bool:
     """Whether other clients can only have finished this transaction, and not written after it."""
-    if not isinstance(t, PendingCommit) or t.decided_ms is None:
-        return False
-    return context.clock.monotonic_ms() - t.decided_ms <= WRITTEN_WITHIN_MS
+    return t.decided_ms is not None and now_ms - t.decided_ms <= WRITTEN_WITHIN_MS
 
 
 FORWARD = ((Status.ASSERTED, put_and_release),)

@@ -47,34 +47,29 @@ _FENCED = re.compile(rb"(0|[1-9][0-9]{0,18})(?:@([^ ]+))?(?: ([0-9a-f,-]+))?")
 
 
 class FencedLock(NamedTuple):
-    """The content of a fenced lock. taken: the number of acquisitions. names: newest first, of the
-    acquisitions before the holder's."""
+    """The content of a fenced lock. taken: the number of acquisitions. names: as they are stored,
+    newest first, of the acquisitions before the holder's."""
 
     taken: int = 0
     holder: bytes = FREE
-    names: tuple[bytes, ...] = ()
+    names: bytes = b""
 
-    @property
-    def value(self) -> bytes:
-        held = b"@" + self.holder if self.holder else b""
-        named = b" " + b",".join(self.names) if self.names else b""
-        return b"%d%b%b" % (self.taken, held, named)
+    def take(self, holder: bytes) -> bytes:
+        """Return the value while a transaction that has a row holds the lock."""
+        named = b" " + self.names if self.names else b""
+        return b"%d@%b%b" % (self.taken + 1, holder, named)
 
-    def take(self, holder: bytes) -> FencedLock:
-        """Return the lock as held by a transaction that has a row."""
-        return new_tuple(FencedLock, (self.taken + 1, holder, self.names))
+    def undo_take(self) -> bytes:
+        """Return the value of a held lock as its holder found it."""
+        return _encode_free(self.taken - 1, self.names)
 
-    def undo_take(self) -> FencedLock:
-        """Return a held lock as its holder found it."""
-        return FencedLock(self.taken - 1, FREE, self.names)
+    def give_back(self) -> bytes:
+        """Return the value after its holder has released it."""
+        return _encode_free(self.taken, _push(_NOBODY, self.names) if self.names else b"")
 
-    def give_back(self) -> FencedLock:
-        names = _push(_NOBODY, self.names) if self.names else ()
-        return new_tuple(FencedLock, (self.taken, FREE, names))
-
-    def commit_single(self, row_key: bytes) -> FencedLock:
-        """Return a free lock after a commit of a transaction without a row."""
-        return FencedLock(self.taken + 1, FREE, _push(_name(row_key), self.names))
+    def commit_single(self, row_key: bytes) -> bytes:
+        """Return the value of a free lock after a commit of a transaction without a row."""
+        return _encode_free(self.taken + 1, _push(_name(row_key), self.names))
 
     def was_taken_by(self, row_key: bytes, count: int) -> bool | None:
         """Return whether this rowless transaction made acquisition `count`; None: unknown."""
@@ -83,7 +78,8 @@ class FencedLock(NamedTuple):
             return False
         if behind >= NAMED:
             return None
-        return behind < len(self.names) and self.names[behind] == _name(row_key)
+        names = self.names.split(b",")
+        return behind < len(names) and names[behind] == _name(row_key)
 
 
 NEVER_TAKEN = FencedLock()
@@ -96,7 +92,7 @@ def holder_of(lock: Key, cell: Cell | None) -> bytes:
         return FREE
     if lock.column != ROW_LOCK:
         return cell.value
-    found = _decode_lock(cell.value)
+    found = decode_lock(cell.value)
     if found is not None:
         return found.holder
     return b"?" + cell.value if ROW_KEY.fullmatch(cell.value) else cell.value
@@ -121,7 +117,7 @@ def require_lock(lock: Key, cell: Cell | None) -> None:
 def is_lock_of_rows(key: Key, cell: Cell) -> bool | None:
     """Return True for a lock of the fenced protocol, False for a six-phase one, None otherwise."""
     if key.column == ROW_LOCK:
-        return True if cell.value and _decode_lock(cell.value) else None
+        return True if cell.value and decode_lock(cell.value) else None
     if not key.column.endswith(LOCK_SUFFIX):
         return None
     return False if not cell.value or ROW_KEY.fullmatch(cell.value) else None
@@ -137,30 +133,42 @@ def read_lock(lock: Key, cell: Cell | None) -> FencedLock:
     """Return the content of a fenced lock; raise CorruptRowError if it does not decode."""
     if cell is None or not cell.value:
         return NEVER_TAKEN
-    found = _decode_lock(cell.value)
+    found = decode_lock(cell.value)
     if found is None:
         raise make_foreign_error("not a lock of the fenced protocol", lock, cell)
     return found
 
 
 @lru_cache(maxsize=1_000)  # a commit looks at the same value several times
-def _decode_lock(value: bytes) -> FencedLock | None:
+def decode_lock(value: bytes) -> FencedLock | None:
+    """Return the content of a fenced lock; None if it does not decode."""
     match = _FENCED.fullmatch(value)
     if match is None:
         return None
-    names = tuple(match[3].split(b",")) if match[3] else ()
-    return FencedLock(int(match[1]), match[2] or FREE, names)
+    return new_tuple(FencedLock, (int(match[1]), match[2] or FREE, match[3] or b""))
+
+
+def read_free(lock_cell: Cell | None) -> FencedLock | None:
+    """Return the content of a fenced lock that is free; None if it is held, or no lock."""
+    if lock_cell is None or not lock_cell.value:
+        return NEVER_TAKEN
+    found = decode_lock(lock_cell.value)
+    return None if found is None or found.holder else found
 
 
 def _name(row_key: bytes) -> bytes:
     return row_key.partition(b"@")[0][-NAME:]
 
 
-def _push(name: bytes, names: tuple[bytes, ...]) -> tuple[bytes, ...]:
-    found = (name, *names)[:NAMED]
+def _push(name: bytes, names: bytes) -> bytes:
+    found = [name, *names.split(b",")][:NAMED] if names else [name]
     while found and found[-1] == _NOBODY:
-        found = found[:-1]
-    return found
+        found.pop()
+    return b",".join(found)
+
+
+def _encode_free(taken: int, names: bytes) -> bytes:
+    return b"%d %b" % (taken, names) if names else b"%d" % taken
 
 
 class Blocker(NamedTuple):
@@ -213,7 +221,7 @@ def make_release(lock: Key, cell: Cell) -> Check:
     count and is released one above its timestamp."""
     if lock.column != ROW_LOCK:
         return Check(lock, cell.value, ((lock, FREE),), is_deferred=True)
-    free = read_lock(lock, cell).give_back().value
+    free = read_lock(lock, cell).give_back()
     return Check(lock, cell.value, edits=(Edit(lock, free, cell.timestamp + 1),))
 
 

@@ -67,25 +67,20 @@ def _list_six_phase(
 ) -> list[Edit] | None:
     """Return what the phases would leave, or None if they must run. new_locks: gets the locks that
     no transaction has had so far."""
-    tags = {key: key.tag for t in transactions for key in t.locks}
     statuses = [status_key(context.table, t.row_key) for t in transactions]
-    owners = [(t, key) for t in transactions for key in t.locks]
-    wanted = [cell for t, key in owners for cell in (key, t.locks[key], tags[key])]
-    cells = context.store.read([*statuses, *wanted])
+    cells = context.store.read([*statuses, *six_phase.list_cells(transactions)])
     if any([cells[status] for status in statuses]):
         return None
-    now_ms = context.clock.wall_ms()
+    now_ms, monotonic_ms = context.clock.wall_ms(), context.clock.monotonic_ms()
     edits: list[Edit] = []
     for t in transactions:
         new_locks += [lock for lock in t.lock_cells if cells[lock] is None]
         taken_ms = _take_locks(t, cells, now_ms)
         if taken_ms is None:
             return None
-        t.seen = {key: cells[key] for key in t.locks}
-        t.plan, failure = six_phase.judge_cells(context, t, cells, tags)
-        if failure or t.plan is None or six_phase.refuse_foreign_tags(t, cells, tags):
+        if six_phase.judge_cells(context, t, cells, monotonic_ms) is not None:
             return None
-        timestamp = t.plan.timestamp
+        timestamp, tags = t.decided.timestamp, t.tags
         written = {mutation.key: mutation.value for mutation in t.request.mutations}
         for key, lock in t.locks.items():
             # The timestamp that was judged: a marker that hides it would hide the value as well.
@@ -93,7 +88,7 @@ def _list_six_phase(
             if key in written:
                 edits.append(new_tuple(Edit, (key, written[key], timestamp)))
                 edits.append(new_tuple(Edit, (tags[key], FREE, timestamp)))
-        edits += _list_row(context, t, t.plan, SIX_PHASE_TIMES)
+        edits += _list_row(context, t, t.decided, SIX_PHASE_TIMES)
     return edits
 
 
@@ -121,11 +116,9 @@ def _list_fenced(
         return None
     fenced.read_lock_cells(context, [(t, lock) for t in transactions for lock in t.lock_cells])
     for t in transactions:
-        if any(map(holder_of, t.found, t.found.values())):
+        if any(map(holder_of, t.found, t.found.values())) or fenced.find_failed(t) is not None:
             return None
-        fenced.raise_timestamp(context, t)
-        if fenced.find_failed(t) is not None:
-            return None
+    fenced.raise_timestamps(context, transactions)
     planned = fenced.plan_commits(context, transactions)
     if len(planned) < len(transactions):
         return None
@@ -133,7 +126,7 @@ def _list_fenced(
     for t in planned:
         plan, timestamp = t.decided, t.timestamp
         for (lock, own), taken in zip(fenced.list_edits(t, timestamp), plan.locks, strict=True):
-            freed = read_lock(lock, new_tuple(Cell, (taken, timestamp))).give_back().value
+            freed = read_lock(lock, new_tuple(Cell, (taken, timestamp))).give_back()
             edits.append(new_tuple(Edit, (lock, taken, timestamp)))
             edits += own
             edits.append(new_tuple(Edit, (lock, freed, timestamp + 1)))

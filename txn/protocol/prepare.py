@@ -9,7 +9,7 @@ from txn.errors import AbortedError, ConflictError, StoreError, TableUnavailable
 from txn.events import Conflict
 from txn.model import Cell, Check, Key
 from txn.protocol.codec import OPEN
-from txn.protocol.context import Context, call_store
+from txn.protocol.context import Context
 from txn.protocol.locks import Blocker, Contention
 from txn.protocol.ranges import find_phantom
 from txn.protocol.row import column
@@ -105,10 +105,8 @@ def request_with_rows(
         return found[: len(steps)]
 
     new = {t: None for t in transactions if t.status is None}
-    if new:
+    if new or checks:
         write_rows(context, [*new], send)
-    elif checks:
-        call_store(context, lambda: send(()))
     return answers
 
 

@@ -191,7 +191,7 @@ def _fail_refused(
 def _make_step(t: PendingCommit) -> Check:
     ((lock, edits),) = list_edits(t, t.timestamp)
     cell = t.found[lock]
-    passed = Edit(lock, read_lock(lock, cell).commit_single(t.row_key).value, t.timestamp + 1)
+    passed = Edit(lock, read_lock(lock, cell).commit_single(t.row_key), t.timestamp + 1)
     return Check(lock, cell.value if cell else FREE, edits=(*edits, passed))
 
 

@@ -6,6 +6,7 @@ docs/protocol.md gives the argument for each rule.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
@@ -43,7 +44,6 @@ from txn.protocol.transaction import (
     advance,
     advance_with,
     fail_aborted,
-    is_late,
     note_heartbeat,
     report_phase,
     send_heartbeats,
@@ -143,10 +143,7 @@ def assert_under_locks(
 ) -> list[PendingCommit]:
     """Step to 1-LOCKED, read every cell under the locks, evaluate the assertions, and plan the
     replaced versions. An abort between the read and the step makes the step fail."""
-    tags = {key: key.tag for t in transactions for key in t.locks}
-    wanted = [
-        cell for t in transactions for key in t.locks for cell in (key, t.locks[key], tags[key])
-    ]
+    wanted = list_cells(transactions)
     first, *others = [*split_portions(wanted, CELLS_AT_ONCE)] or [wanted]
     cells: dict[Key, Cell | None] = {}
 
@@ -168,49 +165,64 @@ def assert_under_locks(
         for some in send_heartbeats_between(context, live, others):
             cells.update(call_store(context, partial(context.store.read, some)))
     live = [t for t in live if t.failure is None]
+    now_ms = context.clock.monotonic_ms()
     for t in live:
-        t.seen = {key: cells[key] for key in t.locks}
-        t.plan, t.failure = judge_cells(context, t, cells, tags)
-        t.failure = t.failure or refuse_foreign_tags(t, cells, tags)
+        t.failure = judge_cells(context, t, cells, now_ms)
     return [t for t in live if t.failure is None]
 
 
+def list_cells(transactions: Sequence[Transaction]) -> list[Key]:
+    """Return each key with its lock and its tag."""
+    with_tags = [(t.locks, t.tags) for t in transactions]
+    return [
+        cell for locks, tags in with_tags for key in locks for cell in (key, locks[key], tags[key])
+    ]
+
+
 def judge_cells(
-    context: Context, t: PendingCommit, cells: Mapping[Key, Cell | None], tags: Mapping[Key, Key]
-) -> tuple[Plan | None, AbortedError | None]:
+    context: Context, t: PendingCommit, cells: Mapping[Key, Cell | None], now_ms: int
+) -> AbortedError | None:
+    """Evaluate the assertions on cells that were read under the locks, and plan the commit; return
+    why it must not happen."""
+    t.seen = {key: cells[key] for key in t.locks}
     for key, lock in t.locks.items():
         held = cells[lock]
         if held is None:
             hidden = [key for key, lock in t.locks.items() if cells[lock] is None]
-            return None, uncover_locks(context, t, hidden)
+            return uncover_locks(context, t, hidden)
         if held.value != t.row_key:
-            return None, make_conflict(t, key, held.value)
-    found = [cells[cell] for key in t.locks for cell in (key, tags[key])]
-    newest_lock = max([cell.timestamp for lock in t.lock_cells if (cell := cells[lock])] or [0])
-    newest = max([newest_lock, *[cell.timestamp for cell in found if cell]])
-    if is_late(context, t):
-        return None, DeadlineError(TOO_LATE, transaction=t.row_key)
+            return make_conflict(t, key, held.value)
+    if now_ms >= t.due_ms:
+        return DeadlineError(TOO_LATE, transaction=t.row_key)
     for assertion in t.request.assertions:
         if not holds(assertion, t.seen):
-            return None, make_assertion_error(t, assertion)
-    values = ((key, cells[key]) for each in t.locks for key in (each, tags[each]))
-    if far := judge_ahead(context, t, newest, newest_lock, values):
-        return None, far
-    replaced = [t.seen[mutation.key] for mutation in t.request.mutations]
-    return Plan(newest + 1, tuple([cell.timestamp if cell else 0 for cell in replaced])), None
+            return make_assertion_error(t, assertion)
+    return _plan(context, t, cells)
 
 
-def refuse_foreign_tags(
-    t: PendingCommit, cells: Mapping[Key, Cell | None], tags: Mapping[Key, Key]
+def _plan(
+    context: Context, t: PendingCommit, cells: Mapping[Key, Cell | None]
 ) -> AbortedError | None:
-    for mutation in t.request.mutations:
-        tag = tags[mutation.key]
+    """Plan a commit above all its cells; return why it must not be above them, or write tags."""
+    mutations, seen = t.request.mutations, t.seen
+    tags = {tag: cells[tag] for tag in t.tags.values()}
+    newest_lock = max([cell.timestamp for lock in t.lock_cells if (cell := cells[lock])], default=0)
+    written = [*seen.values(), *tags.values()]
+    newest = max([newest_lock, *[cell.timestamp for cell in written if cell]])
+    if newest > newest_lock:
+        far = judge_ahead(context, t, newest, newest_lock, {**seen, **tags})
+        if far is not None:
+            return far
+    for mutation in mutations:
+        tag = t.tags[mutation.key]
         cell = cells[tag]
         if cell is not None and cell.value and not cell.value.isdigit():
             error = make_foreign_error("the cell of the tag holds what is no tag", tag, cell)
             refused = AbortedError(str(error), transaction=t.row_key)
             refused.__cause__ = error
             return refused
+    replaced = [cell.timestamp if (cell := seen[m.key]) else 0 for m in mutations]
+    t.plan = Plan(newest + 1, tuple(replaced))
     return None
 
 
@@ -219,12 +231,12 @@ def put_values(context: Context, transactions: Sequence[Transaction]) -> list[Tr
     """Put each value or delete marker, with a tag that names the version it replaces."""
     edits: list[Edit] = []
     for t in transactions:
-        plan = t.decided
+        plan, tags = t.decided, t.tags
         for mutation, version in zip(t.request.mutations, plan.replaced, strict=True):
             key = mutation.key
             edits += (
                 new_tuple(Edit, (key, mutation.value, plan.timestamp)),
-                new_tuple(Edit, (key.tag, b"%d" % version, plan.timestamp)),
+                new_tuple(Edit, (tags[key], b"%d" % version, plan.timestamp)),
             )
     call_store(context, partial(context.store.write, edits, durable=False))
     return list(transactions)
@@ -234,13 +246,12 @@ def put_values(context: Context, transactions: Sequence[Transaction]) -> list[Tr
 def clean_tags(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
     """Step to 3-PUT, and empty each tag. The empty tag stays, as evidence of when its cell last
     changed."""
-    rows: dict[tuple[bytes | None, bytes], list[Edit]] = {}
+    rows: dict[tuple[bytes | None, bytes], list[Edit]] = defaultdict(list)
     for t in transactions:
-        timestamp = t.decided.timestamp
+        timestamp, tags = t.decided.timestamp, t.tags
         for mutation in t.request.mutations:
-            tag = mutation.key.tag
-            edit = new_tuple(Edit, (tag, FREE, timestamp))
-            rows.setdefault((tag.table, tag.row), []).append(edit)
+            tag = tags[mutation.key]
+            rows[tag.table, tag.row] += [new_tuple(Edit, (tag, FREE, timestamp))]
     checks = [
         new_tuple(Check, (edits[0].key, None, (), tuple(edits), True)) for edits in rows.values()
     ]

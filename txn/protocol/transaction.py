@@ -42,7 +42,7 @@ from txn.protocol.row import (
     parent_of,
     status_key,
 )
-from txn.protocol.statuses import COMMITTED, DONE, IllegalStepError, Status, check_step
+from txn.protocol.statuses import COMMITTED, DONE, FINISHED, IllegalStepError, Status, check_step
 from txn.request import Ack, Committed, Request, add_marker
 from txn.spans import Span
 from txn.tracing import Trace
@@ -59,9 +59,9 @@ class Transaction:
     its status failed; None if it did not. plan: the content of the decision. held: the lock cells
     that it may hold. parts: for a transaction in parts, how many each task wrote; empty before the
     decision. is_dated: whether its row records the time of each status, as in stores that write
-    many cells in one step; each step then writes it. locks: the lock cell of each key that it
-    mutates or asserts, from lock_of. lock_cells: those cells in the order of the request, each with
-    its keys.
+    many cells in one step; each step then writes it. decided_ms: when this client sent the
+    decision, if it was confirmed (monotonic). locks: the lock cell of each key that it mutates or
+    asserts, from lock_of. lock_cells: those cells in the order of the request, each with its keys.
     """
 
     row_key: bytes
@@ -71,10 +71,12 @@ class Transaction:
     parts: tuple[int, ...] | None = None
     unread: CorruptRowError | None = None
     is_dated: bool = False
+    decided_ms: int | None = None
     held: set[Key] = field(default_factory=set)
     lock_of: Callable[[Key], Key] = attrgetter("lock")
     locks: dict[Key, Key] = field(init=False)
     lock_cells: dict[Key, list[Key]] = field(init=False)
+    _tags: dict[Key, Key] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         lock_of = self.lock_of
@@ -92,9 +94,16 @@ class Transaction:
         return self.locks.keys()
 
     @property
+    def tags(self) -> Mapping[Key, Key]:
+        """The tag of each key, in the six-phase protocol."""
+        if self._tags is None:
+            self._tags = {key: key.tag for key in self.locks}
+        return self._tags
+
+    @property
     def is_finished(self) -> bool:
         """Whether no work is left, as far as this client knows."""
-        return self.status is not None and self.status.is_finished
+        return self.status in FINISHED
 
     @property
     def decided(self) -> Plan:
@@ -126,9 +135,8 @@ class PendingCommit(Transaction):
     (monotonic).
 
     Fenced protocol only: found: its locks as they were read, free. taken: the values with which it
-    requested them. timestamp: the commit timestamp.
-    decided_ms: when the decision was sent, if it was confirmed. is_stale: whether cells were read
-    again since its assertions were evaluated.
+    requested them. timestamp: the commit timestamp. is_stale: whether cells were read again since
+    its assertions were evaluated.
 
     tries: how often it ran. rounds: how many groups it was in. was_deferred: whether it left the
     last group before anything was written. future: receives its result if no thread waits for it.
@@ -150,7 +158,6 @@ class PendingCommit(Transaction):
     found: dict[Key, Cell | None] = field(default_factory=dict)
     taken: dict[Key, bytes] = field(default_factory=dict)
     timestamp: int = 0
-    decided_ms: int | None = None
     is_stale: bool = False
     tries: int = 0
     rounds: int = 0
@@ -281,42 +288,32 @@ def advance(
     """Step each row from its known status to `new`.
 
     cells: written into the row together with the status. unsent: the context to use while nothing
-    can have been sent, if it is less patient. send: see `Send`; it may be called again. now_ms: see
-    `call_store`. Afterwards each transaction has the status of its row, whichever client stepped
-    it, or `unread` has the reason why it is not known. Returns the transactions that this call
-    moved. Raises StoreError if a row could not be reached; unless it is NotApplied, the request may
-    still take effect later.
+    can have been sent, if it is less patient. send: see `Send`; it is called even without a step,
+    and perhaps again. now_ms: see `call_store`. Afterwards each transaction has the status of its
+    row, whichever client stepped it, or `unread` has the reason why it is not known. Returns the
+    transactions that this call moved. Raises StoreError if a row could not be reached; unless it is
+    NotApplied, the request may still take effect later.
     """
-    steps: dict[AnyTransaction, Check] = {}
-    for t in transactions:
-        check_step(context.rules.steps, t.status, new)
-        steps[t] = make_step(context, t, new, cells(t) if cells else ())
-    if not steps:
-        return []
+    for old in {t.status for t in transactions}:
+        check_step(context.rules.steps, old, new)
+    steps = {t: make_step(context, t, new, cells(t) if cells else ()) for t in transactions}
     if send is None:
+        if not steps:
+            return []
         send = partial(context.store.check_and_put, durable=durable)
     change = _Steps(context, new, send, steps)
     try:
-        if unsent is None:
-            call_store(context, change.send_pending, now_ms)
-        else:
-            _send_until_known(context, unsent, change, now_ms)
+        try:
+            call_store(unsent or context, change.send_pending, now_ms)
+        except StoreError:
+            if unsent in (None, context) or not change.is_sent:
+                raise
+            call_store(context, change.send_pending)  # finding the outcome is worth more time
     except NotApplied as error:
         if change.is_sent:
             raise MaybeApplied(str(error)) from error
         raise
     return change.done
-
-
-def _send_until_known(
-    context: Context, unsent: Context, change: _Steps[AnyTransaction], now_ms: int | None
-) -> None:
-    try:
-        call_store(unsent, change.send_pending, now_ms)
-    except StoreError:
-        if unsent is context or not change.is_sent:
-            raise
-        call_store(context, change.send_pending)  # finding the outcome is worth more time
 
 
 def advance_with(
@@ -327,24 +324,23 @@ def advance_with(
     def send(steps: Sequence[Check]) -> list[bool]:
         return context.store.check_and_put([*steps, *checks], durable=False)[: len(steps)]
 
-    if transactions:
+    if transactions or checks:
         advance(context, transactions, new, send=send)
-    elif checks:
-        call_store(context, lambda: send(()))
 
 
 def make_step(context: Context, t: Transaction, new: Status, cells: Cells) -> Check:
     """Return the change of a row to a status, together with other cells. In the fenced protocol
     each status has a fixed offset from the time in the row key; only the time meant for people is
     the server's."""
+    rules, row_key, table = context.rules, t.row_key, context.table
     expected = None
-    if not context.rules.is_unconditional(t.status, new):
+    if not rules.is_unconditional(t.status, new):
         expected = FREE if t.status is None else t.status.encoded
-    is_deferred = new in context.rules.deferred and t.may_defer(new)
-    status = new_tuple(Key, (t.row_key, FAMILY, b"status", context.table))
-    began = new_tuple(Key, (t.row_key, FAMILY, new.at, context.table))
-    if context.rules.offsets_ms:
-        at = created_ms(t.row_key) + context.rules.offsets_ms[new]
+    is_deferred = new in rules.deferred and t.may_defer(new)
+    status = new_tuple(Key, (row_key, FAMILY, b"status", table))
+    began = new_tuple(Key, (row_key, FAMILY, new.at, table))
+    if rules.offsets_ms:
+        at = created_ms(row_key) + rules.offsets_ms[new]
         written = (*cells, (status, new.encoded))
         edits = tuple([new_tuple(Edit, (key, value, at)) for key, value in written])
         return new_tuple(Check, (status, expected, ((began, FREE),), edits, is_deferred))
@@ -381,11 +377,11 @@ class _Steps(Generic[AnyTransaction]):
             raise
         self.is_sent = True
         # Moved rows are not requested again, even if the following read fails.
-        for t, moved in zip([*self.pending], answers, strict=True):
-            if moved:
-                t.status = self.new
-                self.done.append(t)
-                del self.pending[t]
+        moved = [t for t, moved in zip(self.pending, answers, strict=True) if moved]
+        for t in moved:
+            t.status = self.new
+            del self.pending[t]
+        self.done += moved
         if self.pending:
             self._read_refused()
 
