@@ -108,7 +108,7 @@ def complete_first(patch: Patch) -> None:
 
 def decide_plainly(patch: Patch) -> None:
     """Put the decision, without comparing."""
-    unconditional = FENCED.unconditional | {Status.ASSERTED}
+    unconditional = FENCED.unconditional | {(Status.WRITTEN, Status.ASSERTED)}
     patch.setitem(PROTOCOLS, "fenced", replace(FENCED, unconditional=unconditional))
 
 
@@ -139,7 +139,7 @@ def put_at_the_servers_time(patch: Patch) -> None:
         cells: transaction_module.Cells,
     ) -> Check:
         step = make_step(context, t, new, cells)
-        if new not in context.rules.unconditional:
+        if new not in {status for _, status in context.rules.unconditional}:
             return step
         return step._replace(edits=tuple(edit._replace(timestamp=None) for edit in step.edits))
 

@@ -370,6 +370,6 @@ def test_names_are_carried_by_transactions_that_have_a_row() -> None:
     assert world.lock == FencedLock(2, names=b"-," + strip_database(alone.transaction)[-8:])
     assert world.lock.was_taken_by(alone.transaction, 1) is True
     assert world.lock.was_taken_by(alone.transaction, 2) is False
-    world.store.write([Edit(LOCK, world.lock.take(b"transaction.1").value, 10**15)])
+    world.store.write([Edit(LOCK, world.lock.take(b"transaction.1"), 10**15)])
     assert world.lock.was_taken_by(alone.transaction, 1) is True
     assert world.lock.was_taken_by(alone.transaction, 2) is False

@@ -120,11 +120,13 @@ def test_the_end_of_a_row_without_times_is_not_deferred() -> None:
 @pytest.mark.parametrize("rules", PROTOCOLS.values(), ids=PROTOCOLS)
 def test_poison_always_compares(rules: Rules) -> None:
     """Put without a comparison it would abort a row that has arrived, and perhaps decided."""
-    assert not rules.is_unconditional(None, Status.ABORTED)
     fenced = rules is not SIX_PHASE
-    assert rules.is_unconditional(Status.ABORTING, Status.ABORTED) is fenced
-    assert rules.is_unconditional(None, Status.WRITTEN) is fenced
-    assert not rules.is_unconditional(Status.WRITTEN, Status.ASSERTED)
+    assert (None, Status.ABORTED) not in rules.unconditional
+    assert ((Status.ABORTING, Status.ABORTED) in rules.unconditional) is fenced
+    assert ((None, Status.WRITTEN) in rules.unconditional) is fenced
+    assert (Status.WRITTEN, Status.ASSERTED) not in rules.unconditional
+    for old, new in rules.unconditional:
+        check_step(rules.steps, old, new)
 
 
 def test_a_transaction_without_a_plan_has_not_decided() -> None:

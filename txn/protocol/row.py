@@ -36,6 +36,7 @@ FAMILY = b"t"
 FREE = b""
 """The value of a free lock, an empty tag and a cell that is only a timestamp; absent is equal."""
 MARKER = b"once."
+PART = b".part-"
 PROTOCOL_ROW, DOCTOR_ROW = b"protocol", b"doctor"
 MAX_CHILDREN = 100_000
 OWN_TIMES = (b"status", b"buffer", b"plan", b"ranges", b"reason", b"parts")
@@ -221,14 +222,14 @@ def child_key(parent: bytes, task: int, number: int) -> bytes:
 
 def parent_of(row_key: bytes) -> bytes | None:
     """Return the row key of a part's parent; None for any other row key."""
-    if b".part-" not in row_key:
+    if PART not in row_key:
         return None
     match = ROW_KEY.fullmatch(row_key)
     return match[1] if match is not None and match[4] is not None else None
 
 
 def child_range(parent: bytes) -> tuple[bytes, bytes]:
-    return parent + b".part-", parent + b".part."
+    return parent + PART, parent + b".part."
 
 
 def column(table: bytes, row_key: bytes, name: bytes) -> Key:

@@ -57,11 +57,12 @@ CELLS_AT_ONCE = 3 * PORTION
 def prepare_six_phase(
     context: Context, transactions: Sequence[PendingCommit], contention: Contention, patient: bool
 ) -> list[PendingCommit]:
-    lock = lock_in_order if patient else lock_at_once
-    live = run_for_available(lambda some: lock(context, some, contention), transactions)
-    live = run_for_available(lambda some: assert_under_locks(context, some), live)
+    lock = partial(lock_in_order if patient else lock_at_once, context, contention=contention)
+    live = run_for_available(lock, transactions)
+    live = run_for_available(partial(assert_under_locks, context), live)
     if any([t.spans for t in live]):
-        live = run_for_available(lambda some: validate_ranges(context, some, contention), live)
+        validate = partial(validate_ranges, context, contention=contention)
+        live = run_for_available(validate, live)
     return live
 
 
@@ -204,8 +205,8 @@ def _plan(
     context: Context, t: PendingCommit, cells: Mapping[Key, Cell | None]
 ) -> AbortedError | None:
     """Plan a commit above all its cells; return why it must not be above them, or write tags."""
-    mutations, seen = t.request.mutations, t.seen
-    tags = {tag: cells[tag] for tag in t.tags.values()}
+    mutations, seen, tag_of = t.request.mutations, t.seen, t.tags
+    tags = {tag: cells[tag] for tag in tag_of.values()}
     newest_lock = max([cell.timestamp for lock in t.lock_cells if (cell := cells[lock])], default=0)
     written = [*seen.values(), *tags.values()]
     newest = max([newest_lock, *[cell.timestamp for cell in written if cell]])
@@ -214,8 +215,8 @@ def _plan(
         if far is not None:
             return far
     for mutation in mutations:
-        tag = t.tags[mutation.key]
-        cell = cells[tag]
+        tag = tag_of[mutation.key]
+        cell = tags[tag]
         if cell is not None and cell.value and not cell.value.isdigit():
             error = make_foreign_error("the cell of the tag holds what is no tag", tag, cell)
             refused = AbortedError(str(error), transaction=t.row_key)

@@ -132,11 +132,11 @@ class Rules:
 
     needs: features that the store must have. steps: the successors of each status. released: the
     status at which all locks are released. deferred: statuses that a crash of their server may
-    undo: see docs/protocol.md. unconditional: statuses that are put without a comparison.
-    locks_rows: whether a lock covers a row and family instead of a key. lock_of: the lock cell of a
-    key. offsets_ms: the timestamp
-    of each status, relative to the time in the row key, if clients choose the timestamps of their
-    rows; empty if servers choose them.
+    undo: see docs/protocol.md. unconditional: steps that are put without a comparison; poison, the
+    step from no row to 7-ABORTED, always compares. locks_rows: whether a lock covers a row and
+    family instead of a key. lock_of: the lock cell of a key. offsets_ms: the timestamp of each
+    status, relative to the time in the row key, if clients choose the timestamps of their rows;
+    empty if servers choose them.
     """
 
     name: ProtocolName
@@ -144,7 +144,7 @@ class Rules:
     steps: Steps
     released: Status
     deferred: frozenset[Status]
-    unconditional: frozenset[Status] = frozenset()
+    unconditional: frozenset[tuple[Status | None, Status]] = frozenset()
     locks_rows: bool = False
     lock_of: Callable[[Key], Key] = attrgetter("lock")
     offsets_ms: Mapping[Status, int] = field(default_factory=dict)
@@ -158,10 +158,6 @@ class Rules:
     def old_name(self) -> bytes:
         """The name in a database of an earlier version."""
         return self.name.encode()
-
-    def is_unconditional(self, old: Status | None, new: Status) -> bool:
-        """Whether this step is put without a comparison. Poison always compares."""
-        return new in self.unconditional and (old is not None or new is not Status.ABORTED)
 
     def guards_of(self, key: Key) -> tuple[Key, ...]:
         """Return the cells that show whether a key has changed: its lock, and its tag if any."""
@@ -181,7 +177,13 @@ FENCED = Rules(
     FENCED_STEPS,
     released=Status.ASSERTED,
     deferred=frozenset({Status.WRITTEN, Status.COMPLETE}),
-    unconditional=frozenset({Status.WRITTEN, Status.COMPLETE, Status.ABORTED}),
+    unconditional=frozenset(
+        {
+            (None, Status.WRITTEN),
+            (Status.ASSERTED, Status.COMPLETE),
+            (Status.ABORTING, Status.ABORTED),
+        }
+    ),
     locks_rows=True,
     lock_of=attrgetter("row_lock"),
     offsets_ms={

@@ -34,6 +34,7 @@ from txn.protocol.context import Context, call_store
 from txn.protocol.row import (
     FAMILY,
     FREE,
+    PART,
     TransactionRow,
     column,
     created_ms,
@@ -175,7 +176,7 @@ class PendingCommit(Transaction):
     def may_defer(self, new: Status) -> bool:
         if new in COMMITTED:
             return self.is_dated
-        return self.parts is None and not self.spans and parent_of(self.row_key) is None
+        return self.parts is None and not self.spans and PART not in self.row_key
 
     def add_known(self, cells: Mapping[Key, Cell | None]) -> None:
         """Adopt cells that were read of its keys, and of their locks, which were free."""
@@ -333,9 +334,8 @@ def make_step(context: Context, t: Transaction, new: Status, cells: Cells) -> Ch
     each status has a fixed offset from the time in the row key; only the time meant for people is
     the server's."""
     rules, row_key, table = context.rules, t.row_key, context.table
-    expected = None
-    if not rules.is_unconditional(t.status, new):
-        expected = FREE if t.status is None else t.status.encoded
+    known = FREE if t.status is None else t.status.encoded
+    expected = None if (t.status, new) in rules.unconditional else known
     is_deferred = new in rules.deferred and t.may_defer(new)
     status = new_tuple(Key, (row_key, FAMILY, b"status", table))
     began = new_tuple(Key, (row_key, FAMILY, new.at, table))
@@ -459,12 +459,13 @@ def split_portions(items: Sequence[T], size: int = PORTION) -> Iterator[Sequence
 def send_heartbeats(context: Context, batch: Sequence[PendingCommit], now_ms: int) -> None:
     """Send heartbeats once a third of the lock TTL has passed without one, and fail the
     transactions that another client aborted. A part's heartbeat goes into its parent's row."""
-    live = [t for t in batch if t.failure is None and t.status is not None]
-    for t in live:
-        if now_ms - t.alive_ms >= t.lock_ttl_ms // 3:
+    for t in batch:
+        is_due = now_ms - t.alive_ms >= t.lock_ttl_ms // 3
+        if is_due and t.failure is None and t.status is not None:
             break
     else:
         return
+    live = [t for t in batch if t.failure is None and t.status is not None]
     wall_ms = context.clock.wall_ms()
     times: dict[bytes, int | None] = {}
     for t in live:  # a row with several owners gets the server's time, because their clocks differ
