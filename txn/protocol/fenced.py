@@ -72,15 +72,16 @@ def prepare_fenced(
     context: Context, transactions: Sequence[PendingCommit], contention: Contention, patient: bool
 ) -> list[PendingCommit]:
     """Read, write the rows, and lock what was read. A single-row commit has no status."""
-    read = partial(read_and_evaluate, context, contention=contention, patient=patient)
-    live = run_for_available(read, transactions)
+    live = run_for_available(
+        lambda some: read_and_evaluate(context, some, contention, patient), transactions
+    )
     # A local transaction gains nothing by having no row.
     live = [*live] if context.is_local else [t for t in live if not needs_no_row(t)]
-    lock = partial(take_row_locks, context, contention=contention, patient=patient)
-    live = run_for_available(lock, live)
+    live = run_for_available(lambda some: take_row_locks(context, some, contention, patient), live)
     if any([t.spans for t in live]):
-        validate = partial(validate_ranges_locked, context, contention=contention)
-        live = run_for_available(validate, live)
+        live = run_for_available(
+            lambda some: validate_ranges_locked(context, some, contention), live
+        )
     return plan_commits(context, live)
 
 

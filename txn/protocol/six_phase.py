@@ -57,12 +57,11 @@ CELLS_AT_ONCE = 3 * PORTION
 def prepare_six_phase(
     context: Context, transactions: Sequence[PendingCommit], contention: Contention, patient: bool
 ) -> list[PendingCommit]:
-    lock = partial(lock_in_order if patient else lock_at_once, context, contention=contention)
-    live = run_for_available(lock, transactions)
-    live = run_for_available(partial(assert_under_locks, context), live)
+    lock = lock_in_order if patient else lock_at_once
+    live = run_for_available(lambda some: lock(context, some, contention), transactions)
+    live = run_for_available(lambda some: assert_under_locks(context, some), live)
     if any([t.spans for t in live]):
-        validate = partial(validate_ranges, context, contention=contention)
-        live = run_for_available(validate, live)
+        live = run_for_available(lambda some: validate_ranges(context, some, contention), live)
     return live
 
 
