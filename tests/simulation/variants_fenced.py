@@ -122,7 +122,7 @@ def believe_in_every_lock(patch: Patch) -> None:
             found = t.found[lock]
             edit = Edit(lock, fenced._take(t, lock), t.timestamp)
             checks.append(Check(lock, found.value if found else FREE, edits=(edit,)))
-        prepare_module.request_with_rows(context, [t for t, _ in wanted], checks)
+        prepare_module.write_rows(context, [t for t, _ in wanted], checks)
         return []
 
     patch.setattr(fenced, "_request_locks", request)

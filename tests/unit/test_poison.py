@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,13 @@ from txn.protocol.context import Context
 from txn.protocol.recovery import NOTHING, POISONED, STUCK_MS, Resolver, poison, roll_back
 from txn.protocol.row import TransactionRow, child_key, column, created_ms, read_rows, status_key
 from txn.protocol.statuses import ProtocolName, Status
-from txn.protocol.transaction import WRITTEN_WITHIN_MS, Transaction, load_transaction
+from txn.protocol.transaction import (
+    WRITTEN_WITHIN_MS,
+    PendingCommit,
+    Transaction,
+    begin_commit,
+    load_transaction,
+)
 from txn.request import Outcome
 from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
 
@@ -554,12 +561,13 @@ def test_an_owner_that_was_aborted_at_its_decision_knows_it(protocol: ProtocolNa
         world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
 
 
-def test_a_local_commit_that_was_lost_and_poisoned_did_not_take_effect() -> None:
+def test_a_local_commit_that_was_lost_and_poisoned_did_not_take_effect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Nothing of a local transaction is ever late, so that poison proves that there was no row."""
     world = World()
     world.faults.features |= {"atomic"}
     rows: list[bytes] = []
-    begin = world.engine._backend._begin  # type: ignore[attr-defined]
 
     def plan(call: Call) -> Fault:
         if call.method == "atomically":
@@ -568,12 +576,12 @@ def test_a_local_commit_that_was_lost_and_poisoned_did_not_take_effect() -> None
             assert poison_row(world.client(seed=3).context, rows[0])
         return Fault()
 
-    def begin_and_note(*args: object) -> object:
-        t = begin(*args)
+    def begin_and_note(*args: Any) -> PendingCommit:
+        t = begin_commit(*args)
         rows.append(t.row_key)
         return t
 
-    world.engine._backend._begin = begin_and_note  # type: ignore[attr-defined]
+    monkeypatch.setattr("txn.client.local.begin_commit", begin_and_note)
     world.faults.plan = plan
     with pytest.raises(NotApplied, match="did not take effect"):
         world.engine.commit([Mutation(X, b"1")])

@@ -27,7 +27,7 @@ from txn.events import Event, Phase
 from txn.model import Check, Family, Key, Mutation
 from txn.protocol import recovery
 from txn.protocol.statuses import Status
-from txn.protocol.transaction import WRITTEN_WITHIN_MS
+from txn.protocol.transaction import WRITTEN_WITHIN_MS, begin_commit
 from txn.request import Committed, Outcome, bind_request
 from txn.tables.admin import Admin
 from txn.testing.faulty import Call, Crash, Fault, Reply
@@ -519,7 +519,7 @@ def test_those_who_commit_together_are_told_each_its_own() -> None:
     backend = world.engine._backend
     assert isinstance(backend, LocalBackend)
     first, second = (
-        backend._begin(bind_request(m, table=TABLE), "complete", None)
+        begin_commit(backend.context, bind_request(m, table=TABLE))
         for m in (BOTH, [Mutation(Y, b"1")])
     )
     backend._group_commit.commit([first, second])

@@ -125,7 +125,7 @@ class LocalBackend:
         deadline_ms: int | None,
         known: Snapshot,
     ) -> Committed:
-        t = self._begin(request, ack, deadline_ms, spans)
+        t = begin_commit(self._context, request, deadline_ms, spans, ack)
         if known:
             t.add_known(known)
         self._report_results([t], partial(self._commit_one, t))
@@ -148,7 +148,7 @@ class LocalBackend:
         round and do not delay others. Only if a round completes nothing does the first request run
         alone, waiting for lock holders."""
         pending = [
-            self._begin(request, ack, deadline_ms)
+            begin_commit(self._context, request, deadline_ms, ack=ack)
             for request, deadline_ms in zip(requests, deadlines_ms, strict=True)
         ]
         self._report_results(pending, partial(self._commit_in_order, pending))
@@ -161,7 +161,7 @@ class LocalBackend:
             self._end_round(order)
 
     def submit(self, request: Request, ack: Ack, deadline_ms: int | None) -> Future[Committed]:
-        t = self._begin(request, ack, deadline_ms)
+        t = begin_commit(self._context, request, deadline_ms, ack=ack)
         t.future = Future()
         is_reported = self._begin_reports([t])
         try:
@@ -173,18 +173,6 @@ class LocalBackend:
         if is_reported:
             t.future.add_done_callback(lambda done: self._report_result(t, result_of(done)))
         return t.future
-
-    def _begin(
-        self,
-        request: Request,
-        ack: Ack,
-        deadline_ms: int | None,
-        spans: Sequence[Span] = (),
-    ) -> PendingCommit:
-        context = self._context
-        usual_ms, now_ms = context.policy.deadline_ms, context.clock.monotonic_ms()
-        due_ms = now_ms + (usual_ms if deadline_ms is None else deadline_ms)
-        return begin_commit(context, request, due_ms, spans, ack, now_ms=now_ms)
 
     def _begin_reports(self, pending: Sequence[PendingCommit]) -> bool:
         """Begin the reports of requests; return False if nobody listens."""
@@ -389,10 +377,9 @@ class LocalBackend:
             due_ms = context.clock.monotonic_ms() + context.policy.deadline_ms
         request = lock_request(keys)
         for _ in context.tries(most=context.policy.attempts):
-            t = begin_commit(context, request, due_ms)
-            self._run(
-                context, fail_late([t], context.clock.monotonic_ms()), "complete", patient=True
-            )
+            now_ms = context.clock.monotonic_ms()
+            t = begin_commit(context, request, due_ms - now_ms)
+            self._run(context, fail_late([t], now_ms), "complete", patient=True)
             if not isinstance(t.failure, ConflictError) or is_late(context, t):
                 break
         if t.failure is not None:

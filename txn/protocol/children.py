@@ -46,7 +46,7 @@ def begin_parent(context: Context, once: bytes | None, labels: Mapping[str, str]
         )
     check_commit_clock(context)
     request = Request((), (), once, labels)
-    t = begin_commit(context, request, _due_ms(context))
+    t = begin_commit(context, request)
     t.parts = ()
     write_rows(context, [t])
     if t.failure is not None:

@@ -34,10 +34,10 @@ from txn.protocol.locks import (
 from txn.protocol.prepare import (
     make_conflict,
     report_conflicts,
-    request_with_rows,
     resolve_all,
     run_for_available,
     validate_ranges,
+    write_rows,
 )
 from txn.protocol.row import FREE
 from txn.protocol.statuses import Status
@@ -382,7 +382,7 @@ def _request_locks(context: Context, lock_cells: Iterable[LockOf]) -> list[LockO
             edits = (new_tuple(Edit, (lock, taken, t.timestamp)),)
             requested[t, lock] = new_tuple(Check, (lock, expected, (), edits, False))
 
-    answers = request_with_rows(context, [t for t, _ in requested], [*requested.values()])
+    answers = write_rows(context, [t for t, _ in requested], [*requested.values()])
     if len(requested) == len(due) and all(answers):
         return []
     refused = {

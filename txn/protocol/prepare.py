@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from txn.errors import AbortedError, ConflictError, StoreError, TableUnavailable
@@ -18,8 +18,7 @@ from txn.protocol.transaction import (
     PORTION,
     WRITTEN_WITHIN_MS,
     PendingCommit,
-    Send,
-    advance,
+    advance_with,
     fail_aborted,
     note_heartbeat,
     read_statuses,
@@ -53,9 +52,10 @@ def run_for_available(
 
 
 def write_rows(
-    context: Context, transactions: Sequence[PendingCommit], send: Send | None = None
-) -> None:
-    """Write the rows of new transactions. send: sends them, with requests for their locks.
+    context: Context, transactions: Iterable[PendingCommit], checks: Sequence[Check] = ()
+) -> list[bool]:
+    """Write the rows of transactions that have none, with requests for their locks, in one call.
+    Return the answers to the requests; those of transactions that fail meanwhile count as well.
 
     The write may be repeated. If that took too long, other clients may have aborted or poisoned the
     row, fsck may have deleted it, and a client may be about to release its locks. So the row key is
@@ -70,18 +70,20 @@ def write_rows(
             cells.append((column(context.table, t.row_key, b"ranges"), b"%d" % len(t.spans)))
         return cells
 
+    new = [*{t: None for t in transactions if t.status is None}]
     sent_ms = context.clock.monotonic_ms()
-    for t in transactions:
+    for t in new:
         t.written_ms = sent_ms if t.written_ms is None else t.written_ms
     try:
-        advance(context, transactions, Status.WRITTEN, buffer, send=send, now_ms=sent_ms)
+        answers = advance_with(context, new, Status.WRITTEN, checks, buffer, now_ms=sent_ms)
     except TableUnavailable:  # that of a lock; the rows may have been written
         with suppress(StoreError):
-            read_statuses(context, [t for t in transactions if t.status is None])
-        _fail_given_up(context, [t for t in transactions if t.status is not None])
+            read_statuses(context, [t for t in new if t.status is None])
+        _fail_given_up(context, [t for t in new if t.status is not None])
         raise
-    note_heartbeat(transactions, sent_ms)
-    _fail_given_up(context, transactions)
+    note_heartbeat(new, sent_ms)
+    _fail_given_up(context, new)
+    return answers
 
 
 def _fail_given_up(context: Context, transactions: Sequence[PendingCommit]) -> None:
@@ -90,24 +92,6 @@ def _fail_given_up(context: Context, transactions: Sequence[PendingCommit]) -> N
     for t in fail_aborted(transactions, Status.WRITTEN):
         if t.written_ms is not None and now_ms - t.written_ms > WRITTEN_WITHIN_MS:
             t.failure = ConflictError("writing its row took too long", transaction=t.row_key)
-
-
-def request_with_rows(
-    context: Context, transactions: Collection[PendingCommit], checks: Sequence[Check]
-) -> list[bool]:
-    """Request locks, and write the rows of their transactions that have none, in one call. Return
-    the answers to the requests; those of transactions that fail meanwhile count as well."""
-    answers: list[bool] = []
-
-    def send(steps: Sequence[Check]) -> list[bool]:
-        found = context.store.check_and_put([*steps, *checks], durable=False)
-        answers[:] = found[len(steps) :]
-        return found[: len(steps)]
-
-    new = {t: None for t in transactions if t.status is None}
-    if new or checks:
-        write_rows(context, [*new], send)
-    return answers
 
 
 def resolve_all(

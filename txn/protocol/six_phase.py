@@ -29,10 +29,10 @@ from txn.protocol.locks import (
 from txn.protocol.prepare import (
     make_conflict,
     report_conflicts,
-    request_with_rows,
     resolve_all,
     run_for_available,
     validate_ranges,
+    write_rows,
 )
 from txn.protocol.row import FREE
 from txn.protocol.statuses import Status
@@ -106,7 +106,7 @@ def take_locks(context: Context, wanted: Sequence[tuple[PendingCommit, Key]]) ->
         lock = t.locks[key]
         t.held.add(lock)
         checks.append(new_tuple(Check, (lock, FREE, ((lock, t.row_key),), (), False)))
-    answers = request_with_rows(context, [t for t, _ in wanted], checks)
+    answers = write_rows(context, [t for t, _ in wanted], checks)
     if all(answers):
         return []
     refused = [item for item, got in zip(wanted, answers, strict=True) if not got]

@@ -201,15 +201,14 @@ class PendingCommit(Transaction):
 def begin_commit(
     context: Context,
     request: Request,
-    due_ms: int,
+    deadline_ms: int | None = None,
     spans: Sequence[Span] = (),
     ack: Ack = "complete",
-    *,
-    now_ms: int | None = None,
 ) -> PendingCommit:
     """Return a commit of the request with its buffer encoded; nothing is written yet. Raise
-    InvalidRequestError if the buffer is too large."""
-    begun_ms = context.clock.monotonic_ms() if now_ms is None else now_ms
+    InvalidRequestError if the buffer is too large. deadline_ms: until the decision; None: the
+    policy's."""
+    policy, begun_ms = context.policy, context.clock.monotonic_ms()
     row_key, named, buffer = _encode_attempt(context, request)
     return PendingCommit(
         row_key,
@@ -218,8 +217,8 @@ def begin_commit(
         lock_of=context.rules.lock_of,
         asked=request,
         buffer=buffer,
-        lock_ttl_ms=context.policy.lock_ttl_ms,
-        due_ms=due_ms,
+        lock_ttl_ms=policy.lock_ttl_ms,
+        due_ms=begun_ms + (policy.deadline_ms if deadline_ms is None else deadline_ms),
         begun_ms=begun_ms,
         spans=spans,
         ack=ack,
@@ -318,15 +317,25 @@ def advance(
 
 
 def advance_with(
-    context: Context, transactions: Sequence[Transaction], new: Status, checks: Sequence[Check]
-) -> None:
-    """Step rows to `new`, and send checks with that whose answers do not matter."""
+    context: Context,
+    transactions: Sequence[AnyTransaction],
+    new: Status,
+    checks: Sequence[Check],
+    cells: Callable[[AnyTransaction], Cells] | None = None,
+    *,
+    now_ms: int | None = None,
+) -> list[bool]:
+    """Step rows to `new`, and send checks with that; return the answers to these."""
+    answers: list[bool] = []
 
     def send(steps: Sequence[Check]) -> list[bool]:
-        return context.store.check_and_put([*steps, *checks], durable=False)[: len(steps)]
+        found = context.store.check_and_put([*steps, *checks], durable=False)
+        answers[:] = found[len(steps) :]
+        return found[: len(steps)]
 
     if transactions or checks:
-        advance(context, transactions, new, send=send)
+        advance(context, transactions, new, cells, send=send, now_ms=now_ms)
+    return answers
 
 
 def make_step(context: Context, t: Transaction, new: Status, cells: Cells) -> Check:
