@@ -41,7 +41,7 @@ def patch_steps(
     monkeypatch: pytest.MonkeyPatch, step: Callable[..., object], *more: ModuleType
 ) -> None:
     """Let the owner of a transaction, and others, step its row in another way."""
-    for module in (prepare_module, six_phase_module, commit_module, transaction_module, *more):
+    for module in (six_phase_module, commit_module, transaction_module, *more):
         monkeypatch.setattr(module, "advance", step)
 
 
@@ -49,7 +49,7 @@ def step_plainly(
     context: Context,
     transactions: Sequence[Transaction],
     new: Status,
-    cells: Callable[[Transaction], transaction_module.Cells] = lambda t: [],
+    cells: Callable[[Transaction], transaction_module.Cells] | None = None,
     *,
     durable: bool = False,
     unsent: Context | None = None,
@@ -64,7 +64,11 @@ def step_plainly(
     now_ms = context.clock.wall_ms()
     for t in transactions:
         began = column(context.table, t.row_key, new.at)
-        puts = [*cells(t), (began, FREE), (status_key(context.table, t.row_key), new.value)]
+        puts = [
+            *(cells(t) if cells else ()),
+            (began, FREE),
+            (status_key(context.table, t.row_key), new.value),
+        ]
         context.store.write([Edit(name, value, now_ms) for name, value in puts])
         t.status = new
     if send is not None:

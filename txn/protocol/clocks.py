@@ -83,14 +83,13 @@ def decode_note(value: bytes) -> ClockNote | None:
 # ------------------------------------------------------------------------------ the comparison
 
 
-def check_commit_clock(context: Context, now_ms: int | None = None) -> None:
+def check_commit_clock(context: Context) -> None:
     """Raise AbortedError if this client's clock would give commits wrong timestamps: see
     `check_clock`. If servers choose the timestamps, nothing is done. A store on this machine
-    refuses only a clock that other clients could not follow: see FUTURE_MS. now_ms: see
-    `call_store`."""
+    refuses only a clock that other clients could not follow: see FUTURE_MS."""
     if not context.is_local:
         if context.rules.locks_rows and "remote_calls" in context.store.features:
-            check_clock(context, now_ms)
+            check_clock(context)
         return
     trust, clock = context.trust, context.clock
     offset_ms = clock.wall_ms() - clock.monotonic_ms()
@@ -100,13 +99,13 @@ def check_commit_clock(context: Context, now_ms: int | None = None) -> None:
         trust.noted_ms = offset_ms
 
 
-def check_clock(context: Context, now_ms: int | None = None) -> None:
+def check_clock(context: Context) -> None:
     """Raise AbortedError if this client's clock and the store's time differ by more than the
     policy's skew; nothing was done then. May write, so read-only code must not call it. Raises
     StoreError if the store does not answer, unless the clock was right a few minutes ago and not
     set since."""
     trust, clock = context.trust, context.clock
-    now_ms = clock.monotonic_ms() if now_ms is None else now_ms
+    now_ms = clock.monotonic_ms()
     if trust.offset_ms is None or abs(trust.find_step_ms(clock.wall_ms(), now_ms)) > STEP_MS:
         _call_for_time(context, partial(_compare, context))
     elif now_ms >= trust.due_ms:

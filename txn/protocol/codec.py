@@ -35,6 +35,7 @@ from txn.request import Request
 FORMAT = 1
 MAX_BUFFER = MAX_CELL - 256  # leaves room for the cell's key
 
+PACKED_AT_FIRST = 2048  # bytes; the buffer grows, and msgpack's default of 256 KB takes time
 OPEN = b"-"
 """The value of the cell `parts` before the decision."""
 
@@ -166,7 +167,7 @@ def decode_status(encoded: bytes) -> Status:
 
 
 def _frame(body: list[Any]) -> bytes:
-    packed: bytes = msgpack.Packer().pack(body)
+    packed: bytes = msgpack.Packer(buf_size=PACKED_AT_FIRST).pack(body)
     return _FRAME.pack(FORMAT, zlib.crc32(packed)) + packed
 
 

@@ -72,10 +72,9 @@ def commit(
         roll_forward(local, decide_atomically(local, live))
         release_aborted(local, _list_aborted(transactions))
 
-    now_ms = context.clock.monotonic_ms()
-    limited = limit_patience(context, transactions, now_ms)
+    limited = limit_patience(context, transactions)
     if transactions:
-        check_commit_clock(limited, now_ms)
+        check_commit_clock(limited)
         if context.is_local and commit_atomically(context, limited, transactions, all_phases):
             return
     live = decide(context, prepare(limited, transactions, contention, patient), limited)

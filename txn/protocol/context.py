@@ -110,13 +110,10 @@ def _find_due(context: Context, began_ms: int) -> int:
     return due_ms if context.until_ms is None else min(due_ms, context.until_ms)
 
 
-def limit_patience(
-    context: Context, attempts: Iterable[HasDeadline], now_ms: int | None = None
-) -> Context:
-    """Return a context whose patience with a store ends at the last deadline of the attempts.
-    now_ms: see `call_store`."""
-    now_ms = context.clock.monotonic_ms() if now_ms is None else now_ms
-    latest_ms, until_ms = now_ms + context.policy.store_patience_ms, 0
+def limit_patience(context: Context, attempts: Iterable[HasDeadline]) -> Context:
+    """Return a context whose patience with a store ends at the last deadline of the attempts."""
+    latest_ms = context.clock.monotonic_ms() + context.policy.store_patience_ms
+    until_ms = 0
     for t in attempts:
         if t.due_ms >= latest_ms:
             return context

@@ -94,7 +94,11 @@ def read_and_evaluate(
     assertion over several lock cells fails only after a second read finds them unchanged."""
     due = list(transactions)
     lock_cells = [(t, lock) for t in due for lock in t.lock_cells]
-    unread = [(t, lock) for t, lock in lock_cells if lock not in t.found or not _is_known(t, lock)]
+    unread = [
+        (t, lock)
+        for t, lock in lock_cells
+        if lock not in t.found or not t.seen.keys() >= {*t.lock_cells[lock]}
+    ]
     tries = 0
     while due:
         read_lock_cells(context, unread)
@@ -141,10 +145,6 @@ def _take_over(lock_cells: Collection[LockOf]) -> None:
         if t.status is Status.PART and cell is not None and holder_of(lock, cell) == t.row_key:
             t.held.add(lock)
             t.found[lock] = Cell(read_lock(lock, cell).undo_take(), cell.timestamp)
-
-
-def _is_known(t: PendingCommit, lock: Key) -> bool:
-    return lock in t.found and all(key in t.seen for key in t.lock_cells[lock])
 
 
 def find_blockers(lock_cells: Iterable[LockOf]) -> list[Blocker]:

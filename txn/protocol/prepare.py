@@ -20,7 +20,6 @@ from txn.protocol.transaction import (
     PendingCommit,
     advance_with,
     fail_aborted,
-    note_heartbeat,
     read_statuses,
     report_phase,
     send_heartbeats_between,
@@ -74,6 +73,7 @@ def write_rows(
     sent_ms = context.clock.monotonic_ms()
     for t in new:
         t.written_ms = sent_ms if t.written_ms is None else t.written_ms
+        t.alive_ms = sent_ms
     try:
         answers = advance_with(context, new, Status.WRITTEN, checks, buffer, now_ms=sent_ms)
     except TableUnavailable:  # that of a lock; the rows may have been written
@@ -81,7 +81,6 @@ def write_rows(
             read_statuses(context, [t for t in new if t.status is None])
         _fail_given_up(context, [t for t in new if t.status is not None])
         raise
-    note_heartbeat(new, sent_ms)
     _fail_given_up(context, new)
     return answers
 

@@ -20,14 +20,12 @@ from txn.errors import (
     StoreError,
     TableUnavailable,
 )
-from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Columns, Key, Row, RowExclusion
+from txn.model import LOCK_SUFFIX, RESERVED, TAG_SUFFIX, Cell, Columns, Key, Row, RowExclusion
 from txn.protocol.context import Context, are_apart, call_store
 from txn.protocol.locks import Resolve, holder_of
 from txn.protocol.row import FREE
 from txn.protocol.transaction import TOO_LATE, PendingCommit, is_late, send_heartbeats_between
 from txn.spans import Span
-
-RESERVED = (LOCK_SUFFIX, TAG_SUFFIX)
 
 
 def stored_rows(

@@ -14,12 +14,11 @@ from dataclasses import dataclass, replace
 from itertools import groupby, islice, takewhile
 
 from txn.errors import ConflictError, InvalidRequestError
-from txn.model import LOCK_SUFFIX, MAX_ROW, Cell, Key, Row, cell_bytes
+from txn.model import LOCK_SUFFIX, MAX_ROW, RESERVED, Cell, Key, Row, cell_bytes
 from txn.protocol.codec import Buffer
 from txn.protocol.context import Context, are_apart, call_store
 from txn.protocol.locks import holder_of
 from txn.protocol.ranges import (
-    RESERVED,
     Digest,
     is_meaningful,
     key_of_cell,
