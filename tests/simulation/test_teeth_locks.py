@@ -102,11 +102,9 @@ def test_a_lock_that_is_not_there_under_the_lock_aborts(rule: bool, monkeypatch:
     if not rule:
         verdict = six_phase_module.judge_cells
 
-        def trust(
-            context: Context, t: Transaction, cells: dict[Key, Cell | None], now_ms: int
-        ) -> object:
+        def trust(context: Context, t: Transaction, cells: dict[Key, Cell | None]) -> object:
             mine = {lock: Cell(t.row_key, 1) for lock in t.locks.values()}
-            return verdict(context, t, {**cells, **mine}, now_ms)
+            return verdict(context, t, {**cells, **mine})
 
         monkeypatch.setattr(six_phase_module, "judge_cells", trust)
     world = World()

@@ -81,7 +81,7 @@ def hold_reading_first(context: Context, transactions: Sequence[Transaction]) ->
     six_phase_module.advance(context, transactions, Status.LOCKED)
     live = transaction_module.fail_aborted(transactions, Status.LOCKED)
     for t in live:
-        t.failure = six_phase_module.judge_cells(context, t, cells, 0)
+        t.failure = six_phase_module.judge_cells(context, t, cells)
     return [t for t in live if t.failure is None]
 
 
@@ -288,8 +288,8 @@ def without(
     """Let the commit timestamp be computed without some of the cells that were read."""
     verdict = six_phase_module.judge_cells
 
-    def partial_verdict(context: Context, t: Transaction, cells: Cells, now_ms: int) -> Any:
-        failure = verdict(context, t, cells, now_ms)
+    def partial_verdict(context: Context, t: Transaction, cells: Cells) -> Any:
+        failure = verdict(context, t, cells)
         if failure is None:
             known = [cell for k, cell in cells.items() if cell and k not in forget(t, cells)]
             newest = max((cell.timestamp for cell in known), default=0)

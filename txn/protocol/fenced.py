@@ -48,6 +48,7 @@ from txn.protocol.transaction import (
     Transaction,
     advance,
     fail_aborted,
+    fail_overdue,
     is_late,
     note_heartbeat,
     report_phase,
@@ -264,18 +265,16 @@ def validate_ranges_locked(
 
 def plan_commits(context: Context, transactions: Sequence[PendingCommit]) -> list[PendingCommit]:
     """Plan the replaced versions and the values of the locks, of transactions that are not late."""
-    now_ms = context.clock.monotonic_ms()
-    for t in transactions:
-        if now_ms >= t.due_ms:
-            t.failure = DeadlineError(TOO_LATE, transaction=t.row_key)
-            continue
+    fail_overdue(transactions, context.clock.monotonic_ms())
+    live = [t for t in transactions if t.failure is None]
+    for t in live:
         seen = t.seen
         t.plan = Plan(
             t.timestamp,
             tuple([cell.timestamp if (cell := seen[m.key]) else 0 for m in t.request.mutations]),
             tuple([t.taken[lock] if lock in t.taken else _take(t, lock) for lock in t.lock_cells]),
         )
-    return [t for t in transactions if t.failure is None]
+    return live
 
 
 @report_phase("put")

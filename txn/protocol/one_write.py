@@ -18,7 +18,7 @@ from txn.protocol.context import Context
 from txn.protocol.locks import holder_of, read_lock
 from txn.protocol.row import FAMILY, FREE, created_ms, status_key
 from txn.protocol.statuses import Status
-from txn.protocol.transaction import PendingCommit
+from txn.protocol.transaction import PendingCommit, fail_overdue
 
 SIX_PHASE_TIMES = tuple(
     status.at
@@ -71,14 +71,14 @@ def _list_six_phase(
     cells = context.store.read([*statuses, *six_phase.list_cells(transactions)])
     if any([cells[status] for status in statuses]):
         return None
-    now_ms, monotonic_ms = context.clock.wall_ms(), context.clock.monotonic_ms()
+    now_ms = context.clock.wall_ms()
     edits: list[Edit] = []
     for t in transactions:
         new_locks += [lock for lock in t.lock_cells if cells[lock] is None]
         taken_ms = _take_locks(t, cells, now_ms)
         if taken_ms is None:
             return None
-        if six_phase.judge_cells(context, t, cells, monotonic_ms) is not None:
+        if six_phase.judge_cells(context, t, cells) is not None:
             return None
         timestamp, tags = t.decided.timestamp, t.tags
         written = {mutation.key: mutation.value for mutation in t.request.mutations}
@@ -89,7 +89,8 @@ def _list_six_phase(
                 edits.append(new_tuple(Edit, (key, written[key], timestamp)))
                 edits.append(new_tuple(Edit, (tags[key], FREE, timestamp)))
         edits += _list_row(context, t, t.decided, SIX_PHASE_TIMES)
-    return edits
+    fail_overdue(transactions, context.clock.monotonic_ms())
+    return None if any([t.failure for t in transactions]) else edits
 
 
 def _take_locks(

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from txn.assertions import holds
-from txn.errors import AbortedError, DeadlineError
+from txn.errors import AbortedError
 from txn.model import Cell, Check, Edit, Key, new_tuple
 from txn.protocol.clocks import judge_ahead, uncover_locks
 from txn.protocol.codec import Plan
@@ -38,12 +38,12 @@ from txn.protocol.row import FREE
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import (
     PORTION,
-    TOO_LATE,
     PendingCommit,
     Transaction,
     advance,
     advance_with,
     fail_aborted,
+    fail_overdue,
     note_heartbeat,
     report_phase,
     send_heartbeats,
@@ -165,9 +165,9 @@ def assert_under_locks(
         for some in send_heartbeats_between(context, live, others):
             cells.update(call_store(context, partial(context.store.read, some)))
     live = [t for t in live if t.failure is None]
-    now_ms = context.clock.monotonic_ms()
     for t in live:
-        t.failure = judge_cells(context, t, cells, now_ms)
+        t.failure = judge_cells(context, t, cells)
+    fail_overdue(live, context.clock.monotonic_ms())
     return [t for t in live if t.failure is None]
 
 
@@ -180,10 +180,10 @@ def list_cells(transactions: Sequence[Transaction]) -> list[Key]:
 
 
 def judge_cells(
-    context: Context, t: PendingCommit, cells: Mapping[Key, Cell | None], now_ms: int
+    context: Context, t: PendingCommit, cells: Mapping[Key, Cell | None]
 ) -> AbortedError | None:
     """Evaluate the assertions on cells that were read under the locks, and plan the commit; return
-    why it must not happen."""
+    why it must not happen, its deadline aside."""
     t.seen = {key: cells[key] for key in t.locks}
     for key, lock in t.locks.items():
         held = cells[lock]
@@ -192,8 +192,6 @@ def judge_cells(
             return uncover_locks(context, t, hidden)
         if held.value != t.row_key:
             return make_conflict(t, key, held.value)
-    if now_ms >= t.due_ms:
-        return DeadlineError(TOO_LATE, transaction=t.row_key)
     for assertion in t.request.assertions:
         if not holds(assertion, t.seen):
             return make_assertion_error(t, assertion)

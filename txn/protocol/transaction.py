@@ -306,7 +306,7 @@ def advance(
         try:
             call_store(unsent or context, change.send_pending, now_ms)
         except StoreError:
-            if unsent in (None, context) or not change.is_sent:
+            if unsent is None or unsent is context or not change.is_sent:
                 raise
             call_store(context, change.send_pending)  # finding the outcome is worth more time
     except NotApplied as error:
@@ -449,10 +449,15 @@ def send_heartbeats_between(
     for item in items:
         yield item
         now_ms = context.clock.monotonic_ms()
-        for t in batch:
-            if t.failure is None and now_ms >= t.due_ms:
-                t.failure = DeadlineError(TOO_LATE, transaction=t.row_key)
+        fail_overdue(batch, now_ms)
         send_heartbeats(context, batch, now_ms)
+
+
+def fail_overdue(batch: Sequence[PendingCommit], now_ms: int) -> None:
+    """Fail the transactions whose deadline has passed. Those that failed keep their failure."""
+    for t in batch:
+        if t.failure is None and now_ms >= t.due_ms:
+            t.failure = DeadlineError(TOO_LATE, transaction=t.row_key)
 
 
 def note_heartbeat(batch: Sequence[PendingCommit], sent_ms: int) -> None:
