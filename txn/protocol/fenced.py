@@ -32,6 +32,7 @@ from txn.protocol.locks import (
     release_locks,
 )
 from txn.protocol.prepare import (
+    fail_conflicts,
     make_conflict,
     report_conflicts,
     resolve_all,
@@ -118,7 +119,7 @@ def read_and_evaluate(
             if patient or (is_polite and tries < POLITE_TRIES):
                 contention.wait_for_holders(blockers, tries)
             else:
-                _fail_held(blockers, contention)
+                fail_conflicts(blockers, contention.resolve(group_by_holder(blockers)))
             tries += 1
         due = [t for t in due if t.failure is None and (t in held or t in unconfirmed)]
         unread = lock_cells = [(t, lock) for t in due for lock in t.lock_cells]
@@ -156,13 +157,6 @@ def find_blockers(lock_cells: Iterable[LockOf]) -> list[Blocker]:
         if cell and (holder := holder_of(lock, cell)) != FREE and t.failure is None:
             held.append(Blocker(t, t.lock_cells[lock][0], holder, cell))
     return fail_outdated(held) if held else held
-
-
-def _fail_held(blockers: list[Blocker], contention: Contention) -> None:
-    gone = contention.resolve(group_by_holder(blockers))
-    for item in blockers:
-        if item.holder not in gone:
-            item.t.failure = make_conflict(item.t, item.key, item.holder)
 
 
 def _fail_false(transactions: Iterable[PendingCommit]) -> list[PendingCommit]:
@@ -421,9 +415,7 @@ def _lock_at_once(
             hot = {item.t: contention.list_hot_keys(item.t.keys) for item in blockers}
             unknown = group_by_holder(item for item in blockers if item.key not in hot[item.t])
             gone = resolve_all(context, batch, contention, unknown)
-            for item in blockers:
-                if item.holder not in gone:
-                    item.t.failure = make_conflict(item.t, item.key, item.holder)
+            fail_conflicts(blockers, gone)
             held = {(item.t, item.t.locks[item.key]) for item in blockers if item.holder in gone}
             _read_again(context, [lock_cell for lock_cell in refused if lock_cell in held])
         _fail_outdated_locks(refused)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from txn.errors import AbortedError, ConflictError, StoreError, TableUnavailable
@@ -124,6 +124,13 @@ def make_conflict(t: PendingCommit, key: Key, holder: bytes) -> ConflictError:
     """Return the error that names the holder of the key; FREE: the holder has released it."""
     words = "key is locked" if holder else "key is locked by others, again and again"
     return ConflictError(words, key=key, holder=holder or None, transaction=t.row_key)
+
+
+def fail_conflicts(blockers: Iterable[Blocker], released: Collection[bytes] = ()) -> None:
+    """Fail the transactions that are blocked by other holders than these."""
+    for t, key, holder, _ in blockers:
+        if holder not in released:
+            t.failure = t.failure or make_conflict(t, key, holder)
 
 
 def report_conflicts(context: Context, missing: Iterable[Blocker]) -> None:

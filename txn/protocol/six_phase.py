@@ -27,6 +27,7 @@ from txn.protocol.locks import (
     send_releases,
 )
 from txn.protocol.prepare import (
+    fail_conflicts,
     make_conflict,
     report_conflicts,
     resolve_all,
@@ -84,8 +85,7 @@ def lock_at_once(
             gone = {FREE, *resolve_all(context, transactions, contention, unknown)}
             kept = [item for item in missing if item.holder not in gone]
             kept += take_locks(context, [item[:2] for item in missing if item.holder in gone])
-            for item in kept:
-                item.t.failure = item.t.failure or make_conflict(item.t, item.key, item.holder)
+            fail_conflicts(kept)
     return [t for t in transactions if t.failure is None]
 
 

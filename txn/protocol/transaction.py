@@ -254,13 +254,9 @@ def load_transaction(context: Context, row: TransactionRow) -> Transaction:
     it has no keys: such a row may be rolled back, never forward. A part keeps the status of its own
     row: 0-PART until it follows."""
     request = row.buffer.request if row.buffer else Request(())
-    lock_of = context.rules.lock_of
     status = Status.PART if row.follows else row.status
-    t = Transaction(
-        *(row.row_key, request, status, row.plan, row.parts),
-        is_dated=row.is_dated,
-        lock_of=lock_of,
-    )
+    known = (row.row_key, request, status, row.plan, row.parts)
+    t = Transaction(*known, is_dated=row.is_dated, lock_of=context.rules.lock_of)
     t.held.update(t.locks.values())
     return t
 
@@ -377,14 +373,12 @@ class _Steps(Generic[AnyTransaction]):
 
     def send_pending(self) -> None:
         """Send the pending steps once; raise StoreError if any are left."""
+        was_sent, self.is_sent = self.is_sent, True
         try:
             answers = self.send([*self.pending.values()])
         except NotApplied:
+            self.is_sent = was_sent
             raise
-        except BaseException:
-            self.is_sent = True
-            raise
-        self.is_sent = True
         # Moved rows are not requested again, even if the following read fails.
         moved = [t for t, moved in zip(self.pending, answers, strict=True) if moved]
         for t in moved:
