@@ -960,9 +960,9 @@ def test_a_call_that_was_sent_in_part_ends_its_connection(
 ) -> None:
     """What follows would complete it, and be stored as a part of its value."""
 
-    def write_a_part(self: SharedWire, data: bytes, left_ms: int) -> None:
+    def write_a_part(self: SharedWire, data: bytes, due: int) -> None:
         monkeypatch.undo()
-        self.write(data[:50], left_ms)
+        self.write(data[:50], due)
         raise Interrupt
 
     monkeypatch.setattr(SharedWire, "write", write_a_part)

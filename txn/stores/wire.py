@@ -7,52 +7,65 @@ import socket
 import ssl
 import struct
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from threading import Lock
 
 from txn.errors import InvalidRequestError
 
 NS_PER_MS = 1_000_000
+CLOSED = "the server closed the connection"
+TICK_MS = 100  # a wait ends so much after its limit at most
 
 
 class SharedWire:
     """A socket that one thread may read while another writes, each with its own limit.
 
-    The kernel keeps the limit. Python's own would take two system calls for each read and write,
-    and release the interpreter lock each time. A limit that is a little too long stays, which saves
-    a system call.
+    now: the clock of the limits, in any unit. It is read only if the socket was not ready for a
+    tick, which the kernel measures. Python's own limit would take two system calls for each read
+    and write, and release the interpreter lock each time.
     """
 
-    __slots__ = ("_read_ms", "_socket", "_write_ms")
+    __slots__ = ("_now", "_socket")
 
-    def __init__(self, connected: socket.socket) -> None:
+    def __init__(self, connected: socket.socket, now: Callable[[], int]) -> None:
         self._socket = connected
-        self._read_ms = self._write_ms = 0
+        self._now = now
         connected.settimeout(None)
+        tick = struct.pack("@ll", 0, TICK_MS * 1000)
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            connected.setsockopt(socket.SOL_SOCKET, option, tick)
 
-    def read(self, size: int, left_ms: int) -> bytes:
-        """Wait for data and return what there is; raise TimeoutError after about that time."""
-        if not left_ms <= self._read_ms <= left_ms + left_ms // 8:
-            self._read_ms = left_ms
-            _limit_kernel(self._socket, left_ms, socket.SO_RCVTIMEO)
-        try:
-            return _not_at_end(self._socket.recv(size))
-        except BlockingIOError as error:
-            raise TimeoutError("timed out") from error
+    def read(self, size: int, due: int) -> bytes:
+        """Wait for data and return what there is, even if it is late; raise TimeoutError soon after
+        the limit."""
+        while True:
+            try:
+                data = self._socket.recv(size)
+            except BlockingIOError:
+                self.check_time(due)
+                continue
+            if not data:
+                raise ConnectionError(CLOSED)
+            return data
 
-    def write(self, data: bytes, left_ms: int) -> None:
+    def write(self, data: bytes, due: int) -> None:
         """Write all of it. After a TimeoutError it is unknown how much was written."""
-        if not left_ms <= self._write_ms <= left_ms + left_ms // 8:
-            self._write_ms = left_ms
-            _limit_kernel(self._socket, left_ms, socket.SO_SNDTIMEO)
-        due_s = time.monotonic() + left_ms / 1000
         rest = memoryview(data)
-        try:
-            while rest := rest[self._socket.send(rest) :]:
-                if time.monotonic() > due_s:
-                    raise TimeoutError("timed out")
-        except BlockingIOError as error:
-            raise TimeoutError("timed out") from error
+        while True:
+            try:
+                sent = self._socket.send(rest)
+            except BlockingIOError:
+                sent = 0
+            rest = rest[sent:]
+            if not rest:
+                return
+            self.check_time(due)
+
+    def check_time(self, due: int) -> None:
+        """Raise TimeoutError once the limit has come."""
+        if self._now() >= due:
+            raise TimeoutError("timed out")
 
     def is_readable(self) -> bool:
         """Return True if unrequested data has come, such as the end of the stream."""
@@ -76,26 +89,27 @@ class SharedTlsWire(SharedWire):
 
     __slots__ = ("_lock", "_tls")
 
-    def __init__(self, connected: ssl.SSLSocket) -> None:
-        super().__init__(connected)
+    def __init__(self, connected: ssl.SSLSocket, now: Callable[[], int]) -> None:
+        super().__init__(connected, now)
         self._lock = Lock()
         self._tls = connected
         connected.setblocking(False)
 
-    def read(self, size: int, left_ms: int) -> bytes:
-        due_s = time.monotonic() + left_ms / 1000
+    def read(self, size: int, due: int) -> bytes:
         while True:
             with self._lock:
                 try:
-                    return _not_at_end(self._tls.recv(size))
+                    data = self._tls.recv(size)
+                    if not data:
+                        raise ConnectionError(CLOSED)
+                    return data
                 except ssl.SSLWantReadError:
                     event = select.POLLIN
                 except ssl.SSLWantWriteError:
                     event = select.POLLOUT
-            self._wait(event, due_s)
+            self._wait(event, due)
 
-    def write(self, data: bytes, left_ms: int) -> None:
-        due_s = time.monotonic() + left_ms / 1000
+    def write(self, data: bytes, due: int) -> None:
         rest = memoryview(data)
         while rest:
             with self._lock:
@@ -106,35 +120,40 @@ class SharedTlsWire(SharedWire):
                     event = select.POLLIN
                 except ssl.SSLWantWriteError:
                     event = select.POLLOUT
-            self._wait(event, due_s)
+            self._wait(event, due)
 
-    def _wait(self, event: int, due_s: float) -> None:
-        left_s = due_s - time.monotonic()
-        if left_s <= 0 or not _poll(self._tls, event, left_s):
-            raise TimeoutError("timed out")
+    def _wait(self, event: int, due: int) -> None:
+        self.check_time(due)
+        _poll(self._tls, event, TICK_MS)
 
 
-def share_wire(connected: socket.socket) -> SharedWire:
+def share_wire(connected: socket.socket, now: Callable[[], int]) -> SharedWire:
     if isinstance(connected, ssl.SSLSocket):
-        return SharedTlsWire(connected)
-    return SharedWire(connected)
+        return SharedTlsWire(connected, now)
+    return SharedWire(connected, now)
 
 
 class Wire:
     """The byte stream of thriftpy2's transports: a socket with one deadline for all waits, `due_ns`
-    by the system's monotonic clock."""
+    by the system's monotonic clock. Whatever comes after it, and however fast, it ends them."""
 
-    __slots__ = ("_shared", "due_ns")
+    __slots__ = ("_has_read", "_shared", "due_ns")
 
     def __init__(self, connected: socket.socket) -> None:
-        self._shared = share_wire(connected)
+        self._shared = share_wire(connected, time.monotonic_ns)
+        self._has_read = False  # since the last write
         self.due_ns = 0
 
     def read(self, size: int) -> bytes:
-        return self._shared.read(size, self._count_left_ms())
+        if self._has_read:
+            self._shared.check_time(self.due_ns)
+        self._has_read = True
+        return self._shared.read(size, self.due_ns)
 
     def write(self, data: bytes) -> None:
-        self._shared.write(data, self._count_left_ms())
+        self._shared.check_time(self.due_ns)
+        self._has_read = False
+        self._shared.write(data, self.due_ns)
 
     def flush(self) -> None:
         pass
@@ -145,32 +164,14 @@ class Wire:
     def close(self) -> None:
         self._shared.close()
 
-    def _count_left_ms(self) -> int:
-        left_ns = self.due_ns - time.monotonic_ns()
-        if left_ns <= 0:
-            raise TimeoutError("timed out")
-        return left_ns // NS_PER_MS + 1
 
-
-def _limit_kernel(connected: socket.socket, limit_ms: int, option: int) -> None:
-    seconds, rest_ms = divmod(limit_ms, 1000)
-    limit = struct.pack("@ll", seconds, rest_ms * 1000)
-    connected.setsockopt(socket.SOL_SOCKET, option, limit)
-
-
-def _not_at_end(data: bytes) -> bytes:
-    if not data:
-        raise ConnectionError("the server closed the connection")
-    return data
-
-
-def _poll(connected: socket.socket, event: int, within_s: float) -> bool:
+def _poll(connected: socket.socket, event: int, within_ms: int) -> bool:
     poll = select.poll()
     try:
         poll.register(connected, event)
     except ValueError as error:  # closed
         raise OSError(str(error)) from error
-    return bool(poll.poll(within_s * 1000))
+    return bool(poll.poll(within_ms))
 
 
 def trust(tls: str, ca: str, certificate: str = "", key: str = "") -> ssl.SSLContext | None:

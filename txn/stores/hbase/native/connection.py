@@ -150,7 +150,7 @@ class RpcConnection:
         self.is_broken = False
         self._clock = clock
         self.tenure = tenure
-        self._wire = share_wire(connect_socket(*address, within_ms, tls))
+        self._wire = share_wire(connect_socket(*address, within_ms, tls), clock.monotonic_ms)
         self._sending, self._changing = Lock(), Lock()
         self._calls: dict[int, RpcCall] = {}
         self._waiting: list[RpcCall] = []
@@ -180,7 +180,7 @@ class RpcConnection:
             head = PB.RequestHeader(
                 call_id=number, method_name=method, request_param=True, timeout=due_ms - now_ms
             ).SerializeToString()
-            self._send_whole(call, _frame(_delimit(head) + _delimit(body)), due_ms - now_ms)
+            self._send_whole(call, _frame(_delimit(head) + _delimit(body)), due_ms)
             if number == LAST_NUMBER:
                 self.retire()
         finally:
@@ -196,10 +196,10 @@ class RpcConnection:
             raise TimeoutError("timed out")
         return self._clock.monotonic_ms()
 
-    def _send_whole(self, call: RpcCall, data: bytes, left_ms: int) -> None:
+    def _send_whole(self, call: RpcCall, data: bytes, due_ms: int) -> None:
         """Send all of the data, or end the connection: later data would complete a partial call."""
         try:
-            self._wire.write(data, left_ms)
+            self._wire.write(data, due_ms)
         except OSError as error:
             call.end(error)
             self.end(ConnectionError(f"another call could not be sent: {error}"))
@@ -275,10 +275,13 @@ class RpcConnection:
                 if leads:
                     self._receive_one(due_ms)
                     while not call.is_done:
-                        self._left_ms(due_ms)  # others' answers may never stop
+                        self._wire.check_time(due_ms)  # others' answers may never stop
                         self._receive_one(due_ms)
             finally:
-                self._leave(call)
+                if call.leads or not call.is_done:
+                    self._leave(call)
+                if self._is_ended:
+                    self._close_if_unused()
         except TimeoutError:
             self.retire()  # it may be dead; other waiting threads keep their own deadlines
             raise
@@ -321,8 +324,6 @@ class RpcConnection:
                 self._calls.pop(call.number, None)
             if self.is_broken:
                 self._end_if_done()
-        if self._is_ended:
-            self._close_if_unused()
 
     def _greet(self, service: str, target: Target, due_ms: int) -> None:
         header = PB.ConnectionHeader(
@@ -330,30 +331,28 @@ class RpcConnection:
             cell_block_codec_class=CODEC,
             version_info=PB.VersionInfo(**SPEAKS, **UNSAID),
         )
+        write = partial(self._wire.write, due=due_ms)
         if target.auth == "kerberos":
-            self._write(PREAMBLE + KERBEROS, due_ms)
-            read, write = partial(self._take, due_ms=due_ms), partial(self._write, due_ms=due_ms)
+            write(PREAMBLE + KERBEROS)
+            read = partial(self._take, due_ms=due_ms)
             header.user_info.effective_user = prove_user(target, self.address[0], read, write)
-            self._write(_frame(header.SerializeToString()), due_ms)
+            write(_frame(header.SerializeToString()))
         else:
             header.user_info.effective_user = target.user
-            self._write(PREAMBLE + SIMPLE + _frame(header.SerializeToString()), due_ms)
+            write(PREAMBLE + SIMPLE + _frame(header.SerializeToString()))
 
     def _receive_one(self, due_ms: int) -> None:
         try:
             frame = self._read_frame(due_ms)
             head, begin = _read_delimited(frame, _LENGTH.size)
             header = PB.ResponseHeader.FromString(head)
-            error, answer, cells = None, b"", NO_CELLS
-            if header.HasField("exception"):
-                error = _read_exception(header.exception)
-            else:
-                answer, end = _read_delimited(frame, begin)
-                cells = Cells(frame, end)
+            thrown = header.exception
+            error = _read_exception(thrown) if thrown.exception_class_name else None
+            answer, end = (b"", 0) if error else _read_delimited(frame, begin)
         except TimeoutError:
             raise
         except (OSError, DecodeError) as broken:
-            self.end(broken if isinstance(broken, OSError) else _refuse_answer(broken))
+            self.end(_refuse_answer(broken))
             return
         self._used_ms = self._clock.monotonic_ms()
         with self._changing:
@@ -362,8 +361,10 @@ class RpcConnection:
                 call.came_ms = self._used_ms
                 if call in self._waiting:
                     self._waiting.remove(call)
-                call.end(error, answer, cells)
+                call.end(error, answer, Cells(frame, end))
                 del self._calls[header.call_id]
+                if call.leads and not self._waiting:
+                    call.leads = self._is_led = False
             if self.is_broken:
                 self._end_if_done()
         if error is not None and not 0 < header.call_id <= self._number:
@@ -399,16 +400,13 @@ class RpcConnection:
 
     def _fill(self, size: int, due_ms: int) -> None:
         """Read until `size` bytes are buffered. After a time-out they stay for the next reader."""
-        left_ms = 1
-        while (missing := size - len(self._buffer)) > 0:
-            if left_ms <= 0:
-                raise TimeoutError("timed out")
-            left_ms = due_ms - self._clock.monotonic_ms()
-            # What has come is not late.
-            self._buffer += self._wire.read(CHUNK + missing, max(1, left_ms))
-
-    def _write(self, data: bytes, due_ms: int) -> None:
-        self._wire.write(data, self._left_ms(due_ms))
+        missing = size - len(self._buffer)
+        while missing > 0:
+            data = self._wire.read(CHUNK + missing, due_ms)
+            self._buffer += data
+            missing -= len(data)
+            if missing > 0:
+                self._wire.check_time(due_ms)  # data may never stop
 
     def _left_ms(self, due_ms: int) -> int:
         left_ms = due_ms - self._clock.monotonic_ms()
@@ -431,8 +429,12 @@ def _read_exception(thrown: Any) -> RemoteError:
     return RemoteError(name, trace, do_not_retry=thrown.do_not_retry)
 
 
-def _refuse_answer(error: DecodeError) -> ConnectionError:
-    return ConnectionError(f"not an answer of HBase's: {error}")
+def _refuse_answer(error: OSError | DecodeError) -> OSError:
+    return (
+        error
+        if isinstance(error, OSError)
+        else ConnectionError(f"not an answer of HBase's: {error}")
+    )
 
 
 def _delimit(data: bytes) -> bytes:
