@@ -151,9 +151,8 @@ def _decode_check(table: bytes, entry: Any) -> Check:
     edits = [edit for action in entry.action for edit in _list_edits(table, action.mutation)]
     if entry.HasField("condition"):
         wanted = entry.condition
-        comparator = PB.BinaryComparator.FromString(wanted.comparator.serialized_comparator)
         key = Key(wanted.row, wanted.family, wanted.qualifier, table)
-        expected = comparator.comparable.value
+        expected = wanted.comparator.serialized_comparator.comparable.value
     else:
         key, expected = edits[0].key, None
     puts = tuple(

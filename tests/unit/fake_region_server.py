@@ -289,9 +289,8 @@ class FakeRegionServer:
             if self._refuses(entry.condition.row, result):
                 return
             wanted = entry.condition
-            comparator = PB.BinaryComparator.FromString(wanted.comparator.serialized_comparator)
             found = self.cells.get((wanted.row, wanted.family, wanted.qualifier), b"")
-            is_met = found == comparator.comparable.value
+            is_met = found == wanted.comparator.serialized_comparator.comparable.value
             if self.processes:
                 result.processed = is_met
         for action in entry.action:

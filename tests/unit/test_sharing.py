@@ -199,6 +199,8 @@ def test_what_is_just_being_read_is_waited_for(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("txn.stores.hbase.native.sharing.TOGETHER_MS", PATIENCE_S * 1000)
     slow = Slow()
     in_a_party = SharedRead(row("a"), TIMEOUT_MS)
+    in_a_party.news = threading.Lock()
+    in_a_party.news.acquire()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(slow.shared._wait, in_a_party)
         threading.Event().wait(0.05)

@@ -15,7 +15,7 @@ from txn.clock import Clock, limit_due
 from txn.errors import MaybeApplied, NotApplied
 from txn.policy import Backoff
 from txn.stores.hbase.native.connection import RemoteError, RpcCall
-from txn.stores.hbase.native.items import Item, Message
+from txn.stores.hbase.native.items import Item
 from txn.stores.hbase.native.messages import PB, Cells
 from txn.stores.hbase.native.regions import BY_NAME, Location, Regions
 from txn.stores.hbase.native.servers import Servers
@@ -66,17 +66,16 @@ class Batches:
         """
         return _Run(self, items, self.due_ms() if due_ms is None else due_ms).run()
 
-    def run_in_turn(self, groups: Sequence[Sequence[Item]], due_ms: int) -> list[list[Any]]:
-        """Return the answers to groups of reads. No group is read before all earlier ones. If one
-        server has all items, one request carries them, and the server keeps their order."""
+    def run_in_turn(self, groups: Sequence[Sequence[Item]], due_ms: int) -> list[Any]:
+        """Return the answers to all reads of groups. No group is read before all earlier ones. If
+        one server has all items, one request carries them, and the server keeps their order."""
         items = [item for group in groups for item in group]
         answers = None
         if len(items) <= ITEMS_A_REQUEST:
             answers = _Run(self, items, due_ms).try_in_one_request(groups)
         if answers is None:
-            return [self.run(group, due_ms) for group in groups]
-        found = iter(answers)
-        return [[next(found) for _ in group] for group in groups]
+            return [answer for group in groups for answer in self.run(group, due_ms)]
+        return answers
 
     def try_once(self, items: Sequence[Item], due_ms: int) -> list[Any]:
         """Return the answers to reads that succeed at the first try, and None for the others."""
@@ -95,7 +94,9 @@ class _Run:
         self._items = items
         self._due_ms = due_ms
         self._flying: list[Shipment] = []
-        self._answers: list[Any] = [None] * len(items)  # None: there is none yet
+        count = len(items)
+        self._all = range(count)
+        self._answers: list[Any] = [None] * count  # None: there is none yet
         self._gone: set[bytes] = set()  # tables with a region that has moved
         self._is_touched = False  # a request was lost that may have been carried out
         self._cause: Exception | None = None
@@ -105,7 +106,7 @@ class _Run:
         answers = self._answers
         try:
             size_of = [item.size for item in self._items].__getitem__
-            waiting: Sequence[int] = range(len(answers))
+            waiting: Sequence[int] = self._all
             for _ in PAUSES.tries(self._clock, self._rng, due_ms=self._due_ms):
                 for some in cut(waiting, size_of, BYTES_A_REQUEST, ITEMS_A_REQUEST):
                     self._try(self._divide(some))
@@ -121,7 +122,7 @@ class _Run:
 
     def try_once(self) -> list[Any]:
         """Return the answers to the first try of all items, None for those that failed."""
-        self._try(self._divide(range(len(self._items))))
+        self._try(self._divide(self._all))
         return self._answers
 
     def try_in_one_request(self, groups: Sequence[Sequence[Item]]) -> list[Any] | None:
@@ -138,22 +139,12 @@ class _Run:
         self._try([] if whole is None else [whole])
         return None if None in self._answers else self._answers
 
-    def _try(self, parts: Iterable[Shipment]) -> None:
-        try:
-            self._send(parts)
-            while self._flying:
-                self._receive(self._flying[0])
-                del self._flying[0]
-        finally:
-            for part in self._flying:
-                part.call.drop()
-
-    # ------------------------------------------------------------------------------- sending
+    # ------------------------------------------------------------------- sending and receiving
 
     def _divide(self, positions: Iterable[int]) -> list[Shipment]:
         """Group items by server and region; items with entries of their own keep their order."""
         parts: dict[Address, Shipment] = {}
-        shared: dict[Location, Entry] = {}
+        lists: dict[Location, list[tuple[int, Item]]] = {}
         region = None
         for position in positions:
             item = self._items[position]
@@ -161,35 +152,43 @@ class _Run:
                 region = self._regions.find(item.table, item.row, self._due_ms)
                 if region.server not in parts:
                     parts[region.server] = Shipment(region.server)
-            part = parts[region.server]
+                part, shared = parts[region.server], lists.get(region)
             part.work += item.work
-            entry = None if item.is_apart else shared.get(region)
-            if entry is not None:
-                entry[1].append((position, item))
-                continue
-            entry = region, [(position, item)]
-            if not item.is_apart:
-                shared[region] = entry
-            part.entries.append(entry)
+            if item.is_apart:
+                part.entries.append((region, [(position, item)]))
+            elif shared is not None:
+                shared.append((position, item))
+            else:
+                shared = lists[region] = [(position, item)]
+                part.entries.append((region, shared))
         return list(parts.values())
 
-    def _send(self, parts: Iterable[Shipment]) -> None:
+    def _try(self, parts: Iterable[Shipment]) -> None:
         """Send all possible requests; a server can begin before the next one is built. If a server
         cannot be reached, forget its regions and skip its other requests, because each try may take
-        long."""
-        for part in parts:
-            try:
-                for piece in [part] if part.work <= WORK_A_REQUEST else _split(part):
-                    request = _make_request(piece)
-                    piece.call = self._servers.send(
-                        part.server, "ClientService", "Multi", request, self._due_ms
-                    )
-                    self._flying.append(piece)
-            except OSError as error:
-                self._regions.forget_server(part.server)
-                self._cause = self._cause or error
-
-    # ----------------------------------------------------------------------------- receiving
+        long. Then receive the answers."""
+        flying = self._flying
+        try:
+            for part in parts:
+                try:
+                    for piece in [part] if part.work <= WORK_A_REQUEST else _split(part):
+                        piece.call = self._servers.send(
+                            part.server,
+                            "ClientService",
+                            "Multi",
+                            _make_request(piece),
+                            self._due_ms,
+                        )
+                        flying.append(piece)
+                except OSError as error:
+                    self._regions.forget_server(part.server)
+                    self._cause = self._cause or error
+            while flying:
+                self._receive(flying[0])
+                del flying[0]
+        finally:
+            for part in flying:
+                part.call.drop()
 
     def _receive(self, part: Shipment) -> None:
         try:
@@ -203,31 +202,29 @@ class _Run:
         except OSError as error:
             self._lose(part, error)
         else:
-            results = response.regionActionResult
-            if len(results) != len(part.entries):
-                message = "answers are missing"
-                raise MaybeApplied(message, asked=len(part.entries), got=len(results))
-            for (region, items), result in zip(part.entries, results, strict=True):
-                self._take(region, items, result, part.call.cells)
+            results, asked = response.regionActionResult, len(part.entries)
+            if len(results) != asked:
+                raise MaybeApplied("answers are missing", asked=asked, got=len(results))
+            self._take(part, results)
 
-    def _take(
-        self, region: Location, items: list[tuple[int, Item]], result: Any, cells: Cells
-    ) -> None:
-        """Keep the answers of an entry, and note its errors."""
-        failed: dict[int, RemoteError] = {}
-        position, item = items[0]
-        if result.HasField("exception"):
-            failed = dict.fromkeys((each for each, _ in items), _decode_error(result))
-        elif not item.is_apart:
-            failed = self._read_list(items, result, cells)
-        else:
-            for answer in result.resultOrException:
-                if answer.HasField("exception"):
-                    failed[position] = _decode_error(answer)
-            if not failed:
-                self._answers[position] = item.read(result, cells)
-        if failed:
-            self._note_all(failed, region)
+    def _take(self, part: Shipment, results: Sequence[Any]) -> None:
+        """Keep the answers to a request, and note its errors."""
+        cells = part.call.cells
+        for (region, items), result in zip(part.entries, results, strict=True):
+            failed: dict[int, RemoteError] = {}
+            position, item = items[0]
+            if result.exception.name:
+                failed = dict.fromkeys((each for each, _ in items), _decode_error(result))
+            elif not item.is_apart:
+                failed = self._read_list(items, result, cells)
+            else:
+                for answer in result.resultOrException:
+                    if answer.exception.name:
+                        failed[position] = _decode_error(answer)
+                if not failed:
+                    self._answers[position] = item.read(result, cells)
+            if failed:
+                self._note_all(failed, region)
 
     def _note_all(self, failed: dict[int, RemoteError], region: Location) -> None:
         for position, error in failed.items():
@@ -249,7 +246,7 @@ class _Run:
             if answer.index >= asked:
                 raise MaybeApplied("an answer is of no row", index=answer.index, asked=asked)
             position, item = items[answer.index]
-            if answer.HasField("exception"):
+            if answer.exception.name:
                 failed[position] = _decode_error(answer)
             elif answers[position] is None:
                 answers[position] = item.read(answer, cells)
@@ -315,12 +312,19 @@ def _split(part: Shipment) -> list[Shipment]:
 
 
 def _make_request(part: Shipment) -> Any:
-    entries = []
-    for region, items in part.entries:
-        entry: Message = {"region": {"type": BY_NAME, "value": region.name}, "action": []}
-        for index, (_, item) in enumerate(items):
-            item.fill(entry, index)
-        entries.append(entry)
+    entries = [
+        {
+            "region": {"type": BY_NAME, "value": region.name},
+            "atomic": items[0][1].is_apart or None,
+            "condition": items[0][1].condition,
+            "action": [
+                {"index": index, **action}
+                for index, (_, item) in enumerate(items)
+                for action in item.actions
+            ],
+        }
+        for region, items in part.entries
+    ]
     return PB.MultiRequest(regionAction=entries)
 
 

@@ -180,7 +180,8 @@ class RpcConnection:
             head = PB.RequestHeader(
                 call_id=number, method_name=method, request_param=True, timeout=due_ms - now_ms
             ).SerializeToString()
-            self._send_whole(call, _frame(_delimit(head) + _delimit(body)), due_ms)
+            short = bytes((len(head),)) + head
+            self._send_whole(call, _frame(short + _delimit(body)), due_ms)
             if number == LAST_NUMBER:
                 self.retire()
         finally:

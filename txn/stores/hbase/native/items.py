@@ -36,7 +36,8 @@ class ReadRow:
     existing cells. versions: if given, up to so many of each column; the answer has lists, newest
     first."""
 
-    __slots__ = ("_keys", "_versions", "row", "table")
+    __slots__ = ("_versions", "actions", "row", "table")
+    condition = None
     is_apart = is_once = False
     size = 0
     work = 1
@@ -44,12 +45,10 @@ class ReadRow:
     def __init__(self, key: Key, keys: Sequence[Key], versions: int | None = None) -> None:
         check_place(key)
         self.row, self.table = key[0], key[3] or b""
-        self._keys, self._versions = keys, versions
-
-    def fill(self, entry: Message, index: int) -> None:
-        columns = [{"family": key[1], "qualifier": [key[2]]} for key in self._keys]
-        get = {"row": self.row, "column": columns, "max_versions": self._versions}
-        entry["action"].append({"index": index, "get": get})
+        self._versions = versions
+        columns = [{"family": key[1], "qualifier": [key[2]]} for key in keys]
+        get = {"row": self.row, "column": columns, "max_versions": versions}
+        self.actions: list[Message] = [{"get": get}]
 
     def read(self, answer: Any, cells: Cells) -> dict[Key, Any]:
         count = answer.result.associated_cell_count
@@ -67,19 +66,7 @@ class WriteRow:
     both take effect at once. expected: only if the key has this value, empty if it is absent; the
     answer is whether it has. is_deferred: see `Check`."""
 
-    __slots__ = (
-        "_expected",
-        "_is_deferred",
-        "_key",
-        "_marks",
-        "_puts",
-        "is_apart",
-        "is_once",
-        "row",
-        "size",
-        "table",
-        "work",
-    )
+    __slots__ = ("actions", "condition", "is_apart", "is_once", "row", "size", "table", "work")
 
     def __init__(
         self,
@@ -91,9 +78,7 @@ class WriteRow:
         expected: bytes | None = None,
     ) -> None:
         overhead = check_place(key) + CELL_OVERHEAD
-        self._key, self._expected, self._is_deferred = key, expected, is_deferred
         self.row, self.table = key[0], key[3] or b""
-        self.is_once = expected is not None
         # Of two puts of a cell at one timestamp, HBase shows the one that arrived last.
         puts: dict[tuple[bytes, bytes, int | None], Message] = {}
         marks: dict[tuple[bytes, bytes, int | None], Message] = {}
@@ -108,30 +93,28 @@ class WriteRow:
                 size += len(value)
             cells = marks if value is None else puts
             cells[family, column, timestamp] = {"family": family, "qualifier_value": [cell]}
-        self.size, self._puts, self._marks = size, puts, marks
+        self.size = size
+        self.is_once = expected is not None
         self.is_apart = self.is_once or (is_at_once and bool(puts and marks))
         self.work = LOGGED_WORK if self.is_apart and not is_deferred else 1
-
-    def fill(self, entry: Message, index: int) -> None:
-        if self.is_apart:
-            entry["atomic"] = True
-        if self._expected is not None:
-            entry["condition"] = {
-                "row": self.row,
-                "family": self._key[1],
-                "qualifier": self._key[2],
+        self.condition: Message | None = None
+        if expected is not None:
+            self.condition = {
+                "row": key[0],
+                "family": key[1],
+                "qualifier": key[2],
                 "compare_type": EQUAL,
-                "comparator": _make_comparator(self._expected),
+                "comparator": _make_comparator(expected),
             }
-        durability = ASYNC_WAL if self._is_deferred else None
-        for kind, cells in ((PUT, self._puts), (DELETE, self._marks)):
-            if cells or (kind == PUT and not self._marks):
-                mutation = {"row": self.row, "mutate_type": kind, "durability": durability}
-                mutation["column_value"] = cells.values()
-                entry["action"].append({"index": index, "mutation": mutation})
+        self.actions: list[Message] = []
+        for kind, cells in ((PUT, puts), (DELETE, marks)):
+            if cells or (kind == PUT and not marks):
+                mutation = {"row": self.row, "mutate_type": kind, "column_value": cells.values()}
+                mutation["durability"] = ASYNC_WAL if is_deferred else None
+                self.actions.append({"mutation": mutation})
 
     def read(self, answer: Any, cells: Cells) -> bool:
-        if self._expected is None or answer.processed:
+        if self.condition is None or answer.processed:
             return True
         if not answer.HasField("processed"):
             raise MaybeApplied("the server knows no conditions: HBase 2.4 is needed", row=self.row)
@@ -152,8 +135,7 @@ def make_item(check: Check) -> WriteRow:
 
 
 def _make_comparator(value: bytes) -> Message:
-    encoded = PB.BinaryComparator(comparable={"value": value}).SerializeToString()
-    return {"name": COMPARATOR, "serialized_comparator": encoded}
+    return {"name": COMPARATOR, "serialized_comparator": {"comparable": {"value": value}}}
 
 
 # ------------------------------------------------------------------------------- ranges of rows

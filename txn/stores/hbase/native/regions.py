@@ -76,16 +76,12 @@ class Regions:
         Raises TableUnavailable for an absent table, and NotApplied if the region is on no server by
         the deadline.
         """
-        known = self._tables.get(table)
-        if known is not None:
-            region = _find_known(known, row, before)
-            if region is not None:
-                return region
-        return self._look_up(table, row, due_ms, before)
+        region = self._find_known(table, row, before)
+        return self._look_up(table, row, due_ms, before) if region is None else region
 
     def find_server(self, table: bytes, row: bytes) -> Address | None:
         """Return the server of a row, or None if its region is not in the cache."""
-        region = _find_known(self._tables.get(table, NOTHING), row, before=False)
+        region = self._find_known(table, row, before=False)
         return None if region is None else region.server
 
     def list_starts(
@@ -116,6 +112,15 @@ class Regions:
             raise TableUnavailable(annotate("no such table", table=table), table)
         if state in {DISABLED, DISABLING}:
             raise TableUnavailable(annotate("the table is disabled", table=table), table)
+
+    def _find_known(self, table: bytes, row: bytes, before: bool) -> Location | None:
+        known = self._tables.get(table, NOTHING)
+        if before:
+            at = bisect_left(known.starts, row) if row else len(known.starts)
+        else:
+            at = bisect_right(known.starts, row)
+        region = known.regions[at - 1] if at else None
+        return region if region is not None and region.has(row, before) else None
 
     def _look_up(self, table: bytes, row: bytes, due_ms: int, before: bool) -> Location:
         for _ in PAUSES.tries(self._clock, self._rng, due_ms=due_ms):
@@ -172,15 +177,6 @@ class Regions:
             return self._meta.ask(method, request, response, due_ms)
         except RemoteError as error:
             raise NotApplied(UNREADABLE, cause=first_line(error)) from error
-
-
-def _find_known(known: _Known, row: bytes, before: bool) -> Location | None:
-    if before:
-        at = bisect_left(known.starts, row) if row else len(known.starts)
-    else:
-        at = bisect_right(known.starts, row)
-    region = known.regions[at - 1] if at else None
-    return region if region is not None and region.has(row, before) else None
 
 
 def _without(known: _Known, is_gone: Callable[[Location], bool]) -> _Known:

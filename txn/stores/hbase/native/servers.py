@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import ssl
 from collections.abc import Callable
 from random import Random
@@ -38,7 +37,7 @@ class Servers:
         self.clock = clock
         self._tls = trust(target.tls, target.ca, target.certificate, target.key)
         self._is_closed = False
-        self._turns = itertools.count()
+        self._turn = 0
         self._start()
 
     def _start(self) -> None:
@@ -59,7 +58,8 @@ class Servers:
     ) -> RpcCall:
         """Send a call; the server drops it if it has not begun by the deadline. OSError means that
         nothing was sent."""
-        place = address, service, next(self._turns) % self.target.connections
+        self._turn = turn = (self._turn + 1) % self.target.connections
+        place = address, service, turn
         now_ms = self.clock.monotonic_ms()
         connection = self._open.get(place)
         if connection is None or not connection.rests_well(now_ms):

@@ -29,18 +29,18 @@ Read = Callable[[Sequence[ReadRow], int], list[Any]]
 
 
 class SharedRead:
-    """A read in the queue. news: held until the read is done or its thread must read for its party.
-    answers: None if the thread must read for itself."""
+    """A read. news: in the queue, held until the read is done or its thread must read for its
+    party. answers: None if the thread must read for itself."""
 
     __slots__ = ("answers", "due_ms", "items", "news", "party")
+
+    news: Lock
 
     def __init__(self, items: Sequence[ReadRow], due_ms: int) -> None:
         self.items = items
         self.due_ms = due_ms
         self.party: Sequence[SharedRead] = ()
         self.answers: list[Any] | None = None
-        self.news = Lock()
-        self.news.acquire()
 
 
 class SharedReads:
@@ -85,6 +85,8 @@ class SharedReads:
             if self._reader is None or now_ms - self._since_ms > PATIENCE_MS:
                 self._reader, self._since_ms = mine, now_ms
                 return True
+            mine.news = Lock()
+            mine.news.acquire()
             self._line.append(mine)
             return False
 

@@ -92,7 +92,7 @@ class NativeStore(HBaseTables):
         keys = [key for part in groups for key in part]
         rows = [_list_reads(part) for part in groups]
         found = self._try(lambda: keys, b"", self._batches.run_in_turn, rows, due_ms)
-        return complete(keys, [cells for part in found for cells in part])
+        return complete(keys, found)
 
     def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
         check_count(count)
@@ -103,7 +103,10 @@ class NativeStore(HBaseTables):
         rows: dict[tuple[bytes | None, bytes], list[Edit]] = {}
         for edit in edits:
             row, _, _, table = edit[0]
-            rows.setdefault((table, row), []).append(edit)
+            if (table, row) in rows:
+                rows[table, row].append(edit)
+            else:
+                rows[table, row] = [edit]
         items = [WriteRow(part[0][0], part, is_at_once=by_row) for part in rows.values()]
         self._try(lambda: (edit.key for edit in edits), b"", self._batches.run, items)
 
@@ -262,7 +265,11 @@ class NativeStore(HBaseTables):
 def _list_reads(keys: Collection[Key], versions: int | None = None) -> list[ReadRow]:
     rows: dict[tuple[bytes | None, bytes], list[Key]] = {}
     for key in dict.fromkeys(keys):
-        rows.setdefault((key[3], key[0]), []).append(key)
+        row = key[3], key[0]
+        if row in rows:
+            rows[row].append(key)
+        else:
+            rows[row] = [key]
     return [ReadRow(part[0], part, versions) for part in rows.values()]
 
 
