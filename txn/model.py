@@ -147,9 +147,11 @@ def check_targets(check: Check) -> None:
         for item in part:
             target = item[0]
             if target[0] != row or target[3] != table:
-                raise InvalidRequestError(
-                    "a checked write is of one row", checked=check.key, target=target
-                )
+                raise refuse_target(check.key, target)
+
+
+def refuse_target(checked: Key, target: Key) -> InvalidRequestError:
+    return InvalidRequestError("a checked write is of one row", checked=checked, target=target)
 
 
 class Row(NamedTuple):

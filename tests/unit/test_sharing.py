@@ -22,6 +22,13 @@ PATIENCE_S = 60
 TIMEOUT_MS = 30_000
 
 
+def queued(name: str, due_ms: int) -> SharedRead:
+    read = SharedRead(row(name), due_ms)
+    read.news = threading.Lock()
+    read.news.acquire()
+    return read
+
+
 def row(name: str) -> list[ReadRow]:
     return [ReadRow(Key(name, "", "", "t"), ())]
 
@@ -198,9 +205,7 @@ def test_what_is_just_being_read_is_waited_for(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("txn.stores.hbase.native.sharing.PATIENCE_MS", 0)
     monkeypatch.setattr("txn.stores.hbase.native.sharing.TOGETHER_MS", PATIENCE_S * 1000)
     slow = Slow()
-    in_a_party = SharedRead(row("a"), TIMEOUT_MS)
-    in_a_party.news = threading.Lock()
-    in_a_party.news.acquire()
+    in_a_party = queued("a", TIMEOUT_MS)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(slow.shared._wait, in_a_party)
         threading.Event().wait(0.05)
@@ -228,7 +233,7 @@ def test_one_that_is_called_as_it_gives_up_passes_the_call_on() -> None:
     with ThreadPoolExecutor(2) as pool:
         first, other = slow.begin(pool, "a", "c")
         waiting = slow.shared._line[0]
-        gives_up = SharedRead(row("b"), waiting.due_ms)
+        gives_up = queued("b", waiting.due_ms)
         slow.shared._line.insert(0, gives_up)
         slow.go.release()
         assert first.result(PATIENCE_S) == [b"a"]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from txn.errors import MaybeApplied
-from txn.model import CELL_OVERHEAD, Cell, Check, Edit, Key, RowExclusion, check_targets
+from txn.model import CELL_OVERHEAD, Cell, Check, Edit, Key, RowExclusion, refuse_target
 from txn.stores.hbase.base import ScanRange
 from txn.stores.hbase.native.messages import PB, Cells
 from txn.stores.hbase.places import check_place
@@ -64,7 +64,8 @@ class ReadRow:
 class WriteRow:
     """Put to the row of a key and delete from it; a pair is a put at the server's time. is_at_once:
     both take effect at once. expected: only if the key has this value, empty if it is absent; the
-    answer is whether it has. is_deferred: see `Check`."""
+    answer is whether it has. is_deferred: see `Check`. A cell of another row is an
+    InvalidRequestError."""
 
     __slots__ = ("actions", "condition", "is_apart", "is_once", "row", "size", "table", "work")
 
@@ -78,12 +79,15 @@ class WriteRow:
         expected: bytes | None = None,
     ) -> None:
         overhead = check_place(key) + CELL_OVERHEAD
-        self.row, self.table = key[0], key[3] or b""
+        row, _, _, table = key
         # Of two puts of a cell at one timestamp, HBase shows the one that arrived last.
         puts: dict[tuple[bytes, bytes, int | None], Message] = {}
         marks: dict[tuple[bytes, bytes, int | None], Message] = {}
         size = 0
-        for (_, family, column, _), value, *others in edits:
+        for target, value, *others in edits:
+            if target[0] != row or target[3] != table:
+                raise refuse_target(key, target)
+            _, family, column, _ = target
             timestamp = others[0] if others else None
             cell = {"qualifier": column, "value": value, "timestamp": timestamp}
             size += overhead + len(column)
@@ -93,25 +97,17 @@ class WriteRow:
                 size += len(value)
             cells = marks if value is None else puts
             cells[family, column, timestamp] = {"family": family, "qualifier_value": [cell]}
-        self.size = size
+        self.row, self.table, self.size = row, table or b"", size
         self.is_once = expected is not None
         self.is_apart = self.is_once or (is_at_once and bool(puts and marks))
         self.work = LOGGED_WORK if self.is_apart and not is_deferred else 1
-        self.condition: Message | None = None
-        if expected is not None:
-            self.condition = {
-                "row": key[0],
-                "family": key[1],
-                "qualifier": key[2],
-                "compare_type": EQUAL,
-                "comparator": _make_comparator(expected),
-            }
-        self.actions: list[Message] = []
-        for kind, cells in ((PUT, puts), (DELETE, marks)):
-            if cells or (kind == PUT and not marks):
-                mutation = {"row": self.row, "mutate_type": kind, "column_value": cells.values()}
-                mutation["durability"] = ASYNC_WAL if is_deferred else None
-                self.actions.append({"mutation": mutation})
+        self.condition = None if expected is None else _make_condition(key, expected)
+        mutation = {"row": row, "durability": ASYNC_WAL if is_deferred else None}
+        self.actions: list[Message] = [
+            {"mutation": {**mutation, "mutate_type": kind, "column_value": cells.values()}}
+            for kind, cells in ((PUT, puts), (DELETE, marks))
+            if cells or (kind == PUT and not marks)
+        ]
 
     def read(self, answer: Any, cells: Cells) -> bool:
         if self.condition is None or answer.processed:
@@ -124,18 +120,23 @@ class WriteRow:
 Item = ReadRow | WriteRow
 
 
-def make_item(check: Check) -> WriteRow:
-    """Return the item of a check. Without a condition it shares the list of its region, so that
-    many of them share a write to the log. A check of another row is an InvalidRequestError."""
-    check_targets(check)
-    key, expected, puts, edits, is_deferred = check
-    return WriteRow(
-        key, (*puts, *edits), is_at_once=True, is_deferred=is_deferred, expected=expected
-    )
+def list_checks(checks: Iterable[Check]) -> list[WriteRow]:
+    """Return the items of checks. Those without a condition share the list of their region, so that
+    many of them share a write to the log."""
+    return [
+        WriteRow(key, (*puts, *edits), is_at_once=True, is_deferred=deferred, expected=expected)
+        for key, expected, puts, edits, deferred in checks
+    ]
 
 
-def _make_comparator(value: bytes) -> Message:
-    return {"name": COMPARATOR, "serialized_comparator": {"comparable": {"value": value}}}
+def _make_condition(key: Key, expected: bytes) -> Message:
+    return {
+        "row": key[0],
+        "family": key[1],
+        "qualifier": key[2],
+        "compare_type": EQUAL,
+        "comparator": _make_comparator(expected),
+    }
 
 
 # ------------------------------------------------------------------------------- ranges of rows
@@ -164,6 +165,10 @@ def make_scan(wanted: ScanRange) -> Any:
     if wanted.exclude is not None and wanted.exclude.values:
         _leave_out(scan.filter, wanted.exclude)
     return request
+
+
+def _make_comparator(value: bytes) -> Message:
+    return {"name": COMPARATOR, "serialized_comparator": {"comparable": {"value": value}}}
 
 
 def _leave_out(sieve: Any, exclude: RowExclusion) -> None:

@@ -30,7 +30,7 @@ from txn.stores.base import ColumnPage, Families, Feature
 from txn.stores.hbase.base import ASKED_WITHIN_MS, HBaseTables, ScanRange
 from txn.stores.hbase.native.batch import Batches
 from txn.stores.hbase.native.connection import RemoteError
-from txn.stores.hbase.native.items import ReadRow, WriteRow, make_item, make_scan
+from txn.stores.hbase.native.items import ReadRow, WriteRow, list_checks, make_scan
 from txn.stores.hbase.native.messages import PB, Cells
 from txn.stores.hbase.native.regions import BY_NAME, PAUSES, Location, Regions
 from txn.stores.hbase.native.registry import Registry
@@ -111,14 +111,14 @@ class NativeStore(HBaseTables):
         self._try(lambda: (edit.key for edit in edits), b"", self._batches.run, items)
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
-        items = [*map(make_item, checks)]
+        items = list_checks(checks)
         return self._try(lambda: list_targets(checks), b"", self._batches.run, items)
 
     def check_and_read(
         self, checks: Sequence[Check], keys: Collection[Key], *, durable: bool = True
     ) -> tuple[list[bool], dict[Key, Cell | None]]:
         """Send one request to each server, which executes the checks of a row in order."""
-        items = [*map(make_item, checks), *_list_reads(keys)]
+        items = [*list_checks(checks), *_list_reads(keys)]
         found = self._try(lambda: chain(list_targets(checks), keys), b"", self._batches.run, items)
         return found[: len(checks)], complete(keys, found[len(checks) :])
 
