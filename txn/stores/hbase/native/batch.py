@@ -11,7 +11,7 @@ from itertools import accumulate
 from random import Random
 from typing import Any
 
-from txn.clock import Clock, limit_due
+from txn.clock import Clock
 from txn.errors import MaybeApplied, NotApplied
 from txn.policy import Backoff
 from txn.stores.hbase.native.connection import RemoteError, RpcCall
@@ -56,15 +56,14 @@ class Batches:
         self.clock = clock
         self.rng = Random()
 
-    def run(self, items: Sequence[Item], due_ms: int | None = None) -> list[Any]:
+    def run(self, items: Sequence[Item], due_ms: int) -> list[Any]:
         """Return the answer to each item. A server does the checks of a row in order. What shares a
         list of its region, a read too, may come before checks that precede it.
 
-        due_ms: the deadline of the store's call, if it has begun before.
         Raises RemoteError if a server refuses an item, TableUnavailable, NotApplied if nothing was
         done, and MaybeApplied.
         """
-        return _Run(self, items, self.due_ms() if due_ms is None else due_ms).run()
+        return _Run(self, items, due_ms).run()
 
     def run_in_turn(self, groups: Sequence[Sequence[Item]], due_ms: int) -> list[Any]:
         """Return the answers to all reads of groups. No group is read before all earlier ones. If
@@ -80,11 +79,6 @@ class Batches:
     def try_once(self, items: Sequence[Item], due_ms: int) -> list[Any]:
         """Return the answers to reads that succeed at the first try, and None for the others."""
         return _Run(self, items, due_ms).try_once()
-
-    def due_ms(self) -> int:
-        """Return the deadline of a store call that begins now."""
-        now_ms = self.clock.monotonic_ms()
-        return limit_due(now_ms, now_ms + self.servers.target.timeout_ms)
 
 
 class _Run:

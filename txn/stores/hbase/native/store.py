@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, TypeVar
 from urllib.parse import SplitResult
 
-from txn.clock import Clock
+from txn.clock import Clock, limit_due
 from txn.errors import (
     MaybeApplied,
     NotApplied,
@@ -84,14 +84,13 @@ class NativeStore(HBaseTables):
 
     def read(self, *groups: Collection[Key]) -> dict[Key, Cell | None]:
         """Read with one request to each server; groups share it if one server has them all."""
-        due_ms = self._batches.due_ms()
         if len(groups) == 1:
             (keys,) = groups
             wanted = _list_reads(keys)
-            return complete(keys, self._try(lambda: keys, b"", self._shared.read, wanted, due_ms))
+            return complete(keys, self._try(lambda: keys, b"", self._shared.read, wanted))
         keys = [key for part in groups for key in part]
         rows = [_list_reads(part) for part in groups]
-        found = self._try(lambda: keys, b"", self._batches.run_in_turn, rows, due_ms)
+        found = self._try(lambda: keys, b"", self._batches.run_in_turn, rows)
         return complete(keys, found)
 
     def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
@@ -140,8 +139,7 @@ class NativeStore(HBaseTables):
     def find_splits(
         self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
     ) -> list[bytes]:
-        due_ms = self._batches.due_ms()
-        found = self._try(tuple, table, self._regions.list_starts, table, start, stop, due_ms)
+        found = self._try(tuple, table, self._regions.list_starts, table, start, stop)
         return keep_between(found, start, stop)
 
     def find_server(self, table: bytes, row: bytes) -> Address | None:
@@ -175,10 +173,12 @@ class NativeStore(HBaseTables):
         return page
 
     def _scan_page(
-        self, wanted: ScanRange, take: Callable[[Location, Any, Cells, ScanRange, int], T]
+        self,
+        wanted: ScanRange,
+        take: Callable[[Location, Any, Cells, ScanRange, int], T],
+        due_ms: int,
     ) -> T:
         table, request = wanted.table, make_scan(wanted)
-        due_ms = self._batches.due_ms()
         cause: Exception | None = None
         for _ in PAUSES.tries(self._clock, self._rng, due_ms=due_ms):
             bound = wanted.stop if wanted.reverse else wanted.start
@@ -243,9 +243,12 @@ class NativeStore(HBaseTables):
         call: Callable[..., T],
         *arguments: Any,
     ) -> T:
-        """Make a call; translate a server's refusal for a request on these keys, or this table."""
+        """Make a call, with its deadline as the last argument. Translate a server's refusal for a
+        request on these keys, or this table."""
+        now_ms = self._clock.monotonic_ms()
+        due_ms = limit_due(now_ms, now_ms + self._servers.target.timeout_ms)
         try:
-            return call(*arguments)
+            return call(*arguments, due_ms)
         except RemoteError as error:
             gone = self._find_absent(list_keys(), table)
             if gone is not None:
