@@ -15,13 +15,13 @@ from txn.errors import InvalidRequestError
 
 NS_PER_MS = 1_000_000
 CLOSED = "the server closed the connection"
-TICK_MS = 100  # a wait ends so much after its limit at most
+TICK_MS = 100  # a wait ends at most so long after its limit
 
 
 class SharedWire:
     """A socket that one thread may read while another writes, each with its own limit.
 
-    now: the clock of the limits, in any unit. It is read only if the socket was not ready for a
+    now: the clock of the limits, in any unit. It is read only after the socket was not ready for a
     tick, which the kernel measures. Python's own limit would take two system calls for each read
     and write, and release the interpreter lock each time.
     """
@@ -135,7 +135,8 @@ def share_wire(connected: socket.socket, now: Callable[[], int]) -> SharedWire:
 
 class Wire:
     """The byte stream of thriftpy2's transports: a socket with one deadline for all waits, `due_ns`
-    by the system's monotonic clock. Whatever comes after it, and however fast, it ends them."""
+    by the system's monotonic clock. Time is checked before each write and each further read, so a
+    peer that never stops answering does not prolong a call."""
 
     __slots__ = ("_has_read", "_shared", "due_ns")
 

@@ -166,12 +166,9 @@ class _Run:
             for part in parts:
                 try:
                     for piece in [part] if part.work <= WORK_A_REQUEST else _split(part):
+                        request = _make_request(piece)
                         piece.call = self._servers.send(
-                            part.server,
-                            "ClientService",
-                            "Multi",
-                            _make_request(piece),
-                            self._due_ms,
+                            part.server, "ClientService", "Multi", request, self._due_ms
                         )
                         flying.append(piece)
                 except OSError as error:
@@ -312,9 +309,9 @@ def _make_request(part: Shipment) -> Any:
             "atomic": items[0][1].is_apart or None,
             "condition": items[0][1].condition,
             "action": [
-                {"index": index, **action}
+                {"index": index, item.field: message}
                 for index, (_, item) in enumerate(items)
-                for action in item.actions
+                for message in item.messages
             ],
         }
         for region, items in part.entries

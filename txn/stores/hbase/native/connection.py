@@ -180,7 +180,7 @@ class RpcConnection:
             head = PB.RequestHeader(
                 call_id=number, method_name=method, request_param=True, timeout=due_ms - now_ms
             ).SerializeToString()
-            short = bytes((len(head),)) + head
+            short = bytes((len(head),)) + head  # its length fits into one byte
             self._send_whole(call, _frame(short + _delimit(body)), due_ms)
             if number == LAST_NUMBER:
                 self.retire()
@@ -431,11 +431,9 @@ def _read_exception(thrown: Any) -> RemoteError:
 
 
 def _refuse_answer(error: OSError | DecodeError) -> OSError:
-    return (
-        error
-        if isinstance(error, OSError)
-        else ConnectionError(f"not an answer of HBase's: {error}")
-    )
+    if isinstance(error, OSError):
+        return error
+    return ConnectionError(f"not an answer of HBase's: {error}")
 
 
 def _delimit(data: bytes) -> bytes:

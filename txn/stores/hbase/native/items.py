@@ -36,7 +36,8 @@ class ReadRow:
     existing cells. versions: if given, up to so many of each column; the answer has lists, newest
     first."""
 
-    __slots__ = ("_versions", "actions", "row", "table")
+    __slots__ = ("_versions", "messages", "row", "table")
+    field = "get"
     condition = None
     is_apart = is_once = False
     size = 0
@@ -47,8 +48,9 @@ class ReadRow:
         self.row, self.table = key[0], key[3] or b""
         self._versions = versions
         columns = [{"family": key[1], "qualifier": [key[2]]} for key in keys]
-        get = {"row": self.row, "column": columns, "max_versions": versions}
-        self.actions: list[Message] = [{"get": get}]
+        self.messages: list[Message] = [
+            {"row": self.row, "column": columns, "max_versions": versions}
+        ]
 
     def read(self, answer: Any, cells: Cells) -> dict[Key, Any]:
         count = answer.result.associated_cell_count
@@ -67,7 +69,8 @@ class WriteRow:
     answer is whether it has. is_deferred: see `Check`. A cell of another row is an
     InvalidRequestError."""
 
-    __slots__ = ("actions", "condition", "is_apart", "is_once", "row", "size", "table", "work")
+    __slots__ = ("condition", "is_apart", "is_once", "messages", "row", "size", "table", "work")
+    field = "mutation"
 
     def __init__(
         self,
@@ -85,9 +88,9 @@ class WriteRow:
         marks: dict[tuple[bytes, bytes, int | None], Message] = {}
         size = 0
         for target, value, *others in edits:
-            if target[0] != row or target[3] != table:
+            target_row, family, column, target_table = target
+            if target_row != row or target_table != table:
                 raise refuse_target(key, target)
-            _, family, column, _ = target
             timestamp = others[0] if others else None
             cell = {"qualifier": column, "value": value, "timestamp": timestamp}
             size += overhead + len(column)
@@ -102,12 +105,13 @@ class WriteRow:
         self.is_apart = self.is_once or (is_at_once and bool(puts and marks))
         self.work = LOGGED_WORK if self.is_apart and not is_deferred else 1
         self.condition = None if expected is None else _make_condition(key, expected)
-        mutation = {"row": row, "durability": ASYNC_WAL if is_deferred else None}
-        self.actions: list[Message] = [
-            {"mutation": {**mutation, "mutate_type": kind, "column_value": cells.values()}}
-            for kind, cells in ((PUT, puts), (DELETE, marks))
-            if cells or (kind == PUT and not marks)
-        ]
+        durability = ASYNC_WAL if is_deferred else None
+        self.messages: list[Message] = []
+        for kind, cells in ((PUT, puts), (DELETE, marks)):
+            if cells or (kind == PUT and not marks):
+                mutation = {"row": row, "mutate_type": kind, "durability": durability}
+                mutation["column_value"] = cells.values()
+                self.messages.append(mutation)
 
     def read(self, answer: Any, cells: Cells) -> bool:
         if self.condition is None or answer.processed:
