@@ -307,11 +307,11 @@ def _make_request(part: Shipment) -> Any:
         {
             "region": {"type": BY_NAME, "value": region.name},
             "atomic": items[0][1].is_apart or None,
-            "condition": items[0][1].condition,
+            "condition": items[0][1].make_condition(),
             "action": [
                 {"index": index, item.field: message}
                 for index, (_, item) in enumerate(items)
-                for message in item.messages
+                for message in item.list_messages()
             ],
         }
         for region, items in part.entries

@@ -36,9 +36,8 @@ class ReadRow:
     existing cells. versions: if given, up to so many of each column; the answer has lists, newest
     first."""
 
-    __slots__ = ("_versions", "messages", "row", "table")
+    __slots__ = ("_keys", "_versions", "row", "table")
     field = "get"
-    condition = None
     is_apart = is_once = False
     size = 0
     work = 1
@@ -46,11 +45,14 @@ class ReadRow:
     def __init__(self, key: Key, keys: Sequence[Key], versions: int | None = None) -> None:
         check_place(key)
         self.row, self.table = key[0], key[3] or b""
-        self._versions = versions
-        columns = [{"family": key[1], "qualifier": [key[2]]} for key in keys]
-        self.messages: list[Message] = [
-            {"row": self.row, "column": columns, "max_versions": versions}
-        ]
+        self._keys, self._versions = keys, versions
+
+    def make_condition(self) -> None:
+        return None
+
+    def list_messages(self) -> list[Message]:
+        columns = [{"family": key[1], "qualifier": [key[2]]} for key in self._keys]
+        return [{"row": self.row, "column": columns, "max_versions": self._versions}]
 
     def read(self, answer: Any, cells: Cells) -> dict[Key, Any]:
         count = answer.result.associated_cell_count
@@ -69,7 +71,10 @@ class WriteRow:
     answer is whether it has. is_deferred: see `Check`. A cell of another row is an
     InvalidRequestError."""
 
-    __slots__ = ("condition", "is_apart", "is_once", "messages", "row", "size", "table", "work")
+    __slots__ = (
+        *("_durability", "_expected", "_key", "_marks", "_puts"),
+        *("is_apart", "is_once", "row", "size", "table", "work"),
+    )
     field = "mutation"
 
     def __init__(
@@ -100,21 +105,32 @@ class WriteRow:
                 size += len(value)
             cells = marks if value is None else puts
             cells[family, column, timestamp] = {"family": family, "qualifier_value": [cell]}
+        self._key, self._expected, self._puts, self._marks = key, expected, puts, marks
         self.row, self.table, self.size = row, table or b"", size
         self.is_once = expected is not None
         self.is_apart = self.is_once or (is_at_once and bool(puts and marks))
         self.work = LOGGED_WORK if self.is_apart and not is_deferred else 1
-        self.condition = None if expected is None else _make_condition(key, expected)
-        durability = ASYNC_WAL if is_deferred else None
-        self.messages: list[Message] = []
-        for kind, cells in ((PUT, puts), (DELETE, marks)):
-            if cells or (kind == PUT and not marks):
-                mutation = {"row": row, "mutate_type": kind, "durability": durability}
-                mutation["column_value"] = cells.values()
-                self.messages.append(mutation)
+        self._durability = ASYNC_WAL if is_deferred else None
+
+    def make_condition(self) -> Message | None:
+        if self._expected is None:
+            return None
+        row, family, column, _ = self._key
+        comparator = _make_comparator(self._expected)
+        where = {"row": row, "family": family, "qualifier": column}
+        return {**where, "compare_type": EQUAL, "comparator": comparator}
+
+    def list_messages(self) -> list[Message]:
+        found: list[Message] = []
+        for kind, cells in ((PUT, self._puts), (DELETE, self._marks)):
+            if cells or (kind == PUT and not self._marks):
+                message = {"row": self.row, "mutate_type": kind, "durability": self._durability}
+                message["column_value"] = cells.values()
+                found.append(message)
+        return found
 
     def read(self, answer: Any, cells: Cells) -> bool:
-        if self.condition is None or answer.processed:
+        if self._expected is None or answer.processed:
             return True
         if not answer.HasField("processed"):
             raise MaybeApplied("the server knows no conditions: HBase 2.4 is needed", row=self.row)
@@ -131,16 +147,6 @@ def list_checks(checks: Iterable[Check]) -> list[WriteRow]:
         WriteRow(key, (*puts, *edits), is_at_once=True, is_deferred=deferred, expected=expected)
         for key, expected, puts, edits, deferred in checks
     ]
-
-
-def _make_condition(key: Key, expected: bytes) -> Message:
-    return {
-        "row": key[0],
-        "family": key[1],
-        "qualifier": key[2],
-        "compare_type": EQUAL,
-        "comparator": _make_comparator(expected),
-    }
 
 
 # ------------------------------------------------------------------------------- ranges of rows
