@@ -638,11 +638,11 @@ def test_a_call_that_is_not_answered_ends_in_time(server: FakeRegionServer) -> N
 
 
 def test_a_read_of_several_requests_ends_in_time(server: FakeRegionServer) -> None:
-    """The second has what the first has left of it."""
+    """The second has what the first has left of it. A slow machine does not even send it."""
     store = open_store(server.uri + "&timeout_ms=600")
     store.read([key("a")])
     server.before = lambda number, method: time.sleep(0.4) if method == "Multi" else None
-    with pytest.raises(MaybeApplied, match="timed out"):
+    with pytest.raises((MaybeApplied, NotApplied), match="timed out"):
         store.read([key("a")], [key(str(row)) for row in range(2_000)])
     store.close()
 

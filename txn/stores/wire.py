@@ -15,7 +15,7 @@ from txn.errors import InvalidRequestError
 
 NS_PER_MS = 1_000_000
 CLOSED = "the server closed the connection"
-TICK_MS = 100  # a wait ends at most so long after its limit
+TICK_MS = 25  # a wait ends so much after its limit at most
 
 
 class SharedWire:
