@@ -30,7 +30,7 @@ FENCED = int(os.environ.get("TXN_HISTORIES", "450"))
 BLOCKS = int(os.environ.get("TXN_HISTORIES", "750"))
 MANY = 1000
 # What only one in two thousand shows, looked for first where it was last found.
-RARE = (*range(2000, 2500), *range(2000))
+RARE = (*range(2350, 2500), *range(2350))
 Patch = pytest.MonkeyPatch
 
 every_model = pytest.mark.parametrize("model", MODELS)
@@ -101,13 +101,23 @@ VARIANTS: dict[str, tuple[Kind, Callable[[Patch], None]]] = {
 }
 
 
+AMONG_BLOCKS = (
+    "unlock of whole rows",
+    "rows are scanned past their holders",
+    "ranges are not looked at again",
+)
+"""What histories of blocks show soonest, so they are searched first."""
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_missing_safeguard_shows_in_a_history(name: str, monkeypatch: Patch) -> None:
     """A checker that finds nothing proves something only if it finds this, by its name."""
     kind, take_out = VARIANTS[name]
     take_out(monkeypatch)
-    histories = chain(found(range(MOST)), found_among_blocks(RARE, LISTS))
-    assert any(anomaly.kind is kind for _, anomaly in histories)
+    histories = [found(range(MOST)), found_among_blocks(RARE, LISTS)]
+    if name in AMONG_BLOCKS:
+        histories.reverse()
+    assert any(anomaly.kind is kind for _, anomaly in chain(*histories))
 
 
 def test_readers_that_do_not_wait_show_in_a_history(monkeypatch: Patch) -> None:
@@ -146,5 +156,5 @@ def test_what_a_scan_did_not_find_is_asserted_when_it_is_written(monkeypatch: Pa
     """Who puts a key because a scan did not find it must not replace what came meanwhile. The
     histories showed that this was once forgotten."""
     monkeypatch.setattr(OptimisticTransaction, "_note_absence", lambda self, key: None)
-    kinds = {anomaly.kind for _, anomaly in found(range(MOST), REGISTERS)}
-    assert kinds & {Kind.G_SINGLE, Kind.G2}
+    shown = {Kind.G_SINGLE, Kind.G2}
+    assert any(anomaly.kind in shown for _, anomaly in found(range(MOST), REGISTERS))
