@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import combinations
+from itertools import combinations, count
 from typing import Literal
 
 from tests.simulation.parted import commit_in_parts
@@ -142,11 +142,17 @@ def second(shape: Shape) -> dict[Key, bytes | None]:
 
 
 def stop_fsck(world: World, number: int, applied: frozenset[int] | None = None) -> bool:
-    """Mend a world by an fsck that stops at the call of this number; return whether it came so
-    far. applied: what takes effect of that call; None: all."""
-    engine, _ = world.client(
-        lambda call: Fault(applied=applied, reply=Reply.CRASH) if call.number == number else Fault()
-    )
+    """Mend a world by an fsck that stops at its changing call of this number; return whether it
+    came so far. One that stops at a read leaves the same world. applied: what takes effect of that
+    call; None: all."""
+    changes = count(1)
+
+    def plan(call: Call) -> Fault:
+        if call.method in CHANGING and next(changes) == number:
+            return Fault(applied=applied, reply=Reply.CRASH)
+        return NO_FAULT
+
+    engine, _ = world.client(plan)
     try:
         world.mend(engine.context)
     except Crash:

@@ -175,8 +175,11 @@ def test_what_a_dead_client_wrote_may_happen_again(shape: Shape) -> None:
 
 @every_shape
 def test_fsck_may_be_stopped_at_any_call(shape: Shape) -> None:
-    """Operators stop fsck, and machines stop operators: another fsck finishes the work."""
+    """Operators stop fsck, and machines stop operators: another fsck finishes the work. A client
+    that dies while it reads leaves what it left at the call before."""
     for call in run(shape).calls:
+        if call.method not in CHANGING:
+            continue
         for applied in (None, NONE):
             fault = {call.number: Fault(applied=applied, reply=Reply.CRASH)}
             number, stopped = 0, True
