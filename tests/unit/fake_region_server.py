@@ -22,6 +22,10 @@ TABLE = b"t"
 PACKAGE = "org.apache.hadoop.hbase."
 
 
+NAMELESS = "?"
+"""A refusal without the name of an exception, as only a broken proxy may send it."""
+
+
 class Break(Exception):
     """Close the connection instead of answering, after so many bytes of the answer."""
 
@@ -310,7 +314,7 @@ class FakeRegionServer:
         name = names[0] if names[0].startswith("*") else names.pop(0)
         if not name:
             return False
-        told.exception.name = PACKAGE + name.lstrip("*")
+        told.exception.name = "" if name == NAMELESS else PACKAGE + name.lstrip("*")
         return True
 
     def _get(self, get: Any, result: Any, block: bytearray) -> None:

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import pytest
 
 from tests.unit.fake_region_server import (
+    NAMELESS,
     TABLE,
     Break,
     FakeRegionServer,
@@ -791,6 +792,16 @@ def test_another_error_may_have_been_applied(server: FakeRegionServer, store: Na
     server.refused[b"a"] = ["WALSyncTimeoutIOException"]
     with pytest.raises(TableUnavailable, match="no such table"):  # as the fake master says
         store.check_and_put([put_if("a", b"", b"1")])
+
+
+def test_an_error_without_a_name_is_no_success(
+    server: FakeRegionServer, store: NativeStore
+) -> None:
+    """An empty name is a name: a write would seem done, and a row absent."""
+    for ask in (lambda: store.write([Edit(key("a"), b"1", 1)]), lambda: store.read([key("a")])):
+        server.refused[b"a"] = [NAMELESS]
+        with pytest.raises((MaybeApplied, TableUnavailable)):
+            ask()
 
 
 @pytest.mark.parametrize("name", ["DoNotRetryIOException", "AccessDeniedException"])

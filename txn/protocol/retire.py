@@ -28,7 +28,7 @@ class Guarded(NamedTuple):
 
     @property
     def holder(self) -> bytes:
-        """The holder of the key's lock, or other content of its cell; empty if the key is free."""
+        """The holder of a six-phase lock, or other content of its cell; empty if it is free."""
         return holder_of(self.key.lock, self.lock)
 
     @property

@@ -34,7 +34,6 @@ from txn.protocol.context import Context, call_store
 from txn.protocol.row import (
     FAMILY,
     FREE,
-    PART,
     TransactionRow,
     column,
     created_ms,
@@ -176,7 +175,7 @@ class PendingCommit(Transaction):
     def may_defer(self, new: Status) -> bool:
         if new in COMMITTED:
             return self.is_dated
-        return self.parts is None and not self.spans and PART not in self.row_key
+        return self.parts is None and not self.spans and parent_of(self.row_key) is None
 
     def add_known(self, cells: Mapping[Key, Cell | None]) -> None:
         """Adopt cells that were read of its keys, and of their locks, which were free."""

@@ -204,13 +204,13 @@ class _Run:
         for (region, items), result in zip(part.entries, results, strict=True):
             failed: dict[int, RemoteError] = {}
             position, item = items[0]
-            if result.exception.name:
+            if result.HasField("exception"):
                 failed = dict.fromkeys((each for each, _ in items), _decode_error(result))
             elif not item.is_apart:
                 failed = self._read_list(items, result, cells)
             else:
                 for answer in result.resultOrException:
-                    if answer.exception.name:
+                    if answer.HasField("exception"):
                         failed[position] = _decode_error(answer)
                 if not failed:
                     self._answers[position] = item.read(result, cells)
@@ -237,7 +237,7 @@ class _Run:
             if answer.index >= asked:
                 raise MaybeApplied("an answer is of no row", index=answer.index, asked=asked)
             position, item = items[answer.index]
-            if answer.exception.name:
+            if answer.HasField("exception"):
                 failed[position] = _decode_error(answer)
             elif answers[position] is None:
                 answers[position] = item.read(answer, cells)

@@ -279,7 +279,7 @@ class RpcConnection:
                         self._wire.check_time(due_ms)  # others' answers may never stop
                         self._receive_one(due_ms)
             finally:
-                if call.leads or not call.is_done:
+                if not call.is_done or call.leads:  # in this order: others set both
                     self._leave(call)
                 if self._is_ended:
                     self._close_if_unused()
@@ -347,8 +347,8 @@ class RpcConnection:
             frame = self._read_frame(due_ms)
             head, begin = _read_delimited(frame, _LENGTH.size)
             header = PB.ResponseHeader.FromString(head)
-            thrown = header.exception
-            error = _read_exception(thrown) if thrown.exception_class_name else None
+            failed = header.HasField("exception")
+            error = _read_exception(header.exception) if failed else None
             answer, end = (b"", 0) if error else _read_delimited(frame, begin)
         except TimeoutError:
             raise
