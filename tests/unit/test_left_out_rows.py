@@ -20,12 +20,13 @@ from recovery import Finding, check
 from recovery.commands import app
 from recovery.findings import judge
 from recovery.fsck import find_future
-from recovery.scan import AHEAD_MS, find_transaction
+from recovery.scan import AHEAD_MS, find_transaction, list_suspects, scan_in_steps
 from recovery.search import Query
 from tests.unit.test_search import NOW_MS, TXN, Rows, order
 from txn.model import Edit, Row
 from txn.protocol import listing
 from txn.protocol.context import Context
+from txn.protocol.listing import NAME, NAME_END, find_buckets
 from txn.protocol.row import (
     child_key,
     column,
@@ -36,6 +37,7 @@ from txn.protocol.row import (
     parent_of,
 )
 from txn.protocol.statuses import FINISHED, Status
+from txn.spans import Span
 
 DAY_MS = 24 * 3_600_000
 AGES_MS = (0, 1, 7, 600, 50_000, DAY_MS - 1, DAY_MS + 1, 9 * DAY_MS, -AHEAD_MS - 1, -60_000)
@@ -109,6 +111,27 @@ def test_fsck_finds_what_a_look_at_every_row_finds(seed: int, salt_buckets: int)
     assert {"undecided", "aborting", "expired", "debris", "unreadable"} <= {
         kind for kind, _ in expected
     }
+
+
+@pytest.mark.parametrize("salt_buckets", [1, 3])
+def test_each_row_is_in_one_step_only(salt_buckets: int) -> None:
+    """Steps meet at a millisecond in which rows began, and so do young rows, old ones and those
+    ahead: a row of two steps would be reported twice."""
+    rows = Rows()
+    ages_ms = (*range(100), -AHEAD_MS, -AHEAD_MS + 1, DAY_MS, DAY_MS - 1)
+    keys = [
+        new_row_key(NOW_MS - age_ms, uid, salt_buckets) for age_ms in ages_ms for uid in range(9)
+    ]
+    rows.put(keys, Status.LOCKED)
+    found = Counter(row.row for row in list_suspects(rows.context, Span(TXN), DAY_MS) if row.cells)
+    assert found == Counter(keys)
+    in_steps: Counter[bytes] = Counter()
+    for bucket in find_buckets(rows.context):
+        span = Span(TXN, bucket + NAME, bucket + NAME_END)
+        in_steps.update(
+            row.row for row in scan_in_steps(rows.context, span, first_ms=10) if row.cells
+        )
+    assert in_steps == Counter(keys)
 
 
 @pytest.mark.parametrize("size", SIZES)

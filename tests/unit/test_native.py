@@ -393,11 +393,9 @@ def test_many_threads_share_a_connection(server: FakeRegionServer, store: Native
     assert server.connections == 3
 
 
-def test_a_scan_goes_on_where_the_server_stopped(
-    server: FakeRegionServer, store: NativeStore
-) -> None:
-    """It stops when it takes long: where it found nothing, or within a row, which is then read
-    whole, and may be gone by then."""
+def stop_within_a_scan(server: FakeRegionServer) -> None:
+    """Let the server stop before any row, within row c, and at row d, which is gone when it is read
+    again."""
     server.cells = {(b"c", b"d", b"x"): b"1", (b"c", b"d", b"y"): b"2"}
     server.pages = [
         ([], False, b"b", True),
@@ -405,6 +403,14 @@ def test_a_scan_goes_on_where_the_server_stopped(
         ([b"d"], True, b"", True),
         ([b"e"], False, b"", False),
     ]
+
+
+def test_a_scan_goes_on_where_the_server_stopped(
+    server: FakeRegionServer, store: NativeStore
+) -> None:
+    """It stops when it takes long: where it found nothing, or within a row, which is then read
+    whole, and may be gone by then."""
+    stop_within_a_scan(server)
     found = store.scan(TABLE, columns=[(b"d", b"x"), (b"d", b"y")])
     assert [(row.row, len(row.cells)) for row in found] == [(b"b", 1), (b"c", 2), (b"e", 1)]
     assert server.scanned == [b"", b"b", b"c\0", b"d\0"]
@@ -414,13 +420,7 @@ def test_columns_go_on_where_the_server_stopped(
     server: FakeRegionServer, store: NativeStore
 ) -> None:
     """As the rows of a scan do; a row that is gone by then has no values."""
-    server.cells = {(b"c", b"d", b"x"): b"1", (b"c", b"d", b"y"): b"2"}
-    server.pages = [
-        ([], False, b"b", True),
-        ([b"b", b"c"], True, b"c", True),
-        ([b"d"], True, b"", True),
-        ([b"e"], False, b"", False),
-    ]
+    stop_within_a_scan(server)
     columns = [(b"d", b"y"), (b"d", b"x")]
     found, start = [], b""
     for _ in range(4):
