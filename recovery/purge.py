@@ -19,7 +19,7 @@ from txn.errors import CorruptRowError, InvalidRequestError
 from txn.model import Cell, Check, Edit, Key, Row
 from txn.protocol.codec import decode_marker
 from txn.protocol.context import Context, call_store
-from txn.protocol.locks import holder_of, read_lock
+from txn.protocol.locks import read_lock
 from txn.protocol.retire import Guarded, can_retire, make_guarded, read_guarded, retire
 from txn.protocol.row import FREE, RowState, decode_row, last_timestamp, marker_key, parent_of
 from txn.protocol.statuses import Status
@@ -105,7 +105,7 @@ def find_expired_marker(context: Context, row: Row, retention_ms: int) -> Findin
         return Finding(Kind.FOREIGN_CELL, None, key, make_facts(value))
     if promised_ms is None or value.timestamp + promised_ms > now_ms:
         return None
-    if not _is_free(context, item) or item.newest > newest_old_ms(now_ms, retention_ms):
+    if not item.is_free or item.newest > newest_old_ms(now_ms, retention_ms):
         return None
     facts = {"value": value.value, "since": value.timestamp, "newest": item.newest}
     return Finding(Kind.EXPIRED_MARKER, None, key, facts)
@@ -143,9 +143,9 @@ def _delete_fenced(context: Context, wanted: Mapping[Key, Cell | None], newest: 
         item
         for item in read_guarded(context, wanted).values()
         if item.value is not None and item.value == wanted[item.key]
-        if _is_free(context, item) and item.newest <= newest
+        if item.is_free and item.newest <= newest
     ]
-    checks = [_make_delete(context, item) for item in due]
+    checks = [_make_delete(item) for item in due]
     if not checks:
         return set()
     call_store(context, lambda: context.store.check_and_put(checks, durable=False))
@@ -154,16 +154,11 @@ def _delete_fenced(context: Context, wanted: Mapping[Key, Cell | None], newest: 
     return {key for key, item in now.items() if item.value is None}
 
 
-def _make_delete(context: Context, item: Guarded) -> Check:
+def _make_delete(item: Guarded) -> Check:
     assert item.value is not None
-    lock = context.rules.lock_of(item.key)
+    lock = item.lock_key
     found = read_lock(lock, item.lock)
     passed = found._replace(taken=found.taken + 1).give_back()
     free = Edit(lock, passed, item.newest + 1)
     delete = Edit(item.key, None, item.value.timestamp)
     return Check(lock, item.lock.value if item.lock else FREE, edits=(delete, free))
-
-
-def _is_free(context: Context, item: Guarded) -> bool:
-    """Return True if no transaction holds the lock of a marker or is writing it."""
-    return not (holder_of(context.rules.lock_of(item.key), item.lock) or item.tagged)

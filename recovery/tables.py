@@ -78,7 +78,8 @@ def list_guarded(row: Row) -> Iterator[Guarded]:
         if key.column.endswith(suffix) and key.column != suffix
     }
     for key in sorted(keys):
-        yield Guarded(key, row.cells.get(key), row.cells.get(key.lock), row.cells.get(key.tag))
+        lock = key.lock
+        yield Guarded(key, lock, row.cells.get(key), row.cells.get(lock), row.cells.get(key.tag))
 
 
 def list_family_locks(row: Row) -> Iterator[FamilyLock]:
@@ -99,8 +100,7 @@ def _is_suspect(item: Item, vacant_ms: int) -> bool:
     row-family locks stay forever because they count acquisitions."""
     if isinstance(item, FamilyLock):
         return bool(item.holder or item.newer)
-    is_used = bool(item.holder or item.tagged)
-    return is_used or is_foreign(item, None) or is_vacant(item, vacant_ms)
+    return not item.is_free or is_foreign(item, None) or is_vacant(item, vacant_ms)
 
 
 def _find_unchanged(context: Context, batch: Iterable[Item]) -> list[Item]:

@@ -20,7 +20,7 @@ from txn.model import RESERVED, Cell, Key
 from txn.protocol.context import Context, call_store
 from txn.protocol.locks import holder_of, read_lock
 from txn.protocol.ranges import stored_rows
-from txn.protocol.retire import Guarded, read_guarded
+from txn.protocol.retire import Guarded, make_guarded, read_guarded
 from txn.protocol.row import TransactionRow, is_row_key
 from txn.spans import Span
 
@@ -82,12 +82,12 @@ def read_key_details(
     context: Context, key: Key, limits: ReadLimits = DEFAULT, count: int = 10
 ) -> KeyDetails:
     """Return a key, which names its table, and the last `count` transactions that named it."""
-    lock, is_there = context.rules.lock_of(key), True
+    is_there = True
     try:
         found = read_guarded(context, [key])[key]
     except TableUnavailable:
-        is_there, found = False, Guarded(key, None, None, None)
-    holder = holder_of(lock, found.lock)
+        is_there, found = False, make_guarded(context, key, {})
+    lock, holder = found.lock_key, found.holder
     row = find_transaction(context, holder) if is_row_key(holder) else None
     earlier, are_all = _read_before(context, key, found.value, limits)
     acquisitions = None

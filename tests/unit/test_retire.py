@@ -11,6 +11,7 @@ from txn.assertions import Version
 from txn.errors import ConflictError
 from txn.model import Cell, Check, Delete, Edit, Key, Mutation
 from txn.protocol.retire import can_retire, read_guarded, retire
+from txn.protocol.statuses import ProtocolName
 from txn.testing.faulty import Call, Crash, Fault, Reply
 
 DAY_MS = 24 * 3_600_000
@@ -196,3 +197,12 @@ def test_no_key_is_no_request() -> None:
     world.faults.calls = 0
     assert retire(world.engine.context, {}, old_ms(world)) == set()
     assert world.faults.calls == 0
+
+
+@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
+def test_a_key_is_free_after_a_commit_in_either_protocol(protocol: ProtocolName) -> None:
+    """A fenced lock keeps its count, so its cell is not empty."""
+    world = World(protocol=protocol)
+    world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
+    found = read_guarded(world.engine.context, [X])[X]
+    assert found.lock is not None and found.is_free

@@ -19,17 +19,18 @@ from txn.protocol.row import FREE, new_row_key
 
 
 class Guarded(NamedTuple):
-    """A key with the two cells that guard it, as of one instant."""
+    """A key with the two cells that guard it, as of one instant. lock_key: the key of the lock."""
 
     key: Key
+    lock_key: Key
     value: Cell | None
     lock: Cell | None
     tag: Cell | None
 
     @property
     def holder(self) -> bytes:
-        """The holder of a six-phase lock, or other content of its cell; empty if it is free."""
-        return holder_of(self.key.lock, self.lock)
+        """The holder of the key's lock, or other content of its cell; empty if the key is free."""
+        return holder_of(self.lock_key, self.lock)
 
     @property
     def tagged(self) -> bytes:
@@ -37,9 +38,14 @@ class Guarded(NamedTuple):
         return self.tag.value if self.tag else b""
 
     @property
+    def is_free(self) -> bool:
+        """Whether no transaction holds the lock or is writing the key."""
+        return not self.holder and not self.tagged
+
+    @property
     def newest(self) -> int:
         """The newest timestamp of the three cells; 0 if there are none."""
-        return max((cell.timestamp for cell in self[1:] if cell), default=0)
+        return max((cell.timestamp for cell in self[2:] if cell), default=0)
 
 
 def can_retire(context: Context) -> bool:
@@ -68,7 +74,7 @@ def retire(context: Context, wanted: Mapping[Key, Cell | None], old_ms: int) -> 
         _delete(context, same, ours)
         _exchange(context, [item for item in held if item not in same], ours, FREE)
         found = read_guarded(context, wanted)
-    return {item.key for item in found.values() if item[1:] == (None, None, None)}
+    return {item.key for item in found.values() if item[2:] == (None, None, None)}
 
 
 def read_guarded(context: Context, keys: Iterable[Key]) -> dict[Key, Guarded]:
@@ -80,12 +86,12 @@ def read_guarded(context: Context, keys: Iterable[Key]) -> dict[Key, Guarded]:
 
 
 def make_guarded(context: Context, key: Key, cells: Mapping[Key, Cell | None]) -> Guarded:
-    return Guarded(key, cells.get(key), cells.get(context.rules.lock_of(key)), cells.get(key.tag))
+    lock = context.rules.lock_of(key)
+    return Guarded(key, lock, cells.get(key), cells.get(lock), cells.get(key.tag))
 
 
 def _is_due(item: Guarded, value: Cell | None, old_ms: int) -> bool:
-    is_free = not item.holder and not item.tagged
-    return is_free and item.value == value and 0 < item.newest <= old_ms
+    return item.is_free and item.value == value and 0 < item.newest <= old_ms
 
 
 def _is_same(now: Guarded, before: Guarded) -> bool:
