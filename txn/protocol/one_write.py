@@ -137,8 +137,7 @@ def _list_fenced(
 
 def _list_row(context: Context, t: PendingCommit, plan: Plan, times: Sequence[bytes]) -> list[Edit]:
     """Return the cells of the transaction's row. Fenced clients choose the timestamps of three."""
-    buffer_ms: int | None = None
-    plan_ms = status_ms = buffer_ms
+    buffer_ms = plan_ms = status_ms = None
     if context.rules.locks_rows:
         buffer_ms, offsets = created_ms(t.row_key), context.rules.offsets_ms
         plan_ms = buffer_ms + offsets[Status.ASSERTED]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -99,13 +100,10 @@ class NativeStore(HBaseTables):
         return complete_versions(keys, found)
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
-        rows: dict[tuple[bytes | None, bytes], list[Edit]] = {}
+        rows: dict[tuple[bytes | None, bytes], list[Edit]] = defaultdict(list)
         for edit in edits:
             row, _, _, table = edit[0]
-            if (table, row) in rows:
-                rows[table, row].append(edit)
-            else:
-                rows[table, row] = [edit]
+            rows[table, row].append(edit)
         items = [WriteRow(part[0][0], part, is_at_once=by_row) for part in rows.values()]
         self._try(lambda: (edit.key for edit in edits), b"", self._batches.run, items)
 
@@ -266,13 +264,9 @@ class NativeStore(HBaseTables):
 
 
 def _list_reads(keys: Collection[Key], versions: int | None = None) -> list[ReadRow]:
-    rows: dict[tuple[bytes | None, bytes], list[Key]] = {}
+    rows: dict[tuple[bytes | None, bytes], list[Key]] = defaultdict(list)
     for key in dict.fromkeys(keys):
-        row = key[3], key[0]
-        if row in rows:
-            rows[row].append(key)
-        else:
-            rows[row] = [key]
+        rows[key[3], key[0]].append(key)
     return [ReadRow(part[0], part, versions) for part in rows.values()]
 
 
