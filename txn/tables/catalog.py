@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
@@ -54,6 +54,9 @@ _TABLE_NAME = re.compile(r"(?:\w+:)?\w[\w.-]*")
 _NAMESPACE_NAME = re.compile(r"\w+")
 _PAIRS = ("attributes", "configuration")
 GARBAGE_KEYS = 5_000
+
+StoredCells = list[tuple[bytes, bytes, bytes]]
+"""Family, column and state of cells; of masks, b"", the family and their state."""
 
 
 class Region(NamedTuple):
@@ -398,6 +401,22 @@ def walk_rows(reader: Reader, low: bytes, high: bytes, *, reverse: bool) -> Iter
         else:
             low = stem + ROW_PASSED
         yield stem
+
+
+def walk_cells(items: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, StoredCells]]:
+    """Yield each escaped row of stored cells, and its cells."""
+    row: bytes | None = None
+    stored: StoredCells = []
+    for key, state in items:
+        end = key.index(ROW_END, 4)
+        if key[4:end] != row:
+            if row is not None:
+                yield row, stored
+            row, stored = key[4:end], []
+        family, _, column = key[end + 2 :].partition(b"\0")
+        stored.append((family, column, state))
+    if row is not None:
+        yield row, stored
 
 
 def family_keys(reader: Reader, layout: FamilyLayout, row: bytes) -> Iterator[bytes]:

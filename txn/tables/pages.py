@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
-from txn.model import Cell, Key, Row, RowExclusion, new_tuple
+from txn.model import Key, Row, RowExclusion, new_tuple
 from txn.tables import catalog
-from txn.tables.catalog import ROW_END, ROW_PASSED, FamilyLayout, split_row, walk_rows
+from txn.tables.catalog import ROW_END, ROW_PASSED, FamilyLayout, StoredCells, walk_cells
 from txn.tables.cells import newest
 from txn.tables.kv.ordered import Reader
 
 PAGE_ROWS = 500
 PAGE_CELLS = 20_000
-PAGE_LEAPS = 2_000
 PAGE_BYTES = 4 * 1024 * 1024
+LEAP_CELLS = 10
+"""Leaping to a row costs as much as reading so many cells."""
+
 LEAPS = 2
 """Up to so many cells of a row are found faster by seeking each than by reading all."""
 
@@ -58,104 +60,56 @@ def read_page(
     reader: Reader, layouts: Layouts, wanted: RowChoice, limits: tuple[bytes, bytes], now: int
 ) -> ScanPage:
     """Read the first rows of a range of keys. The named families must have layouts."""
-    if wanted.leaps:
-        return _Leaping(reader, layouts, wanted, now).read(*limits)
-    return _step(reader, layouts, wanted, limits, now)
-
-
-def _step(
-    reader: Reader, layouts: Layouts, wanted: RowChoice, limits: tuple[bytes, bytes], now: int
-) -> ScanPage:
-    """Read through all cells; skip the states of unwanted ones."""
+    table, leaps = wanted.table, wanted.leaps
+    walk = _leap(reader, layouts, wanted, limits, now) if leaps else _step(reader, wanted, limits)
     rows: list[Row] = []
-    current = None
-    found: dict[Key, Cell] = {}
-    size = 0
-    for looked, (name, state) in enumerate(_list_states(reader, wanted, limits)):
-        end = split_row(name)
-        if name[4:end] != current:
-            if len(rows) >= PAGE_ROWS or looked >= PAGE_CELLS or size >= PAGE_BYTES:
-                return ScanPage(rows, name[4:end])
-            current, row, found = name[4:end], catalog.plain_row(name[4:end]), {}
-        family, column = catalog.family_and_column(name, end)
-        layout = layouts.get((wanted.table, family))
-        if layout is None or not state:
-            continue  # masks, a dropped family, or an unwanted one
-        cell = newest(state, layout.find_oldest(now), now)
-        if cell is not None:
-            if not found:
-                rows.append(Row(row, found))
-            found[new_tuple(Key, (row, family, column, wanted.table))] = cell
-            size += len(cell.value)
+    looked = size = 0
+    for name, stored in walk:
+        row = Row(catalog.plain_row(name), {})
+        for family, column, state in stored:
+            layout = layouts.get((table, family))
+            if layout is None or not state:
+                continue  # masks, a dropped family, or an unwanted one
+            cell = newest(state, layout.find_oldest(now), now)
+            if cell is not None:
+                row.cells[new_tuple(Key, (row.row, family, column, table))] = cell
+                size += len(cell.value)
+        if row.cells:
+            rows.append(row)
+        looked += LEAP_CELLS if leaps else len(stored)
+        if len(rows) >= PAGE_ROWS or looked >= PAGE_CELLS or size >= PAGE_BYTES:
+            return ScanPage(rows, name if wanted.reverse else name + ROW_PASSED)
     return ScanPage(rows, None)
 
 
-def _list_states(
+def _step(
     reader: Reader, wanted: RowChoice, limits: tuple[bytes, bytes]
-) -> Iterator[tuple[bytes, bytes]]:
-    columns = wanted.columns
+) -> Iterator[tuple[bytes, StoredCells]]:
+    """Read through all cells, without the states of unwanted ones."""
+    columns, get = wanted.columns, reader.get
     if columns is None:
-        yield from reader.items(*limits)
-        return
-    for name in reader.keys(*limits):
-        is_wanted = catalog.family_and_column(name, split_row(name)) in columns
-        yield name, (reader.get(name) or b"") if is_wanted else b""
+        return walk_cells(reader.items(*limits))
+    return (
+        (row, [(f, c, (get(name) or b"") if (f, c) in columns else b"") for f, c, name in names])
+        for row, names in walk_cells((name, name) for name in reader.keys(*limits))
+    )
 
 
-class _Leaping:
-    """A page that needs few cells of each row, or all cells of few rows."""
-
-    def __init__(self, reader: Reader, layouts: Layouts, wanted: RowChoice, now: int) -> None:
-        self._reader, self._table = reader, wanted.table
-        self._layouts, self._now = layouts, now
-        self._exclude, self._reverse = wanted.exclude or NOTHING, wanted.reverse
-        self._named: list[tuple[bytes, bytes, bytes, int]] | None = None
-        if wanted.columns is not None:
-            self._named = [self._find_named(*pair) for pair in sorted(wanted.columns)]
-
-    def _find_named(self, family: bytes, column: bytes) -> tuple[bytes, bytes, bytes, int]:
-        """Return a column, the end of its keys, and when its cells have expired."""
-        layout = self._layouts[self._table, family]
-        return family, column, layout.infix + column, layout.find_oldest(self._now)
-
-    def read(self, low: bytes, high: bytes) -> ScanPage:
-        get, reverse = self._reader.get, self._reverse
-        rows: list[Row] = []
-        size = 0
-        family, column, out = self._exclude
-        tail, oldest = self._find_named(family, column)[2:] if out else (b"", 0)
-        for looked, stem in enumerate(walk_rows(self._reader, low, high, reverse=reverse)):
-            if len(rows) >= PAGE_ROWS or looked >= PAGE_LEAPS or size >= PAGE_BYTES:
-                return ScanPage(rows, (stem + ROW_PASSED if reverse else stem)[4:])
-            if out and (state := get(stem + tail)):
-                judged = newest(state, oldest, self._now)
-                if judged is not None and judged.value in out:
-                    continue
-            row = Row(catalog.plain_row(stem[4:]), {})
-            size += self._fill(row, stem) if self._named is None else self._fill_named(row, stem)
-            if row.cells:
-                rows.append(row)
-        return ScanPage(rows, None)
-
-    def _fill_named(self, row: Row, stem: bytes) -> int:
-        size, get = 0, self._reader.get
-        for family, column, tail, oldest in self._named or ():
-            state = get(stem + tail)
-            cell = newest(state, oldest, self._now) if state else None
-            if cell is not None:
-                row.cells[new_tuple(Key, (row.row, family, column, self._table))] = cell
-                size += len(cell.value)
-        return size
-
-    def _fill(self, row: Row, stem: bytes) -> int:
-        size = 0
-        for name, state in self._reader.items(stem + ROW_END, stem + ROW_PASSED):
-            family, column = catalog.family_and_column(name, len(stem))
-            layout = self._layouts.get((self._table, family))
-            if layout is None:
-                continue  # masks, or a dropped family
-            cell = newest(state, layout.find_oldest(self._now), self._now)
-            if cell is not None:
-                row.cells[new_tuple(Key, (row.row, family, column, self._table))] = cell
-                size += len(cell.value)
-        return size
+def _leap(
+    reader: Reader, layouts: Layouts, wanted: RowChoice, limits: tuple[bytes, bytes], now: int
+) -> Iterator[tuple[bytes, StoredCells]]:
+    """Leap from row to row: read few cells of each, or all cells of few; none of excluded rows."""
+    table, columns, exclude, reverse = wanted
+    get, items = reader.get, reader.items
+    named = [(*pair, layouts[table, pair[0]].infix + pair[1]) for pair in sorted(columns or ())]
+    family, column, out = exclude or NOTHING
+    layout = layouts[table, family] if out else None
+    for stem in catalog.walk_rows(reader, *limits, reverse=reverse):
+        state = layout and get(stem + layout.infix + column)
+        judged = newest(state, layout.find_oldest(now), now) if layout and state else None
+        if judged is not None and judged.value in out:
+            yield stem[4:], []
+        elif columns is None:
+            yield from walk_cells(items(stem + ROW_END, stem + ROW_PASSED))
+        else:
+            yield stem[4:], [(f, c, get(stem + tail) or b"") for f, c, tail in named]

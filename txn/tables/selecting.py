@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from txn.model import Cell, new_tuple
 from txn.tables import cells
-from txn.tables.catalog import FamilyLayout, TableCatalog, family_keys, split_row
+from txn.tables.catalog import FamilyLayout, TableCatalog, family_keys, walk_cells
 from txn.tables.cells import CellVersion
 from txn.tables.filters.standard import NEXT_COLUMN, NEXT_ROW, SEEK_TO_HINT, Filter, ReturnCode
 from txn.tables.kv.ordered import Reader
@@ -116,24 +116,14 @@ class ReadPlan(NamedTuple):
         """Yield each escaped row of a range of keys with the versions that a selection of all
         columns takes without a filter. One walk is much faster than a search for each row."""
         limit = self.selection.versions
-        families = {
-            each.layout.infix: (each.family, each.make_cell_reader(limit)) for each in self.families
-        }
-        row: bytes | None = None
-        found: list[CellVersion] = []
-        for key, state in self.reader.items(low, high):
-            end = split_row(key)
-            if key[4:end] != row:
-                if row is not None:
-                    yield row, found
-                row, found = key[4:end], []
-            begin = key.find(b"\0", end + 2) + 1
-            known = families.get(key[end:begin])
-            if known is not None:  # otherwise masks, or a dropped family
-                family, read = known
-                for value, at in read(state):
-                    found.append(new_tuple(CellVersion, (family, key[begin:], at, value)))
-        if row is not None:
+        readers = {each.family: each.make_cell_reader(limit) for each in self.families}
+        for row, stored in walk_cells(self.reader.items(low, high)):
+            found = [
+                new_tuple(CellVersion, (family, column, at, value))
+                for family, column, state in stored
+                if family in readers  # otherwise masks, or a dropped family
+                for value, at in readers[family](state)
+            ]
             yield row, found
 
     @property
