@@ -29,7 +29,7 @@ from txn.model import (
 )
 from txn.protocol.clocks import ACCEPT, find_step, measure_skew
 from txn.protocol.context import Context
-from txn.protocol.protocols import find_name, find_rules
+from txn.protocol.protocols import find_named, find_rules
 from txn.protocol.row import DOCTOR_ROW, FAMILY, FREE
 from txn.protocol.statuses import FENCED, SIX_PHASE
 from txn.reading.feed import list_decisions
@@ -153,7 +153,7 @@ def _clear(context: Context, keys: Sequence[Key]) -> None:
 def _check_protocol(context: Context) -> Diagnosis:
     rules = find_rules(context.store, context.table) or SIX_PHASE
     name: str = rules.name
-    if find_name(context.store, context.table) is None:
+    if find_named(context.store, context.table)[0] is None:
         name += ", which is not written down: txn init does it"
     lacks = rules.needs - context.store.features
     if lacks:

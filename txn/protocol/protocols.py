@@ -7,7 +7,6 @@ protocol never changes while a client is connected.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from itertools import islice
 
 from txn.errors import CorruptRowError, InvalidRequestError
@@ -40,27 +39,25 @@ def protocol_key(table: bytes) -> Key:
 
 def find_rules(store: Store, table: bytes) -> Rules | None:
     """Return the rules that a database names or, without a name, that its first rows show."""
-    return find_name(store, table) or _find_fenced(store, table)
+    return find_named(store, table)[0] or _find_fenced(store, table)
 
 
-def find_name(store: Store, table: bytes) -> Rules | None:
-    """Return the rules that a database names; None if it names none."""
+def find_named(store: Store, table: bytes) -> tuple[Rules | None, bool]:
+    """Return the rules that a database names, if any, and whether it has the name of an earlier
+    version, whose clients release the lock of an absent row without poisoning the row."""
     key = protocol_key(table)
     cell = store.read([key])[key]
     if cell is None:
-        return None
-    names = {n: each for each in PROTOCOLS.values() for n in (each.stored_name, each.old_name)}
-    if cell.value not in names:
-        raise CorruptRowError("unknown protocol", key=key, value=cell.value)
-    return names[cell.value]
+        return None, False
+    for rules in PROTOCOLS.values():
+        if cell.value in (rules.stored_name, rules.old_name):
+            return rules, cell.value == rules.old_name
+    raise CorruptRowError("unknown protocol", key=key, value=cell.value)
 
 
 def is_of_earlier_version(context: Context) -> bool:
-    """Whether the database may have clients of an earlier version, which release the lock of an
-    absent row without poisoning the row."""
-    key = protocol_key(context.table)
-    cell = call_store(context, lambda: context.store.read([key]))[key]
-    return cell is not None and cell.value == context.rules.old_name
+    """Whether the database may have clients of an earlier version."""
+    return call_store(context, lambda: find_named(context.store, context.table))[1]
 
 
 def _find_fenced(store: Store, table: bytes) -> Rules | None:
@@ -76,7 +73,7 @@ def choose_rules(context: Context, wanted: ProtocolName | None, *, create: bool 
     """Return the rules of a database whose transaction table exists; if it has none, the wanted
     ones, or six-phase. With `create`, write their name if it is missing. Raise InvalidRequestError
     if the database has other rules than wanted, or the store lacks the features that they need."""
-    named = call_store(context, lambda: find_name(context.store, context.table))
+    named, is_old = call_store(context, lambda: find_named(context.store, context.table))
     rules = named or call_store(context, lambda: _find_fenced(context.store, context.table))
     if rules is None and not create:
         rules = SIX_PHASE
@@ -91,7 +88,7 @@ def choose_rules(context: Context, wanted: ProtocolName | None, *, create: bool 
                 wanted=wanted,
             )
     if named is None and create and wanted in (None, rules.name):
-        rules = _name_rules(context, rules)
+        rules, is_old = _name_rules(context, rules)
     if wanted is not None and rules.name != wanted:
         raise InvalidRequestError(
             "the database is of another protocol",
@@ -100,7 +97,7 @@ def choose_rules(context: Context, wanted: ProtocolName | None, *, create: bool 
             wanted=wanted,
         )
     require_features(context, rules)
-    if is_of_earlier_version(replace(context, rules=rules)):
+    if is_old:
         raise InvalidRequestError(
             "the database is of an earlier version, whose clients must not run beside this one: "
             f"stop them all, then run `txn convert {rules.name}`",
@@ -109,13 +106,14 @@ def choose_rules(context: Context, wanted: ProtocolName | None, *, create: bool 
     return rules
 
 
-def _name_rules(context: Context, rules: Rules) -> Rules:
-    """Write the name of a database's rules; return these, or those that another client wrote."""
+def _name_rules(context: Context, rules: Rules) -> tuple[Rules, bool]:
+    """Write the name of a database's rules; return what `find_named` finds then."""
     key = protocol_key(context.table)
     check = Check(key, FREE, ((key, rules.stored_name),))
     if call_store(context, lambda: context.store.check_and_put([check]))[0]:
-        return rules
-    return call_store(context, lambda: find_name(context.store, context.table)) or rules
+        return rules, False
+    named, is_old = call_store(context, lambda: find_named(context.store, context.table))
+    return named or rules, is_old
 
 
 def _has_transactions(context: Context) -> bool:
