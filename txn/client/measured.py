@@ -45,16 +45,6 @@ class MeasuredStore(StoreWrapper):
         count = 1 if name == "list_tables" else len(items)
         return self._measure(cast(CallName, name), count, call)
 
-    def _measure_scan(self, call: Callable[[], Iterator[Row]]) -> Iterator[Row]:
-        began_ms = measure_ms()
-        try:
-            rows = call()
-        except BaseException as error:
-            outcome = self._find_outcome(error, "scan")
-            self._report(StoreCall("scan", outcome, 0, measure_ms() - began_ms))
-            raise
-        return self._report_scan(rows)
-
     def atomically(self, work: Callable[[], None]) -> None:
         if self._delayed.later is not None:  # a nested call just runs
             self._inner.atomically(work)
@@ -80,12 +70,14 @@ class MeasuredStore(StoreWrapper):
         self._report(StoreCall(name, "done", items, measure_ms() - began_ms))
         return result
 
-    def _report_scan(self, rows: Iterator[Row]) -> Iterator[Row]:
+    def _measure_scan(self, call: Callable[[], Iterator[Row]]) -> Iterator[Row]:
         # A scan that is left early is not reported: a listener must not run in garbage collection.
+        rows: Iterator[Row] | None = None
         found, elapsed_ms = 0, 0.0
         while True:
             began_ms = measure_ms()
             try:
+                rows = rows or call()
                 row = next(rows, None)
             except BaseException as error:
                 elapsed_ms += measure_ms() - began_ms
