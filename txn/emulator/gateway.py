@@ -58,7 +58,7 @@ _CLASSES: dict[Reason, str] = {
 OPTIONAL = frozenset({"attributes", "columns", "value", "splitKeys", "regex", "logQueryFilter"})
 """The arguments that HBase's gateways do not require."""
 _ZEROS: dict[int, int] = {TType.BOOL: 0, TType.I32: 0, TType.I64: 0}  # as in Java
-_VARIANT = re.compile("(Ver|WithColumns|WithStop)?(Ts)?$")
+_VARIANT = re.compile("(Ver|WithColumns|WithStop|WithSplit)?(Ts)?$")
 """The endings of methods that differ only in their arguments."""
 
 # ---------------------------------------------------------------------------------- names

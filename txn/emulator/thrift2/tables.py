@@ -117,11 +117,7 @@ class Tables2:
     def isTableDisabled(self, tableName: Any) -> bool:
         return not self.isTableEnabled(tableName)
 
-    def isTableAvailable(self, tableName: Any) -> bool:
-        found = self._admin.find(_name(tableName))
-        return found is not None and found.enabled
-
-    def isTableAvailableWithSplit(self, tableName: Any, splitKeys: Sequence[bytes] | None) -> bool:
+    def isTableAvailable(self, tableName: Any, splitKeys: Sequence[bytes] | None = None) -> bool:
         found = self._admin.find(_name(tableName))
         if found is None or not found.enabled:
             return False
