@@ -9,13 +9,17 @@ import struct
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from threading import Lock
+from typing import TypeVar
 
 from txn.errors import InvalidRequestError
 
 NS_PER_MS = 1_000_000
 CLOSED = "the server closed the connection"
 TICK_MS = 25  # a wait ends so much after its limit at most
+
+T = TypeVar("T")
 
 
 class SharedWire:
@@ -96,35 +100,27 @@ class SharedTlsWire(SharedWire):
         connected.setblocking(False)
 
     def read(self, size: int, due: int) -> bytes:
-        while True:
-            with self._lock:
-                try:
-                    data = self._tls.recv(size)
-                    if not data:
-                        raise ConnectionError(CLOSED)
-                    return data
-                except ssl.SSLWantReadError:
-                    event = select.POLLIN
-                except ssl.SSLWantWriteError:
-                    event = select.POLLOUT
-            self._wait(event, due)
+        data = self._call(partial(self._tls.recv, size), due)
+        if not data:
+            raise ConnectionError(CLOSED)
+        return data
 
     def write(self, data: bytes, due: int) -> None:
         rest = memoryview(data)
         while rest:
+            rest = rest[self._call(partial(self._tls.send, rest), due) :]
+
+    def _call(self, call: Callable[[], T], due: int) -> T:
+        while True:
             with self._lock:
                 try:
-                    rest = rest[self._tls.send(rest) :]
-                    continue
+                    return call()
                 except ssl.SSLWantReadError:
                     event = select.POLLIN
                 except ssl.SSLWantWriteError:
                     event = select.POLLOUT
-            self._wait(event, due)
-
-    def _wait(self, event: int, due: int) -> None:
-        self.check_time(due)
-        _poll(self._tls, event, TICK_MS)
+            self.check_time(due)
+            _poll(self._tls, event, TICK_MS)
 
 
 def share_wire(connected: socket.socket, now: Callable[[], int]) -> SharedWire:
