@@ -106,10 +106,10 @@ def as_request(given: object) -> Request:
 def bind_request(
     mutations: Iterable[object],
     assertions: Iterable[object] = (),
-    *,
     once: str | bytes | None = None,
     labels: Mapping[str, str] | None = None,
     once_retention_ms: int | None = None,
+    *,
     table: bytes | None = None,
 ) -> Request:
     """Return a valid request whose keys all name a table; raise InvalidRequestError if invalid.

@@ -14,7 +14,7 @@ from txn.protocol.recovery import roll_back
 from txn.protocol.row import FAMILY, read_rows
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import load_transaction
-from txn.request import Committed, Outcome
+from txn.request import Committed, Outcome, Request
 from txn.testing.faulty import Call, Fault
 
 
@@ -222,7 +222,7 @@ def test_a_failed_assertion_is_no_repeat() -> None:
 def test_one_token_twice_in_a_batch_commits_once() -> None:
     """The marker is a key like any other, and orders the two."""
     world = World()
-    request = world.engine._bind_request([Mutation(X, b"1")], [~Some(X)], once="t")
+    request = Request((Mutation(X, b"1"),), (~Some(X),), once=b"t")
     first, second = world.engine.commit_many([request, request])
     assert isinstance(first, Committed) and isinstance(second, Committed)
     assert (first.repeated, second.repeated) == (False, True)

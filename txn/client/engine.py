@@ -138,9 +138,10 @@ class Engine:
         """
         check_choice("ack", ack, ACKS)
         check_deadline(deadline_ms)
-        request = self._bind_request(
-            mutations, assertions, once, labels, once_retention_ms, deadline_ms=deadline_ms
+        request = bind_request(
+            mutations, assertions, once, labels, once_retention_ms, table=self._table
         )
+        self._backend.check_request(request, deadline_ms)
         return self._backend.commit(request, ack, (), deadline_ms, {})
 
     def commit_many(
@@ -286,10 +287,8 @@ class Engine:
         def commit(request: Request, spans: Sequence[Span], known: Snapshot) -> Committed:
             items = request.mutations, request.assertions
             whole = make_request(*items, once, labels, once_retention_ms)
-            for key in (
-                whole.keys if spans else ()
-            ):  # other programs may have written what it scanned
-                check_key(key)
+            for key in whole.keys if spans else ():
+                check_key(key)  # other programs may have written what it scanned
             self._backend.check_request(whole, left_ms())
             return self._backend.commit(whole, ack, spans, left_ms(), known)
 
@@ -360,35 +359,11 @@ class Engine:
 
     def _bind(self, given: RequestLike, deadline_ms: int | None = None) -> Request:
         if type(given) is tuple and len(given) == 2:
-            return self._bind_request(*given, deadline_ms=deadline_ms)
-        r = as_request(given)
-        return self._bind_request(
-            r.mutations,
-            r.assertions,
-            r.once,
-            r.labels,
-            r.once_retention_ms,
-            deadline_ms=deadline_ms,
-        )
-
-    def _bind_request(
-        self,
-        mutations: Iterable[Mutation | Delete],
-        assertions: Iterable[Assertion],
-        once: str | bytes | None = None,
-        labels: Mapping[str, str] | None = None,
-        once_retention_ms: int | None = None,
-        *,
-        deadline_ms: int | None = None,
-    ) -> Request:
-        request = bind_request(
-            mutations,
-            assertions,
-            once=once,
-            labels=labels,
-            once_retention_ms=once_retention_ms,
-            table=self._table,
-        )
+            request = bind_request(*given, table=self._table)
+        else:
+            r = as_request(given)
+            items = r.mutations, r.assertions, r.once, r.labels, r.once_retention_ms
+            request = bind_request(*items, table=self._table)
         self._backend.check_request(request, deadline_ms)
         return request
 
