@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from txn.assertions import Assertion, Not, Or, Some, bind, list_keys
 from txn.errors import InvalidRequestError
@@ -88,6 +88,15 @@ class Outcome(Enum):
     ABORTED = "aborted"
     UNDECIDED = "undecided"
     UNKNOWN = "unknown"
+
+
+class Terms(NamedTuple):
+    """What a block's commit has beside its changes and assertions: see `Engine.commit`."""
+
+    once: str | bytes | None = None
+    labels: Mapping[str, str] | None = None
+    once_retention_ms: int | None = None
+    ack: Ack = "complete"
 
 
 def as_request(given: object) -> Request:

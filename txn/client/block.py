@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
 from txn.assertions import Assertion, Version, bind, holds, list_keys
 from txn.client.backend import Backend
@@ -32,7 +32,6 @@ from txn.spans import Columns, Span, make_span
 
 COUNTER_BYTES = 8
 NO_VERSION = 0
-T = TypeVar("T")
 
 
 Commit = Callable[[Request, Sequence[Span], Snapshot], Committed]
@@ -314,25 +313,3 @@ class Repeats:
         error = DeadlineError(facts, transaction=lost)
         error.__cause__ = self._conflict
         return error
-
-
-def run_block(
-    begin: Callable[[Callable[[], int], Callable[[], int | None]], OptimisticTransaction],
-    function: Callable[[OptimisticTransaction], T],
-    pace: Pace,
-    attempts: int,
-    deadline_ms: int | None,
-) -> T:
-    """Run the function in transactions until one commits; return the function's result.
-
-    begin: makes a transaction from two functions: the time left (ms) for the commit, and for a
-    read.
-    """
-    repeats = Repeats(pace, attempts, deadline_ms)
-    while repeats.begin():
-        try:
-            with begin(repeats.left_ms, repeats.read_ms) as t:
-                return function(t)
-        except ConflictError as error:
-            pace.clock.sleep_ms(repeats.note(error))
-    raise repeats.make_error()

@@ -9,17 +9,16 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from functools import partial
 from typing import Self, TypeVar
 
 from txn.assertions import Assertion
 from txn.client.backend import Backend
-from txn.client.block import OptimisticTransaction, run_block
+from txn.client.block import OptimisticTransaction, Repeats
 from txn.client.hot_keys import HotKeyTicket
 from txn.client.local import LocalBackend
 from txn.client.measured import MeasuredStore
 from txn.clock import Clock, SystemClock
-from txn.errors import InvalidRequestError, TxnError
+from txn.errors import ConflictError, InvalidRequestError, TxnError
 from txn.events import Listener, guard, silent, wants_calls
 from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_choice, check_key
 from txn.policy import Pace, Policy
@@ -34,6 +33,7 @@ from txn.request import (
     Committed,
     Outcome,
     Request,
+    Terms,
     as_request,
     bind_key,
     bind_request,
@@ -260,28 +260,19 @@ class Engine:
         less: DeadlineError, and nothing is written.
         """
         check_deadline(deadline_ms)
-        return self.begin_block(
-            lambda: deadline_ms,
-            lambda: deadline_ms,
-            once=once,
-            once_retention_ms=once_retention_ms,
-            labels=labels,
-            ack=ack,
-        )
+        terms = Terms(once, labels, once_retention_ms, ack)
+        return self.begin_block(lambda: deadline_ms, lambda: deadline_ms, terms)
 
     def begin_block(
         self,
         left_ms: Callable[[], int | None],
         read_ms: Callable[[], int | None],
-        *,
-        once: str | bytes | None = None,
-        once_retention_ms: int | None = None,
-        labels: Mapping[str, str] | None = None,
-        ack: Ack = "complete",
+        terms: Terms,
         ticket: HotKeyTicket | None = None,
     ) -> OptimisticTransaction:
         """Return a transaction that asks for the time left (ms) at its commit and at each read.
         `transaction` and `run` use it. ticket: the block's places in the queues of hot keys."""
+        once, labels, once_retention_ms, ack = terms
         check_choice("ack", ack, ACKS)
 
         def commit(request: Request, spans: Sequence[Span], known: Snapshot) -> Committed:
@@ -315,14 +306,15 @@ class Engine:
         Raises the last ConflictError, DeadlineError, or any other error of `commit` and the
         function.
         """
-        begin = partial(
-            self.begin_block,
-            once=once,
-            once_retention_ms=once_retention_ms,
-            labels=labels,
-            ack=ack,
-        )
-        return run_block(begin, function, self.pace, attempts, deadline_ms)
+        terms = Terms(once, labels, once_retention_ms, ack)
+        repeats = Repeats(self.pace, attempts, deadline_ms)
+        while repeats.begin():
+            try:
+                with self.begin_block(repeats.left_ms, repeats.read_ms, terms) as t:
+                    return function(t)
+            except ConflictError as error:
+                self.pace.clock.sleep_ms(repeats.note(error))
+        raise repeats.make_error()
 
     def outcome(self, transaction: str | bytes) -> Outcome:
         """Return the outcome of a transaction, by its row key."""

@@ -33,7 +33,7 @@ from txn.client.hot_keys import HotKeyTicket
 from txn.clock import Clock
 from txn.errors import ConflictError
 from txn.model import Delete, Key, Mutation, Row, as_bytes, check_whole
-from txn.request import Ack, Committed, Request
+from txn.request import Ack, Committed, Request, Terms
 
 THREADS = 16
 PAGE_ROWS = 200
@@ -168,7 +168,7 @@ class AsyncEngine:
 
     @_like(Engine.transaction)
     def transaction(self, *, deadline_ms: int | None = None, **terms: Any) -> AsyncTransaction:
-        return self._begin(lambda: deadline_ms, lambda: deadline_ms, **terms)
+        return self._begin(lambda: deadline_ms, lambda: deadline_ms, Terms(**terms))
 
     async def run(
         self,
@@ -183,19 +183,21 @@ class AsyncEngine:
     ) -> T:
         """Await a function with a transaction, commit, and return the function's result. Repeat all
         of it on a ConflictError: see `Engine.run`."""
-        terms = {"once": once, "once_retention_ms": once_retention_ms, "labels": labels, "ack": ack}
+        terms = Terms(once, labels, once_retention_ms, ack)
         repeats = Repeats(self.engine.pace, attempts, deadline_ms)
         while repeats.begin():
             try:
-                async with self._begin(repeats.left_ms, repeats.read_ms, **terms) as t:
+                async with self._begin(repeats.left_ms, repeats.read_ms, terms) as t:
                     return await function(t)
             except ConflictError as error:
                 await asyncio.sleep(repeats.note(error) / 1000)
         raise repeats.make_error()
 
-    def _begin(self, *times: Callable[[], int | None], **terms: Any) -> AsyncTransaction:
+    def _begin(
+        self, left_ms: Callable[[], int | None], read_ms: Callable[[], int | None], terms: Terms
+    ) -> AsyncTransaction:
         # A thread that waits in a queue could starve the task that is first in it.
-        block = self.engine.begin_block(*times, ticket=HotKeyTicket(waits=False), **terms)
+        block = self.engine.begin_block(left_ms, read_ms, terms, HotKeyTicket(waits=False))
         return AsyncTransaction(block, self._threads)
 
     async def close(self) -> None:
