@@ -27,7 +27,9 @@ def repeat(
 ) -> None:
     """Repeat the work every `every_s` seconds, until `over` is set or the work returns False."""
     failures = 0
-    while not over.wait(_find_pause(every_s, failures)):
+    while not over.wait(
+        min(every_s / SOONER, failures * every_s / SOONEST) if failures else every_s
+    ):
         try:
             if work() is False:
                 return
@@ -37,10 +39,6 @@ def repeat(
         except Exception as error:  # noqa: BLE001  (logged and reported below)
             failures += 1
             _report_failure(name, error, on_event)
-
-
-def _find_pause(every_s: float, failures: int) -> float:
-    return min(every_s / SOONER, failures * every_s / SOONEST) if failures else every_s
 
 
 def _report_failure(name: WorkName, error: Exception, on_event: Listener) -> None:

@@ -83,10 +83,6 @@ def name_number(number: float, *, is_sampled: bool = False, short: bool = False)
     return f"about {rounded}" if short else f"about {rounded}, sampled"
 
 
-def name_clock(timestamp_ms: int) -> str:
-    return time_text(timestamp_ms)[11:16]
-
-
 def facts_text(finding: Finding) -> str:
     holder = {"holder": finding.transaction} if finding.key and finding.transaction else {}
     facts = {**holder, **finding.facts}
@@ -118,7 +114,7 @@ ENVIRONMENT.filters |= {
     "labels": labels_text,
     "time": time_text,
     "tone": name_tone,
-    "clock": name_clock,
+    "clock": lambda timestamp_ms: time_text(timestamp_ms)[11:16],
     "duration": duration_text,
 }
 ENVIRONMENT.globals |= {

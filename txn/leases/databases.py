@@ -227,7 +227,7 @@ class Connections(Forked):
             except self._errors as error:
                 failure = error
                 kind = MaybeApplied if is_done else kind
-                cause = _find_cause(error)
+                cause = error.orig or error if isinstance(error, DBAPIError) else error
                 if not self.database.is_transient(cause):
                     break
         message = "the database of the leases failed"
@@ -343,7 +343,3 @@ def _prepare_postgresql(connection: Any, _: object) -> None:
         " WHERE current_setting('synchronous_commit') = 'off'"
     )
     connection.autocommit = autocommit
-
-
-def _find_cause(error: BaseException) -> BaseException:
-    return error.orig or error if isinstance(error, DBAPIError) else error

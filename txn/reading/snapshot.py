@@ -209,10 +209,11 @@ def _try(context: Context, keys: Sequence[Key]) -> Snapshot | None:
 def _try_at_once(context: Context, keys: Sequence[Key]) -> Snapshot | None:
     """Read from a store whose reads are of one instant. The holders' rows are read together with
     the cells, so no second read is needed."""
-    values, holders = _read_held(context, keys)
-    if find_undecided(context, holders) == holders:
-        return values
     locks = [context.rules.lock_of(key) for key in keys]
+    first = _read(context, [*keys, *locks])
+    holders = find_holders(first)
+    if find_undecided(context, holders) == holders:
+        return {key: first[key] for key in keys}
     found = _read(context, [*keys, *locks, *list_row_cells(context, holders)])
     if find_holders(found) - holders:
         return None  # other holders have come, whose rows were not read
@@ -220,11 +221,6 @@ def _try_at_once(context: Context, keys: Sequence[Key]) -> Snapshot | None:
     if any(hides_values(context.rules, row, found) for row in observation.rows.values()):
         return None
     return {key: value_of(key, observation) for key in keys}
-
-
-def _read_held(context: Context, keys: Sequence[Key]) -> tuple[Snapshot, set[bytes]]:
-    found = _read(context, [*keys, *map(context.rules.lock_of, keys)])
-    return {key: found[key] for key in keys}, find_holders(found)
 
 
 def _was_undecided(context: Context, holder: bytes, cells: Snapshot) -> bool:

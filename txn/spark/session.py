@@ -63,7 +63,8 @@ def local_session(
     try:
         yield spark
     except Exception as error:
-        error.add_note(_reason(error))  # gets the text from the JVM, which is about to end
+        lines = str(error).splitlines()  # gets the text from the JVM, which is about to end
+        error.add_note("\n".join(line for line in lines if not line.startswith("\tat ")))
         raise
     finally:
         spark.stop()
@@ -83,10 +84,6 @@ def choose_sockets(folder: Path, master: str | None) -> dict[str, str]:
         "spark.python.unix.domain.socket.dir": str(folder),
         "spark.python.unix.domain.socket.enabled": "true",
     }
-
-
-def _reason(error: Exception) -> str:
-    return "\n".join(line for line in str(error).splitlines() if not line.startswith("\tat "))
 
 
 def _end_jvm() -> None:

@@ -158,7 +158,7 @@ class Connection:
 
     def ask(self, name: str, *arguments: Any) -> Any:
         """Call a method of the service and return its reply."""
-        return self.call((name, arguments, _return_reply))
+        return self.call((name, arguments, lambda reply: reply))
 
     def call(self, request: Request[T]) -> T:
         """Send a request and return its result."""
@@ -429,7 +429,3 @@ def exchange(
             connection.send(following)
             carriers.append(connection)
     return results
-
-
-def _return_reply(reply: T) -> T:
-    return reply
