@@ -49,7 +49,7 @@ from txn.service.messages import (
     name_part,
 )
 from txn.spans import Span
-from txn.stores.base import Families, Store
+from txn.stores.base import Store
 from txn.stores.hbase.places import row_after
 from txn.tracing import continue_trace, continue_traces, flush_traces
 
@@ -84,6 +84,16 @@ def dispatch(work: Callable[..., Any]) -> Callable[..., Any]:
             raise encode_error(error) from error
 
     return call
+
+
+def pass_on(name: str, method: str) -> Callable[..., Any]:
+    """Make an interface method of a store's method that has the same arguments."""
+
+    def work(self: Transactional, *values: Any) -> Any:
+        return getattr(self._store, method)(*values[:-1])
+
+    work.__name__ = name
+    return dispatch(work)
 
 
 class Transactional:
@@ -207,13 +217,12 @@ class Transactional:
 
     # ------------------------------------------------------------------- cells, for recovery
 
-    @dispatch
-    def storeRead(self, keys: Sequence[Key], options: Any) -> dict[Key, Cell | None]:
-        return self._store.read(keys)
-
-    @dispatch
-    def storeVersions(self, keys: Sequence[Key], count: int, options: Any) -> dict[Key, list[Cell]]:
-        return self._store.read_versions(keys, count)
+    storeRead = pass_on("storeRead", "read")
+    storeVersions = pass_on("storeVersions", "read_versions")
+    storeTables = pass_on("storeTables", "list_tables")
+    storeDescribe = pass_on("storeDescribe", "describe")
+    storeEnsure = pass_on("storeEnsure", "ensure_table")
+    storeCompact = pass_on("storeCompact", "compact")
 
     @dispatch
     def storeWrite(
@@ -239,22 +248,6 @@ class Transactional:
         is_reverse = reverse is True
         rows = self._store.scan(table, start, stop, columns, exclude, reverse=is_reverse)
         return self._make_page(rows, is_reverse)
-
-    @dispatch
-    def storeTables(self, options: Any) -> list[bytes]:
-        return self._store.list_tables()
-
-    @dispatch
-    def storeDescribe(self, table: bytes, options: Any) -> Families | None:
-        return self._store.describe(table)
-
-    @dispatch
-    def storeEnsure(self, table: bytes, families: Families, options: Any) -> None:
-        self._store.ensure_table(table, families)
-
-    @dispatch
-    def storeCompact(self, table: bytes, purge_before_ms: int, options: Any) -> None:
-        self._store.compact(table, purge_before_ms)
 
     def _make_page(self, rows: Iterable[Row], is_reverse: bool = False) -> Page:
         """Return the first rows with cells, limited by size and time."""
