@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain, count
 from typing import NoReturn, TypeVar
 
-from txn.errors import InvalidRequestError, TableUnavailable
+from txn.errors import TableUnavailable
 from txn.model import (
     Cell,
     Check,
@@ -29,9 +29,9 @@ from txn.stores.base import Feature, check_then_read
 from txn.tables import catalog, cells, pages
 from txn.tables.catalog import TableCatalog, cell_key
 from txn.tables.cells import newest
-from txn.tables.changes import write_cell
+from txn.tables.changes import write_edits
 from txn.tables.kv.ordered import Reader, Writer, divide_keys
-from txn.tables.operations import MAX_TIMESTAMP, Reason, Refused
+from txn.tables.operations import Reason, Refused
 from txn.tables.pages import PAGE_BYTES, PAGE_ROWS, RowChoice, ScanPage
 
 UNAVAILABLE: frozenset[Reason] = frozenset(
@@ -88,16 +88,7 @@ class LocalStore(catalog.CatalogUser):
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         def body(writer: Writer) -> None:
             known, now = self._load(writer), self._clock.wall_ms()
-            before = None
-            for (row, family, column, table), value, given in edits:
-                if (row, family, table) != before:  # a value is written with its tag
-                    before = row, family, table
-                    layout = known.layout(table, family)
-                    stem = cell_key(layout, row, b"")
-                timestamp = now if given is None else given
-                if not 0 <= timestamp < MAX_TIMESTAMP:
-                    raise _refuse_timestamp(timestamp)
-                write_cell(writer, (layout, row, stem + column), value, timestamp, now)
+            write_edits(writer, known, edits, now, now)
 
         self._write(body, durable=durable, shared=True)
 
@@ -303,17 +294,11 @@ def _compact(
     )
 
 
-def _refuse_timestamp(timestamp: int) -> InvalidRequestError:
-    return InvalidRequestError("not a timestamp in ms", timestamp=timestamp)
-
-
 def _check(writer: Writer, known: TableCatalog, check: Check, now: int) -> bool:
     key, expected, puts, edits, _ = check
     row, family, column, table = key
     layout = known.layout(table, family)
-    stem = cell_key(layout, row, b"")
-    name = stem + column
-    state = writer.get(name)
+    state = writer.get(cell_key(layout, row, column))
     cell = newest(state, layout.find_oldest(now), now) if state else None
     if expected is None:
         at = now
@@ -321,13 +306,5 @@ def _check(writer: Writer, known: TableCatalog, check: Check, now: int) -> bool:
         return False
     else:
         at = now if cell is None else max(now, cell.timestamp)
-    for (_, its_family, its_column, _), value, given in [*[(*put, None) for put in puts], *edits]:
-        timestamp = at if given is None else given
-        if not 0 <= timestamp < MAX_TIMESTAMP:
-            raise _refuse_timestamp(timestamp)
-        place = layout, row, stem + its_column
-        if its_family != family:
-            other = known.layout(table, its_family)
-            place = other, row, cell_key(other, row, its_column)
-        write_cell(writer, place, value, timestamp, now)
+    write_edits(writer, known, [*[(*put, None) for put in puts], *edits], at, now)
     return True

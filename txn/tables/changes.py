@@ -12,7 +12,8 @@ from dataclasses import replace
 from functools import partial
 from typing import assert_never
 
-from txn.model import MAX_CELL, Cell
+from txn.errors import InvalidRequestError
+from txn.model import MAX_CELL, Cell, Key
 from txn.tables import catalog, cells
 from txn.tables.catalog import FamilyLayout, TableCatalog
 from txn.tables.cells import CellVersion
@@ -146,9 +147,14 @@ class RowChange:
 
     def _put(self, put: Put) -> None:
         layout = self._layout(put.family)
-        name = catalog.cell_key(layout, self._row, put.column)
-        cell, timestamp = (layout, self._row, name), put.timestamp or 0
-        write_cell(self._writer, cell, put.value, timestamp, self._now, ttl_ms=put.ttl_ms)
+        timestamp = put.timestamp or 0
+        if layout.masks is None or not _is_masked(self._writer, layout, self._row, timestamp):
+            name = catalog.cell_key(layout, self._row, put.column)
+            old = self._writer.get(name) or b""
+            new = cells.put_version(
+                old, timestamp, put.value, layout.versions, self._now, ttl_ms=put.ttl_ms
+            )
+            self._store(name, old, new)
 
     def _remove(self, remove: Remove) -> None:
         family, column, timestamp, exact = remove
@@ -186,26 +192,36 @@ class RowChange:
             self._writer.delete(name)
 
 
-def write_cell(
+def write_edits(
     writer: Writer,
-    cell: tuple[FamilyLayout, bytes, bytes],
-    value: bytes | None,
-    timestamp: int,
+    known: TableCatalog,
+    edits: Iterable[tuple[Key, bytes | None, int | None]],
+    at_ms: int,
     now_ms: int,
-    *,
-    ttl_ms: int | None = None,
 ) -> None:
-    """Write a version or, for None, a delete-column marker. cell: its family, row and key."""
-    layout, row, name = cell
-    old = writer.get(name) or b""
-    if value is None:
-        new = cells.delete(old, timestamp)
-    elif layout.masks is not None and _is_masked(writer, layout, row, timestamp):
-        return
-    else:
-        new = cells.put_version(old, timestamp, value, layout.versions, now_ms, ttl_ms=ttl_ms)
-    if new is not old:
-        writer.put(name, new)
+    """Write versions and delete-column markers; those without a timestamp get `at_ms`."""
+    get = writer.get
+    changed: dict[bytes, bytes] = {}
+    before = None
+    for (row, family, column, table), value, given in edits:
+        if (row, family, table) != before:  # a value is written with its tag
+            before = row, family, table
+            layout = known.layout(table, family)
+            stem = catalog.cell_key(layout, row, b"")
+        timestamp = at_ms if given is None else given
+        if not 0 <= timestamp < MAX_TIMESTAMP:
+            raise InvalidRequestError("not a timestamp in ms", timestamp=timestamp)
+        name = stem + column
+        old = changed[name] if name in changed else get(name) or b""
+        if value is None:
+            new = cells.delete(old, timestamp)
+        elif layout.masks is None or not _is_masked(writer, layout, row, timestamp):
+            new = cells.put_version(old, timestamp, value, layout.versions, now_ms)
+        else:
+            continue
+        if new is not old:
+            changed[name] = new
+    writer.put_all(changed)
 
 
 def _is_masked(reader: Reader, layout: FamilyLayout, row: bytes, timestamp: int) -> bool:

@@ -10,7 +10,7 @@ so no key of a caller may begin with FF.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import lmdb
 
@@ -147,14 +147,15 @@ class LmdbWriter(LmdbReader):
             key = self._make_layers(key)
         self._put_short(key, value)
 
-    def put_all(self, items: list[tuple[bytes, bytes]]) -> None:
-        """Put values, the short keys in this order."""
-        if max(map(len, dict(items)), default=0) > SLICE:
-            for key, value in items:
+    def put_all(self, items: Mapping[bytes, bytes]) -> None:
+        """Put values, the short ones in one call of the driver."""
+        short = sorted(items.items())
+        if max(map(len, items), default=0) > SLICE:
+            for key, value in short:
                 if len(key) > SLICE:
                     self.put(key, value)
-            items = [item for item in items if len(item[0]) <= SLICE]
-        self._transaction.cursor().putmulti(items)
+            short = [item for item in short if len(item[0]) <= SLICE]
+        self._transaction.cursor().putmulti(short)
 
     def delete(self, key: bytes) -> None:
         """Remove a key, and each layer that becomes empty."""
@@ -216,11 +217,15 @@ class GatheringWriter:
     def put(self, key: bytes, value: bytes) -> None:
         self._known[key] = self._changed[key] = value
 
+    def put_all(self, items: Mapping[bytes, bytes]) -> None:
+        self._known.update(items)
+        self._changed.update(items)
+
     def delete(self, key: bytes) -> None:
         self.flush()
         self._writer.delete(key)
         self._known[key] = None
 
     def flush(self) -> None:
-        self._writer.put_all(sorted(self._changed.items()))
+        self._writer.put_all(self._changed)
         self._changed.clear()

@@ -6,7 +6,7 @@ One lock serialises all local transactions, readers too, so each of them sees on
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from sortedcontainers import SortedDict
@@ -115,6 +115,10 @@ class _Transaction:
         if key not in self._before:
             self._before[key] = self._data.get(key)
         self._data[key] = value
+
+    def put_all(self, items: Mapping[bytes, bytes]) -> None:
+        for key, value in items.items():
+            self.put(key, value)
 
     def delete(self, key: bytes) -> None:
         if key not in self._before:

@@ -7,7 +7,7 @@ instant.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from heapq import heappop, heappush
 from itertools import accumulate, islice
 from typing import Protocol, TypeVar
@@ -42,6 +42,8 @@ class Writer(Reader, Protocol):
     """A reader that sees its own changes, which are applied all or none."""
 
     def put(self, key: bytes, value: bytes) -> None: ...
+
+    def put_all(self, items: Mapping[bytes, bytes]) -> None: ...
 
     def delete(self, key: bytes) -> None: ...
 
