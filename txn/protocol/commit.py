@@ -65,9 +65,10 @@ def commit(
     without a failure are then not committed, and never will be.
     """
 
-    def all_phases(local: Context, unwaiting: Contention) -> None:
+    def all_phases(local: Context) -> None:
         if local.on_event is silent and commit_in_one_write(local, transactions):
             return
+        unwaiting = Contention(local, _refuse_to_wait)
         live = prepare(local, transactions, unwaiting, False)
         roll_forward(local, decide_atomically(local, live))
         release_aborted(local, _list_aborted(transactions))
@@ -204,7 +205,7 @@ def _send_decision(
 
 UNDONE = "a crash of a server has undone its first steps"
 
-Phases = Callable[[Context, Contention], None]
+Phases = Callable[[Context], None]
 
 
 def commit_atomically(
@@ -224,10 +225,10 @@ def commit_atomically(
         *(context.store, context.table, clock, context.rng, context.policy, listener),
         *(context.rules, context.salt_buckets, context.trust, context.until_ms),
     )
-    run = partial(phases, local, Contention(local, _refuse_to_wait))
+    attempt = partial(_attempt, local, transactions, phases, events)
     sent_ms = context.clock.monotonic_ms()
     try:
-        lost = call_store(limited, lambda: _attempt(context, transactions, run, events))
+        lost = call_store(limited, attempt, sent_ms)
     except BaseException as error:
         _reset(transactions)
         if isinstance(error, MustWait):
@@ -243,7 +244,7 @@ def commit_atomically(
 def _attempt(
     context: Context,
     transactions: Sequence[PendingCommit],
-    run: Callable[[], None],
+    phases: Phases,
     events: list[Event],
 ) -> Exception | None:
     """Run the phases together; return an error that leaves open whether they took effect."""
@@ -254,7 +255,7 @@ def _attempt(
         is_done = False
         _reset(transactions)  # the store may run this again
         events.clear()
-        run()
+        phases(context)
         is_done = True
 
     try:

@@ -130,14 +130,19 @@ def read_and_evaluate(
     return [t for t in transactions if t.failure is None]
 
 
-def read_lock_cells(context: Context, lock_cells: Collection[LockOf]) -> None:
-    """Read lock cells into `found` and their keys into `seen`; each row is of one instant."""
-    wanted = [cell for t, lock in lock_cells for cell in (lock, *t.lock_cells[lock])]
+def read_lock_cells(
+    context: Context, lock_cells: Collection[LockOf], others: Sequence[Key] = ()
+) -> Mapping[Key, Cell | None]:
+    """Read lock cells into `found` and their keys into `seen`; each row is of one instant. Return
+    these cells, and others that are read as well."""
+    wanted = [*others, *[cell for t, lock in lock_cells for cell in (lock, *t.lock_cells[lock])]]
+    cells: Mapping[Key, Cell | None]
     cells = call_store(context, partial(context.store.read, wanted)) if wanted else {}
     for t, lock in lock_cells:
         t.found[lock] = cells[lock]
         for key in t.lock_cells[lock]:
             t.seen[key] = cells[key]
+    return cells
 
 
 def _take_over(lock_cells: Collection[LockOf]) -> None:

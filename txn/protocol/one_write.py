@@ -113,9 +113,10 @@ def _list_fenced(
 ) -> list[Edit] | None:
     """Return what the phases would leave, or None if they must run."""
     statuses = [status_key(context.table, t.row_key) for t in transactions]
-    if any(context.store.read(statuses).values()):
+    lock_cells = [(t, lock) for t in transactions for lock in t.lock_cells]
+    cells = fenced.read_lock_cells(context, lock_cells, statuses)
+    if any([cells[status] for status in statuses]):
         return None
-    fenced.read_lock_cells(context, [(t, lock) for t in transactions for lock in t.lock_cells])
     for t in transactions:
         if any(map(holder_of, t.found, t.found.values())) or fenced.find_failed(t) is not None:
             return None

@@ -125,7 +125,8 @@ def put_version(
         if limit == 1 and len(state) == end:
             return head + value
         is_newer = found < timestamp
-        return b"".join((head, value, *_trim(state, 0 if is_newer else end, limit - 1, now_ms)))
+        rest = _trim(state, 0 if is_newer else end, limit - 1, now_ms)
+        return b"".join((head, value, rest))
     return _put_among(state, timestamp, head + value, limit, now_ms)
 
 
@@ -144,7 +145,8 @@ def _put_among(state: bytes, timestamp: int, version: bytes, limit: int, now_ms:
     older = newer
     if found == timestamp:
         older += _HEAD_SIZE + (size & _LENGTH)
-    return b"".join((state[:newer], version, *_trim(state, older, limit - kept - 1, now_ms)))
+    rest = _trim(state, older, limit - kept - 1, now_ms)
+    return b"".join((state[:newer], version, rest))
 
 
 def delete(state: bytes, timestamp: int) -> bytes:
@@ -243,24 +245,23 @@ def _locate(state: bytes, timestamp: int, now_ms: int = 0) -> tuple[int, int, in
     return at, count, -1, 0
 
 
-def _trim(state: bytes, at: int, room: int, now_ms: int) -> list[bytes]:
-    """Return the parts of the rest of the state that stay: `room` versions, and all markers."""
-    parts = []
-    start, end = at, len(state)
+def _trim(state: bytes, at: int, room: int, now_ms: int) -> bytes:
+    """Return what stays of the rest of the state: `room` versions, and all markers."""
+    kept, start, end = b"", at, len(state)
     while at < end:
         timestamp, size = _unpack(state, at)
+        after = at + _HEAD_SIZE + (size & _LENGTH)
         if size >= _EXACT:
             at += _HEAD_SIZE
-            continue
-        expired = size > _LENGTH and _has_expired(state, at + _HEAD_SIZE, timestamp, now_ms)
-        if room > 0 and not expired:
+        elif room > 0 and (
+            size <= _LENGTH or not _has_expired(state, at + _HEAD_SIZE, timestamp, now_ms)
+        ):
             room -= 1
-            at += _HEAD_SIZE + (size & _LENGTH)
+            at = after
         else:
-            parts.append(state[start:at])
-            at = start = at + _HEAD_SIZE + (size & _LENGTH)
-    parts.append(state[start:])
-    return parts
+            kept += state[start:at]
+            at = start = after
+    return kept + state[start:]
 
 
 def _entries(state: bytes) -> Iterator[tuple[int, int, int, int]]:

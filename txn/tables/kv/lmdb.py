@@ -22,7 +22,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import lmdb
 
@@ -50,6 +50,7 @@ _MISTAKES = (lmdb.BadDbiError, lmdb.BadTxnError, lmdb.BadValsizeError, lmdb.Read
 
 _DAMAGES = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError)
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 
@@ -96,7 +97,7 @@ class LmdbStore:
         """Run the function on one instant of the store, beside writers and other readers."""
         if (writer := self._joined.writer) is not None:
             return self._joined.run(body, writer)
-        return self._run(lambda: self._shared.read(body))
+        return self._run(self._shared.read, body)
 
     def write(
         self, body: Callable[[Writer], R], *, durable: bool = True, shared: bool = False
@@ -107,8 +108,8 @@ class LmdbStore:
             joined.durable = joined.durable or durable
             return joined.run(body, writer)
         if shared:
-            return self._run_writing(lambda: self._shared.queue.write(body, durable))
-        return self._run_writing(lambda: self._shared.write(body, lambda: durable))
+            return self._run_writing(self._shared.queue.write, body, durable)
+        return self._run_writing(self._shared.write, body, lambda: durable)
 
     def atomically(self, work: Callable[[], None]) -> None:
         """Run the function and make its transactions in this thread one, which is undone if it
@@ -130,7 +131,7 @@ class LmdbStore:
             finally:
                 joined.writer = joined.obstacle = None
 
-        self._run_writing(lambda: self._shared.write(body, lambda: joined.durable))
+        self._run_writing(self._shared.write, body, lambda: joined.durable)
 
     def unmap(self) -> None:
         """Close the files until their next use, unless a thread is using them. Until then each page
@@ -143,13 +144,13 @@ class LmdbStore:
             self._closed = True
             _REGISTRY.release(self._shared)
 
-    def _run_writing(self, attempt: Callable[[], R]) -> R:
+    def _run_writing(self, attempt: Callable[P, R], *args: P.args, **options: P.kwargs) -> R:
         if self._shared.opening.read_only:
             message = "the store can only be read here: nothing was written"
             raise ReadOnlyError(message, path=self._shared.path)
-        return self._run(attempt)
+        return self._run(attempt, *args, **options)
 
-    def _run(self, attempt: Callable[[], R]) -> R:
+    def _run(self, attempt: Callable[P, R], *args: P.args, **options: P.kwargs) -> R:
         if self._closed:
             raise StoreClosedError("the store is closed", path=self._shared.path)
         shared = self._shared
@@ -157,7 +158,7 @@ class LmdbStore:
         for _ in range(_TRIES):
             size = shared.map_size
             try:
-                return attempt()
+                return attempt(*args, **options)
             except _MISTAKES:
                 raise
             except lmdb.Error as error:
