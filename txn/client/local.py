@@ -151,7 +151,10 @@ class LocalBackend:
             begin_commit(self._context, request, deadline_ms, ack=ack)
             for request, deadline_ms in zip(requests, deadlines_ms, strict=True)
         ]
-        self._report_results(pending, partial(self._commit_in_order, pending))
+        if len(pending) == 1:
+            self._report_results(pending, partial(self._commit_one, pending[0]))
+        else:
+            self._report_results(pending, partial(self._commit_in_order, pending))
         return [self._result(t) for t in pending]
 
     def _commit_in_order(self, pending: Sequence[PendingCommit]) -> None:
@@ -262,7 +265,9 @@ class LocalBackend:
                 self._renew(t, now_ms)
                 t.rounds += 1
             due = fail_late(batch, now_ms)
-            self._run(self._trace_batch(batch), due, batch[0].ack, patient=False, wait=defer)
+            self._run(
+                self._trace_batch(batch), due, batch[0].ack, now_ms, patient=False, wait=defer
+            )
         except BaseException as error:
             leave_unknown(due, error)
             raise
@@ -282,7 +287,7 @@ class LocalBackend:
             self._renew(t, now_ms)
             due = fail_late([t], now_ms)
             t.tries += len(due)
-            self._run(self._trace_batch([t]), due, t.ack, patient=t.tries > 1)
+            self._run(self._trace_batch([t]), due, t.ack, now_ms, patient=t.tries > 1)
 
     def _finish_future(self, t: PendingCommit) -> None:
         """Set the result of a request's future; an unfinished request continues alone."""
@@ -312,6 +317,8 @@ class LocalBackend:
         context: Context,
         attempts: Sequence[PendingCommit],
         ack: Ack,
+        now_ms: int,
+        *,
         patient: bool,
         wait: Callable[[Sequence[PendingCommit]], list[PendingCommit]] | None = None,
     ) -> None:
@@ -322,7 +329,7 @@ class LocalBackend:
         finish = self._finisher.release if ack == "complete" else self._finisher.submit
         try:
             live = attempts
-            if not self._contention.is_calm(context.clock.monotonic_ms()):
+            if not self._contention.is_calm(now_ms):
                 live = run_for_available(wait or self._contention.wait_for_hot_keys, attempts)
             commit(context, live, self._contention, patient, finish)
             self._contention.record_results(live)
@@ -379,7 +386,7 @@ class LocalBackend:
         for _ in context.tries(most=context.policy.attempts):
             now_ms = context.clock.monotonic_ms()
             t = begin_commit(context, request, due_ms - now_ms)
-            self._run(context, fail_late([t], now_ms), "complete", patient=True)
+            self._run(context, fail_late([t], now_ms), "complete", now_ms, patient=True)
             if not isinstance(t.failure, ConflictError) or is_late(context, t):
                 break
         if t.failure is not None:
