@@ -146,14 +146,11 @@ class RowChange:
         return self._writer.get(catalog.cell_key(self._layout(family), self._row, column)) or b""
 
     def _put(self, put: Put) -> None:
-        layout = self._layout(put.family)
-        timestamp = put.timestamp or 0
-        if layout.masks is None or not _is_masked(self._writer, layout, self._row, timestamp):
-            name = catalog.cell_key(layout, self._row, put.column)
+        layout, at = self._layout(put.family), put.timestamp or 0
+        if not _is_masked(self._writer, layout, self._row, at):
+            name, limit = catalog.cell_key(layout, self._row, put.column), layout.versions
             old = self._writer.get(name) or b""
-            new = cells.put_version(
-                old, timestamp, put.value, layout.versions, self._now, ttl_ms=put.ttl_ms
-            )
+            new = cells.put_version(old, at, put.value, limit, self._now, ttl_ms=put.ttl_ms)
             self._store(name, old, new)
 
     def _remove(self, remove: Remove) -> None:
@@ -215,10 +212,10 @@ def write_edits(
         old = changed[name] if name in changed else get(name) or b""
         if value is None:
             new = cells.delete(old, timestamp)
-        elif layout.masks is None or not _is_masked(writer, layout, row, timestamp):
-            new = cells.put_version(old, timestamp, value, layout.versions, now_ms)
-        else:
+        elif layout.masks is not None and _is_masked(writer, layout, row, timestamp):
             continue
+        else:
+            new = cells.put_version(old, timestamp, value, layout.versions, now_ms)
         if new is not old:
             changed[name] = new
     writer.put_all(changed)
