@@ -10,7 +10,7 @@ import lmdb
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txn.tables.kv.lmdb_transactions import SLICE, LmdbWriter
+from txn.tables.kv.lmdb_transactions import SLICE, GatheringWriter, LmdbWriter
 
 
 @contextmanager
@@ -61,6 +61,21 @@ def test_any_keys_are_found_and_ordered_as_in_a_plain_map(
         assert list(long.keys(b"", b"\xff")) == sorted(plain)
         for key in (start, stop, *plain):
             assert long.before(key) == max((one for one in plain if one < key), default=None)
+
+
+@given(st.lists(st.dictionaries(KEYS, st.binary(max_size=2)), max_size=3), st.booleans())
+def test_values_put_together_are_found_as_if_put_one_by_one(
+    calls: list[dict[bytes, bytes]], is_shared: bool
+) -> None:
+    """A store's call writes all its cells with one request of the driver, whatever their keys."""
+    plain: dict[bytes, bytes] = {}
+    with opened() as (long, _):
+        writer = GatheringWriter(long) if is_shared else long
+        for items in calls:
+            writer.put_all(items)
+            plain |= items
+            assert {key: writer.get(key) for key in plain} == plain
+        assert list(writer.items(b"", b"\xff")) == sorted(plain.items())
 
 
 def test_a_short_key_is_stored_as_it_is() -> None:
