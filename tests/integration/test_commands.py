@@ -1,4 +1,4 @@
-"""The console script as a person runs it: in processes of its own, on an embedded store."""
+"""The console script on an embedded store; in a process of its own where that matters."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.commands import run_here
 from txn import Delete, Engine, Key, Mutation, connect
 from txn.client.parts import PartsClient
 from txn.clock import SystemClock
@@ -35,18 +36,12 @@ def uri(tmp_path: Path) -> str:
 
 @pytest.fixture
 def run(uri: str) -> Run:
-    """Run the command on the store; it must not print a trace, whatever happens."""
+    """Run the command on the store."""
 
     def call(
         *arguments: str, given: str = "", **variables: str
     ) -> subprocess.CompletedProcess[str]:
-        environment = os.environ | {"TXN_STORE": uri, "COLUMNS": "100"} | variables
-        command = [sys.executable, "-c", "from recovery.commands import main; main()", *arguments]
-        done = subprocess.run(
-            command, input=given, env=environment, capture_output=True, text=True, check=False
-        )
-        assert "Traceback" not in done.stderr, done.stderr
-        return done
+        return run_here(*arguments, given=given, **{"TXN_STORE": uri, "COLUMNS": "100"} | variables)
 
     return call
 

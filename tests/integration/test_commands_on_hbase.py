@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import uuid
+from subprocess import CompletedProcess
 
 import pytest
 
+from tests.integration.commands import run_here
 from tests.integration.hbase import HBase
 from txn import Engine, Key, Mutation
 from txn.protocol.statuses import Status
@@ -31,16 +30,9 @@ def test_every_command_works_on_hbase(hbase: HBase, kind: str) -> None:
     uri = getattr(hbase, kind)
     data, transactions = (f"commands-{part}-{uuid.uuid4().hex[:8]}" for part in ("data", "txn"))
 
-    def run(*arguments: str, given: str = "", store: str = uri) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", "from recovery.commands import main; main()", *arguments]
-        return subprocess.run(
-            [*command, "--store", store, "--transactions", transactions],
-            input=given,
-            env=os.environ | {"COLUMNS": "100"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    def run(*arguments: str, given: str = "", store: str = uri) -> CompletedProcess[str]:
+        options = ("--store", store, "--transactions", transactions)
+        return run_here(*arguments, *options, given=given, COLUMNS="100")
 
     maker = hbase.thrift2 if kind == "thrift1" else uri  # Thrift 1 makes no tables
     assert run("table", "create", data, "d", store=maker).returncode == 0

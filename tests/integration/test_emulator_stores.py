@@ -6,8 +6,6 @@ The contract of the stores themselves is in tests/contract, on the emulator too.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -18,6 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 from thriftpy2.thrift import TApplicationException
 
+from tests.integration.commands import run_here
 from tests.integration.emulator import emulated
 from tests.integration.hbase import HBase
 from tests.integration.serving import PATIENCE_S, client
@@ -58,11 +57,6 @@ def account(table: str, who: str) -> Key:
     return Key(who, "d", "balance", table)
 
 
-def txn(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "import recovery.commands as c; c.main()", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 def test_a_transaction_commits_through_both_services(uri: str, accounts: str) -> None:
     """They are two doors to the same cells."""
     alice, bob = account(accounts, "alice"), account(accounts, "bob")
@@ -77,11 +71,11 @@ def test_a_transaction_commits_through_both_services(uri: str, accounts: str) ->
 
 def test_the_doctor_and_fsck_find_nothing_wrong(uri: str, accounts: str) -> None:
     """Commands that operators know from HBase work here, and say the same."""
-    examined = txn("doctor", "--store", uri, "--json", accounts)
+    examined = run_here("doctor", "--store", uri, "--json", accounts)
     assert examined.returncode == 0, examined.stdout + examined.stderr
     verdicts = {json.loads(line)["verdict"] for line in examined.stdout.splitlines()}
     assert "wrong" not in verdicts
-    checked = txn("fsck", "--store", uri, "--scan", accounts)
+    checked = run_here("fsck", "--store", uri, "--scan", accounts)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 

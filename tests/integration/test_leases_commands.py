@@ -1,20 +1,20 @@
-"""`txn leases` and `txn sql` as a person runs them, in processes of their own; the statements."""
+"""`txn leases` and `txn sql`, first in processes of their own; the statements."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path as Folder
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from recovery.commands import app
+from tests.integration.commands import run_apart, run_here
 from tests.integration.postgresql import PostgreSQL
 from txn import connect
 from txn.errors import InvalidRequestError
@@ -23,7 +23,7 @@ from txn.leases.service import LeaseService
 from txn.locks.hive.model import Column, Table, Tables
 from txn.locks.statements import DropLeases, ShowLeases, ShowLocks, parse_statements
 
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Run = Callable[..., CompletedProcess[str]]
 CATALOG = Tables({path("d/t"): Table((Column("p", "int"), Column("q", "string")))})
 
 
@@ -33,22 +33,22 @@ def leases(tmp_path: Folder) -> Iterator[LeaseService]:
         yield leases
 
 
+def leases_in(folder: Folder) -> dict[str, str]:
+    """The variables that name leases in a folder, and no locks."""
+    return {"TXN_LEASES": f"sqlite:///{folder}/leases.sqlite", "TXN_LOCKS": ""}
+
+
 @pytest.fixture
 def call(tmp_path: Folder) -> Run:
-    """Run the command; it must not print a trace, whatever happens."""
+    """Run the command."""
 
-    def called(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", "from recovery.commands import main; main()", *arguments]
-        named = {"TXN_LEASES": f"sqlite:///{tmp_path}/leases.sqlite", "TXN_LOCKS": ""} | variables
-        environment = os.environ | named
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert "Traceback" not in done.stderr, done.stderr
-        return done
+    def called(*arguments: str, **variables: str) -> CompletedProcess[str]:
+        return run_here(*arguments, **leases_in(tmp_path) | variables)
 
     return called
 
 
-def lines(done: subprocess.CompletedProcess[str]) -> list[dict[str, object]]:
+def lines(done: CompletedProcess[str]) -> list[dict[str, object]]:
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -57,10 +57,11 @@ def moment(document: dict[str, object], name: str) -> datetime:
     return datetime.fromisoformat(str(document[name]))
 
 
-def test_a_lease_by_hand_from_first_to_last(call: Run) -> None:
-    """Grab it, see it, be refused, extend it, drop it: each command a process of its own."""
+def test_a_lease_by_hand_from_first_to_last(call: Run, tmp_path: Folder) -> None:
+    """Grab it, see it, be refused, extend it, drop it, in several processes."""
+    apart = partial(run_apart, **leases_in(tmp_path))
     day = "sales/orders/day=1"
-    assert call("leases", "grab", day, "-x", "--for", "1h", "--user", "ann").stdout == "1\n"
+    assert apart("leases", "grab", day, "-x", "--for", "1h", "--user", "ann").stdout == "1\n"
     (lease,) = lines(call("leases", "ls", "sales/orders", "--json"))
     assert lease["path"] == day
     assert (lease["user"], lease["lease_id"], lease["lease_type"]) == ("ann", 1, "x")
@@ -68,7 +69,7 @@ def test_a_lease_by_hand_from_first_to_last(call: Run) -> None:
     assert names == ["sales", "orders", "day=1"]
     assert moment(lease, "end_utc") - moment(lease, "start_utc") == timedelta(hours=1)
 
-    refused = call("leases", "grab", "sales/orders", "-x", "--for", "1h")
+    refused = apart("leases", "grab", "sales/orders", "-x", "--for", "1h")
     assert (refused.returncode, refused.stdout) == (1, "")
     assert f"X {day} by ann until" in refused.stderr
     (extended,) = lines(call("leases", "extend", "1", "--for", "2h", "--json"))
@@ -76,7 +77,7 @@ def test_a_lease_by_hand_from_first_to_last(call: Run) -> None:
     shown = call("leases", "ls").stdout
     assert shown.splitlines()[1].split()[:4] == [day, "exclusive", "1", "ann"]
 
-    assert call("leases", "drop", "1").stdout == "dropped 1 claim of lease 1\n"
+    assert apart("leases", "drop", "1").stdout == "dropped 1 claim of lease 1\n"
     assert call("leases", "drop", "1").returncode == 1
     gone = call("leases", "extend", "1")
     assert (gone.returncode, "ended" in gone.stderr) == (1, True)

@@ -1,21 +1,21 @@
-"""`txn locks` and `txn sql` as a person runs them: in processes of their own, on one store."""
+"""`txn locks` and `txn sql` on one store, the first of them in processes of their own."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
 from recovery.commands.locks import show_locks
+from tests.integration.commands import run_apart, run_here
 from txn import connect
 from txn.locks import Lock, Owner, exclusive, open_manager, shared
 
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Run = Callable[..., CompletedProcess[str]]
 NOON = 1_700_000_000_000
 
 
@@ -28,33 +28,30 @@ def uri(tmp_path: Path) -> str:
 
 @pytest.fixture
 def run(uri: str) -> Run:
-    """Run the command on the store; it must not print a trace, whatever happens."""
+    """Run the command on the store."""
 
-    def call(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", "from recovery.commands import main; main()", *arguments]
-        environment = os.environ | {"TXN_LOCKS": uri} | variables
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert "Traceback" not in done.stderr, done.stderr
-        return done
+    def call(*arguments: str, **variables: str) -> CompletedProcess[str]:
+        return run_here(*arguments, **{"TXN_LOCKS": uri} | variables)
 
     return call
 
 
-def lines(done: subprocess.CompletedProcess[str]) -> list[dict[str, object]]:
+def lines(done: CompletedProcess[str]) -> list[dict[str, object]]:
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_locks_by_hand_from_first_to_last(run: Run) -> None:
-    """Take them, see them, be refused, release them: each command a process of its own."""
-    taken = lines(run("locks", "acquire", "-x", "sales/orders/day=1", "--json"))
+def test_locks_by_hand_from_first_to_last(run: Run, uri: str) -> None:
+    """Take them, see them, be refused, release them, in several processes."""
+    apart = partial(run_apart, TXN_LOCKS=uri)
+    taken = lines(apart("locks", "acquire", "-x", "sales/orders/day=1", "--json"))
     assert taken[-1] == {"path": "sales/orders/day=1", "mode": "exclusive"}
     (lock,) = lines(run("locks", "ls", "sales/orders/day=1", "--json"))
     assert (lock["held"], lock["explicit"], lock["place"]) == (True, True, 0)
-    refused = run("sql", "LOCK TABLE sales.orders EXCLUSIVE")
+    refused = apart("sql", "LOCK TABLE sales.orders EXCLUSIVE")
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "S sales/orders by" in refused.stderr
-    assert run("locks", "release", "sales/orders/day=1").stdout.startswith("released 1 lock")
+    assert apart("locks", "release", "sales/orders/day=1").stdout.startswith("released 1 lock")
     assert run("locks", "release", "sales/orders/day=1").returncode == 1
     assert lines(run("locks", "ls", "--json")) == []
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any, get_args
 from urllib.parse import urlsplit
 
@@ -19,6 +17,7 @@ import pytest
 from thriftpy2.thrift import TApplicationException
 
 from recovery import Kind, Repaired, check, repair, summary
+from tests.integration.commands import run_here
 from tests.integration.serving import PATIENCE_S, client, served
 from tests.integration.test_commands import OTHERS, crashed
 from txn import InvalidRequestError, Key, Mutation, Policy, connect
@@ -42,18 +41,9 @@ PATIENT = Policy(store_patience_ms=PATIENCE_S * 1000, deadline_ms=PATIENCE_S * 1
 KEYS = [Key(b"%04d" % number, "d", "v", "data") for number in range(1200)]
 
 
-def run(uri: str, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+def run(uri: str, *arguments: str, given: str = "") -> CompletedProcess[str]:
     """Run the command on the server."""
-    done = subprocess.run(
-        [sys.executable, "-c", "from recovery.commands import main; main()", *arguments],
-        input=given,
-        env=os.environ | {"TXN_STORE": uri, "COLUMNS": "100"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    return done
+    return run_here(*arguments, given=given, TXN_STORE=uri, COLUMNS="100")
 
 
 @pytest.mark.slow
