@@ -29,7 +29,7 @@ long: $(VENV)/.ready-dev ## what `make test` leaves out, and more of the tests t
 	  tests/simulation/test_schedules.py tests/history/test_simulated.py \
 	  tests/history/test_processes.py tests/integration/test_bank.py \
 	  tests/integration/test_histories.py tests/integration/test_leases_races.py \
-	  tests/unit/test_locks_hive_reads.py $(ARGS)
+	  tests/integration/test_locks_hive_reads.py $(ARGS)
 	$(BIN)/python -m pytest -m long -n 2 --dist loadfile $(ARGS)
 
 check: $(VENV)/.ready-dev ## lint, types, import rules and the fast tests: under a minute
@@ -40,8 +40,8 @@ check: $(VENV)/.ready-dev ## lint, types, import rules and the fast tests: under
 	$(BIN)/python -m pytest -q -m fast $(ARGS)
 
 coverage: $(VENV)/.ready-dev ## branches of the protocol's modules: 100 % or an error
-	$(BIN)/python -m pytest -q tests/unit -n 2 --dist loadfile --cov \
-	  --cov-report=term-missing:skip-covered
+	$(BIN)/python -m pytest -q tests/unit -n 2 --dist loadfile \
+	  --no-loadscope-reorder --cov --cov-report=term-missing:skip-covered
 
 sim: $(VENV)/.ready-dev ## a million simulated schedules, one in ten with a history
 	$(BIN)/python -m tests.simulation --processes $$(getconf _NPROCESSORS_ONLN) $(ARGS)
