@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import happybase
 import pytest
 
-from tests.integration.hbase import QUICK_JAVA, HBase
+from tests.integration.hbase import HBase
 from txn import Key, Mutation, connect
 from txn.demo.data import tables_named, unpack
 from txn.demo.job import reporting
@@ -57,14 +57,6 @@ def demo(*options: str, folder: Path | None = None) -> subprocess.CompletedProce
         text=True,
         check=False,
     )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_java() -> Iterator[None]:
-    """Let Java compile simply: each of these jobs ends before thorough compiling pays."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAVA_TOOL_OPTIONS", QUICK_JAVA)
-        yield
 
 
 def begin_transaction(uri: str) -> bytes:
@@ -149,19 +141,24 @@ class Run:
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Run:
     store = tmp_path_factory.mktemp("flights") / "store"
     another = begin_transaction(f"embedded://{store}")
-    said = demo("--store", f"embedded://{store}", "--days", "2", "--json")
+    options = ["--days", "1", "--protocol", "fenced", "--by", "atomic", "--json"]
+    said = demo("--store", f"embedded://{store}", *options)
     assert said.returncode == 0, said.stderr
     return Run(store, another, json.loads(said.stdout))
 
 
 @pytest.mark.slow
 def test_the_main_job_shows_transactions_of_both_kinds_and_their_repair(tmp_path: Path) -> None:
-    """It is what a newcomer runs first: without anything to repair it would show nothing."""
+    """It is what a newcomer runs first: without anything to repair it would show nothing. The
+    promise of the whole library, on real data: SIGKILL anywhere, then fsck, then again."""
     said = demo("--days", "1", "--json", folder=tmp_path)
     assert said.returncode == 0, said.stderr
     report = json.loads(said.stdout)
     found, repaired = report["found"], report["repaired"]
     assert (report["holds"], report["flights"], report["left"]) == (True, 842, {})
+    assert report["crash"]["workers"] >= 1
+    assert report["crash"]["processes"] >= 3, "driver, JVM, daemon, and workers if there are again"
+    assert report["loaded"]["repeated"] >= report["crash"]["transactions"]
     assert found["undecided"] > 0
     assert found["decided"] > 0
     assert repaired["rolled_forward"] == found["decided"]
@@ -179,15 +176,15 @@ def test_the_main_job_shows_transactions_of_both_kinds_and_their_repair(tmp_path
 
 
 @pytest.mark.slow
-def test_a_killed_job_is_mended_and_ends_with_every_flight_once(killed: Run) -> None:
-    """The promise of the whole library, on real data: SIGKILL anywhere, then fsck, then again."""
+def test_readers_see_no_part_of_a_job_that_is_atomic(killed: Run) -> None:
+    """Whether it was killed before a decision or after it."""
     report = killed.report
-    assert report["holds"]
-    assert report["flights"] == 842 + 943
-    assert report["crash"]["workers"] >= 1
-    assert report["crash"]["processes"] >= 3, "driver, JVM, daemon, and workers if there are again"
-    assert report["loaded"]["repeated"] >= report["crash"]["transactions"]
-    assert report["left"] == {}
+    assert (report["holds"], report["flights"], report["left"]) == (True, 842, {})
+    assert report["crash"]["parts"] >= 17 * 2 * 2 / 3, "each of 17 tasks writes one, twice"
+    assert report["loaded"]["committed"] + report["loaded"]["repeated"] == 2
+    assert len(report["sights"]) == 2
+    for seen in report["sights"].values():
+        assert (seen["a part"], seen["nothing"] > 0, seen["all"] > 0) == (0, True, True)
     assert processes_of(str(killed.store)) == []
 
 
@@ -198,20 +195,13 @@ def test_the_repairs_leave_other_programs_transactions_alone(killed: Run) -> Non
         assert engine.outcome(killed.another) is Outcome.UNDECIDED
 
 
-@pytest.mark.slow
-def test_readers_see_no_part_of_a_job_that_is_atomic(killed: Run) -> None:
-    """Whether it was killed before a decision or after it. The run before it on the store changes
-    nothing: its flights of the second day would be too many, and its markers as well."""
-    options = ["--days", "1", "--protocol", "fenced", "--by", "atomic", "--json"]
-    said = demo("--store", f"embedded://{killed.store}", *options)
+@pytest.mark.long
+def test_a_run_beside_another_ends_with_every_flight_once(killed: Run) -> None:
+    """Its flights are those of its own tables: the run before it on the store adds nothing."""
+    said = demo("--store", f"embedded://{killed.store}", "--days", "2", "--json")
     assert said.returncode == 0, said.stderr
     report = json.loads(said.stdout)
-    assert (report["holds"], report["flights"], report["left"]) == (True, 842, {})
-    assert report["crash"]["parts"] >= 17 * 2 * 2 / 3, "each of 17 tasks writes one, twice"
-    assert report["loaded"]["committed"] + report["loaded"]["repeated"] == 2
-    assert len(report["sights"]) == 2
-    for seen in report["sights"].values():
-        assert (seen["a part"], seen["nothing"] > 0, seen["all"] > 0) == (0, True, True)
+    assert (report["holds"], report["flights"], report["left"]) == (True, 842 + 943, {})
 
 
 def test_killing_a_job_leaves_none_of_its_processes(tmp_path: Path) -> None:
