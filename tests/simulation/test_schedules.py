@@ -21,7 +21,7 @@ from tests.simulation.seeds import run_chunk
 from txn.protocol import six_phase as six_phase_module
 from txn.protocol.statuses import PROTOCOLS, ProtocolName
 
-SCHEDULES = int(os.environ.get("TXN_SCHEDULES", "4500"))
+SCHEDULES = int(os.environ.get("TXN_SCHEDULES", "3000"))
 GROUPS = 12
 ROOT = Path(__file__).parents[2]
 
