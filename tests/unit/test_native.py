@@ -588,11 +588,11 @@ def test_others_on_the_connection_are_told_too(
 
 
 def test_a_connection_that_the_server_closed_at_rest_is_not_used(
-    server: FakeRegionServer, store: NativeStore
+    server: FakeRegionServer, store: NativeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A check sent on it would be lost, and nobody could tell."""
     server.cut()
-    time.sleep(1.1)
+    monkeypatch.setattr("txn.stores.hbase.native.connection.IDLE_MS", 0)
     assert store.check_and_put([put_if("a", b"", b"1")]) == [True]
 
 
@@ -1062,7 +1062,7 @@ def test_a_thread_that_is_interrupted_lets_others_go_on(
 
 
 def test_a_call_that_nobody_waits_for_hides_no_dead_connection(
-    server: FakeRegionServer, store: NativeStore
+    server: FakeRegionServer, store: NativeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of a call's requests was refused, and the answer to the other was not read."""
     server.refused[b"00"] = ["*DoNotRetryIOException"]
@@ -1075,7 +1075,7 @@ def test_a_call_that_nobody_waits_for_hides_no_dead_connection(
     with pytest.raises(MaybeApplied):
         store.read([key(f"{number:02}") for number in range(65)])
     server.cut()
-    time.sleep(1.1)
+    monkeypatch.setattr("txn.stores.hbase.native.connection.IDLE_MS", 0)
     assert store.check_and_put([put_if("a", b"", b"1")]) == [True]
 
 
