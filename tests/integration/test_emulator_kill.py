@@ -84,6 +84,7 @@ def check(server: Served, puts: list[bytes], commits: list[bytes]) -> None:
         assert all(cell and cell.value == key.row.rstrip(b"'") for key, cell in cells.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", ["", "?sync=off"])
 def test_what_was_acknowledged_survives_kill_9(tmp_path: Path, options: str) -> None:
     """Twice over, on the same store; what was in flight is repaired as it is met."""

@@ -39,6 +39,7 @@ def uri(flights: DataFrame, tmp_path: Path) -> str:
     return uri
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WAYS)
 def test_each_way_brings_every_flight_once(
     spark: SparkSession, flights: DataFrame, tmp_path: Path, name: WayName

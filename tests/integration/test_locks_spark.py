@@ -94,6 +94,7 @@ def stored(spark: SparkSession, table: str) -> list[int]:
     return values(spark.sql(f"SELECT v FROM {table} WHERE p = 1").collect())
 
 
+@pytest.mark.slow
 def test_without_locks_a_reader_loses_half_of_what_it_reads(
     spark: SparkSession, table: str, gate: Gate, pool: ThreadPoolExecutor
 ) -> None:

@@ -227,6 +227,7 @@ def test_a_word_that_spark_does_not_understand_is_refused(made: SparkSession, sq
             session_requests(made, sql.replace(" -- FROM days", "") + junk)
 
 
+@pytest.mark.slow
 def test_the_functions_of_spark_and_their_examples_are_understood(made: SparkSession) -> None:
     """Without a session a function that is not in the list is refused."""
     there = {row[0] for row in made.sql("SHOW SYSTEM FUNCTIONS").collect()}

@@ -27,7 +27,7 @@ from txn import Committed
 from txn.errors import AssertionFailedError
 from txn.testing.faulty import Call, Fault, Reply
 
-pytestmark = pytest.mark.usefixtures("rows_for_all")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("rows_for_all")]
 
 every_shape = pytest.mark.parametrize("shape", [*SHAPES, *FENCED], ids=str)
 also_in_parts = pytest.mark.parametrize("shape", [*SHAPES, *FENCED, *PARTED], ids=str)
