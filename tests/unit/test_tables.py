@@ -57,6 +57,42 @@ def test_a_scan_of_large_values_takes_little_memory(tmp_path: Path) -> None:
     assert peak < 20 * MEGABYTE
 
 
+@pytest.mark.parametrize("choice", ["three columns", "whole rows"])
+def test_a_scan_of_a_wide_row_keeps_what_it_wants_of_it(choice: str, tmp_path: Path) -> None:
+    """A row of a million columns that nobody asks for, or that are deleted, needs no memory."""
+    store = LmdbStore(str(tmp_path / "store"), sync=False)
+    found = tables(store)
+    value = None if choice == "whole rows" else b"1"
+    found.write([Edit(key("row", f"{column:05d}"), value, 1) for column in range(20_000)])
+    tracemalloc.start()
+    if choice == "whole rows":
+        assert list(found.scan(TABLE)) == []
+    else:
+        columns = [(b"d", b"%05d" % column) for column in (0, 7, 19_999)]
+        (row,) = found.scan(TABLE, columns=columns)
+        assert len(row.cells) == 3
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    store.close()
+    assert peak < MEGABYTE
+
+
+@pytest.mark.parametrize("kind", ["memory", "embedded"])
+def test_a_refused_edit_leaves_no_other_of_its_call(kind: str, tmp_path: Path) -> None:
+    """Within a local transaction whose caller goes on."""
+    store = MemoryStore() if kind == "memory" else LmdbStore(str(tmp_path / "store"), sync=False)
+    found = tables(store)
+
+    def work() -> None:
+        with pytest.raises(InvalidRequestError):
+            found.write([Edit(key("x"), b"1", 1), Edit(key("y"), b"1", -1)])
+        found.write([Edit(key("z"), b"1", 1)])
+
+    found.atomically(work)
+    assert [row.row for row in found.scan(TABLE)] == [b"z"]
+    store.close()
+
+
 @pytest.mark.parametrize(
     ("rows", "columns", "wanted"),
     [(PAGE_ROWS * 3, 1, None), (3, PAGE_CELLS, None), (PAGE_CELLS, 3, {(b"d", b"y")})],

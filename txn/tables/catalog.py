@@ -18,7 +18,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from itertools import islice, pairwise
+from itertools import groupby, islice, pairwise
 from typing import Any, NamedTuple
 
 from txn.clock import Clock
@@ -55,7 +55,7 @@ _NAMESPACE_NAME = re.compile(r"\w+")
 _PAIRS = ("attributes", "configuration")
 GARBAGE_KEYS = 5_000
 
-StoredCells = list[tuple[bytes, bytes, bytes]]
+StoredCells = Iterable[tuple[bytes, bytes, bytes]]
 """Family, column and state of cells; of masks, b"", the family and their state."""
 
 
@@ -404,19 +404,21 @@ def walk_rows(reader: Reader, low: bytes, high: bytes, *, reverse: bool) -> Iter
 
 
 def walk_cells(items: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, StoredCells]]:
-    """Yield each escaped row of stored cells, and its cells."""
-    row: bytes | None = None
-    stored: StoredCells = []
+    """Yield each escaped row of stored cells, and its cells, which are to be read before the next
+    row: a row may have more of them than fit in memory."""
+    for row, stored in groupby(items, _find_row):
+        yield row, _name_cells(stored, len(row) + 4)
+
+
+def _find_row(item: tuple[bytes, bytes]) -> bytes:
+    key = item[0]
+    return key[4 : key.index(ROW_END, 4)]
+
+
+def _name_cells(items: Iterable[tuple[bytes, bytes]], end: int) -> StoredCells:
     for key, state in items:
-        end = key.index(ROW_END, 4)
-        if key[4:end] != row:
-            if row is not None:
-                yield row, stored
-            row, stored = key[4:end], []
         family, _, column = key[end + 2 :].partition(b"\0")
-        stored.append((family, column, state))
-    if row is not None:
-        yield row, stored
+        yield family, column, state
 
 
 def family_keys(reader: Reader, layout: FamilyLayout, row: bytes) -> Iterator[bytes]:

@@ -196,7 +196,8 @@ def write_edits(
     at_ms: int,
     now_ms: int,
 ) -> None:
-    """Write versions and delete-column markers; those without a timestamp get `at_ms`."""
+    """Write versions and delete-column markers; those without a timestamp get `at_ms`. If one of
+    them is refused, nothing is written."""
     get = writer.get
     changed: dict[bytes, bytes] = {}
     before = None

@@ -11,7 +11,14 @@ from typing import NamedTuple
 
 from txn.model import Key, Row, RowExclusion, new_tuple
 from txn.tables import catalog
-from txn.tables.catalog import ROW_END, ROW_PASSED, FamilyLayout, StoredCells, walk_cells
+from txn.tables.catalog import (
+    ROW_END,
+    ROW_PASSED,
+    FamilyLayout,
+    StoredCells,
+    split_row,
+    walk_cells,
+)
 from txn.tables.cells import newest
 from txn.tables.kv.ordered import Reader
 
@@ -50,7 +57,8 @@ class RowChoice(NamedTuple):
 
 
 class ScanPage(NamedTuple):
-    """Rows, and the escaped row where the next page begins (in reverse: ends); None at the end."""
+    """Rows, and the bound, without the table's prefix, where the next page begins (in reverse:
+    ends); None at the end."""
 
     rows: list[Row]
     resume: bytes | None
@@ -66,7 +74,9 @@ def read_page(
     looked = size = 0
     for name, stored in walk:
         row = Row(catalog.plain_row(name), {})
+        looked += LEAP_CELLS if leaps else 0
         for family, column, state in stored:
+            looked += 1
             layout = layouts.get((table, family))
             if layout is None or not state:
                 continue  # masks, a dropped family, or an unwanted one
@@ -76,7 +86,6 @@ def read_page(
                 size += len(cell.value)
         if row.cells:
             rows.append(row)
-        looked += LEAP_CELLS if leaps else len(stored)
         if len(rows) >= PAGE_ROWS or looked >= PAGE_CELLS or size >= PAGE_BYTES:
             return ScanPage(rows, name if wanted.reverse else name + ROW_PASSED)
     return ScanPage(rows, None)
@@ -86,13 +95,15 @@ def _step(
     reader: Reader, wanted: RowChoice, limits: tuple[bytes, bytes]
 ) -> Iterator[tuple[bytes, StoredCells]]:
     """Read through all cells, without the states of unwanted ones."""
-    columns, get = wanted.columns, reader.get
-    if columns is None:
+    if wanted.columns is None:
         return walk_cells(reader.items(*limits))
-    return (
-        (row, [(f, c, (get(name) or b"") if (f, c) in columns else b"") for f, c, name in names])
-        for row, names in walk_cells((name, name) for name in reader.keys(*limits))
-    )
+    tails = {family + b"\0" + column for family, column in wanted.columns}
+
+    def read(key: bytes) -> tuple[bytes, bytes]:
+        is_wanted = key[split_row(key) + 2 :] in tails
+        return key, (reader.get(key) or b"") if is_wanted else b""
+
+    return walk_cells(map(read, reader.keys(*limits)))
 
 
 def _leap(
@@ -103,12 +114,16 @@ def _leap(
     get, items = reader.get, reader.items
     named = [(*pair, layouts[table, pair[0]].infix + pair[1]) for pair in sorted(columns or ())]
     family, column, out = exclude or NOTHING
-    layout = layouts[table, family] if out else None
+
+    def is_excluded(stem: bytes) -> bool:
+        layout = layouts[table, family]
+        state = get(stem + layout.infix + column)
+        judged = newest(state, layout.find_oldest(now), now) if state else None
+        return judged is not None and judged.value in out
+
     for stem in catalog.walk_rows(reader, *limits, reverse=reverse):
-        state = layout and get(stem + layout.infix + column)
-        judged = newest(state, layout.find_oldest(now), now) if layout and state else None
-        if judged is not None and judged.value in out:
-            yield stem[4:], []
+        if out and is_excluded(stem):
+            yield stem[4:], ()
         elif columns is None:
             yield from walk_cells(items(stem + ROW_END, stem + ROW_PASSED))
         else:
