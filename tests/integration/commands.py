@@ -31,13 +31,15 @@ def run_apart(*arguments: str, given: str = "", **variables: str) -> CompletedPr
 
 
 def run_here(*arguments: str, given: str = "", **variables: str) -> CompletedProcess[str]:
-    """Do what `run_apart` does in this process. An error that would print a trace is raised."""
+    """Do what `run_apart` does in this process, without what other libraries log."""
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         for name, value in variables.items():
             patch.setenv(name, value)
         patch.setattr(sys, "argv", ["txn", *arguments])
+        patch.setattr(sys, "excepthook", sys.excepthook)  # the command sets another
         patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
         with pytest.raises(SystemExit) as end:
             main()
+    assert "Traceback" not in err.getvalue(), err.getvalue()
     return CompletedProcess(arguments, int(end.value.code or 0), out.getvalue(), err.getvalue())

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.commands import run_here
+from tests.integration.commands import run_apart, run_here
 from txn import Delete, Engine, Key, Mutation, connect
 from txn.client.parts import PartsClient
 from txn.clock import SystemClock
@@ -207,7 +207,7 @@ def test_a_quiet_fsck_prints_findings_and_nothing_else(uri: str, run: Run) -> No
     """cron sends a mail for each line."""
     decided = crashed(uri, Status.ASSERTED)
     for options in ((), ("--json",)):
-        young = run("fsck", "--quiet", *options)
+        young = run_apart("fsck", "--quiet", *options, TXN_STORE=uri)
         assert (young.returncode, young.stdout, young.stderr) == (0, "", "")
     found = run("fsck", "--quiet", "--grace", "0s")
     assert (found.returncode, "1 finding" in found.stdout) == (1, False)

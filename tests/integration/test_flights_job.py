@@ -202,6 +202,8 @@ def test_a_run_beside_another_ends_with_every_flight_once(killed: Run) -> None:
     assert said.returncode == 0, said.stderr
     report = json.loads(said.stdout)
     assert (report["holds"], report["flights"], report["left"]) == (True, 842 + 943, {})
+    assert report["crash"]["workers"] >= 1
+    assert report["loaded"]["repeated"] >= report["crash"]["transactions"]
 
 
 def test_killing_a_job_leaves_none_of_its_processes(tmp_path: Path) -> None:

@@ -592,6 +592,7 @@ def test_a_connection_that_the_server_closed_at_rest_is_not_used(
 ) -> None:
     """A check sent on it would be lost, and nobody could tell."""
     server.cut()
+    time.sleep(0.1)  # the end of the connection arrives
     monkeypatch.setattr("txn.stores.hbase.native.connection.IDLE_MS", 0)
     assert store.check_and_put([put_if("a", b"", b"1")]) == [True]
 
@@ -1075,6 +1076,7 @@ def test_a_call_that_nobody_waits_for_hides_no_dead_connection(
     with pytest.raises(MaybeApplied):
         store.read([key(f"{number:02}") for number in range(65)])
     server.cut()
+    time.sleep(0.1)  # the end of the connection arrives
     monkeypatch.setattr("txn.stores.hbase.native.connection.IDLE_MS", 0)
     assert store.check_and_put([put_if("a", b"", b"1")]) == [True]
 
