@@ -27,17 +27,17 @@ def repeat(
 ) -> None:
     """Repeat the work every `every_s` seconds, until `over` is set or the work returns False."""
     failures = 0
-    while not over.wait(
-        min(every_s / SOONER, failures * every_s / SOONEST) if failures else every_s
-    ):
+    pause_s = every_s
+    while not over.wait(pause_s):
         try:
             if work() is False:
                 return
-            failures = 0
+            failures, pause_s = 0, every_s
         except StoreClosedError:
             return
         except Exception as error:  # noqa: BLE001  (logged and reported below)
             failures += 1
+            pause_s = min(every_s / SOONER, failures * every_s / SOONEST)
             _report_failure(name, error, on_event)
 
 

@@ -151,13 +151,13 @@ class LocalBackend:
             begin_commit(self._context, request, deadline_ms, ack=ack)
             for request, deadline_ms in zip(requests, deadlines_ms, strict=True)
         ]
-        if len(pending) == 1:
-            self._report_results(pending, partial(self._commit_one, pending[0]))
-        else:
-            self._report_results(pending, partial(self._commit_in_order, pending))
+        self._report_results(pending, partial(self._commit_in_order, pending))
         return [self._result(t) for t in pending]
 
     def _commit_in_order(self, pending: Sequence[PendingCommit]) -> None:
+        if len(pending) == 1:  # the same with fewer calls
+            self._commit_one(pending[0])
+            return
         order = Order(pending)
         while order.ready:
             self._commit_eager(list(order.ready))

@@ -77,7 +77,7 @@ class MeasuredStore(StoreWrapper):
         while True:
             began_ms = measure_ms()
             try:
-                rows = rows or call()
+                rows = rows or call()  # is measured with the first row
                 row = next(rows, None)
             except BaseException as error:
                 elapsed_ms += measure_ms() - began_ms
