@@ -236,6 +236,7 @@ def test_the_functions_of_spark_and_their_examples_are_understood(made: SparkSes
     parser = made._jsparkSession.sessionState().sqlParser()  # type: ignore[attr-defined]
     functions = made._jvm.org.apache.spark.sql.api.python.PythonSQLUtils  # type: ignore[attr-defined]
     known = [each for each in functions.listBuiltinFunctionInfos() if each.getName() in BUILT_IN]
+    assert {each.getName() for each in known} >= there & BUILT_IN
     assert len(known) > 400
     understood = 0
     for each in known:
