@@ -406,6 +406,7 @@ def walk_rows(reader: Reader, low: bytes, high: bytes, *, reverse: bool) -> Iter
 def walk_cells(items: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, StoredCells]]:
     """Yield each escaped row of stored cells, and its cells, which are to be read before the next
     row: a row may have more of them than fit in memory."""
+    # What `split_row` and `family_and_column` do is written out: two calls less for each cell.
     for row, stored in groupby(items, _find_row):
         yield row, _name_cells(stored, len(row) + 4)
 

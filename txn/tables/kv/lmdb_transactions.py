@@ -149,13 +149,13 @@ class LmdbWriter(LmdbReader):
 
     def put_all(self, items: Mapping[bytes, bytes]) -> None:
         """Put values, the short ones in one call of the driver."""
-        short = sorted(items.items())
+        pairs = sorted(items.items())
         if max(map(len, items), default=0) > SLICE:
-            for key, value in short:
+            for key, value in pairs:
                 if len(key) > SLICE:
                     self.put(key, value)
-            short = [item for item in short if len(item[0]) <= SLICE]
-        self._transaction.cursor().putmulti(short)
+            pairs = [item for item in pairs if len(item[0]) <= SLICE]
+        self._transaction.cursor().putmulti(pairs)
 
     def delete(self, key: bytes) -> None:
         """Remove a key, and each layer that becomes empty."""
