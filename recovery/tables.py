@@ -24,6 +24,7 @@ from txn.protocol.locks import ROW_LOCK, holder_of, read_lock
 from txn.protocol.retire import Guarded
 from txn.protocol.row import RowState, TransactionRow, is_row_key, read_rows
 from txn.protocol.statuses import FINISHED, Status
+from txn.protocol.transaction import load_transaction
 
 Dated = tuple[int, Finding]
 """A finding, and since when it is one (ms); 0 if that does not matter."""
@@ -240,8 +241,8 @@ def check_counts(context: Context, tables: Collection[bytes]) -> Iterator[Findin
 def _list_counts(context: Context, row: TransactionRow) -> Iterator[tuple[Key, int]]:
     if row.plan is None or row.buffer is None:
         return
-    locks = dict.fromkeys(map(context.rules.lock_of, row.buffer.request.keys))
-    for lock, held in zip(locks, row.plan.locks, strict=False):
+    taken = load_transaction(context, row).taken_cells
+    for lock, held in zip(taken, row.plan.locks, strict=False):
         with suppress(CorruptRowError):
             yield lock, read_lock(lock, Cell(held, 0)).taken
 

@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from random import Random
+from typing import Literal, get_args
 
 from txn.clock import Clock
-from txn.model import check_whole
+from txn.model import check_choice, check_whole
 
+Checking = Literal["locked", "validated"]
 STORE_PAUSE_MS = 1_000
 MOST_DOUBLINGS = 20
 
@@ -73,6 +75,10 @@ class Policy:
     batch_requests, batch_bytes: the most requests of a batch, and the most bytes of several; a
         server refuses larger calls.
     linger_ms: how long, at most, a request that could start waits for others; 0: not at all.
+    assertions: what happens to a key that a transaction asserts and does not write. "locked": it is
+        locked until the decision. "validated": it is not; its cell is read again before the
+        decision. Transactions that assert the same key then do not wait for each other, but one
+        that meets a writer of it has a conflict.
     background_commits: transactions whose last steps may wait for the background thread; a commit
         beyond that waits until these are done.
     read_tries: optimistic tries of an atomic read before it takes the locks.
@@ -95,10 +101,13 @@ class Policy:
     batch_bytes: int = 8_000_000
     linger_ms: int = 0
     background_commits: int = 1_000
+    assertions: Checking = "locked"
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            check_whole(name, getattr(self, name), 0 if name == "linger_ms" else 1)
+            if name != "assertions":
+                check_whole(name, getattr(self, name), 0 if name == "linger_ms" else 1)
+        check_choice("assertions", self.assertions, get_args(Checking))
 
     @property
     def backoff(self) -> Backoff:

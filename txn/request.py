@@ -38,6 +38,8 @@ class Request:
     once_retention_ms: the caller's promise that no request with this token comes later than that
     after the commit, so that fsck may forget the token; None: it is kept for ever.
     labels: short texts for people, kept in the transaction row.
+    validate: whether the keys that it asserts and does not mutate are validated, not locked: see
+    `Policy.assertions`; None: as the client's policy says.
     """
 
     mutations: tuple[Mutation | Delete, ...]
@@ -45,6 +47,7 @@ class Request:
     once: bytes | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     once_retention_ms: int | None = None
+    validate: bool | None = None
     _keys: tuple[Key, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
@@ -97,6 +100,7 @@ class Terms(NamedTuple):
     labels: Mapping[str, str] | None = None
     once_retention_ms: int | None = None
     ack: Ack = "complete"
+    validate: bool | None = None
 
 
 def as_request(given: object) -> Request:
@@ -119,6 +123,7 @@ def bind_request(
     labels: Mapping[str, str] | None = None,
     once_retention_ms: int | None = None,
     *,
+    validate: bool | None = None,
     table: bytes | None = None,
 ) -> Request:
     """Return a valid request whose keys all name a table; raise InvalidRequestError if invalid.
@@ -137,6 +142,7 @@ def bind_request(
         once,
         labels,
         once_retention_ms,
+        validate=validate,
     )
 
 
@@ -146,6 +152,8 @@ def make_request(
     once: str | bytes | None,
     labels: Mapping[str, str] | None,
     once_retention_ms: int | None,
+    *,
+    validate: bool | None,
 ) -> Request:
     """Return a request of valid items; raise InvalidRequestError if the rest is invalid."""
     if not mutations and not assertions:
@@ -156,6 +164,7 @@ def make_request(
         None if once is None else _check_token(once),
         _check_labels(labels) if labels else {},
         None if once_retention_ms is None else _check_retention(once, once_retention_ms),
+        check_validate(validate),
     )
 
 
@@ -163,7 +172,7 @@ def add_marker(request: Request, marker: Key, value: bytes) -> Request:
     """Return the request with its `once` marker, whose value includes the retention."""
     mutations = (*request.mutations, Mutation(marker, value))
     assertions = (Not(Some(marker)), *request.assertions)
-    return Request(mutations, assertions, request.once, request.labels)
+    return Request(mutations, assertions, request.once, request.labels, validate=request.validate)
 
 
 def lock_request(list_keys: Iterable[Key]) -> Request:
@@ -236,6 +245,12 @@ def _check_retention(once: str | bytes | None, retention_ms: int) -> int:
             limit=MAX_RETENTION_MS,
         )
     return retention_ms
+
+
+def check_validate(validate: bool | None) -> bool | None:
+    if validate is not None and not isinstance(validate, bool):
+        raise InvalidRequestError("validate must be True, False or None", given=validate)
+    return validate
 
 
 def check_deadline(deadline_ms: int | None) -> None:

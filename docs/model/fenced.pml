@@ -46,6 +46,14 @@
 #define OP(t, k) (((k) == 0) * ((t) == 3 -> DELETE : PUT))
 #endif
 
+#ifdef MUTUAL     /* for shape 4: each asserts that the other's unit is as it was, and validates it */
+#define VALIDATES(t) true
+#elif defined(KEYS) /* the first does */
+#define VALIDATES(t) ((t) == 1)
+#else
+#define VALIDATES(t) false
+#endif
+
 #ifdef SINGLES
 #define IS_SINGLE(t) ((t) != 1)
 #else
@@ -343,7 +351,15 @@ proctype Anybody() {
 			:: IS_SINGLE(t) -> commit_unit(t, k)
 			:: else -> grant(t, k, c)
 			fi
-		:: k == 0 && status[t] == 0 && !decided[t] && HOLDS(t, 0) && HOLDS(t, 1) ->
+#ifdef KEYS
+		/* It reads the other's unit before it asks for anything, and looks whether it was taken since. */
+		:: k == 2 - t && VALIDATES(t) && !sent[t] && holder[k] == 0 && value[k] == was[k] ->
+			n_read[UNIT(t, k)] = n[k];
+			evaluated[t] = 1
+		:: k == 2 - t && VALIDATES(t) && evaluated[t] && MAY_VALIDATE(t) && IS_UNTAKEN(t, k) ->
+			validated[t] = 1
+#endif
+		:: k == 0 && status[t] == 0 && !decided[t] && HOLDS(t, 0) && HOLDS(t, 1) && IS_VALID(t) ->
 			decide(t);
 			yes[t] = 1
 #else
@@ -399,7 +415,7 @@ proctype Anybody() {
 #endif
 #ifdef LOSES
 		/* A crash loses the row's first write, or 5; what was sent may come late. */
-		:: k == 0 && status[t] == 0 && !rewritten[t] -> status[t] = ABSENT
+		:: k == 0 && status[t] == 0 && !rewritten[t] && MAY_BE_LOST(t) -> status[t] = ABSENT
 		:: k == 0 && status[t] == 5 -> status[t] = 2
 		:: k == 0 && status[t] == 0 && asked[t] && !decided[t] -> decide(t)
 #ifdef WITHOUT_SYNCED_POISON

@@ -62,6 +62,21 @@ inline look_again(k) { /* c2 */
 #endif
 #define IS_ASKED(t, mask) (!IS_MET(t) || (done & mask))
 
+/* A transaction that may have validated is not read past. */
+#ifdef WITHOUT_WAITING_READERS
+#define IS_WITHHELD(t) false
+#else
+#define IS_WITHHELD(t) (VALIDATES(t) && status[t] == 0)
+#endif
+
+inline ask(t) { /* s1 */
+	row[t] = CLASS(status[t]);
+	if
+	:: IS_WITHHELD(t) -> goto again
+	:: else
+	fi
+}
+
 inline look_at_row(t, mask) { /* s2 */
 	done = done | mask;
 	if
@@ -88,9 +103,9 @@ c1:
 		:: else
 		fi };
 	do /* s1 */
-	:: atomic { IS_MET(1) && !row[1] -> row[1] = CLASS(status[1]) }
-	:: atomic { IS_MET(2) && !row[2] -> row[2] = CLASS(status[2]) }
-	:: atomic { IS_MET(3) && !row[3] -> row[3] = CLASS(status[3]) }
+	:: atomic { IS_MET(1) && !row[1] -> ask(1) }
+	:: atomic { IS_MET(2) && !row[2] -> ask(2) }
+	:: atomic { IS_MET(3) && !row[3] -> ask(3) }
 	:: atomic { (!IS_MET(1) || row[1]) && (!IS_MET(2) || row[2]) && (!IS_MET(3) || row[3]) ->
 		if
 		:: IS_ENOUGH || ARE_UNDECIDED -> goto settled
@@ -110,7 +125,16 @@ c1:
 	:: atomic { (done & 3) == 3 && S2_DONE -> done = 0; break }
 	od;
 settled:
-	atomic { must(ATOMIC_READ, IS_STATE(0) || IS_STATE(1) || IS_STATE(2) || IS_STATE(3)) };
+	atomic {
+		must(ATOMIC_READ, IS_STATE(0) || IS_STATE(1) || IS_STATE(2) || IS_STATE(3));
+#ifdef KEYS
+		overtaken[1] = overtaken[1] || READ_AS(1) == 2 && READ_AS(0) == was[0]
+#endif
+#ifdef MUTUAL
+		;
+		overtaken[2] = overtaken[2] || READ_AS(0) == 1 && READ_AS(1) == was[1]
+#endif
+	};
 again:
 	atomic {
 		cell[0] = 0; cell[1] = 0; counter[0] = 0; counter[1] = 0; holders[0] = 0; holders[1] = 0;

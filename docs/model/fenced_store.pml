@@ -69,6 +69,37 @@ bit reading, is_new[4];
 #ifdef WITHOUT_NEW_ROW_KEY
 bit retried[4];
 #endif
+#if defined(KEYS) && !defined(WITHOUT_SYNCED_WRITE)
+#define MAY_BE_LOST(t) !VALIDATES(t)
+#else
+#define MAY_BE_LOST(t) true
+#endif
+#ifdef KEYS
+bit evaluated[3];        /* it has read the other's unit, free, and as it was at first */
+bit validated[3];        /* its place in the order */
+bit overtaken[3];        /* somebody has read what the other put, and not what it puts */
+#ifdef WITHOUT_VALIDATION
+#define IS_VALID(t) (!VALIDATES(t) || evaluated[t])
+#else
+#define IS_VALID(t) (!VALIDATES(t) || validated[t])
+#endif
+#ifdef WITHOUT_LOCKS_AT_VALIDATION
+#define MAY_VALIDATE(t) (status[t] == 0)
+#elif defined(WITHOUT_ROW_AT_VALIDATION)
+#define MAY_VALIDATE(t) (holder[t - 1] == t)
+#else
+#define MAY_VALIDATE(t) (status[t] == 0 && holder[t - 1] == t)
+#endif
+#ifdef WITHOUT_FREE_AT_VALIDATION
+#define IS_UNTAKEN(t, k) (value[k] == was[k])
+#elif defined(WITHOUT_COUNT_AT_VALIDATION)
+#define IS_UNTAKEN(t, k) (holder[k] == 0)
+#else
+#define IS_UNTAKEN(t, k) (holder[k] == 0 && n[k] == n_read[UNIT(t, k)])
+#endif
+#else
+#define IS_VALID(t) true
+#endif
 
 #include "properties.pml"
 
@@ -170,6 +201,12 @@ inline report_failure(t) {
 inline take_place(t) { /* the commit point: its place in the serial order */
 	must(SERIALISABLE, IS_TRUE(t, 0) && IS_TRUE(t, 1));
 	must(TRUE_REPORT, !failed[t]);
+#ifdef KEYS
+	must(RANGES_HOLD, !VALIDATES(t) || !overtaken[t]);
+#endif
+#ifdef MUTUAL /* each has found the other's unit as it was at first */
+	must(RANGES_HOLD, decisions == 0);
+#endif
 	must(ABOVE_ALL, !NEEDS(t, 0) || IS_ABOVE(C[t], 0));
 	must(ABOVE_ALL, !NEEDS(t, 1) || IS_ABOVE(C[t], 1));
 	decided[t] = 1;

@@ -40,13 +40,17 @@ inline lose_unlock(k) {
 #else
 #define SYNC_POISON(t) SYNC(t)
 #endif
-/* With ranges, readers go by 1-LOCKED. */
-#ifdef WITHOUT_SYNCED_STEP
-#define SYNC_STEP(t) skip
-#elif defined(LOSES)
-#define SYNC_STEP(t) if :: SCANS(t) -> SYNC(t) :: else fi
+/* Readers go by 1-LOCKED of a transaction that validates ranges, and by 0-WRITTEN of one that
+ * validates keys. */
+#if defined(LOSES) && defined(RANGES) && !defined(WITHOUT_SYNCED_STEP)
+#define SYNC_STEP(t) if :: VALIDATES(t) -> SYNC(t) :: else fi
 #else
 #define SYNC_STEP(t) skip
+#endif
+#if defined(LOSES) && defined(KEYS) && !defined(WITHOUT_SYNCED_WRITE)
+#define SYNC_WRITE(t) if :: VALIDATES(t) -> SYNC(t) :: else fi
+#else
+#define SYNC_WRITE(t) skip
 #endif
 #ifdef WITHOUT_SYNCED_DECISION
 #define SYNC_DECISION(t) skip

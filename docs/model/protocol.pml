@@ -32,10 +32,14 @@
 #elif SHAPE == 6  /* one deletes x and puts y, alone */
 #define OP(t, k) ((t) == 1 -> ((k) == 0 -> DELETE : PUT) : NOTHING)
 #endif
-#ifdef RANGES     /* the first has scanned a range, in which y was not: for shape 4 */
-#define SCANS(t) ((t) == 1)
+/* For shape 4. RANGES: the first has scanned a range, in which y was not. KEYS: it asserts that y is
+ * not there, and validates it. MUTUAL: the second asserts that x is as it was, too. */
+#ifdef MUTUAL
+#define VALIDATES(t) true
+#elif defined(RANGES) || defined(KEYS)
+#define VALIDATES(t) ((t) == 1)
 #else
-#define SCANS(t) false
+#define VALIDATES(t) false
 #endif
 
 #define NEEDS(t, k)  (OP(t, k) != NOTHING)
@@ -58,7 +62,8 @@
 inline write(t) { /* compare-and-set from absent, which cannot tell "never" from "deleted" */
 	rewritten[t] = rewritten[t] || status[t] == GONE;
 	status[t] = 0;
-	buffer[t] = 1
+	buffer[t] = 1;
+	SYNC_WRITE(t)
 }
 
 inline read(t, k) { /* under the locks */
@@ -226,11 +231,12 @@ proctype Anybody() {
 		:: k == 0 && status[t] == ABSENT -> write(t)
 #ifdef READS
 		:: k == 0 && status[t] == 0 && HOLDS(t, 0) && HOLDS(t, 1) -> status[t] = 1; SYNC_STEP(t)
-#ifdef RANGES
-		/* The look at the range, in which there must be neither a key nor a lock. */
-		:: k == 0 && SCANS(t) && CAN_LOOK(t) && HOLDS(t, 0) && !lock[1] && !value[1] -> looked = 1
+#ifdef VALIDATED
+		/* The validation: the other's key must be as it was at first, and free. */
+		:: k == 0 && VALIDATES(t) && MAY_VALIDATE(t) && IS_FREE(2 - t) && value[2 - t] == INITIAL(2 - t) ->
+			validated[t] = 1
 #endif
-		:: k == 0 && status[t] == 1 && HOLDS(t, 0) && HOLDS(t, 1) && (!SCANS(t) || LOOKED) ->
+		:: k == 0 && status[t] == 1 && HOLDS(t, 0) && HOLDS(t, 1) && (!VALIDATES(t) || IS_VALID(t)) ->
 			for (c : 0 .. 1) {
 				if
 				:: NEEDS(t, c) -> read(t, c)

@@ -65,11 +65,13 @@ inline look_again(k) { /* c2 */
 	fi
 }
 
-/* Who may have looked at a range is not read past. */
+/* A transaction that may have validated is not read past. */
 #ifdef WITHOUT_WAITING_READERS
 #define IS_WITHHELD(t) false
+#elif defined(KEYS) && !defined(WITHOUT_WAITING_AT_0)
+#define IS_WITHHELD(t) (VALIDATES(t) && status[t] < 2)
 #else
-#define IS_WITHHELD(t) (SCANS(t) && status[t] == 1)
+#define IS_WITHHELD(t) (VALIDATES(t) && status[t] == 1)
 #endif
 
 inline ask(t) { /* s1 */
@@ -158,8 +160,12 @@ settled:
 		fi;
 #endif
 		must(ATOMIC_READ, IS_STATE(0) || IS_STATE(1) || IS_STATE(2));
-#ifdef RANGES
-		overtaken = overtaken || READ_AS(1) == 2 && READ_AS(0) == INITIAL(0)
+#ifdef VALIDATED
+		overtaken[1] = overtaken[1] || READ_AS(1) == 2 && READ_AS(0) == INITIAL(0)
+#endif
+#ifdef MUTUAL
+		;
+		overtaken[2] = overtaken[2] || READ_AS(0) == 1 && READ_AS(1) == INITIAL(1)
 #endif
 	};
 again:

@@ -43,21 +43,34 @@ bit reading, is_new[3];
 #define ENDS_DURING_A_READ(t) skip
 #define IS_OLD(t) true
 #endif
-#ifdef RANGES
-bit looked;              /* the first has looked at its range: its place in the order */
-bit overtaken;           /* somebody has read what came into the range, and not what it puts */
-#ifdef WITHOUT_LOOK
-#define LOOKED true
+#if defined(RANGES) || defined(KEYS)
+#define VALIDATED
+bit validated[3];        /* its place in the order */
+bit overtaken[3];        /* somebody has read what the other put, and not what it puts */
+#ifdef WITHOUT_VALIDATION
+#define IS_VALID(t) true
 #else
-#define LOOKED looked
+#define IS_VALID(t) validated[t]
 #endif
-#ifdef WITHOUT_LOOK_AFTER_STEP
-#define CAN_LOOK(t) (status[t] < 2)
+#ifdef WITHOUT_LOCKS_AT_VALIDATION
+#define IS_READY(t) true
 #else
-#define CAN_LOOK(t) (status[t] == 1)
+#define IS_READY(t) (lock[t - 1] == t)
+#endif
+#ifdef WITHOUT_FREE_AT_VALIDATION
+#define IS_FREE(k) true
+#else
+#define IS_FREE(k) (lock[k] == 0)
+#endif
+#ifdef WITHOUT_ROW_AT_VALIDATION
+#define MAY_VALIDATE(t) (status[t] < 2 || status[t] == ABSENT)
+#elif defined(KEYS) || defined(WITHOUT_STEP_AT_VALIDATION)
+#define MAY_VALIDATE(t) (status[t] < 2 && IS_READY(t))
+#else
+#define MAY_VALIDATE(t) (status[t] == 1 && IS_READY(t))
 #endif
 #else
-#define LOOKED true
+#define IS_VALID(t) true
 #endif
 byte purged_ts;          /* the marker that a compaction has dropped */
 
@@ -167,8 +180,11 @@ inline decide(t) { /* 1-LOCKED to 2-ASSERTED took place */
 	must(HOLDS_ITS_LOCKS, !NEEDS(t, 0) || lock[0] == t);
 	must(HOLDS_ITS_LOCKS, !NEEDS(t, 1) || lock[1] == t);
 	must(TRUE_REPORT, !failed[t]);
-#ifdef RANGES
-	must(RANGES_HOLD, !SCANS(t) || !overtaken);
+#ifdef VALIDATED
+	must(RANGES_HOLD, !VALIDATES(t) || !overtaken[t]);
+#endif
+#ifdef MUTUAL /* each has found the other's key as it was at first */
+	must(RANGES_HOLD, decisions == 0);
 #endif
 	must(ABOVE_ALL, !NEEDS(t, 0) || IS_ABOVE(ts[t], 0));
 	must(ABOVE_ALL, !NEEDS(t, 1) || IS_ABOVE(ts[t], 1));

@@ -90,7 +90,7 @@ def _facts(found: Explanation) -> list[tuple[str, str]]:
         ("aborted because", row.reason or ""),
         ("does not decode", error_text(row.cause or "")),
         *(("asserts", f"{assertion_text(each)}  [{verdict.value}]") for each, verdict in asserted),
-        ("ranges", "looked at again before it is decided" if row.has_ranges else ""),
+        ("validates", "what it read, before it is decided" if row.validates else ""),
         ("locks held now", _locks(found)),
         ("fsck", found.advice),
     ]
@@ -160,7 +160,7 @@ def explanation_document(found: Explanation) -> Document:
         "keys": len(request.keys),
         "keys_read": found.keys_read,
         "locks_held": [key_text(key) for key in found.held],
-        "has_ranges": row.has_ranges,
+        "validates": row.validates,
         "reason": row.reason,
         "corrupt": row.cause,
         "part_of": None if whole is None else escape(whole),

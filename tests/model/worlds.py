@@ -23,6 +23,9 @@ WORLDS: dict[str, list[str]] = {
     "loses": ["LOSES"],
     "reads, losing": ["READS", "LOSES", "NO_DELETED_ROWS"],
     "ranges, losing": ["READS", "RANGES", "LOSES", "NO_DELETED_ROWS"],
+    "validates": ["READS", "KEYS"],
+    "validates each other's": ["READS", "KEYS", "MUTUAL", "NO_DELETED_ROWS"],
+    "validates, losing": ["READS", "KEYS", "LOSES", "NO_DELETED_ROWS"],
     "retires": ["RETIRES"],
     "reads beside a retirer": ["READS", "RETIRES"],
     "fenced commits": ["FENCED"],
@@ -36,11 +39,16 @@ WORLDS: dict[str, list[str]] = {
     "fenced reads": ["FENCED", "READS"],
     "fenced reads of one row": ["FENCED", "READS", "ONE_ROW"],
     "fenced reads beside one unit": ["FENCED", "READS", "SINGLES"],
+    "fenced validates": ["FENCED", "READS", "KEYS"],
+    "fenced validates each other's": ["FENCED", "READS", "KEYS", "MUTUAL"],
+    "fenced validates, losing": ["FENCED", "READS", "KEYS", "LOSES"],
 }
 CASES = [
     *(("commits", shape) for shape in (1, 2, 3, 4)),
     ("reads", 4),
     ("ranges", 4),
+    ("validates", 4),
+    ("validates each other's", 4),
     *(("loses", shape) for shape in (4, 5)),
     ("retires", 5),
     ("reads beside a retirer", 6),
@@ -53,6 +61,9 @@ CASES = [
     *(("fenced reads", shape) for shape in (1, 2, 3, 4)),
     ("fenced reads of one row", 1),
     ("fenced reads beside one unit", 8),
+    ("fenced validates", 4),
+    ("fenced validates each other's", 4),
+    ("fenced validates, losing", 4),
 ]
 # Too large for every run of the tests: `make model` searches them as well.
 LARGE_CASES = [
@@ -60,11 +71,20 @@ LARGE_CASES = [
     ("loses", 3),
     ("reads, losing", 4),
     ("ranges, losing", 4),
+    ("validates, losing", 4),
     ("fenced commits, and rows stay", 8),
     ("fenced commits, owners free nothing", 9),
     ("fenced reads", 8),
 ]
 
+VALIDATING = {
+    "keys are validated": ["WITHOUT_VALIDATION"],
+    "readers wait for a transaction that validates keys": ["WITHOUT_WAITING_READERS"],
+    "keys are validated once all locks are held": ["WITHOUT_LOCKS_AT_VALIDATION"],
+    "keys are validated once the row is there": ["WITHOUT_ROW_AT_VALIDATION"],
+    "a validated key is free": ["WITHOUT_FREE_AT_VALIDATION"],
+    "two that validate each other's keys find a lock": ["MUTUAL", "WITHOUT_FREE_AT_VALIDATION"],
+}
 WITHOUT: dict[str, tuple[list[str], str]] = {
     "a status is compared": (["SHAPE=5", "WITHOUT_COMPARED_STATUS"], "SERIALISABLE"),
     "an owner compares where the row was deleted": (
@@ -121,13 +141,34 @@ WITHOUT: dict[str, tuple[list[str], str]] = {
     "a holder is undecided": (["SHAPE=4", "READS", "WITHOUT_UNDECIDED"], "ATOMIC_READ"),
     "the second look at the cells": (["SHAPE=4", "READS", "WITHOUT_C2"], "ATOMIC_READ"),
     "the second look at the holders": (["SHAPE=4", "READS", "WITHOUT_S2"], "ATOMIC_READ"),
-    "ranges are looked at again": (["SHAPE=4", "READS", "RANGES", "WITHOUT_LOOK"], "RANGES_HOLD"),
-    "ranges are looked at after 1-LOCKED": (
-        ["SHAPE=4", "READS", "RANGES", "WITHOUT_LOOK_AFTER_STEP"],
+    "ranges are validated": (["SHAPE=4", "READS", "RANGES", "WITHOUT_VALIDATION"], "RANGES_HOLD"),
+    "ranges are validated after 1-LOCKED": (
+        ["SHAPE=4", "READS", "RANGES", "WITHOUT_STEP_AT_VALIDATION"],
         "RANGES_HOLD",
     ),
-    "readers wait for who has looked at ranges": (
+    "readers wait for a transaction that validates ranges": (
         ["SHAPE=4", "READS", "RANGES", "WITHOUT_WAITING_READERS"],
+        "RANGES_HOLD",
+    ),
+    **{
+        f"{protocol}{rule}": ([*flags, "SHAPE=4", "READS", "KEYS", *without], "RANGES_HOLD")
+        for protocol, flags in (("", []), ("fenced: ", ["FENCED"]))
+        for rule, without in VALIDATING.items()
+    },
+    "readers wait at 0 already": (
+        ["SHAPE=4", "READS", "KEYS", "WITHOUT_WAITING_AT_0"],
+        "RANGES_HOLD",
+    ),
+    "a row that validates is synced": (
+        ["SHAPE=4", "READS", "KEYS", "LOSES", "NO_DELETED_ROWS", "WITHOUT_SYNCED_WRITE"],
+        "RANGES_HOLD",
+    ),
+    "a fenced row that validates is synced": (
+        ["FENCED", "SHAPE=4", "READS", "KEYS", "LOSES", "WITHOUT_SYNCED_WRITE"],
+        "RANGES_HOLD",
+    ),
+    "a validated fenced lock is as it was read": (
+        ["FENCED", "SHAPE=4", "READS", "KEYS", "WITHOUT_COUNT_AT_VALIDATION"],
         "RANGES_HOLD",
     ),
     "rows outlive a read": (["SHAPE=4", "READS", "WITHOUT_BOUNDED_LOOKS"], "ATOMIC_READ"),

@@ -64,7 +64,11 @@ def run(
         store.features |= {"atomic"}
     result: Committed | TxnError | None = None
     try:
-        commit = partial(commit_in_parts, engine) if shape.in_parts else engine.commit
+        commit = (
+            partial(commit_in_parts, engine)
+            if shape.in_parts
+            else partial(engine.commit, validate=shape.validate)
+        )
         result = commit(shape.mutations, shape.assertions, once=shape.once)
     except TxnError as error:
         result = error

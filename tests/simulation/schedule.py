@@ -35,6 +35,7 @@ from txn import (
 from txn.client.parts import PartsClient
 from txn.errors import TableUnavailable
 from txn.model import Edit, Family
+from txn.policy import Checking
 from txn.protocol import context as context_module
 from txn.protocol.context import Context
 from txn.protocol.protocols import protocol_key
@@ -65,6 +66,7 @@ LOGS_LOST = 0.7
 REGIONS = (1, 2, 3, 100)
 FLUSH_RATE = 0.2
 POWER_RATE = 0.2
+VALIDATE = (0.0, 0.5, 1.0)
 Task = Callable[[Engine], object]
 Trace = Callable[[str], None]
 
@@ -132,6 +134,8 @@ class Schedule:
         self._kinds = Random(f"kinds of clients {seed}")
         self._parted = Random(f"requests in parts {seed}")
         self._in_parts = self._parted.choice(IN_PARTS)
+        self._validating = Random(f"clients that validate {seed}")
+        self._validate = self._validating.choice(VALIDATE)
         self._is_far = Random(f"clients that are far from their store {seed}").random() < 0.2
         atomic = self._kinds.choice((0.0, 0.0, 0.5, 1.0))
         self._unsynced: dict[Region, int] = {}
@@ -392,6 +396,8 @@ class Schedule:
         clock = ActorClock(self.scheduler, offset_ms)
         instant = self.weather.instant_reads
         atomic = self._kinds.random() < self.weather.atomic
+        validates = self._validating.random() < self._validate
+        assertions: Checking = "validated" if validates else "locked"
         network = Network(
             self.memory,
             self.scheduler,
@@ -412,7 +418,7 @@ class Schedule:
             table=TABLE,
             transactions=TRANSACTIONS,
             salt_buckets=self.salt_buckets,
-            policy=self.policy,
+            policy=replace(self.policy, assertions=assertions),
             clock=clock,
             rng=self.random,
         )

@@ -20,7 +20,8 @@ C, E = key("row-2", "c"), key("row-3", "e")
 @dataclass(frozen=True, slots=True)
 class Shape:
     """A transaction, in a database of a protocol. holds: whether its assertions are true of what is
-    there before it. in_parts: whether each of its locks has a part of its own."""
+    there before it. in_parts: whether each of its locks has a part of its own. validate: whether it
+    validates what it only asserts."""
 
     name: str
     mutations: tuple[Mutation | Delete, ...]
@@ -29,6 +30,7 @@ class Shape:
     once: str | None = None
     protocol: ProtocolName = "six-phase"
     in_parts: bool = False
+    validate: bool = False
 
     def __str__(self) -> str:
         name = f"{self.name}, in parts" if self.in_parts else self.name
@@ -76,6 +78,8 @@ SHAPES = (
     ),
     Shape("assertions alone", (), (Some(A), Not(Some(E)))),
     Shape("once", (PUTS[A], Delete(C)), once="token"),
+    Shape("two rows validated", (PUTS[A], PUTS[E]), (Some(B), Exact(C, "c0")), validate=True),
+    Shape("false, validated", (Delete(A), PUTS[B]), (Some(E),), holds=False, validate=True),
 )
 FENCED = tuple(replace(shape, protocol="fenced") for shape in SHAPES)
 PARTED = tuple(

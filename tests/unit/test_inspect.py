@@ -278,7 +278,7 @@ def test_a_transaction_that_scanned_ranges_says_so() -> None:
     with world.engine.transaction() as t:
         t.put(Y, b"1")
     told = (explained(world, row.row_key) for row in world.rows())
-    assert {found.changes[0].key: found.row.has_ranges for found in told} == {X: True, Y: False}
+    assert {found.changes[0].key: found.row.validates for found in told} == {X: True, Y: False}
 
 
 @pytest.mark.parametrize("value", [b"junk", None])

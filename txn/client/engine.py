@@ -118,6 +118,7 @@ class Engine:
         once: str | bytes | None = None,
         once_retention_ms: int | None = None,
         labels: Mapping[str, str] | None = None,
+        validate: bool | None = None,
         ack: Ack = "complete",
         deadline_ms: int | None = None,
     ) -> Committed:
@@ -128,6 +129,8 @@ class Engine:
         once_retention_ms: the caller's promise that no request with this token comes later than
         that after the first commit. fsck then forgets the token; a later request would commit
         again. None: the token is kept for ever.
+        validate: whether keys that are asserted and not mutated are validated, not locked; None: as
+        the policy says, see `Policy.assertions`. A request that mutates nothing locks its keys.
         ack: "complete" returns when every lock is released, "decided" as soon as it is committed.
         deadline_ms: the time until the decision; None: the policy's; 0 or less: it is too late
         already.
@@ -139,7 +142,9 @@ class Engine:
         check_choice("ack", ack, ACKS)
         check_deadline(deadline_ms)
         request = bind_request(
-            mutations, assertions, once, labels, once_retention_ms, table=self._table
+            *(mutations, assertions, once, labels, once_retention_ms),
+            validate=validate,
+            table=self._table,
         )
         self._backend.check_request(request, deadline_ms)
         return self._backend.commit(request, ack, (), deadline_ms, {})
@@ -148,14 +153,15 @@ class Engine:
         self,
         requests: Iterable[RequestLike],
         *,
+        validate: bool | None = None,
         ack: Ack = "complete",
         deadline_ms: Sequence[int | None] | None = None,
     ) -> list[Committed | TxnError]:
         """Commit many independent transactions together; return the result of each, in order.
 
         Each is committed as by `commit`; errors are returned, not raised. Transactions that share a
-        key are committed in the given order.
-        deadline_ms: for each, as in `commit`.
+        key are committed in the given order, unless all of them validate it.
+        validate: as in `commit`, for the requests that do not say. deadline_ms: for each.
 
         Raises InvalidRequestError, naming the first bad request, or StoreError, before anything is
         written.
@@ -164,12 +170,18 @@ class Engine:
         given = list(requests)
         times = list_deadlines(deadline_ms, len(given))
         wanted = [
-            self._bind_given(i, *each) for i, each in enumerate(zip(given, times, strict=True))
+            self._bind_given(i, each, time_ms, validate)
+            for i, (each, time_ms) in enumerate(zip(given, times, strict=True))
         ]
         return self._backend.commit_many(wanted, ack, times)
 
     def submit(
-        self, request: RequestLike, *, ack: Ack = "complete", deadline_ms: int | None = None
+        self,
+        request: RequestLike,
+        *,
+        validate: bool | None = None,
+        ack: Ack = "complete",
+        deadline_ms: int | None = None,
     ) -> Future[Committed]:
         """Commit a request soon, together with others; return the future of its result.
 
@@ -185,7 +197,7 @@ class Engine:
         """
         check_choice("ack", ack, ACKS)
         check_deadline(deadline_ms)
-        bound = self._bind(request, deadline_ms)
+        bound = self._bind(request, deadline_ms, validate)
         return self._backend.submit(bound, ack, deadline_ms)
 
     def check_request(self, request: RequestLike) -> None:
@@ -249,6 +261,7 @@ class Engine:
         once: str | bytes | None = None,
         once_retention_ms: int | None = None,
         labels: Mapping[str, str] | None = None,
+        validate: bool | None = None,
         ack: Ack = "complete",
         deadline_ms: int | None = None,
     ) -> OptimisticTransaction:
@@ -260,7 +273,7 @@ class Engine:
         less: DeadlineError, and nothing is written.
         """
         check_deadline(deadline_ms)
-        terms = Terms(once, labels, once_retention_ms, ack)
+        terms = Terms(once, labels, once_retention_ms, ack, validate)
         return self.begin_block(lambda: deadline_ms, lambda: deadline_ms, terms)
 
     def begin_block(
@@ -272,12 +285,12 @@ class Engine:
     ) -> OptimisticTransaction:
         """Return a transaction that asks for the time left (ms) at its commit and at each read.
         `transaction` and `run` use it. ticket: the block's places in the queues of hot keys."""
-        once, labels, once_retention_ms, ack = terms
+        once, labels, once_retention_ms, ack, validate = terms
         check_choice("ack", ack, ACKS)
 
         def commit(request: Request, spans: Sequence[Span], known: Snapshot) -> Committed:
             items = request.mutations, request.assertions
-            whole = make_request(*items, once, labels, once_retention_ms)
+            whole = make_request(*items, once, labels, once_retention_ms, validate=validate)
             for key in whole.keys if spans else ():
                 check_key(key)  # other programs may have written what it scanned
             self._backend.check_request(whole, left_ms())
@@ -294,6 +307,7 @@ class Engine:
         once: str | bytes | None = None,
         once_retention_ms: int | None = None,
         labels: Mapping[str, str] | None = None,
+        validate: bool | None = None,
         ack: Ack = "complete",
     ) -> T:
         """Call a function with a transaction, commit, and return the function's result.
@@ -306,7 +320,7 @@ class Engine:
         Raises the last ConflictError, DeadlineError, or any other error of `commit` and the
         function.
         """
-        terms = Terms(once, labels, once_retention_ms, ack)
+        terms = Terms(once, labels, once_retention_ms, ack, validate)
         repeats = Repeats(self.pace, attempts, deadline_ms)
         while repeats.begin():
             try:
@@ -343,19 +357,27 @@ class Engine:
 
     # -------------------------------------------------------------------------------- details
 
-    def _bind_given(self, index: int, given: RequestLike, deadline_ms: int | None) -> Request:
+    def _bind_given(
+        self, index: int, given: RequestLike, deadline_ms: int | None, validate: bool | None
+    ) -> Request:
         try:
-            return self._bind(given, deadline_ms)
+            return self._bind(given, deadline_ms, validate)
         except InvalidRequestError as error:
             raise InvalidRequestError(str(error), request=index) from error
 
-    def _bind(self, given: RequestLike, deadline_ms: int | None = None) -> Request:
+    def _bind(
+        self,
+        given: RequestLike,
+        deadline_ms: int | None = None,
+        validate: bool | None = None,
+    ) -> Request:
         if type(given) is tuple and len(given) == 2:
-            request = bind_request(*given, table=self._table)
+            request = bind_request(*given, validate=validate, table=self._table)
         else:
             r = as_request(given)
+            validate = validate if r.validate is None else r.validate
             items = r.mutations, r.assertions, r.once, r.labels, r.once_retention_ms
-            request = bind_request(*items, table=self._table)
+            request = bind_request(*items, validate=validate, table=self._table)
         self._backend.check_request(request, deadline_ms)
         return request
 

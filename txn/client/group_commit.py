@@ -3,8 +3,8 @@
 A request that finds no batch in progress becomes one at once. While `concurrent_batches` are in
 progress, requests wait in a queue and form the next batch. One caller's thread commits a batch for
 all its callers; background threads do so only if nothing but futures waits. Two requests that need
-the same lock would conflict, so they are never in progress at once. The queue is first in, first
-out.
+the same lock would conflict, so they are never in progress at once, unless both validate its keys.
+The queue is first in, first out.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Item(Protocol):
     """A request that can be committed in a group.
 
     due_ms: the deadline for its decision (monotonic).
-    lock_cells: the lock cells that it needs, or its keys.
+    lock_cells: the lock cells that it needs, or its keys. validated: those that it does not take.
     weight: its bytes.
     future: receives its result if no thread waits.
     """
@@ -49,6 +49,8 @@ class Item(Protocol):
     def due_ms(self) -> int | None: ...
     @property
     def lock_cells(self) -> Collection[Key]: ...
+    @property
+    def validated(self) -> Collection[Key]: ...
     @property
     def weight(self) -> int: ...
 
@@ -427,14 +429,16 @@ class GroupCommit(Generic[W]):
     def _fill(self, batch: _Batch[W], now_ms: int) -> int:
         """Choose requests from the queue; return how many leave it, for the batch or for good."""
         gone = 0
-        blocked = {
-            lock for other in self._in_progress for w in other.items for lock in w.lock_cells
-        }
+        taken: set[Key] = set()
+        needed: set[Key] = set()
+        for other in self._in_progress:
+            for w in other.items:
+                _note_locks(w, taken, needed)
         for caller in self._queue:
             for w in list(caller.waiting):
                 if batch.is_full:
                     return gone + len(batch.items)
-                is_free = blocked.isdisjoint(w.lock_cells) or _needs_no_lock(w, now_ms)
+                is_free = not _would_conflict(w, taken, needed) or _needs_no_lock(w, now_ms)
                 if is_free and batch.has_room(w):
                     # cancelled: no batch will end it, so it must not block those behind it
                     if not _start(w):
@@ -443,8 +447,22 @@ class GroupCommit(Generic[W]):
                         gone += 1
                         continue
                     batch.add(w, caller)
-                blocked.update(w.lock_cells)  # later requests must not overtake one that stays
+                _note_locks(w, taken, needed)  # later requests must not overtake one that stays
         return gone + len(batch.items)
+
+
+def _note_locks(w: Item, taken: set[Key], needed: set[Key]) -> None:
+    """Add the locks that a request takes, and those that it needs."""
+    needed.update(w.lock_cells)
+    taken.update(lock for lock in w.lock_cells if lock not in w.validated)
+
+
+def _would_conflict(w: Item, taken: set[Key], needed: set[Key]) -> bool:
+    """Whether a lock that it takes is needed by others, or one that it validates is taken."""
+    if not w.validated:
+        return not needed.isdisjoint(w.lock_cells)
+    own = [lock for lock in w.lock_cells if lock not in w.validated]
+    return not (needed.isdisjoint(own) and taken.isdisjoint(w.validated))
 
 
 def _needs_no_lock(w: Item, now_ms: int) -> bool:

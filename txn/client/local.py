@@ -502,28 +502,34 @@ class Order:
     ready: those that wait for no other, as the keys of a dictionary.
     """
 
-    __slots__ = ("_queues", "ready")
+    __slots__ = ("_ordered", "_queues", "ready")
 
     def __init__(self, pending: Sequence[PendingCommit]) -> None:
         self._queues: dict[Key, deque[PendingCommit]] = {}
-        lock_cells = [lock_cell for t in pending for lock_cell in t.lock_cells]
-        if len(set(lock_cells)) == len(lock_cells):  # the usual case
+        # Those that only validate a key, which nobody of them takes, need no order.
+        taken = [lock_cell for t in pending for lock_cell in t.taken_cells]
+        self._ordered = set(taken)
+        needed = [lock for t in pending for lock in t.lock_cells if lock in self._ordered]
+        if len(self._ordered) == len(needed):  # the usual case
             self.ready = dict.fromkeys(pending)
             return
         for t in pending:
-            for lock_cell in t.lock_cells:
+            for lock_cell in self._list_ordered(t):
                 self._queues.setdefault(lock_cell, deque()).append(t)
         self.ready = {t: None for t in pending if self._is_first(t)}
 
+    def _list_ordered(self, t: PendingCommit) -> list[Key]:
+        return [lock_cell for lock_cell in t.lock_cells if lock_cell in self._ordered]
+
     def _is_first(self, t: PendingCommit) -> bool:
-        return all(self._queues[lock_cell][0] is t for lock_cell in t.lock_cells)
+        return all(self._queues[lock_cell][0] is t for lock_cell in self._list_ordered(t))
 
     def remove(self, t: PendingCommit) -> None:
         """Remove a ready request; those that waited only for it become ready."""
         del self.ready[t]
         if not self._queues:
             return
-        queues = [self._queues[lock_cell] for lock_cell in t.lock_cells]
+        queues = [self._queues[lock_cell] for lock_cell in self._list_ordered(t)]
         for queue in queues:
             queue.popleft()
         self.ready.update(

@@ -179,11 +179,12 @@ class AsyncEngine:
         once: str | bytes | None = None,
         once_retention_ms: int | None = None,
         labels: Mapping[str, str] | None = None,
+        validate: bool | None = None,
         ack: Ack = "complete",
     ) -> T:
         """Await a function with a transaction, commit, and return the function's result. Repeat all
         of it on a ConflictError: see `Engine.run`."""
-        terms = Terms(once, labels, once_retention_ms, ack)
+        terms = Terms(once, labels, once_retention_ms, ack, validate)
         repeats = Repeats(self.engine.pace, attempts, deadline_ms)
         while repeats.begin():
             try:

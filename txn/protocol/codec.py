@@ -1,7 +1,8 @@
 """The bytes of a transaction row: the buffer, the plan, the marker and the counts of children.
 
     frame   = version(1 byte, 0x01) crc32-of-body(4 bytes, big-endian) body(msgpack)
-    buffer  = frame of [mutations, assertions, once or nil, lock_ttl_ms, labels]
+    buffer  = frame of [mutations, assertions, once or nil, lock_ttl_ms, labels], then true
+              if the keys that it only asserts are validated, not locked
     plan    = frame of [commit timestamp, [replaced timestamp or 0, for each mutation in order]],
               fenced: and [the value of each lock while it is held, in the order of the keys]
     mutation  = [key, value], or [key] for a delete
@@ -99,6 +100,7 @@ def encode_buffer(request: Request, lock_ttl_ms: int) -> bytes:
             request.once,
             lock_ttl_ms,
             dict(request.labels),
+            *([True] if request.validate else ()),
         ]
     )
     if len(encoded) > MAX_BUFFER:
@@ -112,14 +114,17 @@ def decode_buffer(encoded: bytes) -> Buffer:
     """Return the decoded buffer; raise CorruptRowError if the bytes are not a buffer."""
     body = _unframe("buffer", encoded)
     try:
-        mutations, assertions, once, lock_ttl_ms, labels = body
+        mutations, assertions, once, lock_ttl_ms, labels, *validate = body
         _require(int, lock_ttl_ms)
         _require(dict, labels)
+        if validate not in ([], [True]):
+            raise ValueError("more fields than are known")
         request = Request(
             tuple(_unpack_mutation(packed) for packed in mutations),
             tuple(_unpack_assertion(packed) for packed in assertions),
             once,
             labels,
+            validate=True if validate else None,
         )
         return Buffer(request, lock_ttl_ms)
     except (TypeError, ValueError, LookupError) as error:

@@ -91,6 +91,8 @@ def prepare(
 ) -> list[PendingCommit]:
     """Prepare a batch that has no lock cell in common for its decision. patient: wait for lock
     holders, in an order that rules out deadlock."""
+    for t in transactions:
+        t.is_patient = patient
     run = fenced.prepare_fenced if context.rules.locks_rows else six_phase.prepare_six_phase
     return run(context, transactions, contention, patient)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 
-from txn.assertions import Assertion, holds, list_keys
+from txn.assertions import list_keys
 from txn.errors import AbortedError, CorruptRowError, DeadlineError, StoreError
 from txn.model import Cell, Check, Edit, Key, new_tuple
 from txn.protocol.clocks import judge_ahead, was_set
@@ -23,6 +23,7 @@ from txn.protocol.locks import (
     Contention,
     decode_lock,
     fail_outdated,
+    find_failed,
     group_by_holder,
     holder_of,
     make_assertion_error,
@@ -37,7 +38,7 @@ from txn.protocol.prepare import (
     report_conflicts,
     resolve_all,
     run_for_available,
-    validate_ranges,
+    validate,
     write_rows,
 )
 from txn.protocol.row import FREE
@@ -80,10 +81,8 @@ def prepare_fenced(
     # A local transaction gains nothing by having no row.
     live = [*live] if context.is_local else [t for t in live if not needs_no_row(t)]
     live = run_for_available(lambda some: take_row_locks(context, some, contention, patient), live)
-    if any([t.spans for t in live]):
-        live = run_for_available(
-            lambda some: validate_ranges_locked(context, some, contention), live
-        )
+    if any([t.validates for t in live]):
+        live = run_for_available(lambda some: _validate(context, some, contention), live)
     return plan_commits(context, live)
 
 
@@ -191,14 +190,6 @@ def _confirm(context: Context, unconfirmed: Sequence[PendingCommit]) -> None:
             t.failure = DeadlineError(TOO_LATE)
 
 
-def find_failed(t: PendingCommit) -> Assertion | None:
-    """Return the first assertion that does not hold for the cells in `seen`."""
-    for assertion in t.request.assertions:
-        if not holds(assertion, t.seen):
-            return assertion
-    return None
-
-
 def raise_timestamps(context: Context, transactions: Iterable[PendingCommit]) -> None:
     """Choose commit timestamps above every cell that was read, and not below the clock. Fail those
     that must not go so high, and all if the clock was set."""
@@ -216,7 +207,7 @@ def raise_timestamps(context: Context, transactions: Iterable[PendingCommit]) ->
 
 def list_edits(t: Transaction, timestamp: int) -> Iterable[tuple[Key, list[Edit]]]:
     """Return each lock cell with the edits of its keys."""
-    found: Mapping[Key, list[Edit]] = {lock: [] for lock in t.lock_cells}
+    found: Mapping[Key, list[Edit]] = {lock: [] for lock in t.taken_cells}
     for mutation in t.request.mutations:
         edit = new_tuple(Edit, (mutation.key, mutation.value, timestamp))
         found[t.locks[mutation.key]] += [edit]
@@ -238,28 +229,30 @@ def take_row_locks(
     """Take the locks, each from the value that was read. If a lock changed and is free, it and its
     keys are read again, and the transaction's assertions evaluated again."""
     if patient:
-        owners = {lock: t for t in transactions for lock in t.lock_cells}
+        owners = {lock: t for t in transactions for lock in t.taken_cells}
         for lock in send_heartbeats_between(context, transactions, sorted(owners)):
             _lock_patiently(context, transactions, (owners[lock], lock), contention)
     else:
-        lock_cells = [(t, lock) for t in transactions for lock in t.lock_cells]
+        lock_cells = [(t, lock) for t in transactions for lock in t.taken_cells]
         for some in send_heartbeats_between(context, transactions, split_portions(lock_cells)):
             _lock_at_once(context, transactions, some, contention)
     for t in transactions:
-        if t.is_stale and t.failure is None:
+        if t.is_stale and t.failure is None and not t.validated:
             _judge_locked(t)
     return [t for t in transactions if t.failure is None]
 
 
-def validate_ranges_locked(
+def _validate(
     context: Context, transactions: Sequence[PendingCommit], contention: Contention
 ) -> list[PendingCommit]:
-    """Validate scanned ranges, after the rows of their transactions show it: readers wait then."""
-    due = [t for t in transactions if t.spans and t.status is Status.WRITTEN]
+    """Validate ranges and keys. An attempt that waited for locks steps to 1-LOCKED first: readers
+    did not wait for it so far."""
+    due = [t for t in transactions if t.validates and t.is_patient and t.status is Status.WRITTEN]
     sent_ms = context.clock.monotonic_ms()
     advance(context, due, Status.LOCKED)
     note_heartbeat(due, sent_ms)
-    return validate_ranges(context, fail_aborted(transactions, Status.LOCKED), contention)
+    live = fail_aborted(transactions, Status.LOCKED)
+    return validate(context, live, contention, [t for t in live if t.validated])
 
 
 def plan_commits(context: Context, transactions: Sequence[PendingCommit]) -> list[PendingCommit]:
@@ -271,7 +264,7 @@ def plan_commits(context: Context, transactions: Sequence[PendingCommit]) -> lis
         t.plan = Plan(
             t.timestamp,
             tuple([cell.timestamp if (cell := seen[m.key]) else 0 for m in t.request.mutations]),
-            tuple([t.taken[lock] if lock in t.taken else _take(t, lock) for lock in t.lock_cells]),
+            tuple([t.taken[lock] if lock in t.taken else _take(t, lock) for lock in t.taken_cells]),
         )
     return live
 
@@ -286,7 +279,7 @@ def put_and_release(context: Context, transactions: Sequence[Transaction]) -> li
     now_ms = context.clock.monotonic_ms()
     for t in transactions:
         is_sure, plan = _is_sure(t, now_ms), t.decided
-        if len(plan.locks) != len(t.lock_cells):
+        if len(plan.locks) != len(t.taken_cells):
             raise CorruptRowError("the plan is of another protocol", transaction=t.row_key)
         for (lock, own), held in zip(list_edits(t, plan.timestamp), plan.locks, strict=True):
             held_lock = decode_lock(held)

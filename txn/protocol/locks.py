@@ -401,3 +401,11 @@ def _fail_outdated(t: PendingCommit, seen: Mapping[Key, Cell | None]) -> None:
 def make_assertion_error(t: PendingCommit, assertion: Assertion) -> AssertionFailedError:
     seen = {key: t.seen[key] for key in assertions.list_keys(assertion)}
     return AssertionFailedError(assertion, seen, transaction=t.row_key)
+
+
+def find_failed(t: PendingCommit) -> Assertion | None:
+    """Return the first assertion that does not hold for the cells in `seen`."""
+    for assertion in t.request.assertions:
+        if not assertions.holds(assertion, t.seen):
+            return assertion
+    return None

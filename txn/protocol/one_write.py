@@ -15,8 +15,8 @@ from txn.model import Cell, Edit, Key, new_tuple
 from txn.protocol import fenced, six_phase
 from txn.protocol.codec import Plan, encode_plan
 from txn.protocol.context import Context
-from txn.protocol.locks import holder_of, read_lock
-from txn.protocol.row import FAMILY, FREE, created_ms, status_key
+from txn.protocol.locks import find_failed, holder_of, read_lock
+from txn.protocol.row import EARLY, FAMILY, FREE, created_ms, status_key
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import PendingCommit, fail_overdue
 
@@ -74,7 +74,7 @@ def _list_six_phase(
     now_ms = context.clock.wall_ms()
     edits: list[Edit] = []
     for t in transactions:
-        new_locks += [lock for lock in t.lock_cells if cells[lock] is None]
+        new_locks += [lock for lock in t.taken_cells if cells[lock] is None]
         taken_ms = _take_locks(t, cells, now_ms)
         if taken_ms is None:
             return None
@@ -82,7 +82,8 @@ def _list_six_phase(
             return None
         timestamp, tags = t.decided.timestamp, t.tags
         written = {mutation.key: mutation.value for mutation in t.request.mutations}
-        for key, lock in t.locks.items():
+        for key in t.taken_keys:
+            lock = t.locks[key]
             # The timestamp that was judged: a marker that hides it would hide the value as well.
             edits.append(new_tuple(Edit, (lock, FREE, taken_ms[lock])))
             if key in written:
@@ -103,6 +104,8 @@ def _take_locks(
         cell = cells[lock]
         if cell is not None and cell.value:
             return None
+        if lock in t.validated:
+            continue
         taken_ms[lock] = now_ms if cell is None else max(now_ms, cell.timestamp)
         cells[lock] = new_tuple(Cell, (t.row_key, taken_ms[lock]))
     return taken_ms
@@ -118,7 +121,7 @@ def _list_fenced(
     if any([cells[status] for status in statuses]):
         return None
     for t in transactions:
-        if any(map(holder_of, t.found, t.found.values())) or fenced.find_failed(t) is not None:
+        if any(map(holder_of, t.found, t.found.values())) or find_failed(t) is not None:
             return None
     fenced.raise_timestamps(context, transactions)
     planned = fenced.plan_commits(context, transactions)
@@ -149,6 +152,8 @@ def _list_row(context: Context, t: PendingCommit, plan: Plan, times: Sequence[by
         *[(at, FREE, None) for at in times],
         (b"status", Status.COMPLETE.encoded, status_ms),
     ]
+    if t.validates:
+        cells.append((b"ranges", EARLY, buffer_ms))
     row_key, table = t.row_key, context.table
     return [
         new_tuple(Edit, (new_tuple(Key, (row_key, FAMILY, name, table)), value, at_ms))

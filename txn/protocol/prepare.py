@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from txn.errors import AbortedError, ConflictError, StoreError, TableUnavailable
 from txn.events import Conflict
 from txn.model import Cell, Check, Key
 from txn.protocol.codec import OPEN
-from txn.protocol.context import Context
-from txn.protocol.locks import Blocker, Contention
-from txn.protocol.ranges import find_phantom
-from txn.protocol.row import column
+from txn.protocol.context import Context, are_apart, call_store
+from txn.protocol.locks import (
+    Blocker,
+    Contention,
+    find_failed,
+    holder_of,
+    make_assertion_error,
+)
+from txn.protocol.ranges import find_phantom, key_of_cell
+from txn.protocol.row import EARLY, LATE, column
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import (
     PORTION,
@@ -20,6 +27,7 @@ from txn.protocol.transaction import (
     PendingCommit,
     advance_with,
     fail_aborted,
+    fail_overdue,
     read_statuses,
     report_phase,
     send_heartbeats_between,
@@ -65,8 +73,9 @@ def write_rows(
         cells = [(column(context.table, t.row_key, b"buffer"), t.buffer)]
         if t.parts is not None:
             cells.append((column(context.table, t.row_key, b"parts"), OPEN))
-        if t.spans:
-            cells.append((column(context.table, t.row_key, b"ranges"), b"%d" % len(t.spans)))
+        if t.validates:
+            mark = LATE if t.is_patient else EARLY
+            cells.append((column(context.table, t.row_key, b"ranges"), mark))
         return cells
 
     new = [*{t: None for t in transactions if t.status is None}]
@@ -109,15 +118,59 @@ def resolve_all(
 
 
 @report_phase("validate")
-def validate_ranges(
-    context: Context, transactions: Sequence[PendingCommit], contention: Contention
+def validate(
+    context: Context,
+    transactions: Sequence[PendingCommit],
+    contention: Contention,
+    again: Sequence[PendingCommit],
 ) -> list[PendingCommit]:
-    """Fail the transactions whose scanned ranges have keys of others. This read fixes their place
-    in the order of transactions, so readers wait for them from 1-LOCKED on."""
+    """Fail the transactions whose scanned ranges have keys of others; then those of `again` whose
+    validated keys are locked, or have changed since they were read. These reads fix the place of a
+    transaction in their order, so readers wait for it."""
     for t in transactions:
-        failure = find_phantom(context, t, transactions, contention.resolve)
+        failure = find_phantom(context, t, transactions, contention.resolve) if t.spans else None
         t.failure = t.failure or failure  # a heartbeat may have failed it meanwhile
+    due = [t for t in again if t.failure is None]
+    guards = [guard for t in due for guard in list_guards(context, t)]
+    found = call_store(context, partial(context.store.read, guards)) if guards else {}
+    for t in due:
+        t.failure = _judge_validated(context, t, found)
+    fail_overdue(due, context.clock.monotonic_ms())
     return [t for t in transactions if t.failure is None]
+
+
+def list_guards(context: Context, t: PendingCommit) -> list[Key]:
+    """Return the cells that show whether the keys that it validates have changed."""
+    keys = [key for keys in t.validated.values() for key in keys]
+    return [*{guard: None for key in keys for guard in context.rules.guards_of(key)}]
+
+
+def find_locked(t: PendingCommit, cells: Mapping[Key, Cell | None]) -> ConflictError | None:
+    """Return a conflict if one of the keys that it validates is locked: its cell may be old."""
+    for lock, (key, *_) in t.validated.items():
+        holder = holder_of(lock, cells[lock])
+        if holder:
+            return make_conflict(t, key, holder)
+    return None
+
+
+def _judge_validated(
+    context: Context, t: PendingCommit, found: Mapping[Key, Cell | None]
+) -> AbortedError | None:
+    if (blocked := find_locked(t, found)) is not None:
+        return blocked
+    is_old = not context.rules.locks_rows and are_apart(
+        context, t.begun_ms
+    )  # see `read_atomically`
+    for guard in list_guards(context, t):
+        if found[guard] != t.found[guard] or is_old:
+            return ConflictError(
+                "an asserted key changed before the decision",
+                key=key_of_cell(guard),
+                transaction=t.row_key,
+            )
+    lost = find_failed(t)
+    return None if lost is None else make_assertion_error(t, lost)
 
 
 def make_conflict(t: PendingCommit, key: Key, holder: bytes) -> ConflictError:

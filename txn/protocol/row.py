@@ -39,6 +39,8 @@ MARKER = b"once."
 PART = b".part-"
 PROTOCOL_ROW, DOCTOR_ROW = b"protocol", b"doctor"
 MAX_CHILDREN = 100_000
+EARLY, LATE = b"0", b"1"
+"""The mark of a transaction that validates what it read: the status from which readers wait."""
 OWN_TIMES = (b"status", b"buffer", b"plan", b"ranges", b"reason", b"parts")
 """The columns of a fenced transaction row whose timestamps the client chooses."""
 _DATABASE = re.compile(rb"@[^@ ]*?(?=\.part-|$)")
@@ -66,8 +68,9 @@ class TransactionRow:
     status: None if the row has none, or if `corrupt` says why it cannot be known. stored_status:
     the value of the status cell in either case. status_at, newest: the timestamp (ms) of the
     status, and the newest in the row. began: when each phase began, by the server's time. corrupt:
-    what did not decode or is contradictory. has_ranges: whether the transaction validates scanned
-    ranges between 1-LOCKED and its decision. parts: how many parts each task wrote, empty before
+    what did not decode or is contradictory. validates: whether the transaction validates ranges or
+    keys before its decision. is_withheld: whether it may have done so, and is undecided: readers
+    wait for it. parts: how many parts each task wrote, empty before
     the decision; None: the transaction is not in parts. follows: whether this is a part that has
     not followed its parent yet; `follow` then sets its state. elsewhere: for an absent row of
     another database, the transaction tables of that database and of this one.
@@ -84,7 +87,8 @@ class TransactionRow:
     newest: int = 0
     began: Mapping[Status, int] = field(default_factory=dict)
     corrupt: str | None = None
-    has_ranges: bool = False
+    validates: bool = False
+    is_withheld: bool = False
     parts: tuple[int, ...] | None = None
     follows: bool = False
     elsewhere: tuple[bytes, bytes] | None = None
@@ -268,11 +272,20 @@ def decode_row(row: Row) -> TransactionRow:
         heartbeat=cells[b"beat"].timestamp if b"beat" in cells else 0,
         newest=newest,
         began=_began(cells),
-        has_ranges=b"ranges" in cells,
+        validates=b"ranges" in cells,
+        is_withheld=is_withheld(status, cells.get(b"ranges")),
         parts=_decode_cell(decode_child_counts, cells.get(b"parts"), corrupt),
         follows=status is Status.PART,
         corrupt="; ".join(corrupt) or None,  # must come last, after all cells were decoded
     )
+
+
+def is_withheld(status: Status | None, mark: Cell | None) -> bool:
+    """Whether readers wait for a holder with this status, whose row has this mark. It may have
+    validated what it read, and be about to decide."""
+    if mark is None:
+        return False
+    return status is Status.LOCKED or (status is Status.WRITTEN and mark.value == EARLY)
 
 
 def _judge_status(

@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from txn.assertions import holds
 from txn.errors import AbortedError
 from txn.model import Cell, Check, Edit, Key, new_tuple
 from txn.protocol.clocks import judge_ahead, uncover_locks
@@ -20,6 +19,7 @@ from txn.protocol.locks import (
     Blocker,
     Contention,
     fail_outdated,
+    find_failed,
     group_by_holder,
     make_assertion_error,
     make_foreign_error,
@@ -28,11 +28,13 @@ from txn.protocol.locks import (
 )
 from txn.protocol.prepare import (
     fail_conflicts,
+    find_locked,
+    list_guards,
     make_conflict,
     report_conflicts,
     resolve_all,
     run_for_available,
-    validate_ranges,
+    validate,
     write_rows,
 )
 from txn.protocol.row import FREE
@@ -61,9 +63,15 @@ def prepare_six_phase(
     lock = lock_in_order if patient else lock_at_once
     live = run_for_available(lambda some: lock(context, some, contention), transactions)
     live = run_for_available(lambda some: assert_under_locks(context, some), live)
-    if any([t.spans for t in live]):
-        live = run_for_available(lambda some: validate_ranges(context, some, contention), live)
+    if any([t.spans or _must_look_again(t) for t in live]):
+        live = run_for_available(lambda some: _validate(context, some, contention), live)
     return live
+
+
+def _validate(
+    context: Context, transactions: Sequence[PendingCommit], contention: Contention
+) -> list[PendingCommit]:
+    return validate(context, transactions, contention, [*filter(_must_look_again, transactions)])
 
 
 @report_phase("lock")
@@ -74,7 +82,7 @@ def lock_at_once(
     resolving the holder does not release its lock. Hot keys are requested first, one by one, so
     that a failing transaction has blocked no other."""
     is_calm = contention.is_calm(context.clock.monotonic_ms())
-    hot = {t: [] if is_calm else contention.list_hot_keys(t.locks) for t in transactions}
+    hot = {t: [] if is_calm else contention.list_hot_keys(t.taken_keys) for t in transactions}
     for due in send_heartbeats_between(context, transactions, split_rounds(hot)):
         wanted = [(t, key) for t, key in due if t.failure is None]
         missing = take_locks(context, wanted)
@@ -95,7 +103,7 @@ def split_rounds(
     """Yield all keys of the transactions: the hot keys one by one, then the others in portions."""
     for place in range(max(map(len, hot.values()), default=0)):
         yield [(t, keys[place]) for t, keys in hot.items() if place < len(keys)]
-    yield from split_portions([(t, key) for t in hot for key in t.locks if key not in hot[t]])
+    yield from split_portions([(t, key) for t in hot for key in t.taken_keys if key not in hot[t]])
 
 
 def take_locks(context: Context, wanted: Sequence[tuple[PendingCommit, Key]]) -> list[Blocker]:
@@ -124,7 +132,7 @@ def lock_in_order(
 ) -> list[PendingCommit]:
     """Take the locks of the whole batch one by one in key order, waiting for each holder, and write
     each row with its first lock. All clients use this order, so there is no deadlock."""
-    wanted = {key: t for t in transactions for key in t.locks}
+    wanted = {key: t for t in transactions for key in t.taken_keys}
     for key in send_heartbeats_between(context, transactions, sorted(wanted)):
         t, tries = wanted[key], 0
         while t.failure is None and (missing := take_locks(context, [(t, key)])):
@@ -166,7 +174,7 @@ def assert_under_locks(
             cells.update(call_store(context, partial(context.store.read, some)))
     live = [t for t in live if t.failure is None]
     for t in live:
-        t.failure = judge_cells(context, t, cells)
+        t.failure = judge_cells(context, t, cells, is_final=not _must_look_again(t))
     fail_overdue(live, context.clock.monotonic_ms())
     return [t for t in live if t.failure is None]
 
@@ -179,22 +187,38 @@ def list_cells(transactions: Sequence[Transaction]) -> list[Key]:
     ]
 
 
+def _must_look_again(t: PendingCommit) -> bool:
+    """Whether one read does not validate its keys: they are in several rows; or readers passed its
+    row until this step; or it validates ranges as well."""
+    if not t.validated:
+        return False
+    return t.is_patient or bool(t.spans) or len({key[3:] + key[:1] for key in t.validated}) > 1
+
+
 def judge_cells(
-    context: Context, t: PendingCommit, cells: Mapping[Key, Cell | None]
+    context: Context,
+    t: PendingCommit,
+    cells: Mapping[Key, Cell | None],
+    *,
+    is_final: bool = True,
 ) -> AbortedError | None:
     """Evaluate the assertions on cells that were read under the locks, and plan the commit; return
-    why it must not happen, its deadline aside."""
+    why it must not happen, its deadline aside. is_final: whether the cells held at one instant;
+    otherwise `validate` evaluates the assertions."""
     t.seen = {key: cells[key] for key in t.locks}
-    for key, lock in t.locks.items():
-        held = cells[lock]
+    for key in t.taken_keys:
+        held = cells[t.locks[key]]
         if held is None:
-            hidden = [key for key, lock in t.locks.items() if cells[lock] is None]
+            hidden = [key for key in t.taken_keys if cells[t.locks[key]] is None]
             return uncover_locks(context, t, hidden)
         if held.value != t.row_key:
             return make_conflict(t, key, held.value)
-    for assertion in t.request.assertions:
-        if not holds(assertion, t.seen):
-            return make_assertion_error(t, assertion)
+    if t.validated:
+        if (blocked := find_locked(t, cells)) is not None:
+            return blocked
+        t.found = {guard: cells[guard] for guard in list_guards(context, t)}
+    if is_final and (lost := find_failed(t)) is not None:
+        return make_assertion_error(t, lost)
     return _plan(context, t, cells)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from operator import attrgetter
 from typing import Concatenate, Generic, ParamSpec, TypeVar, cast
@@ -47,6 +47,10 @@ from txn.request import Ack, Committed, Request, add_marker
 from txn.spans import Span
 from txn.tracing import Trace
 
+VALIDATED_TRIES = 3
+"""After so many conflicts on keys that it validated, a transaction locks them, so that nobody
+starves."""
+
 WRITTEN_WITHIN_MS = 300_000
 """The time limit for writing a row, far less than the time for which fsck keeps finished rows."""
 
@@ -62,6 +66,8 @@ class Transaction:
     many cells in one step; each step then writes it. decided_ms: when this client sent the
     decision, if it was confirmed (monotonic). locks: the lock cell of each key that it mutates or
     asserts, from lock_of. lock_cells: those cells in the order of the request, each with its keys.
+    taken_cells: those of them that it takes. validated: the others, if it validates what it only
+    asserts.
     """
 
     row_key: bytes
@@ -76,9 +82,15 @@ class Transaction:
     lock_of: Callable[[Key], Key] = attrgetter("lock")
     locks: dict[Key, Key] = field(init=False)
     lock_cells: dict[Key, list[Key]] = field(init=False)
+    taken_cells: dict[Key, list[Key]] = field(init=False)
+    validated: dict[Key, list[Key]] = field(init=False)
     _tags: dict[Key, Key] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
+        self.list_locks()
+
+    def list_locks(self) -> None:
+        """List the lock cells of the request."""
         lock_of = self.lock_of
         self.locks, self.lock_cells = {}, {}
         for key in self.request.keys:
@@ -87,11 +99,24 @@ class Transaction:
                 self.lock_cells[lock].append(key)
             else:
                 self.lock_cells[lock] = [key]
+        self.taken_cells, self.validated = self.lock_cells, {}
+        if self.request.validate and self.request.mutations:
+            taken = {self.locks[mutation.key] for mutation in self.request.mutations}
+            cells = self.lock_cells.items()
+            self.taken_cells = {lock: keys for lock, keys in cells if lock in taken}
+            self.validated = {lock: keys for lock, keys in cells if lock not in taken}
 
     @property
     def keys(self) -> Collection[Key]:
         """Each key that it mutates or asserts, once."""
         return self.locks.keys()
+
+    @property
+    def taken_keys(self) -> Collection[Key]:
+        """The keys whose locks it takes."""
+        if not self.validated:
+            return self.locks.keys()
+        return [key for keys in self.taken_cells.values() for key in keys]
 
     @property
     def tags(self) -> Mapping[Key, Key]:
@@ -134,14 +159,17 @@ class PendingCommit(Transaction):
     locks. written_ms, alive_ms: a time at or before the write of its row, and its last sign of life
     (monotonic).
 
-    Fenced protocol only: found: its locks as they were read, free. taken: the values with which it
-    requested them. timestamp: the commit timestamp. is_stale: whether cells were read again since
-    its assertions were evaluated.
+    found: locks as they were read, free; in the six-phase protocol those of validated keys, with
+    their tags.
 
-    tries: how often it ran. rounds: how many groups it was in. was_deferred: whether it left the
-    last group before anything was written. future: receives its result if no thread waits for it.
-    future_setter: the thread that is setting the result. asked_ms: when the caller asked, by
-    `measure_ms`. trace: its tracing span, if any.
+    Fenced protocol only: taken: the values with which it requested its locks. timestamp: the commit
+    timestamp. is_stale: whether cells were read again since its assertions were evaluated.
+
+    is_patient: whether this attempt waits for locks. unvalidated: how often a validated key was in
+    its way. tries: how often it ran. rounds: how many groups it was in. was_deferred: whether it
+    left the last group before anything was written. future: receives its result if no thread waits
+    for it. future_setter: the thread that is setting the result. asked_ms: when the caller asked,
+    by `measure_ms`. trace: its tracing span, if any.
     """
 
     asked: Request
@@ -166,6 +194,8 @@ class PendingCommit(Transaction):
     future_setter: dict[str, int] = field(default_factory=dict)
     asked_ms: float = 0.0
     trace: Trace | None = None
+    is_patient: bool = False
+    unvalidated: int = 0
 
     @property
     def weight(self) -> int:
@@ -175,7 +205,12 @@ class PendingCommit(Transaction):
     def may_defer(self, new: Status) -> bool:
         if new in COMMITTED:
             return self.is_dated
-        return self.parts is None and not self.spans and parent_of(self.row_key) is None
+        return self.parts is None and not self.validates and parent_of(self.row_key) is None
+
+    @property
+    def validates(self) -> bool:
+        """Whether it validates ranges or keys before its decision, so that readers wait for it."""
+        return bool(self.spans or self.validated)
 
     def add_known(self, cells: Mapping[Key, Cell | None]) -> None:
         """Adopt cells that were read of its keys, and of their locks, which were free."""
@@ -228,14 +263,28 @@ def renew(context: Context, t: PendingCommit, *, keep: bool = False) -> None:
     """Give a commit that has nothing in flight a new row key, and forget its result. keep:
     keep the cells that were read."""
     known = {**t.seen, **t.found} if keep else {}
-    begun_ms, encoded = context.clock.monotonic_ms(), _encode_attempt(context, t.asked)
+    failure = t.failure
+    if isinstance(failure, ConflictError) and any(
+        failure.key in t.validated[c] for c in t.validated
+    ):
+        t.unvalidated += 1
+    begun_ms = context.clock.monotonic_ms()
+    encoded = _encode_attempt(context, t.asked, t.unvalidated < VALIDATED_TRIES)
     t.reset()
     t.row_key, t.request, t.buffer = encoded
+    if t.validated:
+        t.list_locks()
     t.begun_ms, t.alive_ms = begun_ms, 0
     t.add_known(known)
 
 
-def _encode_attempt(context: Context, request: Request) -> tuple[bytes, Request, bytes]:
+def _encode_attempt(
+    context: Context, request: Request, may_validate: bool = True
+) -> tuple[bytes, Request, bytes]:
+    if request.validate is None and context.policy.assertions == "validated":
+        request = replace(request, validate=True)
+    if request.validate and not may_validate:
+        request = replace(request, validate=False)
     uid = context.rng.getrandbits(128)
     row_key = make_row_key(context, uid, request)
     if request.once is not None:
@@ -256,7 +305,7 @@ def load_transaction(context: Context, row: TransactionRow) -> Transaction:
     status = Status.PART if row.follows else row.status
     known = (row.row_key, request, status, row.plan, row.parts)
     t = Transaction(*known, is_dated=row.is_dated, lock_of=context.rules.lock_of)
-    t.held.update(t.locks.values())
+    t.held.update(t.taken_cells)
     return t
 
 

@@ -27,6 +27,7 @@ from txn.protocol.row import (
     column,
     decode_rows,
     is_row_key,
+    is_withheld,
     list_row_cells,
     parent_of,
     read_row_cells,
@@ -79,7 +80,7 @@ def hides_values(rules: Rules, holder: TransactionRow, cells: Container[Key]) ->
     """Whether the old values of these cells must not be read beside this undecided holder. The
     holder's place in the order of transactions is its validation of ranges, which may have been
     earlier. Keys that entered the ranges since come after it, and may have been read already."""
-    if holder.status is not Status.LOCKED or not holder.has_ranges:
+    if not holder.is_withheld:
         return False
     if holder.buffer is None:  # it does not decode, so its changes are unknown
         return True
@@ -226,12 +227,12 @@ def _try_at_once(context: Context, keys: Sequence[Key]) -> Snapshot | None:
 def _was_undecided(context: Context, holder: bytes, cells: Snapshot) -> bool:
     """Whether the holder was undecided, and had not validated ranges, at this read of its row. A
     part decides with its parent until it follows."""
-    status, ranges, decided = (cells[sign] for sign in _signs(context, [holder])[: len(SIGNS)])
+    status, mark, decided = (cells[sign] for sign in _signs(context, [holder])[: len(SIGNS)])
     if status is None or status.value not in UNDECIDED or decided is not None:
         return False
     if parent := parent_of(holder):
         return status.value == Status.PART.value and _was_undecided(context, parent, cells)
-    return ranges is None or status.value != Status.LOCKED.value
+    return mark is None or not is_withheld(Status(status.value), mark)
 
 
 def _signs(context: Context, holders: Collection[bytes]) -> list[Key]:

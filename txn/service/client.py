@@ -73,6 +73,13 @@ class _Sent:
     result: Committed | Exception | None = None
     trace: Trace | None = None
 
+    @property
+    def validated(self) -> Collection[Key]:
+        """The keys that the server does not lock, as far as the request says so."""
+        if not self.request.validate:
+            return ()
+        return set(self.lock_cells).difference([m.key for m in self.request.mutations])
+
 
 def _can_join(one: _Sent, other: _Sent) -> bool:
     """Return True if both may share a batch, whose end reports both results."""
@@ -169,6 +176,7 @@ class RemoteBackend:
                 withinMs=left_ms,
                 trace=headers,
                 scanned=[TYPES[IDL.Span].encode(span) for span in spans] or None,
+                validate=request.validate,
             )
             return done
 

@@ -317,9 +317,14 @@ def _make_pair(*fields: Any) -> tuple[Any, ...]:
 
 
 def _make_request(*fields: Any) -> TimedRequest:
-    mutations, assertions, once, labels, retention_ms, deadline_ms, trace = fields
-    request = Request(tuple(mutations), tuple(assertions or ()), once, labels or {}, retention_ms)
-    return TimedRequest(request, deadline_ms, trace)
+    mutations, assertions, once, labels, retention_ms, deadline_ms, trace, validate = fields
+    items = tuple(mutations), tuple(assertions or ()), once, labels or {}, retention_ms
+    return TimedRequest(Request(*items, validate), deadline_ms, trace)
+
+
+def _list_request(timed: TimedRequest) -> Sequence[Any]:
+    *fields, validate = _list_fields(timed.request)
+    return *fields, timed.deadline_ms, timed.trace, validate
 
 
 LISTS = {
@@ -374,8 +379,7 @@ LISTS[IDL.Versions] = MessageCodec(
     lambda messages: dict(map(_versions.decode, messages)),
 )
 TYPES[IDL.Request] = MessageCodec(
-    lambda each: _request.encode((*_list_fields(each.request), each.deadline_ms, each.trace)),
-    _request.decode,
+    lambda each: _request.encode(_list_request(each)), _request.decode
 )
 TYPES[IDL.Described] = MessageCodec(
     lambda found: IDL.Described(None if found is None else LISTS[IDL.Family].encode(found)),

@@ -36,7 +36,7 @@ from txn.model import (
 from txn.protocol.listing import name_time, scan_transactions
 from txn.protocol.row import FAMILY, column, decode_row
 from txn.protocol.statuses import ProtocolName
-from txn.request import TRANSACTIONS, Ack, Committed, Outcome, Request, bind_request, check_deadline
+from txn.request import TRANSACTIONS, Ack, Committed, Outcome, bind_request, check_deadline
 from txn.server.connection import ServedInterface
 from txn.service.messages import (
     ACKS,
@@ -150,6 +150,7 @@ class Transactional:
             once=options.once,
             labels=_add_name(options.labels or {}, options.request),
             once_retention_ms=options.onceRetentionMs,
+            validate=options.validate,
         )
         self._backend.check_request(request, within_ms)
         for span in spans:
@@ -167,7 +168,7 @@ class Transactional:
         for number, (r, _, _) in enumerate(requests):
             name = options.request and name_part(options.request, number)
             labels = _add_name(r.labels, name)
-            named.append(Request(r.mutations, r.assertions, r.once, labels, r.once_retention_ms))
+            named.append(replace(r, labels=labels))
         times = [each.deadline_ms for each in requests]
         with continue_traces([each.trace for each in requests]):
             return self._engine.commit_many(named, ack=_ack(options), deadline_ms=times)

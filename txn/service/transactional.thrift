@@ -48,6 +48,7 @@ struct Request {
                                      // after the commit; then the server may forget it
   6: optional i64 withinMs           // until its decision; none: the server's policy
   7: optional map<string, string> trace  // as in Options
+  8: optional bool validate          // as in Options
 }
 
 enum Ack {
@@ -82,6 +83,8 @@ struct Options {
   9: optional list<Span> scanned     // ranges that a commit has scanned: they may have no keys but
                                      // those that it names in its mutations and assertions, else
                                      // it is answered with Conflict or AssertionFailed
+  10: optional bool validate         // whether keys that are asserted and not mutated are validated
+                                     // before the decision, not locked; none: the server's policy
 }
 
 struct Committed {

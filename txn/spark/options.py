@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import fields
-from typing import TypeVar, cast, get_args
+from typing import Any, TypeVar, cast, get_args
 
 from txn.errors import InvalidRequestError
 from txn.policy import Policy
@@ -75,7 +75,11 @@ class SourceOptions:
 
     def access(self) -> Access:
         """Return the store with its transaction table and policy; it has no default table."""
-        given = {name: self.whole(name, 0, 0) for name in POLICY if self.text(name) is not None}
+        given: dict[str, Any] = {
+            name: self.text(name) if name == "assertions" else self.whole(name, 0, 0)
+            for name in POLICY
+            if self.text(name) is not None
+        }
         return Access(
             self.require("uri"),
             transactions=self.text("transactions") or TRANSACTIONS,
