@@ -42,6 +42,7 @@ class Story:
     """One world, what its sessions do, and what is to be said of it."""
 
     protocol: ClassVar[ProtocolName] = "six-phase"
+    policy: ClassVar[Policy] = POLICY
     """That of the database: each story is told of both."""
 
     def __init__(self, level: Level, **values: str) -> None:
@@ -95,7 +96,12 @@ class Session:
         self._start = story.now()
         self._clock = Alarm(story.world.clock)
         self._puppet: Puppet[bool] = Puppet(
-            story.world, self._work, faults=faults, policy=POLICY, clock=self._clock, by_row=True
+            story.world,
+            self._work,
+            faults=faults,
+            policy=story.policy,
+            clock=self._clock,
+            by_row=True,
         )
         self._written: dict[Key, str] = {}
         engine = self._puppet.engine

@@ -7,6 +7,8 @@ anomaly, the test shows it.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
 from typing import get_args
 
 import pytest
@@ -17,6 +19,7 @@ from tests.simulation.puppets import Puppet, asks_for, reads_row
 from tests.simulation.world import key
 from txn import InvalidRequestError, Mutation
 from txn.model import Edit
+from txn.policy import Checking
 from txn.protocol.statuses import ProtocolName, Status
 from txn.testing.faulty import NO_FAULT, Call, Fault, Reply
 
@@ -27,10 +30,13 @@ RAW, READ, BLOCK = Level.RAW, Level.READ, Level.BLOCK
 A, B, _ = ITEMS
 
 
-@pytest.fixture(autouse=True, params=get_args(ProtocolName))
+@pytest.fixture(autouse=True, params=product(get_args(ProtocolName), get_args(Checking)), ids=str)
 def of_both(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the database's protocol, an anomaly is prevented, or permitted, all the same."""
-    monkeypatch.setattr(Story, "protocol", request.param)
+    """Whatever the database's protocol, and whether what is only read is locked or validated, an
+    anomaly is prevented, or permitted, all the same."""
+    protocol, assertions = request.param
+    monkeypatch.setattr(Story, "protocol", protocol)
+    monkeypatch.setattr(Story, "policy", replace(Story.policy, assertions=assertions))
 
 
 # ------------------------------------------------------------------------------- the stories

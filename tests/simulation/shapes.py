@@ -42,6 +42,11 @@ class Shape:
         return tuple(mutation.key for mutation in self.mutations)
 
     @property
+    def is_alone(self) -> bool:
+        """Whether it commits without a row in a fenced database."""
+        return len({key.row for key in self.keys}) == 1 and not self.once and not self.validate
+
+    @property
     def before(self) -> Mapping[Key, bytes | None]:
         """What they hold if it does not commit."""
         return {key: BEFORE.get(key) for key in self.keys}
@@ -79,7 +84,6 @@ SHAPES = (
     Shape("assertions alone", (), (Some(A), Not(Some(E)))),
     Shape("once", (PUTS[A], Delete(C)), once="token"),
     Shape("two rows validated", (PUTS[A], PUTS[E]), (Some(B), Exact(C, "c0")), validate=True),
-    Shape("false, validated", (Delete(A), PUTS[B]), (Some(E),), holds=False, validate=True),
 )
 FENCED = tuple(replace(shape, protocol="fenced") for shape in SHAPES)
 PARTED = tuple(

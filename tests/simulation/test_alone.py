@@ -10,7 +10,7 @@ from tests.simulation.shapes import FENCED, Shape
 from txn import CommitOutcomeUnknown, Committed
 from txn.testing.faulty import Fault
 
-ALONE = [s for s in FENCED if len({key.row for key in s.keys}) == 1 and s.once is None]
+ALONE = [s for s in FENCED if s.is_alone]
 one_row = pytest.mark.parametrize("shape", ALONE, ids=str)
 
 

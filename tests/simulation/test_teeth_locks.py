@@ -34,7 +34,7 @@ from txn.protocol import six_phase as six_phase_module
 from txn.protocol.context import Context
 from txn.protocol.six_phase import take_locks
 from txn.protocol.statuses import Status
-from txn.protocol.transaction import Transaction, begin_commit
+from txn.protocol.transaction import PendingCommit, begin_commit
 from txn.request import bind_request
 from txn.stores import local
 from txn.testing.faulty import Call, Fault
@@ -102,9 +102,11 @@ def test_a_lock_that_is_not_there_under_the_lock_aborts(rule: bool, monkeypatch:
     if not rule:
         verdict = six_phase_module.judge_cells
 
-        def trust(context: Context, t: Transaction, cells: dict[Key, Cell | None]) -> object:
+        def trust(
+            context: Context, t: PendingCommit, cells: dict[Key, Cell | None], **options: bool
+        ) -> object:
             mine = {lock: Cell(t.row_key, 1) for lock in t.locks.values()}
-            return verdict(context, t, {**cells, **mine})
+            return verdict(context, t, {**cells, **mine}, **options)
 
         monkeypatch.setattr(six_phase_module, "judge_cells", trust)
     world = World()

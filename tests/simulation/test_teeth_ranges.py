@@ -87,7 +87,9 @@ def test_readers_wait_for_who_has_looked_at_ranges(
 def test_ranges_are_looked_at_once_the_row_says_so(
     rule: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Readers need not wait for a block whose row is at 0-WRITTEN: it has not looked yet."""
+    """Readers need not wait for an attempt that waits for locks, while its row is at 0-WRITTEN: it
+    has not looked yet."""
+    monkeypatch.setattr(prepare_module, "EARLY", prepare_module.LATE)
     if not rule:
         monkeypatch.setattr(six_phase_module, "prepare_six_phase", look_before_the_step)
     found = between(World(), asks_for(Status.LOCKED))

@@ -302,8 +302,8 @@ def without(
     """Let the commit timestamp be computed without some of the cells that were read."""
     verdict = six_phase_module.judge_cells
 
-    def partial_verdict(context: Context, t: Transaction, cells: Cells) -> Any:
-        failure = verdict(context, t, cells)
+    def partial_verdict(context: Context, t: Any, cells: Cells, **options: bool) -> Any:
+        failure = verdict(context, t, cells, **options)
         if failure is None:
             known = [cell for k, cell in cells.items() if cell and k not in forget(t, cells)]
             newest = max((cell.timestamp for cell in known), default=0)

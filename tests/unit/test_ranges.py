@@ -9,7 +9,8 @@ import pytest
 from tests.unit.worlds import TABLE, World, X, Y, Z, after_status
 from txn import AbortedError, ConflictError, DeadlineError, Engine, InvalidRequestError
 from txn.model import KEEP_DELETES_MS, Delete, Edit, Key, Mutation, new_tuple
-from txn.protocol.row import column
+from txn.protocol import prepare as prepare_module
+from txn.protocol.row import LATE, column
 from txn.protocol.statuses import ProtocolName, Status
 from txn.testing.faulty import Call, Crash, Fault, Reply
 
@@ -17,13 +18,15 @@ ITEM = Key("item", "d", "x", TABLE)
 Read = Callable[[Engine], object]
 
 
-def stopped_block(world: World, status: Status = Status.LOCKED) -> bytes:
-    """Let a block die that scanned x, and puts y; return its row key."""
+def stopped_block(
+    world: World, status: Status = Status.LOCKED, validate: bool | None = None
+) -> bytes:
+    """Let a block die that scanned x, or validates it, and puts y; return its row key."""
     world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     client = world.client(world.faults, seed=9)
     after_status(world, status, Fault(reply=Reply.CRASH))
-    with pytest.raises(Crash), client.transaction() as t:
-        assert t.scan(stop="y")
+    with pytest.raises(Crash), client.transaction(validate=validate) as t:
+        assert t.get(X) if validate else t.scan(stop="y")
         t.put(Y, b"2")
     world.faults.crashed, world.faults.plan = False, lambda call: Fault()
     return world.holder(Y)
@@ -49,11 +52,15 @@ READS: dict[str, Read] = {
 }
 
 
+@pytest.mark.parametrize("validate", [None, True], ids=["range", "key"])
+@pytest.mark.parametrize("status", [Status.WRITTEN, Status.LOCKED])
 @pytest.mark.parametrize("name", READS)
-def test_who_reads_what_it_replaces_waits_for_its_decision(name: str) -> None:
-    """It may have looked at its ranges, and what came into them since may have been read."""
+def test_who_reads_what_it_replaces_waits_for_its_decision(
+    name: str, status: Status, validate: bool | None
+) -> None:
+    """It may have validated what it read, which may have changed since, and been read."""
     world = World()
-    stopped_block(world)
+    stopped_block(world, status, validate)
     assert waited_ms(world, READS[name]) >= world.policy.lock_ttl_ms
     assert world.value(Y) == b"1"
     assert waited_ms(world, READS[name]) == 0
@@ -67,9 +74,10 @@ def test_who_reads_at_one_instant_waits_as_well() -> None:
 
 
 @pytest.mark.parametrize("status", [Status.WRITTEN, Status.LOCKED, Status.ASSERTED, Status.PUT])
-def test_nobody_waits_at_any_other_time(status: Status) -> None:
-    """Before 1-LOCKED it has not looked, and once it has decided its values are known; what it only
-    asserts stays as it is."""
+def test_nobody_waits_at_any_other_time(status: Status, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attempt that waits for locks has not looked before 1-LOCKED, and once it has decided its
+    values are known; what it only asserts stays as it is."""
+    monkeypatch.setattr(prepare_module, "EARLY", LATE)
     world = World()
     stopped_block(world, status)
     wanted = [X] if status is Status.LOCKED else [X, Y]
