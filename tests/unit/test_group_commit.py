@@ -29,6 +29,7 @@ from txn import (
     Mutation,
     Policy,
     Request,
+    Some,
     TxnError,
     Version,
 )
@@ -233,6 +234,27 @@ def test_what_needs_a_lock_of_a_batch_under_way_waits_in_line() -> None:
         gate.go.set()
         assert [each.result(PATIENCE_S).complete for each in (both, second, free)] == [True] * 3
     assert (world.value(X), world.value(Y)) == (b"2", b"3")
+
+
+def asserting(name: str, *, validate: bool = True) -> Request:
+    return Request((Mutation(key(name), b"1"),), (Some(key("parent")),), validate=validate)
+
+
+def test_requests_that_validate_the_same_key_go_in_one_batch() -> None:
+    """They do not meet. One that writes the key meets all of them, as does one that locks it; and
+    nobody that came later overtakes it."""
+    world = World()
+    world.engine.commit(put("parent").mutations)
+    with a_batch_under_way(world.engine) as (gate, _):
+        first = [world.engine.submit(asserting(f"a{number}")) for number in range(3)]
+        writes = world.engine.submit(put("parent", "2"))
+        second = [world.engine.submit(asserting(f"b{number}")) for number in range(2)]
+        locks = world.engine.submit(asserting("c", validate=False))
+        gate.go.set()
+        done = [each.result(PATIENCE_S) for each in (*first, writes, *second, locks)]
+    assert gate.sizes == [1, 3, 1, 2, 1]
+    assert all(w.tries == 1 for batch in gate.batches for w in batch)
+    assert done[3].timestamp >= max(each.timestamp for each in done[:3])
 
 
 def test_both_acks_are_kept_in_a_line_of_both() -> None:

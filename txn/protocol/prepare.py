@@ -18,7 +18,7 @@ from txn.protocol.locks import (
     holder_of,
     make_assertion_error,
 )
-from txn.protocol.ranges import find_phantom, key_of_cell
+from txn.protocol.ranges import find_phantom
 from txn.protocol.row import EARLY, LATE, column
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import (
@@ -162,13 +162,11 @@ def _judge_validated(
     is_old = not context.rules.locks_rows and are_apart(
         context, t.begun_ms
     )  # see `read_atomically`
-    for guard in list_guards(context, t):
-        if found[guard] != t.found[guard] or is_old:
-            return ConflictError(
-                "an asserted key changed before the decision",
-                key=key_of_cell(guard),
-                transaction=t.row_key,
-            )
+    for key in (key for keys in t.validated.values() for key in keys):
+        guards = context.rules.guards_of(key)
+        if is_old or any([found[guard] != t.found[guard] for guard in guards]):
+            words = "an asserted key changed before the decision"
+            return ConflictError(words, key=key, transaction=t.row_key)
     lost = find_failed(t)
     return None if lost is None else make_assertion_error(t, lost)
 
