@@ -1,7 +1,7 @@
 """`txn get` and `txn commit`: read cells of one instant, and commit one transaction.
 
 A request is the document `{"mutations": [...], "assertions": [...], "once": ...,
-"once_retention_ms": ..., "labels": {...}}`; see docs/operations.md. Every error names the place in
+"once_retention_ms": ..., "labels": {...}, "validate": ...}`; see docs/operations.md. Every error names the place in
 the document.
 """
 
@@ -80,6 +80,7 @@ def commit(
             once=request.once,
             once_retention_ms=request.once_retention_ms,
             labels=request.labels,
+            validate=request.validate,
         )
     row_key = escape(done.transaction)
     repeated = "  (had been committed before)" if done.repeated else ""
@@ -107,7 +108,7 @@ def _request(given: object) -> Request:
         given,
         "the document",
         set(),
-        {"mutations", "assertions", "once", "once_retention_ms", "labels"},
+        {"mutations", "assertions", "once", "once_retention_ms", "labels", "validate"},
     )
     mutations = read_list(parts.get("mutations", []), "mutations")
     assertions = read_list(parts.get("assertions", []), "assertions")
@@ -120,6 +121,7 @@ def _request(given: object) -> Request:
         None if once is None else read_bytes(once, "once"),
         labels,
         parts.get("once_retention_ms"),
+        parts.get("validate"),
     )
 
 

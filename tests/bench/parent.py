@@ -37,6 +37,7 @@ def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench parent")
     parser.add_argument("stores", nargs="*", default=STORES)
     parser.add_argument("--threads", type=int, default=16)
+    parser.add_argument("--rows", type=int, default=1, help="that each commit writes")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each window")
     options = parser.parse_args(words)
@@ -72,24 +73,26 @@ def _measure(engine: Engine, name: str, options: argparse.Namespace) -> list[str
     rates: dict[str, list[float]] = {way: [] for way in WAYS}
     windows = [*product(range(-1, options.rounds), WAYS)]
     for number, way in track(windows, name):
-        rate = _run_window(engine, way, options.threads, options.seconds)
+        rate = _run_window(engine, way, options)
         if number >= 0:  # the first round only warms up
             rates[way].append(rate)
     alone = rates["no assertion"]
     return [_cell(rates[way], alone) for way in WAYS]
 
 
-def _run_window(engine: Engine, way: str, threads: int, seconds: float) -> float:
+def _run_window(engine: Engine, way: str, options: argparse.Namespace) -> float:
     """Return the commits a second of all threads together."""
     parent = PARENT._replace(table=None)
     asserted: list[Assertion] = [] if way == "no assertion" else [Some(parent)]
-    due, done = time.monotonic() + seconds, [0] * threads
+    threads: int = options.threads
+    due, done = time.monotonic() + options.seconds, [0] * threads
 
     def work(thread: int) -> None:
-        row = Key(f"row-{thread}", "d", "x")
+        rows = [Key(f"row-{thread}-{number}", "d", "x") for number in range(options.rows)]
         while time.monotonic() < due:
             value = str(done[thread]).encode()
-            engine.commit([Mutation(row, value)], asserted, validate=way == "validated")
+            mutations = [Mutation(row, value) for row in rows]
+            engine.commit(mutations, asserted, validate=way == "validated")
             done[thread] += 1
 
     workers = [threading.Thread(target=work, args=[number]) for number in range(threads)]
