@@ -409,9 +409,12 @@ def test_a_group_is_rejected_as_a_whole() -> None:
         {"id": n, "v": "" if n == 2 else "x", "extra": group}
         for n, group in enumerate(["a", "b", "b", "c", None])
     ]
+    rows.append({"id": 3, "v": "y", "extra": None})
+    rows[3:4] = [rows[3], rows[3]]
     written, kept = build_with_rejects(rows, WITH_EXTRA, group_by="extra")
-    assert [json.loads(each)["id"] for each in written] == [0, 3]
-    assert [each.keys for each in kept] == [[b"1", b"2"], [b"4"]]
+    assert [json.loads(each)["id"] for each in written] == [0]
+    assert [each.keys for each in kept] == [[b"1", b"2"], [b"3", b"3"], [b"4"], [b"3"]]
+    assert "writes a cell twice key=Key(b'3'" in kept[1].why
 
 
 @pytest.mark.parametrize("once", ["true", "false"])

@@ -104,7 +104,11 @@ MODES: dict[str, tuple[dict[str, str], Callable[[TxnDataSource], object], Collec
     "sink": ({}, lambda source: source.streamWriter(SCHEMA, False), [*WRITING, *STREAMING]),
     "read": ({}, lambda source: source.reader(SCHEMA), reader.OPTIONS),
     "schema": ({}, lambda source: source.schema(), reader.OPTIONS),
-    "changes": ({"view": "changes"}, lambda source: source.streamReader(CHANGES), changes.OPTIONS),
+    "changes": (
+        {"view": "changes"},
+        lambda source: source.streamReader(CHANGES).initialOffset(),
+        changes.OPTIONS,
+    ),
     **{
         name: ({"view": name}, lambda source: source.reader(source.schema()), own)
         for name, own in (

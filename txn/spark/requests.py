@@ -528,11 +528,16 @@ def _find_error(rows: list[EncodedRow]) -> InvalidRequestError | None:
     for row in rows:
         if row.error is not None:
             return row.error
-    if any(row.mutations or row.assertions for row in rows):
-        return None
-    return InvalidRequestError(
-        "a row has only nulls in its cells, and writes nothing: leave it out, or say nulls=delete"
-    )
+    if not any(row.mutations or row.assertions for row in rows):
+        return InvalidRequestError(
+            "a row has only nulls in its cells, and writes nothing: leave it out, or say "
+            "nulls=delete"
+        )
+    keys = [mutation.key for row in rows for mutation in row.mutations]
+    if len(set(keys)) < len(keys):
+        key = next(key for key in keys if keys.count(key) > 1)
+        return InvalidRequestError("a transaction writes a cell twice", key=key)
+    return None
 
 
 def parse_requests(
