@@ -201,3 +201,12 @@ def test_a_new_table_that_makes_no_sense_is_refused(given: dict[str, str], words
         options, plan, _ = MODES[mode]
         with pytest.raises(InvalidRequestError, match=words):
             plan(make_source(**WRITTEN, **options, **given))
+
+
+@pytest.mark.parametrize("mode", ["write", "atomic"])
+def test_a_column_of_assertions_is_no_policy(mode: str, empty_store: tuple[str, Engine]) -> None:
+    """A field of Policy has the same name."""
+    options, _, _ = MODES[mode]
+    schema = StructType([*SCHEMA, StructField("must", StringType())])
+    given = {**MAPPED, **options, "uri": empty_store[0], "newTable": "1", "assertions": "must"}
+    TxnDataSource(given).writer(schema, False)

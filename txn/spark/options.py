@@ -15,9 +15,10 @@ from txn.spark.partitions import Access
 
 N = TypeVar("N", bound=int | None)
 
-POLICY = tuple(field.name for field in fields(Policy))
+POLICY = tuple(field.name for field in fields(Policy) if field.name != "assertions")
 COMMON = ("uri", "transactions", "view", *POLICY)
-"""The options of every reader and writer, with the fields of Policy by their own names."""
+"""The options of every reader and writer, with the fields of Policy by their own names. But a
+writer's `assertions` is a column."""
 
 PATHS = ("path", "paths")
 """What Spark makes of the argument of `load`, `save` and `start`."""
@@ -91,9 +92,7 @@ class SourceOptions:
     def access(self) -> Access:
         """Return the store with its transaction table and policy; it has no default table."""
         given: dict[str, Any] = {
-            name: self.text(name) if name == "assertions" else self.whole(name, 0, 0)
-            for name in POLICY
-            if self.text(name) is not None
+            name: self.whole(name, 0, 0) for name in POLICY if self.text(name) is not None
         }
         return Access(
             self.require("uri"),
