@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -16,6 +16,7 @@ from pyspark.sql.types import (
     ByteType,
     DataType,
     DateType,
+    DayTimeIntervalType,
     DecimalType,
     DoubleType,
     FloatType,
@@ -29,6 +30,8 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    TimeType,
+    YearMonthIntervalType,
 )
 
 from txn import InvalidRequestError
@@ -74,7 +77,10 @@ CASES: list[tuple[str, DataType, Any, bytes]] = [
     ("iso", TimestampNTZType(), datetime.max, b"9999-12-31T23:59:59.999999"),
     ("iso", DateType(), date.max, b"9999-12-31"),
     ("millis", TimestampType(), datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), bytes(6) + b"\3\xe8"),
+    ("iso", TimeType(), time(12, 30, 15, 250_000), b"12:30:15.250000"),
+    ("iso", TimeType(0), time(12, 30), b"12:30:00"),
     ("json", ArrayType(StringType()), ["a", None], b'["a",null]'),
+    ("json", ArrayType(TimeType()), [time(1, 2, 3)], b'["01:02:03"]'),
 ]
 
 
@@ -100,6 +106,31 @@ def test_a_value_is_the_bytes_that_others_write(
     assert codec.decode_array([None, data, data]).equals(column)
     assert codec.decode_array([data]).equals(column[1:2])
     assert pickle.loads(pickle.dumps(codec)).encode(value) == data
+
+
+@pytest.mark.parametrize(
+    ("name", "data"), [("long", (-5).to_bytes(8, signed=True)), ("text", b"-5")]
+)
+def test_an_interval_is_its_microseconds(name: str, data: bytes) -> None:
+    """As Spark has it inside; its text in SQL would not be read as an interval again."""
+    codec = codec_of(name, DayTimeIntervalType())
+    column = pa.array([-5, None, 2**63 - 1], codec.arrow)
+    cells = codec.encode_array(column)
+    assert cells[:2] == [data, None]
+    assert codec.encode_array(column[:1]) == [data]
+    assert codec.decode_array(cells).equals(column)
+
+
+def test_a_time_of_day_has_no_offset() -> None:
+    """It is of no day, so that an offset could not be applied."""
+    with pytest.raises(ValueError, match="has an offset"):
+        codec_of("iso", TimeType()).decode_array([b"12:00:00Z"])
+
+
+def test_an_interval_of_months_is_refused_with_what_to_do() -> None:
+    """Arrow's library for Python cannot read one, whichever codec there is."""
+    with pytest.raises(InvalidRequestError, match=r"an interval of months to int.*column='v'"):
+        name_codec(YearMonthIntervalType(), "v")
 
 
 @pytest.mark.parametrize("name", CODECS)

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 from txn import InvalidRequestError, Key
 from txn.spark.codecs import arrow_schema
 from txn.spark.mapping import TableMapping
-from txn.spark.options import SourceOptions
+from txn.spark.options import SourceOptions, match_name, split_names
 
 pytestmark = pytest.mark.fast
 
@@ -43,10 +43,14 @@ CATALOG: dict[str, Any] = {
 
 
 def mapping_of(
-    schema: StructType | None = None, /, besides: tuple[str, ...] = (), **given: str
+    schema: StructType | None = None,
+    /,
+    besides: tuple[str, ...] = (),
+    is_written: bool = False,
+    **given: str,
 ) -> TableMapping:
     options = {name.replace("_", "."): value for name, value in given.items()}
-    return TableMapping.parse(SourceOptions(options), schema, besides)
+    return TableMapping.parse(SourceOptions(options), schema, besides, is_written=is_written)
 
 
 def cells_of(mapping: TableMapping) -> dict[str, tuple[int, bytes, bytes, str]]:
@@ -269,3 +273,84 @@ def test_two_tables_are_refused() -> None:
     """A job would write to the one that it did not mean."""
     with pytest.raises(InvalidRequestError, match="two tables"):
         mapping_of(catalog=json.dumps(CATALOG), table="other")
+
+
+@pytest.mark.parametrize("family", ["d", ""])
+def test_names_of_columns_ignore_case(family: str) -> None:
+    """As Spark's do. Where two columns differ in case alone, each is meant by its own case."""
+    columns = "" if family else "V=d:v, N=d:n"
+    mapping = mapping_of(SCHEMA, table="t", row="ID", family=family, columns=columns)
+    assert [column.name for column in (*mapping.row, *mapping.columns)] == ["id", "v", "n"]
+    assert mapping.find_column("N").name == "n"
+    catalog = json.dumps(CATALOG).replace('"v":', '"V":')
+    assert [c.name for c in mapping_of(SCHEMA, catalog=catalog).columns] == ["v", "n"]
+    both = StructType([*SCHEMA.fields, StructField("V", StringType())])
+    assert set(cells_of(mapping_of(both, table="t", row="id", family="d"))) == {"v", "n", "V"}
+    assert match_name("V", ["v", "V"]) == "V"
+    with pytest.raises(InvalidRequestError, match=r"several columns.*columns=\['ab', 'AB'\]"):
+        match_name("Ab", ["ab", "AB"])
+
+
+def test_backquotes_hold_any_name() -> None:
+    """Spark's SQL writes a backquote twice within them; commas and parentheses are plain there."""
+    names = ["a`b", "c, d", "e (f", "`", "id"]
+    schema = StructType([StructField(name, StringType()) for name in names])
+    columns = "`a``b`=d:a, `c, d`=d:c, `e (f`=d:e, ````=d:q"
+    mapping = mapping_of(schema, table="t", row="id", columns=columns)
+    assert [column.name for column in mapping.columns] == names[:4]
+    assert split_names(" `a``b`, `c, d`,, e ") == ["a`b", "c, d", "e"]
+
+
+OTHERS = "v=d:v, n=by_v(v, n as text)/i:n, id=by_v(v, n as text)/i:id, v=copies/c:v, id=ns:e(v)/x:i"
+
+
+def test_cells_of_other_rows_are_mapped_by_row() -> None:
+    """An order and the entry of an index are one transaction, so one row of a frame is both."""
+    mapping = mapping_of(SCHEMA, is_written=True, table="t", row="id", columns=OTHERS)
+    found = [
+        (row.table, [part.name for part in row.row], [column.qualifier for column in row.columns])
+        for row in mapping.rows
+    ]
+    assert found == [
+        (b"t", ["id"], [b"v"]),
+        (b"by_v", ["v", "n"], [b"n", b"id"]),
+        (b"copies", ["id"], [b"v"]),
+        (b"ns:e", ["v"], [b"i"]),
+    ]
+    assert row_key(mapping.other_rows[0], "x", "k", 5) == b"x/5"
+    assert cells_of(mapping_of(SCHEMA, table="t", row="id", columns="v=t(id)/d:v, n=t/d:n")) == {
+        "v": (0, b"d", b"v", "utf-8"),
+        "n": (2, b"d", b"n", "long"),
+    }
+    assert cells_of(mapping_of(SCHEMA, table="t", row="id", columns="v=d:v, n=d:a/b:c"))["n"] == (
+        2,
+        b"d",
+        b"a/b:c",
+        "long",
+    )
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ("v=d:v, n=o(x)/i:n", r"not in the schema columns=\['x'\]"),
+        ("v=d:v, n=o(v, v)/i:n", "a column of a row key is there twice"),
+        ("v=d:v, n=o(v)/i:n, id=o(v)/i:n", "a cell is there twice"),
+        ("v=o/d:v, n=o/d:n", "needs a row key, and a column that is a cell"),
+        ("v=d:v, n=o()/i:n", "malformed"),
+        ("v=d:v, n=o(v, )/i:n", "malformed option='columns' part=''"),
+        ("v=d:v, n=o(v as binary)/i:n", "codec is not for this type"),
+        ("v=d:v, n=o/i:n_lock", "reserved"),
+    ],
+)
+def test_other_rows_that_make_no_sense_are_refused(columns: str, words: str) -> None:
+    """By the rules of the row itself."""
+    with pytest.raises(InvalidRequestError, match=words):
+        mapping_of(SCHEMA, is_written=True, table="t", row="id", columns=columns)
+
+
+@pytest.mark.parametrize("schema", [SCHEMA, None])
+def test_a_reader_has_rows_of_one_table(schema: StructType | None) -> None:
+    """Another table's cell is at a row that the scan of this one does not see."""
+    with pytest.raises(InvalidRequestError, match=r"only a writer .*tables=\[b'by_v', b'copies'"):
+        mapping_of(schema, table="t", row="id", columns=OTHERS)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -23,9 +25,17 @@ from txn.errors import InvalidRequestError
 from txn.model import MAX_TABLE
 from txn.request import MAX_TOKEN
 from txn.spark import PartitionError
+from txn.spark.atomic import split_parts, split_rows
 from txn.spark.codecs import arrow_schema
 from txn.spark.options import SourceOptions
-from txn.spark.requests import MAX_JOB_NAME, Naming, make_token, name_job, parse_requests
+from txn.spark.requests import (
+    MAX_JOB_NAME,
+    Naming,
+    SourceRows,
+    make_token,
+    name_job,
+    parse_requests,
+)
 from txn.spark.writer import Rejects
 
 pytestmark = pytest.mark.fast
@@ -350,3 +360,159 @@ def test_rows_may_have_assertions_alone() -> None:
     found = [request for _, request in builder.build_requests([batch], b"job/0")]
     assert [request.mutations for request in found] == [(), ()]
     assert [len(request.assertions) for request in found] == [1, 1]
+
+
+class Kept(NamedTuple):
+    """Rows that were rejected: their content, the token of the reject, and why."""
+
+    rows: str
+    keys: list[bytes]
+    token: bytes | None
+    why: str
+
+
+def build_with_rejects(
+    rows: Rows, schema: StructType = SCHEMA, **options: str
+) -> tuple[list[str], list[Kept]]:
+    """Return what is written of rows that came as one record batch, and what is rejected."""
+    given = {"uri": "memory://x", "table": "rows", "row": "id as text", "columns": "v=f:v"}
+    builder = parse_requests(SourceOptions({**given, **options}), schema)
+    batch = pa.RecordBatch.from_pylist(rows, arrow_schema(schema))
+    kept: list[Kept] = []
+
+    def reject(sources: SourceRows, request: Request, why: InvalidRequestError) -> None:
+        assert not request.keys
+        kept.append(Kept(sources.text(), [row.row for row in sources], request.once, str(why)))
+
+    built = builder.build_requests([batch], b"job/0", reject)
+    return [sources.text() for sources, _ in built], kept
+
+
+def test_rows_that_do_not_encode_are_rejected_one_by_one() -> None:
+    """The others of their batch are written, and each reject tells its row, column and reason."""
+    rows: Rows = [{"id": n, "v": f"{n}"} for n in range(20)]
+    rows[3]["v"] = rows[4]["v"] = ""
+    rows[11]["id"] = None
+    rows[19]["v"] = None
+    written, kept = build_with_rejects(rows)
+    assert len(written) == 16
+    assert [each.keys for each in kept] == [[b"3"], [b"4"], [b""], [b"19"]]
+    assert json.loads(kept[0].rows) == {"id": 3, "v": ""}
+    words = [*["is empty.*column='v'"] * 2, "must not be null.*column='id'", "only nulls"]
+    assert all(re.search(word, each.why) for word, each in zip(words, kept, strict=True))
+    assert len({each.token for each in kept}) == 4
+
+
+def test_a_group_is_rejected_as_a_whole() -> None:
+    """A half of an order is what a group is there to prevent; a row without a group is its own."""
+    rows: Rows = [
+        {"id": n, "v": "" if n == 2 else "x", "extra": group}
+        for n, group in enumerate(["a", "b", "b", "c", None])
+    ]
+    rows.append({"id": 3, "v": "y", "extra": None})
+    rows[3:4] = [rows[3], rows[3]]
+    written, kept = build_with_rejects(rows, WITH_EXTRA, group_by="extra")
+    assert [json.loads(each)["id"] for each in written] == [0]
+    assert [each.keys for each in kept] == [[b"1", b"2"], [b"3", b"3"], [b"4"], [b"3"]]
+    assert "writes a cell twice key=Key(b'3'" in kept[1].why
+
+
+@pytest.mark.parametrize("once", ["true", "false"])
+def test_a_rejected_row_may_come_again_mended(once: str) -> None:
+    """Its reject must not take the token that names the payment."""
+    options = {"once": once} if once == "false" else {"once_by": "id", "job_id": "pay"}
+    _, (kept,) = build_with_rejects([{"id": 1, "v": ""}], **options)
+    _, (again,) = build_with_rejects([{"id": 1, "v": ""}], **options)
+    assert kept.token == again.token
+    assert (kept.token is None) == (once == "false")
+    assert kept.token not in tokens([{"id": 1, "v": "good"}], **{**options, "once": "true"})
+
+
+def test_an_empty_value_may_be_null() -> None:
+    """CSV files have empty texts for what is not there."""
+    rows: Rows = [{"id": 1, "v": ""}]
+    assert draft(rows, empty="null", nulls="delete")[0].mutations == (Delete(V),)
+    columns = "v=f:v, extra=f:extra"
+    (left,) = draft([{**rows[0], "extra": "x"}], WITH_EXTRA, empty="null", columns=columns)
+    assert [mutation.key.column for mutation in left.mutations] == [b"extra"]
+    with pytest.raises(PartitionError, match=r"option empty=null column='v'"):
+        draft(rows)
+
+
+def test_conditions_and_tokens_name_columns_in_any_case() -> None:
+    """As everywhere in Spark."""
+    row = {"id": 1, "v": "a", "extra": '{"exact": "V", "value": "b"}'}
+    options = {"assertions": "EXTRA", "once_by": "ID", "if_absent": "V"}
+    (request,) = draft([row], WITH_EXTRA, **options)
+    assert request.once == b"rows/1"
+    assert set(request.assertions) == {Not(Some(V)), Exact(V, "b")}
+    schema = StructType([*SCHEMA.fields, StructField("seen", LongType())])
+    (request,) = draft([{"id": 1, "v": "a", "seen": 5}], schema, if_version="`V`=SEEN")
+    assert request.assertions == (Version(V, 5),)
+
+
+INDEXED = {"columns": "v=f:v, id=by_v(v, id)/i:id as text"}
+ENTRY = Mutation(Key("a/1", "i", "id", "by_v"), "1")
+
+
+@pytest.mark.parametrize(
+    ("options", "assertions"),
+    [
+        ({"if_absent": "true"}, (Not(Some(V)),)),
+        ({"if_version": "extra"}, (Version(V, 5),)),
+    ],
+)
+def test_a_row_and_its_index_entry_are_one_request(
+    options: dict[str, str], assertions: tuple[Any, ...]
+) -> None:
+    """Conditions are about the row itself; the entry follows it."""
+    schema = StructType([*SCHEMA.fields, StructField("extra", LongType())])
+    used = schema if "if_version" in options else SCHEMA
+    (request,) = draft([{"id": 1, "v": "a", "extra": 5}], used, **INDEXED, **options)
+    assert request.mutations == (Mutation(V, "a"), ENTRY)
+    assert request.assertions == assertions
+
+
+def test_the_entry_of_a_row_has_its_part_in_the_token() -> None:
+    """One frame that is written with and without an index is written twice."""
+    rows = [{"id": 1, "v": "a"}]
+    ways = ({}, INDEXED, {"columns": "v=f:v, id=by_v(id, v)/i:id as text"})
+    assert len({tokens(rows, SCHEMA, **way)[0] for way in ways}) == 3
+
+
+def test_a_null_in_the_key_of_an_entry_is_refused() -> None:
+    """The row would be there and nobody would find it by its index."""
+    with pytest.raises(PartitionError, match=r"must not be null or empty column='v'"):
+        draft([{"id": 1, "v": None}], **INDEXED)
+
+
+def test_parts_have_whole_rows_of_each_table() -> None:
+    """Two parts of one row would wait for each other's locks; and each is some table's row."""
+    columns = "v=f:v, extra=rows(extra)/f:extra, id=by_v(v)/i:id as text"
+    rows = [{"id": n, "v": f"{n % 2}{n}", "extra": str(5 - n)} for n in range(6)]
+    given = {"uri": "memory://x", "table": "rows", "row": "id as text", "columns": columns}
+    options = SourceOptions({**given, "if_absent": "true"})
+    builder = parse_requests(options, WITH_EXTRA)
+    batch = pa.RecordBatch.from_pylist(rows, arrow_schema(WITH_EXTRA))
+    pieces = [
+        piece
+        for sources, request in builder.build_requests([batch], b"")
+        for piece in split_rows(sources[0].row, b"rows", request)
+    ]
+    parts = list(split_parts(pieces, 2))
+    found = [{(m.key.table, m.key.row) for m in part.mutations} for part in parts]
+    assert len(found) > 3
+    assert sum(map(len, found)) == len(set().union(*found)) == 12
+    assert sum(len(part.mutations) for part in parts) == 18
+    assert all(
+        {(k.table, k.row) for k in part.keys} <= rows
+        for part, rows in zip(parts, found, strict=True)
+    )
+
+
+def test_an_entry_without_its_row_is_a_part_too() -> None:
+    """All of the row's own cells may be null, and left as they are."""
+    entry = Request((ENTRY,))
+    assert list(split_rows(b"1", b"rows", entry)) == [entry]
+    both = Request((ENTRY,), (Some(V),))
+    assert list(split_rows(b"1", b"rows", both)) == [Request((), (Some(V),)), entry]

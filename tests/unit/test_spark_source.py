@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import NullType, StringType, StructField, StructType
 
-from txn import InvalidRequestError, Key, Mutation, connect
+from recovery.spark import OPTIONS as FINDINGS
+from txn import Engine, InvalidRequestError, Key, Mutation, connect
 from txn.reading import columns
-from txn.spark import views
+from txn.spark import changes, reader, views
+from txn.spark.atomic import ATOMIC
+from txn.spark.changes import CHANGES
+from txn.spark.options import COMMON
 from txn.spark.source import TxnDataSource
-from txn.spark.views import LOCKS_SCHEMA, LocksReader
+from txn.spark.views import LOCKS_SCHEMA, LocksReader, TransactionsReader
+from txn.spark.writer import STREAMING, WRITING
 
 pytestmark = pytest.mark.fast
 
@@ -90,3 +96,117 @@ def test_large_rows_come_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> Non
         (part,) = rows.partitions()
         batches = [batch for batch in rows.read(part) if isinstance(batch, pa.RecordBatch)]
     assert [batch.num_rows for batch in batches] == [3, 3]
+
+
+MODES: dict[str, tuple[dict[str, str], Callable[[TxnDataSource], object], Collection[str]]] = {
+    "write": ({}, lambda source: source.writer(SCHEMA, False), WRITING),
+    "atomic": ({"atomic": "true"}, lambda source: source.writer(SCHEMA, False), ATOMIC),
+    "sink": ({}, lambda source: source.streamWriter(SCHEMA, False), [*WRITING, *STREAMING]),
+    "read": ({}, lambda source: source.reader(SCHEMA), reader.OPTIONS),
+    "schema": ({}, lambda source: source.schema(), reader.OPTIONS),
+    "changes": (
+        {"view": "changes"},
+        lambda source: source.streamReader(CHANGES).initialOffset(),
+        changes.OPTIONS,
+    ),
+    **{
+        name: ({"view": name}, lambda source: source.reader(source.schema()), own)
+        for name, own in (
+            ("transactions", TransactionsReader.options),
+            ("locks", LocksReader.options),
+            ("findings", FINDINGS),
+        )
+    },
+}
+"""What a query may be: the options that make it one, how Spark asks for it, and what it may have.
+"""
+MISSPELT = [(mode, name) for mode, (*_, own) in MODES.items() for name in (*COMMON, *own)]
+
+
+@pytest.mark.parametrize(("mode", "name"), MISSPELT)
+def test_a_misspelt_option_is_told_the_one_that_is_meant(mode: str, name: str) -> None:
+    """Here a letter is left out; an underscore may be, as case does not matter either."""
+    options, plan, _ = MODES[mode]
+    folded = name.replace("_", "").lower()
+    half = len(folded) // 2
+    wrong = folded[:half] + folded[half + 1 :]
+    with pytest.raises(InvalidRequestError) as caught:
+        plan(make_source(**options, **{wrong: "1"}))
+    assert str(caught.value) == f"unknown option option={wrong!r} nearest={name!r}"
+
+
+def test_an_option_that_is_like_no_other_is_told_all() -> None:
+    """A guess would be wrong."""
+    with pytest.raises(InvalidRequestError, match=r"option='zzzzzz' known=\['ack', .*'versions'"):
+        make_source(zzzzzz="1").writer(SCHEMA, False)
+
+
+def test_a_path_is_refused_with_what_to_write() -> None:
+    """`save("/path")` is how other formats are told where to write."""
+    for name in ("path", "paths"):
+        for mode in ("write", "atomic", "sink", "read", "schema"):
+            options, plan, _ = MODES[mode]
+            with pytest.raises(InvalidRequestError, match=r"options uri and table path='/some'"):
+                plan(make_source(**options, **{name: "/some"}))
+
+
+@pytest.fixture
+def empty_store() -> Iterator[tuple[str, Engine]]:
+    """A store without tables, which lives as long as its engine."""
+    uri = f"memory://{uuid.uuid4().hex}"
+    with connect(uri) as engine:
+        yield uri, engine
+
+
+WRITTEN = {"table": "rows", "row": "id", "columns": "v=f:v, id=by_v(v, id)/i:id"}
+
+
+@pytest.mark.parametrize("mode", ["write", "atomic", "sink"])
+def test_missing_tables_are_created_while_a_write_is_planned(
+    empty_store: tuple[str, Engine], mode: str
+) -> None:
+    """All that a row is written to; what is there stays, whatever the options say."""
+    uri, engine = empty_store
+    options, plan, _ = MODES[mode]
+    given = {**WRITTEN, **options, "uri": uri, "newTable": "3", "splitKeys": r"g\xff,p"}
+    plan(TxnDataSource({**given, "versions": "7"}))
+    plan(TxnDataSource({**given, "newTable": "1", "splitKeys": ""}))
+    store = engine.context.store
+    for table, family in ((b"rows", b"f"), (b"by_v", b"i")):
+        families = store.describe(table)
+        assert families is not None
+        assert {name: each.versions for name, each in families.items()} == {family: 7}
+        assert families[family].database == b"txn"
+    with pytest.raises(InvalidRequestError, match="no such family"):
+        MODES["write"][1](TxnDataSource({**given, "columns": "v=g:v"}))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"newTable": "0"}, "whole number option='newTable' value='0'"),
+        ({"newTable": "true"}, "whole number option='newTable' value='true'"),
+        ({"newTable": "2"}, r"newTable=2 splitKeys=\[\]"),
+        ({"newTable": "3", "splitKeys": "p,g"}, r"in order.*splitKeys=\[b'p', b'g'\]"),
+        ({"newTable": "3", "splitKeys": "g,g"}, "in order"),
+        ({"newTable": "3", "splitKeys": ",g"}, "in order"),
+        ({"newTable": "1", "versions": "0"}, "option='versions'"),
+        ({"versions": "3"}, r"with newTable only options=\['versions'\]"),
+        ({"splitKeys": "g"}, r"with newTable only options=\['splitKeys'\]"),
+    ],
+)
+def test_a_new_table_that_makes_no_sense_is_refused(given: dict[str, str], words: str) -> None:
+    """Before the table is there in another form, which nobody changes then."""
+    for mode in ("write", "atomic"):
+        options, plan, _ = MODES[mode]
+        with pytest.raises(InvalidRequestError, match=words):
+            plan(make_source(**WRITTEN, **options, **given))
+
+
+@pytest.mark.parametrize("mode", ["write", "atomic"])
+def test_a_column_of_assertions_is_no_policy(mode: str, empty_store: tuple[str, Engine]) -> None:
+    """A field of Policy has the same name."""
+    options, _, _ = MODES[mode]
+    schema = StructType([*SCHEMA, StructField("must", StringType())])
+    given = {**MAPPED, **options, "uri": empty_store[0], "newTable": "1", "assertions": "must"}
+    TxnDataSource(given).writer(schema, False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import chain, groupby
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -24,9 +24,21 @@ from txn.spark.definitions import MAPPING
 from txn.spark.options import SourceOptions
 from txn.spark.partitions import Access, find_partition, open_worker
 from txn.spark.requests import CONDITIONS, RequestBuilder, make_token, parse_requests
+from txn.spark.tables import NEW_TABLE, NewTables
 from txn.stores.options import hide_login
 
-ATOMIC = (*MAPPING, *CONDITIONS, "nulls", "atomic", "jobId", "ack", "partKeys", "waitMs")
+ATOMIC = (
+    *MAPPING,
+    *CONDITIONS,
+    *NEW_TABLE,
+    "nulls",
+    "empty",
+    "atomic",
+    "jobId",
+    "ack",
+    "partKeys",
+    "waitMs",
+)
 
 LEASE_MS = 60_000
 """The lock TTL of a job: how long it may be silent between two tasks before others may abort it."""
@@ -69,7 +81,11 @@ class AtomicWriter(DataSourceArrowWriter):
         client = self._open_client()
         newest = number = 0
         with client.sending_heartbeats(self.transaction):
-            requests = (request for _, request in self.builder.build_requests(iterator, b""))
+            built = self.builder.build_requests(iterator, b"")
+            table = self.builder.mapping.table
+            requests = chain.from_iterable(
+                split_rows(rows[0].row, table, request) for rows, request in built
+            )
             for number, part in enumerate(split_parts(requests, self.part_keys), 1):
                 written = client.write(
                     self.transaction, partition, number - 1, part.mutations, part.assertions
@@ -115,12 +131,28 @@ def make_atomic_writer(options: SourceOptions, schema: StructType) -> AtomicWrit
         options.ack("complete"),
     )
     token = make_token(writer.builder.prefix) if options.text("jobId") else None
+    new_tables = NewTables.parse(options)
     with access.open_engine() as engine:
+        if new_tables is not None:
+            new_tables.create(engine, writer.builder.mapping)
         engine.check_request(writer.builder.sample_request())
         client = PartsClient(engine)
         if token is None or client.find_committed(token) is None:
             writer.transaction = client.begin(once=token)
     return writer
+
+
+def split_rows(row: bytes, table: bytes, request: Request) -> Iterable[Request]:
+    """Return a request for each row that a request writes, because parts have whole rows. The
+    assertions stay with this one, the row of the mapping."""
+    found: dict[tuple[bytes | None, bytes], list[Mutation | Delete]] = {}
+    for mutation in request.mutations:
+        found.setdefault((mutation.key.table, mutation.key.row), []).append(mutation)
+    if found.keys() <= {(table, row)}:
+        return [request]
+    main = Request(tuple(found.pop((table, row), ())), request.assertions)
+    others = [Request(tuple(mutations)) for mutations in found.values()]
+    return [main, *others] if main.keys else others
 
 
 def split_parts(requests: Iterable[Request], most_keys: int) -> Iterator[Request]:
@@ -140,8 +172,9 @@ def split_parts(requests: Iterable[Request], most_keys: int) -> Iterator[Request
         yield _join(part)
 
 
-def _row_of(request: Request) -> bytes:
-    return request.keys[0].row if request.keys else b""
+def _row_of(request: Request) -> tuple[bytes, bytes]:
+    key = request.keys[0]
+    return key.table or b"", key.row
 
 
 def _length(mutation: Mutation | Delete) -> int:

@@ -50,6 +50,8 @@ DEFAULT_CODECS: dict[type[types.DataType], str] = {
     types.TimestampType: "iso",
     types.TimestampNTZType: "iso",
     types.DateType: "iso",
+    types.TimeType: "iso",
+    types.DayTimeIntervalType: "long",
     types.StructType: "json",
     types.ArrayType: "json",
     types.MapType: "json",
@@ -159,7 +161,7 @@ class BooleanCodec(Codec):
 
 
 class NumberCodec(Codec):
-    """Numbers of a fixed width, big-endian."""
+    """Numbers of a fixed width, big-endian. An interval of days to seconds is its microseconds."""
 
     def __init__(self, name: str, kind: types.DataType) -> None:
         super().__init__(name, kind)
@@ -173,7 +175,7 @@ class NumberCodec(Codec):
         if values.null_count:
             return super().encode_array(values)
         width = self.width or 1
-        joined = self._pack(f"{len(values)}{self._letter}", *values.to_pylist())
+        joined = self._pack(f"{len(values)}{self._letter}", *list_plain_values(values))
         return [joined[place : place + width] for place in range(0, len(joined), width)]
 
     def decode_array(self, cells: Cells) -> pa.Array:
@@ -197,7 +199,7 @@ class NumberCodec(Codec):
 
 
 class TextCodec(Codec):
-    """A number as its decimal text."""
+    """A number, or an interval's microseconds, as decimal text."""
 
     is_text = True
 
@@ -297,13 +299,19 @@ CODECS: dict[str, tuple[type[Codec], tuple[type[types.DataType], ...]]] = {
     "byte": (NumberCodec, _INTEGERS),
     "short": (NumberCodec, (types.ShortType, *_INTEGERS)),
     "int": (NumberCodec, (types.IntegerType, *_INTEGERS)),
-    "long": (NumberCodec, (types.LongType, *_INTEGERS)),
+    "long": (NumberCodec, (types.LongType, *_INTEGERS, types.DayTimeIntervalType)),
     "float": (NumberCodec, (types.FloatType,)),
     "double": (NumberCodec, (types.DoubleType,)),
     "boolean": (BooleanCodec, (types.BooleanType,)),
     "binary": (BytesCodec, (types.BinaryType,)),
-    "text": (TextCodec, (types.DecimalType, *_INTEGERS, types.FloatType, types.DoubleType)),
-    "iso": (IsoCodec, (types.TimestampType, types.TimestampNTZType, types.DateType)),
+    "text": (
+        TextCodec,
+        (types.NumericType, types.DayTimeIntervalType),
+    ),
+    "iso": (
+        IsoCodec,
+        (types.TimestampType, types.TimestampNTZType, types.DateType, types.TimeType),
+    ),
     "millis": (MillisCodec, (types.TimestampType,)),
     "json": (JsonCodec, (types.StructType, types.ArrayType, types.MapType)),
 }
@@ -317,7 +325,9 @@ def name_codec(kind: types.DataType, column: str) -> str:
         if isinstance(kind, each):
             return name
     raise InvalidRequestError(
-        "no codec for a type of Spark: name one", column=column, type=kind.simpleString()
+        "no codec for this type: cast the column (an interval of months to int), or name a codec",
+        column=column,
+        type=kind.simpleString(),
     )
 
 

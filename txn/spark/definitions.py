@@ -7,7 +7,8 @@ They are read here without a schema. There are three notations. Our own is `row`
     columns  "v=d:v, n bigint=d:count as text"
 
 A column has a name (in backquotes unless it is a plain word), a type if no schema gives it, and a
-codec if it is not the default. In families and qualifiers `\\xNN` is a byte.
+codec if it is not the default. In families and qualifiers `\\xNN` is a byte. Writers may name cells
+of other rows: `ref=by_customer(customer, id)/i:order`, or `v=copies/d:v` with the same row key.
 
 HBase's Spark connector has `hbase.columns.mapping`, "id STRING :key, n INT c:n". SHC, and the
 connector too, has the JSON document `catalog`. Both write numbers as HBase's `Bytes` does, times as
@@ -20,7 +21,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import types
@@ -28,7 +29,7 @@ from pyspark.sql import types
 from txn.errors import InvalidRequestError
 from txn.model import as_bytes
 from txn.spark.codecs import DEFAULT_CODECS
-from txn.spark.options import SourceOptions
+from txn.spark.options import SourceOptions, match_name, parse_name, split_list
 from txn.text import unescape
 
 WAYS = {
@@ -42,11 +43,11 @@ MAPPING = ("table", *(name for names in WAYS.values() for name in names))
 """The options of a mapping."""
 
 CODERS = ("primitivetype", "org.apache.spark.sql.execution.datasources.hbase.types.primitivetype")
-_COMMA = re.compile(r",(?![^(]*\))")
 _COLUMN = re.compile(
-    r"(?:`(?P<quoted>[^`]+)`|(?P<name>[^\s=`,]+))"
+    r"(?P<name>`(?:[^`]|``)+`|[^\s=`,]+)"
     r"(?:\s+(?P<type>[A-Za-z_]+(?:\([\d\s,]*\))?))?"
-    r"(?:\s*=\s*(?P<family>[^\s:]+):(?P<qualifier>\S+))?"
+    r"(?:\s*=\s*(?:(?P<table>[^\s:/(]+|[^\s/(]+(?=\())(?:\((?P<row>.+)\))?/)?"
+    r"(?P<family>[^\s:/]+):(?P<qualifier>\S+))?"
     r"(?:\s+as\s+(?P<codec>\S+))?"
 )
 _DECIMAL = re.compile(r"decimal(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?")
@@ -62,7 +63,8 @@ _TYPES = {
 class ColumnDefinition:
     """A column as the options describe it. Row-key columns have no family and no qualifier.
 
-    width: the number of bytes in a row key, if it was given.
+    width: the number of bytes in a row key, if it was given. table, row: those of a cell of another
+    row, where row has the text with its columns; empty: as the mapping's.
     """
 
     name: str
@@ -71,18 +73,21 @@ class ColumnDefinition:
     qualifier: bytes = b""
     codec: str | None = None
     width: int | None = None
+    table: bytes = b""
+    row: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TableDefinition:
     """All columns of a table; those of the row key are in its order. separator: between the columns
     of a row key; empty: they have fixed widths and no separator. is_partial: a schema may lack some
-    columns."""
+    columns. other_rows: what is written besides, for each row of the data frame."""
 
     table: bytes
     columns: Sequence[ColumnDefinition]
     separator: bytes = b""
     is_partial: bool = False
+    other_rows: Sequence[TableDefinition] = ()
 
 
 def read_definition(options: SourceOptions, schema: types.StructType | None) -> TableDefinition:
@@ -93,14 +98,20 @@ def read_definition(options: SourceOptions, schema: types.StructType | None) -> 
         case ["row"]:
             return _read_own(options, schema)
         case ["hbase.columns.mapping"]:
-            return _read_connector(options)
+            return _match_columns(_read_connector(options), schema)
         case ["catalog"]:
-            return _read_catalog(options)
+            return _match_columns(_read_catalog(options), schema)
     raise InvalidRequestError(
         "columns must be mapped in one way: by row with columns or family, by "
         "hbase.columns.mapping, or by catalog",
         given=sorted(given),
     )
+
+
+def _match_columns(found: TableDefinition, schema: types.StructType | None) -> TableDefinition:
+    names = schema.names if schema else []
+    columns = [replace(each, name=match_name(each.name, names)) for each in found.columns]
+    return replace(found, columns=columns)
 
 
 def _parse_type(text: str, column: str) -> types.DataType:
@@ -145,36 +156,58 @@ def check_columns(schema: types.StructType, known: types.StructType) -> None:
 
 
 def _read_own(options: SourceOptions, schema: types.StructType | None) -> TableDefinition:
-    row = _parse_columns(options, "row", has_cells=False)
+    names = schema.names if schema else []
+    row = _parse_columns("row", options.require("row"), names)
     if options.text("columns"):
         if options.text("family"):
             raise InvalidRequestError("options exclude each other", options=["columns", "family"])
-        columns = _parse_columns(options, "columns", has_cells=True)
+        cells = _parse_columns("columns", options.require("columns"), names, has_cells=True)
     elif schema is None:
         raise InvalidRequestError("a mapping needs the option columns, or a .schema()")
     else:
         family = unescape(options.require("family"))
         keys = {column.name for column in row}
-        names = [name for name in schema.names if name not in keys]
-        columns = [ColumnDefinition(name, None, family, name.encode()) for name in names]
-    separator = unescape(options.text("separator", "/") or "") if len(row) > 1 else b""
-    return TableDefinition(as_bytes("table", options.require("table")), row + columns, separator)
+        others = [name for name in names if name not in keys]
+        cells = [ColumnDefinition(name, None, family, name.encode()) for name in others]
+    table = as_bytes("table", options.require("table"))
+    separator = unescape(options.text("separator", "/") or "")
+    rows = {_name_row(table, row): (row, list[ColumnDefinition]())}
+    for cell in cells:
+        parts = _parse_columns("columns", cell.row, names) if cell.row else row
+        rows.setdefault(_name_row(cell.table or table, parts), (parts, []))[1].append(cell)
+    main, *other_rows = (
+        TableDefinition(place[0], parts + found, separator if len(parts) > 1 else b"")
+        for place, (parts, found) in rows.items()
+    )
+    return replace(main, other_rows=other_rows)
 
 
-def _parse_columns(options: SourceOptions, option: str, has_cells: bool) -> list[ColumnDefinition]:
-    text = options.require(option)
-    return [_parse_column(option, part.strip(), has_cells) for part in _COMMA.split(text)]
+def _name_row(table: bytes, parts: Sequence[ColumnDefinition]) -> tuple[bytes, Any]:
+    return table, tuple((part.name, part.codec) for part in parts)
 
 
-def _parse_column(option: str, text: str, has_cells: bool) -> ColumnDefinition:
+def _parse_columns(
+    option: str, text: str, names: Sequence[str], *, has_cells: bool = False
+) -> list[ColumnDefinition]:
+    return [_parse_column(option, part.strip(), names, has_cells) for part in split_list(text)]
+
+
+def _parse_column(
+    option: str, text: str, names: Sequence[str], has_cells: bool
+) -> ColumnDefinition:
     match = _COLUMN.fullmatch(text)
     if match is None or (match["family"] is not None) != has_cells:
-        shape = "name [type]=family:qualifier [as codec]" if has_cells else "name [type] [as codec]"
+        cell = "=[table[(row)]/]family:qualifier" if has_cells else ""
+        shape = f"name [type]{cell} [as codec]"
         raise InvalidRequestError("an option is malformed", option=option, part=text, shape=shape)
-    name = match["quoted"] or match["name"]
+    name = match_name(parse_name(match["name"]), names)
     kind = None if match["type"] is None else _parse_type(match["type"], name)
-    family, qualifier = unescape(match["family"] or ""), unescape(match["qualifier"] or "")
-    return ColumnDefinition(name, kind, family, qualifier, match["codec"])
+    table, family, qualifier = (
+        unescape(match[part] or "") for part in ("table", "family", "qualifier")
+    )
+    return ColumnDefinition(
+        name, kind, family, qualifier, match["codec"], None, table, match["row"] or ""
+    )
 
 
 # ------------------------------------------------------------ those of HBase's connector and SHC

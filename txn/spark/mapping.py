@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ from txn.errors import InvalidRequestError
 from txn.model import MAX_ROW, Key, check_key, new_tuple
 from txn.spark.codecs import Cells, Codec, make_codec, name_codec, type_of_codec
 from txn.spark.definitions import ColumnDefinition, TableDefinition, read_definition
-from txn.spark.options import SourceOptions
+from txn.spark.options import SourceOptions, match_name
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class MappedColumn:
     """A column of the schema that is a cell, the row key, or a part of the row key.
 
     place: its position in the schema. family, qualifier: empty in the row key. width: in bytes, if
-    fixed.
+    fixed. drops_empty: whether an empty value counts as null.
     """
 
     name: str
@@ -30,6 +30,7 @@ class MappedColumn:
     family: bytes = b""
     qualifier: bytes = b""
     width: int | None = None
+    drops_empty: bool = False
 
     def encode(self, value: Any) -> bytes:
         """Return the cell of a value that is not None. InvalidRequestError names the column; it is
@@ -41,6 +42,8 @@ class MappedColumn:
     def encode_array(self, values: pa.Array) -> list[bytes | None]:
         cells: list[bytes | None]
         cells = self._call("a value does not encode", self.codec.encode_array, values)
+        if self.family and self.drops_empty:
+            return [cell or None for cell in cells]
         if self.family:
             self._refuse_empty(cells)
         return cells
@@ -57,7 +60,9 @@ class MappedColumn:
     def _refuse_empty(self, cells: Cells) -> None:
         if b"" in cells:
             raise InvalidRequestError(
-                "a value is empty, which HBase cannot tell from absent: use null", column=self.name
+                "a value is empty, which HBase cannot tell from absent: use null, or the option "
+                "empty=null",
+                column=self.name,
             )
 
     def _call(self, problem: str, convert: Callable[[Any], Any], given: Any, **at: object) -> Any:
@@ -72,13 +77,14 @@ class MappedColumn:
 @dataclass(frozen=True)
 class TableMapping:
     """The mapping between rows of a schema and rows of a table. row: the columns of the row key, in
-    order; columns: those that are cells."""
+    order; columns: those that are cells; other_rows: of what a writer writes besides."""
 
     table: bytes
     schema: StructType
     row: tuple[MappedColumn, ...]
     separator: bytes
     columns: tuple[MappedColumn, ...]
+    other_rows: tuple[TableMapping, ...] = ()
 
     @classmethod
     def parse(
@@ -87,41 +93,49 @@ class TableMapping:
         schema: StructType | None,
         others: Collection[str] = (),
         naming: Collection[str] = (),
+        *,
+        is_written: bool = False,
     ) -> TableMapping:
         """Return the mapping in the options for this schema, or for one of the mapping's own types.
 
         others: columns with another meaning for the caller, which are not cells. naming: columns
-        that are cells only if they are mapped. Raise InvalidRequestError for columns that are
-        unknown, repeated or reserved.
+        that are cells only if they are mapped. is_written: whether it may have other rows. Raise
+        InvalidRequestError for columns that are unknown, repeated or reserved.
         """
         definition = read_definition(options, schema)
+        if definition.other_rows and not is_written:
+            raise InvalidRequestError(
+                "only a writer has cells of several rows: leave out those of others, or read each "
+                "table by itself",
+                tables=[row.table for row in definition.other_rows],
+            )
         known = _make_schema(definition) if schema is None else schema
         _check_names(definition, known, [*others, *naming])
-        both = [column for column in definition.columns if column.name in others]
+        rows = [definition, *definition.other_rows]
+        both = [column for row in rows for column in row.columns if column.name in others]
         if both and not (options.text("family") and all(column.family for column in both)):
             raise InvalidRequestError(
                 "a column that has timestamps or assertions cannot be a cell as well",
                 columns=sorted(column.name for column in both),
             )
-        columns = [
-            _map_column(definition, column, known)
-            for column in definition.columns
-            if column.name in known.names and column.name not in others
-        ]
-        row = tuple(column for column in columns if not column.family)
-        _check_row(row, definition.separator)
-        cells = tuple(column for column in columns if column.family)
-        return cls(definition.table, known, row, definition.separator, cells)
+        drops_empty = options.choice("empty", ("error", "null"), "error") == "null"
+        main, *other_rows = (_map_row(row, known, others, drops_empty) for row in rows)
+        return replace(main, other_rows=tuple(other_rows))
+
+    @property
+    def rows(self) -> tuple[TableMapping, ...]:
+        """Return the mappings of all rows that a row of the schema writes, this one first."""
+        return self, *self.other_rows
 
     def key_of(self, row: bytes, column: MappedColumn) -> Key:
         return new_tuple(Key, (row, column.family, column.qualifier, self.table))
 
     def find_column(self, name: str) -> MappedColumn:
         """Return the cell column with this name, or raise InvalidRequestError."""
-        for column in self.columns:
-            if column.name == name:
-                return column
         known = [column.name for column in self.columns]
+        for column in self.columns:
+            if column.name == match_name(name, known):
+                return column
         raise InvalidRequestError(
             "no column of the mapping is a cell by this name", column=name, known=known
         )
@@ -199,26 +213,30 @@ def _make_schema(definition: TableDefinition) -> StructType:
 
 
 def _check_names(definition: TableDefinition, schema: StructType, others: Collection[str]) -> None:
-    mapped = [column.name for column in definition.columns]
-    row = [column.name for column in definition.columns if not column.family]
-    cells = [(column.family, column.qualifier) for column in definition.columns if column.family]
-    checked: dict[str, list[Any]] = {
-        "column": schema.names,
-        "mapped column": mapped,
-        "cell": cells,
-    }
-    for what, names in checked.items():
-        if twice := {str(name) for name in names if names.count(name) > 1}:
-            raise InvalidRequestError(f"a {what} is there twice", names=sorted(twice))
-    if not row or not cells:
-        raise InvalidRequestError("a mapping needs a row key, and a column that is a cell")
+    rows = [definition, *definition.other_rows]
+    _refuse_repeated("column", schema.names)
+    _refuse_repeated("mapped column", [column.name for column in definition.columns])
+    for each in rows:
+        keys = [column.name for column in each.columns if not column.family]
+        cells = [(column.family, column.qualifier) for column in each.columns if column.family]
+        _refuse_repeated("column of a row key", keys)
+        _refuse_repeated("cell", cells)
+        if not keys or not cells:
+            raise InvalidRequestError("a mapping needs a row key, and a column that is a cell")
+    mapped = [column.name for row in rows for column in row.columns]
     if lost := [name for name in schema.names if name not in mapped and name not in others]:
         raise InvalidRequestError(
             "columns of the schema are not mapped", columns=lost, mapped=mapped
         )
-    needed = row if definition.is_partial else mapped
+    keys = [column.name for column in definition.columns if not column.family]
+    needed = keys if definition.is_partial else mapped
     if missing := [name for name in needed if name not in schema.names]:
         raise InvalidRequestError("mapped columns are not in the schema", columns=missing)
+
+
+def _refuse_repeated(what: str, names: Sequence[Any]) -> None:
+    if twice := {str(name) for name in names if names.count(name) > 1}:
+        raise InvalidRequestError(f"a {what} is there twice", names=sorted(twice))
 
 
 def _check_row(row: Sequence[MappedColumn], separator: bytes) -> None:
@@ -234,6 +252,20 @@ def _check_row(row: Sequence[MappedColumn], separator: bytes) -> None:
             "a row key without a separator needs a fixed width for all columns but the last",
             columns=loose,
         )
+
+
+def _map_row(
+    definition: TableDefinition, schema: StructType, others: Collection[str], drops_empty: bool
+) -> TableMapping:
+    columns = [
+        replace(_map_column(definition, column, schema), drops_empty=drops_empty)
+        for column in definition.columns
+        if column.name in schema.names and column.name not in others
+    ]
+    row = tuple(column for column in columns if not column.family)
+    _check_row(row, definition.separator)
+    cells = tuple(column for column in columns if column.family)
+    return TableMapping(definition.table, schema, row, definition.separator, cells)
 
 
 def _map_column(

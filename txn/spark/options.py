@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import fields
+from difflib import get_close_matches
 from typing import Any, TypeVar, cast, get_args
 
 from txn.errors import InvalidRequestError
@@ -13,9 +15,15 @@ from txn.spark.partitions import Access
 
 N = TypeVar("N", bound=int | None)
 
-POLICY = tuple(field.name for field in fields(Policy))
+POLICY = tuple(field.name for field in fields(Policy) if field.name != "assertions")
 COMMON = ("uri", "transactions", "view", *POLICY)
-"""The options of every reader and writer, with the fields of Policy by their own names."""
+"""The options of every reader and writer, with the fields of Policy by their own names. But a
+writer's `assertions` is a column."""
+
+PATHS = ("path", "paths")
+"""What Spark makes of the argument of `load`, `save` and `start`."""
+
+_COMMA = re.compile(r"(`(?:[^`]|``)*`|\((?:`(?:[^`]|``)*`|[^()`]|\([^()]*\))*\))|,")
 
 
 class SourceOptions:
@@ -27,10 +35,18 @@ class SourceOptions:
 
     def check(self, known: Collection[str]) -> None:
         """Raise InvalidRequestError for an option that is neither common nor known."""
-        names = sorted({*COMMON, *known})
-        unknown = self._given.keys() - {_fold(name) for name in names}
-        for name in sorted(unknown):
-            raise InvalidRequestError("unknown option", option=name, known=names)
+        names = {_fold(name): name for name in sorted({*COMMON, *known})}
+        for name in sorted(self._given.keys() - names.keys()):
+            if name in PATHS:
+                raise InvalidRequestError(
+                    "a table has no path: leave it out, and name the store and the table with the "
+                    "options uri and table",
+                    path=self._given[name],
+                )
+            near = get_close_matches(name, names, 1)
+            if near:
+                raise InvalidRequestError("unknown option", option=name, nearest=names[near[0]])
+            raise InvalidRequestError("unknown option", option=name, known=[*names.values()])
 
     def text(self, name: str, default: str | None = None) -> str | None:
         return self._given.get(_fold(name), default)
@@ -76,9 +92,7 @@ class SourceOptions:
     def access(self) -> Access:
         """Return the store with its transaction table and policy; it has no default table."""
         given: dict[str, Any] = {
-            name: self.text(name) if name == "assertions" else self.whole(name, 0, 0)
-            for name in POLICY
-            if self.text(name) is not None
+            name: self.whole(name, 0, 0) for name in POLICY if self.text(name) is not None
         }
         return Access(
             self.require("uri"),
@@ -91,6 +105,33 @@ def _fold(name: str) -> str:
     return name.replace("_", "").lower()
 
 
+def split_list(text: str) -> list[str]:
+    """Return the parts between the commas that are outside of backquotes and parentheses."""
+    return _COMMA.sub(lambda match: match[1] or "\0", text).split("\0")
+
+
 def split_names(text: str | None) -> list[str]:
     """Return the names in a comma-separated list; they may be in backquotes."""
-    return [name.strip(" `") for name in (text or "").split(",") if name.strip(" `")]
+    return [name for part in split_list(text or "") if (name := parse_name(part))]
+
+
+def parse_name(name: str) -> str:
+    """Return a name without backquotes around it; within them, two stand for one, as in SQL."""
+    name = name.strip()
+    if len(name) > 1 and name[0] == name[-1] == "`":
+        return name[1:-1].replace("``", "`")
+    return name
+
+
+def match_name(name: str, names: Collection[str]) -> str:
+    """Return the one of these columns that the name means: ignoring case, unless one has exactly
+    this name. Spark does not tell a source whether `spark.sql.caseSensitive` is set. Without such a
+    column the result is the name itself."""
+    found = [each for each in names if each.lower() == name.lower()]
+    if name in found or not found:
+        return name
+    if len(found) > 1:
+        raise InvalidRequestError(
+            "a name means several columns: write its case as it is", name=name, columns=found
+        )
+    return found[0]

@@ -15,7 +15,8 @@ them, or of equivalent structs, in which the name of a column may replace a key.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain, groupby, repeat
@@ -40,7 +41,7 @@ from txn.request import MAX_TOKEN, Request
 from txn.spark.codecs import Cells, Codec, make_codec, name_codec
 from txn.spark.definitions import MAPPING
 from txn.spark.mapping import MappedColumn, TableMapping
-from txn.spark.options import SourceOptions, split_names
+from txn.spark.options import SourceOptions, match_name, parse_name, split_list, split_names
 from txn.spark.partitions import make_error
 from txn.spark.texts import list_plain_values
 from txn.text import escape
@@ -50,6 +51,7 @@ REQUESTS = (
     *MAPPING,
     *CONDITIONS,
     "nulls",
+    "empty",
     "groupBy",
     "once",
     "onceBy",
@@ -83,8 +85,8 @@ class Naming:
 
     @classmethod
     def parse(cls, option: str, names: Sequence[str], schema: StructType) -> Naming:
-        kinds = [(name, _find_type(option, schema, name)) for name in names]
-        return cls(tuple(names), tuple(_choose_codec(name, kind) for name, kind in kinds))
+        codecs = (_choose_codec(name, _find_type(option, schema, name)) for name in names)
+        return cls(tuple(names), tuple(codecs))
 
     def list_values(self, batch: pa.RecordBatch) -> list[bytes]:
         """Return the name of each row of a batch, or raise InvalidRequestError for a null value."""
@@ -162,10 +164,10 @@ class Conditions:
 
     @classmethod
     def parse(cls, options: SourceOptions, schema: StructType) -> Conditions:
-        versions = _parse_versions(options.text("ifVersion"))
+        versions = _parse_versions(options.text("ifVersion"), schema.names)
         for _, source in versions:
             _check_type("ifVersion", schema, source, (LongType, IntegerType), "a timestamp in ms")
-        documents = options.text("assertions") or None
+        documents = match_name(parse_name(options.text("assertions") or ""), schema.names) or None
         if documents is not None:
             kinds = (StringType, ArrayType, StructType)
             _check_type("assertions", schema, documents, kinds, "JSON text, or an array of structs")
@@ -216,13 +218,13 @@ def _list_values(batch: pa.RecordBatch, name: str) -> list[Any]:
     return found
 
 
-def _parse_versions(text: str | None) -> tuple[tuple[str, str], ...]:
+def _parse_versions(text: str | None, names: Collection[str]) -> tuple[tuple[str, str], ...]:
     pairs = []
-    for part in split_names(text):
+    for part in filter(str.strip, split_list(text or "")):
         name, equals, source = part.rpartition("=")
         if equals and not name.strip():
             raise InvalidRequestError("an option is malformed", option="ifVersion", part=part)
-        pairs.append((name.strip(" `") or ALL, source.strip(" `")))
+        pairs.append((parse_name(name) or ALL, match_name(parse_name(source), names)))
     if len(pairs) > 1 and any(name == ALL for name, _ in pairs):
         raise InvalidRequestError(
             "ifVersion is one column, or pairs such as balance=seen", if_version=text
@@ -255,15 +257,16 @@ def _read_documents(
 ) -> Iterator[Assertion]:
     columns = {column.name: column for column in mapping.columns}
 
+    def find_column(key: object) -> MappedColumn | None:
+        return columns.get(match_name(key, columns)) if isinstance(key, str) else None
+
     def find_key(key: object, where: str) -> Key:
-        if isinstance(key, str) and key in columns:
-            return mapping.key_of(row, columns[key])
-        return read_key(key, where)
+        column = find_column(key)
+        return read_key(key, where) if column is None else mapping.key_of(row, column)
 
     def find_value(key: object, value: object, where: str) -> bytes:
-        if isinstance(key, str) and key in columns and not isinstance(value, dict):
-            return columns[key].encode(value)
-        return read_bytes(value, where)
+        column = None if isinstance(value, dict) else find_column(key)
+        return read_bytes(value, where) if column is None else column.encode(value)
 
     items = _load(given, place)
     yield from parse_assertions(items, place, AssertionReader(find_key, find_value))
@@ -324,7 +327,7 @@ class SourceRows(tuple[SourceRow, ...]):
 
 class EncodedRow(NamedTuple):
     """An encoded row. name: for its token, from columns; group: the name of its group; content: all
-    values that it consists of."""
+    values that it consists of; error: why it does not encode."""
 
     source: SourceRow
     mutations: tuple[Mutation | Delete, ...]
@@ -332,6 +335,12 @@ class EncodedRow(NamedTuple):
     group: bytes | None
     assertions: tuple[Assertion, ...]
     content: tuple[Any, ...]
+    error: InvalidRequestError | None = None
+
+
+Reject = Callable[[SourceRows, Request, InvalidRequestError], None]
+"""Takes the rows of a request that cannot be made, a request with its token alone, and the reason.
+"""
 
 
 @dataclass(frozen=True)
@@ -348,30 +357,47 @@ class RequestBuilder:
     retention_ms: int | None
 
     def build_requests(
-        self, batches: Iterable[pa.RecordBatch], name: bytes
+        self, batches: Iterable[pa.RecordBatch], name: bytes, reject: Reject | None = None
     ) -> Iterator[tuple[SourceRows, Request]]:
-        """Yield the requests of a task. name: of the write and the partition, for tokens."""
+        """Yield the requests of a task. name: of the write and the partition, for tokens. reject:
+        is called for rows that do not encode; without it they raise PartitionError."""
         tokens = RowTokens(name, self._list_targets())
-        rows = (row for batch in batches for row in self._encode_rows(batch))
+        can_reject = reject is not None
+        rows = (row for batch in batches for row in self._encode_rows(batch, can_reject))
+        for some in self._list_groups(rows):
+            sources = SourceRows([row.source for row in some])
+            error = _find_error(some)
+            token = self._make_token(some, tokens, is_named=error is None)
+            if error is None:
+                yield sources, self._make_request(some, token)
+            elif reject is None:
+                raise make_error(sources, error)
+            else:
+                reject(sources, self._make_request([], token), error)
+
+    def _list_groups(self, rows: Iterator[EncodedRow]) -> Iterator[list[EncodedRow]]:
         if self.group_by is None:
-            yield from (self._build_request([row], tokens) for row in rows)
+            yield from ([row] for row in rows)
             return
         closed = set()
         for group, members in groupby(rows, key=lambda row: row.group):
             some = list(members)
-            if group in closed:
+            if group is None:
+                yield from ([row] for row in some)
+            elif group in closed:
                 error = InvalidRequestError(
                     "the rows of a group do not stand together: repartition by its columns, and "
                     "sort by them within partitions",
                     group_by=", ".join(self.group_by.names),
                 )
                 raise make_error(SourceRows([some[0].source]), error)
-            closed.add(group)
-            yield self._build_request(some, tokens)
+            else:
+                closed.add(group)
+                yield some
 
     def sample_request(self) -> Request:
         """Return a request like those of the rows, to check tables and families."""
-        keys = [self.mapping.key_of(b"-", column) for column in self.mapping.columns]
+        keys = [row.key_of(b"-", column) for row in self.mapping.rows for column in row.columns]
         return Request(
             tuple(Delete(key) if self.deletes_nulls else Mutation(key, b"-") for key in keys)
         )
@@ -381,73 +407,101 @@ class RequestBuilder:
         cells = [(column.family, column.qualifier) for column in self.mapping.columns]
         terms = self.conditions
         conditions = (terms.absent, terms.versions, terms.documents)
-        return (self.mapping.table, cells, self.deletes_nulls, *conditions)
+        others = [
+            (row.table, row.separator, [part.name for part in row.row], column.name)
+            for row in self.mapping.other_rows
+            for column in row.columns
+        ]
+        return (self.mapping.table, cells, self.deletes_nulls, *conditions, *others)
 
-    def _build_request(
-        self, rows: list[EncodedRow], tokens: RowTokens
-    ) -> tuple[SourceRows, Request]:
-        sources = SourceRows([row.source for row in rows])
-        mutations = tuple(chain.from_iterable([row.mutations for row in rows]))
-        assertions = tuple(chain.from_iterable([row.assertions for row in rows]))
-        if not mutations and not assertions:
-            error = InvalidRequestError(
-                "a row has only nulls in its cells, and writes nothing: leave it out, or say "
-                "nulls=delete"
-            )
-            raise make_error(sources, error)
-        return sources, Request(
-            mutations,
-            assertions,
-            self._make_token(rows, tokens) if self.is_once else None,
+    def _make_request(self, rows: list[EncodedRow], token: bytes | None) -> Request:
+        return Request(
+            tuple(chain.from_iterable([row.mutations for row in rows])),
+            tuple(chain.from_iterable([row.assertions for row in rows])),
+            token,
             {},
             self.retention_ms,
         )
 
-    def _make_token(self, rows: list[EncodedRow], tokens: RowTokens) -> bytes:
+    def _make_token(
+        self, rows: list[EncodedRow], tokens: RowTokens, *, is_named: bool
+    ) -> bytes | None:
+        """Return the token of rows. is_named: by `onceBy`, if given; not for a reject, whose rows
+        may come again with other values."""
         name = rows[0].name
-        if name is not None:
+        if not self.is_once:
+            return None
+        if is_named and name is not None:
             return make_token(self.prefix, name)
         if len(rows) == 1:
             return tokens.make_token(rows[0].content)
         return tokens.make_token(sorted(repr(row.content) for row in rows))
 
-    def _encode_rows(self, batch: pa.RecordBatch) -> Iterator[EncodedRow]:
+    def _encode_rows(self, batch: pa.RecordBatch, can_reject: bool) -> Iterable[EncodedRow]:
+        """Encode a batch, or its halves if a row does not encode, down to that row."""
         try:
-            yield from self._encode_batch(batch)
+            return self._encode_batch(batch)
         except InvalidRequestError as error:
-            if batch.num_rows == 1:
+            if batch.num_rows > 1:
+                half = batch.num_rows // 2
+                parts = (batch.slice(0, half), batch.slice(half))
+                return [row for part in parts for row in self._encode_rows(part, can_reject)]
+            if not can_reject:
                 raise make_error(SourceRows([SourceRow(b"", batch, 0)]), error) from error
-            for place in range(batch.num_rows):  # the first row that fails alone names itself
-                list(self._encode_rows(batch.slice(place, 1)))
-            raise make_error("unknown", error) from error
+            return [self._describe_failure(batch, error)]
+
+    def _describe_failure(self, batch: pa.RecordBatch, error: InvalidRequestError) -> EncodedRow:
+        """Return the single row of a batch with what is known of it."""
+
+        def attempt(encode: Callable[[pa.RecordBatch], list[bytes]]) -> bytes | None:
+            with suppress(InvalidRequestError):
+                return encode(batch)[0]
+            return None
+
+        source = SourceRow(attempt(self.mapping.encode_rows) or b"", batch, 0)
+        group = attempt(self.group_by.list_values) if self.group_by else None
+        return EncodedRow(source, (), None, group, (), (SourceRows([source]).text(),), error)
 
     def _encode_batch(self, batch: pa.RecordBatch) -> Iterator[EncodedRow]:
         """Encode a batch by columns, with little work for each row."""
-        mapping = self.mapping
-        rows = mapping.encode_rows(batch)
-        cells = [column.encode_array(batch.column(column.place)) for column in mapping.columns]
+        (rows, cells, mutations), *others = (
+            self._encode_targets(row, batch) for row in self.mapping.rows
+        )
         inputs = self.conditions.list_inputs(batch)
-        changes = [
-            self._list_changes(rows, column, values)
-            for column, values in zip(mapping.columns, cells, strict=True)
-        ]
-        by_row = zip(*changes, strict=True) if changes else repeat((), len(rows))
-        mutations = [tuple(filter(None, each)) for each in by_row]
+        assertions = self._list_assertions(rows, mutations, inputs)
+        contents = [rows, *cells, *inputs]
+        for keys, more, changes in others:
+            contents += [keys, *more]
+            mutations = [one + other for one, other in zip(mutations, changes, strict=True)]
         columns = (
             map(SourceRow, rows, repeat(batch), range(len(rows))),
             mutations,
             self.once_by.list_values(batch) if self.once_by else repeat(None, len(rows)),
             self.group_by.list_values(batch) if self.group_by else repeat(None, len(rows)),
-            self._list_assertions(rows, mutations, inputs),
-            zip(rows, *cells, *inputs, strict=True),
+            assertions,
+            zip(*contents, strict=True),
+            repeat(None, len(rows)),
         )
         return (new_tuple(EncodedRow, fields) for fields in zip(*columns, strict=True))
 
+    def _encode_targets(
+        self, mapping: TableMapping, batch: pa.RecordBatch
+    ) -> tuple[list[bytes], Sequence[Cells], list[tuple[Mutation | Delete, ...]]]:
+        """Return the row keys, the cells by columns, and the mutations of each row."""
+        rows = mapping.encode_rows(batch)
+        cells = [column.encode_array(batch.column(column.place)) for column in mapping.columns]
+        changes = [
+            self._list_changes(mapping, rows, column, values)
+            for column, values in zip(mapping.columns, cells, strict=True)
+        ]
+        by_row = zip(*changes, strict=True) if changes else repeat((), len(rows))
+        return rows, cells, [tuple(filter(None, each)) for each in by_row]
+
     def _list_changes(
-        self, rows: Sequence[bytes], column: MappedColumn, cells: Cells
+        self, mapping: TableMapping, rows: Sequence[bytes], column: MappedColumn, cells: Cells
     ) -> list[Mutation | Delete | None]:
         """Return what is done to the cells of a column; None for a cell that is left alone."""
-        place = (column.family, column.qualifier, self.mapping.table)
+        place = (column.family, column.qualifier, mapping.table)
         keys = [new_tuple(Key, (row, *place)) for row in rows]
         absent = Delete if self.deletes_nulls else lambda _: None
         return [
@@ -470,16 +524,37 @@ class RequestBuilder:
         ]
 
 
+def _find_error(rows: list[EncodedRow]) -> InvalidRequestError | None:
+    for row in rows:
+        if row.error is not None:
+            return row.error
+    if not any(row.mutations or row.assertions for row in rows):
+        return InvalidRequestError(
+            "a row has only nulls in its cells, and writes nothing: leave it out, or say "
+            "nulls=delete"
+        )
+    keys = [mutation.key for row in rows for mutation in row.mutations]
+    if len(set(keys)) < len(keys):
+        key = next(key for key in keys if keys.count(key) > 1)
+        return InvalidRequestError("a transaction writes a cell twice", key=key)
+    return None
+
+
 def parse_requests(
     options: SourceOptions, schema: StructType, retention_ms: int | None = None
 ) -> RequestBuilder:
     """Return the builder that the options define. Raise InvalidRequestError if they do not fit each
     other or the schema. retention_ms: the default for tokens that no column names."""
-    once_by, group_by = options.names("onceBy"), options.names("groupBy")
+    once_by, group_by = (
+        [match_name(name, schema.names) for name in options.names(option)]
+        for option in ("onceBy", "groupBy")
+    )
     is_once = options.flag("once", True)
     _check_once(options, is_once, once_by, group_by)
     conditions = Conditions.parse(options, schema)
-    mapping = TableMapping.parse(options, schema, conditions.sources, [*once_by, *group_by])
+    mapping = TableMapping.parse(
+        options, schema, conditions.sources, [*once_by, *group_by], is_written=True
+    )
     conditions.check(mapping)
     retention_ms = options.whole("onceRetentionMs", None if once_by else retention_ms)
     return RequestBuilder(

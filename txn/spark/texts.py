@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from ctypes import c_double, c_float
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from json.encoder import encode_basestring
 from typing import Any
@@ -40,14 +40,14 @@ Read = Callable[[types.DataType, Any], Any]
 
 
 def list_plain_values(values: pa.Array) -> list[Any]:
-    """Return the values of a column, which may be nested, with instants and times without a zone as
-    microseconds and dates as days."""
+    """Return the values of a column, which may be nested, with instants, timestamps without a zone
+    and intervals as microseconds, dates as days and times of day as nanoseconds."""
     found: list[Any] = values.cast(_count_times(values.type)).to_pylist()
     return found
 
 
 def _count_times(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_timestamp(kind):
+    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind) or pa.types.is_time64(kind):
         return pa.int64()
     if pa.types.is_date32(kind):
         return pa.int32()
@@ -75,6 +75,8 @@ def count_micros(value: datetime | int, has_zone: bool) -> int:
 
 def format_iso(kind: types.DataType, value: Any) -> str:
     """Return a date or time of this type, or its whole number, as ISO 8601; instants in UTC."""
+    if isinstance(kind, types.TimeType):
+        return _format_time(value)
     if isinstance(kind, types.DateType):
         days = value if isinstance(value, int) else (value - _EPOCH.date()).days
         return _format_micros(days * _DAY).partition("T")[0]
@@ -83,7 +85,10 @@ def format_iso(kind: types.DataType, value: Any) -> str:
 
 
 def parse_iso(kind: types.DataType, text: str) -> int:
-    """Return the days or microseconds of an ISO 8601 text; without an offset it is in UTC."""
+    """Return the days, microseconds or, for a time of day, nanoseconds of an ISO 8601 text; without
+    an offset it is in UTC."""
+    if isinstance(kind, types.TimeType):
+        return _parse_time(text)
     cycles = 0
     if beyond := _BEYOND.fullmatch(text):
         cycles, year = divmod(int(beyond[1]) - 1, _CYCLE_YEARS)
@@ -96,6 +101,19 @@ def parse_iso(kind: types.DataType, text: str) -> int:
         raise ValueError("a time without a zone has an offset")
     local = (value.replace(tzinfo=None) - _EPOCH) // _MICROSECOND
     return local + cycles * _CYCLE - (offset or timedelta()) // _MICROSECOND
+
+
+def _format_time(value: time | int) -> str:
+    if isinstance(value, int):
+        value = (datetime.min + value // 1_000 * _MICROSECOND).time()
+    return value.isoformat()
+
+
+def _parse_time(text: str) -> int:
+    value = time.fromisoformat(text)
+    if value.tzinfo is not None:
+        raise ValueError("a time of day has an offset")
+    return (datetime.combine(datetime.min, value) - datetime.min) // _MICROSECOND * 1_000
 
 
 def _format_micros(micros: int) -> str:
@@ -218,7 +236,7 @@ _SINGLE: tuple[tuple[tuple[type[types.DataType], ...], Write, Read], ...] = (
         lambda _, plain: base64.b64decode(plain, validate=True),
     ),
     (
-        (types.DateType, types.TimestampType, types.TimestampNTZType),
+        (types.DateType, types.TimeType, types.TimestampType, types.TimestampNTZType),
         lambda kind, value: f'"{format_iso(kind, value)}"',
         lambda kind, plain: parse_iso(kind, str(plain)),
     ),

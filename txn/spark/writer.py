@@ -8,7 +8,8 @@ The tokens of a stream begin with the query's id and the number of the micro bat
 from their job's properties. The checkpoint keeps the id, and a batch that runs again keeps its
 number. So the batch finds what its earlier run committed.
 
-The options `onReject` and `rejects` keep rows that failed an assertion or met a conflict. In a
+The options `onReject` and `rejects` keep rows that failed an assertion, met a conflict or do not
+encode. In a
 table a reject takes the token of its row. So a row is either written or rejected, whatever the
 other attempts of its task do. In a folder each attempt of a task has its own file, under a hidden
 name until the write ends; then the files of the successful attempts get their final names.
@@ -19,7 +20,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -49,13 +50,14 @@ from txn.spark.partitions import (
     open_worker,
 )
 from txn.spark.requests import REQUESTS, RequestBuilder, SourceRows, parse_requests
+from txn.spark.tables import NEW_TABLE, NewTables
 from txn.text import escape, reason_text
 from txn.tracing import W3C, Headers
 
 REJECTS = ("onReject", "rejects", "rejectsFamily")
-WRITING = (*REQUESTS, *REJECTS, "counts", "metrics", "batchSize", "ack", *W3C)
+WRITING = (*REQUESTS, *REJECTS, *NEW_TABLE, "counts", "metrics", "batchSize", "ack", *W3C)
 
-STREAMING = ("checkpointLocation", "queryName", "path")
+STREAMING = ("checkpointLocation", "queryName")
 """Spark's own options, which it passes along with those of a stream."""
 
 TABLE = "table:"
@@ -69,13 +71,17 @@ RETENTION_MS = 7 * 24 * 3_600_000
 
 @dataclass(frozen=True)
 class Rejects:
-    """What is done about rejects. They fail the task unless they are at least counted. A conflict
-    rejects a row only if rejects are kept."""
+    """What is done about rejects. They fail the task unless they are at least counted. A conflict,
+    or a value that does not encode, rejects a row only if rejects are kept."""
 
     is_counted: bool = False
     table: bytes | None = None
     family: bytes = b"r"
     folder: Path | None = None
+
+    @property
+    def are_kept(self) -> bool:
+        return self.table is not None or self.folder is not None
 
     def sample_request(self) -> Request:
         """Return a request like those of rejects, to check the table and its family."""
@@ -106,22 +112,41 @@ class Rejects:
 
 @dataclass
 class RejectKeeper:
-    """Keep the rejects of an attempt of a task. file: the name of its file, if it has one."""
+    """Keep the rejects of an attempt of a task. file: the name of its file, if it has one.
+    unmade: the rows that make no request, until `flush`."""
 
     rejects: Rejects
     engine: Engine
     job: str
     partition: int
     file: str | None = None
+    unmade: list[tuple[SourceRows, Request, TxnError]] = field(default_factory=list)
+    summary: Summary = field(default_factory=Summary)
+
+    def refuse_unmade(self, rows: SourceRows, request: Request, why: TxnError) -> None:
+        """Keep the rows of a request that cannot be made; the request has their token."""
+        self.unmade.append((rows, request, why))
+        if len(self.unmade) >= BATCH:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the rows that make no request, and count them."""
+        repeated, count = self._keep(self.unmade), len(self.unmade)
+        self.summary += Summary(repeated=repeated, refused=count - repeated)
+        self.unmade.clear()
 
     def refuse(self, refused: Refused[SourceRows]) -> int:
         """Keep the refused requests of a batch, or raise PartitionError. Return how many of them
         another attempt had already decided, and so are repeated."""
-        is_kept = self.rejects.table is not None or self.rejects.folder is not None
-        kind = AbortedError if is_kept else AssertionFailedError
+        kind = AbortedError if self.rejects.are_kept else AssertionFailedError
         for rows, _, why in refused:
             if not (self.rejects.is_counted and isinstance(why, kind)):
                 raise make_error(rows, why) from why
+        return self._keep(refused)
+
+    def _keep(self, refused: Refused[SourceRows]) -> int:
+        if not refused:
+            return 0
         if self.rejects.table is not None:
             return self._put(refused)
         if self.rejects.folder is not None:
@@ -138,7 +163,7 @@ class RejectKeeper:
         return repeated
 
     def _make_record(self, rows: SourceRows, request: Request, why: TxnError) -> Request:
-        document = self._describe(rows, why)
+        document = {name: text for name, text in self._describe(rows, why).items() if text}
         token = request.once or json.dumps(document).encode()
         digest = blake2b(token, digest_size=8).hexdigest().encode()
         row = b"%s/%s" % (rows[0].row, digest)
@@ -186,7 +211,8 @@ def parse_rejects(options: SourceOptions) -> Rejects:
 @dataclass(frozen=True)
 class WritePlan:
     """What the tasks of a write need. counts: an accumulator of the driver. metrics: a file that
-    gets a line of JSON at the end. trace: the headers of the transactions' parent span."""
+    gets a line of JSON at the end. trace: the headers of the transactions' parent span. new_tables:
+    how missing tables are created, if they are."""
 
     access: Access
     builder: RequestBuilder
@@ -196,6 +222,7 @@ class WritePlan:
     counts: str | None = None
     metrics: Path | None = None
     trace: Headers | None = None
+    new_tables: NewTables | None = None
 
     @classmethod
     def parse(
@@ -223,12 +250,15 @@ class WritePlan:
             counts,
             Path(metrics.removeprefix("file://")).absolute() if metrics else None,
             {name: text for name in W3C if (text := options.text(name))},
+            NewTables.parse(options),
         )
 
     def check_store(self) -> None:
-        """Raise InvalidRequestError if a table or family is absent or closed to transactions, and
-        StoreError if the store does not answer."""
+        """Create the tables that may be created. Raise InvalidRequestError if a table or family is
+        absent or closed to transactions, and StoreError if the store does not answer."""
         with self.access.open_engine() as engine:
+            if self.new_tables is not None:
+                self.new_tables.create(engine, self.builder.mapping)
             engine.check_request(self.builder.sample_request())
             if self.rejects.table is not None:
                 engine.check_request(self.rejects.sample_request())
@@ -237,11 +267,14 @@ class WritePlan:
         """Commit the rows of a task. name: the prefix of tokens; job: the name of this run of the
         write. When it returns, all commits are complete."""
         partition, worker = find_partition(), open_worker(self.access)
-        requests = self.builder.build_requests(batches, f"{name}/{partition}".encode())
         keeper = RejectKeeper(self.rejects, worker.engine, job, partition)
+        reject = keeper.refuse_unmade if self.rejects.are_kept else None
+        requests = self.builder.build_requests(batches, f"{name}/{partition}".encode(), reject)
         summary = commit_requests(
             worker, requests, keeper.refuse, batch=self.batch, ack=self.ack, trace=self.trace
         )
+        keeper.flush()
+        summary += keeper.summary
         if self.counts is not None:
             Counts.find(self.counts).add(summary)
         return TaskReport(job, summary, keeper.file)
@@ -316,12 +349,15 @@ def make_writer(options: SourceOptions, schema: StructType) -> TxnWriter:
 
 
 def make_stream_writer(options: SourceOptions, schema: StructType) -> TxnStreamWriter:
-    """Return the writer of a micro batch; raise InvalidRequestError for options that do not fit."""
+    """Return the writer of a micro batch. Raise InvalidRequestError, before any task runs, for
+    options that do not fit the schema or the store."""
     if options.text("jobId") is not None and not options.text("onceBy"):
         raise InvalidRequestError(
             "a stream has a name in its checkpoint: jobId goes with onceBy only", option="jobId"
         )
-    return TxnStreamWriter(WritePlan.parse(options, schema, more=STREAMING))
+    plan = WritePlan.parse(options, schema, more=STREAMING)
+    plan.check_store()
+    return TxnStreamWriter(plan)
 
 
 def _list_reports(messages: list[WriterCommitMessage | None]) -> list[TaskReport]:
