@@ -316,12 +316,15 @@ def make_writer(options: SourceOptions, schema: StructType) -> TxnWriter:
 
 
 def make_stream_writer(options: SourceOptions, schema: StructType) -> TxnStreamWriter:
-    """Return the writer of a micro batch; raise InvalidRequestError for options that do not fit."""
+    """Return the writer of a micro batch. Raise InvalidRequestError, before any task runs, for
+    options that do not fit the schema or the store."""
     if options.text("jobId") is not None and not options.text("onceBy"):
         raise InvalidRequestError(
             "a stream has a name in its checkpoint: jobId goes with onceBy only", option="jobId"
         )
-    return TxnStreamWriter(WritePlan.parse(options, schema, more=STREAMING))
+    plan = WritePlan.parse(options, schema, more=(*STREAMING, "atomic"))
+    plan.check_store()
+    return TxnStreamWriter(plan)
 
 
 def _list_reports(messages: list[WriterCommitMessage | None]) -> list[TaskReport]:
