@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.integration.hbase import HBase
+from tests.integration.spark_jobs import add_file, write_batches_atomically
 from txn import connect
 from txn.spark import register
 
@@ -108,3 +111,25 @@ def test_a_saved_table_says_how_it_is_read(spark: SparkSession, where: dict[str,
     finally:
         spark.sql("DROP TABLE saved")
     assert list_ids(spark, where) == ["1"]
+
+
+def test_threads_sql_and_streams_do_the_same_on_hbase(
+    spark: SparkSession, hbase: HBase, tmp_path: Path
+) -> None:
+    """The store of most users."""
+    register(spark)
+    table = f"sessions-{uuid4().hex}"
+    where = {"uri": hbase.native, "transactions": f"txn-{table}", "table": table}
+    where |= {"row": "id string", "columns": "v string=f:v"}
+    with connect(hbase.native, transactions=where["transactions"]) as engine:
+        engine.ensure_table(table, ["f"])
+    with ThreadPoolExecutor(1, initializer=register, initargs=(spark,)) as threads:
+        threads.submit(write, make_frame(spark, "a", "b"), where).result()
+    spark.sql(f"CREATE TEMPORARY VIEW made USING txn OPTIONS ({list_options(where)})")
+    spark.sql("INSERT INTO made SELECT id || 'x', v FROM made")
+    spark.catalog.dropTempView("made")
+    assert list_ids(spark, {**where, "where": "id > 'a' and id < 'bx'"}) == ["ax", "b"]
+    add_file(tmp_path / "source", "first", range(3))
+    paths = {"source": f"{tmp_path}/source", "checkpoint": f"{tmp_path}/checkpoint"}
+    write_batches_atomically(spark, **paths, options={**where, "row": "id as text"})
+    assert list_ids(spark, {**where, "where": "id < 'a'"}) == ["0", "1", "2"]

@@ -21,7 +21,7 @@ from tests.integration.spark_jobs import (
 )
 from tests.integration.spark_requests import statuses
 from tests.integration.test_spark_atomic import list_statuses
-from txn import Key, Mutation, connect
+from txn import InvalidRequestError, Key, Mutation, connect
 from txn.protocol.statuses import Status
 from txn.spark import make_batch_writer, register
 
@@ -174,6 +174,21 @@ def test_a_batch_in_update_mode_is_written_once(
         found = {row.row: [c.value for c in row.cells.values()] for row in engine.scan()}
     assert found == {b"%d" % row: [b"2"] for row in range(10)}
     assert statuses(uri)["5-COMPLETE"] == 20
+
+
+def test_rows_that_are_named_happen_once_in_all_batches(
+    spark: SparkSession, uri: str, tmp_path: Path
+) -> None:
+    """The name of a batch would else be a part of theirs."""
+    register(spark)
+    frame = spark.createDataFrame([(1, "a"), (2, "b")], "id long, v string")
+    options = arguments(uri, tmp_path)["options"]
+    write = make_batch_writer({**options, "onceBy": "id"})
+    for number in range(2):
+        write(frame, number)
+    assert statuses(uri)["5-COMPLETE"] == 2
+    with pytest.raises(InvalidRequestError, match="call this in foreachBatch"):
+        make_batch_writer(options)(frame, 0)
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,7 @@ def test_several_comparisons_select_what_all_of_them_do() -> None:
         ("id = 'a' or id = 'b'", 1, "malformed"),
         ("id = 'a' and", 1, "malformed"),
         ("id in ()", 1, "malformed"),
+        ("", 1, "malformed"),
         ("id = 7", 1, "literal='?7"),
     ],
 )

@@ -27,11 +27,11 @@ OPTIONS = (*MAPPING, *BOUNDS, PARTITIONS, WHERE)
 
 def infer_schema(options: SourceOptions) -> StructType:
     """Return the schema that the types of a mapping make."""
-    check_options(options)
+    _check(options)
     return TableMapping.parse(options, None).schema
 
 
-def check_options(options: SourceOptions) -> None:
+def _check(options: SourceOptions) -> None:
     if options.text(PUSHDOWN) is not None:
         raise InvalidRequestError(
             "this option made Spark answer a data frame's later queries by the filters of an "
@@ -45,13 +45,13 @@ class TableReader(RangeReader):
     """Read the mapped columns of the rows that have at least one of them."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        check_options(options)
+        _check(options)
         self._mapping = mapping = TableMapping.parse(options, schema)
         if not mapping.columns:
             raise InvalidRequestError("no column of the schema is a cell")
         families = [column.family for column in mapping.columns]
         super().__init__(options, [mapping.table], families)
-        if where := options.text(WHERE):
+        if (where := options.text(WHERE)) is not None:
             self.ranges = select_ranges(where, mapping.row, self.ranges)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

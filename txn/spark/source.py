@@ -50,14 +50,15 @@ class TxnDataSource(DataSource):
     def given(self) -> SourceOptions:
         """Return the options. Of a catalogue table Spark gives none, except to `CREATE TABLE`,
         which adds its own, such as `provider`."""
-        if "uri" not in self.options or "provider" in self.options:
+        options = SourceOptions(self.options)
+        if not options.text("uri") or options.text("provider"):
             raise InvalidRequestError(
                 "the option uri is missing, or Spark withholds it: a source in Python does not "
                 "get the options of a catalogue table. Use CREATE TEMPORARY VIEW name USING txn "
                 "OPTIONS (..), or name WITH (..) in each statement",
                 option="uri",
             )
-        return SourceOptions(self.options)
+        return options
 
     @property
     def _view(self) -> str:
@@ -167,21 +168,32 @@ def make_batch_writer(options: Mapping[str, Any]) -> Callable[[DataFrame, int], 
     """Return a function for `writeStream.foreachBatch` that writes each batch once, in any output
     mode.
 
-    options: of `df.write.format("txn")`; with `atomic` each batch is one transaction. The name of
-    the job is made of the query's id, which its checkpoint keeps, and the number of the batch.
+    options: of `df.write.format("txn")`; with `atomic` each batch is one transaction. Without
+    `onceBy` the name of the job is made of the query's id, which its checkpoint keeps, and the
+    number of the batch.
     """
-    if SourceOptions(options).text("jobId") is not None:
-        raise InvalidRequestError("the batch writer names the jobs of a stream", option="jobId")
+    given = SourceOptions(options)
+    names_rows = given.text("onceBy") is not None
+    if given.text("jobId") is not None and not names_rows:
+        raise InvalidRequestError(
+            "a stream has a name in its checkpoint: jobId goes with onceBy only", option="jobId"
+        )
 
     def write_batch(frame: DataFrame, number: int) -> None:
-        register(frame.sparkSession)
-        query = frame.sparkSession.sparkContext.getLocalProperty(QUERY)
-        if query is None:
-            raise InvalidRequestError(
-                "Spark does not say which query a batch is of: leave PYSPARK_PIN_THREAD at true",
-                property=QUERY,
-            )
         writer = frame.write.format("txn").mode("append").options(**options)
-        writer.option("jobId", f"{query}/{number}").save()
+        if not names_rows:
+            writer = writer.option("jobId", f"{_find_query(frame)}/{number}")
+        writer.save()
 
     return write_batch
+
+
+def _find_query(frame: DataFrame) -> str:
+    query = frame.sparkSession.sparkContext.getLocalProperty(QUERY)
+    if query is None:
+        raise InvalidRequestError(
+            "Spark does not say which query a batch is of: call this in foreachBatch, and leave "
+            "PYSPARK_PIN_THREAD at true",
+            property=QUERY,
+        )
+    return query

@@ -322,7 +322,7 @@ def make_stream_writer(options: SourceOptions, schema: StructType) -> TxnStreamW
         raise InvalidRequestError(
             "a stream has a name in its checkpoint: jobId goes with onceBy only", option="jobId"
         )
-    plan = WritePlan.parse(options, schema, more=(*STREAMING, "atomic"))
+    plan = WritePlan.parse(options, schema, more=STREAMING)
     plan.check_store()
     return TxnStreamWriter(plan)
 
