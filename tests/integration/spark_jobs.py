@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
 from pyspark.sql.types import LongType
 
-from txn.spark import Counts, register
+from txn.spark import Counts, make_batch_writer, register
 
 SMALL_BATCHES = {
     "spark.buffer.size": "256",
@@ -109,6 +109,28 @@ def write_stream(
     query = frame.writeStream.format("txn").options(**given).trigger(availableNow=True).start()
     query.awaitTermination()
     return asdict(counts.summary())
+
+
+def write_batches_atomically(
+    spark: SparkSession,
+    *,
+    source: str,
+    checkpoint: str,
+    options: dict[str, Any],
+    trouble: dict[str, Any] | None = None,
+) -> None:
+    """Write the files of a folder that are there, each as a micro batch of two tasks, all at once;
+    rows meet the trouble from the second batch on."""
+    register(spark)
+    stream = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).csv(source)
+    write = make_batch_writer({**options, "atomic": "true"})
+
+    def write_batch(frame: DataFrame, number: int) -> None:
+        met = _make_trouble(frame.repartition(2), trouble if number else None)
+        write(met.selectExpr("id", "string(id) v"), number)
+
+    writer = stream.writeStream.foreachBatch(write_batch).trigger(availableNow=True)
+    writer.option("checkpointLocation", checkpoint).start().awaitTermination()
 
 
 def add_file(source: Path, name: str, rows: range) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import BinaryType, DataType, LongType, StructType
 
@@ -225,6 +226,13 @@ def test_wrong_options_are_refused(options: dict[str, str], told: str) -> None:
     """Before anything is read, and by name."""
     with pytest.raises(InvalidRequestError, match=told):
         ChangeReader(given(**options), CHANGES)
+
+
+def test_a_wrong_option_is_told_by_the_query(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark replaces an error in making a reader by an UnboundLocalError."""
+    stream = Stream(spark, f"embedded://{tmp_path}/store", tmp_path, startingOffsets="yesterday")
+    with pytest.raises(StreamingQueryException, match="option='startingOffsets'"):
+        stream.run()
 
 
 @pytest.mark.parametrize("field", [("transaction", BinaryType()), ("balance", LongType())])

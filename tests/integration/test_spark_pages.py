@@ -19,7 +19,7 @@ DOCS = ROOT / "docs"
 ROWS = [("1", "new", 5, "a"), ("2", "old", 7, "a")]
 COLUMNS = "id string, state string, total int, order string"
 STORES = ("hbase://zk1,zk2,zk3", "hbase://zk1,zk2:2181", "hbase://zk1,zk2", "hbase://zk1:2181")
-FRAGMENTS = ("hbase.columns.mapping", ".option(...)")
+FRAGMENTS = ("hbase.columns.mapping",)
 """Of blocks of docs/spark.md that are parts of a program."""
 
 

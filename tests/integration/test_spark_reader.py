@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -193,42 +192,20 @@ def test_a_decided_transaction_is_seen_whole_and_an_undecided_one_not(
     assert rows["new"].v == "text 1"
 
 
-@pytest.fixture
-def pushing(spark: SparkSession) -> Iterator[None]:
-    """The session's setting without which Spark hands over no filters."""
+@of_one
+def test_a_condition_on_the_row_key_reads_no_other_rows(spark: SparkSession, uri: str) -> None:
+    """It is said of a data frame, so that all of its queries have the same rows; filters of Spark,
+    which keeps those of the first query for the others, are not taken."""
     spark.conf.set(PUSHDOWN, "true")
-    yield
-    spark.conf.unset(PUSHDOWN)
-
-
-def plan_of(found: DataFrame) -> str:
-    query = found._jdf.queryExecution()  # type: ignore[operator]
-    return str(query.executedPlan().toString())
-
-
-@of_one
-@pytest.mark.usefixtures("pushing")
-def test_a_filter_on_the_row_key_reads_no_other_rows(spark: SparkSession, uri: str) -> None:
-    """The one filter that a table without indexes can follow."""
-    found = frame(spark, uri, pushDownPredicate=True, numPartitions=4).where(
-        "id >= '100' and id like '1%'"
-    )
-    found = found.where("n > 198")
-    assert "n#" in plan_of(found).partition("Filter")[2]
-    assert "StartsWith" not in plan_of(found)
-    assert [row.n for row in found.collect()] == [199]
-    one = frame(spark, uri, pushDownPredicate=True, numPartitions=4).where("id = '101'")
-    assert (one.rdd.getNumPartitions(), one.count()) == (1, 1)
-
-
-@of_one
-@pytest.mark.usefixtures("pushing")
-def test_a_data_frame_answers_many_queries(spark: SparkSession, uri: str) -> None:
-    """Spark keeps what the first query left of it for the others: so nothing is taken by itself."""
-    found = frame(spark, uri)
-    both = found.where("id = '001'").union(found.where("id = '002'"))
-    assert [row.id for row in both.collect()] == ["001", "002"]
-    assert found.count() == 300
+    try:
+        found = frame(spark, uri, where="id >= '100' and id < '200'", numPartitions=4)
+        both = found.where("id = '101'").union(found.where("id = '102'"))
+        assert [row.id for row in both.collect()] == ["101", "102"]
+        assert [row.n for row in found.where("n > 198").collect()] == [199]
+        assert (found.where("id = '201'").count(), found.count()) == (0, 100)
+        assert frame(spark, uri, where="id in ('007', '008')").rdd.getNumPartitions() == 1
+    finally:
+        spark.conf.unset(PUSHDOWN)
 
 
 @of_one
@@ -248,6 +225,8 @@ def test_a_bad_cell_is_named(spark: SparkSession, uri: str) -> None:
         ({"columns": "v string=x:v"}, "no such family"),
         ({"columns": "v=d:v"}, "has no type"),
         ({"colums": "v=d:v"}, "unknown option"),
+        ({"where": "v = 'a'"}, "where is about a row key"),
+        ({"pushDownPredicate": "true"}, "say where"),
         ({"view": "row"}, "unknown value"),
     ],
 )

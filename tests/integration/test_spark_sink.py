@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from recovery import check
 from recovery.findings import Severity
 from tests.integration.spark_cluster import run_application, wait_until
-from tests.integration.spark_jobs import SMALL_BATCHES, add_file, write_stream
+from tests.integration.spark_jobs import (
+    SMALL_BATCHES,
+    add_file,
+    write_batches_atomically,
+    write_stream,
+)
 from tests.integration.spark_requests import statuses
-from txn import Key, Mutation, connect
-from txn.spark import register
+from tests.integration.test_spark_atomic import list_statuses
+from txn import InvalidRequestError, Key, Mutation, connect
+from txn.protocol.statuses import Status
+from txn.spark import make_batch_writer, register
 
 WRITE = "tests.integration.spark_jobs:write_stream"
+WRITE_ATOMICALLY = "tests.integration.spark_jobs:write_batches_atomically"
 
 
 @pytest.fixture
@@ -95,6 +104,37 @@ def test_a_driver_that_is_killed_in_a_batch_is_no_loss(
     assert_each_row_once(uri, rows)
 
 
+@pytest.mark.slow
+def test_an_atomic_batch_happens_once_or_not_at_all(
+    spark: SparkSession, uri: str, tmp_path: Path
+) -> None:
+    """The driver is killed in the second batch, when a task has written its part; then after it,
+    before Spark has noted its end."""
+    for number in range(2):
+        add_file(tmp_path / "source", f"{number}", range(number * 20, number * 20 + 20))
+    details = arguments(uri, tmp_path, lock_ttl_ms="1000")
+
+    def is_in_second_batch() -> bool:
+        wholes, parts = list_statuses(uri)
+        return Status.COMPLETE in wholes and parts[Status.PART] > 0
+
+    with run_application(tmp_path / "spark", "local[2]") as application:
+        application.start(WRITE_ATOMICALLY, **details, trouble={"pause_ms": 500})
+        wait_until(is_in_second_batch)
+        application.kill()
+    assert list_statuses(uri)[0] == [Status.COMPLETE, Status.WRITTEN]
+    with connect(uri, table="rows") as engine:
+        assert sum(1 for _ in engine.scan()) == 20
+    for _ in range(2):
+        write_batches_atomically(spark, **details)
+        assert Counter(list_statuses(uri)[0]) == {Status.COMPLETE: 2, Status.ABORTED: 1}
+        forget_batch(tmp_path, 1)
+    with connect(uri, table="rows") as engine:
+        found = list(engine.scan())
+        timestamps = {cell.timestamp for row in found for cell in row.cells.values()}
+    assert (len(found), len(timestamps)) == (40, 2)
+
+
 def test_rejects_of_a_batch_that_is_run_again_are_there_once(
     spark: SparkSession, uri: str, tmp_path: Path
 ) -> None:
@@ -111,11 +151,10 @@ def test_rejects_of_a_batch_that_is_run_again_are_there_once(
     assert json.loads(line)["row"] == {"id": 3, "v": "3"}
 
 
-def test_a_batch_by_hand_is_written_once_by_its_number(
+def test_a_batch_in_update_mode_is_written_once(
     spark: SparkSession, uri: str, tmp_path: Path
 ) -> None:
-    """Spark gives sinks in Python no aggregates in update mode: `foreachBatch` takes those, and a
-    job with the batch's number in its name does nothing twice."""
+    """Spark gives sinks in Python no aggregates in update mode: `foreachBatch` takes those."""
     register(spark)
     add_file(tmp_path / "source", "a", range(10))
     add_file(tmp_path / "source", "b", range(10))
@@ -123,12 +162,8 @@ def test_a_batch_by_hand_is_written_once_by_its_number(
     counted = stream.csv(f"{tmp_path}/source").groupBy("id").count()
     options = arguments(uri, tmp_path, columns="count=f:count as text", family="")["options"]
 
-    def write(frame: DataFrame, number: int) -> None:
-        writer = frame.write.format("txn").options(**options).option("job_id", f"counts-{number}")
-        writer.mode("append").save()
-
     def run() -> None:
-        writer = counted.writeStream.foreachBatch(write).outputMode("update")
+        writer = counted.writeStream.foreachBatch(make_batch_writer(options)).outputMode("update")
         writer = writer.option("checkpointLocation", f"{tmp_path}/checkpoint")
         writer.trigger(availableNow=True).start().awaitTermination()
 
@@ -141,19 +176,38 @@ def test_a_batch_by_hand_is_written_once_by_its_number(
     assert statuses(uri)["5-COMPLETE"] == 20
 
 
+def test_rows_that_are_named_happen_once_in_all_batches(
+    spark: SparkSession, uri: str, tmp_path: Path
+) -> None:
+    """The name of a batch would else be a part of theirs."""
+    register(spark)
+    frame = spark.createDataFrame([(1, "a"), (2, "b")], "id long, v string")
+    options = arguments(uri, tmp_path)["options"]
+    write = make_batch_writer({**options, "onceBy": "id"})
+    for number in range(2):
+        write(frame, number)
+    assert statuses(uri)["5-COMPLETE"] == 2
+    with pytest.raises(InvalidRequestError, match="call this in foreachBatch"):
+        make_batch_writer(options)(frame, 0)
+
+
 @pytest.mark.parametrize(
     "options, mode, message",
     [
         ({}, "complete", "use the output mode append"),
         ({"job_id": "x"}, "append", "jobId goes with onceBy"),
         ({"colums": "v=f:v"}, "append", "unknown option"),
+        ({"atomic": "true"}, "append", "make_batch_writer"),
+        ({"table": "absent"}, "append", "no such table"),
     ],
 )
 def test_a_stream_that_cannot_be_is_refused(
     spark: SparkSession, tmp_path: Path, options: dict[str, str], mode: str, message: str
 ) -> None:
-    """Its error comes before a row is written, and says what to do."""
+    """Its error comes before a task is started, and says what to do."""
     uri = f"embedded://{tmp_path}/store"
+    with connect(uri) as engine:
+        engine.ensure_table("rows", ["f"])
     register(spark)
     add_file(tmp_path / "source", "a", range(3))
     rows = spark.readStream.schema("id long").csv(f"{tmp_path}/source")
@@ -163,4 +217,4 @@ def test_a_stream_that_cannot_be_is_refused(
     writer = writer.option("checkpointLocation", f"{tmp_path}/checkpoint")
     with pytest.raises(Exception, match=message):
         writer.trigger(availableNow=True).start().awaitTermination()
-    assert not (tmp_path / "store").exists()
+    assert not statuses(uri)

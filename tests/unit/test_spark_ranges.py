@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 import uuid
 from collections.abc import Callable
 from random import Random
 
 import pytest
-from pyspark.sql.datasource import (
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    IsNull,
-    LessThan,
-    LessThanOrEqual,
-    Not,
-    StringEndsWith,
-    StringStartsWith,
-)
 from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType
 
 from txn import InvalidRequestError
@@ -31,7 +17,6 @@ from txn.spark.mapping import MappedColumn
 from txn.spark.options import SourceOptions
 from txn.spark.ranges import (
     ALL,
-    MAX_VALUES,
     PARTITIONS,
     Range,
     cut_ranges,
@@ -39,7 +24,7 @@ from txn.spark.ranges import (
     intersect_ranges,
     join_parts,
     parse_bounds,
-    push_filters,
+    select_ranges,
 )
 from txn.stores import open_store
 
@@ -59,85 +44,81 @@ def holds(ranges: tuple[Range, ...], row: bytes) -> bool:
     return any(found)
 
 
-TESTS: list[tuple[type, Callable[..., bool]]] = [
-    (EqualTo, lambda value, other: value == other),
-    (EqualNullSafe, lambda value, other: value == other),
-    (GreaterThan, lambda value, other: value > other),
-    (GreaterThanOrEqual, lambda value, other: value >= other),
-    (LessThan, lambda value, other: value < other),
-    (LessThanOrEqual, lambda value, other: value <= other),
+def quote(value: object) -> str:
+    text = value.decode() if isinstance(value, bytes) else value
+    return "'" + text.replace("'", "''") + "'" if isinstance(text, str) else str(text)
+
+
+TESTS: list[tuple[str, Callable[..., bool]]] = [
+    ("=", operator.eq),
+    (">", operator.gt),
+    (">=", operator.ge),
+    ("<", operator.lt),
+    ("<=", operator.le),
 ]
 
 
-@pytest.mark.parametrize(("kind", "test"), TESTS)
-def test_a_filter_that_is_taken_is_exact(kind: type, test: Callable[..., bool]) -> None:
-    """Spark does not look again at what was taken from it."""
+@pytest.mark.parametrize(("comparison", "test"), TESTS)
+def test_a_condition_selects_exactly_its_rows(comparison: str, test: Callable[..., bool]) -> None:
+    """Nobody looks again at the rows that are read, or for those that are not."""
     for part, values in (
-        (part_of(StringType()), sorted(WORDS, key=str.encode)),
+        (part_of(StringType()), WORDS),
         (part_of(BinaryType()), [word.encode() for word in WORDS]),
         (part_of(IntegerType()), NUMBERS),
         (part_of(IntegerType(), "short"), [n for n in NUMBERS if abs(n) < 2**15]),
     ):
-        order = {value: value for value in values}
-        if isinstance(values[0], str):
-            order = {value: value.encode() for value in values}  # type: ignore[misc]
+        order: dict[object, object] = {
+            value: value.encode() if isinstance(value, str) else value for value in values
+        }
         for other in values:
-            ranges, rest = push_filters([kind(("id",), other)], (part,), ALL)
-            assert rest == []
+            ranges = select_ranges(f"id {comparison} {quote(other)}", (part,), ALL)
             for value in values:
                 expected = test(order[value], order[other])
                 assert holds(ranges, part.codec.encode(value)) == expected, (value, other)
 
 
-def test_several_filters_leave_what_all_of_them_leave() -> None:
-    """As a WHERE with AND, which Spark hands over one by one."""
-    part = part_of(StringType())
-    given: list[Filter] = [
-        IsNotNull(("id",)),
-        StringStartsWith(("id",), "a"),
-        In(("id",), ("a", "ab", "b", None, "ab")),
-        GreaterThan(("id",), "a"),
-    ]
-    assert push_filters(given, (part,), ALL) == (((b"ab", b"ab\0"),), [])
-    assert push_filters([IsNull(("id",))], (part,), ALL) == ((), [])
-    assert push_filters([EqualTo(("id",), None)], (part,), ALL) == ((), [])
-
-
-def test_numbers_in_an_in_are_looked_up() -> None:
-    """A join on few keys becomes an IN."""
-    part = part_of(IntegerType())
-    ranges, rest = push_filters([In(("id",), (-1, 5, 2**40))], (part,), ALL)
-    assert (ranges, rest) == (
-        ((b"\0\0\0\5", b"\0\0\0\5\0"), (b"\xff\xff\xff\xff", b"\xff\xff\xff\xff\0")),
-        [],
+def test_several_comparisons_select_what_all_of_them_do() -> None:
+    """As a WHERE with AND."""
+    row = (part_of(StringType()),)
+    given = "id in ('a', 'ab','b', 'ab' ) and `id`>'a' AND ID < 'b'"
+    assert select_ranges(given, row, ALL) == ((b"ab", b"ab\0"),)
+    assert select_ranges("id = 'it''s and'", row, ALL) == ((b"it's and", b"it's and\0"),)
+    assert select_ranges("id < 'a' and id > 'b'", row, ALL) == ()
+    assert select_ranges("id > 'c'", row, ((b"a", b"b"),)) == ()
+    number = (part_of(IntegerType()),)
+    assert select_ranges(f"id in (-1, 5, {2**40})", number, ALL) == (
+        (b"\0\0\0\5", b"\0\0\0\5\0"),
+        (b"\xff\xff\xff\xff", b"\xff\xff\xff\xff\0"),
     )
+    assert select_ranges(r"id = '\xff'", (part_of(BinaryType()),), ALL) == ((b"\xff", b"\xff\0"),)
 
 
 @pytest.mark.parametrize(
-    "given",
+    ("given", "parts", "words"),
     [
-        EqualTo(("v",), "a"),
-        EqualTo(("id", "x"), "a"),
-        EqualTo(("id",), 7),
-        StringEndsWith(("id",), "a"),
-        Not(EqualTo(("id",), "a")),
-        In(("id",), tuple(map(str, range(MAX_VALUES + 1)))),
+        ("v = 'a'", 1, "column='v'"),
+        ("id = 'a'", 2, "prefix, start and stop"),
+        ("id like 'a%'", 1, "malformed"),
+        ("id = 'a' or id = 'b'", 1, "malformed"),
+        ("id = 'a' and", 1, "malformed"),
+        ("id in ()", 1, "malformed"),
+        ("", 1, "malformed"),
+        ("id = 7", 1, "literal='?7"),
     ],
 )
-def test_what_is_no_range_is_left_to_spark(given: Filter) -> None:
-    """Nothing may be lost, and nothing answered twice."""
-    part = part_of(StringType())
-    assert push_filters([given], (part,), ALL) == (ALL, [given])
-    assert push_filters([given], (part, part), ALL) == (ALL, [given])
+def test_a_condition_that_is_no_range_is_refused(given: str, parts: int, words: str) -> None:
+    """Nothing is lost, and nothing left unfiltered without a word."""
+    with pytest.raises(InvalidRequestError, match=words):
+        select_ranges(given, (part_of(StringType()),) * parts, ALL)
 
 
 @pytest.mark.parametrize(
     ("kind", "codec"), [(IntegerType(), "text"), (StringType("UTF8_LCASE"), None)]
 )
-def test_a_codec_without_an_order_takes_no_filter(kind: DataType, codec: str | None) -> None:
+def test_a_codec_without_an_order_takes_no_condition(kind: DataType, codec: str | None) -> None:
     """Numbers as text may have zeros in front, and words of a collation have many spellings."""
-    given = EqualTo(("id",), 7 if codec else "a")
-    assert push_filters([given], (part_of(kind, codec),), ALL) == (ALL, [given])
+    with pytest.raises(InvalidRequestError, match="no order"):
+        select_ranges("id = 7", (part_of(kind, codec),), ALL)
 
 
 def test_bounds_are_rows_with_escapes() -> None:

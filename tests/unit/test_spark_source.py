@@ -8,12 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import NullType, StringType, StructField, StructType
 
 from recovery.spark import OPTIONS as FINDINGS
 from txn import Engine, InvalidRequestError, Key, Mutation, connect
 from txn.reading import columns
-from txn.spark import changes, reader, views
+from txn.spark import changes, make_batch_writer, reader, views
 from txn.spark.atomic import ATOMIC
 from txn.spark.changes import CHANGES
 from txn.spark.options import COMMON
@@ -210,3 +211,57 @@ def test_a_column_of_assertions_is_no_policy(mode: str, empty_store: tuple[str, 
     schema = StructType([*SCHEMA, StructField("must", StringType())])
     given = {**MAPPED, **options, "uri": empty_store[0], "newTable": "1", "assertions": "must"}
     TxnDataSource(given).writer(schema, False)
+
+
+def test_pushing_filters_down_is_no_option_any_more() -> None:
+    """It answered the second query of a data frame with the rows of the first."""
+    with pytest.raises(InvalidRequestError, match="say where"):
+        make_source(**MAPPED, pushDownPredicate="true").reader(SCHEMA)
+
+
+def test_a_condition_selects_rows_of_the_reader() -> None:
+    """Within those of start, stop and prefix."""
+    source = make_source(**MAPPED, where="id >= 'c'", stop="e")
+    assert source.reader(SCHEMA).ranges == ((b"c", b"e"),)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("options", [{}, {"uri": "memory://x", "provider": "txn"}])
+def test_a_table_of_the_catalogue_names_what_works(options: dict[str, str]) -> None:
+    """Spark withholds its options, or adds its own when the table is made."""
+    for use in (
+        TxnDataSource(options).schema,
+        lambda: TxnDataSource(options).writer(SCHEMA, False),
+    ):
+        with pytest.raises(InvalidRequestError, match="CREATE TEMPORARY VIEW"):
+            use()
+
+
+def test_an_atomic_stream_names_what_works() -> None:
+    """Its batch is known too late."""
+    with pytest.raises(InvalidRequestError, match="make_batch_writer"):
+        make_source(**MAPPED, atomic="true").streamWriter(SCHEMA, False)
+    with pytest.raises(InvalidRequestError, match="option='jobId'"):
+        make_batch_writer({"job_id": "x"})
+
+
+def test_a_sink_without_its_table_is_refused_before_a_task() -> None:
+    """A task would fail four times before it is told."""
+    source = make_source(**MAPPED)
+    with (
+        connect(source.options["uri"]),
+        pytest.raises(InvalidRequestError, match=r"no such table.*table=b'rows'"),
+    ):
+        source.streamWriter(SCHEMA, False)
+
+
+def test_each_use_of_a_stream_that_cannot_be_tells_why() -> None:
+    """Spark shows no error of the call that makes it."""
+    reader = make_source(view="rows", **MAPPED).streamReader(SCHEMA)
+    for use in (
+        reader.initialOffset,
+        lambda: reader.latestOffset({}, None),  # type: ignore[call-arg]
+        lambda: reader.partitions({}, {}),
+        lambda: reader.read(InputPartition(None)),
+    ):
+        with pytest.raises(InvalidRequestError, match="say view=changes"):
+            use()

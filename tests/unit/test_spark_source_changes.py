@@ -15,7 +15,7 @@ from txn.spark.changes import CHANGES
 def test_an_option_of_another_view_is_refused() -> None:
     """`table` for `tables` would else tell of the changes of all tables, without a word."""
     with pytest.raises(InvalidRequestError, match=r"option='table'.*'tables'"):
-        make_source(view="changes", table="rows").streamReader(CHANGES)
+        make_source(view="changes", table="rows").streamReader(CHANGES).initialOffset()
 
 
 def test_changes_are_no_batch_and_rows_no_stream() -> None:
@@ -23,10 +23,10 @@ def test_changes_are_no_batch_and_rows_no_stream() -> None:
     with pytest.raises(InvalidRequestError, match="readStream"):
         make_source(view="changes").reader(CHANGES)
     with pytest.raises(InvalidRequestError, match=r"say view=changes"):
-        make_source(view="rows", **MAPPED).streamReader(SCHEMA)
+        make_source(view="rows", **MAPPED).streamReader(SCHEMA).initialOffset()
 
 
 def test_a_list_of_tables_names_one() -> None:
     """An empty list would else be the changes of all tables."""
     with pytest.raises(InvalidRequestError, match="option='tables'"):
-        make_source(view="changes", tables="").streamReader(CHANGES)
+        make_source(view="changes", tables="").streamReader(CHANGES).initialOffset()

@@ -11,7 +11,7 @@ from txn.host.extras import import_extra
 
 with import_extra("spark"):
     from txn.spark.partitions import Counts, PartitionError, Summary, commit_partition
-    from txn.spark.source import TxnDataSource, register
+    from txn.spark.source import TxnDataSource, make_batch_writer, register
 
 __all__ = [
     "Counts",
@@ -19,5 +19,6 @@ __all__ = [
     "Summary",
     "TxnDataSource",
     "commit_partition",
+    "make_batch_writer",
     "register",
 ]

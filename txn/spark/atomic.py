@@ -43,6 +43,7 @@ ATOMIC = (
 LEASE_MS = 60_000
 """The lock TTL of a job: how long it may be silent between two tasks before others may abort it."""
 WAIT_MS = 30_000
+"""How long a part waits beyond the lock TTL, so that a job outwaits a dead run of itself."""
 PART_KEYS = 1_000
 PART_BYTES = 1_000_000
 
@@ -117,9 +118,10 @@ def make_atomic_writer(options: SourceOptions, schema: StructType) -> AtomicWrit
     that do not fit the schema or the store."""
     options.check(ATOMIC)
     access = options.access()
+    policy = access.policy or Policy()
     if options.text("lock_ttl_ms") is None:
-        policy = access.policy or Policy()
-        access = replace(access, policy=replace(policy, lock_ttl_ms=LEASE_MS))
+        policy = replace(policy, lock_ttl_ms=LEASE_MS)
+    access = replace(access, policy=policy)
     if access.uri.startswith("txn:"):
         uri = hide_login(access.uri)
         raise InvalidRequestError("a server commits no parts: name its store", uri=uri)
@@ -127,7 +129,7 @@ def make_atomic_writer(options: SourceOptions, schema: StructType) -> AtomicWrit
         access,
         replace(parse_requests(options, schema), is_once=False),
         options.whole("partKeys", PART_KEYS),
-        options.whole("waitMs", WAIT_MS),
+        options.whole("waitMs", policy.lock_ttl_ms + WAIT_MS),
         options.ack("complete"),
     )
     token = make_token(writer.builder.prefix) if options.text("jobId") else None

@@ -1,14 +1,16 @@
 """Ranges of rows: those that options and filters select, and their division among tasks.
 
-A filter that is taken from Spark is applied exactly. It must be on a row key of one column, whose
-codec gives each value one row key. That is text and bytes, which sort as Spark compares them, and
-whole numbers, whose bytes sort negative ones last.
+The option `where` compares a row key of one column, whose codec gives each value one row key. That
+is text and bytes, which sort as Spark compares them, and whole numbers, whose bytes sort negative
+ones last. Spark's own filters are not taken: PySpark 4.3 answers later queries of a data frame by
+the filters of an earlier one.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -16,7 +18,6 @@ from pyspark.sql import datasource
 from pyspark.sql.types import StringType
 
 from txn.errors import InvalidRequestError
-from txn.model import MAX_ROW
 from txn.protocol.context import describe_table
 from txn.spans import make_span
 from txn.spark.codecs import Codec
@@ -32,9 +33,6 @@ ALL: tuple[Range, ...] = ((b"", None),)
 BOUNDS = ("start", "stop", "prefix")
 
 PARTITIONS = "numPartitions"
-
-MAX_VALUES = 100
-"""The most values of an IN filter, which are read one by one."""
 
 
 def parse_bounds(options: SourceOptions) -> Range:
@@ -126,72 +124,71 @@ def intersect_ranges(ranges: Iterable[Range], others: Iterable[Range]) -> tuple[
     return tuple(sorted(found, key=lambda part: part[0]))
 
 
-# ---------------------------------------------------------------------------------------- filters
+# ------------------------------------------------------------------------------------ conditions
 
 
-def push_filters(
-    filters: Iterable[datasource.Filter], row: tuple[MappedColumn, ...], ranges: tuple[Range, ...]
-) -> tuple[tuple[Range, ...], list[datasource.Filter]]:
-    """Return the ranges that the filters leave, and the filters that Spark has to apply."""
-    rest = []
-    for each in filters:
-        found = _find_ranges(each, row[0]) if len(row) == 1 else None
-        if found is None:
-            rest.append(each)
-        else:
-            ranges = intersect_ranges(ranges, found)
-    return ranges, rest
+def select_ranges(
+    text: str, row: tuple[MappedColumn, ...], ranges: tuple[Range, ...]
+) -> tuple[Range, ...]:
+    """Return the part of the ranges that a condition on the row key selects, exactly."""
+    for column, comparison, values in _parse_condition(text):
+        if len(row) != 1 or column.lower() != row[0].name.lower():
+            raise InvalidRequestError(
+                "where is about a row key of one column: filter other columns by the data frame's "
+                "where, and parts of a row key by prefix, start and stop",
+                column=column,
+                row=[part.name for part in row],
+            )
+        found = {each for value in values for each in _find_ranges(comparison, value, row[0])}
+        ranges = intersect_ranges(ranges, sorted(found, key=lambda each: each[0]))
+    return ranges
 
 
-def _find_ranges(given: datasource.Filter, part: MappedColumn) -> tuple[Range, ...] | None:
-    if getattr(given, "attribute", None) != (part.name,):
-        return None
-    match given:
-        case datasource.IsNotNull():
-            return ALL
-        case datasource.IsNull():
-            return ()
-        case datasource.In(value=values):
-            return _find_values(values, part)
-    kind, value = _VALUES.get(part.codec.name), getattr(given, "value", None)
-    has_collation = kind is str and part.codec.kind != StringType()
-    if kind is None or has_collation or type(given) not in _LIMITS:
-        return None
-    if value is None:
-        return ()
-    if not isinstance(value, kind) or isinstance(value, bool):
-        return None
-    find: Callable[..., tuple[Range, ...] | None] = _find_numbers if kind is int else _find_bytes
-    return find(given, value, part.codec)
+def _parse_condition(text: str) -> Iterator[tuple[str, str, list[str]]]:
+    """Yield column, comparison and literals of each part of `a >= 'x' AND a IN ('y', 'z')`."""
+    place, joined = 0, "and"
+    while joined:
+        match = _PART.match(text, place)
+        if match is None:
+            raise InvalidRequestError(
+                "an option is malformed",
+                option="where",
+                part=text[place:].strip(),
+                shape="id >= 'a' AND id < 'b', or id IN (1, 2)",
+            )
+        yield (
+            match["quoted"] or match["name"],
+            match["comparison"] or "=",
+            _LITERAL.findall(match["value"] or match["values"]),
+        )
+        place, joined = match.end(), match["joined"]
 
 
-def _find_values(values: Any, part: MappedColumn) -> tuple[Range, ...] | None:
-    chosen = [value for value in values if value is not None]
-    if len(chosen) > MAX_VALUES:
-        return None
-    found: set[Range] = set()
-    for value in chosen:
-        ranges = _find_ranges(datasource.EqualTo((part.name,), value), part)
-        if ranges is None:
-            return None
-        found.update(ranges)
-    return tuple(sorted(found, key=lambda each: each[0]))
-
-
-def _find_bytes(given: datasource.Filter, value: Any, codec: Codec) -> tuple[Range, ...] | None:
-    data = codec.encode(value)
-    if len(data) >= MAX_ROW:
-        return None
-    if isinstance(given, datasource.StringStartsWith):
-        span = make_span(b"-", prefix=data)
-        return ((span.start, span.stop),)
-    low, high = _LIMITS[type(given)]
+def _find_ranges(comparison: str, literal: str, part: MappedColumn) -> tuple[Range, ...]:
+    codec = part.codec
+    is_text = literal.startswith("'")
+    kind = _KINDS.get(codec.name)
+    if kind is None or (kind is str and codec.kind != StringType()):
+        raise InvalidRequestError(
+            "the bytes of this codec have no order: use prefix, start and stop",
+            column=part.name,
+            codec=codec.name,
+        )
+    if is_text != (kind is not int):
+        raise InvalidRequestError(
+            "a literal does not fit its column", column=part.name, literal=literal
+        )
+    if kind is int:
+        return _find_numbers(comparison, int(literal), codec)
+    value = literal[1:-1].replace("''", "'")
+    data = value.encode() if kind is str else unescape(value)
+    low, high = _LIMITS[comparison]
     start = b"" if low is None else data + b"\0" * low
     return intersect_ranges(ALL, [(start, None if high is None else data + b"\0" * high)])
 
 
-def _find_numbers(given: datasource.Filter, value: int, codec: Codec) -> tuple[Range, ...]:
-    low, high = _LIMITS[type(given)]
+def _find_numbers(comparison: str, value: int, codec: Codec) -> tuple[Range, ...]:
+    low, high = _LIMITS[comparison]
     half = 1 << (8 * (codec.width or 1) - 1)
     first = -half if low is None else max(value + low, -half)
     stop = half if high is None else min(value + high, half)
@@ -200,7 +197,16 @@ def _find_numbers(given: datasource.Filter, value: int, codec: Codec) -> tuple[R
     return tuple((encode(one), encode(end - 1) + b"\0") for one, end in halves if one < end)
 
 
-_VALUES: dict[str, type] = {
+_LITERAL = re.compile(r"'(?:[^']|'')*'|-?\d+")
+_PART = re.compile(
+    r"\s*(?:`(?P<quoted>[^`]+)`|(?P<name>\w+))\s*"
+    rf"(?:(?P<comparison>[<>]=?|=)\s*(?P<value>{_LITERAL.pattern})"
+    rf"|in\s*\((?P<values>\s*(?:{_LITERAL.pattern})(?:\s*,\s*(?:{_LITERAL.pattern}))*\s*)\))"
+    r"\s*(?:\b(?P<joined>and)\b|$)",
+    re.IGNORECASE,
+)
+
+_KINDS: dict[str, type] = {
     "byte": int,
     "short": int,
     "int": int,
@@ -208,16 +214,14 @@ _VALUES: dict[str, type] = {
     "utf-8": str,
     "binary": bytes,
 }
-"""The codecs whose bytes have a known order, and the type of a filter's value."""
+"""The codecs whose bytes have a known order, and the type of their values."""
 
-_LIMITS: dict[type, tuple[int | None, int | None]] = {
-    datasource.EqualTo: (0, 1),
-    datasource.EqualNullSafe: (0, 1),
-    datasource.GreaterThan: (1, None),
-    datasource.GreaterThanOrEqual: (0, None),
-    datasource.LessThan: (None, 0),
-    datasource.LessThanOrEqual: (None, 1),
-    datasource.StringStartsWith: (0, None),
+_LIMITS: dict[str, tuple[int | None, int | None]] = {
+    "=": (0, 1),
+    ">": (1, None),
+    ">=": (0, None),
+    "<": (None, 0),
+    "<=": (None, 1),
 }
-"""Where the selected values begin (included) and end (excluded): 0: at the filter's value, 1: at
-the next one, None: at no value. The next row key is the one with a zero byte more."""
+"""Where the selected values begin (included) and end (excluded): 0: at the literal, 1: at the next
+value, None: at no value. The next row key is the one with a zero byte more."""

@@ -6,17 +6,19 @@ holds only its options, and imports each module where it is needed.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
+    InputPartition,
 )
 from pyspark.sql.types import StructType
 
@@ -24,6 +26,8 @@ from txn.errors import InvalidRequestError
 from txn.spark.options import SourceOptions
 
 ROWS, CHANGES = "rows", "changes"
+QUERY = "sql.streaming.queryId"
+"""The property in which Spark keeps the id of a streaming query."""
 
 VIEWS = {
     CHANGES: "txn.spark.changes:ChangeReader",
@@ -44,7 +48,17 @@ class TxnDataSource(DataSource):
 
     @property
     def given(self) -> SourceOptions:
-        return SourceOptions(self.options)
+        """Return the options. Of a catalogue table Spark gives none, except to `CREATE TABLE`,
+        which adds its own, such as `provider`."""
+        options = SourceOptions(self.options)
+        if not options.text("uri") or options.text("provider"):
+            raise InvalidRequestError(
+                "the option uri is missing, or Spark withholds it: a source in Python does not "
+                "get the options of a catalogue table. Use CREATE TEMPORARY VIEW name USING txn "
+                "OPTIONS (..), or name WITH (..) in each statement",
+                option="uri",
+            )
+        return options
 
     @property
     def _view(self) -> str:
@@ -61,11 +75,19 @@ class TxnDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         if self._view == CHANGES:
             raise InvalidRequestError("changes are a stream: use readStream", view=CHANGES)
-        make = _import_name(VIEWS.get(self._view, "txn.spark.reader:make_reader"))
+        make = _import_name(VIEWS.get(self._view, "txn.spark.reader:TableReader"))
         reader: DataSourceReader = make(self.given, schema)
         return reader
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of changes. Spark replaces an error of this method by an
+        UnboundLocalError, so the first use of the reader raises it."""
+        try:
+            return self._make_stream_reader(schema)
+        except InvalidRequestError as error:
+            return FailedStreamReader(error)
+
+    def _make_stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         if self._view != CHANGES:
             raise InvalidRequestError(
                 "only changes are a stream: say view=changes", given=self._view
@@ -87,9 +109,34 @@ class TxnDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         _refuse(overwrite, "use the output mode append, or foreachBatch")
+        if self.given.flag("atomic"):
+            raise InvalidRequestError(
+                "Spark tells a sink in Python too late which batch it writes: use "
+                "foreachBatch(txn.spark.make_batch_writer(options))",
+                option="atomic",
+            )
         make = _import_name("txn.spark.writer:make_stream_writer")
         writer: DataSourceStreamWriter = make(self.given, schema)
         return writer
+
+
+class FailedStreamReader(DataSourceStreamReader):
+    """A reader whose every use raises the error."""
+
+    def __init__(self, error: InvalidRequestError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> NoReturn:
+        raise self._error
+
+    def latestOffset(self, *_: Any) -> NoReturn:
+        raise self._error
+
+    def partitions(self, start: Any, end: Any) -> NoReturn:
+        raise self._error
+
+    def read(self, partition: InputPartition) -> NoReturn:
+        raise self._error
 
 
 def _import_name(path: str) -> Any:
@@ -103,7 +150,50 @@ def _refuse(overwrite: bool, instead: str) -> None:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("txn")` known to a session; repeated calls are allowed. Spark refuses a name
-    that only the active session knows, so this uses a new thread, which has no active session."""
+    """Make `format("txn")` known to a session; repeated calls are allowed.
+
+    Spark looks for the format in the active session of the JVM's thread. A thread other than the
+    main one has none: call this in each thread that writes, and the session becomes the active one
+    there.
+    """
+    # A new thread has no active session; Spark refuses a name that only the active one knows.
     with ThreadPoolExecutor(1) as alone:
         alone.submit(spark.dataSource.register, TxnDataSource).result()
+    jvm = getattr(spark, "_jvm", None)  # none with Spark Connect, which needs no active session
+    if jvm is not None and SparkSession.getActiveSession() is None:
+        jvm.SparkSession.setActiveSession(spark._jsparkSession)
+
+
+def make_batch_writer(options: Mapping[str, Any]) -> Callable[[DataFrame, int], None]:
+    """Return a function for `writeStream.foreachBatch` that writes each batch once, in any output
+    mode.
+
+    options: of `df.write.format("txn")`; with `atomic` each batch is one transaction. Without
+    `onceBy` the name of the job is made of the query's id, which its checkpoint keeps, and the
+    number of the batch.
+    """
+    given = SourceOptions(options)
+    names_rows = given.text("onceBy") is not None
+    if given.text("jobId") is not None and not names_rows:
+        raise InvalidRequestError(
+            "a stream has a name in its checkpoint: jobId goes with onceBy only", option="jobId"
+        )
+
+    def write_batch(frame: DataFrame, number: int) -> None:
+        writer = frame.write.format("txn").mode("append").options(**options)
+        if not names_rows:
+            writer = writer.option("jobId", f"{_find_query(frame)}/{number}")
+        writer.save()
+
+    return write_batch
+
+
+def _find_query(frame: DataFrame) -> str:
+    query = frame.sparkSession.sparkContext.getLocalProperty(QUERY)
+    if query is None:
+        raise InvalidRequestError(
+            "Spark does not say which query a batch is of: call this in foreachBatch, and leave "
+            "PYSPARK_PIN_THREAD at true",
+            property=QUERY,
+        )
+    return query

@@ -61,7 +61,8 @@ def prove_user(target: Target, host: str, read: Read, write: Write) -> str:
         write(_NUMBER.pack(len(choice)) + choice)
         return str(context.initiator_name)
     except gssapi.exceptions.GSSError as error:
-        raise Unwelcome(f"Kerberos: {error}") from error
+        tickets = "tickets are those of kinit, or of the keytab that KRB5_CLIENT_KTNAME names"
+        raise Unwelcome(f"Kerberos: {error}; {tickets}") from error
 
 
 def _import_gssapi(target: Target) -> Any:
