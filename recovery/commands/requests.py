@@ -1,8 +1,8 @@
 """`txn get` and `txn commit`: read cells of one instant, and commit one transaction.
 
 A request is the document `{"mutations": [...], "assertions": [...], "once": ...,
-"once_retention_ms": ..., "labels": {...}, "validate": ...}`; see docs/operations.md. Every error names
-the place in the document.
+"once_retention_ms": ..., "labels": {...}, "validate": ...}`; see docs/operations.md. Every error
+names the place in the document.
 """
 
 from __future__ import annotations

@@ -516,3 +516,10 @@ def test_an_entry_without_its_row_is_a_part_too() -> None:
     assert list(split_rows(b"1", b"rows", entry)) == [entry]
     both = Request((ENTRY,), (Some(V),))
     assert list(split_rows(b"1", b"rows", both)) == [Request((), (Some(V),)), entry]
+
+
+def test_rows_may_validate_what_they_only_assert() -> None:
+    """An option as for `commit`; without it the policy decides."""
+    rows = [{"id": 1, "v": "a"}]
+    assert [request.validate for request in draft(rows, validate="true")] == [True]
+    assert [request.validate for request in draft(rows)] == [None]

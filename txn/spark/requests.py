@@ -57,6 +57,7 @@ REQUESTS = (
     "onceBy",
     "jobId",
     "onceRetentionMs",
+    "validate",
 )
 
 ALL = ""
@@ -355,6 +356,7 @@ class RequestBuilder:
     group_by: Naming | None
     prefix: bytes
     retention_ms: int | None
+    validate: bool | None = None
 
     def build_requests(
         self, batches: Iterable[pa.RecordBatch], name: bytes, reject: Reject | None = None
@@ -421,6 +423,7 @@ class RequestBuilder:
             token,
             {},
             self.retention_ms,
+            self.validate,
         )
 
     def _make_token(
@@ -566,6 +569,7 @@ def parse_requests(
         Naming.parse("groupBy", group_by, schema) if group_by else None,
         name_job((options.text("jobId") or "").encode(), mapping.table),
         retention_ms if is_once else None,
+        options.flag("validate") or None,
     )
 
 
