@@ -46,9 +46,6 @@ NOT_PLACED = 1 << 63
 RECENT_MS = 2_000
 """How far a quick look goes back. It may miss rows, which costs a try."""
 
-CANDIDATES = 8
-"""The instants that are tried with one complete look."""
-
 CHUNK_CELLS = 200_000
 """The cells that a reader keeps until it has looked for later changes of them, about 90 MB."""
 
@@ -114,10 +111,10 @@ def find_instant(context: Context, bounds: Bounds) -> Instant:
     low_ms = min(_find_oldest(context), recent_ms)
     expires_ms = began_ms + bounds.retention_ms - bounds.margin_ms
     rows = list(_look(context, low_ms))
-    for _ in context.tries(most=context.policy.read_tries):
+    for turn in context.tries(most=context.policy.read_tries):
         first_seen = {each.row_key: 0 for each in rows if each.is_decided}
         all_marks = []
-        for number in range(CANDIDATES):
+        for number in range(turn):  # the more, the likelier is one between two decisions
             for each in _look(context, context.clock.wall_ms() - RECENT_MS):
                 if each.is_decided:
                     first_seen.setdefault(each.row_key, number)
