@@ -10,6 +10,7 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.integration.hbase import HBase
@@ -107,3 +108,22 @@ def test_no_read_of_hbase_shows_a_mixture(
     """The same, where each task reads a region."""
     given = make_table(hbase.native, f"snapshot-{uuid.uuid4().hex[:8]}", protocol)
     check_reads(spark, given)
+
+
+def test_a_data_frame_keeps_its_instant(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark plans it once, when it is first used. Where a version from then is not kept any more,
+    the read fails and says which."""
+    register(spark)
+    uri = f"embedded://{tmp_path}/store?sync=off"
+    for table, versions in (("many", 3), ("one", 1)):
+        given = make_table(uri, table, "six-phase", versions)
+        kept = read(spark, given).where("id = '007'")
+        assert [row.v for row in kept.collect()] == ["0"]
+        with connect(uri, table=table, transactions=given["transactions"]) as engine:
+            engine.commit([Mutation(Key("007", "d", "v"), "1")])
+        assert [row.v for row in read(spark, given).where("id = '007'").collect()] == ["1"]
+        if versions > 1:
+            assert [row.v for row in kept.union(kept).collect()] == ["0", "0"]
+        else:
+            with pytest.raises(PySparkException, match=r"let the family keep more VERSIONS.*'007'"):
+                kept.collect()

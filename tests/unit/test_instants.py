@@ -14,12 +14,12 @@ from tests.simulation.world import key as stage_key
 from tests.unit.worlds import TABLE, World, X, Y, Z, stopped_at
 from txn import Delete, Engine, Mutation
 from txn.clock import ManualClock
-from txn.errors import ConflictError, NotApplied
+from txn.errors import ConflictError, InvalidRequestError, NotApplied
 from txn.model import Edit, Row
 from txn.protocol.row import column
 from txn.protocol.statuses import PROTOCOLS, ProtocolName, Status
 from txn.reading import instants
-from txn.reading.feed import Bounds, ChangesLostError
+from txn.reading.feed import Bounds, ChangesLostError, refuse_rowless
 from txn.reading.instants import Instant, find_instant, restore_rows
 from txn.spans import Span
 from txn.testing.faulty import FaultyStore
@@ -59,6 +59,17 @@ def test_later_puts_and_deletes_are_taken_back(world: World) -> None:
     for client in (world.engine, world.client()):
         assert read(client, instant) == {b"x": b"1", b"y": b"1"}
     assert read(world.engine, plan(world.engine)) == {b"x": b"3", b"y": b"1"}
+
+
+def test_rows_that_were_read_before_their_change_are_right_as_they_are(world: World) -> None:
+    """The task learns of the change, and has the version that it replaced."""
+    held = stopped_at(world, Status.WRITTEN, Z)
+    instant = plan(world.engine)
+    assert instant.undecided == {held}
+    rows = list(world.engine.backend.scan(SPAN))
+    world.engine.commit([Mutation(X, b"2")])
+    restored = list(restore_rows(world.engine.context, SPAN, instant, rows))
+    assert [row for row in restored if row.cells] == [row for row in rows if row.cells]
 
 
 def test_a_value_that_the_store_does_not_show_fails_the_read(world: World) -> None:
@@ -118,7 +129,7 @@ def test_what_is_undecided_at_the_instant_comes_after_it(world: World) -> None:
     assert instant.low_ms < instant.recent_ms - BOUNDS.lateness_ms
     early = replace(instant, undecided=frozenset())
     mark = instant.find_mark(held)
-    seen = instants.Seen(held, mark, True, mark)
+    seen = instants.Placement(held, mark, True, mark)
     assert early.covers(seen) and not instant.covers(seen)
 
 
@@ -298,5 +309,20 @@ def test_a_row_without_a_status_that_shows_a_decision_is_no_riddle(world: World)
     world.store.write([Edit(status, None, cell.timestamp)])
     world.clock.advance(10)
     assert plan(world.engine).covers(
-        next(each for each in instants._look(world.engine.context, 0) if each.row_key == row_key)
+        next(
+            each
+            for each in instants._list_placements(world.engine.context, 0)
+            if each.row_key == row_key
+        )
     )
+
+
+def test_transactions_without_a_row_are_refused_unless_said_so(world: World) -> None:
+    """Nobody can take them back."""
+    apart = Engine(StepByStep(world.store)).context
+    refuse_rowless(apart, is_known=True)
+    if world.protocol == "fenced":
+        with pytest.raises(InvalidRequestError, match="rowless=skip"):
+            refuse_rowless(apart, is_known=False)
+    else:
+        refuse_rowless(apart, is_known=False)

@@ -36,7 +36,7 @@ from txn.spans import Span
 
 RANGES = b"ranges"
 WRITTEN_AT, LOCKED_AT = Status.WRITTEN.at, Status.LOCKED.at
-LOOKED_AT = COLUMNS | {(FAMILY, RANGES), (FAMILY, WRITTEN_AT), (FAMILY, LOCKED_AT)}
+PLACED_BY = COLUMNS | {(FAMILY, RANGES), (FAMILY, WRITTEN_AT), (FAMILY, LOCKED_AT)}
 FINISHED = frozenset({Status.COMPLETE.encoded, Status.ABORTED.encoded})
 OPEN = frozenset({Status.WRITTEN.encoded, Status.LOCKED.encoded})
 LAST_CHOSEN_MS = FENCED.offsets_ms[Status.LOCKED]
@@ -82,15 +82,15 @@ class Instant:
     def find_mark(self, row_key: bytes) -> int:
         return self.marks[bisect_right(self.splits, row_key)]
 
-    def covers(self, seen: Seen) -> bool:
+    def covers(self, transaction: Placement) -> bool:
         """Whether the transaction had decided at the instant."""
-        row_key, at_ms = seen.row_key, seen.at_ms
+        row_key, at_ms = transaction.row_key, transaction.at_ms
         if row_key in self.before:
             return True
         return 0 < at_ms <= self.find_mark(row_key) and row_key not in self.undecided
 
 
-class Seen(NamedTuple):
+class Placement(NamedTuple):
     """A transaction that has decided, or still may.
 
     at_ms: its decision, by the server's time; 0: there is none, or its time is not known yet.
@@ -110,17 +110,17 @@ def find_instant(context: Context, bounds: Bounds) -> Instant:
     recent_ms = began_ms - bounds.lateness_ms
     low_ms = min(_find_oldest(context), recent_ms)
     expires_ms = began_ms + bounds.retention_ms - bounds.margin_ms
-    rows = list(_look(context, low_ms))
+    rows = list(_list_placements(context, low_ms))
     for turn in context.tries(most=context.policy.read_tries):
         first_seen = {each.row_key: 0 for each in rows if each.is_decided}
         all_marks = []
         for number in range(turn):  # the more, the likelier is one between two decisions
-            for each in _look(context, context.clock.wall_ms() - RECENT_MS):
+            for each in _list_placements(context, context.clock.wall_ms() - RECENT_MS):
                 if each.is_decided:
                     first_seen.setdefault(each.row_key, number)
             all_marks.append(_mark_regions(context))
         context.clock.sleep_ms(2)  # so that the times of all later decisions are after the marks
-        rows = list(_look(context, low_ms))
+        rows = list(_list_placements(context, low_ms))
         for number, (splits, marks) in enumerate(all_marks):
             before = frozenset(key for key, first in first_seen.items() if first <= number)
             found = Instant(splits, marks, before, frozenset(), low_ms, recent_ms, 0, expires_ms)
@@ -129,13 +129,13 @@ def find_instant(context: Context, bounds: Bounds) -> Instant:
     raise ConflictError("transactions decide too often to find an instant between two of them")
 
 
-def _is_certain(instant: Instant, each: Seen) -> bool:
+def _is_certain(instant: Instant, each: Placement) -> bool:
     """Whether it is certain on which side of the instant the transaction has its place. `before`
     are those that were seen to have decided before the instant, and marks are from after it."""
     return each.row_key in instant.before or each.placed_ms > instant.find_mark(each.row_key)
 
 
-def _shorten(instant: Instant, rows: Iterable[Seen]) -> Instant:
+def _shorten(instant: Instant, rows: Iterable[Placement]) -> Instant:
     """Return the same instant without the transactions that the marks tell of."""
     before = {each.row_key: each for each in rows if each.row_key in instant.before}
     open_rows = (each.row_key for each in rows if each.row_key not in before and not each.at_ms)
@@ -145,7 +145,7 @@ def _shorten(instant: Instant, rows: Iterable[Seen]) -> Instant:
     return replace(short, covered=_sum_covered(short, rows))
 
 
-def _sum_covered(instant: Instant, rows: Iterable[Seen]) -> int:
+def _sum_covered(instant: Instant, rows: Iterable[Placement]) -> int:
     covered = (each.row_key for each in rows if instant.covers(each))
     recent = (row_key for row_key in covered if created_ms(row_key) >= instant.recent_ms)
     return sum((1 << 32) + crc32(row_key) for row_key in recent)
@@ -154,20 +154,20 @@ def _sum_covered(instant: Instant, rows: Iterable[Seen]) -> int:
 def _find_oldest(context: Context) -> int:
     """Return the earliest creation time of an undecided transaction."""
     exclude = RowExclusion(FAMILY, STATUS, FINISHED)
-    rows = list_decisions(context, 0, LOOKED_AT, exclude)
+    rows = list_decisions(context, 0, PLACED_BY, exclude)
     undecided = (created_ms(row.row) for row in rows if find_decision(row) == 0)
     return min(undecided, default=NOT_PLACED)
 
 
-def _look(context: Context, low_ms: int) -> Iterator[Seen]:
+def _list_placements(context: Context, low_ms: int) -> Iterator[Placement]:
     """Yield the transactions created since `low_ms`, unless aborted."""
-    for row in list_decisions(context, low_ms, LOOKED_AT):
+    for row in list_decisions(context, low_ms, PLACED_BY):
         at_ms = find_decision(row)
         if at_ms is not None:
             yield _describe(context, row, at_ms)
 
 
-def _describe(context: Context, row: Row, at_ms: int) -> Seen:
+def _describe(context: Context, row: Row, at_ms: int) -> Placement:
     """A transaction that validates ranges has its place after its step to 1-LOCKED, any other at
     its decision, and either after its row was written. The two steps of a fenced row are never
     dated before the time that its owner chose, so they count only if they are later."""
@@ -175,11 +175,11 @@ def _describe(context: Context, row: Row, at_ms: int) -> Seen:
     status = next((cell.value for key, cell in row.cells.items() if key.column == STATUS), b"")
     is_decided = at_ms > 0 or status not in OPEN
     if not is_decided and (RANGES not in times or status == Status.WRITTEN.encoded):
-        return Seen(row.row, at_ms, is_decided, NOT_PLACED)
+        return Placement(row.row, at_ms, is_decided, NOT_PLACED)
     placed_ms = times.get(LOCKED_AT if RANGES in times else DECIDED_AT, 0)
     if context.rules.offsets_ms and placed_ms <= created_ms(row.row) + LAST_CHOSEN_MS:
         placed_ms = 0
-    return Seen(row.row, at_ms, is_decided, max(placed_ms, times.get(WRITTEN_AT, 0)))
+    return Placement(row.row, at_ms, is_decided, max(placed_ms, times.get(WRITTEN_AT, 0)))
 
 
 Marks = tuple[tuple[bytes, ...], tuple[int, ...]]
@@ -266,7 +266,7 @@ class LaterChanges:
 
     def _read_changes(self) -> None:
         context, instant = self._context, self._instant
-        seen = list(_look(context, instant.low_ms))
+        seen = list(_list_placements(context, instant.low_ms))
         if context.clock.wall_ms() > instant.expires_ms:
             raise ChangesLostError("the snapshot is older than transaction rows are kept for")
         if _sum_covered(instant, seen) != instant.covered:
