@@ -12,11 +12,11 @@ from tests.simulation.puppets import Puppet, asks_for
 from tests.simulation.world import World as Stage
 from tests.simulation.world import key as stage_key
 from tests.unit.worlds import TABLE, World, X, Y, Z, stopped_at
-from txn import Delete, Engine, Mutation
+from txn import Cell, Delete, Engine, Mutation, Policy, Some
 from txn.clock import ManualClock
-from txn.errors import ConflictError, InvalidRequestError, NotApplied
+from txn.errors import AssertionFailedError, ConflictError, InvalidRequestError, NotApplied
 from txn.model import Edit, Row
-from txn.protocol.row import column
+from txn.protocol.row import EARLY, LATE, column, new_row_key
 from txn.protocol.statuses import PROTOCOLS, ProtocolName, Status
 from txn.reading import instants
 from txn.reading.feed import Bounds, ChangesLostError, refuse_rowless
@@ -162,16 +162,54 @@ def test_ranges_are_validated_before_the_decision(protocol: ProtocolName) -> Non
             t.put(stage_key("x"), b"1")
         return t.result
 
-    block = Puppet(world, check_and_write)
-    block.until(asks_for(Status.LOCKED))
     before = plan(world.engine())
+    world.clock.advance(10)
+    block = Puppet(world, check_and_write)
     assert block.until(asks_for(Status.ASSERTED)) is not None
+    short = replace(world.engine().context, policy=Policy(read_tries=3))
     with pytest.raises(ConflictError, match="decide too often"):
-        plan(world.engine())
+        find_instant(short, BOUNDS)
     block.finish()
     world.clock.advance(10)
     assert read(world.engine(), before) == {}
     assert read(world.engine(), plan(world.engine())) == {b"x": b"1"}
+
+
+@pytest.mark.parametrize(
+    ("status", "mark", "placed_ms"),
+    [
+        (Status.WRITTEN, None, instants.NOT_PLACED),
+        (Status.LOCKED, None, instants.NOT_PLACED),
+        (Status.WRITTEN, LATE, instants.NOT_PLACED),
+        (Status.LOCKED, LATE, 20),
+        (Status.ASSERTED, LATE, 20),
+        (Status.WRITTEN, EARLY, 10),
+        (Status.LOCKED, EARLY, 10),
+        (Status.ASSERTED, EARLY, 10),
+        (Status.ASSERTED, None, 30),
+    ],
+)
+def test_who_validates_has_its_place_before_its_decision(
+    status: Status, mark: bytes | None, placed_ms: int
+) -> None:
+    """After it came to the status from which on readers wait for it."""
+    row_key, times = new_row_key(5, 1), {Status.WRITTEN: 10, Status.LOCKED: 20, Status.ASSERTED: 30}
+    cells = {each.at: Cell(b"", at_ms) for each, at_ms in times.items()}
+    cells |= {b"status": Cell(status.value, 1)}
+    cells |= {} if mark is None else {b"ranges": Cell(mark, 1)}
+    row = Row(row_key, {column(b"txn", row_key, name): cell for name, cell in cells.items()})
+    at_ms = 30 if status.is_decided else 0
+    found = instants._describe(World().engine.context, row, at_ms)
+    assert found == (row_key, at_ms, status.is_decided, placed_ms)
+
+
+def test_aborted_transactions_have_no_place(world: World) -> None:
+    """They are on neither side, so they are in nobody's way."""
+    instant = plan(world.engine)
+    with pytest.raises(AssertionFailedError):
+        world.engine.commit([Mutation(X, b"2"), Mutation(Z, b"2")], [Some(Z)])
+    assert plan(world.engine).covered == instant.covered
+    assert read(world.engine, instant) == {b"x": b"1", b"y": b"1"}
 
 
 def test_decisions_without_a_time_count_when_they_were_seen(rows_for_all: None) -> None:

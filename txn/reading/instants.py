@@ -18,8 +18,9 @@ from zlib import crc32
 
 from txn.errors import ConflictError, NotApplied
 from txn.model import Cell, Edit, Key, Row, RowExclusion
+from txn.protocol.codec import decode_status
 from txn.protocol.context import Context, call_store
-from txn.protocol.row import CLOCK_END, FAMILY, column, created_ms
+from txn.protocol.row import CLOCK_END, EARLY, FAMILY, column, created_ms, is_withheld
 from txn.protocol.statuses import FENCED, Status
 from txn.reading.feed import (
     COLUMNS,
@@ -168,18 +169,21 @@ def _list_placements(context: Context, low_ms: int) -> Iterator[Placement]:
 
 
 def _describe(context: Context, row: Row, at_ms: int) -> Placement:
-    """A transaction that validates ranges has its place after its step to 1-LOCKED, any other at
-    its decision, and either after its row was written. The two steps of a fenced row are never
-    dated before the time that its owner chose, so they count only if they are later."""
-    times = {key.column: cell.timestamp for key, cell in row.cells.items()}
-    status = next((cell.value for key, cell in row.cells.items() if key.column == STATUS), b"")
-    is_decided = at_ms > 0 or status not in OPEN
-    if not is_decided and (RANGES not in times or status == Status.WRITTEN.encoded):
-        return Placement(row.row, at_ms, is_decided, NOT_PLACED)
-    placed_ms = times.get(LOCKED_AT if RANGES in times else DECIDED_AT, 0)
+    """A transaction that validates what it read has its place after it came to the status of its
+    mark, any other at its decision, and each after its row was written. Later steps of a fenced row
+    are never dated before the time that its owner chose, so they count only if they are later."""
+    cells = {key.column: cell for key, cell in row.cells.items()}
+    status, mark = cells.get(STATUS), cells.get(RANGES)
+    stored = b"" if status is None else status.value
+    is_open = stored in OPEN
+    if at_ms == 0 and is_open and not is_withheld(decode_status(stored), mark):
+        return Placement(row.row, at_ms, False, NOT_PLACED)
+    step = DECIDED_AT if mark is None else WRITTEN_AT if mark.value == EARLY else LOCKED_AT
+    placed_ms = cells[step].timestamp if step in cells else 0
     if context.rules.offsets_ms and placed_ms <= created_ms(row.row) + LAST_CHOSEN_MS:
         placed_ms = 0
-    return Placement(row.row, at_ms, is_decided, max(placed_ms, times.get(WRITTEN_AT, 0)))
+    written_ms = cells[WRITTEN_AT].timestamp if WRITTEN_AT in cells else 0
+    return Placement(row.row, at_ms, at_ms > 0 or not is_open, max(placed_ms, written_ms))
 
 
 Marks = tuple[tuple[bytes, ...], tuple[int, ...]]
