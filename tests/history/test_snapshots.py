@@ -1,5 +1,8 @@
-"""Histories with readers of many tasks, as of one instant: strictly serialisable, beside clients
-that fail, decisions that are seen late, and a clock for each region. Without a rule they are not."""
+"""Histories with reads in many tasks, as of one instant: they are strictly serialisable.
+
+Beside clients that fail, decisions that are seen late, and a clock for each region. With a rule
+taken out they are not.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from txn.protocol.statuses import PROTOCOLS, ProtocolName
 from txn.reading import instants
 from txn.reading.instants import LaterChanges
 
-SCHEDULES = 150
+SCHEDULES = 100
 MOST = 600
 Patch = pytest.MonkeyPatch
 
