@@ -7,21 +7,31 @@ promises to. What transactions read is always by the protocol.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import count
+from itertools import count, pairwise
 from random import Random
+from typing import Any
+from unittest.mock import patch
 
 from tests.history.anomalies import Anomaly
 from tests.history.recording import Line, Recorder, history
-from tests.history.workload import LISTS, MODELS, Commit, Model, Observation, Work, atomic
+from tests.history.workload import LISTS, MODELS, Cells, Commit, Model, Observation, Work, atomic
+from tests.simulation import schedule as schedule_module
+from tests.simulation.feeding import SlowNetwork
 from tests.simulation.puppets import asks_for
 from tests.simulation.schedule import Schedule, Task, Trace
-from tests.simulation.world import key
-from txn import Engine, Key
+from tests.simulation.scheduler import ActorClock
+from tests.simulation.world import TABLE, TRANSACTIONS, key
+from txn import Cell, Engine, Key
+from txn.model import Check, Edit
 from txn.protocol.statuses import ProtocolName, Status
+from txn.reading.feed import Bounds
+from txn.reading.instants import find_instant, restore_rows
 from txn.request import Ack
+from txn.spans import Span
 from txn.testing.faulty import Call, Fault
 
 PAUSE_RATE = 0.02
@@ -152,3 +162,113 @@ def run_history(
     kind = Blocks if seed % 2 else HistorySchedule
     for anomaly in kind(seed, model, trace=trace, protocol=protocol).anomalies():
         raise AssertionError(str(anomaly))
+
+
+SKEW_MS = 200
+LATENESS_MS = 25_000  # as long as a client tries
+
+
+class Snapshots(HistorySchedule):
+    """Readers of the whole table in several tasks, as of an instant that was found before, while a
+    decision is seen later than at the time that it has, and each region has a clock of its own."""
+
+    def __init__(
+        self,
+        seed: int,
+        model: Model,
+        trace: Trace | None = None,
+        protocol: ProtocolName = "six-phase",
+    ) -> None:
+        super().__init__(seed, model, trace=trace, protocol=protocol)
+        self.weather = replace(self.weather, readers=3, clocks_jump=False, collects=False)
+        self.salt_buckets = 3
+        skews = [self.random.randint(-SKEW_MS, SKEW_MS) for _ in range(3)]
+        self._skews = [0, 0, 0] if self.weather.atomic else skews
+        self.found = 0
+        """How many reads came to their end."""
+
+    def run(self) -> None:
+        """Run it with a server for each region."""
+        with patch.object(schedule_module, "Network", partial(Servers, skews=self._skews)):
+            super().run()
+
+    def _engine(self, name: str, *, faults: bool = True) -> Engine:
+        engine = super()._engine(name, faults=faults)
+        clock = engine.context.clock
+        assert isinstance(clock, ActorClock)
+        clock.offset_ms = self.random.randint(-300, 300) if faults else 0
+        return engine
+
+    def _reader(self, name: str) -> None:
+        readers = replace(self._work, name=name, look_with=self._read_snapshot, done=0)
+        for _ in range(self.random.randint(1, 4)):
+            if self.random.random() < 0.3:
+                self.bank.look(self._engine(name))
+            else:
+                self.found += readers.look(self._engine(name)) is not None
+            self.scheduler.sleep_ms(self.random.choice((0, 0, 5, 100)))
+
+    def _read_snapshot(self, engine: Engine, keys: Sequence[Key]) -> Cells:
+        """Read the table in tasks, each of which opens the store for itself."""
+        instant = find_instant(engine.context, Bounds(0, LATENESS_MS))
+        cuts = sorted(self.random.sample([key.row for key in keys], self.random.randint(0, 2)))
+        spans = [Span(TABLE, *ends) for ends in pairwise([b"", *cuts, None])]
+        self.random.shuffle(spans)
+        cells: dict[Key, Cell | None] = dict.fromkeys(keys)
+        for number, span in enumerate(spans):
+            self.scheduler.sleep_ms(self.random.choice((0, 0, 20, 300)))
+            task = self._engine(f"task-{number}")
+            rows = task.backend.scan(span)
+            for row in restore_rows(task.context, span, instant, rows):
+                cells.update(row.cells)
+        return cells
+
+
+class Servers(SlowNetwork):
+    """A way to servers each of which has a region of the transaction table, and its own clock."""
+
+    def __init__(self, inner: Any, *given: Any, skews: Sequence[int], **more: Any) -> None:
+        super().__init__(SkewedStore(inner, skews), *given, **more)
+
+    def find_splits(self, *_: object) -> list[bytes]:
+        return [b"01.", b"02."]
+
+    def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
+        self._pause()
+        return self._inner.read_versions(keys, count)
+
+
+class SkewedStore:
+    """A store that writes each cell of the transaction table by the clock of its region."""
+
+    def __init__(self, inner: Any, skews: Sequence[int]) -> None:
+        self._inner = inner
+        self._skews = skews
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def write(self, edits: Sequence[Edit], **options: Any) -> None:
+        if options.get("by_row"):
+            self._inner.write(edits, **options)
+            return
+        for edit in edits:
+            with self._on_server_of(edit.key):
+                self._inner.write([edit], **options)
+
+    def check_and_put(self, checks: Sequence[Check], **options: Any) -> list[bool]:
+        answers: list[bool] = []
+        for check in checks:
+            with self._on_server_of(check.key):
+                answers += self._inner.check_and_put([check], **options)
+        return answers
+
+    @contextmanager
+    def _on_server_of(self, key: Key) -> Iterator[None]:
+        is_salted = key.table == TRANSACTIONS and key.row[2:3] == b"."
+        skew_ms = self._skews[int(key.row[:2])] if is_salted else self._skews[0]
+        self._inner._clock.offset_ms += skew_ms
+        try:
+            yield
+        finally:
+            self._inner._clock.offset_ms -= skew_ms

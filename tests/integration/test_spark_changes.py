@@ -21,9 +21,16 @@ from tests.simulation.puppets import asks_for
 from txn import Delete, Engine, Key, Mutation, connect
 from txn.errors import InvalidRequestError
 from txn.protocol.statuses import ProtocolName, Status
-from txn.reading.feed import Bounds, ChangeFeed, ChangesLostError, Offset, read_changes
+from txn.reading.feed import (
+    Bounds,
+    ChangeFeed,
+    ChangesLostError,
+    Offset,
+    read_changes,
+    refuse_rowless,
+)
 from txn.spark import register
-from txn.spark.changes import CHANGES, ChangeReader, refuse_rowless
+from txn.spark.changes import CHANGES, ChangeReader
 from txn.spark.definitions import check_columns
 from txn.spark.options import SourceOptions
 from txn.stores import open_store

@@ -104,6 +104,11 @@ MODES: dict[str, tuple[dict[str, str], Callable[[TxnDataSource], object], Collec
     "atomic": ({"atomic": "true"}, lambda source: source.writer(SCHEMA, False), ATOMIC),
     "sink": ({}, lambda source: source.streamWriter(SCHEMA, False), [*WRITING, *STREAMING]),
     "read": ({}, lambda source: source.reader(SCHEMA), reader.OPTIONS),
+    "snapshot": (
+        {"snapshot": "true"},
+        lambda source: source.reader(SCHEMA),
+        [*reader.OPTIONS, *reader.KEPT],
+    ),
     "schema": ({}, lambda source: source.schema(), reader.OPTIONS),
     "changes": (
         {"view": "changes"},
@@ -265,3 +270,34 @@ def test_each_use_of_a_stream_that_cannot_be_tells_why() -> None:
     ):
         with pytest.raises(InvalidRequestError, match="say view=changes"):
             use()
+
+
+def test_all_tasks_of_a_snapshot_read_as_of_its_planning() -> None:
+    """Whenever they come to their rows."""
+    source = make_source(**MAPPED, snapshot="true")
+    with connect(source.options["uri"], table="rows") as engine:
+        engine.ensure_table("rows", ["f"])
+        engine.commit([Mutation(Key(row, "f", "v"), "1") for row in "ab"])
+        reader = source.reader(SCHEMA)
+        parts = reader.partitions()
+        engine.commit([Mutation(Key(row, "f", "v"), "2") for row in "abc"])
+        found = [batch.to_pylist() for part in parts for batch in reader.read(part)]
+        assert [row for rows in found for row in rows] == [
+            {"id": "a", "v": "1"},
+            {"id": "b", "v": "1"},
+        ]
+        usual = make_source(**{**MAPPED, "uri": source.options["uri"]}).reader(SCHEMA)
+        (batch,) = (batch for part in usual.partitions() for batch in usual.read(part))
+        assert batch.num_rows == 3
+
+
+def test_options_of_a_snapshot_need_one() -> None:
+    """They would else say nothing."""
+    for option in ({"latenessMs": "1"}, {"retentionMs": "1"}, {"rowless": "skip"}):
+        with pytest.raises(InvalidRequestError, match="unknown option"):
+            make_source(**MAPPED, **option).schema()
+        make_source(**MAPPED, **option, snapshot="true").reader(SCHEMA)
+    with pytest.raises(InvalidRequestError, match="least=1"):
+        make_source(**MAPPED, snapshot="true", latenessMs="0").reader(SCHEMA)
+    with pytest.raises(InvalidRequestError, match=r"choices=.*refuse"):
+        make_source(**MAPPED, snapshot="true", rowless="ignore").reader(SCHEMA)

@@ -17,7 +17,7 @@ from itertools import groupby, islice
 from typing import Any, NamedTuple
 
 from txn.errors import CorruptRowError, InvalidRequestError, TxnError
-from txn.model import Cell, Check, Key, Mutation, Row
+from txn.model import Cell, Check, Key, Mutation, Row, RowExclusion
 from txn.protocol.codec import Buffer, Plan
 from txn.protocol.context import Context, call_store
 from txn.protocol.protocols import protocol_key
@@ -61,18 +61,23 @@ def wait_for_writer(context: Context) -> None:
         call_store(context, lambda: context.store.check_and_put([check], durable=False))
 
 
-def list_decisions(context: Context, low_ms: int) -> Iterator[Row]:
+def list_decisions(
+    context: Context,
+    low_ms: int,
+    columns: frozenset[tuple[bytes, bytes]] = COLUMNS,
+    exclude: RowExclusion | None = None,
+) -> Iterator[Row]:
     """Yield the status and decision time of each row created since `low_ms`, bucket by bucket."""
     table, start = context.table, b"0"
     begin, end = b"transaction.%013d." % max(low_ms, 0), b"transaction/"
-    while found := next(_scan(context, Span(table, start, b":", COLUMNS)), None):
+    while found := next(_scan(context, Span(table, start, b":", columns)), None):
         if is_row_key(found.row):
             bucket = found.row[:3]
-            yield from _scan(context, Span(table, bucket + begin, bucket + end, COLUMNS))
+            yield from _scan(context, Span(table, bucket + begin, bucket + end, columns), exclude)
             start = bucket[:2] + b"/"
         else:
             start = found.row + b"\0"
-    yield from _scan(context, Span(table, begin, end, COLUMNS))
+    yield from _scan(context, Span(table, begin, end, columns), exclude)
 
 
 def find_decision(row: Row) -> int | None:
@@ -91,8 +96,21 @@ def find_decision(row: Row) -> int | None:
     return status.timestamp if status.value == Status.COMPLETE.encoded else 0
 
 
-def _scan(context: Context, wanted: Span) -> Iterator[Row]:
-    return (row for row in stored_rows(context, wanted) if row.cells)
+def refuse_rowless(context: Context, is_known: bool) -> None:
+    """Raise InvalidRequestError if the database commits transactions that leave no row, unless the
+    caller accepts that."""
+    is_apart = not context.is_local
+    if context.rules.locks_rows and is_apart and not is_known:
+        raise InvalidRequestError(
+            "fenced transactions of one row and family leave no transaction row, unless they have "
+            "a token or a label, and are missed here: say rowless=skip to do without them",
+            option="rowless",
+            protocol=context.rules.name,
+        )
+
+
+def _scan(context: Context, wanted: Span, exclude: RowExclusion | None = None) -> Iterator[Row]:
+    return (row for row in stored_rows(context, wanted, exclude) if row.cells)
 
 
 ROWS_AT_ONCE = 100

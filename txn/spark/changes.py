@@ -22,7 +22,6 @@ from pyspark.sql.types import StructType
 
 from txn.client.engine import Engine
 from txn.errors import InvalidRequestError
-from txn.protocol.context import Context
 from txn.reading.feed import (
     Bounds,
     ChangeFeed,
@@ -30,6 +29,7 @@ from txn.reading.feed import (
     Offset,
     decode_offset,
     read_changes,
+    refuse_rowless,
     split_part,
 )
 from txn.spark.definitions import check_columns, parse_schema
@@ -160,19 +160,6 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for change in changes:
             row = make_row(change)
             yield tuple(row[name] for name in self._columns)
-
-
-def refuse_rowless(context: Context, is_known: bool) -> None:
-    """Raise InvalidRequestError if the database commits transactions that leave no row, unless the
-    caller accepts that."""
-    is_apart = not context.is_local
-    if context.rules.locks_rows and is_apart and not is_known:
-        raise InvalidRequestError(
-            "fenced transactions of one row and family leave no transaction row, unless they have "
-            "a token or a label: the feed misses them; say rowless=skip to do without",
-            option="rowless",
-            protocol=context.rules.name,
-        )
 
 
 def make_row(change: KeyChange) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """`spark.read.format("txn")`: rows of a table as record batches.
 
 Each row is read as of one instant, as in `Engine.scan`; different rows may have different instants.
-A task that Spark runs again reads its rows as they are then.
+A task that Spark runs again reads its rows as they are then. Of a snapshot, all rows are as of the
+instant that the planner found, whenever a task reads them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
+from txn.client.engine import Engine
 from txn.errors import InvalidRequestError
+from txn.reading.columns import Columns, group_columns
+from txn.reading.feed import LATENESS_MS, RETENTION_MS, Bounds, refuse_rowless
+from txn.reading.instants import Instant, find_instant, restore_rows
 from txn.spans import Span
 from txn.spark.codecs import arrow_schema
 from txn.spark.definitions import MAPPING
@@ -20,9 +25,12 @@ from txn.spark.mapping import TableMapping
 from txn.spark.options import SourceOptions
 from txn.spark.partitions import open_worker
 from txn.spark.ranges import BOUNDS, PARTITIONS, RangeReader, select_ranges
+from txn.stores.base import ColumnPage
 
-PUSHDOWN, WHERE = "pushDownPredicate", "where"
-OPTIONS = (*MAPPING, *BOUNDS, PARTITIONS, WHERE)
+PUSHDOWN, WHERE, SNAPSHOT = "pushDownPredicate", "where", "snapshot"
+OPTIONS = (*MAPPING, *BOUNDS, PARTITIONS, WHERE, SNAPSHOT)
+KEPT = ("latenessMs", "retentionMs", "rowless")
+"""More options of a snapshot, as of a change feed."""
 
 
 def infer_schema(options: SourceOptions) -> StructType:
@@ -38,7 +46,7 @@ def _check(options: SourceOptions) -> None:
             "earlier one, and is gone: say where, such as where=\"id >= 'a' AND id < 'b'\"",
             option=PUSHDOWN,
         )
-    options.check(OPTIONS)
+    options.check((*OPTIONS, *KEPT) if options.flag(SNAPSHOT) else OPTIONS)
 
 
 class TableReader(RangeReader):
@@ -53,16 +61,40 @@ class TableReader(RangeReader):
         super().__init__(options, [mapping.table], families)
         if (where := options.text(WHERE)) is not None:
             self.ranges = select_ranges(where, mapping.row, self.ranges)
+        self._bounds: Bounds | None = None
+        if options.flag(SNAPSHOT):
+            lateness_ms = options.whole("latenessMs", LATENESS_MS)
+            self._bounds = Bounds(0, lateness_ms, options.whole("retentionMs", RETENTION_MS))
+            self._skips_rowless = options.choice("rowless", ("refuse", "skip"), "refuse") == "skip"
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return for each task its table and ranges, and of a snapshot its instant."""
+        parts = super().partitions()
+        if self._bounds is None:
+            return parts
+        with self.access.open_engine() as engine:
+            refuse_rowless(engine.context, self._skips_rowless)
+            instant = find_instant(engine.context, self._bounds)
+        return [InputPartition((*part.value, instant)) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         mapping, engine = self._mapping, open_worker(self.access).engine
         schema = arrow_schema(mapping.schema)
         columns = [(column.family, column.qualifier) for column in mapping.columns]
-        table, ranges = partition.value
+        table, ranges, *instants = partition.value
         for start, stop in ranges:
             span = Span(table, start, stop, frozenset(columns))
-            for page in engine.backend.scan_columns(span, columns):
+            for page in _scan_columns(engine, span, columns, *instants):
                 yield _make_batch(mapping, schema, page.rows, page.values)
+
+
+def _scan_columns(
+    engine: Engine, span: Span, columns: Columns, instant: Instant | None = None
+) -> Iterator[ColumnPage]:
+    if instant is None:
+        return engine.backend.scan_columns(span, columns)
+    rows = restore_rows(engine.context, span, instant, engine.backend.scan(span))
+    return group_columns(rows, span.table, columns)
 
 
 def _make_batch(

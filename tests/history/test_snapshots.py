@@ -1,0 +1,77 @@
+"""Histories with reads in many tasks, as of one instant: they are strictly serialisable.
+
+Beside clients that fail, decisions that are seen late, and a clock for each region. With a rule
+taken out they are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from itertools import cycle
+from typing import Any
+
+import pytest
+
+from tests.history.anomalies import Anomaly
+from tests.history.simulated import Snapshots
+from tests.history.workload import MODELS
+from txn.protocol.statuses import PROTOCOLS, ProtocolName
+from txn.reading import instants
+from txn.reading.instants import LaterChanges
+
+SCHEDULES = 100
+MOST = 600
+Patch = pytest.MonkeyPatch
+
+pytestmark = pytest.mark.usefixtures("rows_for_all")
+
+
+def find_anomalies(seeds: Iterable[int], protocol: ProtocolName) -> Iterator[tuple[int, Anomaly]]:
+    for seed, model in zip(seeds, cycle(MODELS.values()), strict=False):
+        for anomaly in Snapshots(seed, model, protocol=protocol).anomalies():
+            yield seed, anomaly
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_snapshots_are_strictly_serialisable(protocol: ProtocolName) -> None:
+    """All tasks of a read, at different times, beside reads and transactions of others."""
+    found = 0
+    for seed, model in zip(range(SCHEDULES), cycle(MODELS.values()), strict=False):
+        schedule = Snapshots(seed, model, protocol=protocol)
+        assert not schedule.anomalies(), f"seed {seed}"
+        found += schedule.found
+    assert found > SCHEDULES, "too few reads came to their end"
+
+
+def believe_times(patch: Patch) -> None:
+    """Take what has a time before the mark for decided before it, seen or not."""
+    patch.setattr(instants, "_is_certain", lambda *_: True)
+
+
+def forget_what_was_seen(patch: Patch) -> None:
+    """Take what has a time after the mark for decided after it, seen or not."""
+    shorten = instants._shorten
+    patch.setattr(instants, "_sum_covered", lambda *_: 0)
+    patch.setattr(instants, "_shorten", lambda *given: replace(shorten(*given), before=frozenset()))
+
+
+def look_before_reading(patch: Patch) -> None:
+    """Look for later changes before the rows are read, and not after."""
+    begin, look = LaterChanges.__init__, LaterChanges._read_changes
+
+    def begin_with_look(self: LaterChanges, *given: Any) -> None:
+        begin(self, *given)
+        look(self)
+
+    patch.setattr(LaterChanges, "__init__", begin_with_look)
+    patch.setattr(LaterChanges, "_read_changes", lambda self: None)
+
+
+@pytest.mark.parametrize("take_out", [believe_times, forget_what_was_seen, look_before_reading])
+def test_without_a_rule_a_snapshot_never_was(
+    take_out: Callable[[Patch], None], monkeypatch: Patch
+) -> None:
+    """Each rule of a snapshot is there for a reason, which random schedules find."""
+    take_out(monkeypatch)
+    assert next(find_anomalies(range(MOST), "fenced"), None) is not None

@@ -1,0 +1,309 @@
+"""Reads by many clients, at different times, as of one instant.
+
+A planner finds an instant at which it knows of every transaction whether it had decided, and
+describes it by the servers' times. Each reader reads rows as they are, and then takes back what
+later transactions did to them: their rows name the versions that they replaced. So a reader needs
+older versions only of cells that were replaced since. docs/protocol.md, under "Many readers, one
+instant", gives the argument.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+from zlib import crc32
+
+from txn.errors import ConflictError, NotApplied
+from txn.model import Cell, Edit, Key, Row, RowExclusion
+from txn.protocol.codec import decode_status
+from txn.protocol.context import Context, call_store
+from txn.protocol.row import CLOCK_END, EARLY, FAMILY, column, created_ms, is_withheld
+from txn.protocol.statuses import FENCED, Status
+from txn.reading.feed import (
+    COLUMNS,
+    DECIDED_AT,
+    STATUS,
+    Bounds,
+    ChangesLostError,
+    Decided,
+    find_decision,
+    list_decisions,
+    read_changes,
+)
+from txn.spans import Span
+
+RANGES = b"ranges"
+WRITTEN_AT, LOCKED_AT = Status.WRITTEN.at, Status.LOCKED.at
+PLACED_BY = COLUMNS | {(FAMILY, RANGES), (FAMILY, WRITTEN_AT), (FAMILY, LOCKED_AT)}
+FINISHED = frozenset({Status.COMPLETE.encoded, Status.ABORTED.encoded})
+OPEN = frozenset({Status.WRITTEN.encoded, Status.LOCKED.encoded})
+LAST_CHOSEN_MS = FENCED.offsets_ms[Status.LOCKED]
+NOT_PLACED = 1 << 63
+"""A time after every instant."""
+
+RECENT_MS = 2_000
+"""How far a quick look goes back. It may miss rows, which costs a try."""
+
+CHUNK_CELLS = 200_000
+"""The cells that a reader keeps until it has looked for later changes of them, about 90 MB."""
+
+GONE = (
+    "a cell was replaced or deleted after the instant of the snapshot, and the store does not show "
+    "the version from before: read again, or let the family keep more VERSIONS (of a deleted cell "
+    "none is shown)"
+)
+ALL_VERSIONS = (1 << 31) - 1
+KEYS_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """An instant between the call of `find_instant` and its end.
+
+    splits, marks: the regions of the transaction table, and the server's time in each just after
+    the instant. A transaction that decided by its mark did so before the instant, but for
+    `undecided`: those that were undecided after it; `before` are others that had decided. low_ms:
+    the earliest creation time of a transaction that decides later. recent_ms: the earliest of those
+    that had no row yet. covered: a checksum of those before the instant, from recent_ms on.
+    expires_ms: until when the rows of those that decide later are kept.
+    """
+
+    splits: tuple[bytes, ...]
+    marks: tuple[int, ...]
+    before: frozenset[bytes]
+    undecided: frozenset[bytes]
+    low_ms: int
+    recent_ms: int
+    covered: int
+    expires_ms: int
+
+    def find_mark(self, row_key: bytes) -> int:
+        return self.marks[bisect_right(self.splits, row_key)]
+
+    def covers(self, transaction: Placement) -> bool:
+        """Whether the transaction had decided at the instant."""
+        row_key, at_ms = transaction.row_key, transaction.at_ms
+        if row_key in self.before:
+            return True
+        return 0 < at_ms <= self.find_mark(row_key) and row_key not in self.undecided
+
+
+class Placement(NamedTuple):
+    """A transaction that has decided, or still may.
+
+    at_ms: its decision, by the server's time; 0: there is none, or its time is not known yet.
+    placed_ms: the earliest time of its place in the order of transactions; 0: not known.
+    """
+
+    row_key: bytes
+    at_ms: int
+    is_decided: bool
+    placed_ms: int
+
+
+def find_instant(context: Context, bounds: Bounds) -> Instant:
+    """Return an instant during this call. Raise ConflictError if transactions decide so often that
+    none was found at which each is known to have decided or not."""
+    began_ms = context.clock.wall_ms()
+    recent_ms = began_ms - bounds.lateness_ms
+    low_ms = min(_find_oldest(context), recent_ms)
+    expires_ms = began_ms + bounds.retention_ms - bounds.margin_ms
+    rows = list(_list_placements(context, low_ms))
+    for turn in context.tries(most=context.policy.read_tries):
+        first_seen = {each.row_key: 0 for each in rows if each.is_decided}
+        all_marks = []
+        for number in range(turn):  # the more, the likelier is one between two decisions
+            for each in _list_placements(context, context.clock.wall_ms() - RECENT_MS):
+                if each.is_decided:
+                    first_seen.setdefault(each.row_key, number)
+            all_marks.append(_mark_regions(context))
+        context.clock.sleep_ms(2)  # so that the times of all later decisions are after the marks
+        rows = list(_list_placements(context, low_ms))
+        for number, (splits, marks) in enumerate(all_marks):
+            before = frozenset(key for key, first in first_seen.items() if first <= number)
+            found = Instant(splits, marks, before, frozenset(), low_ms, recent_ms, 0, expires_ms)
+            if all(_is_certain(found, each) for each in rows):
+                return _shorten(found, rows)
+    raise ConflictError("transactions decide too often to find an instant between two of them")
+
+
+def _is_certain(instant: Instant, each: Placement) -> bool:
+    """Whether it is certain on which side of the instant the transaction has its place. `before`
+    are those that were seen to have decided before the instant, and marks are from after it."""
+    return each.row_key in instant.before or each.placed_ms > instant.find_mark(each.row_key)
+
+
+def _shorten(instant: Instant, rows: Iterable[Placement]) -> Instant:
+    """Return the same instant without the transactions that the marks tell of."""
+    before = {each.row_key: each for each in rows if each.row_key in instant.before}
+    open_rows = (each.row_key for each in rows if each.row_key not in before and not each.at_ms)
+    short = replace(instant, before=frozenset(), undecided=frozenset(open_rows))
+    others = frozenset(row_key for row_key, each in before.items() if not short.covers(each))
+    short = replace(short, before=others)
+    return replace(short, covered=_sum_covered(short, rows))
+
+
+def _sum_covered(instant: Instant, rows: Iterable[Placement]) -> int:
+    covered = (each.row_key for each in rows if instant.covers(each))
+    recent = (row_key for row_key in covered if created_ms(row_key) >= instant.recent_ms)
+    return sum((1 << 32) + crc32(row_key) for row_key in recent)
+
+
+def _find_oldest(context: Context) -> int:
+    """Return the earliest creation time of an undecided transaction."""
+    exclude = RowExclusion(FAMILY, STATUS, FINISHED)
+    rows = list_decisions(context, 0, PLACED_BY, exclude)
+    undecided = (created_ms(row.row) for row in rows if find_decision(row) == 0)
+    return min(undecided, default=NOT_PLACED)
+
+
+def _list_placements(context: Context, low_ms: int) -> Iterator[Placement]:
+    """Yield the transactions created since `low_ms`, unless aborted."""
+    for row in list_decisions(context, low_ms, PLACED_BY):
+        at_ms = find_decision(row)
+        if at_ms is not None:
+            yield _describe(context, row, at_ms)
+
+
+def _describe(context: Context, row: Row, at_ms: int) -> Placement:
+    """A transaction that validates what it read has its place after it came to the status of its
+    mark, any other at its decision, and each after its row was written. Later steps of a fenced row
+    are never dated before the time that its owner chose, so they count only if they are later."""
+    cells = {key.column: cell for key, cell in row.cells.items()}
+    status, mark = cells.get(STATUS), cells.get(RANGES)
+    stored = b"" if status is None else status.value
+    is_open = stored in OPEN
+    if at_ms == 0 and is_open and not is_withheld(decode_status(stored), mark):
+        return Placement(row.row, at_ms, False, NOT_PLACED)
+    step = DECIDED_AT if mark is None else WRITTEN_AT if mark.value == EARLY else LOCKED_AT
+    placed_ms = cells[step].timestamp if step in cells else 0
+    if context.rules.offsets_ms and placed_ms <= created_ms(row.row) + LAST_CHOSEN_MS:
+        placed_ms = 0
+    written_ms = cells[WRITTEN_AT].timestamp if WRITTEN_AT in cells else 0
+    return Placement(row.row, at_ms, at_ms > 0 or not is_open, max(placed_ms, written_ms))
+
+
+Marks = tuple[tuple[bytes, ...], tuple[int, ...]]
+
+
+def _mark_regions(context: Context) -> Marks:
+    """Return the splits of the transaction table, and the present time of the server of each
+    region. It is that of a cell, which is written there and deleted."""
+    name = b"instant-%016x" % context.rng.getrandbits(64)
+    return call_store(context, partial(_write_marks, context, name))
+
+
+def _write_marks(context: Context, name: bytes) -> Marks:
+    store, table = context.store, context.table
+    splits = store.find_splits(table, 0)
+    keys = [column(table, start + CLOCK_END, name) for start in (b"", *splits)]
+    store.write([Edit(key, name, None) for key in keys])
+    found = store.read(keys)
+    marks = {key: cell.timestamp for key, cell in found.items() if cell is not None}
+    store.write([Edit(key, None, timestamp) for key, timestamp in marks.items()])
+    if len(marks) < len(keys) or store.find_splits(table, 0) != splits:
+        raise NotApplied("the regions of the transaction table have changed")
+    return tuple(splits), tuple(marks[key] for key in keys)
+
+
+# ---------------------------------------------------------------------------------------- readers
+
+
+def restore_rows(
+    context: Context, wanted: Span, instant: Instant, rows: Iterable[Row]
+) -> Iterator[Row]:
+    """Yield the rows of a span as they were at the instant; those without cells have no value.
+
+    rows: those of the span, in order, read after the instant, each as of one instant. Raises
+    ConflictError if a version that was replaced since is not kept, and ChangesLostError if what
+    has changed since cannot be known any more.
+    """
+    later = LaterChanges(context, wanted, instant)
+    start = wanted.start
+    chunk: dict[bytes, Row] = {}
+    size = 0
+    for row in rows:
+        chunk[row.row] = row
+        size += len(row.cells)
+        if size >= CHUNK_CELLS:
+            end = row.row + b"\0"
+            yield from later.take_back(chunk, start, end)
+            start, chunk, size = end, {}, 0
+    yield from later.take_back(chunk, start, wanted.stop)
+
+
+class LaterChanges:
+    """The changes of a span by transactions that decided after an instant, as far as known."""
+
+    def __init__(self, context: Context, wanted: Span, instant: Instant) -> None:
+        self._context = context
+        self._wanted = wanted
+        self._instant = instant
+        self._known: set[bytes] = set()
+        self._first: dict[bytes, dict[Key, tuple[int, int]]] = {}
+        """By row and key: the first change since, by its commit timestamp, and what it replaced."""
+
+    def take_back(self, chunk: dict[bytes, Row], start: bytes, stop: bytes | None) -> Iterator[Row]:
+        """Yield the rows between start and stop as of the instant. chunk: as they were read."""
+        self._read_changes()
+        changed = [row for row in self._first if row >= start and (stop is None or row < stop)]
+        for name in changed:
+            chunk.setdefault(name, Row(name, {}))
+        gone = {
+            key: replaced
+            for name in changed
+            for key, (_, replaced) in self._first[name].items()
+            if replaced and not _is_version(chunk[name].cells.get(key), replaced)
+        }
+        old = self._read_versions(gone)
+        for name in sorted(chunk):
+            cells = dict(chunk[name].cells)
+            for key, (_, replaced) in self._first.get(name, {}).items():
+                if key in old:
+                    cells[key] = old[key]
+                elif not replaced:
+                    cells.pop(key, None)
+            yield Row(name, dict(sorted(cells.items())))
+
+    def _read_changes(self) -> None:
+        context, instant = self._context, self._instant
+        seen = list(_list_placements(context, instant.low_ms))
+        if context.clock.wall_ms() > instant.expires_ms:
+            raise ChangesLostError("the snapshot is older than transaction rows are kept for")
+        if _sum_covered(instant, seen) != instant.covered:
+            raise ChangesLostError(
+                "transaction rows from before the snapshot were deleted, or a server's clock was "
+                "set back: read again"
+            )
+        new = [
+            Decided(each.at_ms, each.row_key)
+            for each in seen
+            if each.is_decided and each.row_key not in self._known and not instant.covers(each)
+        ]
+        for change in read_changes(context, sorted(new), tables={self._wanted.table}):
+            if change.key in self._wanted:
+                first = self._first.setdefault(change.key.row, {})
+                before = first.get(change.key, (NOT_PLACED, 0))
+                first[change.key] = min(before, (change.timestamp, change.replaced))
+        self._known.update(each.row_key for each in new)
+
+    def _read_versions(self, wanted: Mapping[Key, int]) -> dict[Key, Cell]:
+        """Return the given version of each key."""
+        keys, context = list(wanted), self._context
+        found: dict[Key, Cell] = {}
+        for place in range(0, len(keys), KEYS_AT_ONCE):
+            some = keys[place : place + KEYS_AT_ONCE]
+            read = partial(context.store.read_versions, some, ALL_VERSIONS)
+            for key, cells in call_store(context, read).items():
+                cell = next((cell for cell in cells if cell.timestamp == wanted[key]), None)
+                if cell is None:
+                    raise ConflictError(GONE, key=key)
+                found[key] = cell
+        return found
+
+
+def _is_version(cell: Cell | None, timestamp: int) -> bool:
+    return cell is not None and cell.timestamp == timestamp
