@@ -26,7 +26,8 @@ FRAGMENTS = ("hbase.columns.mapping",)
 def test_the_page_for_users_of_spark_can_be_followed(spark: SparkSession, tmp_path: Path) -> None:
     """A load that is started again must not load twice, as the page promises."""
     uri = f"embedded://{tmp_path}/data"
-    with reader(tmp_path, names={"spark": spark}, instead={"embedded:///data": uri}) as somebody:
+    names = {"spark": spark, "__name__": "__main__"}  # so that workers are sent its functions
+    with reader(tmp_path, names=names, instead={"embedded:///data": uri}) as somebody:
         somebody.follow(DOCS / "howto/spark.md")
     with connect(uri) as engine:
         tokens = [row.row for row in engine.scan("txn", prefix="once.")]

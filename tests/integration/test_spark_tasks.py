@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 from pyspark import TaskContext
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 from recovery import Kind, Repaired, check, repair
 from tests.integration.spark_requests import absent_request, statuses, token
-from txn import Key, Policy, connect
-from txn.spark import Counts, Summary, commit_partition
+from txn import Key, OptimisticTransaction, Policy, connect
+from txn.spark import Counts, Summary, bind_partition, commit_partition, run_partition
 from txn.spark.partitions import open_worker
 
 ROWS = 2_000
@@ -196,3 +196,32 @@ def test_a_worker_looks_for_garbage_less_often(spark: SparkSession, uri: str) ->
     young, frozen = found
     assert young >= 10_000
     assert frozen > 0
+
+
+def test_blocks_run_in_tasks_and_the_pages_of_their_stages_have_the_counts(
+    spark: SparkSession, uri: str
+) -> None:
+    """Spark's own pages know nothing of accumulators in Python. The last run has no task that
+    commits: only what a stage has counted is shown with it."""
+
+    def run(block: OptimisticTransaction, row: Row) -> None:
+        key = Key(f"{row['id']:05}", "f", "value")
+        assert block.get(key) is None
+        block.put(key, str(row["id"]))
+
+    store: Any = spark.sparkContext._jsc.sc().statusStore()
+    tracker = spark.sparkContext.statusTracker()
+    counts = Counts.of(spark, "imports")
+    task = bind_partition(run_partition, uri, run, once="id", table="rows", counts=counts)
+    shown = []
+    for number in range(2):
+        spark.sparkContext.setJobGroup(f"blocks-{number}", "")
+        spark.range(100).rdd.foreachPartition(task)
+        (job,) = tracker.getJobIdsForGroup(f"blocks-{number}")
+        (stage,) = tracker.getJobInfo(job).stageIds  # type: ignore[union-attr]
+        updates = store.lastStageAttempt(stage).accumulatorUpdates()
+        found = [updates.apply(place) for place in range(updates.size())]
+        shown.append({each.name(): each.value() for each in found})
+    assert shown == [{"imports committed": "100"}, {"imports repeated": "100"}]
+    assert counts.summary() == Summary(committed=100, repeated=100)
+    assert_each_row_once(uri, 100)

@@ -52,9 +52,10 @@ def run_partition(
     rows: Iterable[Any],
     function: Callable[[OptimisticTransaction, Any], object],
     *,
-    once: Once[Any] | None = None,
+    once: Once | None = None,
     once_retention_ms: int | None = None,
     group: Callable[[Any], object] | str | None = None,
+    batch: int = BATCH,
     threads: int = 1,
     attempts: int = RUN_ATTEMPTS,
     deadline_ms: int | None = None,
@@ -75,6 +76,7 @@ def run_partition(
     group: the name of a column, or a function of a row. Adjacent rows with the same value are one
     transaction; `function` and `once` then get the list of them.
     once: as of `commit_partition`. A row whose token is committed is not run again.
+    batch: the number of rows whose tokens are read together.
     threads: the number of blocks at once; with more than one they run in no order.
     on_assertion: whether a refused row fails the task, or only counts as refused.
     attempts, deadline_ms, labels: of each block, as in `Engine.run`.
@@ -95,9 +97,9 @@ def run_partition(
     items = (_Item(source, _find_token(source, once, group is not None)) for source in sources)
     seen: Counter[str] = Counter()
     with finish_work(worker, seen), ThreadPoolExecutor(threads) as pool:
-        for batch in divide_batches(items, lambda _: 0, size=BATCH, max_bytes=1):
-            left = runner.drop_committed(batch)
-            seen["repeated"] += len(batch) - len(left)
+        for some in divide_batches(items, lambda _: 0, size=batch, max_bytes=1):
+            left = runner.drop_committed(some)
+            seen["repeated"] += len(some) - len(left)
             for result, retries in (map if threads == 1 else pool.map)(runner.run, left):
                 seen[result] += 1
                 seen["retries"] += retries
@@ -175,7 +177,7 @@ def _list_groups(rows: Iterator[Any], group: Callable[[Any], object] | str) -> I
         yield some
 
 
-def _find_token(source: Any, once: Once[Any] | None, is_group: bool) -> bytes | None:
+def _find_token(source: Any, once: Once | None, is_group: bool) -> bytes | None:
     try:
         if once is None:
             return None

@@ -52,7 +52,7 @@ BATCH_BYTES = 8_000_000
 T = TypeVar("T")
 P = ParamSpec("P")
 RequestLike = Request | tuple[Iterable[Mutation | Delete], Iterable[Assertion]]
-Once = Callable[[T], str | bytes] | str
+Once = Callable[[Any], str | bytes] | str
 """What tells a row's token: a function, or the name of a column."""
 
 OnAssertion = Literal["fail", "count"]
@@ -294,7 +294,7 @@ def bind_partition(
     uri: str,
     *args: P.args,
     **kwargs: P.kwargs,
-) -> Callable[[Iterable[Any]], Summary]:
+) -> Callable[[Iterable[Any]], Any]:
     """Return `commit_partition` or `run_partition` with its arguments, for `foreachPartition`.
 
     The arguments and the store are checked here, in the driver, before a job starts. Raises
@@ -322,7 +322,7 @@ def commit_partition(
     rows: Iterable[Any],
     to_request: Callable[[T], RequestLike],
     *,
-    once: Once[T] | None = None,
+    once: Once | None = None,
     once_retention_ms: int | None = None,
     batch: int = BATCH,
     counts: Counts | None = None,
@@ -460,7 +460,7 @@ def _list_rows(rows: Iterable[Any]) -> Iterator[Any]:
             yield item
 
 
-def find_token(row: Any, once: Once[Any]) -> bytes:
+def find_token(row: Any, once: Once) -> bytes:
     """Return a row's token; that of a column includes its name."""
     if callable(once):
         return as_bytes("once", once(row))
@@ -472,7 +472,7 @@ def find_token(row: Any, once: Once[Any]) -> bytes:
 def _make_request(
     row: T,
     to_request: Callable[[T], RequestLike],
-    once: Once[T] | None,
+    once: Once | None,
     once_retention_ms: int | None,
 ) -> Request:
     given: dict[str, Any] = {}
