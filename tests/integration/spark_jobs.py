@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -180,13 +181,13 @@ def run_range(
     spark: SparkSession,
     *,
     way: str,
-    uri: str,
     rows: int,
     parts: int,
     options: dict[str, Any],
     trouble: dict[str, Any],
 ) -> dict[str, int]:
-    """Commit a range of rows by `commit` or `run`, with some trouble; return what was counted."""
+    """Commit a range of rows by `commit` or `run`, with some trouble; return what was counted.
+    options: those that `write_range` has for the same."""
     counts = Counts.of(spark)
     given = Trouble(**trouble)
 
@@ -202,13 +203,14 @@ def run_range(
     task: Any = run_partition if way == "run" else commit_partition
     bound = bind_partition(
         task,
-        uri,
+        options["uri"],
         run if way == "run" else make_request,
         once=str,
         counts=counts,
-        table="rows",
-        batch=20,
-        policy=Policy(**options),
+        table=options["table"],
+        transactions=options.get("transactions", "txn"),
+        batch=int(options["batchSize"]),
+        policy=Policy(lock_ttl_ms=int(options["lock_ttl_ms"])),
     )
 
     def meet(some: Iterable[int]) -> None:
@@ -218,12 +220,28 @@ def run_range(
     return asdict(counts.summary())
 
 
-def run_bank(spark: SparkSession, *, uri: str, transfers: int) -> dict[str, int]:
-    """Run the bank of the page about Spark, with so many transfers; return what was counted."""
+def run_bank(
+    spark: SparkSession, *, place: dict[str, str], transfers: int, lock_ttl_ms: int = 500
+) -> dict[str, int]:
+    """Run the bank of the page about Spark, with so many transfers, and locks that are given up so
+    soon; return what was counted. place: the store, and the transaction table, which is the
+    beginning of the names of all others as well."""
     register(spark)
-    names: dict[str, Any] = {"spark": spark, "connect": connect, "__name__": "__main__"}
+    uri, name = place["uri"], place["transactions"]
+    names: dict[str, Any] = {"spark": spark, "__name__": "__main__"}
+    names["connect"] = partial(connect, transactions=name)
+    names["more"] = {"transactions": name, "policy": Policy(lock_ttl_ms=lock_ttl_ms)}
+    instead = {
+        "embedded:///data": uri,
+        '"accounts"': f'"{name}-accounts"',
+        '"transfers"': f'"{name}-transfers"',
+        "**accounts": f'**accounts, transactions="{name}"',
+        "counts=counts": "counts=counts, **more",
+        "1000": str(transfers),
+    }
     (code,) = (each for each in list_python(ROOT / BANK) if "def transfer" in each)
-    for old, new in {"embedded:///data": uri, "1000": str(transfers)}.items():
+    for old, new in instead.items():
+        assert old in code
         code = code.replace(old, new)
     exec(code, names)
     return asdict(names["summary"])
