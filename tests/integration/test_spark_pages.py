@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from tests.docs.blocks import ROOT, Block, Reader, list_blocks, list_python, reader
 from txn import Exact, Key, Mutation, connect
 from txn.leases import exclusive, open_leases
-from txn.spark import commit_partition, register
+from txn.spark import bind_partition, commit_partition, register
 
 DOCS = ROOT / "docs"
 ROWS = [("1", "new", 5, "a"), ("2", "old", 7, "a")]
@@ -103,7 +102,7 @@ def test_the_page_about_observing_hands_a_trace_to_tasks(somebody: Reader) -> No
         key = Key(row["id"], "f", "state", "rows")
         return [Mutation(key, "seen")], [Exact(key, row["state"])]
 
-    somebody.names |= {"partial": partial, "commit_partition": commit_partition}
+    somebody.names |= {"bind_partition": bind_partition, "commit_partition": commit_partition}
     somebody.names |= {"to_request": to_request, "where": where}
     somebody.instead = {"to_request=...": "to_request=to_request"}
     somebody.do(block)

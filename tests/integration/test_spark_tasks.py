@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from threading import Timer
@@ -17,7 +18,7 @@ from pyspark.sql import Row, SparkSession
 from recovery import Kind, Repaired, check, repair
 from tests.integration.spark_requests import absent_request, statuses, token
 from txn import Key, OptimisticTransaction, Policy, connect
-from txn.spark import Counts, Summary, bind_partition, commit_partition, run_partition
+from txn.spark import Counts, Summary, bind_partition, commit_partition, register, run_partition
 from txn.spark.partitions import open_worker
 
 ROWS = 2_000
@@ -198,30 +199,40 @@ def test_a_worker_looks_for_garbage_less_often(spark: SparkSession, uri: str) ->
     assert frozen > 0
 
 
-def test_blocks_run_in_tasks_and_the_pages_of_their_stages_have_the_counts(
+def test_blocks_run_in_tasks_and_pages_of_stages_have_the_counts(
     spark: SparkSession, uri: str
 ) -> None:
-    """Spark's own pages know nothing of accumulators in Python. The last run has no task that
-    commits: only what a stage has counted is shown with it."""
+    """Spark's own pages know nothing of accumulators in Python, of the data source neither."""
 
     def run(block: OptimisticTransaction, row: Row) -> None:
         key = Key(f"{row['id']:05}", "f", "value")
         assert block.get(key) is None
         block.put(key, str(row["id"]))
 
-    store: Any = spark.sparkContext._jsc.sc().statusStore()
-    tracker = spark.sparkContext.statusTracker()
     counts = Counts.of(spark, "imports")
     task = bind_partition(run_partition, uri, run, once="id", table="rows", counts=counts)
-    shown = []
-    for number in range(2):
-        spark.sparkContext.setJobGroup(f"blocks-{number}", "")
-        spark.range(100).rdd.foreachPartition(task)
-        (job,) = tracker.getJobIdsForGroup(f"blocks-{number}")
-        (stage,) = tracker.getJobInfo(job).stageIds  # type: ignore[union-attr]
-        updates = store.lastStageAttempt(stage).accumulatorUpdates()
-        found = [updates.apply(place) for place in range(updates.size())]
-        shown.append({each.name(): each.value() for each in found})
-    assert shown == [{"imports committed": "100"}, {"imports repeated": "100"}]
-    assert counts.summary() == Summary(committed=100, repeated=100)
-    assert_each_row_once(uri, 100)
+    frame = spark.range(100)
+    where = {"uri": uri, "table": "rows", "row": "id as text", "columns": "value=f:value as text"}
+    where |= {"counts": counts.name_accumulator(), "ifAbsent": "true", "onReject": "count"}
+    register(spark)
+    writer = frame.selectExpr("lpad(id + 99, 5, '0') id", "id value").write.format("txn").options(**where)
+    shown = [
+        list_accumulators(spark, lambda: frame.rdd.foreachPartition(task)),
+        list_accumulators(spark, lambda: frame.rdd.foreachPartition(task)),
+        list_accumulators(spark, lambda: writer.mode("append").save()),
+    ]
+    assert shown[:2] == [{"imports committed": "100"}, {"imports repeated": "100"}]
+    assert (shown[2]["imports committed"], shown[2]["imports refused"]) == ("199", "1")
+    assert counts.summary() == Summary(committed=199, repeated=100, refused=1)
+
+
+def list_accumulators(spark: SparkSession, job: Callable[[], None]) -> dict[str, str]:
+    """Run a job of one stage; return the accumulators that Spark has for its page."""
+    context: Any = spark.sparkContext
+    context.setJobGroup(name := uuid.uuid4().hex, "")
+    job()
+    (number,) = context.statusTracker().getJobIdsForGroup(name)
+    (stage,) = context.statusTracker().getJobInfo(number).stageIds
+    found = context._jsc.sc().statusStore().lastStageAttempt(stage).accumulatorUpdates()
+    updates = [found.apply(place) for place in range(found.size())]
+    return {update.name(): update.value() for update in updates}
