@@ -212,14 +212,15 @@ def test_blocks_run_in_tasks_and_pages_of_stages_have_the_counts(
     counts = Counts.of(spark, "imports")
     task = bind_partition(run_partition, uri, run, once="id", table="rows", counts=counts)
     frame = spark.range(100)
-    where = {"uri": uri, "table": "rows", "row": "id as text", "columns": "value=f:value as text"}
+    where = {"uri": uri, "table": "rows", "row": "id", "columns": "value=f:value as text"}
     where |= {"counts": counts.name_accumulator(), "ifAbsent": "true", "onReject": "count"}
     register(spark)
-    writer = frame.selectExpr("lpad(id + 99, 5, '0') id", "id value").write.format("txn").options(**where)
+    rows = frame.selectExpr("lpad(id + 99, 5, '0') id", "id value")
+    writer = rows.write.format("txn").options(**where).mode("append")
     shown = [
         list_accumulators(spark, lambda: frame.rdd.foreachPartition(task)),
         list_accumulators(spark, lambda: frame.rdd.foreachPartition(task)),
-        list_accumulators(spark, lambda: writer.mode("append").save()),
+        list_accumulators(spark, writer.save),
     ]
     assert shown[:2] == [{"imports committed": "100"}, {"imports repeated": "100"}]
     assert (shown[2]["imports committed"], shown[2]["imports refused"]) == ("199", "1")
