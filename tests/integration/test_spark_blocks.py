@@ -205,7 +205,7 @@ WRONG: list[dict[str, Any]] = [
 ]
 OF_BLOCKS: list[dict[str, Any]] = [
     *({"threads": 0}, {"attempts": "3"}, {"deadline_ms": "3"}, {"group": 7}, {"labels": "no"}),
-    {"function": None},
+    *({"function": None}, {"validate": 7}),
 ]
 
 

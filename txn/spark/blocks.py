@@ -60,6 +60,7 @@ def run_partition(
     attempts: int = RUN_ATTEMPTS,
     deadline_ms: int | None = None,
     labels: Mapping[str, str] | None = None,
+    validate: bool | None = None,
     counts: Counts | None = None,
     on_assertion: OnAssertion = "fail",
     ack: Ack = "complete",
@@ -79,7 +80,7 @@ def run_partition(
     batch: the number of rows whose tokens are read together.
     threads: the number of blocks at once; with more than one they run in no order.
     on_assertion: whether a refused row fails the task, or only counts as refused.
-    attempts, deadline_ms, labels: of each block, as in `Engine.run`.
+    attempts, deadline_ms, labels, validate: of each block, as in `Engine.run`.
     The others are those of `commit_partition`. A block that writes nothing counts as committed.
 
     When it returns or raises, everything that it committed is complete. Raises PartitionError for
@@ -90,6 +91,7 @@ def run_partition(
         return Summary()
     worker = open_worker(Access(uri, table, transactions, policy))
     options = {"attempts": attempts, "deadline_ms": deadline_ms, "labels": labels, "ack": ack}
+    options["validate"] = validate
     if once is not None:
         options["once_retention_ms"] = once_retention_ms
     runner = _BlockRunner(worker.engine, function, on_assertion, options, trace)

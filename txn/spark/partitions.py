@@ -431,7 +431,8 @@ def check_arguments(given: Mapping[str, Any]) -> None:
     check_choice("ack", given["ack"], ACKS)
     check_deadline(given.get("deadline_ms"))
     probe = (Delete(Key(b"-", b"-", b"-")),)
-    make_request(probe, (), b"-", given.get("labels"), given["once_retention_ms"])
+    details = given.get("labels"), given["once_retention_ms"]
+    make_request(probe, (), b"-", *details, validate=given.get("validate"))
 
 
 def make_error(row: object, why: Exception) -> PartitionError:
