@@ -37,6 +37,7 @@ ADDRESSES = ("127.0.0.1", "127.0.0.2")
 ENDS_WITHIN_S = 60
 HAPPENS_WITHIN_S = 300  # the first task of a job needs its time on a busy machine
 EXECUTOR = "CoarseGrainedExecutorBackend"
+WORKER = "pyspark.daemon"
 READY = "ready"
 
 
@@ -91,6 +92,13 @@ class Application:
         executor = self.list_executors()[place]
         _kill([executor, *executor.children(recursive=True)])
         return executor.pid
+
+    def kill_worker(self) -> int:
+        """Kill a Python worker that runs a task; return its process."""
+        workers = (each for each in self._list_descendants() if WORKER in _command(each))
+        worker = max(workers, key=lambda each: each.create_time())  # the oldest starts the others
+        _kill([worker])
+        return worker.pid
 
     def kill(self) -> None:
         """Kill the whole application: the driver, its JVM, executors and Python workers, at once,

@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
 from pyspark.sql.types import LongType
 
-from txn.spark import Counts, make_batch_writer, register
+from tests.docs.blocks import ROOT, list_python
+from txn import Key, Mutation, OptimisticTransaction, Policy, connect
+from txn.spark import (
+    Counts,
+    bind_partition,
+    commit_partition,
+    make_batch_writer,
+    register,
+    run_partition,
+)
 
 SMALL_BATCHES = {
     "spark.buffer.size": "256",
@@ -27,6 +38,7 @@ SMALL_BATCHES = {
 }
 """Settings with which a task commits its first rows long before it has read the last ones."""
 HANGS_S = 300
+BANK = "docs/howto/spark.md"
 
 
 @dataclass(frozen=True)
@@ -163,3 +175,73 @@ def write_atomically(
     frame = _make_trouble(spark.range(0, rows, 1, parts), trouble).selectExpr("id", "string(id) v")
     given = {"atomic": "true", **options}
     frame.write.format("txn").mode("append").options(**given).save()
+
+
+def run_range(
+    spark: SparkSession,
+    *,
+    way: str,
+    rows: int,
+    parts: int,
+    options: dict[str, Any],
+    trouble: dict[str, Any],
+) -> dict[str, int]:
+    """Commit a range of rows by `commit` or `run`, with some trouble; return what was counted.
+    options: those that `write_range` has for the same."""
+    counts = Counts.of(spark)
+    given = Trouble(**trouble)
+
+    def run(block: OptimisticTransaction, row: int) -> None:
+        key = Key(str(row), "f", "v")
+        if block.get(key) is not None:
+            raise RuntimeError("a row that is there is run again")
+        block.put(key, str(row))
+
+    def make_request(row: int) -> tuple[list[Mutation], list[Any]]:
+        return [Mutation(Key(str(row), "f", "v"), str(row))], []
+
+    task: Any = run_partition if way == "run" else commit_partition
+    bound = bind_partition(
+        task,
+        options["uri"],
+        run if way == "run" else make_request,
+        once=str,
+        counts=counts,
+        table=options["table"],
+        transactions=options.get("transactions", "txn"),
+        batch=int(options["batchSize"]),
+        policy=Policy(lock_ttl_ms=int(options["lock_ttl_ms"])),
+    )
+
+    def meet(some: Iterable[int]) -> None:
+        bound(given.meet(row) for row in some)
+
+    spark.sparkContext.parallelize(range(rows), parts).foreachPartition(meet)
+    return asdict(counts.summary())
+
+
+def run_bank(
+    spark: SparkSession, *, place: dict[str, str], transfers: int, lock_ttl_ms: int = 500
+) -> dict[str, int]:
+    """Run the bank of the page about Spark, with so many transfers, and locks that are given up so
+    soon; return what was counted. place: the store, and the transaction table, which is the
+    beginning of the names of all others as well."""
+    register(spark)
+    uri, name = place["uri"], place["transactions"]
+    names: dict[str, Any] = {"spark": spark, "__name__": "__main__"}
+    names["connect"] = partial(connect, transactions=name)
+    names["more"] = {"transactions": name, "policy": Policy(lock_ttl_ms=lock_ttl_ms)}
+    instead = {
+        "embedded:///data": uri,
+        '"accounts"': f'"{name}-accounts"',
+        '"transfers"': f'"{name}-transfers"',
+        "**accounts": f'**accounts, transactions="{name}"',
+        "counts=counts": "counts=counts, **more",
+        "1000": str(transfers),
+    }
+    (code,) = (each for each in list_python(ROOT / BANK) if "def transfer" in each)
+    for old, new in instead.items():
+        assert old in code
+        code = code.replace(old, new)
+    exec(code, names)
+    return asdict(names["summary"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from tests.docs.blocks import ROOT, Block, Reader, list_blocks, list_python, reader
 from txn import Exact, Key, Mutation, connect
 from txn.leases import exclusive, open_leases
-from txn.spark import commit_partition, register
+from txn.spark import bind_partition, commit_partition, register
 
 DOCS = ROOT / "docs"
 ROWS = [("1", "new", 5, "a"), ("2", "old", 7, "a")]
@@ -26,7 +25,8 @@ FRAGMENTS = ("hbase.columns.mapping",)
 def test_the_page_for_users_of_spark_can_be_followed(spark: SparkSession, tmp_path: Path) -> None:
     """A load that is started again must not load twice, as the page promises."""
     uri = f"embedded://{tmp_path}/data"
-    with reader(tmp_path, names={"spark": spark}, instead={"embedded:///data": uri}) as somebody:
+    names = {"spark": spark, "__name__": "__main__"}  # so that workers are sent its functions
+    with reader(tmp_path, names=names, instead={"embedded:///data": uri}) as somebody:
         somebody.follow(DOCS / "howto/spark.md")
     with connect(uri) as engine:
         tokens = [row.row for row in engine.scan("txn", prefix="once.")]
@@ -102,7 +102,7 @@ def test_the_page_about_observing_hands_a_trace_to_tasks(somebody: Reader) -> No
         key = Key(row["id"], "f", "state", "rows")
         return [Mutation(key, "seen")], [Exact(key, row["state"])]
 
-    somebody.names |= {"partial": partial, "commit_partition": commit_partition}
+    somebody.names |= {"bind_partition": bind_partition, "commit_partition": commit_partition}
     somebody.names |= {"to_request": to_request, "where": where}
     somebody.instead = {"to_request=...": "to_request=to_request"}
     somebody.do(block)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from threading import Timer
@@ -12,12 +13,12 @@ from typing import Any
 
 import pytest
 from pyspark import TaskContext
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 from recovery import Kind, Repaired, check, repair
 from tests.integration.spark_requests import absent_request, statuses, token
-from txn import Key, Policy, connect
-from txn.spark import Counts, Summary, commit_partition
+from txn import Key, OptimisticTransaction, Policy, connect
+from txn.spark import Counts, Summary, bind_partition, commit_partition, register, run_partition
 from txn.spark.partitions import open_worker
 
 ROWS = 2_000
@@ -196,3 +197,43 @@ def test_a_worker_looks_for_garbage_less_often(spark: SparkSession, uri: str) ->
     young, frozen = found
     assert young >= 10_000
     assert frozen > 0
+
+
+def test_blocks_run_in_tasks_and_pages_of_stages_have_the_counts(
+    spark: SparkSession, uri: str
+) -> None:
+    """Spark's own pages know nothing of accumulators in Python, of the data source neither."""
+
+    def run(block: OptimisticTransaction, row: Row) -> None:
+        key = Key(f"{row['id']:05}", "f", "value")
+        assert block.get(key) is None
+        block.put(key, str(row["id"]))
+
+    counts = Counts.of(spark, "imports")
+    task = bind_partition(run_partition, uri, run, once="id", table="rows", counts=counts)
+    frame = spark.range(100)
+    where = {"uri": uri, "table": "rows", "row": "id", "columns": "value=f:value as text"}
+    where |= {"counts": counts.name_accumulator(), "ifAbsent": "true", "onReject": "count"}
+    register(spark)
+    rows = frame.selectExpr("lpad(id + 99, 5, '0') id", "id value")
+    writer = rows.write.format("txn").options(**where).mode("append")
+    shown = [
+        list_accumulators(spark, lambda: frame.rdd.foreachPartition(task)),
+        list_accumulators(spark, lambda: frame.rdd.foreachPartition(task)),
+        list_accumulators(spark, writer.save),
+    ]
+    assert shown[:2] == [{"imports committed": "100"}, {"imports repeated": "100"}]
+    assert (shown[2]["imports committed"], shown[2]["imports refused"]) == ("199", "1")
+    assert counts.summary() == Summary(committed=199, repeated=100, refused=1)
+
+
+def list_accumulators(spark: SparkSession, job: Callable[[], None]) -> dict[str, str]:
+    """Run a job of one stage; return the accumulators that Spark has for its page."""
+    context: Any = spark.sparkContext
+    context.setJobGroup(name := uuid.uuid4().hex, "")
+    job()
+    (number,) = context.statusTracker().getJobIdsForGroup(name)
+    (stage,) = context.statusTracker().getJobInfo(number).stageIds
+    found = context._jsc.sc().statusStore().lastStageAttempt(stage).accumulatorUpdates()
+    updates = [found.apply(place) for place in range(found.size())]
+    return {update.name(): update.value() for update in updates}

@@ -25,6 +25,7 @@ SPECULATION = {
     "spark.speculation.quantile": "0.5",
 }
 WRITE = "tests.integration.spark_jobs:write_range"
+RUN = "tests.integration.spark_jobs:run_range"
 
 
 @pytest.fixture(scope="module")
@@ -91,11 +92,18 @@ def test_tasks_that_fail_change_nothing(
     assert_each_row_once(uri, application.wait())
 
 
-def test_executors_that_are_killed_change_nothing(application: Application, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["write", "run"])
+def test_executors_that_are_killed_change_nothing(
+    application: Application, tmp_path: Path, way: str
+) -> None:
     """Machines that stop take running tasks with them, between a commit and its report."""
     uri = make_store(tmp_path, "six-phase")
     gate = tmp_path / "gate"
-    application.start(WRITE, **arguments(uri, pause_ms=10, hangs_at=150, gate=str(gate)))
+    given = arguments(uri, pause_ms=10, hangs_at=150, gate=str(gate))
+    if way == "run":
+        application.start(RUN, way=way, **given)
+    else:
+        application.start(WRITE, **given)
     wait_until(gate.exists)
     for _ in application.list_executors():
         application.kill_executor()

@@ -1,4 +1,5 @@
 """`commit_partition`: tasks commit requests in batches, and count them for the driver.
+`bind_partition` checks its arguments, and those of `run_partition`, before a job starts.
 
 The writers of the data source use it as well. Spark may run a task again, even twice at once. With
 a `once` token for each row this changes nothing: the second run gets the results of the first. A
@@ -8,15 +9,18 @@ Python worker opens one engine per store, after the fork, and keeps it for all i
 from __future__ import annotations
 
 import gc
+import inspect
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, astuple, dataclass, fields, replace
 from functools import cache
+from itertools import chain
 from operator import add
-from typing import Any, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar, get_args
 
-from pyspark import Accumulator, AccumulatorParam, TaskContext
+from pyspark import Accumulator, AccumulatorParam, SparkContext, TaskContext
 from pyspark.accumulators import _deserialize_accumulator
 from pyspark.sql import SparkSession
 
@@ -25,9 +29,18 @@ from txn.client.connect import connect
 from txn.client.engine import Engine
 from txn.errors import AssertionFailedError, InvalidRequestError, TxnError
 from txn.events import Conflict, Event, Helped, Listener, silent
-from txn.model import Delete, Mutation, as_bytes, check_choice, check_whole
+from txn.model import Delete, Key, Mutation, as_bytes, check_choice, check_whole
 from txn.policy import Policy
-from txn.request import ACKS, TRANSACTIONS, Ack, Committed, Request, as_request
+from txn.request import (
+    ACKS,
+    TRANSACTIONS,
+    Ack,
+    Committed,
+    Request,
+    as_request,
+    check_deadline,
+    make_request,
+)
 from txn.tracing import Headers, continue_trace, flush_traces
 
 BATCH = 250
@@ -37,7 +50,11 @@ BATCH_BYTES = 8_000_000
 """The approximate limit of the values in a batch; a server refuses more."""
 
 T = TypeVar("T")
+P = ParamSpec("P")
 RequestLike = Request | tuple[Iterable[Mutation | Delete], Iterable[Assertion]]
+Once = Callable[[Any], str | bytes] | str
+"""What tells a row's token: a function, or the name of a column."""
+
 OnAssertion = Literal["fail", "count"]
 Refused = Sequence[tuple[T, Request, TxnError]]
 """The requests of a batch that did not commit, each with its source and the error."""
@@ -141,9 +158,11 @@ def _calm_collector() -> None:
 class Summary:
     """The results of requests, counted.
 
-    repeated: their `once` token had been committed before. refused: an assertion was false or, if
-    the data source's writer keeps rejects, the transaction was aborted by a conflict.
+    repeated: their `once` token had been committed before. refused: an assertion was false, the
+    function of `run_partition` refused the row or, if the data source's writer keeps rejects, the
+    transaction was aborted by a conflict.
     conflicts: locks that other transactions held. helped: others' transactions finished.
+    retries: further runs of the function of `run_partition`, after conflicts.
     """
 
     committed: int = 0
@@ -151,17 +170,64 @@ class Summary:
     refused: int = 0
     conflicts: int = 0
     helped: int = 0
+    retries: int = 0
 
     def __add__(self, other: Summary) -> Summary:
         return Summary(*map(add, astuple(self), astuple(other)))
 
 
-class _SummaryParam(AccumulatorParam[Summary]):
-    def zero(self, value: Summary) -> Summary:
-        return Summary()
+class _StageCounts(NamedTuple):
+    """What was counted, and the stage that counted last."""
 
-    def addInPlace(self, value1: Summary, value2: Summary) -> Summary:
-        return value1 + value2
+    summary: Summary = Summary()
+    stage: int | None = None
+
+
+class _StageDisplay:
+    """Named accumulators on the pages of stages in Spark's UI.
+
+    Spark shows accumulators of the JVM alone, which tasks in Python cannot add to. So the driver
+    adds to them, and enters them for the stage, while Spark's scheduler waits for Python to take
+    the counts of a task. The stages are no public interface: if they change, the UI lacks the
+    numbers.
+    """
+
+    def __init__(self, context: SparkContext, name: str) -> None:
+        self._jvm: Any = context._jvm
+        self._context: Any = context._jsc.sc()
+        self._accumulators = {
+            field.name: self._context.longAccumulator(f"{name} {field.name}")
+            for field in fields(Summary)
+        }
+
+    def show(self, summary: Summary, stage: int | None) -> None:
+        option = self._jvm.scala.Option
+        with suppress(Exception):
+            shown = self._context.dagScheduler().stageIdToStage().apply(stage).latestInfo()
+            for name, number in asdict(summary).items():
+                if number:
+                    accumulator = self._accumulators[name]
+                    accumulator.add(number)
+                    info = accumulator.toInfo(option.empty(), option.apply(accumulator.value()))
+                    shown.accumulables().put(accumulator.id(), info)
+
+
+class _SummaryParam(AccumulatorParam[_StageCounts]):
+    """display: None in tasks."""
+
+    def __init__(self, display: _StageDisplay | None = None) -> None:
+        self._display = display
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _SummaryParam, ()
+
+    def zero(self, value: _StageCounts) -> _StageCounts:
+        return _StageCounts()
+
+    def addInPlace(self, value1: _StageCounts, value2: _StageCounts) -> _StageCounts:
+        if self._display is not None:
+            self._display.show(*value2)
+        return _StageCounts(value1.summary + value2.summary, value2.stage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,14 +238,18 @@ class Counts:
     repeated together are exactly the rows.
     """
 
-    accumulator: Accumulator[Summary]
+    accumulator: Accumulator[_StageCounts]
 
     @classmethod
-    def of(cls, spark: SparkSession) -> Counts:
-        return cls(spark.sparkContext.accumulator(Summary(), _SummaryParam()))
+    def of(cls, spark: SparkSession, name: str = "txn") -> Counts:
+        """Return new counts. Spark's UI shows them as `NAME committed` and so on."""
+        context = spark.sparkContext
+        param = _SummaryParam(_StageDisplay(context, name))
+        return cls(context.accumulator(_StageCounts(), param))
 
     def add(self, summary: Summary) -> None:
-        self.accumulator.add(summary)
+        context = TaskContext.get()
+        self.accumulator.add(_StageCounts(summary, context.stageId() if context else None))
 
     def name_accumulator(self) -> str:
         """Return the text for the option `counts` of a write, since options cannot hold objects."""
@@ -188,10 +258,13 @@ class Counts:
     @classmethod
     def find(cls, name: str) -> Counts:
         """Return the counts that the text names; called in the task."""
-        return cls(_deserialize_accumulator(int(name), Summary(), _SummaryParam()))
+        return cls(_deserialize_accumulator(int(name), _StageCounts(), _SummaryParam()))
 
     def summary(self) -> Summary:
-        return self.accumulator.value
+        return self.accumulator.value.summary
+
+
+# -------------------------------------------------------------------------------------- partitions
 
 
 class PartitionError(TxnError):
@@ -199,12 +272,57 @@ class PartitionError(TxnError):
     the error. If the cause is CommitOutcomeUnknown, the request may have committed."""
 
 
+ONCE = "a function or the name of a column"
+KINDS: Mapping[str, tuple[Any, str]] = {
+    "uri": (str, "text"),
+    "table": (str | bytes | None, "text or bytes"),
+    "transactions": (str | bytes, "text or bytes"),
+    "policy": (Policy | None, "a Policy"),
+    "to_request": (Callable, "a function of a row"),
+    "function": (Callable, "a function of a block and a row"),
+    "once": (Callable | str | None, ONCE),
+    "group": (Callable | str | None, ONCE),
+    "labels": (Mapping | None, "a dictionary"),
+    "counts": (Counts | None, "Counts"),
+    "trace": (Mapping | None, "what capture_trace returns"),
+}
+"""What each argument of a task is, where it is not a number or a word."""
+
+
+def bind_partition(
+    task: Callable[Concatenate[str, Iterable[Any], P], Summary],
+    uri: str,
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> Callable[[Iterable[Any]], Any]:
+    """Return `commit_partition` or `run_partition` with its arguments, for `foreachPartition`.
+
+    The arguments and the store are checked here, in the driver, before a job starts. Raises
+    TypeError for an argument that is unknown or missing, InvalidRequestError for one that does not
+    fit or names a table that is absent, and StoreError if the store does not answer.
+    """
+    task(uri, (), *args, **kwargs)  # checks the arguments; without rows it opens no store
+    given = inspect.signature(task).bind(uri, (), *args, **kwargs).arguments
+    access = Access(
+        **{each.name: given[each.name] for each in fields(Access) if each.name in given}
+    )
+    with access.open_engine() as engine:
+        table = None if access.table is None else as_bytes("table", access.table)
+        if table is not None and engine.context.store.describe(table) is None:
+            raise InvalidRequestError("no such table: create it with ensure_table", table=table)
+
+    def run_task(rows: Iterable[Any]) -> Summary:
+        return task(uri, rows, *args, **kwargs)
+
+    return run_task
+
+
 def commit_partition(
     uri: str,
     rows: Iterable[Any],
     to_request: Callable[[T], RequestLike],
     *,
-    once: Callable[[T], str | bytes] | None = None,
+    once: Once | None = None,
     once_retention_ms: int | None = None,
     batch: int = BATCH,
     counts: Counts | None = None,
@@ -220,9 +338,9 @@ def commit_partition(
     rows: as `foreachPartition` passes them; or the record batches of `mapInArrow`, or the frames of
     `mapInPandas`, whose rows become dictionaries.
     to_request: returns a row's transaction, a Request or (mutations, assertions).
-    once: returns a row's token, which must be the same every time; it replaces a token in the
-    Request. Without tokens a task that runs again commits again, and fails on assertions that its
-    first run made false.
+    once: returns a row's token, which must be the same every time; or the name of a column, and the
+    token is `COLUMN/VALUE`. It replaces a token in the Request. Without tokens a task that runs
+    again commits again, and fails on assertions that its first run made false.
     once_retention_ms: a promise that Spark runs no task of the job again later than this after its
     commits, so that fsck may then delete the tokens; see `Engine.commit`.
     on_assertion: whether a false assertion fails the task, or only counts as refused.
@@ -234,12 +352,10 @@ def commit_partition(
     failed request: earlier batches and the rest of its own batch stay committed; later batches do
     not begin. If a row makes no valid request, its own batch does not begin either.
     """
-    check_whole("batch", batch, 1)
-    check_choice("on_assertion", on_assertion, get_args(OnAssertion))
-    check_choice("ack", ack, ACKS)
-    requests = (
-        (row, _make_request(row, to_request, once, once_retention_ms)) for row in _list_rows(rows)
-    )
+    check_arguments(locals())
+    if (found := find_rows(rows)) is None:
+        return Summary()
+    requests = ((row, _make_request(row, to_request, once, once_retention_ms)) for row in found)
 
     def refuse(refused: Refused[T]) -> int:
         for row, _, why in refused:
@@ -272,8 +388,7 @@ def commit_requests(
     When it returns or raises, everything that it committed is complete.
     """
     seen: Counter[str] = Counter()
-    before = worker.events.copy()
-    try:
+    with finish_work(worker, seen):
         for some in divide_batches(requests, _weigh, size=batch, max_bytes=BATCH_BYTES):
             with continue_trace(trace):
                 results = _commit_batch(worker.engine, [request for _, request in some], ack)
@@ -286,16 +401,51 @@ def commit_requests(
             if refused:
                 seen["repeated"] += (late := refuse(refused))
                 seen["refused"] -= late
+    return make_summary(seen)
+
+
+@contextmanager
+def finish_work(worker: Worker, seen: Counter[str]) -> Iterator[None]:
+    """Let all that the block commits be complete at its end, and count the events."""
+    before = worker.events.copy()
+    try:
+        yield
     finally:
         worker.engine.flush()
         flush_traces()  # Spark kills an idle worker
     seen.update(worker.events - before)
+
+
+def make_summary(seen: Counter[str]) -> Summary:
     return Summary(*(seen[field.name] for field in fields(Summary)))
 
 
-def make_error(row: object, why: TxnError) -> PartitionError:
+def check_arguments(given: Mapping[str, Any]) -> None:
+    """Raise InvalidRequestError for an argument of a task that does not fit."""
+    for name, (kinds, words) in KINDS.items():
+        if name in given and not isinstance(given[name], kinds):
+            raise InvalidRequestError(f"{name} must be {words} given={given[name]!r}")
+    for name in ("batch", "threads", "attempts"):
+        check_whole(name, given.get(name, 1), 1)
+    check_choice("on_assertion", given["on_assertion"], get_args(OnAssertion))
+    check_choice("ack", given["ack"], ACKS)
+    check_deadline(given.get("deadline_ms"))
+    probe = (Delete(Key(b"-", b"-", b"-")),)
+    details = given.get("labels"), given["once_retention_ms"]
+    make_request(probe, (), b"-", *details, validate=given.get("validate"))
+
+
+def make_error(row: object, why: Exception) -> PartitionError:
     message = f"request failed: {type(why).__name__}: {why}"
     return PartitionError(message, row=row)
+
+
+def find_rows(rows: Iterable[Any]) -> Iterator[Any] | None:
+    """Return the rows of a partition one by one, or None if there are none."""
+    found = _list_rows(rows)
+    for first in found:
+        return chain([first], found)
+    return None
 
 
 def _list_rows(rows: Iterable[Any]) -> Iterator[Any]:
@@ -311,21 +461,30 @@ def _list_rows(rows: Iterable[Any]) -> Iterator[Any]:
             yield item
 
 
+def find_token(row: Any, once: Once) -> bytes:
+    """Return a row's token; that of a column includes its name."""
+    if callable(once):
+        return as_bytes("once", once(row))
+    value = row[once]
+    text = str(value) if isinstance(value, int) else value
+    return once.encode() + b"/" + as_bytes("once", text)
+
+
 def _make_request(
     row: T,
     to_request: Callable[[T], RequestLike],
-    once: Callable[[T], str | bytes] | None,
+    once: Once | None,
     once_retention_ms: int | None,
 ) -> Request:
     given: dict[str, Any] = {}
     try:
         request = as_request(to_request(row))
         if once is not None:
-            given["once"] = as_bytes("once", once(row))
+            given["once"] = find_token(row, once)
         if once_retention_ms is not None:
             given["once_retention_ms"] = once_retention_ms
         return replace(request, **given) if given else request
-    except InvalidRequestError as error:
+    except Exception as error:
         raise make_error(row, error) from error
 
 

@@ -1,0 +1,168 @@
+"""Whatever Spark does to executors, drivers and tasks, on a real HBase too: part of `make long`."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any, get_args
+
+import pytest
+from pyspark.sql import SparkSession
+
+from recovery import check, repair_all
+from tests.integration import spark_jobs
+from tests.integration.hbase import HBase
+from tests.integration.spark_cluster import (
+    HOSTS,
+    Application,
+    JobFailedError,
+    run_application,
+    wait_until,
+)
+from tests.integration.spark_jobs import SMALL_BATCHES
+from tests.integration.test_spark_writer_apart import SPECULATION
+from txn import Engine, connect
+from txn.protocol.row import is_row_key
+from txn.protocol.statuses import ProtocolName
+
+pytestmark = pytest.mark.long
+ROWS = 400
+PARTS = 10
+KILLS = 10
+JOBS = "tests.integration.spark_jobs:"
+Options = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
+    """Two executors, and a copy of each task that takes longer than others."""
+    settings = {**SPECULATION, **SMALL_BATCHES}
+    with run_application(tmp_path_factory.mktemp("spark"), HOSTS, settings=settings) as application:
+        yield application
+
+
+@pytest.fixture(params=["embedded", "hbase"])
+def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "embedded":
+        return f"embedded://{tmp_path}/store?sync=off"
+    hbase: HBase = request.getfixturevalue("hbase")
+    return hbase.native
+
+
+def make_table(uri: str, protocol: ProtocolName) -> Options:
+    """Make a table and a transaction table of its own; return the options of its writes."""
+    name = f"k{uuid.uuid4().hex[:8]}"
+    with connect(uri, transactions=f"{name}-txn", protocol=protocol) as engine:
+        engine.ensure_table(name, ["f"])
+    where = {"uri": uri, "transactions": f"{name}-txn", "table": name}
+    return {**where, "row": "id as text", "family": "f", "lock_ttl_ms": "300"}
+
+
+def open_engine(options: Options) -> Engine:
+    return connect(options["uri"], transactions=options["transactions"], create=False)
+
+
+def find_rows(options: Options) -> dict[int, list[int]]:
+    with open_engine(options) as engine:
+        return {
+            int(row.row): [int(cell.value) for cell in row.cells.values()]
+            for row in engine.scan(options["table"])
+        }
+
+
+def mend(options: Options) -> None:
+    """Repair what is there as if everybody had long been silent; then nothing is left."""
+    scan = [options["table"].encode()]
+    with open_engine(options) as engine:
+        for _ in range(2):
+            list(repair_all(engine.context, check(engine.context, grace_ms=0, scan=scan)))
+        assert not list(check(engine.context, grace_ms=0, scan=scan))
+
+
+def call(way: str, options: Options, **trouble: Any) -> tuple[str, dict[str, Any]]:
+    """Return the job of a way to commit ROWS in two partitions, the first in trouble."""
+    given = {"rows": ROWS, "parts": 2, "trouble": trouble}
+    given["options"] = {**options, "batchSize": "20"}
+    return ("write_range", given) if way == "write" else ("run_range", {"way": way, **given})
+
+
+def assert_each_row_once(options: Options, counted: dict[str, int]) -> None:
+    assert counted["committed"] + counted["repeated"] == ROWS
+    assert counted["repeated"] > 0, "the trouble did not come when it was to"
+    mend(options)
+    assert find_rows(options) == {row: [row] for row in range(ROWS)}
+
+
+@pytest.mark.parametrize("way", ["write", "commit", "run"])
+@pytest.mark.parametrize("protocol", get_args(ProtocolName))
+@pytest.mark.parametrize("trouble", ["straggles", "exits", "executor", "driver"])
+def test_each_row_is_committed_once(  # noqa: PLR0917
+    request: pytest.FixtureRequest,
+    uri: str,
+    tmp_path: Path,
+    way: str,
+    protocol: ProtocolName,
+    trouble: str,
+) -> None:
+    """A straggler gets a copy, without which the job would not end; a worker ends itself; an
+    executor is killed; a driver is, with all it has, and another one does the job again."""
+    options, gate = make_table(uri, protocol), tmp_path / "gate"
+    if trouble == "driver":
+        spark: SparkSession = request.getfixturevalue("spark")
+        job, given = call(way, options, pause_ms=10, hangs_at=150, gate=str(gate))
+        given["options"] |= {"jobId": "kills"} if way == "write" else {}
+        with run_application(tmp_path / "spark", "local[2]") as mortal:
+            mortal.start(JOBS + job, **given)
+            wait_until(gate.exists)
+            mortal.kill()
+            with pytest.raises(JobFailedError):
+                mortal.wait()
+        counted = getattr(spark_jobs, job)(spark, **{**given, "trouble": {}})
+        assert_each_row_once(options, counted)
+        return
+    application: Application = request.getfixturevalue("application")
+    met = {"attempts": 2, "dies_at": 150} if trouble == "exits" else {"hangs_at": 150}
+    job, given = call(way, options, gate=str(gate), pause_ms=10, **met)
+    application.start(JOBS + job, **given)
+    if trouble == "exits":
+        wait_until(lambda: 0 in find_rows(options))
+        gate.touch()
+    if trouble == "executor":
+        wait_until(gate.exists)
+        for _ in application.list_executors():
+            application.kill_executor()
+    assert_each_row_once(options, application.wait())
+
+
+@pytest.mark.parametrize("protocol", get_args(ProtocolName))
+def test_an_atomic_frame_is_there_or_not_after_each_kill(
+    uri: str, tmp_path: Path, protocol: ProtocolName
+) -> None:
+    """All that runs is killed, in turns while parts are written and after the decision."""
+    seed = Random()
+    found = []
+    for kill in range(KILLS):
+        options = {**make_table(uri, protocol), "part_keys": "40"}
+        with run_application(tmp_path / f"spark-{kill}", "local[2]") as application:
+            application.start(JOBS + "write_atomically", rows=ROWS, parts=3, options=options)
+            least = seed.randint(1, PARTS)
+            if kill % 2:
+                wait_until(lambda: bool(find_rows(options)))  # noqa: B023
+            else:
+                wait_until(lambda: count_transactions(options) > least)  # noqa: B023
+                time.sleep(seed.uniform(0, 0.5))
+            application.kill()
+        mend(options)
+        found.append(len(find_rows(options)))
+    print(f"rows after each kill: {found}")
+    assert set(found) == {0, ROWS}
+
+
+def count_transactions(options: Options) -> int:
+    """Return the number of transaction rows, those of parts included."""
+    with open_engine(options) as engine:
+        rows = engine.context.store.scan(options["transactions"].encode())
+        return sum(is_row_key(row.row) for row in rows)

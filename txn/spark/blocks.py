@@ -1,0 +1,193 @@
+"""`run_partition`: tasks run a block, which reads and writes, for each row or group of rows.
+
+With a `once` token a row's block commits once, whatever Spark does with its task. A committed row
+is not run again: its balance may be too low by now. So the tokens of a batch are read first. A
+block that another attempt of the task overtakes finds its token as it commits, and one that fails
+or writes nothing looks for its token again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeVar
+
+from txn.client.block import OptimisticTransaction
+from txn.client.engine import RUN_ATTEMPTS, Engine
+from txn.errors import AssertionFailedError, InvalidRequestError, TxnError
+from txn.policy import Policy
+from txn.protocol.row import marker_key
+from txn.request import TRANSACTIONS, Ack
+from txn.spark.partitions import (
+    BATCH,
+    Access,
+    Counts,
+    OnAssertion,
+    Once,
+    Summary,
+    check_arguments,
+    divide_batches,
+    find_rows,
+    find_token,
+    finish_work,
+    make_error,
+    make_summary,
+    open_worker,
+)
+from txn.tracing import Headers, continue_trace
+
+T = TypeVar("T")
+
+
+class RowRefusedError(TxnError):
+    """Raised by the function of `run_partition`: nothing is written for this row."""
+
+
+def run_partition(
+    uri: str,
+    rows: Iterable[Any],
+    function: Callable[[OptimisticTransaction, Any], object],
+    *,
+    once: Once | None = None,
+    once_retention_ms: int | None = None,
+    group: Callable[[Any], object] | str | None = None,
+    batch: int = BATCH,
+    threads: int = 1,
+    attempts: int = RUN_ATTEMPTS,
+    deadline_ms: int | None = None,
+    labels: Mapping[str, str] | None = None,
+    validate: bool | None = None,
+    counts: Counts | None = None,
+    on_assertion: OnAssertion = "fail",
+    ack: Ack = "complete",
+    table: str | bytes | None = None,
+    transactions: str | bytes = TRANSACTIONS,
+    policy: Policy | None = None,
+    trace: Headers | None = None,
+) -> Summary:
+    """Run a transaction that reads and writes for each row of a Spark partition.
+
+    function: gets a block, as of `Engine.run`, and the row. A conflict runs it again, so it should
+    have no other effects. It raises RowRefusedError, or its `block.require` fails, to write nothing
+    for the row.
+    group: the name of a column, or a function of a row. Adjacent rows with the same value are one
+    transaction; `function` and `once` then get the list of them.
+    once: as of `commit_partition`. A row whose token is committed is not run again.
+    batch: the number of rows whose tokens are read together.
+    threads: the number of blocks at once; with more than one they run in no order.
+    on_assertion: whether a refused row fails the task, or only counts as refused.
+    attempts, deadline_ms, labels, validate: of each block, as in `Engine.run`.
+    The others are those of `commit_partition`. A block that writes nothing counts as committed.
+
+    When it returns or raises, everything that it committed is complete. Raises PartitionError for
+    the first row that failed: earlier rows stay committed, and some later ones with `threads`.
+    """
+    check_arguments(locals())
+    if (found := find_rows(rows)) is None:
+        return Summary()
+    worker = open_worker(Access(uri, table, transactions, policy))
+    options = {"attempts": attempts, "deadline_ms": deadline_ms, "labels": labels, "ack": ack}
+    options["validate"] = validate
+    if once is not None:
+        options["once_retention_ms"] = once_retention_ms
+    runner = _BlockRunner(worker.engine, function, on_assertion, options, trace)
+    sources = found if group is None else _list_groups(found, group)
+    items = (_Item(source, _find_token(source, once, group is not None)) for source in sources)
+    seen: Counter[str] = Counter()
+    with finish_work(worker, seen), ThreadPoolExecutor(threads) as pool:
+        for some in divide_batches(items, lambda _: 0, size=batch, max_bytes=1):
+            left = runner.drop_committed(some)
+            seen["repeated"] += len(some) - len(left)
+            for result, retries in (map if threads == 1 else pool.map)(runner.run, left):
+                seen[result] += 1
+                seen["retries"] += retries
+    summary = make_summary(seen)
+    if counts is not None:
+        counts.add(summary)
+    return summary
+
+
+class _Item(NamedTuple):
+    """A row, or the rows of a group, and the token."""
+
+    source: Any
+    token: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class _BlockRunner:
+    engine: Engine
+    function: Callable[[OptimisticTransaction, Any], object]
+    on_assertion: OnAssertion
+    options: Mapping[str, Any]
+    trace: Headers | None
+
+    def drop_committed(self, items: Sequence[_Item]) -> Sequence[_Item]:
+        """Return the items whose token is not committed, read at once."""
+        tokens = [item.token for item in items if item.token is not None]
+        if not tokens:
+            return items
+        table = self.engine.context.table
+        cells = self.engine.read([marker_key(table, token) for token in tokens])
+        return [
+            item
+            for item in items
+            if item.token is None or cells[marker_key(table, item.token)] is None
+        ]
+
+    def run(self, item: _Item) -> tuple[str, int]:
+        """Return what became of the item, and the number of retries."""
+        calls: list[OptimisticTransaction] = []
+
+        def call(block: OptimisticTransaction) -> None:
+            calls.append(block)
+            self.function(block, item.source)
+
+        try:
+            with continue_trace(self.trace):
+                self.engine.run(call, once=item.token, **self.options)
+            result = calls[-1].result
+            is_new = not result.repeated if result else bool(self.drop_committed([item]))
+            outcome = "committed" if is_new else "repeated"
+        except Exception as error:
+            is_refused = isinstance(error, AssertionFailedError | RowRefusedError)
+            if not self.drop_committed([item]):
+                outcome = "repeated"
+            elif is_refused and self.on_assertion == "count":
+                outcome = "refused"
+            else:
+                raise make_error(item.source, error) from error
+        return outcome, max(0, len(calls) - 1)
+
+
+def _list_groups(rows: Iterator[Any], group: Callable[[Any], object] | str) -> Iterator[list[Any]]:
+    closed = set()
+    for value, members in groupby(rows, group if callable(group) else itemgetter(group)):
+        some = list(members)
+        if value in closed:
+            error = InvalidRequestError(
+                "the rows of a group do not stand together: repartition by it, and sort by it "
+                "within partitions",
+                group=value,
+            )
+            raise make_error(some[0], error)
+        closed.add(value)
+        yield some
+
+
+def _find_token(source: Any, once: Once | None, is_group: bool) -> bytes | None:
+    try:
+        if once is None:
+            return None
+        if callable(once) or not is_group:
+            return find_token(source, once)
+        tokens = {find_token(row, once) for row in source}
+        if len(tokens) > 1:
+            raise InvalidRequestError("the rows of a group have several tokens", once=once)
+        return tokens.pop()
+    except Exception as error:
+        raise make_error(source, error) from error
