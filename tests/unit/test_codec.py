@@ -82,12 +82,20 @@ def framed(body: object) -> bytes:
     [
         *(7, [], [[], [], None, 1], [[[1]], [], None, 1, {}], [[], [["other", 1]], None, 1, {}]),
         *([[{"a": 1}], [], None, 1, {}], [[], [], None, b"1", {}], [[], [], None, 1, 7]),
+        *([[], [], None, 1, {}, False], [[], [], None, 1, {}, True, True]),
     ],
 )
 def test_bodies_of_another_shape_are_noticed(body: object) -> None:
     """A checksum that matches says that the bytes are whole, not that they are ours."""
     with pytest.raises(CorruptRowError, match="buffer has an unknown shape"):
         decode_buffer(framed(body))
+
+
+def test_a_buffer_says_whether_it_validates() -> None:
+    """Clients that finish it know then which locks it has."""
+    for validate in (True, None, False):
+        kept = decode_buffer(encode_buffer(Request((), validate=validate), 1)).request.validate
+        assert kept is (True if validate else None)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from txn.errors import (
 )
 from txn.model import Cell, Check, Delete, Edit, Family, Key, Mutation
 from txn.policy import Policy
+from txn.protocol import commit as commit_module
 from txn.protocol import fenced, recovery
 from txn.protocol.clocks import FUTURE_MS
 from txn.protocol.codec import encode_plan
@@ -595,8 +596,13 @@ def test_a_token_is_found_out_at_the_lock_too() -> None:
     assert world.engine.commit([Mutation(X, b"1")], [Exact(X, b"0")], once="job").repeated
 
 
-def test_who_has_scanned_ranges_says_so_before_it_looks() -> None:
-    """Readers of what it replaces wait from then on."""
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_block_that_scanned_says_so_before_it_looks(
+    waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers of what it replaces wait from then on: from 0, or from 1-LOCKED for an attempt that
+    waits for locks."""
+    monkeypatch.setattr(commit_module, "prepare", lambda *given: prepare(*given[:3], waits))
     world = fenced_world()
     reached: list[set[Status | None]] = []
     looks = lambda call: call.method == "scan" and len(world.rows()) > 1  # noqa: E731
@@ -604,7 +610,7 @@ def test_who_has_scanned_ranges_says_so_before_it_looks() -> None:
     with world.engine.transaction() as t:
         assert len(list(t.scan(stop="y"))) == 1
         t.put(Z, b"1")
-    assert reached == [{Status.COMPLETE, Status.LOCKED}]
+    assert reached == [{Status.COMPLETE, Status.LOCKED if waits else Status.WRITTEN}]
     assert world.value(Z) == b"1"
 
 
