@@ -410,9 +410,9 @@ class RequestBuilder:
         terms = self.conditions
         conditions = (terms.absent, terms.versions, terms.documents)
         others = [
-            (row.table, row.separator, [part.name for part in row.row], column.name)
+            (row.table, row.separator, [part.name for part in row.row], *place)
             for row in self.mapping.other_rows
-            for column in row.columns
+            for place in ((column.family, column.qualifier) for column in row.columns)
         ]
         return (self.mapping.table, cells, self.deletes_nulls, *conditions, *others)
 
