@@ -403,6 +403,16 @@ def test_rows_that_do_not_encode_are_rejected_one_by_one() -> None:
     assert len({each.token for each in kept}) == 4
 
 
+@pytest.mark.parametrize("key", ["v", r"rows/\ud800/f:v"])
+def test_a_text_that_is_no_utf_8_is_rejected(key: str) -> None:
+    """JSON can say half of a surrogate pair. It must not fail a task that keeps its rejects."""
+    document = '{"exact": "KEY", "value": "\\ud800"}'.replace("KEY", key)
+    rows: Rows = [{"id": 1, "v": "a", "extra": document}, {"id": 2, "v": "b", "extra": None}]
+    written, (kept,) = build_with_rejects(rows, WITH_EXTRA, assertions="extra")
+    assert [json.loads(each)["id"] for each in written] == [2]
+    assert re.search("surrogate.*column='extra'|column='v'.*surrogate", kept.why)
+
+
 def test_a_group_is_rejected_as_a_whole() -> None:
     """A half of an order is what a group is there to prevent; a row without a group is its own."""
     rows: Rows = [
