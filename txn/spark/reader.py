@@ -61,7 +61,7 @@ class TableReader(RangeReader):
         families = [column.family for column in mapping.columns]
         super().__init__(options, [mapping.table], families)
         if (where := options.text(WHERE)) is not None:
-            self.ranges = select_ranges(where, mapping.row, self.ranges)
+            self.ranges = select_ranges(where, mapping.row, self.ranges, schema.names)
         self._bounds: Bounds | None = None
         if options.flag(SNAPSHOT):
             lateness_ms = options.whole("latenessMs", LATENESS_MS)
