@@ -219,7 +219,7 @@ class Snapshots(HistorySchedule):
             self.scheduler.sleep_ms(self.random.choice((0, 0, 20, 300)))
             task = self._engine(f"task-{number}")
             rows = task.backend.scan(span)
-            for row in restore_rows(task.context, span, instant, rows):
+            for row in restore_rows(task.context, [span], instant, rows):
                 cells.update(row.cells)
         return cells
 

@@ -35,7 +35,7 @@ def plan(engine: Engine) -> Instant:
 
 def read(engine: Engine, instant: Instant, span: Span = SPAN) -> Values:
     """Return the values of a task that reads now, by row."""
-    rows = list(restore_rows(engine.context, span, instant, engine.backend.scan(span)))
+    rows = list(restore_rows(engine.context, [span], instant, engine.backend.scan(span)))
     assert [row.row for row in rows] == sorted(row.row for row in rows)
     return {key.row: cell.value for row in rows for key, cell in row.cells.items()}
 
@@ -68,7 +68,7 @@ def test_rows_that_were_read_before_their_change_are_right_as_they_are(world: Wo
     assert instant.undecided == {held}
     rows = list(world.engine.backend.scan(SPAN))
     world.engine.commit([Mutation(X, b"2")])
-    restored = list(restore_rows(world.engine.context, SPAN, instant, rows))
+    restored = list(restore_rows(world.engine.context, [SPAN], instant, rows))
     assert [row for row in restored if row.cells] == [row for row in rows if row.cells]
 
 
@@ -91,7 +91,7 @@ def test_a_row_that_is_gone_is_missed(world: World) -> None:
     world.engine.commit([Delete(X)])
     rows = [Row(b"y", {})]
     with pytest.raises(ConflictError, match=r"b'x'"):
-        list(restore_rows(world.engine.context, SPAN, instant, rows))
+        list(restore_rows(world.engine.context, [SPAN], instant, rows))
 
 
 def test_rows_are_restored_in_chunks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,8 +108,27 @@ def test_rows_are_restored_in_chunks(world: World, monkeypatch: pytest.MonkeyPat
                 yield row
 
     monkeypatch.setattr(instants, "CHUNK_CELLS", 1)
-    rows = list(restore_rows(world.engine.context, SPAN, instant, scan()))
+    rows = list(restore_rows(world.engine.context, [SPAN], instant, scan()))
     assert [[cell.value for cell in row.cells.values()] for row in rows] == [[b"1"], [b"1"]]
+
+
+def test_many_spans_cost_one_look(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A condition such as `id IN (..)` gives a task a span for each value, and a look reads the
+    rows of all transactions of an hour. What lies between the spans is nobody's."""
+    instant = plan(world.engine)
+    world.engine.commit([Mutation(X, b"2"), Delete(Y), Mutation(Z, b"2")])
+    looks: list[object] = []
+    look = instants.LaterChanges._read_changes
+    monkeypatch.setattr(
+        instants.LaterChanges, "_read_changes", lambda self: (looks.append(self), look(self))
+    )
+    names = [b"a", b"x", b"x2", b"z"]
+    spans = [Span(TABLE, name, name + b"\0") for name in names]
+    found = [row for span in spans for row in world.engine.backend.scan(span)]
+    rows = list(restore_rows(world.engine.context, spans, instant, found))
+    assert [(row.row, len(row.cells)) for row in rows] == [(b"x", 1), (b"z", 0)]
+    assert [cell.value for cell in rows[0].cells.values()] == [b"1"]
+    assert len(looks) == 1
 
 
 def test_only_changes_of_the_span_count(world: World) -> None:

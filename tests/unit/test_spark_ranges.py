@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -103,13 +104,23 @@ def test_several_comparisons_select_what_all_of_them_do() -> None:
         ("id = 'a' and", 1, "malformed"),
         ("id in ()", 1, "malformed"),
         ("", 1, "malformed"),
-        ("id = 7", 1, "literal='?7"),
+        ("id = 7", 1, "literal='?7.*wanted=.text in quotes"),
+        ("id == 'a'", 1, "shape=.COLUMN =, <, <=, > or >= LITERAL"),
     ],
 )
 def test_a_condition_that_is_no_range_is_refused(given: str, parts: int, words: str) -> None:
     """Nothing is lost, and nothing left unfiltered without a word."""
     with pytest.raises(InvalidRequestError, match=words):
         select_ranges(given, (part_of(StringType()),) * parts, ALL)
+
+
+def test_a_condition_names_its_column_as_spark_does() -> None:
+    """In any case, unless there is another that differs in it alone; with backquotes doubled."""
+    row = (replace(part_of(StringType()), name="a`b"),)
+    found = ((b"x", b"x\0"),)
+    assert select_ranges("`A``b` = 'x'", row, ALL, ["a`b", "v"]) == found
+    with pytest.raises(InvalidRequestError, match="column='A`b'"):
+        select_ranges("`A``b` = 'x'", row, ALL, ["a`b", "A`b"])
 
 
 @pytest.mark.parametrize(

@@ -403,6 +403,16 @@ def test_rows_that_do_not_encode_are_rejected_one_by_one() -> None:
     assert len({each.token for each in kept}) == 4
 
 
+@pytest.mark.parametrize("key", ["v", r"rows/\ud800/f:v"])
+def test_a_text_that_is_no_utf_8_is_rejected(key: str) -> None:
+    """JSON can say half of a surrogate pair. It must not fail a task that keeps its rejects."""
+    document = '{"exact": "KEY", "value": "\\ud800"}'.replace("KEY", key)
+    rows: Rows = [{"id": 1, "v": "a", "extra": document}, {"id": 2, "v": "b", "extra": None}]
+    written, (kept,) = build_with_rejects(rows, WITH_EXTRA, assertions="extra")
+    assert [json.loads(each)["id"] for each in written] == [2]
+    assert re.search("surrogate.*column='extra'|column='v'.*surrogate", kept.why)
+
+
 def test_a_group_is_rejected_as_a_whole() -> None:
     """A half of an order is what a group is there to prevent; a row without a group is its own."""
     rows: Rows = [
@@ -476,8 +486,9 @@ def test_a_row_and_its_index_entry_are_one_request(
 def test_the_entry_of_a_row_has_its_part_in_the_token() -> None:
     """One frame that is written with and without an index is written twice."""
     rows = [{"id": 1, "v": "a"}]
-    ways = ({}, INDEXED, {"columns": "v=f:v, id=by_v(id, v)/i:id as text"})
-    assert len({tokens(rows, SCHEMA, **way)[0] for way in ways}) == 3
+    entries = ("by_v(v, id)/i:id", "by_v(id, v)/i:id", "by_v(v, id)/i:other", "by_v(v, id)/j:id")
+    ways = [{}, *({"columns": f"v=f:v, id={entry} as text"} for entry in entries)]
+    assert len({tokens(rows, SCHEMA, **way)[0] for way in ways}) == len(ways)
 
 
 def test_a_null_in_the_key_of_an_entry_is_refused() -> None:

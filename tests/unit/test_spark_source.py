@@ -187,6 +187,22 @@ def test_missing_tables_are_created_while_a_write_is_planned(
         MODES["write"][1](TxnDataSource({**given, "columns": "v=g:v"}))
 
 
+def test_no_table_is_created_where_rejects_have_none(empty_store: tuple[str, Engine]) -> None:
+    """An option that is wrong leaves nothing behind."""
+    uri, engine = empty_store
+    given = {**WRITTEN, "uri": uri, "newTable": "1", "rejects": "table:nowhere"}
+    with pytest.raises(InvalidRequestError, match=r"no such table.*table=b'nowhere'"):
+        TxnDataSource(given).writer(SCHEMA, False)
+    assert engine.context.store.describe(b"rows") is None
+
+
+@pytest.mark.parametrize("name", ["onceBy", "groupBy", "rejects", "batchSize"])
+def test_an_atomic_frame_has_no_options_of_rows(name: str) -> None:
+    """They are no misspelling, and others of a write take them."""
+    with pytest.raises(InvalidRequestError, match=rf"one transaction.*options=\['{name}'\]"):
+        make_source(**MAPPED, atomic="true", **{name: "id"}).writer(SCHEMA, False)
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [

@@ -10,7 +10,7 @@ instant", gives the argument.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -213,16 +213,17 @@ def _write_marks(context: Context, name: bytes) -> Marks:
 
 
 def restore_rows(
-    context: Context, wanted: Span, instant: Instant, rows: Iterable[Row]
+    context: Context, spans: Sequence[Span], instant: Instant, rows: Iterable[Row]
 ) -> Iterator[Row]:
-    """Yield the rows of a span as they were at the instant; those without cells have no value.
+    """Yield the rows of spans as they were at the instant; those without cells have no value.
 
-    rows: those of the span, in order, read after the instant, each as of one instant. Raises
+    spans: at least one, of one table, in order and apart from each other. rows: those of the
+    spans, in order, read after the instant, each as of one instant. Raises
     ConflictError if a version that was replaced since is not kept, and ChangesLostError if what
     has changed since cannot be known any more.
     """
-    later = LaterChanges(context, wanted, instant)
-    start = wanted.start
+    later = LaterChanges(context, spans, instant)
+    start = spans[0].start
     chunk: dict[bytes, Row] = {}
     size = 0
     for row in rows:
@@ -232,15 +233,16 @@ def restore_rows(
             end = row.row + b"\0"
             yield from later.take_back(chunk, start, end)
             start, chunk, size = end, {}, 0
-    yield from later.take_back(chunk, start, wanted.stop)
+    yield from later.take_back(chunk, start, None)
 
 
 class LaterChanges:
-    """The changes of a span by transactions that decided after an instant, as far as known."""
+    """The changes of spans by transactions that decided after an instant, as far as known."""
 
-    def __init__(self, context: Context, wanted: Span, instant: Instant) -> None:
+    def __init__(self, context: Context, spans: Sequence[Span], instant: Instant) -> None:
         self._context = context
-        self._wanted = wanted
+        self._spans = spans
+        self._starts = [span.start for span in spans]
         self._instant = instant
         self._known: set[bytes] = set()
         self._first: dict[bytes, dict[Key, tuple[int, int]]] = {}
@@ -283,12 +285,16 @@ class LaterChanges:
             for each in seen
             if each.is_decided and each.row_key not in self._known and not instant.covers(each)
         ]
-        for change in read_changes(context, sorted(new), tables={self._wanted.table}):
-            if change.key in self._wanted:
+        for change in read_changes(context, sorted(new), tables={self._spans[0].table}):
+            if self._is_wanted(change.key):
                 first = self._first.setdefault(change.key.row, {})
                 before = first.get(change.key, (NOT_PLACED, 0))
                 first[change.key] = min(before, (change.timestamp, change.replaced))
         self._known.update(each.row_key for each in new)
+
+    def _is_wanted(self, key: Key) -> bool:
+        place = bisect_right(self._starts, key.row) - 1
+        return place >= 0 and key in self._spans[place]
 
     def _read_versions(self, wanted: Mapping[Key, int]) -> dict[Key, Cell]:
         """Return the given version of each key."""

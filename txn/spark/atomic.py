@@ -25,6 +25,7 @@ from txn.spark.options import SourceOptions
 from txn.spark.partitions import Access, find_partition, open_worker
 from txn.spark.requests import CONDITIONS, RequestBuilder, make_token, parse_requests
 from txn.spark.tables import NEW_TABLE, NewTables
+from txn.spark.writer import WRITING
 from txn.stores.options import hide_login
 
 ATOMIC = (
@@ -116,6 +117,12 @@ class AtomicWriter(DataSourceArrowWriter):
 def make_atomic_writer(options: SourceOptions, schema: StructType) -> AtomicWriter:
     """Return the writer of a job and begin its transaction. Raise InvalidRequestError for options
     that do not fit the schema or the store."""
+    if others := [name for name in WRITING if name not in ATOMIC and options.text(name)]:
+        raise InvalidRequestError(
+            "an atomic data frame is one transaction, and has no options of its rows: leave them "
+            "out",
+            options=others,
+        )
     options.check(ATOMIC)
     access = options.access()
     policy = access.policy or Policy()

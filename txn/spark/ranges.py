@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -22,7 +22,7 @@ from txn.protocol.context import describe_table
 from txn.spans import make_span
 from txn.spark.codecs import Codec
 from txn.spark.mapping import MappedColumn
-from txn.spark.options import SourceOptions
+from txn.spark.options import SourceOptions, match_name, parse_name
 from txn.stores.base import Store
 from txn.text import unescape
 
@@ -31,6 +31,7 @@ Range = tuple[bytes, bytes | None]
 
 ALL: tuple[Range, ...] = ((b"", None),)
 BOUNDS = ("start", "stop", "prefix")
+SHAPE = "COLUMN =, <, <=, > or >= LITERAL, or COLUMN IN (LITERAL, ..), joined by AND: id >= 'a'"
 
 PARTITIONS = "numPartitions"
 
@@ -128,11 +129,16 @@ def intersect_ranges(ranges: Iterable[Range], others: Iterable[Range]) -> tuple[
 
 
 def select_ranges(
-    text: str, row: tuple[MappedColumn, ...], ranges: tuple[Range, ...]
+    text: str,
+    row: tuple[MappedColumn, ...],
+    ranges: tuple[Range, ...],
+    names: Collection[str] = (),
 ) -> tuple[Range, ...]:
-    """Return the part of the ranges that a condition on the row key selects, exactly."""
+    """Return the part of the ranges that a condition on the row key selects, exactly. names: of all
+    columns, if there are others than the row key's."""
+    names = names or [part.name for part in row]
     for column, comparison, values in _parse_condition(text):
-        if len(row) != 1 or column.lower() != row[0].name.lower():
+        if len(row) != 1 or match_name(column, names) != row[0].name:
             raise InvalidRequestError(
                 "where is about a row key of one column: filter other columns by the data frame's "
                 "where, and parts of a row key by prefix, start and stop",
@@ -154,10 +160,10 @@ def _parse_condition(text: str) -> Iterator[tuple[str, str, list[str]]]:
                 "an option is malformed",
                 option="where",
                 part=text[place:].strip(),
-                shape="id >= 'a' AND id < 'b', or id IN (1, 2)",
+                shape=SHAPE,
             )
         yield (
-            match["quoted"] or match["name"],
+            parse_name(match["name"]),
             match["comparison"] or "=",
             _LITERAL.findall(match["value"] or match["values"]),
         )
@@ -176,7 +182,10 @@ def _find_ranges(comparison: str, literal: str, part: MappedColumn) -> tuple[Ran
         )
     if is_text != (kind is not int):
         raise InvalidRequestError(
-            "a literal does not fit its column", column=part.name, literal=literal
+            "a literal does not fit its column",
+            column=part.name,
+            literal=literal,
+            wanted="a whole number, such as 7" if kind is int else "text in quotes, such as 'a'",
         )
     if kind is int:
         return _find_numbers(comparison, int(literal), codec)
@@ -199,7 +208,7 @@ def _find_numbers(comparison: str, value: int, codec: Codec) -> tuple[Range, ...
 
 _LITERAL = re.compile(r"'(?:[^']|'')*'|-?\d+")
 _PART = re.compile(
-    r"\s*(?:`(?P<quoted>[^`]+)`|(?P<name>\w+))\s*"
+    r"\s*(?P<name>`(?:[^`]|``)+`|\w+)\s*"
     rf"(?:(?P<comparison>[<>]=?|=)\s*(?P<value>{_LITERAL.pattern})"
     rf"|in\s*\((?P<values>\s*(?:{_LITERAL.pattern})(?:\s*,\s*(?:{_LITERAL.pattern}))*\s*)\))"
     r"\s*(?:\b(?P<joined>and)\b|$)",

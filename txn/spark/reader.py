@@ -8,6 +8,7 @@ instant that the planner found, whenever a task reads them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -60,7 +61,7 @@ class TableReader(RangeReader):
         families = [column.family for column in mapping.columns]
         super().__init__(options, [mapping.table], families)
         if (where := options.text(WHERE)) is not None:
-            self.ranges = select_ranges(where, mapping.row, self.ranges)
+            self.ranges = select_ranges(where, mapping.row, self.ranges, schema.names)
         self._bounds: Bounds | None = None
         if options.flag(SNAPSHOT):
             lateness_ms = options.whole("latenessMs", LATENESS_MS)
@@ -82,19 +83,19 @@ class TableReader(RangeReader):
         schema = arrow_schema(mapping.schema)
         columns = [(column.family, column.qualifier) for column in mapping.columns]
         table, ranges, *instants = partition.value
-        for start, stop in ranges:
-            span = Span(table, start, stop, frozenset(columns))
-            for page in _scan_columns(engine, span, columns, *instants):
-                yield _make_batch(mapping, schema, page.rows, page.values)
+        spans = [Span(table, start, stop, frozenset(columns)) for start, stop in ranges]
+        for page in _scan_columns(engine, spans, columns, *instants):
+            yield _make_batch(mapping, schema, page.rows, page.values)
 
 
 def _scan_columns(
-    engine: Engine, span: Span, columns: Columns, instant: Instant | None = None
+    engine: Engine, spans: Sequence[Span], columns: Columns, instant: Instant | None = None
 ) -> Iterator[ColumnPage]:
-    if instant is None:
-        return engine.backend.scan_columns(span, columns)
-    rows = restore_rows(engine.context, span, instant, engine.backend.scan(span))
-    return group_columns(rows, span.table, columns)
+    if instant is None or not spans:
+        return chain.from_iterable(engine.backend.scan_columns(span, columns) for span in spans)
+    found = chain.from_iterable(map(engine.backend.scan, spans))
+    rows = restore_rows(engine.context, spans, instant, found)
+    return group_columns(rows, spans[0].table, columns)
 
 
 def _make_batch(

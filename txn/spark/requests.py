@@ -270,7 +270,12 @@ def _read_documents(
         return read_bytes(value, where) if column is None else column.encode(value)
 
     items = _load(given, place)
-    yield from parse_assertions(items, place, AssertionReader(find_key, find_value))
+    try:
+        yield from parse_assertions(items, place, AssertionReader(find_key, find_value))
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(
+            "a text has half of a surrogate pair, and no UTF-8", column=place
+        ) from error
 
 
 def _load(given: Any, place: str) -> list[Any]:
@@ -410,9 +415,9 @@ class RequestBuilder:
         terms = self.conditions
         conditions = (terms.absent, terms.versions, terms.documents)
         others = [
-            (row.table, row.separator, [part.name for part in row.row], column.name)
+            (row.table, row.separator, [part.name for part in row.row], *place)
             for row in self.mapping.other_rows
-            for column in row.columns
+            for place in ((column.family, column.qualifier) for column in row.columns)
         ]
         return (self.mapping.table, cells, self.deletes_nulls, *conditions, *others)
 

@@ -257,11 +257,11 @@ class WritePlan:
         """Create the tables that may be created. Raise InvalidRequestError if a table or family is
         absent or closed to transactions, and StoreError if the store does not answer."""
         with self.access.open_engine() as engine:
+            if self.rejects.table is not None:
+                engine.check_request(self.rejects.sample_request())
             if self.new_tables is not None:
                 self.new_tables.create(engine, self.builder.mapping)
             engine.check_request(self.builder.sample_request())
-            if self.rejects.table is not None:
-                engine.check_request(self.rejects.sample_request())
 
     def write_rows(self, batches: Iterable[pa.RecordBatch], name: str, job: str) -> TaskReport:
         """Commit the rows of a task. name: the prefix of tokens; job: the name of this run of the
