@@ -188,11 +188,13 @@ def list_cells(transactions: Sequence[Transaction]) -> list[Key]:
 
 
 def _must_look_again(t: PendingCommit) -> bool:
-    """Whether one read does not validate its keys: they are in several rows; or readers passed its
-    row until this step; or it validates ranges as well."""
+    """Whether one read does not validate its keys: they are in several rows, or are read in several
+    calls; or readers passed its row until this step; or it validates ranges as well."""
     if not t.validated:
         return False
-    return t.is_patient or bool(t.spans) or len({key[3:] + key[:1] for key in t.validated}) > 1
+    if t.is_patient or t.spans or len(t.locks) > PORTION:
+        return True
+    return len({key[3:] + key[:1] for key in t.validated}) > 1
 
 
 def judge_cells(
