@@ -33,6 +33,7 @@ from txn.protocol.prepare import (
     make_conflict,
     report_conflicts,
     resolve_all,
+    resolve_found,
     run_for_available,
     validate,
     write_rows,
@@ -65,6 +66,7 @@ def prepare_six_phase(
     live = run_for_available(lambda some: assert_under_locks(context, some), live)
     if any([t.spans or _must_look_again(t) for t in live]):
         live = run_for_available(lambda some: _validate(context, some, contention), live)
+    resolve_found(context, transactions, contention)
     return live
 
 
@@ -216,9 +218,9 @@ def judge_cells(
         if held.value != t.row_key:
             return make_conflict(t, key, held.value)
     if t.validated:
+        t.found = {guard: cells[guard] for guard in list_guards(context, t)}
         if (blocked := find_locked(t, cells)) is not None:
             return blocked
-        t.found = {guard: cells[guard] for guard in list_guards(context, t)}
     if is_final and (lost := find_failed(t)) is not None:
         return make_assertion_error(t, lost)
     return _plan(context, t, cells)
