@@ -12,6 +12,7 @@ import pytest
 
 from tests.unit.worlds import TABLE, World, X, Y, Z, is_step
 from txn import (
+    AbortedError,
     AssertionFailedError,
     Committed,
     ConflictError,
@@ -343,3 +344,16 @@ def test_the_locks_of_a_renewed_attempt_are_never_half_listed() -> None:
     t.failure = ConflictError("key is locked", key=X)
     renew(context, t)
     assert set(seen) == {(3, 3)}
+
+
+@both_protocols
+@pytest.mark.parametrize("validate", [False, True])
+def test_what_is_no_lock_is_no_conflict(protocol: ProtocolName, validate: bool) -> None:
+    """Nobody ever frees it, and whose data it is must not be told."""
+    world = World(protocol=protocol)
+    engine = world.client(seed=9)
+    world.put(engine.context.rules.lock_of(X), b"somebody's data")
+    with pytest.raises(AbortedError, match="what is no lock") as caught:
+        engine.commit(PUT_Y, [Not(Some(X))], validate=validate)
+    assert not isinstance(caught.value, ConflictError)
+    assert "somebody" not in str(caught.value)
