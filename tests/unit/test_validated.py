@@ -357,3 +357,22 @@ def test_what_is_no_lock_is_no_conflict(protocol: ProtocolName, validate: bool) 
         engine.commit(PUT_Y, [Not(Some(X))], validate=validate)
     assert not isinstance(caught.value, ConflictError)
     assert "somebody" not in str(caught.value)
+
+
+def test_who_is_late_behind_a_dead_holder_is_not_decided() -> None:
+    """One of a batch meets it on a validated key, and ends it, which takes time."""
+    world = World(ONE_ATTEMPT)
+    holder = die_holding(world, X)
+    engine = world.client(world.faults, seed=9)
+
+    def plan(call: Call) -> Fault:
+        if call.method == "read" and any(key.row == holder for key in call.items):
+            world.clock.advance(world.policy.deadline_ms)
+        return Fault()
+
+    world.faults.plan = plan
+    one, two = engine.commit_many([(PUT_Y, [Not(Some(X))]), (PUT_Z, [])], validate=True)
+    world.faults.plan = faultless
+    assert isinstance(one, ConflictError)
+    assert isinstance(two, DeadlineError)
+    assert world.value(Z) is None

@@ -142,10 +142,13 @@ def validate(
 
 
 def resolve_found(
-    context: Context, transactions: Sequence[PendingCommit], contention: Contention
-) -> None:
+    context: Context,
+    transactions: Sequence[PendingCommit],
+    live: list[PendingCommit],
+    contention: Contention,
+) -> list[PendingCommit]:
     """Resolve the holders of validated keys for which transactions failed, as those of other keys
-    are: they may have died. A hot key was taken just now."""
+    are: they may have died. A hot key was taken just now. Return those that still live."""
     met: dict[bytes, dict[Key, Cell]] = {}
     for t in transactions if any([t.validated for t in transactions]) else ():
         failure = t.failure
@@ -155,8 +158,10 @@ def resolve_found(
             cell = t.found.get(lock)
             if key == failure.key and cell and not contention.list_hot_keys([key]):
                 met.setdefault(failure.holder, {})[lock] = cell
-    if met:
-        resolve_all(context, transactions, contention, met)
+    if not met:
+        return live
+    resolve_all(context, transactions, contention, met)
+    return [t for t in live if t.failure is None]
 
 
 def list_guards(context: Context, t: PendingCommit) -> list[Key]:

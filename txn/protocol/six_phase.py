@@ -66,8 +66,7 @@ def prepare_six_phase(
     live = run_for_available(lambda some: assert_under_locks(context, some), live)
     if any([t.spans or _must_look_again(t) for t in live]):
         live = run_for_available(lambda some: _validate(context, some, contention), live)
-    resolve_found(context, transactions, contention)
-    return live
+    return resolve_found(context, transactions, live, contention)
 
 
 def _validate(

@@ -7,8 +7,8 @@ inconclusive, cells and rows are read again. If the cells are unchanged, and no 
 meanwhile, all of them held at one instant in between. A key whose holder is at 2-ASSERTED has its
 new value in the holder's buffer; in every other case its cell is current.
 
-Reads do not wait for writers, with one exception: a transaction that validates ranges or keys and is
-deciding.
+Reads do not wait for writers, with one exception: a transaction that validates ranges or keys and
+is deciding.
 """
 
 from __future__ import annotations
@@ -183,8 +183,8 @@ def read_atomically(context: Context, keys: Sequence[Key]) -> Snapshot | None:
 
 
 def find_undecided(context: Context, holders: Collection[bytes]) -> set[bytes]:
-    """Return the holders that are still undecided and have validated nothing. The cells of keys that
-    they held before now were current."""
+    """Return the holders that are still undecided and have validated nothing. The cells of keys
+    that they held before now were current."""
     signs = _read(context, _signs(context, holders)) if holders else {}
     return {holder for holder in holders if _was_undecided(context, holder, signs)}
 
