@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from recovery.inspect import explain
 from tests.unit.worlds import TABLE, World, X, Y, Z, is_step
 from txn import (
     AbortedError,
@@ -114,7 +115,7 @@ def test_a_false_assertion_names_what_was_found(protocol: ProtocolName) -> None:
     assert world.value(Y) is None
 
 
-def die_holding(world: World, key: Key) -> bytes:
+def die_holding(world: World, key: Key, asserted: Sequence[Assertion] = ()) -> bytes:
     """Let a client die that holds a key, and has decided nothing; return its row key."""
     engine = world.client(store := FaultyStore(world.store), seed=77)
 
@@ -124,7 +125,8 @@ def die_holding(world: World, key: Key) -> bytes:
 
     store.plan = plan
     with pytest.raises(Crash):
-        engine.commit([Mutation(key, b"2")], labels={"so that": "it has a row"})
+        labels = {"so that": "it has a row"}
+        engine.commit([Mutation(key, b"2")], asserted, labels=labels, validate=True)
     return world.holder(key)
 
 
@@ -376,3 +378,12 @@ def test_who_is_late_behind_a_dead_holder_is_not_decided() -> None:
     assert isinstance(one, ConflictError)
     assert isinstance(two, DeadlineError)
     assert world.value(Z) is None
+
+
+@both_protocols
+def test_a_key_that_is_validated_is_no_lock_that_is_missing(protocol: ProtocolName) -> None:
+    """What `txn show` says: it has one of one, not of two."""
+    world = World(protocol=protocol)
+    found = explain(world.engine.context, die_holding(world, X, [Not(Some(Y))]))
+    assert found is not None
+    assert (found.held, found.locked, len(found.request.keys)) == ((X,), 1, 2)
