@@ -31,6 +31,7 @@ from txn import (
     Version,
 )
 from txn.assertions import Assertion
+from txn.client.group_commit import _note_locks
 from txn.model import KEEP_DELETES_MS, Check
 from txn.protocol.row import EARLY, LATE, column, is_row_key
 from txn.protocol.statuses import ProtocolName, Status
@@ -387,3 +388,21 @@ def test_a_key_that_is_validated_is_no_lock_that_is_missing(protocol: ProtocolNa
     found = explain(world.engine.context, die_holding(world, X, [Not(Some(Y))]))
     assert found is not None
     assert (found.held, found.locked, len(found.request.keys)) == ((X,), 1, 2)
+
+
+def test_a_request_is_asked_once_what_it_validates() -> None:
+    """A client of a server computes it from all keys, and others wait meanwhile."""
+    asked = count()
+
+    class Item:
+        lock_cells = (X, Y, Z)
+
+        @property
+        def validated(self) -> set[Key]:
+            next(asked)
+            return {X, Z}
+
+    taken: set[Key] = set()
+    needed: set[Key] = set()
+    _note_locks(Item(), taken, needed)  # type: ignore[arg-type]
+    assert (taken, needed, next(asked)) == ({Y}, {X, Y, Z}, 1)
