@@ -369,7 +369,9 @@ def test_who_is_late_behind_a_dead_holder_is_not_decided() -> None:
     engine = world.client(world.faults, seed=9)
 
     def plan(call: Call) -> Fault:
-        if call.method == "read" and any(key.row == holder for key in call.items):
+        if call.method == "read" and any(
+            isinstance(k, Key) and k.row == holder for k in call.items
+        ):
             world.clock.advance(world.policy.deadline_ms)
         return Fault()
 
