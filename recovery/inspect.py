@@ -32,6 +32,7 @@ from txn.protocol.row import (
     parent_of,
 )
 from txn.protocol.statuses import Status
+from txn.protocol.transaction import load_transaction
 from txn.request import Request
 from txn.spans import Span
 from txn.text import LONGEST_REASON, assertion_text
@@ -101,8 +102,9 @@ class Explanation:
     request: empty if the row has none. once_retention_ms: how long its token may come again; None:
     forever. verdicts: one for each assertion. keys_read: the number of keys, from the first, whose
     cells were read (or asked for, if a table is gone). held: which of these it has locked now.
-    part_rows: the number of rows of parts, or of those counted; None: it has no parts. first_part:
-    one of them. finding: what fsck finds; None if there is nothing to repair yet.
+    locked: how many it locks in all; it may validate others. part_rows: the number of rows of
+    parts, or of those counted; None: it has no parts. first_part: one of them. finding: what fsck
+    finds; None if there is nothing to repair yet.
     """
 
     row: TransactionRow
@@ -113,6 +115,7 @@ class Explanation:
     verdicts: tuple[AssertionVerdict, ...]
     keys_read: int
     held: tuple[Key, ...]
+    locked: int
     part_rows: int | None
     first_part: bytes | None
     finding: Finding | None
@@ -167,6 +170,7 @@ def explain(
         verdicts=_judge_assertions(row, request.assertions, data),
         keys_read=keys_read,
         held=held,
+        locked=len(load_transaction(context, row).taken_keys),
         part_rows=None if parts is None else len(parts),
         first_part=parts[0] if parts else None,
         finding=judge(row, context.clock.wall_ms(), grace_ms, retention_ms),

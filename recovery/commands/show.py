@@ -122,7 +122,7 @@ def _locks(found: Explanation) -> str:
     """Return how many keys it has locked, and the names of those that it only asserts."""
     mutated = {change.key for change in found.changes}
     others = [key_text(key) for key in found.held if key not in mutated]
-    of = f"{len(found.held)} of {len(found.request.keys)}"
+    of = f"{len(found.held)} of {found.locked}"
     if found.keys_read < len(found.request.keys):
         of += f", of the first {found.keys_read:,} that were looked at"
     return ", ".join([of, *others])

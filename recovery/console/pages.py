@@ -97,8 +97,8 @@ def show_overview(request: Request) -> Facts:
 
 
 def describe_owner(row: TransactionRow, now_ms: int) -> tuple[int, int | None, str]:
-    """Return how long (ms) an unfinished transaction has been silent, how many keys it locks (if
-    its row says so), and whether its owner counts as alive. now_ms: by our clock."""
+    """Return how long (ms) an unfinished transaction has been silent, how many keys it has (if its
+    row says so), and whether its owner counts as alive. now_ms: by our clock."""
     silent_ms = max(0, now_ms - max(row.since, row.heartbeat))
     if row.buffer is None:
         return silent_ms, None, "not known: the row does not decode"
@@ -115,7 +115,7 @@ def list_minutes(hour: Hour) -> list[Minute | None]:
 
 
 def list_path(console: Console) -> list[Status]:
-    if console.context.rules.locks_rows:  # 1-LOCKED needs validated ranges
+    if console.context.rules.locks_rows:  # 1-LOCKED is rare
         return [each for each in FENCED_STEPS if each not in (*BESIDE, Status.LOCKED)]
     return [each for each in STEPS if each not in BESIDE]
 

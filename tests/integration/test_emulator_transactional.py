@@ -41,6 +41,7 @@ from txn import (
     Mutation,
     Not,
     NotApplied,
+    OptimisticTransaction,
     Outcome,
     Request,
     Some,
@@ -188,6 +189,31 @@ def test_a_promise_about_a_token_reaches_the_server() -> None:
         markers = [marker_key(b"txn", token) for token in (b"a", b"b", b"c")]
         found = [cell.value for cell in store.read(markers).values() if cell]
         assert [decode_marker(value).retention_ms for value in found] == [5, 6, 7]
+
+
+def test_whether_keys_are_validated_reaches_the_server() -> None:
+    """By each way that a request has; and the server's policy holds for those that do not say."""
+    put, asserted = [Mutation(X, "1")], [Not(Some(Z))]
+    with endpoint() as (uri, store), connect(uri, table="data") as engine:
+        engine.ensure_table("data", ["d"])
+
+        def block(t: OptimisticTransaction) -> None:
+            assert t.get(Z) is None
+            t.put(X, "1")
+
+        done = [
+            engine.commit(put, asserted, validate=True),
+            *engine.commit_many([(put, asserted)], validate=True),
+            *engine.commit_many([Request(tuple(put), tuple(asserted), validate=True)]),
+            engine.submit((put, asserted), validate=True).result(),
+            engine.commit(put, asserted),
+            engine.commit(put, asserted, validate=False),
+        ]
+        engine.run(block, validate=True)
+        rows = {row.row: decode_row(row) for row in store.scan(b"txn")}
+        found = [rows[each.transaction] for each in done if isinstance(each, Committed)]
+        assert [row.validates for row in found] == [True] * 4 + [False] * 2
+        assert sum(row.validates for row in rows.values()) == 5
 
 
 @pytest.mark.parametrize(

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from itertools import count
 from typing import Any
 
 import pytest
 
+from recovery.inspect import explain
 from tests.unit.worlds import TABLE, World, X, Y, Z, is_step
 from txn import (
+    AbortedError,
     AssertionFailedError,
     Committed,
     ConflictError,
     DeadlineError,
+    Delete,
     Engine,
     Exact,
     InvalidRequestError,
@@ -28,9 +31,11 @@ from txn import (
     Version,
 )
 from txn.assertions import Assertion
+from txn.client.group_commit import _note_locks
 from txn.model import KEEP_DELETES_MS, Check
 from txn.protocol.row import EARLY, LATE, column, is_row_key
 from txn.protocol.statuses import ProtocolName, Status
+from txn.protocol.transaction import PORTION, begin_commit, renew
 from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply, faultless
 
 pytestmark = pytest.mark.fast
@@ -111,7 +116,7 @@ def test_a_false_assertion_names_what_was_found(protocol: ProtocolName) -> None:
     assert world.value(Y) is None
 
 
-def die_holding(world: World, key: Key) -> bytes:
+def die_holding(world: World, key: Key, asserted: Sequence[Assertion] = ()) -> bytes:
     """Let a client die that holds a key, and has decided nothing; return its row key."""
     engine = world.client(store := FaultyStore(world.store), seed=77)
 
@@ -121,7 +126,8 @@ def die_holding(world: World, key: Key) -> bytes:
 
     store.plan = plan
     with pytest.raises(Crash):
-        engine.commit([Mutation(key, b"2")], labels={"so that": "it has a row"})
+        labels = {"so that": "it has a row"}
+        engine.commit([Mutation(key, b"2")], asserted, labels=labels, validate=True)
     return world.holder(key)
 
 
@@ -266,3 +272,139 @@ def test_requests_of_one_call_that_validate_the_same_key_need_no_order() -> None
     assert not taken
     done = world.engine.commit_many([*asserting, writes, after], validate=True)
     assert all(isinstance(each, Committed) for each in done)
+
+
+def test_keys_of_one_row_that_are_read_in_two_calls_are_validated_at_one_instant() -> None:
+    """Much is read in portions. One of two keys of a row is always there."""
+    world = World(Policy(attempts=1))
+    one, other = Key("z", "d", "a", TABLE), Key("z", "d", "b", TABLE)
+    world.engine.commit([Mutation(other, b"1")])
+    engine = world.client(world.faults, seed=9)
+    swap: list[Mutation | Delete] = [Mutation(one, b"1"), Delete(other)]
+    swaps = iter([swap])
+
+    def plan(call: Call) -> Fault:
+        if call.method == "read" and other in call.items and one not in call.items:
+            for each in swaps:
+                world.client(seed=5).commit(each)
+        return Fault()
+
+    world.faults.plan = plan
+    many = [Mutation(Key(f"row-{n}", "d", "x", TABLE), b"1") for n in range(PORTION - 1)]
+    with pytest.raises(ConflictError, match="changed before the decision"):
+        engine.commit(many, [Not(Some(one)), Not(Some(other))], validate=True)
+
+
+@both_protocols
+@pytest.mark.parametrize("validate", [False, True])
+def test_who_tries_once_ends_a_holder_that_died(protocol: ProtocolName, validate: bool) -> None:
+    """As where the key is locked: else nobody would, and each that comes would fail."""
+    world = World(ONE_ATTEMPT, protocol)
+    die_holding(world, X)
+    engine = world.client(seed=9)
+    for _ in range(3):
+        with suppress(ConflictError):
+            engine.commit(PUT_Y, [Not(Some(X))], validate=validate)
+        world.clock.advance(world.policy.lock_ttl_ms)
+    assert world.value(Y) == b"1"
+
+
+@both_protocols
+def test_many_keys_are_validated_in_portions(protocol: ProtocolName) -> None:
+    """So that the owner sends heartbeats in between."""
+    world = World(protocol=protocol)
+    asserted = [Not(Some(Key(f"row-{n}", "d", "x", TABLE))) for n in range(3 * PORTION)]
+    engine = world.client(world.faults, seed=9)
+    sizes: list[int] = []
+
+    def plan(call: Call) -> Fault:
+        if sizes and call.method == "read":
+            sizes.append(len(call.items))
+        elif not sizes and any(is_step(item, Status.WRITTEN) for item in call.items):
+            sizes.append(0)
+        return Fault()
+
+    world.faults.plan = plan
+    engine.commit(PUT_Y, asserted, validate=True)
+    world.faults.plan = faultless
+    assert 1 < max(sizes) <= 3 * PORTION
+
+
+def test_the_locks_of_a_renewed_attempt_are_never_half_listed() -> None:
+    """Other threads look at them, to choose who may go beside it."""
+    world = World()
+    context = world.engine.context
+    asserted = (Some(X), Some(Z))
+    t = begin_commit(context, Request(tuple(PUT_Y), asserted, validate=True))
+    seen: list[tuple[int, int]] = []
+    lock_of = t.lock_of
+
+    def watched(key: Key) -> Key:
+        seen.append((len(t.lock_cells), len(t.locks)))
+        return lock_of(key)
+
+    t.lock_of = watched
+    t.failure = ConflictError("key is locked", key=X)
+    renew(context, t)
+    assert set(seen) == {(3, 3)}
+
+
+@both_protocols
+@pytest.mark.parametrize("validate", [False, True])
+def test_what_is_no_lock_is_no_conflict(protocol: ProtocolName, validate: bool) -> None:
+    """Nobody ever frees it, and whose data it is must not be told."""
+    world = World(protocol=protocol)
+    engine = world.client(seed=9)
+    world.put(engine.context.rules.lock_of(X), b"somebody's data")
+    with pytest.raises(AbortedError, match="what is no lock") as caught:
+        engine.commit(PUT_Y, [Not(Some(X))], validate=validate)
+    assert not isinstance(caught.value, ConflictError)
+    assert "somebody" not in str(caught.value)
+
+
+def test_who_is_late_behind_a_dead_holder_is_not_decided() -> None:
+    """One of a batch meets it on a validated key, and ends it, which takes time."""
+    world = World(ONE_ATTEMPT)
+    holder = die_holding(world, X)
+    engine = world.client(world.faults, seed=9)
+
+    def plan(call: Call) -> Fault:
+        if call.method == "read" and any(
+            isinstance(k, Key) and k.row == holder for k in call.items
+        ):
+            world.clock.advance(world.policy.deadline_ms)
+        return Fault()
+
+    world.faults.plan = plan
+    one, two = engine.commit_many([(PUT_Y, [Not(Some(X))]), (PUT_Z, [])], validate=True)
+    world.faults.plan = faultless
+    assert isinstance(one, ConflictError)
+    assert isinstance(two, DeadlineError)
+    assert world.value(Z) is None
+
+
+@both_protocols
+def test_a_key_that_is_validated_is_no_lock_that_is_missing(protocol: ProtocolName) -> None:
+    """What `txn show` says: it has one of one, not of two."""
+    world = World(protocol=protocol)
+    found = explain(world.engine.context, die_holding(world, X, [Not(Some(Y))]))
+    assert found is not None
+    assert (found.held, found.locked, len(found.request.keys)) == ((X,), 1, 2)
+
+
+def test_a_request_is_asked_once_what_it_validates() -> None:
+    """A client of a server computes it from all keys, and others wait meanwhile."""
+    asked = count()
+
+    class Item:
+        lock_cells = (X, Y, Z)
+
+        @property
+        def validated(self) -> set[Key]:
+            next(asked)
+            return {X, Z}
+
+    taken: set[Key] = set()
+    needed: set[Key] = set()
+    _note_locks(Item(), taken, needed)  # type: ignore[arg-type]
+    assert (taken, needed, next(asked)) == ({Y}, {X, Y, Z}, 1)

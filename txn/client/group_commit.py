@@ -453,16 +453,18 @@ class GroupCommit(Generic[W]):
 
 def _note_locks(w: Item, taken: set[Key], needed: set[Key]) -> None:
     """Add the locks that a request takes, and those that it needs."""
-    needed.update(w.lock_cells)
-    taken.update(lock for lock in w.lock_cells if lock not in w.validated)
+    locks, validated = w.lock_cells, w.validated
+    needed.update(locks)
+    taken.update([lock for lock in locks if lock not in validated] if validated else locks)
 
 
 def _would_conflict(w: Item, taken: set[Key], needed: set[Key]) -> bool:
     """Whether a lock that it takes is needed by others, or one that it validates is taken."""
-    if not w.validated:
-        return not needed.isdisjoint(w.lock_cells)
-    own = [lock for lock in w.lock_cells if lock not in w.validated]
-    return not (needed.isdisjoint(own) and taken.isdisjoint(w.validated))
+    locks, validated = w.lock_cells, w.validated
+    if not validated:
+        return not needed.isdisjoint(locks)
+    own = [lock for lock in locks if lock not in validated]
+    return not (needed.isdisjoint(own) and taken.isdisjoint(validated))
 
 
 def _needs_no_lock(w: Item, now_ms: int) -> bool:

@@ -27,7 +27,6 @@ from txn.protocol.transaction import (
     PendingCommit,
     advance_with,
     fail_aborted,
-    fail_overdue,
     read_statuses,
     report_phase,
     send_heartbeats_between,
@@ -131,12 +130,38 @@ def validate(
         failure = find_phantom(context, t, transactions, contention.resolve) if t.spans else None
         t.failure = t.failure or failure  # a heartbeat may have failed it meanwhile
     due = [t for t in again if t.failure is None]
-    guards = [guard for t in due for guard in list_guards(context, t)]
-    found = call_store(context, partial(context.store.read, guards)) if guards else {}
+    keys = dict.fromkeys(key for t in due for (key, *_) in t.validated.values())
+    found: dict[Key, Cell | None] = {}
+    for some in send_heartbeats_between(context, transactions, split_portions(list(keys))):
+        guards = [guard for key in some for guard in context.rules.guards_of(key)]
+        found.update(call_store(context, partial(context.store.read, guards)))
     for t in due:
-        t.failure = _judge_validated(context, t, found)
-    fail_overdue(due, context.clock.monotonic_ms())
+        if t.failure is None:
+            t.failure = _judge_validated(context, t, found)
     return [t for t in transactions if t.failure is None]
+
+
+def resolve_found(
+    context: Context,
+    transactions: Sequence[PendingCommit],
+    live: list[PendingCommit],
+    contention: Contention,
+) -> list[PendingCommit]:
+    """Resolve the holders of validated keys for which transactions failed, as those of other keys
+    are: they may have died. A hot key was taken just now. Return those that still live."""
+    met: dict[bytes, dict[Key, Cell]] = {}
+    for t in transactions if any([t.validated for t in transactions]) else ():
+        failure = t.failure
+        if not isinstance(failure, ConflictError) or not failure.holder:
+            continue
+        for lock, (key, *_) in t.validated.items():
+            cell = t.found.get(lock)
+            if key == failure.key and cell and not contention.list_hot_keys([key]):
+                met.setdefault(failure.holder, {})[lock] = cell
+    if not met:
+        return live
+    resolve_all(context, transactions, contention, met)
+    return [t for t in live if t.failure is None]
 
 
 def list_guards(context: Context, t: PendingCommit) -> list[Key]:
@@ -158,6 +183,7 @@ def _judge_validated(
     context: Context, t: PendingCommit, found: Mapping[Key, Cell | None]
 ) -> AbortedError | None:
     if (blocked := find_locked(t, found)) is not None:
+        t.found.update((lock, found[lock]) for lock in t.validated)
         return blocked
     is_old = not context.rules.locks_rows and are_apart(
         context, t.begun_ms

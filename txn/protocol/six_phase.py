@@ -33,6 +33,7 @@ from txn.protocol.prepare import (
     make_conflict,
     report_conflicts,
     resolve_all,
+    resolve_found,
     run_for_available,
     validate,
     write_rows,
@@ -65,7 +66,7 @@ def prepare_six_phase(
     live = run_for_available(lambda some: assert_under_locks(context, some), live)
     if any([t.spans or _must_look_again(t) for t in live]):
         live = run_for_available(lambda some: _validate(context, some, contention), live)
-    return live
+    return resolve_found(context, transactions, live, contention)
 
 
 def _validate(
@@ -188,11 +189,13 @@ def list_cells(transactions: Sequence[Transaction]) -> list[Key]:
 
 
 def _must_look_again(t: PendingCommit) -> bool:
-    """Whether one read does not validate its keys: they are in several rows; or readers passed its
-    row until this step; or it validates ranges as well."""
+    """Whether one read does not validate its keys: they are in several rows, or are read in several
+    calls; or readers passed its row until this step; or it validates ranges as well."""
     if not t.validated:
         return False
-    return t.is_patient or bool(t.spans) or len({key[3:] + key[:1] for key in t.validated}) > 1
+    if t.is_patient or t.spans or len(t.locks) > PORTION:
+        return True
+    return len({key[3:] + key[:1] for key in t.validated}) > 1
 
 
 def judge_cells(
@@ -214,9 +217,9 @@ def judge_cells(
         if held.value != t.row_key:
             return make_conflict(t, key, held.value)
     if t.validated:
+        t.found = {guard: cells[guard] for guard in list_guards(context, t)}
         if (blocked := find_locked(t, cells)) is not None:
             return blocked
-        t.found = {guard: cells[guard] for guard in list_guards(context, t)}
     if is_final and (lost := find_failed(t)) is not None:
         return make_assertion_error(t, lost)
     return _plan(context, t, cells)

@@ -91,7 +91,7 @@ FENCED_STEPS: dict[Status, frozenset[Status]] = {
     Status.ABORTING: frozenset({Status.ABORTED}),
     Status.ABORTED: frozenset(),
 }
-"""The steps of the fenced protocol: 0, 2, 5, or through 1 if the transaction validates ranges."""
+"""The steps of the fenced protocol: 0, 2, 5, or through 1 if an attempt that waits validates."""
 
 DONE = frozenset({Status.PUT, Status.CLEANING, Status.COMPLETE})
 """The statuses after all values are put."""

@@ -92,17 +92,20 @@ class Transaction:
     def list_locks(self) -> None:
         """List the lock cells of the request."""
         lock_of = self.lock_of
-        self.locks, self.lock_cells = {}, {}
+        locks: dict[Key, Key] = {}
+        lock_cells: dict[Key, list[Key]] = {}
         for key in self.request.keys:
-            lock = self.locks[key] = lock_of(key)
-            if lock in self.lock_cells:
-                self.lock_cells[lock].append(key)
+            lock = locks[key] = lock_of(key)
+            if lock in lock_cells:
+                lock_cells[lock].append(key)
             else:
-                self.lock_cells[lock] = [key]
-        self.taken_cells, self.validated = self.lock_cells, {}
+                lock_cells[lock] = [key]
+        # Other threads iterate over these, so they are replaced when they are complete.
+        self.locks, self.lock_cells = locks, lock_cells
+        self.taken_cells, self.validated = lock_cells, {}
         if self.request.validate and self.request.mutations:
-            taken = {self.locks[mutation.key] for mutation in self.request.mutations}
-            cells = self.lock_cells.items()
+            taken = {locks[mutation.key] for mutation in self.request.mutations}
+            cells = lock_cells.items()
             self.taken_cells = {lock: keys for lock, keys in cells if lock in taken}
             self.validated = {lock: keys for lock, keys in cells if lock not in taken}
 

@@ -7,8 +7,8 @@ inconclusive, cells and rows are read again. If the cells are unchanged, and no 
 meanwhile, all of them held at one instant in between. A key whose holder is at 2-ASSERTED has its
 new value in the holder's buffer; in every other case its cell is current.
 
-Reads do not wait for writers, with one exception: a transaction that scanned a range and is
-deciding.
+Reads do not wait for writers, with one exception: a transaction that validates ranges or keys and
+is deciding.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def has_crossed(before: TransactionRow, after: TransactionRow) -> bool:
 
 def hides_values(rules: Rules, holder: TransactionRow, cells: Container[Key]) -> bool:
     """Whether the old values of these cells must not be read beside this undecided holder. The
-    holder's place in the order of transactions is its validation of ranges, which may have been
-    earlier. Keys that entered the ranges since come after it, and may have been read already."""
+    holder's place in the order of transactions is its validation of what it read, which may have
+    been earlier. What has changed since comes after it, and may have been read already."""
     if not holder.is_withheld:
         return False
     if holder.buffer is None:  # it does not decode, so its changes are unknown
@@ -183,7 +183,7 @@ def read_atomically(context: Context, keys: Sequence[Key]) -> Snapshot | None:
 
 
 def find_undecided(context: Context, holders: Collection[bytes]) -> set[bytes]:
-    """Return the holders that are still undecided and have not validated ranges. The cells of keys
+    """Return the holders that are still undecided and have validated nothing. The cells of keys
     that they held before now were current."""
     signs = _read(context, _signs(context, holders)) if holders else {}
     return {holder for holder in holders if _was_undecided(context, holder, signs)}
@@ -225,7 +225,7 @@ def _try_at_once(context: Context, keys: Sequence[Key]) -> Snapshot | None:
 
 
 def _was_undecided(context: Context, holder: bytes, cells: Snapshot) -> bool:
-    """Whether the holder was undecided, and had not validated ranges, at this read of its row. A
+    """Whether the holder was undecided, and had validated nothing, at this read of its row. A
     part decides with its parent until it follows."""
     status, mark, decided = (cells[sign] for sign in _signs(context, [holder])[: len(SIGNS)])
     if status is None or status.value not in UNDECIDED or decided is not None:
