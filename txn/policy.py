@@ -83,7 +83,7 @@ class Policy:
         beyond that waits until these are done.
     read_tries: optimistic tries of an atomic read before it takes the locks.
     snapshot_rows: rows of a snapshot, or of a block's scan: each is held in memory, and a block
-        asserts and locks each.
+        asserts each, and locks it unless it validates.
     """
 
     attempts: int = 10

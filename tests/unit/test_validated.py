@@ -36,6 +36,7 @@ from txn.model import KEEP_DELETES_MS, Check
 from txn.protocol.row import EARLY, LATE, column, is_row_key
 from txn.protocol.statuses import ProtocolName, Status
 from txn.protocol.transaction import PORTION, begin_commit, renew
+from txn.request import bind_request
 from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply, faultless
 
 pytestmark = pytest.mark.fast
@@ -408,3 +409,15 @@ def test_a_request_is_asked_once_what_it_validates() -> None:
     needed: set[Key] = set()
     _note_locks(Item(), taken, needed)  # type: ignore[arg-type]
     assert (taken, needed, next(asked)) == ({Y}, {X, Y, Z}, 1)
+
+
+def test_only_an_attempt_alone_locks_what_it_validated() -> None:
+    """A batch was chosen by the locks of its requests: two that now lock one key do not fit."""
+    world = World()
+    request = bind_request(PUT_Y, [Some(X)], validate=True, table=TABLE)
+    t = begin_commit(world.engine.context, request)
+    for is_alone in (False, True):
+        for _ in range(3 if not is_alone else 1):
+            t.failure = ConflictError("key is locked", key=X)
+            renew(world.engine.context, t, is_alone=is_alone)
+        assert bool(t.validated) is not is_alone

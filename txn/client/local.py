@@ -214,12 +214,12 @@ class LocalBackend:
         on_event = watch_batch(traces, context.on_event) if traces else context.on_event
         return context if on_event is context.on_event else replace(context, on_event=on_event)
 
-    def _renew(self, t: PendingCommit, now_ms: int) -> None:
+    def _renew(self, t: PendingCommit, now_ms: int, *, is_alone: bool) -> None:
         """Give an unwritten request a fresh row key."""
         t.was_deferred = False
         is_old = now_ms - t.begun_ms > FRESH_MS
         if t.failure is not None or is_old:
-            renew(self._context, t, keep=t.failure is None)
+            renew(self._context, t, keep=t.failure is None, is_alone=is_alone)
 
     def _is_open(self, t: PendingCommit) -> bool:
         failure = t.failure
@@ -262,7 +262,7 @@ class LocalBackend:
         try:
             now_ms = self._context.clock.monotonic_ms()
             for t in batch:
-                self._renew(t, now_ms)
+                self._renew(t, now_ms, is_alone=False)
                 t.rounds += 1
             due = fail_late(batch, now_ms)
             self._run(
@@ -284,7 +284,7 @@ class LocalBackend:
             if t.tries:
                 self._context.clock.sleep_ms(policy.backoff.pause_ms(t.tries, self._context.rng))
             now_ms = self._context.clock.monotonic_ms()
-            self._renew(t, now_ms)
+            self._renew(t, now_ms, is_alone=True)
             due = fail_late([t], now_ms)
             t.tries += len(due)
             self._run(self._trace_batch([t]), due, t.ack, now_ms, patient=t.tries > 1)

@@ -100,14 +100,15 @@ class Transaction:
                 lock_cells[lock].append(key)
             else:
                 lock_cells[lock] = [key]
-        # Other threads iterate over these, so they are replaced when they are complete.
-        self.locks, self.lock_cells = locks, lock_cells
-        self.taken_cells, self.validated = lock_cells, {}
+        taken_cells, validated = lock_cells, {}
         if self.request.validate and self.request.mutations:
             taken = {locks[mutation.key] for mutation in self.request.mutations}
             cells = lock_cells.items()
-            self.taken_cells = {lock: keys for lock, keys in cells if lock in taken}
-            self.validated = {lock: keys for lock, keys in cells if lock not in taken}
+            taken_cells = {lock: keys for lock, keys in cells if lock in taken}
+            validated = {lock: keys for lock, keys in cells if lock not in taken}
+        # Other threads iterate over these, so they are replaced when they are complete.
+        self.locks, self.lock_cells = locks, lock_cells
+        self.taken_cells, self.validated = taken_cells, validated
 
     @property
     def keys(self) -> Collection[Key]:
@@ -262,9 +263,10 @@ def begin_commit(
     )
 
 
-def renew(context: Context, t: PendingCommit, *, keep: bool = False) -> None:
+def renew(context: Context, t: PendingCommit, *, keep: bool = False, is_alone: bool = True) -> None:
     """Give a commit that has nothing in flight a new row key, and forget its result. keep:
-    keep the cells that were read."""
+    keep the cells that were read. is_alone: it may lock what it validated so far; in a batch, which
+    was chosen by its locks, it may not."""
     known = {**t.seen, **t.found} if keep else {}
     failure = t.failure
     if isinstance(failure, ConflictError) and any(
@@ -272,7 +274,8 @@ def renew(context: Context, t: PendingCommit, *, keep: bool = False) -> None:
     ):
         t.unvalidated += 1
     begun_ms = context.clock.monotonic_ms()
-    encoded = _encode_attempt(context, t.asked, t.unvalidated < VALIDATED_TRIES)
+    may_validate = t.unvalidated < VALIDATED_TRIES or not is_alone
+    encoded = _encode_attempt(context, t.asked, may_validate)
     t.reset()
     t.row_key, t.request, t.buffer = encoded
     if t.validated:
