@@ -109,7 +109,7 @@ def test_the_bank_of_the_page_is_killed_and_has_the_right_sum(
 ) -> None:
     """This is what the library is for: transfers from Spark, each once, whoever dies."""
     place = make_database(f"embedded://{tmp_path}/bank?sync=off", "six-phase")
-    with run_application(tmp_path / "spark", "local[2]") as application:
+    with run_application(tmp_path / "spark", "local[2, 4]") as application:  # 4 failures of a task
         kill_bank(application, place, 2_000, ["task", "driver"])
         with pytest.raises(JobFailedError):
             application.wait()

@@ -185,9 +185,8 @@ def _judge_validated(
     if (blocked := find_locked(t, found)) is not None:
         t.found.update((lock, found[lock]) for lock in t.validated)
         return blocked
-    is_old = not context.rules.locks_rows and are_apart(
-        context, t.begun_ms
-    )  # see `read_atomically`
+    # As for reads: a six-phase key may have come, gone and been retired meanwhile.
+    is_old = not context.rules.locks_rows and are_apart(context, t.begun_ms)
     for key in (key for keys in t.validated.values() for key in keys):
         guards = context.rules.guards_of(key)
         if is_old or any([found[guard] != t.found[guard] for guard in guards]):
