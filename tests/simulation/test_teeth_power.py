@@ -377,19 +377,26 @@ def test_the_row_of_a_part_is_not_deferred(rule: bool, protocol: ProtocolName) -
     assert world.values([X, Y]) == {X: b"1", Y: b"1" if rule else b"0"}
 
 
+def decide_late(world: PowerWorld, step: Status, *, is_lost: bool) -> list[bool]:
+    """Let a block validate its range; lose its row's last status, if it is deferred; let a key come
+    to the range; let somebody read that and what the block replaces; deliver the step once more.
+    Return what was read, and whether the block commits."""
+    block = Block(world, Z, when(asks_for(step), Fault(late=frozenset({0}))))
+    block.until(asks_for(Status.ASSERTED))
+    assert world.lose_last(row_of_holder(world, Z)) == is_lost
+    put(world, A)
+    saw = seen(world.engine(), A, Z)
+    block.store.deliver()
+    return [*saw, block.finish()]
+
+
 @with_and_without
 def test_the_row_of_a_transaction_that_validates_is_not_deferred(rule: bool) -> None:
     """A block has validated its range, and its row is lost. A key comes to the range. A reader, who
     would wait for the block, reads the key and what the block replaces. The row's first write lands
     once more, and the block decides: no order has all three."""
     world = beside(rule, is_step_to(Status.WRITTEN), "fenced")
-    block = Block(world, Z, when(asks_for(Status.WRITTEN), Fault(late=frozenset({0}))))
-    block.until(asks_for(Status.ASSERTED))
-    assert world.lose_last(row_of_holder(world, Z)) == (not rule)
-    put(world, A)
-    saw = seen(world.engine(), A, Z)
-    block.store.deliver()
-    assert ([*saw, block.finish()] == IN_NO_ORDER) is not rule
+    assert (decide_late(world, Status.WRITTEN, is_lost=not rule) == IN_NO_ORDER) is not rule
 
 
 @with_and_without
@@ -397,10 +404,4 @@ def test_1_locked_of_ranges_is_not_deferred(rule: bool, monkeypatch: pytest.Monk
     """The same of 1-LOCKED, of an attempt that waits for locks: readers pass it before that."""
     monkeypatch.setattr(prepare_module, "EARLY", prepare_module.LATE)
     world = beside(rule, is_step_to(Status.LOCKED))
-    block = Block(world, Z, when(asks_for(Status.LOCKED), Fault(late=frozenset({0}))))
-    block.until(asks_for(Status.ASSERTED))
-    assert world.lose_last(row_of_holder(world, Z)) == (not rule)
-    put(world, A)
-    saw = seen(world.engine(), A, Z)
-    block.store.deliver()
-    assert ([*saw, block.finish()] == IN_NO_ORDER) is not rule
+    assert (decide_late(world, Status.LOCKED, is_lost=not rule) == IN_NO_ORDER) is not rule

@@ -166,8 +166,8 @@ def resolve_found(
 
 def list_guards(context: Context, t: PendingCommit) -> list[Key]:
     """Return the cells that show whether the keys that it validates have changed."""
-    keys = [key for keys in t.validated.values() for key in keys]
-    return [*{guard: None for key in keys for guard in context.rules.guards_of(key)}]
+    firsts = [keys[0] for keys in t.validated.values()]  # keys of a lock share its guards
+    return [guard for key in firsts for guard in context.rules.guards_of(key)]
 
 
 def find_locked(t: PendingCommit, cells: Mapping[Key, Cell | None]) -> ConflictError | None:
@@ -187,7 +187,7 @@ def _judge_validated(
         return blocked
     # As for reads: a six-phase key may have come, gone and been retired meanwhile.
     is_old = not context.rules.locks_rows and are_apart(context, t.begun_ms)
-    for key in (key for keys in t.validated.values() for key in keys):
+    for key, *_ in t.validated.values():
         guards = context.rules.guards_of(key)
         if is_old or any([found[guard] != t.found[guard] for guard in guards]):
             words = "an asserted key changed before the decision"

@@ -269,9 +269,8 @@ def renew(context: Context, t: PendingCommit, *, keep: bool = False, is_alone: b
     was chosen by its locks, it may not."""
     known = {**t.seen, **t.found} if keep else {}
     failure = t.failure
-    if isinstance(failure, ConflictError) and any(
-        failure.key in t.validated[c] for c in t.validated
-    ):
+    in_the_way = failure.key if isinstance(failure, ConflictError) else None
+    if any([in_the_way in keys for keys in t.validated.values()]):
         t.unvalidated += 1
     begun_ms = context.clock.monotonic_ms()
     may_validate = t.unvalidated < VALIDATED_TRIES or not is_alone
