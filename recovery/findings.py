@@ -1,6 +1,6 @@
 """The kinds of findings: the meaning, the repair and the severity of each.
 
-A finding is plain data: what was seen, not what to call. `fsck.repair` reads again before it acts.
+A finding is plain data, and may be outdated: `fsck.repair` reads again before it acts.
 `judge` returns the finding for a transaction row.
 """
 
