@@ -4,7 +4,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test long check coverage sim model chaos matrix kerberos hbase bench figures docs pictures clean
+.PHONY: help run test long check coverage sim model chaos matrix kerberos hbase bench docs pictures clean
 .PHONY: images release versions lowest audit
 
 VENV := .venv
@@ -68,9 +68,6 @@ hbase: $(VENV)/.ready-dev ## start a real HBase on this machine; `txn hbase stop
 
 bench: $(VENV)/.ready-dev ## measure commits on the embedded store beside its floor
 	$(BIN)/python -m tests.bench $(ARGS)
-
-figures: $(VENV)/.ready-dev ## draw the figures of docs/ again, from the last measurements
-	$(BIN)/python -m tests.bench --plot-only $(ARGS)
 
 pictures: $(VENV)/.ready-dev ## take the pictures of docs/console/ again, in a real browser
 	TXN_PICTURES=1 $(BIN)/python -m pytest -q tests/console $(ARGS)

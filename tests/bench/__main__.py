@@ -1,6 +1,6 @@
-"""`make bench`: measure, print a table, and write the figures and plots of docs/performance.md.
+"""`make bench`: measure, print a table, and write the figures and tables of docs/performance.md.
 
-`python -m tests.bench [SUITE..]`. `--plot-only` draws again from the last measurements; `--quick`
+`python -m tests.bench [SUITE..]`. `--kept` writes the tables again from the last figures; `--quick`
 takes one short round and writes nothing.
 """
 
@@ -34,8 +34,6 @@ from tests.bench.measuring import Case, Measured, measure
 from tests.bench.suites import SUITES, Suite, opened
 
 LEAST_S = 1.0
-PICTURES = ("native",)
-"""The suites whose plot is shown behind their table; the page shows the others where it wants."""
 COMMANDS = {
     "calls": calls.main,
     "costs": costs.main,
@@ -72,7 +70,7 @@ def plan(suite: Suite) -> list[tuple[int, Case, float]]:
 
 
 def _row(case: Case, found: dict[Case, list[Measured]]) -> report.Row:
-    java = found.get(case.java, [])
+    peers = found.get(case.peer, [])
     pairs = list(zip(found[case], found[case.floor], strict=True))
     return {
         **asdict(case),
@@ -87,8 +85,8 @@ def _row(case: Case, found: dict[Case, list[Measured]]) -> report.Row:
         "server_us": median(mine.server_us for mine, _ in pairs),
         "share_of_floor": [mine.per_second / floor.per_second for mine, floor in pairs],
         "latency_to_floor": [mine.call_ms / floor.call_ms for mine, floor in pairs],
-        "share_of_java": [
-            mine.per_second / its.per_second for mine, its in zip(found[case], java, strict=False)
+        "share_of_peer": [
+            mine.per_second / its.per_second for mine, its in zip(found[case], peers, strict=False)
         ],
         "sum_diff": [mine.sum_diff for mine, _ in pairs],
     }
@@ -102,8 +100,12 @@ def main() -> None:
 
 
 def run_suites() -> None:
-    """Measure the suites that are named, or draw them again."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    """Measure the suites that are named, or write them again."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench",
+        description=__doc__,
+        epilog=f"Commands with options of their own: {', '.join(COMMANDS)}.",
+    )
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)}")
     parser.add_argument("--rounds", type=int, help="how many count")
     parser.add_argument("--seconds", type=float, help="for each case in each round")
@@ -111,7 +113,7 @@ def run_suites() -> None:
     parser.add_argument("--only", metavar="TEXT", help="cases whose names say so; write nothing")
     parser.add_argument("--peers", type=Path, metavar="FOLDER", help="measure those beside ours")
     parser.add_argument("--quick", action="store_true", help="one short round; write nothing")
-    parser.add_argument("--plot-only", action="store_true", help="draw from the last figures")
+    parser.add_argument("--kept", action="store_true", help="write the last figures again")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args()
     for name in options.suites or ["embedded"]:
@@ -120,14 +122,12 @@ def run_suites() -> None:
         suite = replace(SUITES[name], **({"rounds": 1, "seconds": 1.0} if options.quick else asked))
         suite = suite.with_peers(options.peers.resolve()) if options.peers else suite
         suite = suite.only(options.only) if options.only else suite
-        rows = report.load(name) if options.plot_only else run(suite)
+        rows = report.load(name) if options.kept else run(suite)
         is_kept = not options.quick and not options.only
-        if is_kept and not options.plot_only:
+        if is_kept and not options.kept:
             report.save(name, rows, python=platform.python_version())
-        if is_kept:
-            picture = f"{name}.png" if name in PICTURES else ""
-            report.write(name, rows, picture)
-            report.plot(name, rows, suite.title)
+        for table in suite.tables if is_kept else ():
+            report.put(table.name, *table.build(rows))
         if options.json:
             print(json.dumps(rows, indent=1))
         else:

@@ -9,8 +9,9 @@ futures does not.
 
 `native` and `gateway` (by Thrift 2) run against servers in threads of this process, or against the
 HBase that an option names: a test shows that both make the same calls. `--save` keeps the figures
-in docs/performance/calls.json. Tests count anew and fail if one has grown by more than 5 %. Each
-version of Python makes other calls, so figures are compared only with those of their own version.
+in docs/performance/calls.json and puts their table into docs/performance.md. Tests count anew and
+fail if one has grown by more than 5 %. Each version of Python makes other calls, so figures are
+compared only with those of their own version.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench import report
 from tests.bench.measuring import Protocol
 from tests.integration.emulator import emulated
 from tests.unit.fake_cluster import fake_cluster
@@ -46,7 +48,7 @@ from txn.request import Committed, Request
 
 COMMAND = "python -m tests.bench calls --save"
 VERSION = ".".join(platform.python_version_tuple()[:2])
-KEPT = Path(__file__).parents[2] / "docs" / "performance" / "calls.json"
+KEPT = report.FOLDER / "calls.json"
 STORES = ("memory", "embedded", "native", "gateway")
 PROTOCOLS: tuple[Protocol, ...] = ("six-phase", "fenced")
 PATHS = ("commit", "commit_many", "submit", "block", "read", "scanned row")
@@ -289,16 +291,20 @@ def explain(grown: Sequence[str]) -> str:
     return "\n".join([*grown, f"if that is worth it, keep new figures: {COMMAND}"])
 
 
-def show(counts: Sequence[Count]) -> None:
-    """Print a table of paths, with a column for each store and protocol."""
+def build_table(counts: Sequence[Count]) -> tuple[list[str], list[list[str]]]:
+    """Return a table of paths, with a column for each store and protocol."""
     places = list(dict.fromkeys((each.store, each.protocol) for each in counts))
     calls = {each[:3]: each.calls for each in counts}
-    table = Table(title=f"interpreter calls, Python {platform.python_version()}")
-    table.add_column("path")
-    for store, protocol in places:
-        table.add_column(f"{store},\n{protocol}", justify="right")
-    for path in PATHS:
-        table.add_row(path, *(f"{calls[(*place, path)]:,.0f}" for place in places))
+    body = [[path, *(f"{calls[(*place, path)]:,.0f}" for place in places)] for path in PATHS]
+    return ["path", *map(", ".join, places)], body
+
+
+def show(counts: Sequence[Count]) -> None:
+    """Print it."""
+    head, body = build_table(counts)
+    table = Table(*head, title=f"interpreter calls, Python {platform.python_version()}")
+    for line in body:
+        table.add_row(*line)
     Console(width=120).print(table)
 
 
@@ -323,6 +329,7 @@ def main(given: Sequence[str] | None = None) -> None:
     counts = count_all(stores, uris)
     if options.save:
         save(counts)
+        report.put("calls", *build_table([each for each in counts if each.store != "memory"]))
     if options.json:
         print(encode(counts))
     else:

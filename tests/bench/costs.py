@@ -1,9 +1,9 @@
 """`python -m tests.bench costs`: what single calls of a store cost, for the model of docs/scale.md.
 
 Gets, puts and checked puts of one row, and of 10 and 100 rows in one call, by one thread and by
-eight; scans, and `fsck` over finished transactions, for each row. Told are, for a call, its latency
-and the processor time of the client, of HBase's servers and of its gateway. What the protocols
-themselves take of the client is measured over a store in memory, that store included.
+eight; scans, for each row. Told are, for a call, its latency and the processor time of the client,
+of HBase's servers and of its gateway. What the protocols themselves take of the client is measured
+over a store in memory, that store included.
 
 `--servers 3` measures a cluster of three region servers on HDFS instead of a standalone HBase.
 """
@@ -26,9 +26,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from recovery import check
 from tests.bench import report
-from tests.bench.finished import make_finished
 from tests.bench.measuring import Case, Protocol, open_engine
 from tests.bench.servers import Servers, measured_hbase
 from txn import Engine, Key, Mutation
@@ -42,7 +40,6 @@ SIZES = (1, 10, 100)
 THREADS = (1, 8)
 KEYS = (1, 2, 10, 50)
 VALUE = b"1000"
-FINISHED = 20_000
 PROTOCOLS: tuple[Protocol, ...] = ("six-phase", "fenced")
 SPLITS = [b"row%06d" % (ROWS * part // 3) for part in (1, 2)]
 
@@ -144,25 +141,10 @@ def _count(rows: Any) -> int:
     return sum(1 for _ in rows)
 
 
-def _by_row(cost: Cost, rows: int = ROWS) -> Cost:
-    """Return the cost of one row of a call that had so many."""
-    per_call = {name: value / rows for name, value in cost.items() if name != "per_second"}
-    return {**per_call, "per_second": cost["per_second"] * rows}
-
-
-def measure_fsck(uri: str, pids: Mapping[str, Sequence[int]], rows: int) -> Cost:
-    """Return what `fsck` takes for each finished transaction."""
-    case = Case("transfer", 1, 1, protocol="fenced")
-    wrote_s = make_finished(uri, case.open, case.tables.name, rows)
-    with open_engine(uri, case) as engine:
-        on_row: list[bytes] = []
-        findings = measure(
-            lambda _: on_row.clear() or _count(check(engine.context, on_row=on_row.append)),
-            1,
-            1.0,
-            pids,
-        )
-        return {**_by_row(findings, len(on_row)), "written_per_second": rows / wrote_s}
+def _by_row(cost: Cost) -> Cost:
+    """Return the cost of one row of a call that had all of them."""
+    per_call = {name: value / ROWS for name, value in cost.items() if name != "per_second"}
+    return {**per_call, "per_second": cost["per_second"] * ROWS}
 
 
 def measure_client(seconds: float) -> Cost:
@@ -192,18 +174,16 @@ def group_processes(hbase: Servers) -> dict[str, list[int]]:
     return found
 
 
-def measure_all(region_servers: int, seconds: float, finished: int) -> Cost:
+def measure_all(region_servers: int, seconds: float) -> Cost:
     """Measure both ways to an HBase of its own."""
     with measured_hbase(region_servers) as hbase:
         pids = group_processes(hbase)
         stores = {"thrift2": hbase.thrift2, "native": hbase.native}
         found = {name: measure_store(uri, pids, seconds) for name, uri in stores.items()}
-        fsck = {name: measure_fsck(uri, pids, finished) for name, uri in stores.items()}
     return {
         "cores": os.cpu_count(),
         "region_servers": region_servers,
         "stores": found,
-        "fsck": fsck,
         "client": measure_client(seconds / 2),
     }
 
@@ -221,7 +201,7 @@ def show(found: Cost) -> None:
                 *(f"{figure:,.2f}" for figure in (*figures, cost["gateway_us"])),
             )
     Console(width=140).print(table)
-    print(json.dumps({"fsck": found["fsck"], "client": found["client"]}, indent=1))
+    print(json.dumps({"client": found["client"]}, indent=1))
 
 
 def path_of(region_servers: int) -> Any:
@@ -234,10 +214,9 @@ def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench costs", description=__doc__)
     parser.add_argument("--servers", type=int, default=1, help="region servers")
     parser.add_argument("--seconds", type=float, default=4.0, help="for each call")
-    parser.add_argument("--finished", type=int, default=FINISHED, help="rows for fsck")
     parser.add_argument("--quick", action="store_true", help="write nothing")
     options = parser.parse_args(given)
-    found = measure_all(options.servers, options.seconds, options.finished)
+    found = measure_all(options.servers, options.seconds)
     if not options.quick:
         path_of(options.servers).write_text(json.dumps(found, indent=1) + "\n")
     show(found)

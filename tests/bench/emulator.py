@@ -46,6 +46,7 @@ WORKS = ("get", "put", "checkAndPut", "scan")
 CLIENTS = (1, 16)
 PROCESSES = 4
 PATIENCE_S = 60
+SUBJECTS = ("HBase", "emulator", "emulator, 2 workers", "emulator, synced")
 HEAD = ("gateway", "work", "clients", "subject", "a second", "ms", "99 %", "to HBase", "range")
 
 Call = Callable[[], object]
@@ -253,7 +254,7 @@ def main() -> None:
             rows += [_row(subject, (kind, work, clients), rounds) for subject in found]
     if options.write:
         report.save("emulator", rows)
-        report.put("emulator", HEAD, [_line(row) for row in rows])
+        report.put("emulator", *page_table(rows))
     print(json.dumps(rows, indent=1)) if options.json else _show(rows)
 
 
@@ -281,6 +282,21 @@ def _line(row: dict[str, Any]) -> list[str]:
         *(f"{row['per_second']:,.0f}", f"{row['call_ms']:.2f}", f"{row['slow_ms']:.1f}"),
         *(f"{median(ratios):.2f}", f"{min(ratios):.2f} to {max(ratios):.2f}"),
     ]
+
+
+def page_table(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Return HBase's rates, and the shares of it, each with 1 client and with 16."""
+    found: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for row in rows:
+        is_hbase = row["subject"] == SUBJECTS[0]
+        text = f"{row['per_second']:,.0f}" if is_hbase else f"{median(row['to_hbase']):.2f}"
+        line = found.setdefault((row["kind"], row["work"]), {})
+        line.setdefault(row["subject"], []).append(text)
+    body = [
+        [f"{kind} {work}", *("; ".join(line[subject]) for subject in SUBJECTS)]
+        for (kind, work), line in found.items()
+    ]
+    return ["request", "HBase, a second", *SUBJECTS[1:]], body
 
 
 def _show(rows: list[dict[str, Any]]) -> None:

@@ -5,20 +5,17 @@
     zipf        how unevenly the rows are chosen that sixteen clients read and change, two each
     processes   clients, each a process
     buckets     of the transaction table, on three region servers; sixteen clients
-    rows        finished rows in the transaction table: commits, `txn ls` and `txn fsck`
+    rows        finished rows in the transaction table
 
 Each is measured with both protocols and without transactions (the floor: a write a row, each a call
 of its own; where rows are read, a read each as well), in rounds, in turns. Figures go to
-docs/performance/growth-NAME.json, plots beside them, tables into docs/performance.md.
+docs/performance/growth-NAME.json, with a plot beside them; of `rows` a table to the page.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -28,7 +25,7 @@ from random import Random
 from statistics import median
 from typing import Any, Literal, get_args
 
-from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -69,7 +66,6 @@ LARGE, FEW_ROWS = 100_000, 100
 FAMILY = "d"
 PATIENCE = Policy(deadline_ms=60_000)
 FINISHED = (1_000_000, 10_000_000)
-LOOKED_AT = 1_000_000
 EMPTY, FULL = "", "-full"
 
 
@@ -221,8 +217,7 @@ def row_of(x: float, task: Growing, measured: Sequence[Measured]) -> report.Row:
 
 
 def run_rows(place: Place, rounds: int, seconds: float, options: argparse.Namespace) -> Any:
-    """Measure beside so many finished rows, then beside more, and each time beside none, in turns.
-    `txn ls` and `txn fsck` take as long as there are rows: they are timed up to `LOOKED_AT`."""
+    """Measure beside so many finished rows, then beside more, each time in turns with none."""
     subject: Subject = options.protocol
     tasks = {
         name: [
@@ -235,7 +230,6 @@ def run_rows(place: Place, rounds: int, seconds: float, options: argparse.Namesp
     for each in (tasks[EMPTY][0], full):
         found(each, place.uri)
     kept: dict[tuple[int, Growing], list[Measured]] = {}
-    commands = time_commands(0, place.uri, tasks[EMPTY][0])
     wrote_s = 0.0
     for before, count in pairwise((0, *options.rows)):
         print(f"writing {count - before:,} rows", flush=True)
@@ -246,32 +240,13 @@ def run_rows(place: Place, rounds: int, seconds: float, options: argparse.Namesp
             measured = measure_task(task, place.uri, place.servers, seconds, number + 2)
             if number >= 0:
                 kept.setdefault((x, task), []).append(measured)
-        if count <= LOOKED_AT:
-            commands |= time_commands(count, place.uri, full)
     rows = [row_of(x, task, each) for (x, task), each in kept.items()]
-    return {"rows": rows, "wrote_s": wrote_s, "commands_s": commands}
+    return {"rows": rows, "wrote_s": wrote_s}
 
 
 def fill(uri: str, task: Growing, count: int) -> float:
     """Put finished rows into a task's transaction table; return how many seconds it took."""
     return make_finished(uri, task.open, task.table, count, salt_buckets=task.buckets)
-
-
-def time_commands(count: int, uri: str, task: Growing) -> dict[str, float]:
-    """Return how many seconds `txn ls` and `txn fsck` take beside so many rows."""
-    took_s = {}
-    for command in ("ls", "fsck"):
-        began = time.monotonic()
-        subprocess.run(
-            [
-                *(sys.executable, "-c", "from recovery.commands import main; main()", command),
-                *("--store", uri, "--transactions", task.transactions),
-            ],
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
-        took_s[f"{command} {count}"] = time.monotonic() - began
-    return took_s
 
 
 # ----------------------------------------------------------------------------- what is told
@@ -306,14 +281,14 @@ def rows_lines(kept: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
         told = [f"{x:,}"]
         for row in (row for row in kept["rows"] if row["x"] == x):
             told += [f"{row['per_second']:,.0f}", f"{row['call_ms']:.2f}", f"{row['slow_ms']:.1f}"]
-        commands = (kept["commands_s"].get(f"{command} {x}") for command in ("ls", "fsck"))
-        body.append([*told, *("" if s is None else f"{s:,.1f}" for s in commands)])
-    return [*head, "`txn ls`, s", "`txn fsck`, s"], body
+        body.append(told)
+    return head, body
 
 
 def plot(name: Name, rows: Sequence[report.Row]) -> None:
     """Draw rates and latencies of all subjects."""
-    figure, (rates, latencies) = plt.subplots(1, 2, figsize=(9, 3.5), layout="constrained")
+    figure = Figure(figsize=(9, 3.5), layout="constrained")
+    rates, latencies = figure.subplots(1, 2)
     colours = {"floor": "black", "six-phase": "#8da0cb", "fenced": "#4c72b0"}
     for subject in SUBJECTS:
         mine = [row for row in rows if row["subject"] == subject]
@@ -329,20 +304,19 @@ def plot(name: Name, rows: Sequence[report.Row]) -> None:
         axes.grid(alpha=0.3)
     rates.legend(fontsize=8)
     figure.savefig(report.FOLDER / f"growth-{name}.png", dpi=120)
-    plt.close(figure)
 
 
 def tell(name: Name, kept: dict[str, Any], *, is_kept: bool) -> None:
-    """Print the table; write it, and draw the plot, where figures are kept."""
+    """Print the table; put it into the page or draw the plot, where figures are kept."""
     head, body = rows_lines(kept) if name == "rows" else lines(name, kept["rows"])
     table = Table(*head, title=f"growth, {name}")
     for line in body:
         table.add_row(*line)
     Console(width=180).print(table)
     if is_kept:
-        picture = "" if name == "rows" else f"growth-{name}.png"
-        report.put(f"growth-{name}", head, body, picture=picture)
-        if picture:
+        if name == "rows":
+            report.put(f"growth-{name}", head, body)
+        else:
             plot(name, kept["rows"])
 
 
@@ -371,11 +345,11 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=FINISHED, help="finished rows")
     parser.add_argument("--protocol", choices=SUBJECTS[1:], default="fenced", help="of these")
     parser.add_argument("--quick", action="store_true", help="write nothing")
-    parser.add_argument("--plot-only", action="store_true", help="draw from the last figures")
+    parser.add_argument("--kept", action="store_true", help="draw the last figures again")
     options = parser.parse_args(given)
     for name in options.only or NAMES:
         path = report.FOLDER / f"growth-{name}.json"
-        if options.plot_only:
+        if options.kept:
             kept = json.loads(path.read_text())
         else:
             with opened(name, options) as place:

@@ -24,19 +24,23 @@ from txn.stores.hbase.native.connection import RpcConnection
 
 Work = Literal["transfer", "ten cells", "flights"]
 Protocol = Literal["six-phase", "fenced"]
-Transport = Literal["", "thrift2", "native"]
-"""By which an HBase is reached; empty where the suite has but one store."""
+Transport = Literal["", "thrift2", "native", "synced", "unsynced"]
+"""How an HBase is reached, or whether commits of a local store wait for the disk."""
 Way = Literal["processes", "threads", "submit"]
 """How clients are there: in up to four processes, as threads of one engine, or as threads of one
 engine that hand in what they want together and then wait for all of it."""
-Program = Literal["", "java", "omid", "tephra"]
+Program = Literal["", "java", "omid", "tephra", "scalardb"]
 """Somebody else's, which is measured beside ours."""
 
 USUAL: Protocol = "six-phase"
 THREADS = 4
-TRANSPORTS = {"": "", "thrift2": ", Thrift 2", "native": ", native"}
+TRANSPORTS = {
+    **{"": "", "thrift2": ", Thrift 2", "native": ", native"},
+    **{"synced": "", "unsynced": ", unsynced"},
+}
+LOCAL: tuple[Transport, ...] = ("synced", "unsynced")
 WAYS = {"processes": "", "threads": ", threads", "submit": ""}
-PROGRAMS = {"java": "Java, no transactions", "omid": "Omid", "tephra": "Tephra"}
+PROGRAMS = {"java": "Java", "omid": "Omid", "tephra": "Tephra", "scalardb": "ScalarDB"}
 PATIENCE_S = 120
 
 
@@ -78,7 +82,8 @@ class Case:
     @property
     def name(self) -> str:
         if self.program:
-            return PROGRAMS[self.program]
+            kind = "" if self.batch else ", no transactions"
+            return PROGRAMS[self.program] + kind + TRANSPORTS[self.transport]
         where = WAYS[self.way] + TRANSPORTS[self.transport]
         if self.batch == 0:
             return "floor" + where
@@ -106,7 +111,7 @@ class Case:
     def floor(self) -> Case:
         """What it is measured beside: nobody's transactions, by the same way to the store."""
         if self.program:
-            return self.java
+            return replace(self, batch=0) if self.transport in LOCAL else self.java
         way: Way = "processes" if self.way == "processes" or self.clients == 1 else "threads"
         work = (self.work, 0, self.clients, self.accounts)
         return Case(*work, transport=self.transport, way=way)
@@ -115,6 +120,14 @@ class Case:
     def java(self) -> Case:
         """The same work of a plain Java client."""
         return Case(self.work, 0, self.clients, self.accounts, program="java")
+
+    @property
+    def peer(self) -> Case:
+        """What another program does of the same: ScalarDB on a local store, else plain Java."""
+        if self.transport not in LOCAL:
+            return self.java
+        work = (self.work, 1, self.clients, self.accounts)
+        return Case(*work, transport=self.transport, program="scalardb")
 
     @property
     def tables(self) -> workloads.Tables:

@@ -1,10 +1,10 @@
-"""`python -m tests.bench native --peers FOLDER`: other programs beside ours, in one run.
+"""`python -m tests.bench native --peers FOLDER`, or `embedded`: other programs in the same run.
 
-The folder has a plain Java client, Omid and Tephra, each with a program that reads lines on
-standard input, `CASE WORK THREADS SECONDS WARM ROUND`, and answers with a line of JSON and `DONE`.
-It is made elsewhere, with its libraries in place; `prep.sh` there compiles it and writes
-configurations for the HBase that is measured, `servers.sh` starts what Omid and Tephra need. They
-run for all of the bench, are warmed first, and then take their turns among our cases.
+The folder has a plain Java client, Omid, Tephra and ScalarDB. Each has a program that reads lines
+on standard input, `CASE WORK THREADS SECONDS WARM ROUND`, and answers with a line of JSON and
+`DONE`. The folder is made elsewhere, with its libraries in place; `prep.sh` there compiles the
+programs and writes configurations for the HBase that is measured, `servers.sh` starts what Omid and
+Tephra need. The programs run for all of the bench, are warmed first, and take turns with our cases.
 """
 
 from __future__ import annotations
@@ -25,13 +25,18 @@ from txn.cluster.cluster import open_cluster
 from txn.cluster.jars import fetch
 
 CASES = {"java": "raw-java-floor", "omid": "omid-lowlat", "tephra": "tephra-0.16.0"}
-MAINS = {"java": "RawW", "omid": "OmidBench", "tephra": "TephraBench"}
+MAINS = {
+    **{"java": "RawW", "omid": "OmidBench", "tephra": "TephraBench"},
+    "scalardb": "ScalarBench",
+}
+NEED_SERVERS = {"omid", "tephra"}
 CLASSES = {
     "java": ("raw/classes", "common"),
     "omid": ("omid/classes", "conf", "common", "omid/lib/*"),
     "tephra": (
         *("tephra/classes", "tephra/shimc", "conf", "common", "tephra/lib/*", "tephra/hbjars/*"),
     ),
+    "scalardb": ("scalardb/classes", "scalardb/lib/*"),
 }
 WARM_S = 20.0
 SETTLE_S = 0.7
@@ -46,11 +51,12 @@ class Peer:
     silence_s = SILENCE_S
 
     def __init__(self, name: str, command: Sequence[str], folder: Path) -> None:
-        self._case, self._round = CASES[name], 0
+        self._name, self._round = name, 0
         self._errors = (folder / f"bench-{name}.err").open("w")
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        environment = {**os.environ, "PEERS": str(folder)}
         self._process = subprocess.Popen(
-            command, cwd=folder, stderr=self._errors, text=True, **pipes
+            command, cwd=folder, env=environment, stderr=self._errors, text=True, **pipes
         )
         self._read_until("READY", 0)
 
@@ -58,7 +64,9 @@ class Peer:
         """Let it work for so long."""
         assert self._process.stdin is not None
         self._round += 1
-        line = f"{self._case} {work_of(case)} {case.clients} {seconds:g} {SETTLE_S} {self._round}"
+        line = (
+            f"{case_of(case)} {work_of(case)} {case.clients} {seconds:g} {SETTLE_S} {self._round}"
+        )
         print(line, file=self._process.stdin, flush=True)
         return read_figures(json.loads(self._read_until("DONE", seconds)[-1]))
 
@@ -86,7 +94,15 @@ class Peer:
                     lines.append(line)
         finally:
             limit.cancel()
-        raise RuntimeError(f"{self._case} ended, or was silent; see {self._errors.name}")
+        raise RuntimeError(f"{self._name} ended, or was silent; see {self._errors.name}")
+
+
+def case_of(case: Case) -> str:
+    """Return how a program calls what it does of this case."""
+    if case.program != "scalardb":
+        return CASES[case.program]
+    sync = "OFF" if case.transport == "unsynced" else "FULL"
+    return f"scalardb-{sync}/{'cc-serializable' if case.batch else 'floor'}"
 
 
 def work_of(case: Case) -> str:
@@ -114,21 +130,21 @@ def read_figures(told: Mapping[str, Any]) -> Measured:
 
 @contextmanager
 def running_peers(
-    folder: Path, cluster: Path, names: Sequence[str]
+    folder: Path, cluster: Path | None, names: Sequence[str]
 ) -> Iterator[dict[str, Callable[[Case, float], Measured]]]:
-    """Start the programs of these names on the HBase in a folder, and warm them."""
+    """Start the programs of these names, on the HBase in a folder if they use one; warm them."""
     project = Path(sys.prefix).parent  # whose .venv the scripts use
     jars = fetch()[0].parent
     environment = {
         **os.environ,
-        **{"PEERS": str(folder), "HBDATA": str(cluster), "PROJECT": str(project)},
+        **{"PEERS": str(folder), "HBDATA": str(cluster or folder), "PROJECT": str(project)},
         "JARS": str(jars),
     }
     shell = partial(_run_shell, folder, environment)
     shell("./prep.sh >&2")
     options = shell(". ./env.sh; echo $JOPTS").split()
     with ExitStack() as stack:
-        if set(names) - {"java"}:
+        if NEED_SERVERS.intersection(names):
             shell("./servers.sh start >&2")
             stack.callback(shell, "./servers.sh stop >&2")
         found = {}
@@ -136,7 +152,8 @@ def running_peers(
             command = _command(name, folder, cluster, jars, options)
             found[name] = stack.enter_context(_closing(Peer(name, command, folder)))
         for name, peer in found.items():
-            peer.measure(Case("transfer", 0, 16, program=name), WARM_S)  # type: ignore[arg-type]
+            warm = Case("transfer", 1, 16, program=name)  # type: ignore[arg-type]
+            peer.measure(warm, WARM_S)
         yield {name: peer.measure for name, peer in found.items()}
 
 
@@ -167,9 +184,18 @@ def _run_shell(folder: Path, environment: Mapping[str, str], line: str) -> str:
 
 
 def _command(
-    name: str, folder: Path, cluster: Path, jars: Path, options: Sequence[str]
+    name: str, folder: Path, cluster: Path | None, jars: Path, options: Sequence[str]
 ) -> list[str]:
     """Return how a program is started."""
+    given = _list_properties(name, folder, cluster) if cluster else []
+    places = [str(folder / place) for place in CLASSES[name]]
+    if name == "java":
+        places.append(f"{jars}/*")
+    fixed = ["-Xmx1g", *options, "-Ddaemon=true", "-Dout=/dev/null"]
+    return ["java", *fixed, *given, "-cp", ":".join(places), MAINS[name]]
+
+
+def _list_properties(name: str, folder: Path, cluster: Path) -> list[str]:
     hbase = open_cluster(cluster)
     pids = ",".join(str(process.pid) for process in hbase.processes.values())
     given = [f"-Dpids={pids}"]
@@ -182,8 +208,4 @@ def _command(
         case _:
             given += [f"-Dcpjar=file://{folder}/tephra/cp.jar", f"-Dtxsnap={folder}/tephra/snap"]
             given += [f"-Dtxpid={(folder / 'tephra/tx.pid').read_text().strip()}"]
-    places = [str(folder / place) for place in CLASSES[name]]
-    if name == "java":
-        places.append(f"{jars}/*")
-    fixed = ["-Xmx1g", *options, "-Ddaemon=true", "-Dout=/dev/null"]
-    return ["java", *fixed, *given, "-cp", ":".join(places), MAINS[name]]
+    return given

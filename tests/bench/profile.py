@@ -31,7 +31,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench import report, workloads
+from tests.bench import workloads
 from tests.bench.measuring import Case, Protocol, open_engine
 from tests.bench.servers import measured_hbase
 
@@ -153,27 +153,20 @@ def _given(options: argparse.Namespace) -> list[str]:
     ]
 
 
-def tell(
-    found: dict[str, Counter[str]], total: int, title: str, *, markdown: bool = False
-) -> list[list[str]]:
-    """Print the tables; return the one of parts."""
-    body = [
-        [part, f"{count / total:.0%}", f"{found['callees'][part] / total:.0%}"]
-        for part, count in found["own"].most_common()
-    ]
+def tell(found: dict[str, Counter[str]], total: int, title: str, *, markdown: bool = False) -> None:
+    """Print the tables."""
     shape = {"box": box.MARKDOWN} if markdown else {}
     console = Console(width=120)
     console.print(f"{title}: {total:,} samples", highlight=False)
     table = Table("part", "own", "with callees", **shape)  # type: ignore[arg-type]
-    for line in body:
-        table.add_row(*line)
+    for part, count in found["own"].most_common():
+        table.add_row(part, f"{count / total:.0%}", f"{found['callees'][part] / total:.0%}")
     console.print(table)
     for heading, name in (("module", "modules"), ("function", "top")):
         table = Table(heading, "own", **shape)  # type: ignore[arg-type]
         for each, count in found[name].most_common(TOP):
             table.add_row(each, f"{count / total:.1%}")
         console.print(table)
-    return body
 
 
 @contextmanager
@@ -194,7 +187,6 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=16)
     parser.add_argument("--batch", type=int, default=1, help="transfers at a time; 0: the floor")
     parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--quick", action="store_true", help="write nothing")
     parser.add_argument("--markdown", action="store_true", help="print tables for a page")
     parser.add_argument("--project", type=Path, default=ROOT, metavar="FOLDER", help="a checkout")
     parser.add_argument("--work", metavar="URI", help=argparse.SUPPRESS)
@@ -208,9 +200,7 @@ def main(given: Sequence[str] | None = None) -> None:
     with opened(options.transport) as uri:
         stacks = look(uri, options)
     title = f"{options.transport}, {protocol}, threads: {options.threads}, batch: {options.batch}"
-    body = tell(*count_samples(stacks), title, markdown=options.markdown)
-    if not options.quick:
-        report.put("profile", ["part of the client", "own", "with callees"], body)
+    tell(*count_samples(stacks), title, markdown=options.markdown)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,9 @@
 
 A simulation (`tests/bench/queues.py`) with the costs that `python -m tests.bench costs` has
 measured: transactions a second by region servers, by buckets of the transaction table, by keys and
-by unevenness, with what is full first; and how long `fsck` takes. `--measure` first measures, on
-this machine, what the simulation is checked against: a standalone HBase, and three region servers.
-`--check` simulates only these, `--study` all but these. What a cluster has and this machine does
-not are options.
+by unevenness, with what is full first. `--measure` first measures, on this machine, what the
+simulation is checked against: a standalone HBase, and three region servers. `--check` simulates
+only these, `--study` all but these. What a cluster has and this machine does not are options.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from itertools import product
 from statistics import median
 from typing import Any, cast
 
-from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -34,6 +33,9 @@ from tests.bench.servers import measured_hbase
 PAGE = report.DOCS / "scale.md"
 VALIDATION = report.FOLDER / "validation.json"
 KEPT = report.FOLDER / "scale.json"
+Lines = tuple[list[str], list[list[str]]]
+"""The head of a table, and its body."""
+
 PROTOCOLS: tuple[Protocol, ...] = ("six-phase", "fenced")
 KINDS: tuple[Kind, ...] = ("get", "put", "checked")
 SERVERS = (1, 3, 10, 30, 100)
@@ -45,9 +47,7 @@ CLIENTS = 256
 """Clients a region server: more of them commit hardly more."""
 SKEWED_CLIENTS = 16
 FULL = 0.85
-FSCK_ROWS = 1_000_000_000
-FSCK = ((1, 1), (1, 10), (10, 10), (10, 100), (100, 100))
-"""Processes, and region servers."""
+ON_THE_PAGE = (1, 10, 100)
 
 
 # ------------------------------------------------------------------------------- from figures
@@ -145,7 +145,20 @@ def row_of(x: float, setup: Setup, result: Result) -> report.Row:
     return {"x": x, **asdict(setup), **asdict(result), "full": find_full(setup, result)}
 
 
-def lines(name: str, rows: Sequence[report.Row]) -> tuple[list[str], list[list[str]]]:
+def page_lines(rows: Sequence[report.Row]) -> Lines:
+    """Return the table of the page: some numbers of region servers, both protocols in a line."""
+    head = ["region servers", "buckets", "handlers", "six-phase, a second", "fenced, a second"]
+    body = []
+    for six_phase, fenced in zip(rows[::2], rows[1::2], strict=True):
+        if fenced["x"] in ON_THE_PAGE:
+            shape = (fenced["x"], fenced["buckets"], fenced["handlers"])
+            rates = (f"{row['per_second']:,.0f}" for row in (six_phase, fenced))
+            rest = (fenced["full"], f"{fenced['client_cores']:,.0f}")
+            body.append([*map(str, shape), *rates, *rest])
+    return [*head, "full first (fenced)", "client cores (fenced)"], body
+
+
+def lines(name: str, rows: Sequence[report.Row]) -> Lines:
     """Return a table of the study: a line a place, and with how many buckets."""
     first = {"servers": "region servers", "skew": "zipf exponent"}.get(name, name)
     is_first = name == "servers"
@@ -168,26 +181,10 @@ def lines(name: str, rows: Sequence[report.Row]) -> tuple[list[str], list[list[s
     return heads, body
 
 
-def fsck_lines(
-    kept: Mapping[str, Any], transport: str, cores: int
-) -> tuple[list[str], list[list[str]]]:
-    """Return how long `fsck` looks at a billion finished rows."""
-    cost = kept["fsck"][transport]
-    body = []
-    for processes, servers in FSCK:
-        by_clients = processes * cost["per_second"]
-        by_servers = servers * cores * 1e6 / cost["server_us"]
-        hours = FSCK_ROWS / min(by_clients, by_servers) / 3600
-        full = "`fsck` itself" if by_clients < by_servers else "the region servers"
-        figures = (f"{by_clients:,.0f}", f"{by_servers:,.0f}", f"{hours:,.2f}")
-        body.append([str(processes), str(servers), *figures, full])
-    head = ["processes", "region servers", "rows a second they look at", "servers could give"]
-    return [*head, "hours for a billion", "full first"], body
-
-
 def plot(found_rows: Mapping[str, Sequence[report.Row]]) -> None:
     """Draw the study."""
-    figure, grid = plt.subplots(2, 2, figsize=(9, 7), layout="constrained")
+    figure = Figure(figsize=(9, 7), layout="constrained")
+    grid: Any = figure.subplots(2, 2)
     titles = {
         "servers": "region servers",
         "buckets": "buckets, on 20 region servers",
@@ -214,7 +211,6 @@ def plot(found_rows: Mapping[str, Sequence[report.Row]]) -> None:
         axes.grid(alpha=0.3)
         axes.legend(fontsize=7)
     figure.savefig(report.FOLDER / "scale.png", dpi=120)
-    plt.close(figure)
 
 
 def _curves(name: str, rows: Sequence[report.Row]) -> dict[tuple[Any, ...], list[report.Row]]:
@@ -304,7 +300,7 @@ def _validation_row(
     }
 
 
-def compare(rows: Sequence[report.Row]) -> tuple[list[str], list[list[str]]]:
+def compare(rows: Sequence[report.Row]) -> Lines:
     """Return measured and simulated figures side by side."""
     body, ratios = [], []
     for row in track(rows, "checking"):
@@ -347,11 +343,8 @@ def _compared(
 # ------------------------------------------------------------------------------- the command
 
 
-Tables = dict[str, tuple[list[str], list[list[str]]]]
-
-
-def run_study(options: argparse.Namespace) -> Tables:
-    """Simulate, keep the figures and draw them; return the tables."""
+def run_study(options: argparse.Namespace) -> dict[str, Lines]:
+    """Simulate, keep the figures, draw them and put them into the page; return the tables."""
     kept = json.loads(costs.path_of(1).read_text())
     prices = replace(
         read_costs(kept, options.transport, 8, gateway=False),
@@ -366,20 +359,17 @@ def run_study(options: argparse.Namespace) -> Tables:
     if not options.quick:
         KEPT.write_text(json.dumps({**vars(options), **rows}, indent=1) + "\n")
         plot(rows)
-    tables = {name: lines(name, each) for name, each in rows.items()}
-    return {**tables, "fsck": fsck_lines(kept, options.transport, options.cores)}
+        report.put("scale-servers", *page_lines(rows["servers"]), page=PAGE)
+    return {name: lines(name, each) for name, each in rows.items()}
 
 
-def tell(tables: Tables, *, is_kept: bool) -> None:
-    """Print the tables; put them into the page, where they are kept."""
+def show(tables: Mapping[str, Lines]) -> None:
+    """Print the tables."""
     for name, (head, body) in tables.items():
         table = Table(*head, title=name)
         for line in body:
             table.add_row(*line)
         Console(width=180).print(table)
-        if is_kept:
-            picture = "scale.png" if name == "servers" else ""
-            report.put(f"scale-{name}", head, body, page=PAGE, picture=picture)
 
 
 def main(given: Sequence[str] | None = None) -> None:
@@ -399,10 +389,10 @@ def main(given: Sequence[str] | None = None) -> None:
     if options.measure:
         rows = list(measure(options.transport, options.rounds, options.seconds))
         VALIDATION.write_text(json.dumps(rows, indent=1) + "\n")
-    tables: Tables = {} if options.check else run_study(options)
+    tables = {} if options.check else run_study(options)
     if VALIDATION.exists() and not options.study:
         tables["validation"] = compare(json.loads(VALIDATION.read_text()))
-    tell(tables, is_kept=not options.quick)
+    show(tables)
 
 
 if __name__ == "__main__":

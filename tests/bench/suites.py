@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from inspect import signature
-from itertools import product, repeat
+from itertools import count, product, repeat
 from pathlib import Path
 from typing import get_args
 
-from tests.bench import workloads
-from tests.bench.measuring import USUAL, Case, Place, Program, Protocol, Transport, open_engine
+from tests.bench import report, workloads
+from tests.bench.measuring import (
+    LOCAL,
+    Case,
+    Measured,
+    Place,
+    Program,
+    Protocol,
+    Transport,
+    open_engine,
+)
 from tests.bench.peers import running_peers
 from tests.bench.servers import measured_hbase
-from txn import Engine, connect
-
-WARM_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """title: of its table. cases: each with its floor. stores: gives one for each case.
+    """title: of its table. cases: each with its floor. stores: gives one for each case. tables: of
+    docs/performance.md.
 
     warm_s: for how long all of it runs before anything counts, since its servers compile themselves
     as they run. rounds: how many count. seconds: of each case in each round. peers: the folder of
@@ -32,6 +38,7 @@ class Suite:
     title: str
     cases: tuple[Case, ...]
     stores: Callable[[Suite], Iterator[Place]]
+    tables: tuple[report.PageTable, ...] = ()
     warm_s: float = 0
     rounds: int = 5
     seconds: float = 3.0
@@ -46,8 +53,10 @@ class Suite:
         """Return it with those of its cases whose names say so, with their floors, and with what
         other programs do of the same."""
         wanted = [case for case in self.cases if text in f"{case.subject}: {case.name}"]
-        alike = {case.java for case in wanted}
-        others = [case for case in self.cases if case.program and case.java in alike]
+        alike = {case.peer for case in wanted}
+        others = [
+            case for case in self.cases if case.program and (case.floor in alike or case in alike)
+        ]
         return replace(self, cases=_with_floors(*others, *wanted))
 
 
@@ -56,64 +65,46 @@ def _with_floors(*cases: Case) -> tuple[Case, ...]:
 
 
 def _by_protocols(*cases: Case) -> tuple[Case, ...]:
-    """Each case with its floor and then with each protocol that there is."""
-    is_choice = "protocol" in signature(connect).parameters
-    protocols: tuple[Protocol, ...] = get_args(Protocol) if is_choice else (USUAL,)
+    """Each case with its floor and then with each protocol."""
+    protocols: tuple[Protocol, ...] = get_args(Protocol)
     return _with_floors(*(replace(case, protocol=name) for case in cases for name in protocols))
 
 
-def _by_transports(*cases: Case) -> tuple[Case, ...]:
-    """Each case through a gateway and natively, with each protocol, where there is a way to it."""
-    transports: tuple[Transport, ...] = ("thrift2", "native")
-    possible = [case for case in cases if case.way != "submit" or hasattr(Engine, "submit")]
+def _by_transports(transports: Sequence[Transport], *cases: Case) -> tuple[Case, ...]:
+    """Each case by each of these ways, with each protocol."""
     return _by_protocols(
-        *(replace(case, transport=name) for case, name in product(possible, transports))
+        *(replace(case, transport=name) for case, name in product(cases, transports))
     )
 
 
 def _list_peers(cases: tuple[Case, ...]) -> list[Case]:
     """What other programs do of these: plain Java has floors, the others do single transfers."""
-    floors = dict.fromkeys(case.java for case in cases if case.work != "flights")
+    others = dict.fromkeys(case.peer for case in cases if case.work != "flights")
     programs: tuple[Program, ...] = ("omid", "tephra")
-    single = [case for case in floors if case.work == "transfer"]
+    single = [case for case in others if case.program == "java" and case.work == "transfer"]
     return [
-        *floors,
+        *others,
         *(replace(case, batch=1, program=program) for case, program in product(single, programs)),
     ]
 
 
-EMBEDDED = _with_floors(
-    *(Case("transfer", batch, clients) for clients in (1, 2) for batch in (1, 10, 100))
-)
-HBASE = _with_floors(
-    Case("transfer", 1, 1, ack="decided"),
-    Case("transfer", 1, 1),
-    Case("transfer", 1, 16),
-    Case("transfer", 20, 16),
-    Case("transfer", 1, 16, accounts=10),
-    Case("ten cells", 1, 1),
-    Case("ten cells", 1, 16),
-)
-PROTOCOLS = _by_protocols(
-    Case("transfer", 1, 1, ack="decided"),
-    Case("transfer", 1, 1),
-    Case("transfer", 1, 16),
-    Case("transfer", 1, 16, accounts=10),
-    Case("ten cells", 1, 1),
-    Case("ten cells", 1, 16),
-    Case("flights", 25, 2),
-)
+GATEWAY_OR_NATIVE: dict[str, Transport] = {"Thrift 2": "thrift2", "native": "native"}
+ONE = Case("transfer", 1, 1)
+THREADS = Case("transfer", 1, 16, way="threads")
+HOT = replace(THREADS, accounts=10)
+SUBMIT = replace(THREADS, way="submit", batch=8)
 
-
+EMBEDDED = _by_transports(LOCAL, ONE, replace(ONE, batch=100), THREADS, replace(THREADS, batch=100))
 NATIVE = _by_transports(
-    Case("transfer", 1, 1, ack="decided"),
-    Case("transfer", 1, 1),
-    Case("transfer", 20, 1),
-    Case("transfer", 100, 1),
+    tuple(GATEWAY_OR_NATIVE.values()),
+    replace(ONE, ack="decided"),
+    ONE,
+    replace(ONE, batch=20),
+    replace(ONE, batch=100),
     Case("transfer", 1, 16),
-    Case("transfer", 1, 16, way="threads"),
-    Case("transfer", 8, 16, way="submit"),
-    Case("transfer", 1, 16, accounts=10, way="threads"),
+    THREADS,
+    SUBMIT,
+    HOT,
     Case("transfer", 1, 16, accounts=10),
     Case("ten cells", 1, 1),
     Case("ten cells", 1, 16, way="threads"),
@@ -121,56 +112,143 @@ NATIVE = _by_transports(
     Case("flights", 100, 1),
 )
 
+Choose = Callable[[Case], Case]
 
-def embedded(_: Suite) -> Iterator[Place]:
+
+def _fenced(case: Case) -> Case:
+    return replace(case, protocol="fenced")
+
+
+def _cross(lines: Mapping[str, Choose], columns: Mapping[str, Case]) -> dict[str, dict[str, Case]]:
+    return {
+        line: {column: choose(case) for column, case in columns.items()}
+        for line, choose in lines.items()
+    }
+
+
+BESIDE_SCALARDB = report.PageTable(
+    "embedded",
+    "program",
+    _cross(
+        {
+            "ScalarDB, no transactions": lambda case: case.peer.floor,
+            "ScalarDB": lambda case: case.peer,
+            "embedded store, no transactions": lambda case: case.floor,
+            "six-phase": lambda case: case,
+            "fenced": _fenced,
+            "six-phase, `commit_many` of 100": lambda case: replace(case, batch=100),
+        },
+        {
+            "1 client, synced": replace(ONE, transport="synced"),
+            "16 threads, synced": replace(THREADS, transport="synced"),
+            "1 client": replace(ONE, transport="unsynced"),
+            "16 threads": replace(THREADS, transport="unsynced"),
+        },
+    ),
+    report.show_share_of_peer,
+)
+BESIDE_JAVA = report.PageTable(
+    "native-peers",
+    "program",
+    _cross(
+        {
+            "Java, no transactions": lambda case: case.java,
+            "Python, no transactions": lambda case: case.floor,
+            "Tephra": lambda case: replace(case.java, batch=1, program="tephra"),
+            "Omid": lambda case: replace(case.java, batch=1, program="omid"),
+            "fenced": _fenced,
+            "six-phase": lambda case: case,
+            "fenced, `submit`": lambda case: _fenced(replace(case, way="submit", batch=8)),
+            "six-phase, `submit`": lambda case: replace(case, way="submit", batch=8),
+            "fenced, `commit_many` of 100": lambda case: _fenced(replace(case, batch=100)),
+            "six-phase, `commit_many` of 100": lambda case: replace(case, batch=100),
+        },
+        {
+            "1 client": replace(ONE, transport="native"),
+            "16 threads": replace(THREADS, transport="native"),
+            "16 threads, 10 accounts": replace(HOT, transport="native"),
+        },
+    ),
+    report.show_rate,
+)
+WAYS: dict[str, Choose] = {
+    "no transactions": lambda case: case.floor,
+    "six-phase": lambda case: case,
+    "fenced": _fenced,
+}
+BY_TRANSPORT = report.PageTable(
+    "native",
+    "work",
+    {
+        title: {
+            f"{name}: {way}": choose(replace(case, transport=transport))
+            for name, transport in GATEWAY_OR_NATIVE.items()
+            for way, choose in WAYS.items()
+        }
+        for title, case in {
+            "transfer, 1 client": ONE,
+            'the same, `ack="decided"`': replace(ONE, ack="decided"),
+            "transfer, 16 threads": THREADS,
+            "transfer, 16 threads, 10 accounts": HOT,
+            "transfer, 16 threads, `submit`": SUBMIT,
+            "transfer, `commit_many` of 100": replace(ONE, batch=100),
+            "10 cells in 10 rows, 1 client": Case("ten cells", 1, 1),
+            "10 cells in 10 rows, 16 threads": Case("ten cells", 1, 16, way="threads"),
+            "flight with indexes, `commit_many` of 100": Case("flights", 100, 1),
+        }.items()
+    },
+    report.show_share_of_floor,
+)
+
+
+def embedded(suite: Suite) -> Iterator[Place]:
     """A new store for each case."""
-    with tempfile.TemporaryDirectory(prefix="txn-bench-") as folder:
-        number = 0
-        while True:
-            number += 1
+    with tempfile.TemporaryDirectory(prefix="txn-bench-") as folder, ExitStack() as stack:
+        programs = _start_peers(suite, stack, None)
+        for number in count(1):
             uri = f"embedded://{folder}/store{number}"
-            _found(uri)
-            yield Place(uri)
+            _found(uri, EMBEDDED)
+            yield Place(uri, others={"unsynced": f"{uri}?sync=off"}, programs=programs)
 
 
-def thrift1(_: Suite) -> Iterator[Place]:
-    """One HBase for all of it."""
-    with measured_hbase() as hbase:
-        _found(hbase.thrift2)  # Thrift 1 makes no tables
-        yield from repeat(Place(hbase.thrift1, hbase.processes))
-
-
-def thrift2(suite: Suite) -> Iterator[Place]:
+def hbase(suite: Suite) -> Iterator[Place]:
     """One HBase for all of it, through its gateway or natively, and for other programs."""
-    with measured_hbase() as hbase, ExitStack() as stack:
-        _found(hbase.thrift2)
-        programs = {}
-        if suite.peers:
-            names = list(dict.fromkeys(case.program for case in suite.cases if case.program))
-            running = running_peers(suite.peers, hbase.folder, names)
-            programs = stack.enter_context(running)
-        others = {"native": hbase.native}
-        yield from repeat(Place(hbase.thrift2, hbase.processes, others, programs))
+    with measured_hbase() as servers, ExitStack() as stack:
+        _found(servers.thrift2, NATIVE)
+        programs = _start_peers(suite, stack, servers.folder)
+        others = {"native": servers.native}
+        yield from repeat(Place(servers.thrift2, servers.processes, others, programs))
 
 
-def _found(uri: str) -> None:
+def _start_peers(
+    suite: Suite, stack: ExitStack, cluster: Path | None
+) -> Mapping[str, Callable[[Case, float], Measured]]:
+    if suite.peers is None:
+        return {}
+    names = list(dict.fromkeys(case.program for case in suite.cases if case.program))
+    return stack.enter_context(running_peers(suite.peers, cluster, names))
+
+
+def _found(uri: str, cases: Sequence[Case]) -> None:
     """Make the tables of every case; no two protocols share one."""
-    every = (*EMBEDDED, *HBASE, *PROTOCOLS, *NATIVE)
-    cases = {case.tables: case for case in every}
-    accounts = max(case.accounts for case in every)
-    for tables, case in cases.items():
+    by_tables = {case.tables: case for case in cases}
+    accounts = max(case.accounts for case in cases)
+    for tables, case in by_tables.items():
         with open_engine(uri, case) as engine:
             workloads.found(engine, accounts, tables)
 
 
 SUITES = {
-    "embedded": Suite("the embedded store", EMBEDDED, embedded),
-    "thrift1": Suite("HBase through Thrift 1", HBASE, thrift1, WARM_S),
-    "thrift2": Suite("HBase through Thrift 2", HBASE, thrift2, WARM_S),
-    "protocols": Suite(
-        "protocols on HBase through Thrift 2", PROTOCOLS, thrift2, WARM_S, rounds=4, seconds=6.0
+    "embedded": Suite("the embedded store", EMBEDDED, embedded, (BESIDE_SCALARDB,)),
+    "native": Suite(
+        "HBase, through Thrift 2 and by its own protocol",
+        NATIVE,
+        hbase,
+        (BESIDE_JAVA, BY_TRANSPORT),
+        warm_s=60.0,
+        rounds=4,
+        seconds=5.0,
     ),
-    "native": Suite("HBase by its own protocol", NATIVE, thrift2, 60.0, rounds=4, seconds=5.0),
 }
 
 

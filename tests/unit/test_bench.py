@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from concurrent.futures import Future
 from dataclasses import replace
@@ -13,9 +14,22 @@ from pyspark.sql import Row
 
 from recovery import check, summary
 from tests.bench import __main__ as bench
-from tests.bench import aims, costs, finished, flight, peers, profile, report, spark, workloads
+from tests.bench import (
+    aims,
+    calls,
+    costs,
+    emulator,
+    finished,
+    flight,
+    growth,
+    peers,
+    profile,
+    report,
+    spark,
+    workloads,
+)
 from tests.bench.measuring import Case, Measured, open_engine
-from tests.bench.suites import PROTOCOLS, SUITES
+from tests.bench.suites import NATIVE, ONE, SUITES
 from txn import Engine, Mutation
 from txn.errors import TxnError
 from txn.model import Edit, Family
@@ -48,13 +62,13 @@ def test_each_case_comes_after_its_floor() -> None:
 
 def test_the_plan_warms_every_case_before_any_counts() -> None:
     """Servers compile what they run; rounds are interleaved."""
-    suite = replace(SUITES["protocols"], warm_s=20.0, rounds=2, seconds=6.0)
+    count = len(NATIVE)
+    suite = replace(SUITES["native"], warm_s=2.0 * count, rounds=2, seconds=6.0)
     planned = bench.plan(suite)
-    count = len(PROTOCOLS)
-    assert [case for _, case, _ in planned] == 3 * list(PROTOCOLS)
+    assert [case for _, case, _ in planned] == 3 * list(NATIVE)
     assert [number for number, _, _ in planned] == [-1] * count + [0] * count + [1] * count
     warmed = sum(seconds for number, _, seconds in planned if number < 0)
-    assert warmed == pytest.approx(20.0)
+    assert warmed == pytest.approx(2.0 * count)
     assert {seconds for number, _, seconds in planned if number >= 0} == {6.0}
     assert min(number for number, _, _ in bench.plan(replace(suite, warm_s=0))) == 0
 
@@ -98,12 +112,40 @@ def test_a_flight_that_is_not_committed_is_an_error(monkeypatch: pytest.MonkeyPa
             workloads.flights(engine, TABLES, Random(1), 1, "complete")
 
 
-def test_figures_of_before_are_shown_without_the_clients_time() -> None:
-    """They are drawn again from what was kept."""
-    rows = report.load("thrift2")
+def test_tables_of_the_page_are_written_from_the_figures_that_are_kept() -> None:
+    """A case that is renamed would leave its line out."""
+    rows = report.load("native")
     assert all(len(line) == len(report.HEAD) for line in report.lines(rows))
-    line = report.lines([{**rows[0], "client_us": 1234.5}])[0]
-    assert line[report.HEAD.index("client, µs")] == "1,234"
+    for table in SUITES["native"].tables:
+        head, body = table.build(rows)
+        assert [line[0] for line in body] == list(table.cells)
+        assert len(body[0]) == len(head)
+        assert all(body[0])
+    emulated = report.load("emulator")
+    head, body = emulator.page_table(emulated)
+    assert all(len(line) == len(head) for line in body)
+    assert len(body) == len(emulator.KINDS) * len(emulator.WORKS)
+
+
+def test_the_page_shows_the_kept_tables() -> None:
+    """They are not written by hand."""
+    page = report.PAGE.read_text()
+    tables = [
+        SUITES["native"].tables[1].build(report.load("native")),
+        emulator.page_table(report.load("emulator")),
+        calls.build_table([each for each in calls.load().counts if each.store != "memory"]),
+        growth.rows_lines(json.loads((report.FOLDER / "growth-rows.json").read_text())),
+    ]
+    for head, body in tables:
+        assert all(report.join_cells(line) in page for line in (head, *body))
+
+
+def test_a_line_without_a_measured_case_is_left_out() -> None:
+    """Other programs are not in every run."""
+    rows = [row for row in report.load("native") if not row["program"]]
+    _, body = SUITES["native"].tables[0].build(rows)
+    assert {"Java, no transactions", "Omid", "Tephra"}.isdisjoint(line[0] for line in body)
+    assert body[0][0] == "Python, no transactions"
 
 
 def test_a_native_case_stands_beside_the_native_floor_and_beside_java() -> None:
@@ -139,6 +181,22 @@ def test_other_programs_are_asked_for_what_they_can() -> None:
     assert {case.clients for case in few} == {16}
 
 
+def test_scalardb_stands_beside_the_embedded_store_with_the_same_sync() -> None:
+    """One that does not wait for the disk would be compared with one that does."""
+    suite = SUITES["embedded"].with_peers(Path("peers"))
+    asked = [case for case in suite.cases if case.program]
+    assert {case.program for case in asked} == {"scalardb"}
+    assert {case.peer.transport for case in suite.cases} == {"synced", "unsynced"}
+    assert all(case.peer.transport == case.transport for case in suite.cases)
+    unsynced = replace(ONE, transport="unsynced")
+    assert unsynced.peer in asked
+    assert peers.case_of(unsynced.peer) == "scalardb-OFF/cc-serializable"
+    assert peers.case_of(unsynced.peer.floor) == "scalardb-OFF/floor"
+    few = suite.only("accounts: commit, threads").cases
+    assert {case.program for case in few} == {"", "scalardb"}
+    assert {case.clients for case in few} == {16}
+
+
 def test_what_another_program_tells_is_read() -> None:
     """It counts repeats, and in ms."""
     told = {"tps": 100.0, "p50_ms": 2.0, "p99_ms": 9.0, "commits": 50, "aborts": 25, "errors": 0}
@@ -152,8 +210,8 @@ def test_a_program_that_does_not_answer_is_ended(tmp_path: Path) -> None:
     peer = peers.Peer("java", [sys.executable, "-c", silent], tmp_path)
     peer.silence_s = 0.1
     try:
-        with pytest.raises(RuntimeError, match="raw-java-floor ended, or was silent"):
-            peer.measure(Case("transfer", 1, 1), 0.1)
+        with pytest.raises(RuntimeError, match="java ended, or was silent"):
+            peer.measure(Case("transfer", 0, 1, program="java"), 0.1)
     finally:
         peer.close()
 

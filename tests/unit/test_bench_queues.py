@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from tests.bench import costs, scale
+from tests.bench import costs, report, scale
 from tests.bench.growth import Growing
 from tests.bench.queues import (
     Costs,
@@ -176,11 +177,9 @@ def make_kept() -> dict[str, Any]:
                     "gateway_us": 20.0,
                 }
     by_keys = {"2": 200.0, "50": 680.0}
-    fsck = {"per_second": 10_000.0, "server_us": 10.0}
     return {
         "stores": {"native": calls},
         "client": {"fenced": by_keys, "six-phase": by_keys},
-        "fsck": {"native": fsck},
     }
 
 
@@ -197,13 +196,6 @@ def test_costs_are_a_part_for_the_request_and_one_for_each_row() -> None:
     assert with_gateway.server["put"].of(1) == pytest.approx(140e-6)
 
 
-def test_fsck_takes_what_the_slower_side_takes() -> None:
-    """Its processes, or the servers."""
-    head, body = scale.fsck_lines(make_kept(), "native", cores=16)
-    assert all(len(line) == len(head) for line in body)
-    assert body[0] == ["1", "1", "10,000", "1,600,000", "27.78", "`fsck` itself"]
-
-
 def test_the_study_and_the_check_are_told_in_tables() -> None:
     """Every line has a cell for each column."""
     for name, cases in scale.study(16, 30).items():
@@ -217,6 +209,17 @@ def test_the_study_and_the_check_are_told_in_tables() -> None:
         assert all(len(line) == len(head) for line in body)
         if name == "servers":
             assert body[0][:3] == ["1", "1", "30"]
+            head, body = scale.page_lines(rows)
+            assert all(len(line) == len(head) for line in body)
+            assert body[0][:3] == ["1", "1", "30"]
+
+
+def test_the_page_shows_the_kept_study() -> None:
+    """Its table is not written by hand."""
+    kept = json.loads(scale.KEPT.read_text())
+    head, body = scale.page_lines(kept["servers"])
+    page = scale.PAGE.read_text()
+    assert all(report.join_cells(line) in page for line in (head, *body))
 
 
 def test_what_is_checked_is_simulated_as_it_was_measured() -> None:
