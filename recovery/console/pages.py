@@ -7,19 +7,21 @@ criteria cannot be used.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from recovery.console.charts import TONES, draw_bars, draw_timeline
+from recovery.console.downloads import Download, Write
 from recovery.console.jobs import NOT_KEPT, FsckReport, Jobs, KeptFinding
 from recovery.console.keys import list_table_keys, read_key_details
 from recovery.console.locks import MOST_SHOWN
 from recovery.console.rendering import link_to, parse_number, parse_tables
-from recovery.console.search import UNKNOWN, Search, Unfinished
+from recovery.console.search import MOST_DOWNLOADED, UNKNOWN, Search, Unfinished
 from recovery.console.state import Console
 from recovery.console.statistics import (
     MINUTE_MS,
@@ -47,7 +49,18 @@ SHOWN = 10
 BESIDE = (Status.PART, Status.ABORTING, Status.ABORTED)
 """Statuses that are not on the way of a transaction to its commit."""
 
-FIELDS = ("id", "key", "table", "status", "label", "older", "newer", "parts")
+FIELDS = {
+    "id": "ID",
+    "key": "Key",
+    "table": "Table",
+    "status": "Status",
+    "label": "Label",
+    "older": "In status for at least",
+    "newer": "In status for at most",
+    "parts": "Parts",
+}
+"""The criteria of a search: their names in an address, and their labels."""
+
 MOST_KEYS = 200
 STATUSES = {
     "unfinished": frozenset(each for each in Status if not each.is_finished),
@@ -152,13 +165,15 @@ def show_search(request: Request) -> Facts:
     """Show a search; without criteria, the newest transactions."""
     given = _read_fields(request)
     asked = {name: value for name, value in given.items() if value}
-    facts = {"given": given, "asked": asked, "statuses": STATUSES, "live": None, "wrong": None}
+    before = request.query_params.get("before")
+    facts = {"given": given, "asked": asked, "fields": FIELDS, "statuses": STATUSES}
+    facts |= {"live": None, "wrong": None, "most": MOST_DOWNLOADED}
+    facts |= {"downloaded": {**asked, "before": before}}
     try:
         search = _find(request, again=True)
     except InvalidRequestError as error:
         return facts | {"wrong": str(error)}
     if search.is_running:
-        before = request.query_params.get("before")
         facts["live"] = link_to("/live/transactions", **asked, before=before)
     return facts | _describe_search(request, search)
 
@@ -175,7 +190,7 @@ def show_transaction(request: Request) -> Facts:
     limits = replace(console.limits, rows=MOST_KEYS)
     found = explain(console.context, row_key, limits=limits, most_parts=MOST_KEYS)
     if found is None:
-        raise HTTPException(404, "there is no such transaction, or not any more")
+        raise HTTPException(404, "no such transaction; its retention may have ended")
     return {
         "found": found,
         "timeline": draw_timeline(found, console.context.clock.wall_ms()),
@@ -214,6 +229,11 @@ def _read_fields(request: Request) -> dict[str, str]:
 
 
 def _find(request: Request, *, again: bool) -> Search:
+    return find_console(request).searches.find(*_read_query(request), again=again)
+
+
+def _read_query(request: Request) -> tuple[Query, bytes | None]:
+    """Return the query of an address, and the cursor where its results begin."""
     given, before = _read_fields(request), request.query_params.get("before")
     if given["status"] and given["status"] not in STATUSES:
         raise InvalidRequestError("no such status", given=given["status"])
@@ -227,8 +247,15 @@ def _find(request: Request, *, again: bool) -> Search:
         newer_than_ms=parse_duration(given["newer"]) if given["newer"] else None,
         with_parts=bool(given["parts"]),
     )
-    searches = find_console(request).searches
-    return searches.find(query, None if before is None else unescape(before), again=again)
+    return query, None if before is None else unescape(before)
+
+
+def download_search(request: Request, write: Write) -> Iterator[str]:
+    """Return the text of a search's results. Its first page is read at once, so that an error is
+    answered as one."""
+    console = find_console(request)
+    pages = console.searches.read_pages(*_read_query(request))
+    return write(Download(chain([next(pages)], pages)), console.context.clock.wall_ms())
 
 
 def _describe_search(request: Request, search: Search) -> Facts:

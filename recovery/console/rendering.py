@@ -3,12 +3,15 @@ person can type, and all text as HTML."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from markupsafe import escape as escape_html
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
@@ -34,7 +37,12 @@ PAGES = (
 
 ID_LETTERS = 12
 MOST_TABLES = 100
+MOST_LETTERS = 40
+"""A longer key is shown with an ellipsis."""
+
 TIMES = ("since", "heartbeat", "newest", "timestamp", "version", "below", "until")
+
+_TAG = re.compile(r"<(tr|td|th)\b")  # text is escaped, so it has no tags
 
 ENVIRONMENT = Environment(
     loader=PackageLoader("recovery.console"),
@@ -103,6 +111,34 @@ def _fact_text(name: str, fact: object) -> str:
             return escape(str(fact).encode(errors="replace"))
 
 
+def time_tag(timestamp_ms: int, *, precise: bool = False) -> str:
+    """Return a time element in UTC, which the page's script shows as the visitor wants it."""
+    text = time_text(timestamp_ms)
+    if not text.endswith("Z"):
+        return text
+    shown = text if precise else text[:19]
+    exact = Markup(" data-precise") if precise else ""
+    tag = Markup('<time datetime="{}" title="{}"{}>{}</time>')
+    return tag.format(text.replace(" ", "T"), text, exact, shown)
+
+
+def label_cells(rows: str, headings: Sequence[str]) -> Markup:
+    """Give each cell the heading of its column, which a narrow screen shows beside it, and the
+    roles of a table, which are lost where its layout is another."""
+    names = [escape_html(each.removeprefix("#")) for each in headings]
+    columns = iter(names)
+
+    def label(tag: re.Match[str]) -> str:
+        nonlocal columns
+        if tag[1] == "tr":
+            columns = iter(names)
+            return '<tr role="row"'
+        role = "cell" if tag[1] == "td" else "rowheader"
+        return f'<{tag[1]} role="{role}" data-label="{next(columns)}"'
+
+    return Markup(_TAG.sub(label, rows) if names else rows)
+
+
 ENVIRONMENT.filters |= {
     "facts": facts_text,
     "begun": created_ms,
@@ -112,7 +148,8 @@ ENVIRONMENT.filters |= {
     "key": key_text,
     "assertion": assertion_text,
     "labels": labels_text,
-    "time": time_text,
+    "time": time_tag,
+    "label_cells": label_cells,
     "tone": name_tone,
     "clock": lambda timestamp_ms: time_text(timestamp_ms)[11:16],
     "duration": duration_text,
@@ -122,6 +159,7 @@ ENVIRONMENT.globals |= {
     "version": version("hbase-txn"),
     "count": count_text,
     "number": name_number,
+    "most_letters": MOST_LETTERS,
     "link_to": link_to,
     "link_to_key": link_to_key,
 }

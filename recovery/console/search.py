@@ -33,6 +33,9 @@ from txn.spans import Span
 
 MOST_AT_ONCE = 4
 MAX_KEPT = 8
+MOST_DOWNLOADED = 10_000
+DOWNLOAD_MS = 60_000
+"""The limits of a download: transactions, and time."""
 
 UNKNOWN = "unknown status"
 MAX_HEADS = 20_000
@@ -199,15 +202,41 @@ class Searches:
                 finally:
                     kept.guard.release()
             return replace(kept)  # which no other request changes
-        page = find_page(self._context, query, before, self._limits)
-        search = Search(query, page, began_ms=page.back_to)
-        self._use_known(search)
+        search = self._begin(query, before)
         if search.is_running:
             with self._guard:
                 self._kept[query, before] = search
                 if len(self._kept) > MAX_KEPT:
                     self._kept.popitem(last=False)
         return replace(search)
+
+    def read_pages(self, query: Query, before: bytes | None) -> Iterator[SearchPage]:
+        """Yield full pages until the beginning of the table or the limits of a download."""
+        clock, found = self._context.clock, 0
+        due_ms = clock.monotonic_ms() + DOWNLOAD_MS
+        stop = None
+        while stop is None:
+            with self._slots:
+                search = self._begin(query, before)
+            while search.is_running and clock.monotonic_ms() < due_ms:
+                with self._slots:
+                    self._continue(search)
+            page = search.page
+            found += len(page.rows)
+            if page.next is None or page.stopped is Stop.AGE:
+                stop = page.stopped
+            elif found >= MOST_DOWNLOADED:
+                stop = Stop.ROWS
+            elif clock.monotonic_ms() >= due_ms:
+                stop = Stop.TIME
+            yield replace(page, stopped=stop or page.stopped)
+            before = page.next
+
+    def _begin(self, query: Query, before: bytes | None) -> Search:
+        page = find_page(self._context, query, before, self._limits)
+        search = Search(query, page, began_ms=page.back_to)
+        self._use_known(search)
+        return search
 
     def _continue(self, search: Search) -> None:
         if search.oldest_ms is None:
