@@ -89,6 +89,7 @@ def show_overview(request: Request) -> Facts:
         "unfinished": unfinished,
         "waiting": list_waiting(console, unfinished),
         "unknown": UNKNOWN,
+        "waiting_for": background.owners.waiting,
         "oldest": [(row, *describe_owner(row, now_ms)) for row in background.oldest],
         "shown": SHOWN,
         "servers": background.servers.read(),

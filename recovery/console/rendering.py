@@ -135,6 +135,7 @@ def render(template: str, request: Request, facts: Mapping[str, Any]) -> str:
         "store": console.settings.store_name,
         "is_known": request.state.is_known,
         "now": console.context.clock.wall_ms(),
+        "left": console.background.owners.left,
     }
     return ENVIRONMENT.get_template(template).render({**common, **facts})
 

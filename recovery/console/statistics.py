@@ -11,21 +11,19 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain, islice
 from typing import NamedTuple, TypeVar
 
-from recovery.bounds import Budget, ReadLimits
-from txn.errors import CorruptRowError, InvalidRequestError
-from txn.model import Key, Row
-from txn.protocol.codec import decode_buffer
-from txn.protocol.context import Context, call_store
+from recovery.bounds import ReadLimits
+from recovery.scan import read_requests
+from txn.errors import InvalidRequestError
+from txn.locks.stored import OBJECTS, SESSIONS, TABLE
+from txn.model import Key
+from txn.protocol.context import Context
 from txn.protocol.listing import find_buckets, name_time, scan_transactions
 from txn.protocol.row import (
     FAMILY,
-    column,
     created_ms,
     decode_row,
     is_row_key,
@@ -65,6 +63,7 @@ WHOLE_ROWS = 40
 WHOLE_BYTES = 256_000
 """How many rows of a minute, and bytes, are read for the keys of their requests."""
 KEYS_OF_REQUEST = 100
+LOCKS, LOCK_FAMILIES = TABLE.encode(), (OBJECTS.encode(), SESSIONS.encode())
 KEPT_KEYS = 100
 """How many keys are counted of a request, and kept of a minute."""
 MOST_NAMED = 20
@@ -217,19 +216,17 @@ class Sampler:
         )
 
     def _read_keys(self, row_keys: Sequence[bytes]) -> Iterator[Sequence[Key]]:
-        """Yield the first keys of each row's request, up to the limit of bytes. The first reads
-        are small, since one request may have ten megabytes."""
-        budget = Budget(self._context.clock, ReadLimits(len(row_keys) + 1, WHOLE_BYTES))
-        for some in budget.divide(row_keys):
-            if budget.over:
-                break
-            asked = [column(self._context.table, row, b"buffer") for row in some]
-            cells = call_store(self._context, partial(self._context.store.read, asked))
-            for key, cell in cells.items():
-                if cell is not None:
-                    budget.spend(Row(key.row, {key: cell}))
-                    with suppress(CorruptRowError):  # `fsck` reports it
-                        yield decode_buffer(cell.value).request.keys[:KEYS_OF_REQUEST]
+        """Yield the first keys of each row's request, without our own, up to the limit of bytes."""
+        limits = ReadLimits(len(row_keys) + 1, WHOLE_BYTES)
+        for _, buffer in read_requests(self._context, row_keys, limits):
+            keys = buffer.request.keys[:KEYS_OF_REQUEST]
+            yield [key for key in keys if not is_internal(self._context, key)]
+
+
+def is_internal(context: Context, key: Key) -> bool:
+    """Return True for a key of this library itself: the marker of a token, or a queue of locks."""
+    is_lock = key.table == LOCKS and key.family in LOCK_FAMILIES
+    return is_lock or key.table == context.table
 
 
 def find_last_minute(hour: Hour) -> Minute | None:

@@ -55,6 +55,7 @@ def test_a_sample_never_says_none(is_whole: bool) -> None:
         **{"trouble": None, "unfinished": None, "oldest": [], "servers": None, "waiting": []},
         **{"hour": hour, "is_sampled": hour.is_sampled, "last": minute, "minutes": [minute]},
         **{"funnel": [], "bars": [], "lines": [], "began": 0, "shown": 10, "now": 0},
+        **{"left": None, "waiting_for": []},
     }
     page = ENVIRONMENT.get_template("overview_part.html").render(facts)
     assert ("about 1,200, sampled" in page) is not is_whole
