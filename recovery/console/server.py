@@ -45,7 +45,7 @@ from txn.server.listening import listen
 LOG = logging.getLogger("txn.console")
 
 Show = Callable[[Request], Facts]
-Act = Callable[[Request, Form], None]
+Act = Callable[[Request, Form], str | None]
 
 PAGES: Mapping[str, tuple[str, Show]] = {
     "/": ("overview.html", pages.show_overview),
@@ -66,7 +66,7 @@ ACTIONS: Mapping[str, tuple[Act, str]] = {
     "/fsck/repair": (pages.start_repair, "/fsck"),
     "/doctor": (pages.run_doctor, "/doctor"),
 }
-"""The work of each form, and the page that follows."""
+"""The work of each form, and the page that follows unless the work returns another."""
 
 PARTS: Mapping[str, Show] = {
     "overview": pages.show_overview,
@@ -203,10 +203,9 @@ def _show(template: str, show: Show) -> Callable[[Request], Response]:
 def _act(act: Act, following: str) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         form = await read_form(request)
-        host = request.client.host if request.client else "nowhere"
-        LOG.warning("%s is asked for from %s", request.scope["path"], host)
-        await run_in_threadpool(act, request, form)
-        return RedirectResponse(following, 303)
+        LOG.warning("%s is asked for from %s", request.scope["path"], pages.find_client(request))
+        address = await run_in_threadpool(act, request, form)
+        return RedirectResponse(address or following, 303)
 
     return endpoint
 
