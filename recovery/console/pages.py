@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from recovery.console.charts import TONES, draw_bars, draw_timeline
+from recovery.console.charts import TONES, draw_bars, draw_timeline, name_work
 from recovery.console.jobs import NOT_KEPT, FsckReport, KeptFinding
 from recovery.console.keys import list_table_keys, read_key_details
 from recovery.console.locks import MOST_SHOWN
@@ -26,8 +26,10 @@ from recovery.console.statistics import (
     MINUTES,
     OUTCOMES,
     Hour,
+    Latency,
     Minute,
     find_last_minute,
+    measure_latency,
 )
 from recovery.findings import GRACE_MS, Kind, LeftAlone, NothingToDo, Repaired, Severity
 from recovery.fsck import require_tables
@@ -75,7 +77,7 @@ def show_overview(request: Request) -> Facts:
     console = find_console(request)
     background = console.background
     background.visit()
-    hour, unfinished = background.hour, background.unfinished
+    hour, unfinished, servers = background.hour, background.unfinished, background.servers.read()
     minutes = list_minutes(hour)
     columns = [[m.outcomes[name] / 60 if m else 0.0 for name in OUTCOMES] for m in minutes]
     bars, lines = draw_bars(columns, ("good", "bad", "warn"))
@@ -95,7 +97,8 @@ def show_overview(request: Request) -> Facts:
         "waiting_for": background.owners.waiting,
         "oldest": [(row, *describe_owner(row, now_ms)) for row in background.oldest],
         "shown": SHOWN,
-        "servers": background.servers.read(),
+        "servers": servers,
+        "latencies": (servers and servers.phases) or list_latencies(hour),
         "trouble": background.trouble,
     }
 
@@ -138,6 +141,10 @@ def make_funnel(hour: Hour, path: Sequence[Status]) -> list[tuple[str, int, floa
         steps.append((str(status), number, number / begun, TONES.get(status, "warn")))
     left = counts[str(Status.ABORTING)] + counts[str(Status.ABORTED)]
     return [*steps, (str(Status.ABORTED), left, left / begun, "bad")]
+
+
+def list_latencies(hour: Hour) -> list[Latency]:
+    return [measure_latency(name_work(*steps), times) for steps, times in hour.phases.items()]
 
 
 def list_waiting(console: Console, unfinished: Unfinished | None) -> list[tuple[str, int]]:

@@ -3,6 +3,7 @@ person can type, and all text as HTML."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
@@ -16,6 +17,7 @@ from recovery.console.auth import get_return_address
 from recovery.findings import Finding
 from recovery.text import count_text, duration_text, labels_text, time_text
 from txn.errors import InvalidRequestError
+from txn.metrics import SECONDS
 from txn.model import Key
 from txn.protocol.row import TransactionRow, created_ms
 from txn.protocol.statuses import Status
@@ -103,7 +105,18 @@ def _fact_text(name: str, fact: object) -> str:
             return escape(str(fact).encode(errors="replace"))
 
 
+def latency_text(duration_ms: float) -> str:
+    """Return a duration, of which stored times have whole milliseconds, and histograms a part of
+    one and no more than their last bound."""
+    if math.isinf(duration_ms):
+        return f"over {duration_text(round(1000 * SECONDS[-1]))}"
+    if duration_ms < 10:
+        return f"{duration_ms:.1f} ms" if duration_ms else "under 1 ms"
+    return duration_text(round(duration_ms))
+
+
 ENVIRONMENT.filters |= {
+    "latency": latency_text,
     "facts": facts_text,
     "begun": created_ms,
     "bytes": escape,
