@@ -200,12 +200,12 @@ def show_transaction(request: Request) -> Facts:
 
 
 def show_key(request: Request) -> Facts:
-    """Show one key, or the keys of a table from a row on; else the form for either."""
+    """Show one key, or the keys of a table from a row on; else the tables."""
     console = find_console(request)
     names = ("key", "table", "start")
     key, table, start = (request.query_params.get(name, "").strip() for name in names)
     facts: Facts = {"given": key, "table": table, "start": start}
-    facts |= dict.fromkeys(("details", "page", "wrong", "further"))
+    facts |= dict.fromkeys(("details", "page", "wrong", "further", "tables"))
     try:
         if key:
             details = read_key_details(console.context, parse_key(key), console.limits)
@@ -218,6 +218,8 @@ def show_key(request: Request) -> Facts:
             )
             further = link_to("/key", table=table, start=page.next) if page.next else None
             facts |= {"page": page, "further": further}
+        else:
+            facts["tables"], facts["number_of_tables"] = console.tables.read()
     except (InvalidRequestError, TableUnavailable) as error:
         facts["wrong"] = str(error)
     return facts

@@ -19,7 +19,8 @@ from prometheus_client.registry import Collector
 
 from recovery.bounds import ReadLimits
 from recovery.console.jobs import Doctor, Jobs
-from recovery.console.locks import cache_leases, cache_locks
+from recovery.console.keys import list_sizes
+from recovery.console.locks import Cached, cache_leases, cache_locks
 from recovery.console.metrics import ServerMetrics
 from recovery.console.owners import Owners
 from recovery.console.search import Searches, Unfinished, UnfinishedScan
@@ -159,6 +160,7 @@ class Console:
         self._ends = ExitStack()
         self.locks = cache_locks(settings, self.context, self._ends)
         self.leases = cache_leases(settings)
+        self.tables = Cached(lambda: list_sizes(self.context))
 
     def close(self) -> None:
         for each in (self.background, self.jobs, self._ends):
