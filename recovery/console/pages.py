@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from recovery.console.charts import TONES, draw_bars, draw_timeline
+from recovery.console.charts import TONES, draw_bars, draw_timeline, name_work
 from recovery.console.downloads import Download, Write
-from recovery.console.jobs import NOT_KEPT, FsckReport, Jobs, KeptFinding
+from recovery.console.jobs import NOT_KEPT, FsckReport, KeptFinding
 from recovery.console.keys import list_table_keys, read_key_details
 from recovery.console.locks import MOST_SHOWN
 from recovery.console.rendering import link_to, parse_number, parse_tables
@@ -28,10 +28,12 @@ from recovery.console.statistics import (
     MINUTES,
     OUTCOMES,
     Hour,
+    Latency,
     Minute,
     find_last_minute,
+    measure_latency,
 )
-from recovery.findings import Kind, LeftAlone, NothingToDo, Repaired, Severity
+from recovery.findings import GRACE_MS, Kind, LeftAlone, NothingToDo, Repaired, Severity
 from recovery.fsck import require_tables
 from recovery.inspect import explain
 from recovery.search import Query
@@ -70,6 +72,9 @@ STATUSES = {
 SEARCH_AGAIN_MS = 100
 """The time (ms) from an update of a running search to the next."""
 
+SHORT_S = 2.0
+"""How long (s) a page waits for the repair of one transaction."""
+
 RESULTS = (Repaired, NothingToDo, LeftAlone)
 
 
@@ -85,7 +90,7 @@ def show_overview(request: Request) -> Facts:
     console = find_console(request)
     background = console.background
     background.visit()
-    hour, unfinished = background.hour, background.unfinished
+    hour, unfinished, servers = background.hour, background.unfinished, background.servers.read()
     minutes = list_minutes(hour)
     columns = [[m.outcomes[name] / 60 if m else 0.0 for name in OUTCOMES] for m in minutes]
     bars, lines = draw_bars(columns, ("good", "bad", "warn"))
@@ -102,9 +107,11 @@ def show_overview(request: Request) -> Facts:
         "unfinished": unfinished,
         "waiting": list_waiting(console, unfinished),
         "unknown": UNKNOWN,
+        "waiting_for": background.owners.waiting,
         "oldest": [(row, *describe_owner(row, now_ms)) for row in background.oldest],
         "shown": SHOWN,
-        "servers": background.servers.read(),
+        "servers": servers,
+        "latencies": (servers and servers.phases) or list_latencies(hour),
         "trouble": background.trouble,
     }
 
@@ -147,6 +154,10 @@ def make_funnel(hour: Hour, path: Sequence[Status]) -> list[tuple[str, int, floa
         steps.append((str(status), number, number / begun, TONES.get(status, "warn")))
     left = counts[str(Status.ABORTING)] + counts[str(Status.ABORTED)]
     return [*steps, (str(Status.ABORTED), left, left / begun, "bad")]
+
+
+def list_latencies(hour: Hour) -> list[Latency]:
+    return [measure_latency(name_work(*steps), times) for steps, times in hour.phases.items()]
 
 
 def list_waiting(console: Console, unfinished: Unfinished | None) -> list[tuple[str, int]]:
@@ -197,16 +208,19 @@ def show_transaction(request: Request) -> Facts:
         "changes": found.changes[:MOST_KEYS],
         "assertions": list(zip(found.request.assertions, found.verdicts, strict=True))[:MOST_KEYS],
         "most": MOST_KEYS,
+        "last": console.jobs.find_repair(row_key),
+        "is_repairable": found.finding is not None
+        and found.finding.kind.severity is Severity.REPAIRABLE,
     }
 
 
 def show_key(request: Request) -> Facts:
-    """Show one key, or the keys of a table from a row on; else the form for either."""
+    """Show one key, or the keys of a table from a row on; else the tables."""
     console = find_console(request)
     names = ("key", "table", "start")
     key, table, start = (request.query_params.get(name, "").strip() for name in names)
     facts: Facts = {"given": key, "table": table, "start": start}
-    facts |= dict.fromkeys(("details", "page", "wrong", "further"))
+    facts |= dict.fromkeys(("details", "page", "wrong", "further", "tables"))
     try:
         if key:
             details = read_key_details(console.context, parse_key(key), console.limits)
@@ -219,6 +233,8 @@ def show_key(request: Request) -> Facts:
             )
             further = link_to("/key", table=table, start=page.next) if page.next else None
             facts |= {"page": page, "further": further}
+        else:
+            facts["tables"], facts["number_of_tables"] = console.tables.read()
     except (InvalidRequestError, TableUnavailable) as error:
         facts["wrong"] = str(error)
     return facts
@@ -296,8 +312,10 @@ def run_doctor(request: Request, form: Form) -> None:
 
 def show_fsck(request: Request) -> Facts:
     jobs = find_console(request).jobs
-    report, is_running = jobs.report, jobs.is_running
-    facts = {"report": report, "is_running": is_running, "is_writing": jobs.is_writing}
+    report, is_running, history = jobs.report, jobs.is_running, tuple(jobs.history)
+    facts: Facts = {"report": report, "is_running": is_running, "is_writing": jobs.is_writing}
+    is_single = is_running and history[0].one is not None
+    facts |= {"history": history, "percent": None if is_single or not report else report.percent}
     return facts | _describe_report(report, is_running) | {"report_only": Severity.REPORT_ONLY}
 
 
@@ -318,14 +336,13 @@ def _describe_report(report: FsckReport | None, is_running: bool) -> Facts:
 
 def show_repair(request: Request) -> Facts:
     """Show what a repair would do, and ask."""
-    jobs, given = find_console(request).jobs, request.query_params
-    report, one = _find_asked(jobs, given)
+    jobs, asked = find_console(request).jobs, _find_asked(request, request.query_params)
+    names = {name: request.query_params.get(name) for name in ("check", "finding", "left", "id")}
     return {
-        "report": report,
-        "one": one,
-        "counts": report.count_repairable(),
+        **{"one": asked.one, "counts": asked.counts, "grace_ms": asked.grace_ms},
+        **{"tables": asked.tables, "origin": asked.origin, "names": names},
         "refusal": jobs.find_refusal(),
-        "back": link_to("/fsck/repair", check=str(report.number), finding=given.get("finding")),
+        "back": link_to("/fsck/repair", **names),
     }
 
 
@@ -334,7 +351,7 @@ def start_check(request: Request, form: Form) -> None:
     grace_ms = parse_duration(form.get("grace") or "1m")
     tables = parse_tables(form.get("tables", ""))
     require_tables(console.context, tables)
-    console.jobs.start(grace_ms, tables)
+    console.jobs.start(grace_ms, tables, client=find_client(request))
 
 
 def cancel_job(request: Request, form: Form) -> None:
@@ -345,22 +362,56 @@ def cancel_job(request: Request, form: Form) -> None:
     jobs.cancel()
 
 
-def start_repair(request: Request, form: Form) -> None:
-    """Start the repair of one finding, or of all that a new check finds."""
-    jobs = find_console(request).jobs
-    report, one = _find_asked(jobs, form)
-    if one is None:
-        jobs.start(report.grace_ms, report.tables, repairs=True)
-    else:
-        jobs.start_one(report, one)
+def start_repair(request: Request, form: Form) -> str | None:
+    """Start the repair of one finding, or of all that a new check finds. Return the page of the
+    transaction if it was asked for there, once the repair is over or takes long."""
+    jobs, asked, client = (
+        find_console(request).jobs,
+        _find_asked(request, form),
+        find_client(request),
+    )
+    if asked.one is None:
+        jobs.start(asked.grace_ms, asked.tables, repairs=True, client=client)
+        return None
+    jobs.start_one(asked.one, client)
+    if not form.get("id"):
+        return None
+    jobs.wait(SHORT_S)
+    return link_to("/transaction", id=form["id"])
 
 
-def _find_asked(jobs: Jobs, given: Mapping[str, str]) -> tuple[FsckReport, KeptFinding | None]:
-    """Return the check and the finding with these numbers; None for all findings."""
-    report = jobs.find_report(parse_number(given.get("check", "")))
+def find_client(request: Request) -> str:
+    """Return the address that a request comes from."""
+    return request.client.host if request.client else "nowhere"
+
+
+class AskedRepair(NamedTuple):
+    """A repair of one finding, or of all that a new check finds. counts: how many there were of
+    each kind; origin: at the last "check", or "left" by dead clients."""
+
+    one: KeptFinding | None = None
+    counts: Mapping[Kind, int] = {}
+    grace_ms: int = GRACE_MS
+    tables: tuple[bytes, ...] = ()
+    origin: str = "check"
+
+
+def _find_asked(request: Request, given: Mapping[str, str]) -> AskedRepair:
+    """Return the repair that is asked for: of a transaction, of what dead clients left, or of the
+    check and the finding with these numbers."""
+    console = find_console(request)
+    if given.get("id"):
+        return AskedRepair(console.jobs.judge_transaction(unescape(given["id"])))
+    if given.get("left"):
+        left = console.background.owners.left
+        if left is None or not left.total:
+            raise InvalidRequestError("there is nothing to repair that dead clients have left")
+        return AskedRepair(counts=left.kinds, origin="left")
+    report = console.jobs.find_report(parse_number(given.get("check", "")))
     if not given.get("finding"):
-        return report, None
+        counts = report.count_repairable()
+        return AskedRepair(None, counts, report.grace_ms, report.tables)
     at = parse_number(given["finding"])
     if at >= len(report.kept):
         raise InvalidRequestError(NOT_KEPT)
-    return report, report.kept[at]
+    return AskedRepair(report.kept[at])

@@ -3,6 +3,7 @@ person can type, and all text as HTML."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -19,6 +20,7 @@ from recovery.console.auth import get_return_address
 from recovery.findings import Finding
 from recovery.text import count_text, duration_text, labels_text, time_text
 from txn.errors import InvalidRequestError
+from txn.metrics import SECONDS
 from txn.model import Key
 from txn.protocol.row import TransactionRow, created_ms
 from txn.protocol.statuses import Status
@@ -139,7 +141,18 @@ def label_cells(rows: str, headings: Sequence[str]) -> Markup:
     return Markup(_TAG.sub(label, rows) if names else rows)
 
 
+def latency_text(duration_ms: float) -> str:
+    """Return a duration, of which stored times have whole milliseconds, and histograms a part of
+    one and no more than their last bound."""
+    if math.isinf(duration_ms):
+        return f"over {duration_text(round(1000 * SECONDS[-1]))}"
+    if duration_ms < 10:
+        return f"{duration_ms:.1f} ms" if duration_ms else "under 1 ms"
+    return duration_text(round(duration_ms))
+
+
 ENVIRONMENT.filters |= {
+    "latency": latency_text,
     "facts": facts_text,
     "begun": created_ms,
     "bytes": escape,
@@ -173,6 +186,7 @@ def render(template: str, request: Request, facts: Mapping[str, Any]) -> str:
         "store": console.settings.store_name,
         "is_known": request.state.is_known,
         "now": console.context.clock.wall_ms(),
+        "left": console.background.owners.left,
     }
     return ENVIRONMENT.get_template(template).render({**common, **facts})
 

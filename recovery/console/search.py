@@ -38,6 +38,7 @@ DOWNLOAD_MS = 60_000
 """The limits of a download: transactions, and time."""
 
 UNKNOWN = "unknown status"
+HEARTBEAT = b"beat"
 MAX_HEADS = 20_000
 OLDEST = 50
 
@@ -111,7 +112,7 @@ class UnfinishedScan:
         times = [(FAMILY, status.at) for status in Status] if context.rules.locks_rows else []
         for bucket in find_buckets(context):
             span = Span(context.table, bucket + NAME, bucket + NAME_END)
-            cells = [*STATUS_CELLS, *times]
+            cells = [*STATUS_CELLS, (FAMILY, HEARTBEAT), *times]
             for row in scan_in_steps(context, span, cells, step_ms=ms, first_ms=1_000):
                 if not row.cells:
                     yield
@@ -122,13 +123,16 @@ class UnfinishedScan:
         found = self._found
         cells = {key.column: cell for key, cell in row.cells.items()}
         cell = cells.get(STATUS, NOTHING)
+        if not cell.value:  # a late heartbeat of a row that was deleted
+            return
         status = BY_VALUE.get(cell.value)
         if status is None:
             found.statuses[UNKNOWN] += 1
         if status is None or status.is_finished:
             return
         found.statuses[str(status)] += 1
-        head = Head(row.row, status, cells.get(status.at, cell).timestamp)
+        since, heartbeat = cells.get(status.at, cell), cells.get(HEARTBEAT, NOTHING)
+        head = Head(row.row, status, since.timestamp, heartbeat.timestamp)
         if len(found.heads) < MAX_HEADS:
             found.heads.append(head)
         bisect.insort(found.oldest, head, key=lambda each: (each.since, each.row_key))

@@ -46,7 +46,7 @@ from txn.server.listening import listen
 LOG = logging.getLogger("txn.console")
 
 Show = Callable[[Request], Facts]
-Act = Callable[[Request, Form], None]
+Act = Callable[[Request, Form], str | None]
 
 PAGES: Mapping[str, tuple[str, Show]] = {
     "/": ("overview.html", pages.show_overview),
@@ -67,7 +67,7 @@ ACTIONS: Mapping[str, tuple[Act, str]] = {
     "/fsck/repair": (pages.start_repair, "/fsck"),
     "/doctor": (pages.run_doctor, "/doctor"),
 }
-"""The work of each form, and the page that follows."""
+"""The work of each form, and the page that follows unless the work returns another."""
 
 DOWNLOADS: Mapping[str, tuple[Write, str]] = {
     "csv": (stream_csv, "text/csv"),
@@ -221,10 +221,9 @@ def _download(kind: str) -> Callable[[Request], Response]:
 def _act(act: Act, following: str) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         form = await read_form(request)
-        host = request.client.host if request.client else "nowhere"
-        LOG.warning("%s requested from %s", request.scope["path"], host)
-        await run_in_threadpool(act, request, form)
-        return RedirectResponse(following, 303)
+        LOG.warning("%s requested from %s", request.scope["path"], pages.find_client(request))
+        address = await run_in_threadpool(act, request, form)
+        return RedirectResponse(address or following, 303)
 
     return endpoint
 

@@ -162,7 +162,7 @@ def test_a_single_repair_is_cancelled_as_it_waits_for_the_store(
         return Fault(frozenset(), Reply.NOT_APPLIED)
 
     store.plan = fail
-    jobs.start_one(jobs.report, kept)
+    jobs.start_one(kept)
     assert failed.wait(PATIENCE_S)
     jobs.cancel()
     wait_until_over(jobs)
@@ -283,7 +283,7 @@ def test_the_repair_of_one_finding_leaves_the_rest_of_the_report(
     report = jobs.find_report(1)
     ended_ms = report.ended_ms
     time.sleep(0.01)
-    jobs.start_one(report, report.kept[0])
+    jobs.start_one(report.kept[0])
     wait_until_over(jobs)
     assert [type(each.result) for each in report.kept] == [Repaired, type(None)]
     assert (jobs.find_report(1), report.ended_ms, report.trouble) == (report, ended_ms, None)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import pytest
 
 from recovery.console.pages import describe_owner
-from recovery.console.rendering import ENVIRONMENT, name_number
+from recovery.console.rendering import ENVIRONMENT, latency_text, name_number
 from recovery.console.statistics import Hour, Minute
 from tests.unit.worlds import World, stopped_at
 from txn.protocol.statuses import Status
@@ -46,6 +47,21 @@ def test_an_estimated_number_says_so(number: float, text: str, sampled: str) -> 
     assert f"{name_number(number, is_sampled=True, short=True)}" in sampled
 
 
+@pytest.mark.parametrize(
+    ("duration_ms", "text"),
+    [
+        (0, "under 1 ms"),
+        (0.31, "0.3 ms"),
+        (12, "12 ms"),
+        (1_234, "1.2 s"),
+        (math.inf, "over 10 s"),
+    ],
+)
+def test_a_latency_has_the_digits_that_are_known(duration_ms: float, text: str) -> None:
+    """Rows have whole milliseconds, and a histogram ends with its last bound."""
+    assert latency_text(duration_ms) == text
+
+
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_a_sample_never_says_none(is_whole: bool) -> None:
     """What a sample does not have may be in the rest."""
@@ -55,6 +71,7 @@ def test_a_sample_never_says_none(is_whole: bool) -> None:
         **{"trouble": None, "unfinished": None, "oldest": [], "servers": None, "waiting": []},
         **{"hour": hour, "is_sampled": hour.is_sampled, "last": minute, "minutes": [minute]},
         **{"funnel": [], "bars": [], "lines": [], "began": 0, "shown": 10, "now": 0},
+        **{"left": None, "waiting_for": [], "latencies": []},
     }
     page = ENVIRONMENT.get_template("overview_part.html").render(facts)
     assert ("about 1,200, sampled" in page) is not is_whole
