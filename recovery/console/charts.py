@@ -103,7 +103,7 @@ def name_work(status: Status, following: Status | None) -> str:
     if status is Status.ASSERTED and following is Status.COMPLETE:
         return "put, unlock, wait"
     if following is Status.ABORTING:
-        return "given up"
+        return "abort"
     return DONE_AFTER.get(status, "")
 
 

@@ -41,8 +41,8 @@ MOST_KEPT = 1_000
 MOST_KEPT_BYTES = 16_000_000
 """The limit of all kept findings: they include values of any size."""
 
-NOT_KEPT = "what this check found is not known any more: look again"
-CANCELLED = "it was cancelled"
+NOT_KEPT = "the results of this check are no longer kept: check again"
+CANCELLED = "cancelled"
 
 
 class JobUnderWayError(TxnError):
@@ -109,7 +109,7 @@ class FsckReport:
     def outcome(self) -> str:
         """Return how it ended, in words."""
         if self.ended_ms is None:
-            return "under way"
+            return "running"
         if self.one is not None and self.one.result is not None and self.trouble is None:
             return self.one.result.why
         return self.trouble or "done"
@@ -221,7 +221,7 @@ class Jobs:
     def _require_idle(self) -> None:
         if self.is_running:
             what = "a repair" if self.is_writing else "a check"
-            raise JobUnderWayError(f"nothing was begun: {what} is under way already")
+            raise JobUnderWayError(f"nothing was started: {what} is already running")
 
     def _begin(
         self, work: Callable[[FsckReport], None], client: str, repairs: bool, **facts: Any
@@ -242,7 +242,7 @@ class Jobs:
 
     def _run(self, work: Callable[[FsckReport], None], report: FsckReport) -> None:
         """Do the work of a job, and note in its report why it failed."""
-        report.trouble = "it failed; the log of the console says why"
+        report.trouble = "failed: see the log of the console"
         try:
             work(report)
         except CancelledError:
@@ -298,7 +298,7 @@ class Doctor:
 
     def run(self, tables: Sequence[bytes]) -> None:
         if not self._guard.acquire(blocking=False):
-            raise JobUnderWayError("nothing was done: the doctor is at work already")
+            raise JobUnderWayError("nothing was done: the doctor is already running")
         try:
             self.diagnoses = tuple(examine(self._context, tables))
             self.at_ms = self._context.clock.wall_ms()

@@ -54,7 +54,9 @@ class ServerMetrics:
     def __init__(self, addresses: Sequence[str], clock: Clock) -> None:
         for address in addresses:
             if not address.startswith(("http://", "https://")):
-                raise InvalidRequestError("an address of metrics is http://..", given=address)
+                raise InvalidRequestError(
+                    "a metrics address begins with http:// or https://", given=address
+                )
         self._clock = clock
         self._answers: dict[str, deque[Answer]] = {each: deque() for each in addresses}
         self._silent: dict[str, str] = {}
@@ -137,7 +139,7 @@ def fetch_counts(address: str) -> Counts:
             float(key[2] if key[2:] else 0)  # of a bucket: the bound
             counts[key] = counts.get(key, 0.0) + sample.value
     if not all(map(math.isfinite, counts.values())):
-        raise ValueError("a count is no number")
+        raise ValueError("a count is not a finite number")
     return counts
 
 
@@ -149,7 +151,7 @@ def _fetch(address: str) -> bytes:
         while piece := answer.read1(65_536):
             text += piece
             if time.monotonic() > due_s or len(text) > LONGEST:
-                raise ValueError(f"it did not end within {TIMEOUT_S:g} s and {LONGEST:,} bytes")
+                raise ValueError(f"no complete answer within {TIMEOUT_S:g} s and {LONGEST:,} bytes")
         if answer.length:
-            raise ValueError("its answer was cut off")
+            raise ValueError("the answer was cut off")
     return bytes(text)

@@ -121,9 +121,9 @@ def describe_owner(row: TransactionRow, now_ms: int) -> tuple[int, int | None, s
     row says so), and whether its owner counts as alive. now_ms: by our clock."""
     silent_ms = max(0, now_ms - max(row.since, row.heartbeat))
     if row.buffer is None:
-        return silent_ms, None, "not known: the row does not decode"
+        return silent_ms, None, "unknown: the row cannot be decoded"
     is_late = silent_ms > row.buffer.lock_ttl_ms
-    owner = "its lock TTL has passed" if is_late else "within its lock TTL"
+    owner = "dead: lock TTL expired" if is_late else "alive: within its lock TTL"
     return silent_ms, len(row.buffer.request.keys), owner
 
 

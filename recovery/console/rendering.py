@@ -164,6 +164,7 @@ ENVIRONMENT.filters |= {
     "time": time_tag,
     "label_cells": label_cells,
     "tone": name_tone,
+    "iso": lambda timestamp_ms: time_text(timestamp_ms).replace(" ", "T"),
     "clock": lambda timestamp_ms: time_text(timestamp_ms)[11:16],
     "duration": duration_text,
 }

@@ -244,7 +244,7 @@ def _show_error(request: Request, error: Exception) -> Response:
 
 def _show_fault(request: Request, error: Exception) -> Response:
     LOG.error("a page failed: %s", request.scope["path"], exc_info=error)
-    words = "this page failed; the log of the console says why"
+    words = "this page failed: see the log of the console"
     return respond("error.html", request, {"title": "Internal Server Error", "words": words}, 500)
 
 

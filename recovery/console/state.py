@@ -91,7 +91,7 @@ class Background:
                 self.trouble = str(error)
             except Exception:  # go on, or the pages would grow old unnoticed
                 LOG.exception("the background failed")
-                self.trouble = "the background failed; the log of the console says why"
+                self.trouble = "the background reading failed: see the log of the console"
             now_ms = self._context.clock.monotonic_ms()
             if now_ms - self._visited_ms > VISIT_MS:
                 self._is_visited.clear()

@@ -283,7 +283,7 @@ def find_last_minute(hour: Hour) -> Minute | None:
 def read_reason(reason: str) -> Reason:
     words = reason.partition(":")[0]
     if is_outdated := OVERTAKEN.match(reason):
-        return Reason("what was read has changed", _find_table(is_outdated["key"]))
+        return Reason("value changed after read", _find_table(is_outdated["key"]))
     if words not in CONFLICTS:
         return Reason(words[:_MOST_WORDS], None)
     match = _KEY.search(reason)

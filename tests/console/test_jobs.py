@@ -107,11 +107,11 @@ def test_a_second_person_is_told_that_a_check_is_under_way(
         assert "Checking" in ask(f"{url}/fsck").body
         second = post(f"{url}/fsck", {})
         assert second.status == 409
-        assert "nothing was begun: a check is under way already" in second.body
+        assert "nothing was started: a check is already running" in second.body
         assert post(f"{url}/fsck/repair", {"check": "1"}, BEARER).status == 409
         assert ask(f"{url}/fsck/repair?check=1").status == 409
         store.let.set()
-        wait_for_page(url, "nothing was left behind")
+        wait_for_page(url, "no problems found")
 
 
 def test_a_check_that_is_cancelled_says_so(store: StandingStore, context: Context) -> None:
@@ -122,8 +122,8 @@ def test_a_check_that_is_cancelled_says_so(store: StandingStore, context: Contex
         assert store.entered.wait(PATIENCE_S)
         assert post(f"{url}/fsck/cancel", {}).status == 303
         store.let.set()
-        wait_for_page(url, "It ended early: it was cancelled.")
-        assert "nothing was left behind" not in ask(f"{url}/fsck").body
+        wait_for_page(url, "Stopped early: cancelled.")
+        assert "no problems found" not in ask(f"{url}/fsck").body
 
 
 @pytest.mark.parametrize("repairs", [False, True])
@@ -142,7 +142,7 @@ def test_a_job_is_cancelled_while_it_finds_nothing(
     jobs.start(0, (), repairs=repairs)
     wait_until_over(jobs)
     assert jobs.report is not None
-    assert (jobs.report.tally.rows, jobs.report.trouble) == (0, "it was cancelled")
+    assert (jobs.report.tally.rows, jobs.report.trouble) == (0, "cancelled")
 
 
 def test_a_single_repair_is_cancelled_as_it_waits_for_the_store(
@@ -166,7 +166,7 @@ def test_a_single_repair_is_cancelled_as_it_waits_for_the_store(
     assert failed.wait(PATIENCE_S)
     jobs.cancel()
     wait_until_over(jobs)
-    assert (kept.result, kept.trouble) == (None, "it was cancelled")
+    assert (kept.result, kept.trouble) == (None, "cancelled")
     jobs.close()
 
 
@@ -184,7 +184,7 @@ def test_a_repair_is_cancelled_only_by_those_who_may_repair(
         assert post(f"{url}/fsck/cancel", {}).status == 401
         assert post(f"{url}/fsck/cancel", {}, BEARER).status == 303
         store.let.set()
-        wait_for_page(url, "It ended early: it was cancelled.")
+        wait_for_page(url, "Stopped early: cancelled.")
 
 
 def test_an_error_of_the_store_ends_a_check_and_is_shown(store: StandingStore, jobs: Jobs) -> None:
@@ -242,7 +242,7 @@ def test_an_unforeseen_failure_ends_the_job_and_not_the_console(
     jobs.start(0, ())
     wait_until_over(jobs)
     assert jobs.report is not None
-    assert jobs.report.trouble == "it failed; the log of the console says why"
+    assert jobs.report.trouble == "failed: see the log of the console"
     assert "ZeroDivisionError" in caplog.text
 
 
@@ -267,7 +267,7 @@ def test_a_repair_is_of_the_last_check_alone(number: int, jobs: Jobs) -> None:
     """What a person has not seen is not repaired by a number."""
     jobs.start(0, ())
     wait_until_over(jobs)
-    with pytest.raises(InvalidRequestError, match="look again"):
+    with pytest.raises(InvalidRequestError, match="check again"):
         jobs.find_report(number)
     assert jobs.find_report(1) is jobs.report
 
@@ -296,17 +296,17 @@ def test_the_repair_of_one_finding_that_fails_is_told_beside_it(
     crash_engine(store, Status.LOCKED, [b"one"])
     with serve_here(context) as url:
         post(f"{url}/fsck", {"grace": "0s"})
-        wait_for_page(url, "What the last check found")
+        wait_for_page(url, "Results of the last check")
         plan, store.plan = store.plan, lambda call: Fault(frozenset(), Reply.NOT_APPLIED)
         one = {"check": "1", "finding": "0"}
         assert post(f"{url}/fsck/repair", one, BEARER).status == 303
         failed = wait_for_page(url, "The repair failed: ").body
-        assert "It ended early" not in failed
+        assert "Stopped early" not in failed
         assert "Repair…" in failed
         store.plan = plan
         assert post(f"{url}/fsck/repair", one, BEARER).status == 303
         ended = wait_for_page(url, "rolled back").body
-        assert "It ended early" not in ended
+        assert "Stopped early" not in ended
         assert "The repair failed" not in ended
 
 
@@ -315,7 +315,7 @@ def test_a_job_that_is_under_way_keeps_its_report(store: StandingStore, jobs: Jo
     store.stand()
     jobs.start(0, ())
     report = jobs.report
-    with pytest.raises(JobUnderWayError, match="a check is under way"):
+    with pytest.raises(JobUnderWayError, match="a check is already running"):
         jobs.start(0, ())
     assert jobs.report is report
 
@@ -332,10 +332,10 @@ def test_a_store_that_cannot_do_the_protocol_is_looked_at_and_not_repaired() -> 
         try:
             with serve_here(context) as url:
                 post(f"{url}/fsck", {"grace": "0s"})
-                wait_for_page(url, "What the last check found")
+                wait_for_page(url, "Results of the last check")
                 assert post(f"{url}/fsck/repair", {"check": "1"}, BEARER).status == 400
                 shown = ask(f"{url}/fsck/repair?check=1", headers=BEARER)
-                assert "This store cannot be repaired from here" in shown.body
+                assert "The console cannot repair this store" in shown.body
                 assert '<button class="danger">' not in shown.body
         finally:
             store.close()

@@ -52,7 +52,7 @@ def url(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_the_overview_tells_what_is_going_on(url: str, browse: Browse, picture: Picture) -> None:
     """How much is committed, how far transactions came, and which have been left by their owner."""
     page = browse(f"{url}/")
-    unfinished = page.get_by_role("region", name="Longest unfinished")
+    unfinished = page.get_by_role("region", name="Longest silent")
     expect(unfinished.get_by_role("row")).to_have_count(4)
     expect(unfinished).to_contain_text("2-ASSERTED")
     funnel = page.get_by_role("row", name=re.compile("^5-COMPLETE"))
@@ -219,7 +219,7 @@ def test_a_transaction_is_explained(url: str, browse: Browse, picture: Picture) 
     page = browse(f"{url}/transactions?status=2-ASSERTED")
     page.locator("tbody td:first-child a").click()
     expect(page.get_by_role("img", name=re.compile("0-WRITTEN at .*2-ASSERTED at"))).to_be_visible()
-    expect(page.get_by_role("row", name=re.compile("^fsck "))).to_contain_text("roll it forward")
+    expect(page.get_by_role("row", name=re.compile("^Repair "))).to_contain_text("roll it forward")
     change = page.get_by_role("region", name="Mutations").get_by_role("row", name="stock/pears")
     expect(change.get_by_role("cell")).to_have_text(["stock/pears/d:count", "12", "7", "held"])
     picture(page, "transaction")

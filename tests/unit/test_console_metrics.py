@@ -185,7 +185,10 @@ def drip(connection: socket.socket, words: bytes) -> None:
         (b"HTTP/1.1 503 Busy\r\n\r\n", "503: Busy"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx", "cut off"),
         (b"HTTP/1.1 200 OK\r\n\r\n\xff", "utf-8"),
-        (b'HTTP/1.0 200 OK\r\n\r\nhbase_txn_conflicts_total{table="t"} NaN\n', "no number"),
+        (
+            b'HTTP/1.0 200 OK\r\n\r\nhbase_txn_conflicts_total{table="t"} NaN\n',
+            "not a finite number",
+        ),
     ],
 )
 def test_a_server_that_answers_anything_else_keeps_no_other_from_being_asked(

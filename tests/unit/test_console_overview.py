@@ -15,7 +15,7 @@ from txn.protocol.statuses import Status
 
 
 @pytest.mark.parametrize(
-    ("beyond_ms", "words"), [(0, "within its lock TTL"), (1, "its lock TTL has passed")]
+    ("beyond_ms", "words"), [(0, "alive: within its lock TTL"), (1, "dead: lock TTL expired")]
 )
 def test_an_owner_is_late_once_its_lease_has_expired(beyond_ms: int, words: str) -> None:
     """From then on whoever needs the keys ends the transaction: a person sees who holds them up."""

@@ -295,8 +295,12 @@ def test_an_empty_table_had_a_quiet_hour() -> None:
         (DeadlineError("deadline passed"), "deadline passed", None),
         (AssertionFailedError(Some(Y), {Y: None}), "assertion failed", None),
         (AssertionFailedError(Some(Y) | Version(Y, 1), {Y: None}), "assertion failed", None),
-        (AssertionFailedError(Version(Z, 7), {Z: None}), "what was read has changed", TABLE),
-        (AssertionFailedError(Version(Z, None), {Z: None}), "what was read has changed", TABLE),
+        (AssertionFailedError(Version(Z, 7), {Z: None}), "value changed after read", TABLE),
+        (
+            AssertionFailedError(Version(Z, None), {Z: None}),
+            "value changed after read",
+            TABLE,
+        ),
         (
             ConflictError("key is locked", key=Key("a, holder /b", "d", "x", b"\xff"), holder=b"t"),
             "key is locked",
