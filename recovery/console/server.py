@@ -69,6 +69,7 @@ ACTIONS: Mapping[str, tuple[Act, str]] = {
 """The work of each form, and the page that follows unless the work returns another."""
 
 PARTS: Mapping[str, Show] = {
+    "left": pages.show_left,
     "overview": pages.show_overview,
     "transactions": pages.continue_search,
     "locks": pages.show_locks,
@@ -172,6 +173,7 @@ def send_part(request: Request) -> Response:
     name = request.path_params["part"]
     if name not in PARTS:
         return PlainTextResponse("there is no such part\n", 404)
+    request.app.state.console.background.visit()
     try:
         facts = PARTS[name](request)
     except TxnError as error:
