@@ -39,19 +39,19 @@ class Kind(Enum):
     UNDECIDED = (
         "undecided",
         Severity.REPAIRABLE,
-        "its owner has been silent for longer than the grace, before the decision",
-        "abort it and release its locks; nothing of it was written",
+        "its owner has been silent for longer than the grace and has not decided",
+        "abort it and release its locks; it has written nothing",
     )
     DECIDED = (
         "decided",
         Severity.REPAIRABLE,
-        "it is committed, and its owner stopped before everything was in place",
+        "it is committed, and its owner stopped before completing it",
         "roll it forward: put its values, clear its tags, release its locks",
     )
     ABORTING = (
         "aborting",
         Severity.REPAIRABLE,
-        "it will not commit, and its locks are not all released",
+        "it will not commit, and some of its locks are not released",
         "release the rest of its locks",
     )
     EXPIRED = (
@@ -63,40 +63,38 @@ class Kind(Enum):
     DEBRIS = (
         "debris",
         Severity.CLEAN,
-        "leftover cells of a transaction row that was deleted longer ago than the retention",
+        "cells of a transaction row that was deleted longer ago than the retention",
         "delete them",
     )
     UNREADABLE = (
         "unreadable",
         Severity.REPORT_ONLY,
-        "its row does not decode, contradicts itself or is of a newer format, and may be committed",
-        "nothing: the row is kept with its locks, for a newer version or a person",
+        "its row does not decode, contradicts itself or has a newer format; it may be committed",
+        "nothing: the row and its locks are kept, for a newer version or a person",
     )
     EXPIRED_MARKER = (
         "expired-marker",
         Severity.CLEAN,
-        "a `once` token committed longer ago than its request promised to be repeated, and than "
-        "the retention",
+        "a `once` token whose promised time, and the retention, have passed",
         "delete its marker: the token is forgotten",
     )
     ORPHAN_LOCK = (
         "orphan-lock",
         Severity.REPAIRABLE,
-        "a lock whose holder is finished, or has no row: a late request, or an owner that stopped "
-        "between the two",
-        "free it, if it is still the holder's; a holder without a row is marked as aborted first",
+        "a lock whose holder is finished or has no row",
+        "release it; first mark a holder without a row as aborted",
     )
     STALE_TAG = (
         "stale-tag",
         Severity.REPAIRABLE,
-        "a tag that was left by a finished transaction, or put again by a late request",
+        "a tag that a finished transaction or a late request left",
         "empty it, at its own timestamp",
     )
     VACANT_KEY = (
         "vacant-key",
         Severity.CLEAN,
-        "what a key without a value has left, whose last change is older than the retention",
-        "retire it: delete its lock and tag, under its lock",
+        "the lock and tag of a key without a value, unchanged for longer than the retention",
+        "retire the key: delete both under its lock",
     )
     FOREIGN_LOCK = (
         "foreign-lock",
@@ -107,28 +105,26 @@ class Kind(Enum):
     FOREIGN_CELL = (
         "foreign-cell",
         Severity.REPORT_ONLY,
-        "a lock, a tag or the marker of a token holds what the protocol never writes there",
-        "nothing: it may be somebody's data",
+        "a lock, tag or token marker with a value that the protocol never writes",
+        "nothing: it may be application data",
     )
     FOREIGN_VERSION = (
         "foreign-version",
         Severity.REPORT_ONLY,
         "the newest version is not the one that the last transaction on this key left",
-        "nothing: somebody wrote or deleted past the protocol, and meant something by it",
+        "nothing: another program wrote or deleted it, perhaps on purpose",
     )
     FOREIGN_ROW = (
         "foreign-row",
         Severity.REPORT_ONLY,
-        "a row of the transaction table that is no transaction, nor anything else of ours",
-        "nothing: it may be somebody's data, written to this table by mistake",
+        "a row of the transaction table that this library did not write",
+        "nothing: it may be application data, written to this table by mistake",
     )
     FUTURE_CELL = (
         "future-cell",
         Severity.REPORT_ONLY,
-        "a time in the future, of this cell and perhaps others of its row, or in the row key: a "
-        "wrong clock chose it, or this machine's is behind",
-        "nothing: commits go above what lies up to 30 days ahead, and refuse what lies further; it "
-        "is over at the time that is told as `until`",
+        "a timestamp or row key from the future: a clock was wrong, or this one is behind",
+        "nothing: commits follow times up to 30 days ahead and refuse later ones; `until` ends it",
     )
 
     severity: Severity

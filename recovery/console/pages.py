@@ -89,7 +89,6 @@ def find_console(request: Request) -> Console:
 def show_overview(request: Request) -> Facts:
     console = find_console(request)
     background = console.background
-    background.visit()
     hour, unfinished, servers = background.hour, background.unfinished, background.servers.read()
     minutes = list_minutes(hour)
     columns = [[m.outcomes[name] / 60 if m else 0.0 for name in OUTCOMES] for m in minutes]
@@ -114,6 +113,11 @@ def show_overview(request: Request) -> Facts:
         "latencies": (servers and servers.phases) or list_latencies(hour),
         "trouble": background.trouble,
     }
+
+
+def show_left(request: Request) -> Facts:
+    """Show what dead clients left, which is a fact of every page."""
+    return {}
 
 
 def describe_owner(row: TransactionRow, now_ms: int) -> tuple[int, int | None, str]:

@@ -75,6 +75,7 @@ DOWNLOADS: Mapping[str, tuple[Write, str]] = {
 }
 
 PARTS: Mapping[str, Show] = {
+    "left": pages.show_left,
     "overview": pages.show_overview,
     "transactions": pages.continue_search,
     "locks": pages.show_locks,
@@ -179,6 +180,7 @@ def send_part(request: Request) -> Response:
     name = request.path_params["part"]
     if name not in PARTS:
         return PlainTextResponse("no such part\n", 404)
+    request.app.state.console.background.visit()
     try:
         facts = PARTS[name](request)
     except TxnError as error:

@@ -321,7 +321,7 @@ class Attempt:
 
 
 def run_fenced(world: World, keys: Sequence[int]) -> Steps:
-    """The steps of docs/protocol.md, "How it commits"."""
+    """The steps of docs/protocol.md, "The fenced protocol"."""
     for number in count(1):
         attempt = Attempt(world, keys)
         yield [*attempt.on_keys("get", attempt.look)]

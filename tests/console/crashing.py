@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from txn import Delete, Engine, Key, Mutation, Request
+from txn.clock import Clock, SystemClock
 from txn.model import Edit
 from txn.protocol.statuses import Status
 from txn.stores import open_store
@@ -35,14 +36,19 @@ def crash_client(uri: str, status: Status, wanted: Sequence[bytes] | Request) ->
         store.close()
 
 
-def crash_engine(store: Store, status: Status, wanted: Sequence[bytes] | Request) -> None:
-    """The same in a store that is open."""
+def crash_engine(
+    store: Store,
+    status: Status,
+    wanted: Sequence[bytes] | Request,
+    clock: Clock | None = None,
+) -> None:
+    """The same in a store that is open, at the time of a clock."""
 
     def plan(call: Call) -> Fault:
         written = any(status.value in written_values(item) for item in call.items)
         return Fault(reply=Reply.CRASH) if written else Fault()
 
-    engine = Engine(FaultyStore(store, plan))
+    engine = Engine(FaultyStore(store, plan), clock=clock or SystemClock())
     engine.ensure_table("stock", ["d"])
     request = wanted if isinstance(wanted, Request) else _change_rows(wanted)
     with pytest.raises(Crash):

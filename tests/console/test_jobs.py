@@ -15,7 +15,7 @@ from dataclasses import replace
 import pytest
 
 from recovery.console import jobs as jobs_module
-from recovery.console.jobs import Jobs, JobUnderWayError, KeptFinding
+from recovery.console.jobs import MOST_REMEMBERED, Jobs, JobUnderWayError, KeptFinding
 from recovery.findings import Finding, Kind, LeftAlone, Repaired
 from recovery.fsck import RETENTION_MS
 from tests.console.crashing import crash_client, crash_engine
@@ -28,6 +28,7 @@ from txn.errors import InvalidRequestError
 from txn.events import silent
 from txn.policy import Policy
 from txn.protocol.context import Context
+from txn.protocol.row import new_row_key
 from txn.protocol.statuses import FENCED, SIX_PHASE, Status
 from txn.stores import open_store
 from txn.testing.faulty import Call, Fault, FaultyStore, Reply
@@ -104,7 +105,9 @@ def test_a_second_person_is_told_that_a_check_is_under_way(
         store.stand()
         assert post(f"{url}/fsck", {}).status == 303
         assert store.entered.wait(PATIENCE_S)
-        assert "Checking" in ask(f"{url}/fsck").body
+        under_way = ask(f"{url}/fsck").body
+        assert "Checking" in under_way
+        assert 'max="100" value="0"></progress> about 0 %' in under_way
         second = post(f"{url}/fsck", {})
         assert second.status == 409
         assert "nothing was started: a check is already running" in second.body
@@ -308,6 +311,48 @@ def test_the_repair_of_one_finding_that_fails_is_told_beside_it(
         ended = wait_for_page(url, "rolled back").body
         assert "Stopped early" not in ended
         assert "The repair failed" not in ended
+
+
+def test_the_last_jobs_are_remembered(store: StandingStore, jobs: Jobs) -> None:
+    """Who asked for what, and how it ended; of the findings only those of the last check."""
+    crash_engine(store, Status.LOCKED, [b"one"])
+    for number in range(MOST_REMEMBERED + 1):
+        jobs.start(number, (b"stock",), client="10.0.0.7")
+        wait_until_over(jobs)
+    report = jobs.report
+    assert report is not None
+    assert len(jobs.history) == MOST_REMEMBERED
+    assert [each.number for each in jobs.history][::-1] == [*range(2, MOST_REMEMBERED + 2)]
+    last = jobs.history[0]
+    assert last is report
+    assert (last.client, last.grace_ms, last.tables, last.outcome, last.percent) == (
+        *("10.0.0.7", MOST_REMEMBERED, (b"stock",), "done"),
+        100,
+    )
+    jobs.start(0, ())
+    wait_until_over(jobs)
+    assert [len(each.kept) for each in jobs.history][:3] == [1, 0, 0]
+    assert jobs.history[0].tally.found == 1
+
+
+def test_a_transaction_is_judged_before_its_repair(store: StandingStore, jobs: Jobs) -> None:
+    """One within the grace may have a live owner, and there may be none at all."""
+    crash_engine(store, Status.LOCKED, [b"one"])
+    jobs.start(0, ())
+    wait_until_over(jobs)
+    assert jobs.report is not None
+    (kept,) = jobs.report.kept
+    row_key = kept.finding.transaction
+    assert row_key is not None
+    for given in (row_key, new_row_key(1, 1)):
+        with pytest.raises(InvalidRequestError, match="there is nothing to repair"):
+            jobs.judge_transaction(given)
+    assert jobs.find_repair(row_key) is None
+    jobs.start_one(kept, "10.0.0.7")
+    jobs.wait(PATIENCE_S)
+    found = jobs.find_repair(row_key)
+    assert found is jobs.history[0]
+    assert (found.outcome, found.tally.repaired) == ("rolled back", 1)
 
 
 def test_a_job_that_is_under_way_keeps_its_report(store: StandingStore, jobs: Jobs) -> None:

@@ -56,3 +56,6 @@ def test_what_servers_count_is_shown(serve: Serve, browse: Browse, tmp_path: Pat
             engine.commit([Mutation(Key("pears", "d", "count"), "1")])  # once the lease is over
         for name in ("Lock conflicts in stock", "Transactions of dead clients rolled back"):
             expect(page.get_by_role("row", name=name)).to_be_visible(timeout=PATIENCE_S * 1_000)
+        latency = page.get_by_role("region", name="Latency by phase")
+        expect(latency.get_by_role("columnheader", name="Batches")).to_be_visible()
+        expect(latency.get_by_role("rowheader", name="decide")).to_be_visible()

@@ -1,7 +1,4 @@
-"""What is searched: the shapes and worlds that must hold, and what each safeguard's absence breaks.
-
-`python -m tests.model` searches all of it and prints the tables of docs/model/README.md.
-"""
+"""What is searched: the shapes and worlds that must hold, and what breaks without each rule."""
 
 from __future__ import annotations
 
@@ -77,248 +74,186 @@ LARGE_CASES = [
     ("fenced reads", 8),
 ]
 
-VALIDATING = {
-    "keys are validated": ["WITHOUT_VALIDATION"],
-    "readers wait for a transaction that validates keys": ["WITHOUT_WAITING_READERS"],
-    "keys are validated once all locks are held": ["WITHOUT_LOCKS_AT_VALIDATION"],
-    "keys are validated once the row is there": ["WITHOUT_ROW_AT_VALIDATION"],
-    "a validated key is free": ["WITHOUT_FREE_AT_VALIDATION"],
-    "two that validate each other's keys find a lock": ["MUTUAL", "WITHOUT_FREE_AT_VALIDATION"],
-}
-WITHOUT: dict[str, tuple[list[str], str]] = {
-    "a status is compared": (["SHAPE=5", "WITHOUT_COMPARED_STATUS"], "SERIALISABLE"),
-    "an owner compares where the row was deleted": (
-        ["SHAPE=5", "WITHOUT_COMPARED_OWNER"],
-        "RECOVERABLE",
-    ),
-    "a helper compares where the row was deleted": (
-        ["SHAPE=5", "WITHOUT_COMPARED_HELP"],
-        "RECOVERABLE",
-    ),
-    "unlock is a compare-and-set": (["SHAPE=5", "WITHOUT_COMPARED_UNLOCK"], "HOLDS_ITS_LOCKS"),
-    "one row key, one attempt": (["SHAPE=1", "WITHOUT_NEW_ROW_KEYS"], "HOLDS_ITS_LOCKS"),
-    "an absent row is poisoned before its lock is freed": (
-        ["SHAPE=5", "WITHOUT_POISON"],
-        "HOLDS_ITS_LOCKS",
-    ),
-    "poison compares": (["SHAPE=5", "WITHOUT_COMPARED_POISON"], "RECOVERABLE"),
-    "the row's first write is timely": (["SHAPE=5", "WITHOUT_TIMELY_WRITES"], "HOLDS_ITS_LOCKS"),
-    "poison is unknown": (["SHAPE=5", "WITHOUT_UNKNOWN_POISON"], "TRUE_REPORT"),
-    "no lock is freed before 3-PUT": (["SHAPE=5", "WITHOUT_PUT_BEFORE_RELEASE"], "RECOVERABLE"),
-    "3-PUT is synced": (["SHAPE=5", "LOSES", "WITHOUT_SYNCED_PUT"], "RECOVERABLE"),
-    "the decision is synced": (["SHAPE=5", "LOSES", "WITHOUT_SYNCED_DECISION"], "RECOVERABLE"),
-    "an abort is synced": (["SHAPE=5", "LOSES", "WITHOUT_SYNCED_ABORT"], "HOLDS_ITS_LOCKS"),
-    "poison is synced": (["SHAPE=5", "LOSES", "WITHOUT_SYNCED_POISON"], "HOLDS_ITS_LOCKS"),
-    "locks are synced": (["SHAPE=5", "LOSES", "WITHOUT_SYNCED_LOCKS"], "HOLDS_ITS_LOCKS"),
-    "1-LOCKED is synced where there are ranges": (
-        ["SHAPE=4", "READS", "RANGES", "LOSES", "NO_DELETED_ROWS", "WITHOUT_SYNCED_STEP"],
-        "RANGES_HOLD",
-    ),
-    "free is an empty value, and locks are checked": (
-        ["SHAPE=1", "WITHOUT_EMPTY_VALUES", "WITHOUT_LOCK_CHECK"],
-        "HOLDS_ITS_LOCKS",
-    ),
-    "a lock is never older than its cell, and locks are checked": (
-        ["SHAPE=1", "WITHOUT_LATEST_TIMESTAMP", "WITHOUT_LOCK_CHECK"],
-        "HOLDS_ITS_LOCKS",
-    ),
-    "a no to the decision is read": (["SHAPE=2", "WITHOUT_READING_A_NO"], "TRUE_REPORT"),
-    "a lost decision is unknown": (["SHAPE=1", "WITHOUT_UNKNOWN_OUTCOMES"], "TRUE_REPORT"),
-    "an absent row is unknown": (["SHAPE=2", "WITHOUT_UNKNOWN_ROWS"], "TRUE_REPORT"),
-    "the plan comes with the decision": (
-        ["SHAPE=1", "WITHOUT_PLAN_AT_DECISION"],
-        "RECOVERABLE",
-    ),
-    "the empty tag is a witness": (["SHAPE=3", "WITHOUT_TAGS"], "LAST_COMMIT_SEEN"),
-    "a commit lies above all it found": (["SHAPE=3", "WITHOUT_READ_TIMESTAMPS"], "ABOVE_ALL"),
-    "who is decided is finished": (["SHAPE=1", "WITHOUT_ROLLING_FORWARD"], "KEEPS_ITS_LOCKS"),
-    "markers are kept": (["SHAPE=3", "WITHOUT_KEPT_MARKERS"], "RECOVERABLE"),
-    "rolling forward begins at the phase seen": (
-        ["SHAPE=3", "WITHOUT_PHASE_SEEN"],
-        "RECOVERABLE",
-    ),
-    "the tag is a reader's witness": (["SHAPE=1", "READS", "WITHOUT_WITNESS"], "ATOMIC_READ"),
-    "a holder is undecided": (["SHAPE=4", "READS", "WITHOUT_UNDECIDED"], "ATOMIC_READ"),
-    "the second look at the cells": (["SHAPE=4", "READS", "WITHOUT_C2"], "ATOMIC_READ"),
-    "the second look at the holders": (["SHAPE=4", "READS", "WITHOUT_S2"], "ATOMIC_READ"),
-    "ranges are validated": (["SHAPE=4", "READS", "RANGES", "WITHOUT_VALIDATION"], "RANGES_HOLD"),
-    "ranges are validated after 1-LOCKED": (
-        ["SHAPE=4", "READS", "RANGES", "WITHOUT_STEP_AT_VALIDATION"],
-        "RANGES_HOLD",
-    ),
-    "readers wait for a transaction that validates ranges": (
-        ["SHAPE=4", "READS", "RANGES", "WITHOUT_WAITING_READERS"],
-        "RANGES_HOLD",
-    ),
-    **{
-        f"{protocol}{rule}": ([*flags, "SHAPE=4", "READS", "KEYS", *without], "RANGES_HOLD")
-        for protocol, flags in (("", []), ("fenced: ", ["FENCED"]))
-        for rule, without in VALIDATING.items()
+Rules = dict[str, dict[str, tuple[str, str]]]
+"""By world: its rules, each with its flags without `WITHOUT_`, and the property that it keeps."""
+
+RULES: Rules = {
+    "SHAPE=5": {
+        "a status step compares": ("COMPARED_STATUS", "SERIALISABLE"),
+        "an owner compares after its row was deleted": ("COMPARED_OWNER", "RECOVERABLE"),
+        "a helper compares after the row was deleted": ("COMPARED_HELP", "RECOVERABLE"),
+        "an unlock compares": ("COMPARED_UNLOCK", "HOLDS_ITS_LOCKS"),
+        "an absent row is poisoned before its lock is released": ("POISON", "HOLDS_ITS_LOCKS"),
+        "poison compares": ("COMPARED_POISON", "RECOVERABLE"),
+        "the first write of a row is bounded in time": ("TIMELY_WRITES", "HOLDS_ITS_LOCKS"),
+        "a poisoned row means unknown": ("UNKNOWN_POISON", "TRUE_REPORT"),
+        "3-PUT comes before the first unlock": ("PUT_BEFORE_RELEASE", "RECOVERABLE"),
     },
-    "readers wait at 0 already": (
-        ["SHAPE=4", "READS", "KEYS", "WITHOUT_WAITING_AT_0"],
-        "RANGES_HOLD",
-    ),
-    "a row that validates is synced": (
-        ["SHAPE=4", "READS", "KEYS", "LOSES", "NO_DELETED_ROWS", "WITHOUT_SYNCED_WRITE"],
-        "RANGES_HOLD",
-    ),
-    "a fenced row that validates is synced": (
-        ["FENCED", "SHAPE=4", "READS", "KEYS", "LOSES", "WITHOUT_SYNCED_WRITE"],
-        "RANGES_HOLD",
-    ),
-    "a validated fenced lock is as it was read": (
-        ["FENCED", "SHAPE=4", "READS", "KEYS", "WITHOUT_COUNT_AT_VALIDATION"],
-        "RANGES_HOLD",
-    ),
-    "rows outlive a read": (["SHAPE=4", "READS", "WITHOUT_BOUNDED_LOOKS"], "ATOMIC_READ"),
-    "the buffer speaks at 2-ASSERTED only": (
-        ["SHAPE=1", "READS", "WITHOUT_ONLY_AT_2"],
-        "ATOMIC_READ",
-    ),
-    "a key is retired under its lock": (
-        ["SHAPE=5", "RETIRES", "WITHOUT_RETIRING_UNDER_LOCK"],
-        "KEEPS_ITS_LOCKS",
-    ),
-    "the lock's marker lies above the tag": (
-        ["SHAPE=5", "RETIRES", "NO_DELETED_ROWS", "WITHOUT_MARKER_ABOVE_TAG"],
-        "ABOVE_ALL",
-    ),
-    "only old keys are retired": (
-        ["SHAPE=6", "READS", "RETIRES", "NO_DELETED_ROWS", "WITHOUT_RETENTION"],
-        "ATOMIC_READ",
-    ),
-    "a read's looks lie close together": (
-        ["SHAPE=6", "READS", "RETIRES", "NO_DELETED_ROWS", "WITHOUT_BOUNDED_LOOKS"],
-        "ATOMIC_READ",
-    ),
-    "a fenced lock counts": (["FENCED", "SHAPE=5", "WITHOUT_COUNTER"], "HOLDS_ITS_LOCKS"),
-    "an abort's release leaves the counter raised": (
-        ["FENCED", "SHAPE=5", "WITHOUT_COUNTING_RELEASE"],
-        "HOLDS_ITS_LOCKS",
-    ),
-    "a fenced lock lies above the one it read": (
-        ["FENCED", "SHAPE=5", "WITHOUT_TIMESTAMP_OF_LOCK"],
-        "HOLDS_ITS_LOCKS",
-    ),
-    "a fenced commit lies above all it read": (
-        ["FENCED", "SHAPE=5", "WITHOUT_TIMESTAMPS_READ"],
-        "ABOVE_ALL",
-    ),
-    "only the owner finishes without comparing": (
-        ["FENCED", "SHAPE=5", "WITHOUT_ONLY_OWN_FINISH"],
-        "LAST_COMMIT_SEEN",
-    ),
-    "the owner's finish lands before a marker is dropped": (
-        ["FENCED", "SHAPE=5", "WITHOUT_LASTING_MARKERS"],
-        "LAST_COMMIT_SEEN",
-    ),
-    "the row is sent again for a bounded time": (
-        ["FENCED", "SHAPE=5", "WITHOUT_BOUNDED_WRITE"],
-        "HOLDS_ITS_LOCKS",
-    ),
-    "rows are deleted at t0 + 7": (["FENCED", "SHAPE=5", "WITHOUT_ROW_MARKER"], "HOLDS_ITS_LOCKS"),
-    "values and free lock are one mutation": (
-        ["FENCED", "SHAPE=5", "WITHOUT_VALUE_AND_LOCK_TOGETHER"],
-        "RECOVERABLE",
-    ),
-    "an absent fenced row is poisoned before its lock is freed": (
-        ["FENCED", "SHAPE=5", "WITHOUT_POISON"],
-        "HOLDS_ITS_LOCKS",
-    ),
-    "fenced poison lies at t0 + 7": (
-        ["FENCED", "SHAPE=5", "WITHOUT_POISON_ABOVE"],
-        "HOLDS_ITS_LOCKS",
-    ),
-    "fenced poison compares": (["FENCED", "SHAPE=5", "WITHOUT_COMPARED_POISON"], "RECOVERABLE"),
-    "fenced poison is unknown": (["FENCED", "SHAPE=5", "WITHOUT_UNKNOWN_POISON"], "TRUE_REPORT"),
-    "a fenced abort is synced": (
-        ["FENCED", "SHAPE=5", "LOSES", "WITHOUT_SYNCED_ABORT"],
-        "HOLDS_ITS_LOCKS",
-    ),
-    "fenced poison is synced": (
-        ["FENCED", "SHAPE=5", "LOSES", "WITHOUT_SYNCED_POISON"],
-        "HOLDS_ITS_LOCKS",
-    ),
-    "the fenced decision is compared": (
-        ["FENCED", "SHAPE=5", "WITHOUT_COMPARED_DECISION"],
-        "HOLDS_ITS_LOCKS",
-    ),
-    "every fenced lock is granted": (
-        ["FENCED", "SHAPE=1", "WITHOUT_EVERY_LOCK"],
-        "HOLDS_ITS_LOCKS",
-    ),
-    "a status lies at t0 + k": (["FENCED", "SHAPE=5", "WITHOUT_STATUS_TIMES"], "KEEPS_ITS_LOCKS"),
-    "a fenced retry has a new row key": (["FENCED", "SHAPE=5", "WITHOUT_NEW_ROW_KEY"], "ABOVE_ALL"),
-    "a holder at 0 is aborted before its lock is freed": (
-        ["FENCED", "SHAPE=5", "WITHOUT_ABORT_BEFORE_RELEASE"],
-        "HOLDS_ITS_LOCKS",
-    ),
-    "a fenced holder at 2 is finished": (
-        ["FENCED", "SHAPE=5", "WITHOUT_FINISHING_THE_DECIDED"],
-        "KEEPS_ITS_LOCKS",
-    ),
-    "complete comes after every finish": (
-        ["FENCED", "SHAPE=5", "WITHOUT_FINISH_BEFORE_COMPLETE"],
-        "RECOVERABLE",
-    ),
-    "who asks again evaluates again": (
-        ["FENCED", "SHAPE=5", "WITHOUT_EVALUATING_AGAIN"],
-        "SERIALISABLE",
-    ),
-    "who asks again goes above": (
-        ["FENCED", "SHAPE=5", "WITHOUT_RAISING_AGAIN"],
-        "HOLDS_ITS_LOCKS",
-    ),
-    "a blind put asks again only from above": (
-        ["FENCED", "SHAPE=7", "WITHOUT_LOOKING_AT_NEW_TIMESTAMP"],
-        "HOLDS_ITS_LOCKS",
-    ),
-    "a no to the fenced decision is read": (
-        ["FENCED", "SHAPE=5", "WITHOUT_READING_FENCED_NO"],
-        "TRUE_REPORT",
-    ),
-    "a lost fenced decision is unknown": (
-        ["FENCED", "SHAPE=5", "WITHOUT_UNKNOWN_FENCED"],
-        "TRUE_REPORT",
-    ),
-    "who waits asks in the order of units": (
-        ["FENCED", "SHAPE=1", "WAITS", "WITHOUT_UNIT_ORDER"],
-        "NO_CIRCLE",
-    ),
-    "a commit of one unit leaves its name": (
-        ["FENCED", "SHAPE=5", "SINGLES", "WITHOUT_NAMES"],
-        "TRUE_REPORT",
-    ),
-    "one unit that others have changed since is unknown": (
-        ["FENCED", "SHAPE=5", "SINGLES", "WITHOUT_UNKNOWN_SINGLES"],
-        "TRUE_REPORT",
-    ),
-    "the second look at fenced locks": (
-        ["FENCED", "SHAPE=4", "READS", "WITHOUT_SECOND_LOOK"],
-        "ATOMIC_READ",
-    ),
-    "the second look at two holders": (
-        ["FENCED", "SHAPE=4", "READS", "WITHOUT_SECOND_S2"],
-        "ATOMIC_READ",
-    ),
-    "one look at one row only where nobody has decided": (
-        ["FENCED", "SHAPE=4", "READS", "ONE_ROW", "WITHOUT_LOOK_WHERE_HELD"],
-        "ATOMIC_READ",
-    ),
-    "rows outlive a read of one row": (
-        ["FENCED", "SHAPE=1", "READS", "ONE_ROW", "WITHOUT_BOUNDED_LOOKS"],
-        "ATOMIC_READ",
-    ),
-    "who asks for a retired lock has read it lately": (
-        ["FENCED", "SHAPE=9", "SINGLES", "RETIRES", "WITHOUT_TIMELY_LOCKS"],
-        "ABOVE_ALL",
-    ),
-    "no clock lies behind by the retention": (
-        ["FENCED", "SHAPE=9", "SINGLES", "RETIRES", "WITHOUT_CLOCK_OF_TODAY"],
-        "ABOVE_ALL",
-    ),
+    "SHAPE=1": {
+        "each attempt has a new row key": ("NEW_ROW_KEYS", "HOLDS_ITS_LOCKS"),
+        "a free lock is an empty value, and locks are checked": (
+            "EMPTY_VALUES LOCK_CHECK",
+            "HOLDS_ITS_LOCKS",
+        ),
+        "a lock is never older than its cell, and locks are checked": (
+            "LATEST_TIMESTAMP LOCK_CHECK",
+            "HOLDS_ITS_LOCKS",
+        ),
+        "a lost decision is unknown": ("UNKNOWN_OUTCOMES", "TRUE_REPORT"),
+        "the plan is written with the decision": ("PLAN_AT_DECISION", "RECOVERABLE"),
+        "a decided holder is rolled forward": ("ROLLING_FORWARD", "KEEPS_ITS_LOCKS"),
+    },
+    "SHAPE=5 LOSES": {
+        "3-PUT is synced": ("SYNCED_PUT", "RECOVERABLE"),
+        "the decision is synced": ("SYNCED_DECISION", "RECOVERABLE"),
+        "an abort is synced": ("SYNCED_ABORT", "HOLDS_ITS_LOCKS"),
+        "poison is synced": ("SYNCED_POISON", "HOLDS_ITS_LOCKS"),
+        "locks are synced": ("SYNCED_LOCKS", "HOLDS_ITS_LOCKS"),
+    },
+    "SHAPE=4 READS RANGES LOSES NO_DELETED_ROWS": {
+        "1-LOCKED is synced if ranges were scanned": ("SYNCED_STEP", "RANGES_HOLD"),
+    },
+    "SHAPE=2": {
+        "a refused decision is read": ("READING_A_NO", "TRUE_REPORT"),
+        "an absent row means unknown": ("UNKNOWN_ROWS", "TRUE_REPORT"),
+    },
+    "SHAPE=3": {
+        "the tag of a delete counts": ("TAGS", "LAST_COMMIT_SEEN"),
+        "a commit lies above all that it read": ("READ_TIMESTAMPS", "ABOVE_ALL"),
+        "delete markers outlive late puts": ("KEPT_MARKERS", "RECOVERABLE"),
+        "rolling forward begins at the status seen": ("PHASE_SEEN", "RECOVERABLE"),
+    },
+    "SHAPE=1 READS": {
+        "a value older than its tag is read again": ("WITNESS", "ATOMIC_READ"),
+        "the buffer counts at 2-ASSERTED only": ("ONLY_AT_2", "ATOMIC_READ"),
+    },
+    "SHAPE=4 READS": {
+        "one look is enough only if holders are undecided": ("UNDECIDED", "ATOMIC_READ"),
+        "cells or locks are read twice": ("C2", "ATOMIC_READ"),
+        "rows of holders are read twice": ("S2", "ATOMIC_READ"),
+        "rows outlive a read": ("BOUNDED_LOOKS", "ATOMIC_READ"),
+    },
+    "SHAPE=4 READS RANGES": {
+        "ranges are validated": ("VALIDATION", "RANGES_HOLD"),
+        "ranges are validated after 1-LOCKED": ("STEP_AT_VALIDATION", "RANGES_HOLD"),
+        "readers wait for a transaction that validates ranges": ("WAITING_READERS", "RANGES_HOLD"),
+    },
+    "SHAPE=4 READS KEYS": {
+        "keys are validated": ("VALIDATION", "RANGES_HOLD"),
+        "readers wait for a transaction that validates keys": ("WAITING_READERS", "RANGES_HOLD"),
+        "keys are validated after all locks are held": ("LOCKS_AT_VALIDATION", "RANGES_HOLD"),
+        "keys are validated after the row is written": ("ROW_AT_VALIDATION", "RANGES_HOLD"),
+        "a validated key is free": ("FREE_AT_VALIDATION", "RANGES_HOLD"),
+        "readers wait at 0-WRITTEN already": ("WAITING_AT_0", "RANGES_HOLD"),
+    },
+    "SHAPE=4 READS KEYS MUTUAL": {
+        "two that validate keys of each other find a lock": ("FREE_AT_VALIDATION", "RANGES_HOLD"),
+    },
+    "SHAPE=4 READS KEYS LOSES NO_DELETED_ROWS": {
+        "the row of a validating transaction is synced": ("SYNCED_WRITE", "RANGES_HOLD"),
+    },
+    "SHAPE=5 RETIRES": {
+        "a key is retired under its lock": ("RETIRING_UNDER_LOCK", "KEEPS_ITS_LOCKS"),
+    },
+    "SHAPE=5 RETIRES NO_DELETED_ROWS": {
+        "the marker of a retired lock lies above the tag": ("MARKER_ABOVE_TAG", "ABOVE_ALL"),
+    },
+    "SHAPE=6 READS RETIRES NO_DELETED_ROWS": {
+        "only old keys are retired": ("RETENTION", "ATOMIC_READ"),
+        "the looks of a read lie close together": ("BOUNDED_LOOKS", "ATOMIC_READ"),
+    },
 }
+FENCED_RULES: Rules = {
+    "FENCED SHAPE=4 READS KEYS": {
+        "keys are validated": ("VALIDATION", "RANGES_HOLD"),
+        "readers wait for a transaction that validates keys": ("WAITING_READERS", "RANGES_HOLD"),
+        "keys are validated after all locks are held": ("LOCKS_AT_VALIDATION", "RANGES_HOLD"),
+        "keys are validated after the row is written": ("ROW_AT_VALIDATION", "RANGES_HOLD"),
+        "a validated key is free": ("FREE_AT_VALIDATION", "RANGES_HOLD"),
+        "a validated lock has the count that was read": ("COUNT_AT_VALIDATION", "RANGES_HOLD"),
+    },
+    "FENCED SHAPE=4 READS KEYS MUTUAL": {
+        "two that validate keys of each other find a lock": ("FREE_AT_VALIDATION", "RANGES_HOLD"),
+    },
+    "FENCED SHAPE=4 READS KEYS LOSES": {
+        "the row of a validating transaction is synced": ("SYNCED_WRITE", "RANGES_HOLD"),
+    },
+    "FENCED SHAPE=5": {
+        "a lock counts its acquisitions": ("COUNTER", "HOLDS_ITS_LOCKS"),
+        "a release leaves the count raised": ("COUNTING_RELEASE", "HOLDS_ITS_LOCKS"),
+        "a lock lies above the lock that was read": ("TIMESTAMP_OF_LOCK", "HOLDS_ITS_LOCKS"),
+        "a commit lies above all that it read": ("TIMESTAMPS_READ", "ABOVE_ALL"),
+        "only the owner finishes without comparing": ("ONLY_OWN_FINISH", "LAST_COMMIT_SEEN"),
+        "delete markers outlive late puts": ("LASTING_MARKERS", "LAST_COMMIT_SEEN"),
+        "the first write of a row is bounded in time": ("BOUNDED_WRITE", "HOLDS_ITS_LOCKS"),
+        "a row is deleted at t0 + 7": ("ROW_MARKER", "HOLDS_ITS_LOCKS"),
+        "values and free lock are one mutation": ("VALUE_AND_LOCK_TOGETHER", "RECOVERABLE"),
+        "an absent row is poisoned before its lock is released": ("POISON", "HOLDS_ITS_LOCKS"),
+        "poison lies at t0 + 7": ("POISON_ABOVE", "HOLDS_ITS_LOCKS"),
+        "poison compares": ("COMPARED_POISON", "RECOVERABLE"),
+        "a poisoned row means unknown": ("UNKNOWN_POISON", "TRUE_REPORT"),
+        "the decision compares": ("COMPARED_DECISION", "HOLDS_ITS_LOCKS"),
+        "status k lies at t0 + k": ("STATUS_TIMES", "KEEPS_ITS_LOCKS"),
+        "each attempt has a new row key": ("NEW_ROW_KEY", "ABOVE_ALL"),
+        "an undecided holder is aborted before its lock is released": (
+            "ABORT_BEFORE_RELEASE",
+            "HOLDS_ITS_LOCKS",
+        ),
+        "a decided holder is rolled forward": ("FINISHING_THE_DECIDED", "KEEPS_ITS_LOCKS"),
+        "5-COMPLETE comes after every finish": ("FINISH_BEFORE_COMPLETE", "RECOVERABLE"),
+        "a repeated lock request evaluates again": ("EVALUATING_AGAIN", "SERIALISABLE"),
+        "a repeated lock request raises its timestamp": ("RAISING_AGAIN", "HOLDS_ITS_LOCKS"),
+        "a refused decision is read": ("READING_FENCED_NO", "TRUE_REPORT"),
+        "a lost decision is unknown": ("UNKNOWN_FENCED", "TRUE_REPORT"),
+    },
+    "FENCED SHAPE=5 LOSES": {
+        "an abort is synced": ("SYNCED_ABORT", "HOLDS_ITS_LOCKS"),
+        "poison is synced": ("SYNCED_POISON", "HOLDS_ITS_LOCKS"),
+    },
+    "FENCED SHAPE=1": {
+        "every lock is granted before the decision": ("EVERY_LOCK", "HOLDS_ITS_LOCKS"),
+    },
+    "FENCED SHAPE=7": {
+        "a blind put repeats its request only above the lock": (
+            "LOOKING_AT_NEW_TIMESTAMP",
+            "HOLDS_ITS_LOCKS",
+        ),
+    },
+    "FENCED SHAPE=1 WAITS": {
+        "transactions that wait take locks in order": ("UNIT_ORDER", "NO_CIRCLE"),
+    },
+    "FENCED SHAPE=5 SINGLES": {
+        "a commit of one unit leaves its name": ("NAMES", "TRUE_REPORT"),
+        "a unit that others changed since means unknown": ("UNKNOWN_SINGLES", "TRUE_REPORT"),
+    },
+    "FENCED SHAPE=4 READS": {
+        "cells or locks are read twice": ("SECOND_LOOK", "ATOMIC_READ"),
+        "rows of holders are read twice": ("SECOND_S2", "ATOMIC_READ"),
+    },
+    "FENCED SHAPE=4 READS ONE_ROW": {
+        "one look is enough only if holders are undecided": ("LOOK_WHERE_HELD", "ATOMIC_READ"),
+    },
+    "FENCED SHAPE=1 READS ONE_ROW": {
+        "rows outlive a read": ("BOUNDED_LOOKS", "ATOMIC_READ"),
+    },
+    "FENCED SHAPE=9 SINGLES RETIRES": {
+        "a retired lock is requested soon after its read": ("TIMELY_LOCKS", "ABOVE_ALL"),
+        "no clock lags by the retention": ("CLOCK_OF_TODAY", "ABOVE_ALL"),
+    },
+}
+
+
+def _list_worlds(rules: Rules, prefix: str = "") -> dict[str, tuple[list[str], str]]:
+    return {
+        prefix + rule: ([*world.split(), *(f"WITHOUT_{flag}" for flag in flags.split())], violated)
+        for world, some in rules.items()
+        for rule, (flags, violated) in some.items()
+    }
+
+
+WITHOUT = {**_list_worlds(RULES), **_list_worlds(FENCED_RULES, "fenced: ")}
+"""By rule: the flags of a world that lacks it, and the property that is violated there."""
+
 HARMLESS_FENCED = {
     "the free lock at C": ["FENCED", "SHAPE=3", "FREE_AT_C"],
     "an owner that read its decision finishes without comparing, in time": [

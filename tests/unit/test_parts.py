@@ -342,7 +342,7 @@ WHOLE = b"transaction.1700000000000." + b"0" * 32
 
 
 def test_a_part_is_what_its_transaction_says() -> None:
-    """The table of docs/protocol.md."""
+    """As docs/protocol.md says, under "A transaction in parts"."""
     part = TransactionRow(child_key(WHOLE, 1, 2), Status.PART, follows=True)
     whole = TransactionRow(WHOLE, Status.WRITTEN, parts=())
     assert follow(part, TransactionRow(WHOLE)).status is Status.ABORTING

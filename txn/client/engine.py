@@ -214,9 +214,9 @@ class Engine:
 
         deadline_ms: how long it may take before DeadlineError; None: as long as the policy allows.
 
-        Reads do not wait for writers, with one exception: a transaction that scanned a range and is
-        deciding. If writers repeatedly leave no such instant, the read takes the locks; it may then
-        raise any error of `commit`.
+        Reads do not wait for writers, with one exception: a transaction that validates ranges or
+        keys and is deciding. If writers repeatedly leave no such instant, the read takes the locks;
+        it may then raise any error of `commit`.
         """
         check_deadline(deadline_ms)
         bound = {key: bind_key(key, self._table) for key in keys}

@@ -3,7 +3,7 @@
 A lock is taken by a compare-and-set from the exact value that was read, so holding it proves that
 nothing in its row and family has changed since. Clients choose all timestamps except those meant
 for people, so a late write lands below the writes that followed it. Only steps in which two clients
-may race are compared. docs/protocol.md, under "Fenced", gives the argument for each rule.
+may race are compared. docs/protocol.md gives the argument for each rule.
 """
 
 from __future__ import annotations

@@ -1,12 +1,25 @@
 """A feed of committed transactions, in parts that skip none and stay the same when read again.
 
-A transaction is reported by the time of its decision, on the clock of the server that took it. A
-transaction that was undecided when the offset was made is reported in a later part. docs/spark.md,
-under "Streams", gives the argument and its assumptions. This module only reads.
-
 A transaction's row holds its changes: the buffer has the mutations, the plan the commit timestamp
 and the replaced versions. So a transaction is reported from its decision on, even before its values
-are put.
+are put. This module only reads. docs/spark.md, under "What it rests on", has its assumptions.
+
+Nothing is skipped. d(T), the server's time of T's decision, is written by the compare-and-set that
+decides, and never changes. An offset O covers T if d(T) <= O.until_ms and T is not in O.undecided.
+The part from A to B is what B covers and A does not. So parts neither overlap nor leave gaps, if O
+covers no transaction that the scan for O did not see decided. That scan begins after the reader's
+clock showed c and a local transaction in progress ended; O.until_ms <= c - delay_ms, and
+O.undecided has all rows that it saw undecided. Let T commit with d(T) <= O.until_ms.
+
+- The scan saw T undecided: O does not cover T; a later part reports it. A delay would not do: a
+  server dates a write before others see it, by minutes if its log is replayed.
+- The scan saw no row: the row was acknowledged before the decision was sent, so T was decided after
+  c, by a clock at most delay_ms behind. Then d(T) > O.until_ms, a contradiction. On a local store,
+  row and decision may appear together, and the same clock is read later than c.
+
+low_ms is at most the creation time of each seen row that O does not cover, and c - lateness_ms. So
+the next scan passes over rows only if they were seen and are covered or aborted, or came later than
+allowed.
 """
 
 from __future__ import annotations
