@@ -93,11 +93,11 @@ def name_number(number: float, *, is_sampled: bool = False, short: bool = False)
     return f"about {rounded}" if short else f"about {rounded}, sampled"
 
 
-def facts_text(finding: Finding) -> str:
+def facts_text(finding: Finding) -> Markup:
     holder = {"holder": finding.transaction} if finding.key and finding.transaction else {}
     facts = {**holder, **finding.facts}
-    return ", ".join(
-        f"{name} {_fact_text(name, fact)}"
+    return Markup(", ").join(
+        Markup("{} {}").format(name, _fact_text(name, fact))
         for name, fact in facts.items()
         if fact or name not in TIMES
     )
@@ -108,7 +108,7 @@ def _fact_text(name: str, fact: object) -> str:
         case bytes():
             return shorten(fact)
         case int() if name in TIMES:
-            return time_text(fact)
+            return time_tag(fact, precise=True)
         case _:
             return escape(str(fact).encode(errors="replace"))
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.console.conftest import NARROW, WIDE, Browse, Picture, Serve
+from tests.console.conftest import NARROW, Browse, Serve
 from tests.console.crashing import HOSTILE, QUOTES, SCRIPT, crash_client
 from tests.console.served import ServedConsole
 from tests.console.visits import ask, post
@@ -103,7 +103,7 @@ def wait_for_check(url: str) -> str:
 
 
 def test_a_repair_is_done_with_the_keyboard_alone(
-    check: Callable[..., Page], store: str, console: ServedConsole, picture: Picture
+    check: Callable[..., Page], store: str, console: ServedConsole
 ) -> None:
     """Who cannot use a mouse can check, log in on the way, confirm, and see what was done."""
     crash_client(store, Status.ASSERTED, (b"decided-one", b"decided-two"))
@@ -111,19 +111,12 @@ def test_a_repair_is_done_with_the_keyboard_alone(
     page = check()
     assert find_kind(page, "decided")[0] == "1"
     assert find_kind(page, "undecided")[0] == "1"
-    picture(page, "fsck")
-    page.set_viewport_size(NARROW)
-    page.emulate_media(color_scheme="dark")
-    picture(page, "narrow")
-    page.emulate_media(color_scheme="light")
-    page.set_viewport_size(WIDE)
     press_until(page, "Repair all…")
     expect(page.get_by_role("heading", level=1, name="Repair all")).to_be_visible()
     press_until(page, "log in to repair")
     page.get_by_label("Token").press_sequentially(console.token or "")
     page.keyboard.press("Enter")
     expect(page.get_by_role("region", name="What would be repaired")).to_contain_text("roll it")
-    picture(page, "fsck-repair")
     press_until(page, "Repair all")
     expect(page.get_by_role("heading", name="Results of the last repair")).to_be_visible()
     assert page.url == f"{console.url}/fsck"

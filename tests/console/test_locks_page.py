@@ -185,15 +185,12 @@ def leased(serve: Serve, store: str, leases: str) -> str:
     return serve(store, "--leases", leases).url
 
 
-def test_leases_are_shown_with_their_users_and_times(
-    leased: str, browse: Browse, picture: Picture
-) -> None:
+def test_leases_are_shown_with_their_users_and_times(leased: str, browse: Browse) -> None:
     """Who waits for a lease sees whose it is, and when it ends by itself."""
     page = browse(f"{leased}/leases")
     first, second = rows_of(page, "Leases")
     assert first.startswith("sales/orders/day=1 exclusive 1 ann 20")
     assert second.startswith("sales/rates shared 2 bob 20")
-    picture(page, "leases")
 
 
 def test_a_new_lease_is_seen_without_loading_the_page_again(

@@ -21,6 +21,7 @@ from txn.protocol.statuses import Status
 from txn.stores import open_store
 from txn.text import escape
 
+LOCK_TTL_MS = 100
 TRANSFERS = 60  # more than a page of the search
 PEARS, APPLES = (Key(row, "d", "count", "stock") for row in ("pears", "apples"))
 LEFT = Request((Mutation(PEARS, "7"), Mutation(APPLES, "8")))
@@ -43,9 +44,9 @@ def url(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> str:
             engine.commit([Mutation(bob, "000")], [Exact(alice, "100")], labels={"job": "refused"})
         engine.ensure_table("stock", ["d"])
         engine.commit([Mutation(PEARS, "12"), Mutation(APPLES, "3")], labels={"job": "count"})
-    crash_client(store, Status.LOCKED, HOSTILE)
-    crash_client(store, Status.ASSERTED, LEFT)
-    crash_client(store, Status.CLEANING, [b"plums"])
+    crash_client(store, Status.LOCKED, HOSTILE, LOCK_TTL_MS)
+    crash_client(store, Status.ASSERTED, LEFT, LOCK_TTL_MS)
+    crash_client(store, Status.CLEANING, [b"plums"], LOCK_TTL_MS)
     return serve(store).url
 
 
@@ -60,7 +61,11 @@ def test_the_overview_tells_what_is_going_on(url: str, browse: Browse, picture: 
     expect(page.get_by_role("row", name="accounts/alice/d:balance")).to_be_visible()
     expect(page.get_by_role("row", name="assertion failed 1")).to_be_visible()
     expect(page.get_by_role("img", name=re.compile("in each minute"))).to_be_visible()
+    expect(page.get_by_text("3 left by dead clients")).to_be_visible()
     picture(page, "overview")
+    page.emulate_media(color_scheme="dark")
+    page.set_viewport_size(NARROW)
+    picture(page, "narrow", is_whole=False)
 
 
 def test_the_overview_stays_up_to_date_and_can_be_paused(
@@ -214,7 +219,7 @@ def test_what_is_no_search_is_refused_in_words(
     expect(page.get_by_label(field, exact=True)).to_have_value(value)
 
 
-def test_a_transaction_is_explained(url: str, browse: Browse, picture: Picture) -> None:
+def test_a_transaction_is_explained(url: str, browse: Browse) -> None:
     """Its phases, what it changes, why it was aborted, and what becomes of it."""
     page = browse(f"{url}/transactions?status=2-ASSERTED")
     page.locator("tbody td:first-child a").click()
@@ -222,7 +227,6 @@ def test_a_transaction_is_explained(url: str, browse: Browse, picture: Picture) 
     expect(page.get_by_role("row", name=re.compile("^Repair "))).to_contain_text("roll it forward")
     change = page.get_by_role("region", name="Mutations").get_by_role("row", name="stock/pears")
     expect(change.get_by_role("cell")).to_have_text(["stock/pears/d:count", "12", "7", "held"])
-    picture(page, "transaction")
     page.goto(f"{url}/transactions?label=number%3D{TRANSFERS - 1}")
     page.locator("tbody td:first-child a").click()
     change = page.get_by_role("region", name="Mutations").get_by_role("row", name="accounts/alice")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.console.conftest import Browse
+from tests.console.conftest import Browse, Picture
 from tests.console.crashing import crash_engine
 from tests.console.served import TOKEN, serve_here
 from tests.console.visits import ask
@@ -50,7 +50,8 @@ def url(store: Store, clock: ManualClock) -> Iterator[str]:
     engine.ensure_table("stock", ["d"])
     engine.commit([Mutation(Key("apple", "d", "count", "stock"), "7")])
     for status, row in ((Status.LOCKED, b"a"), (Status.LOCKED, b"b"), (Status.ASSERTED, b"c")):
-        crash_engine(store, status, [row], clock)
+        left = Request((Mutation(Key(row, "d", "count", "stock"), "8"),))
+        crash_engine(store, status, left, clock)
     clock.advance(AGO_MS)
     context = Context(store, b"txn", SystemClock(), random.Random(1), Policy(), silent, SIX_PHASE)
     with serve_here(context) as url:
@@ -63,7 +64,7 @@ def log_in(page: Page) -> None:
     page.get_by_role("main").get_by_role("button", name="Log in").click()
 
 
-def test_from_the_banner_to_a_clean_store(url: str, browse: Browse) -> None:
+def test_from_the_banner_to_a_clean_store(url: str, browse: Browse, picture: Picture) -> None:
     """It is on each page until nothing is left; and what was done stays on the page of fsck."""
     page = browse(f"{url}/")
     banner = page.get_by_role("region", name="Left by dead clients")
@@ -80,12 +81,14 @@ def test_from_the_banner_to_a_clean_store(url: str, browse: Browse) -> None:
     expect(seen).to_be_visible()
     banner.get_by_role("button", name="Check").click()
     expect(page.get_by_role("heading", name="Results of the last check")).to_be_visible()
+    picture(page, "fsck")
     banner.get_by_role("link", name="Repair…").click()
     wanted = page.get_by_role("region", name="What would be repaired")
     expect(page.get_by_text("Left by dead clients:")).to_be_visible()
     expect(wanted.get_by_role("row", name="undecided 2 abort it")).to_be_visible()
     expect(wanted.get_by_role("row", name="decided 1 roll it forward")).to_be_visible()
     log_in(page)
+    picture(page, "fsck-repair")
     page.get_by_role("button", name="Repair all").click()
     jobs = page.get_by_role("region", name="Checks and repairs").locator("tbody tr")
     expect(jobs).to_have_count(2)
@@ -101,11 +104,14 @@ def test_from_the_banner_to_a_clean_store(url: str, browse: Browse) -> None:
     assert ask(f"{url}/fsck/repair?left=1").status == 400
 
 
-def test_a_transaction_is_repaired_from_its_own_page(url: str, browse: Browse) -> None:
+def test_a_transaction_is_repaired_from_its_own_page(
+    url: str, browse: Browse, picture: Picture
+) -> None:
     """It says what would be done, and then what was done; the others stay as they are."""
     page = browse(f"{url}/transactions?status=2-ASSERTED")
     page.get_by_role("region", name="Transactions").locator("tbody a").first.click()
     address = page.url
+    picture(page, "transaction")
     page.get_by_role("link", name="Repair…").last.click()
     expect(page.get_by_text("roll it forward: put its values")).to_be_visible()
     log_in(page)
