@@ -10,7 +10,7 @@ from pathlib import Path as File
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.console.conftest import NARROW, Browse, Picture, Serve
+from tests.console.conftest import NARROW, Browse, Serve
 from tests.console.visits import ask
 from txn import Key, Mutation, connect
 from txn.leases import open_leases
@@ -71,9 +71,7 @@ def rows_of(page: Page, name: str) -> list[str]:
     return [" ".join(row.inner_text().split()) for row in rows]
 
 
-def test_holders_and_the_queue_are_shown_at_their_objects(
-    url: str, browse: Browse, picture: Picture
-) -> None:
+def test_holders_and_the_queue_are_shown_at_their_objects(url: str, browse: Browse) -> None:
     """Who is kept waiting sees by whom, where, and since when it has been so."""
     page = browse(f"{url}/locks")
     held, first, second = rows_of(page, "sales/orders/day=1")
@@ -84,7 +82,6 @@ def test_holders_and_the_queue_are_shown_at_their_objects(
     assert [row.split(" worker1 ")[0] for row in rows_of(page, "sales/rates/day=1")] == [
         "held shared ann"
     ]
-    picture(page, "locks")
 
 
 def test_who_waits_is_told_for_whom(url: str, browse: Browse) -> None:

@@ -245,7 +245,7 @@ def test_a_transaction_that_is_gone_is_said_to_be(url: str, browse: Browse) -> N
     expect(page.get_by_role("main")).to_contain_text("no such transaction")
 
 
-def test_a_key_tells_who_holds_it(url: str, browse: Browse, picture: Picture) -> None:
+def test_a_key_tells_who_holds_it(url: str, browse: Browse) -> None:
     """And the way from its transactions back to it."""
     page = browse(f"{url}/key")
     page.get_by_label("Key", exact=True).fill("stock/pears/d:count")
@@ -260,7 +260,6 @@ def test_a_key_tells_who_holds_it(url: str, browse: Browse, picture: Picture) ->
     earlier = page.get_by_role("region", name="Earlier versions").locator("tbody tr")
     expect(earlier).to_contain_text(["041", "042"])
     expect(earlier.first.get_by_role("link")).to_have_attribute("href", re.compile("^/transaction"))
-    picture(page, "key")
     page.get_by_label("Table").fill("accounts")
     page.get_by_role("button", name="List").click()
     expect(page.get_by_role("region", name="Keys").locator("tbody tr")).to_have_count(2)

@@ -88,7 +88,6 @@ def test_from_the_banner_to_a_clean_store(url: str, browse: Browse, picture: Pic
     expect(wanted.get_by_role("row", name="undecided 2 abort it")).to_be_visible()
     expect(wanted.get_by_role("row", name="decided 1 roll it forward")).to_be_visible()
     log_in(page)
-    picture(page, "fsck-repair")
     page.get_by_role("button", name="Repair all").click()
     jobs = page.get_by_role("region", name="Checks and repairs").locator("tbody tr")
     expect(jobs).to_have_count(2)

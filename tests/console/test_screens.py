@@ -173,7 +173,8 @@ def test_times_are_shown_as_the_visitor_wants_them(console: ServedConsole, brows
     shift = datetime.fromisoformat(f"{shown}Z") - datetime.fromisoformat(f"{moment[:19]}Z")
     assert shift.total_seconds() == 5.5 * 3600
     page.get_by_label("Times").select_option("Relative")
-    expect(page.locator("main time:not([data-clock])").first).to_have_text(re.compile(r"^\d+ (sec|min)\. ago$"))
+    age = page.locator("main time:not([data-clock])").first
+    expect(age).to_have_text(re.compile(r"^\d+ (sec|min)\. ago$"))
 
 
 def test_a_search_can_be_bookmarked(console: ServedConsole, browse: Browse) -> None:
