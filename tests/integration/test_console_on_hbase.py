@@ -56,6 +56,10 @@ def test_what_a_dead_client_left_is_shown_and_mended(
         assert shown.count("/transaction?id=") == 3  # its holder, and the two that named it
         assert "job=first" in shown
         assert ">1<" in shown
+        size = " MB<" if kind == "native" else "\u2013"
+        counted = f">{data}</a></th>\n<td class=\"number\">1</td>\n"  # its regions
+        page = wait_for(served, "/key", counted)  # servers report to the master every few seconds
+        assert size in page.partition(counted)[2].partition("</tr>")[0]
         assert post(f"{served.url}/fsck", {"grace": "0s", "tables": data}).status == 303
         wait_for(served, "/fsck", "Repair all")
         token = {"Authorization": f"Bearer {served.token}"}
