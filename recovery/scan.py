@@ -222,9 +222,9 @@ def whole_row(context: Context, row_key: bytes) -> Row | None:
 
 def read_requests(
     context: Context, row_keys: Sequence[bytes], limits: ReadLimits
-) -> Iterator[tuple[bytes, Buffer]]:
-    """Yield the requests of transaction rows within limits, without those that do not decode. The
-    first reads are small, since one request may have ten megabytes."""
+) -> Iterator[tuple[bytes, Buffer | None]]:
+    """Yield the requests of transaction rows within limits; None for one that is absent or does not
+    decode. The first reads are small, since one request may have ten megabytes."""
     budget = Budget(context.clock, limits)
     for some in budget.divide(row_keys):
         if budget.over:
@@ -232,10 +232,12 @@ def read_requests(
         wanted = [column(context.table, row_key, b"buffer") for row_key in some]
         cells = call_store(context, partial(context.store.read, wanted))
         for key, cell in cells.items():
+            buffer = None
             if cell is not None:
                 budget.spend(Row(key.row, {key: cell}))
                 with suppress(CorruptRowError):  # `fsck` reports it
-                    yield key.row, decode_buffer(cell.value)
+                    buffer = decode_buffer(cell.value)
+            yield key.row, buffer
 
 
 def find_transaction(context: Context, row_key: bytes) -> TransactionRow | None:

@@ -79,7 +79,7 @@ class Owners:
         self.left: LeftTransactions | None = None
         self.waiting: Sequence[WaitingTransaction] = ()
         self._context = context
-        self._ttls: dict[bytes, int] = {}
+        self._ttls: dict[bytes, int | None] = {}
         self._keys: dict[bytes, Sequence[Key]] = {}
 
     def refresh(self, unfinished: Unfinished) -> None:
@@ -96,7 +96,7 @@ class Owners:
         counted = [
             head for head in old if head.row_key in left and parent_of(head.row_key) not in heads
         ]
-        is_exact = unfinished.has_all and all(head.row_key in self._ttls for head in counted)
+        is_exact = unfinished.has_all and all(self._ttls.get(head.row_key) for head in counted)
         self.left = LeftTransactions(
             Counter(name_kind(head.status) for head in counted),
             unfinished.as_of,
@@ -117,11 +117,11 @@ class Owners:
     def _read_requests(self, heads: Mapping[bytes, Head], old: Sequence[Head], now_ms: int) -> None:
         unread = [head.row_key for head in old if head.row_key not in self._ttls]
         for row_key, buffer in read_requests(self._context, unread[: LIMITS.rows], LIMITS):
-            head, request = heads[row_key], buffer.request
-            self._ttls[row_key] = buffer.lock_ttl_ms
+            self._ttls[row_key] = buffer.lock_ttl_ms if buffer else None
+            head = heads[row_key]
             may_wait = head.status in LOCKING and not self._is_left(heads, head, now_ms)
-            if may_wait and len(self._keys) < MOST_WAITERS:
-                t = Transaction(row_key, request, lock_of=self._context.rules.lock_of)
+            if buffer and may_wait and len(self._keys) < MOST_WAITERS:
+                t = Transaction(row_key, buffer.request, lock_of=self._context.rules.lock_of)
                 self._keys[row_key] = sorted(t.taken_keys)[:KEYS_OF_WAITER]
 
     def _is_left(self, heads: Mapping[bytes, Head], head: Head, now_ms: int) -> bool:
@@ -129,7 +129,7 @@ class Owners:
         of a part are in the row of its transaction. A TTL that was not read counts as usual."""
         whole = heads.get(parent_of(head.row_key) or b"")
         alive_ms = max(head.alive_ms, whole.alive_ms if whole else 0)
-        return now_ms - alive_ms > self._ttls.get(head.row_key, Policy().lock_ttl_ms)
+        return now_ms - alive_ms > (self._ttls.get(head.row_key) or Policy().lock_ttl_ms)
 
     def _find_waiters(self) -> list[WaitingTransaction]:
         """Return the transactions that wait: for the first of their locks, in the order of keys,

@@ -265,8 +265,9 @@ class Sampler:
         """Yield the first keys of each row's request, without our own, up to the limit of bytes."""
         limits = ReadLimits(len(row_keys) + 1, WHOLE_BYTES)
         for _, buffer in read_requests(self._context, row_keys, limits):
-            keys = buffer.request.keys[:KEYS_OF_REQUEST]
-            yield [key for key in keys if not is_internal(self._context, key)]
+            if buffer is not None:
+                keys = buffer.request.keys[:KEYS_OF_REQUEST]
+                yield [key for key in keys if not is_internal(self._context, key)]
 
 
 def is_internal(context: Context, key: Key) -> bool:

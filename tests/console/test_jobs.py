@@ -7,28 +7,33 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from playwright.sync_api import expect
 
 from recovery.console import jobs as jobs_module
 from recovery.console.jobs import MOST_REMEMBERED, Jobs, JobUnderWayError, KeptFinding
 from recovery.findings import Finding, Kind, LeftAlone, Repaired
 from recovery.fsck import RETENTION_MS
+from tests.console.conftest import Browse
 from tests.console.crashing import crash_client, crash_engine
 from tests.console.served import TOKEN, serve_here
 from tests.console.visits import Answer, ask, post
 from tests.integration.emulator import emulated
-from txn import Engine, Key, Mutation, connect
+from txn import Engine, Key, Mutation, Request, connect
 from txn.clock import SystemClock
 from txn.errors import InvalidRequestError
 from txn.events import silent
+from txn.model import Edit
 from txn.policy import Policy
+from txn.protocol.codec import encode_buffer
 from txn.protocol.context import Context
-from txn.protocol.row import new_row_key
+from txn.protocol.row import column, new_row_key
 from txn.protocol.statuses import FENCED, SIX_PHASE, Status
 from txn.stores import open_store
 from txn.testing.faulty import Call, Fault, FaultyStore, Reply
@@ -392,3 +397,39 @@ def test_results_are_told_apart() -> None:
     assert KeptFinding(0, finding, Repaired("done")).is_repaired
     assert KeptFinding(0, finding, LeftAlone("not ours")).is_left
     assert KeptFinding(0, finding, None).is_left
+
+
+def test_progress_is_shown_in_per_cent(
+    store: StandingStore, context: Context, browse: Browse
+) -> None:
+    """A person decides by it whether to wait; and rows of the library itself are not shown among
+    the keys meanwhile."""
+    engine = Engine(store)
+    engine.ensure_table("locks", ["o"])
+    engine.commit([Mutation(Key("shop", "o", "queue", "locks"), "{}")])
+    now_ms, buffer = SystemClock().wall_ms(), encode_buffer(Request(()), 1_000)
+    cells = {b"status": Status.LOCKED.encoded, b"buffer": buffer}
+    rows = [new_row_key(now_ms - 30_000 * at, at) for at in range(40)]
+    store.write([Edit(column(b"txn", r, name), c, 1) for r in rows for name, c in cells.items()])
+    scans = itertools.count()
+
+    def stand_in_the_middle(call: Call) -> Fault:
+        is_of_job = threading.current_thread().name.startswith("txn-console-job")
+        if call.method == "scan" and is_of_job and next(scans) == 40:
+            assert store.let.wait(PATIENCE_S)
+        return Fault()
+
+    store.plan = stand_in_the_middle
+    store.let.clear()
+    with serve_here(context) as url:
+        post(f"{url}/fsck", {"grace": "0s"})
+        page = browse(f"{url}/fsck")
+        bar = page.get_by_role("progressbar")
+        expect(bar).to_have_attribute("value", re.compile(r"^[1-9]\d?$"))
+        expect(page.get_by_text(f"about {bar.get_attribute('value')} %")).to_be_visible()
+        store.let.set()
+        expect(bar).to_have_count(0)
+        expect(page.get_by_role("region", name="Checks and repairs")).to_contain_text("done")
+        page.goto(f"{url}/")
+        expect(page.get_by_role("row", name="stock/apple/d:count")).to_be_visible()
+        expect(page.get_by_role("row", name="locks/")).to_have_count(0)

@@ -117,6 +117,11 @@ def test_a_number_that_may_be_wrong_says_so() -> None:
     rows.clock.advance(6_000)
     found = find_left(rows)
     assert (found.total, found.is_estimate) == (1, True)
+    store = Fetching(rows.store)
+    owners = refresh(replace(rows.context, store=store))
+    before = store.calls["read"]
+    refresh(replace(rows.context, store=store), owners)
+    assert store.calls["read"] == before, "it was read again, perhaps before others"
     owners = Owners(Rows().context)
     owners.refresh(Unfinished(0, 0, heads=[], is_complete=False))
     assert owners.left is not None
