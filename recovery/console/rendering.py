@@ -39,7 +39,7 @@ PAGES = (
 
 ID_LETTERS = 12
 MOST_TABLES = 100
-MOST_LETTERS = 40
+MOST_LETTERS = 32
 """A longer key is shown with an ellipsis."""
 
 TIMES = ("since", "heartbeat", "newest", "timestamp", "version", "below", "until")
