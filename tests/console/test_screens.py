@@ -20,19 +20,23 @@ from tests.console.crashing import crash_client
 from tests.console.served import ServedConsole
 from tests.console.visits import ask, post
 from txn import Key, Mutation, connect
+from txn.leases import open_leases
+from txn.locks import exclusive
 from txn.protocol.statuses import Status
 
 LONG = b"customer:eu-west-1:000000004711:2026-11-27T14:20:00.000Z:invoice"
+PARTITION = "sales/orders/day=2026-11-27/region=a-region-with-quite-a-long-name"
 LONG_KEY = f"stock/{LONG.decode()}/d:count"
 OUTSIDE = """() => [...document.querySelectorAll("main *")].filter((each) => {
   const { left, right, width } = each.getBoundingClientRect();
-  return width > 1 && each.checkVisibility() && (left < 0 || right > innerWidth);
+  const isCut = each.matches("td, th") && each.scrollWidth > each.clientWidth;
+  return width > 1 && each.checkVisibility() && (left < 0 || right > innerWidth || isCut);
 }).filter((each) => !each.closest("svg, .long > a")).map((each) => each.outerHTML)"""
 
 
 @pytest.fixture(scope="module")
 def console(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> ServedConsole:
-    """Some commits, and clients that died with locks on a long key."""
+    """Some commits, clients that died with locks on a long key, and a lease on a long partition."""
     uri = f"embedded://{tmp_path_factory.mktemp('screens')}/store"
     with connect(uri, table="stock") as engine:
         engine.ensure_table("stock", ["d"])
@@ -40,7 +44,10 @@ def console(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> ServedCon
             engine.commit([Mutation(Key("pears", "d", "left"), f"{number}")], labels={"job": "=1"})
     crash_client(uri, Status.LOCKED, [LONG, b"plums"])
     crash_client(uri, Status.ASSERTED, [b"figs"])
-    console = serve(uri)
+    leases = f"sqlite:///{tmp_path_factory.mktemp('leases')}/leases.sqlite"
+    with open_leases(leases) as service:
+        service.grab_lease([exclusive(PARTITION)], 3_600, user="ann")
+    console = serve(uri, "--leases", leases)
     post(f"{console.url}/fsck", {"grace": "0s"})
     return console
 
@@ -54,7 +61,8 @@ def find_paths(url: str) -> list[str]:
         pass
     assert found
     given = {"/transaction": found[1], "/fsck/repair": check[1].replace("&amp;", "&")}
-    keys = ["/key?table=stock", f"/key?key={quote(LONG_KEY)}", "/transactions?table=stock"]
+    given["/transactions"] = "/transactions?status=unfinished"  # few rows are looked at quickly
+    keys = ["/key?table=stock", f"/key?key={quote(LONG_KEY)}"]
     return [*(given.get(path, path) for path in server.PAGES), *keys, "/login"]
 
 

@@ -8,7 +8,13 @@ from collections import Counter
 import pytest
 
 from recovery.console.pages import describe_owner
-from recovery.console.rendering import ENVIRONMENT, latency_text, name_number
+from recovery.console.rendering import (
+    ENVIRONMENT,
+    label_cells,
+    latency_text,
+    name_number,
+    time_tag,
+)
 from recovery.console.statistics import Hour, Minute
 from tests.unit.worlds import World, stopped_at
 from txn.protocol.statuses import Status
@@ -76,3 +82,28 @@ def test_a_sample_never_says_none(is_whole: bool) -> None:
     page = ENVIRONMENT.get_template("overview_part.html").render(facts)
     assert ("about 1,200, sampled" in page) is not is_whole
     assert ("None" in page) is is_whole
+
+
+@pytest.mark.parametrize(
+    ("precise", "shown"), [(False, "1970-01-01 00:00:01"), (True, "1970-01-01 00:00:01.234Z")]
+)
+def test_a_time_is_an_element_that_a_script_reads(precise: bool, shown: str) -> None:
+    """To the millisecond, whatever is shown of it."""
+    tag = time_tag(1_234, precise=precise)
+    assert tag.startswith('<time datetime="1970-01-01T00:00:01.234Z"')
+    assert tag.endswith(f">{shown}</time>")
+
+
+def test_a_time_that_no_year_can_hold_is_a_number() -> None:
+    """As a version may be that a program chose."""
+    assert time_tag(10**18) == f"{10**18}"
+
+
+def test_each_cell_of_a_row_gets_its_heading() -> None:
+    """Rows begin anew, and names are escaped."""
+    rows = '<tr class="x"><th scope="row">a</th><td>&lt;td</td></tr><tr><th>b</th><td></td></tr>'
+    labelled = label_cells(rows, ["Name", "#<b>"])
+    cells = '<th role="rowheader" data-label="Name"', '<td role="cell" data-label="&lt;b&gt;"'
+    assert [labelled.count(cell) for cell in cells] == [2, 2]
+    assert labelled.count('<tr role="row"') == 2
+    assert label_cells(rows, []) == rows
