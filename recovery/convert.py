@@ -78,7 +78,7 @@ def _list_row_obstacles(context: Context) -> Iterator[str]:
     if unfinished:
         yield (
             f"{unfinished} transactions are not finished: txn fsck --repair --grace 0s, when every "
-            "client is stopped"
+            "client is stopped; txn purge, if one is unreadable"
         )
     if ended:
         yield (

@@ -1,6 +1,6 @@
 """The kinds of findings: the meaning, the repair and the severity of each.
 
-A finding is plain data: what was seen, not what to call. `fsck.repair` reads again before it acts.
+A finding is plain data, and may be outdated: `fsck.repair` reads again before it acts.
 `judge` returns the finding for a transaction row.
 """
 
@@ -70,7 +70,7 @@ class Kind(Enum):
         "unreadable",
         Severity.REPORT_ONLY,
         "its row does not decode, contradicts itself or has a newer format; it may be committed",
-        "nothing: the row and its locks are kept, for a newer version or a person",
+        "nothing: it is kept with its locks; a newer version may read it, `txn purge` deletes it",
     )
     EXPIRED_MARKER = (
         "expired-marker",
@@ -99,7 +99,7 @@ class Kind(Enum):
     FOREIGN_LOCK = (
         "foreign-lock",
         Severity.REPORT_ONLY,
-        "a lock of another database, whose transaction table the row key of its holder names",
+        "a lock of another database, which its holder's row key names after the `@`",
         "nothing: check that database, with `--transactions`",
     )
     FOREIGN_CELL = (
@@ -112,7 +112,7 @@ class Kind(Enum):
         "foreign-version",
         Severity.REPORT_ONLY,
         "the newest version is not the one that the last transaction on this key left",
-        "nothing: another program wrote or deleted it, perhaps on purpose",
+        "nothing: another program wrote or deleted it, perhaps on purpose; the next commit ends it",
     )
     FOREIGN_ROW = (
         "foreign-row",
@@ -124,7 +124,7 @@ class Kind(Enum):
         "future-cell",
         Severity.REPORT_ONLY,
         "a timestamp or row key from the future: a clock was wrong, or this one is behind",
-        "nothing: commits follow times up to 30 days ahead and refuse later ones; `until` ends it",
+        "nothing: commits follow times up to 30 days ahead, refuse later ones; it ends at `until`",
     )
 
     severity: Severity

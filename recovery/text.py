@@ -21,7 +21,8 @@ _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 _BYTES = r"""b(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
 _MARKS = re.compile(
-    rf"(?P<key>Key\({_BYTES}(?:, {_BYTES}){{2,3}}\))"
+    r"""(?P<command>(?<=command=)"[^"]*")"""
+    rf"|(?P<key>Key\({_BYTES}(?:, {_BYTES}){{2,3}}\))"
     rf"|(?P<cell>Cell\(value={_BYTES}, timestamp=\d+\))"
     rf"|(?P<bytes>(?<!\w){_BYTES})"
     r"|(?P<word>(?<=[=\[( ])'[^'\s]+'(?=[,\])\s]|$))"
@@ -52,6 +53,8 @@ def error_text(error: BaseException | str) -> str:
 def _read_mark(found: re.Match[str]) -> str:
     text = found[0]
     match found.lastgroup:
+        case "command":  # HBase's shell needs the quotes
+            return text
         case "key":
             return key_text(Key(*map(literal_eval, re.findall(_BYTES, text))))
         case "cell":

@@ -53,6 +53,10 @@ def store(tmp_path: Path, run: Run) -> str:
             r"key is locked key=t/r\x0a/d:x'y holder=h",
         ),
         (StoreError("odd", known=[b"a", b"\x00"]), r"odd known=[a, \x00]"),
+        (
+            InvalidRequestError("use the shell", table=b"t", command="create 't', {X => 'y'}"),
+            "use the shell table=t command=\"create 't', {X => 'y'}\"",
+        ),
         (StoreError("odd", cell=Cell(b"7", 3), holder=b""), "odd cell=7 at 3 holder=(empty)"),
         (
             deny(TableUnavailable("the table refuses it table=b't' cause='no'", b"t")),
