@@ -20,12 +20,12 @@ class Stop(Enum):
     """Why a read stopped. AGE: by its key, a row began before the wanted age; earlier rows could
     match only if they were finished late."""
 
-    FOUND = "as many as were asked for"
+    FOUND = "a full page"
     BEGINNING = "the beginning of the table"
-    ROWS = "the limit of rows"
-    BYTES = "the limit of bytes"
-    TIME = "the limit of time"
-    AGE = "the age that was asked for"
+    ROWS = "the row limit"
+    BYTES = "the size limit"
+    TIME = "the time limit"
+    AGE = "the requested age"
 
 
 @dataclass(frozen=True, slots=True)

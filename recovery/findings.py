@@ -282,7 +282,11 @@ class Tally:
     @property
     def cleaned_up(self) -> int:
         """Return how many locks were released, tags emptied and rows deleted."""
-        return self._count(Repaired) - self.rolled_forward - self.rolled_back
+        return self.repaired - self.rolled_forward - self.rolled_back
+
+    @property
+    def repaired(self) -> int:
+        return self._count(Repaired)
 
     @property
     def moved_on(self) -> int:

@@ -164,7 +164,7 @@ def explain(
     return Explanation(
         row,
         request,
-        statuses=_list_statuses(row),
+        statuses=list_status_times(row),
         once_retention_ms=_find_promise_ms(context, request),
         changes=_list_changes(row, request, held, _find_old(context, row, request, data, budget)),
         verdicts=_judge_assertions(row, request.assertions, data),
@@ -204,7 +204,7 @@ def _read_keys(
         if budget.over:
             break
         cells = dict.fromkeys(cell for key in some for cell in (key, lock_of(key)))
-        read = _read_tables(context, cells, context.store.read)
+        read = read_available(context, cells, context.store.read)
         for key, cell in read.items():
             _spend(budget, key, [cell] if cell else ())
         found |= read
@@ -217,7 +217,7 @@ def _spend(budget: Budget, key: Key, cells: Sequence[Cell]) -> None:
         budget.spend(Row(key.row, {key: cell}), again=True)  # the caller counts keys
 
 
-def _read_tables(
+def read_available(
     context: Context, keys: Collection[Key], read: Callable[[Collection[Key]], Mapping[Key, T]]
 ) -> dict[Key, T]:
     """Return what `read` returns, table by table, without unavailable tables."""
@@ -256,7 +256,7 @@ def _is_blamed(assertion: Assertion, reason: str) -> bool:
     return reason.startswith(said) or f"{said[:LONGEST_REASON]}…" == reason
 
 
-def _list_statuses(row: TransactionRow) -> tuple[StatusTime, ...]:
+def list_status_times(row: TransactionRow) -> tuple[StatusTime, ...]:
     """Return the times of the statuses; only the present one if the transport kept no others."""
     began = dict(row.began)
     if row.status is not None:
@@ -317,7 +317,7 @@ def _find_old(
         for some in budget.divide(due, count):
             if budget.over:
                 return found
-            for key, cells in _read_tables(context, some, read).items():
+            for key, cells in read_available(context, some, read).items():
                 _spend(budget, key, cells)
                 found[key] = _pick_version(cells, count, wanted[key])
     return found

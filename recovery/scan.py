@@ -8,19 +8,25 @@ here writes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
+from recovery.bounds import Budget, ReadLimits
+from txn.errors import CorruptRowError
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Columns, Row, RowExclusion
-from txn.protocol.context import Context
+from txn.protocol.codec import Buffer, decode_buffer
+from txn.protocol.context import Context, call_store
 from txn.protocol.listing import NAME, STATUS_CELLS, find_buckets, go_back, name_time
 from txn.protocol.locks import holder_of
 from txn.protocol.ranges import stored_rows
 from txn.protocol.row import (
     FAMILY,
     TransactionRow,
+    column,
     decode_row,
     follow,
     is_row_key,
@@ -71,11 +77,18 @@ class Summary:
 
 
 class Head(NamedTuple):
-    """A transaction row of which only the status was read. since: when it reached the status."""
+    """A transaction row of which only the status was read. since: when it reached the status.
+    heartbeat: its owner's last one; 0: none."""
 
     row_key: bytes
     status: Status
     since: int
+    heartbeat: int = 0
+
+    @property
+    def alive_ms(self) -> int:
+        """Return the time of the last sign that the owner is alive."""
+        return max(self.since, self.heartbeat)
 
 
 def newest_old_ms(now_ms: int, age_ms: int) -> int:
@@ -205,6 +218,26 @@ def transactions(context: Context) -> Iterator[TransactionRow]:
 def whole_row(context: Context, row_key: bytes) -> Row | None:
     """Return all cells of a transaction row as of one instant, or None for an absent one."""
     return next(stored_rows(context, Span(context.table, row_key, row_key + b"\0")), None)
+
+
+def read_requests(
+    context: Context, row_keys: Sequence[bytes], limits: ReadLimits
+) -> Iterator[tuple[bytes, Buffer | None]]:
+    """Yield the requests of transaction rows within limits; None for one that is absent or does not
+    decode. The first reads are small, since one request may have ten megabytes."""
+    budget = Budget(context.clock, limits)
+    for some in budget.divide(row_keys):
+        if budget.over:
+            return
+        wanted = [column(context.table, row_key, b"buffer") for row_key in some]
+        cells = call_store(context, partial(context.store.read, wanted))
+        for key, cell in cells.items():
+            buffer = None
+            if cell is not None:
+                budget.spend(Row(key.row, {key: cell}))
+                with suppress(CorruptRowError):  # `fsck` reports it
+                    buffer = decode_buffer(cell.value)
+            yield key.row, buffer
 
 
 def find_transaction(context: Context, row_key: bytes) -> TransactionRow | None:

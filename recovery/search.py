@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from recovery.bounds import Budget, ReadLimits, Stop
 from recovery.scan import AHEAD_MS, OnRow, has_piece, reaches_part, whole_row
+from txn.documents import Document
 from txn.errors import InvalidRequestError
 from txn.model import Key, Row
 from txn.protocol.context import Context
@@ -26,6 +27,7 @@ from txn.protocol.row import (
 )
 from txn.protocol.statuses import Status
 from txn.request import Request
+from txn.text import escape
 
 DEFAULT = ReadLimits()
 COUNT = 50
@@ -196,3 +198,23 @@ def _find_range(query: Query, now_ms: int) -> tuple[bytes, bytes]:
 
 def _find_time(row_key: bytes) -> int | None:
     return created_ms(row_key) if is_row_key(row_key) else None
+
+
+def row_document(row: TransactionRow, now_ms: int) -> Document:
+    """Return a transaction as `txn ls --json` and downloads show it."""
+    request = row.buffer.request if row.buffer else None
+    whole = parent_of(row.row_key)
+    return {
+        "transaction": escape(row.row_key),
+        "status": str(row.status) if row.status else None,
+        "state": row.state.value,
+        "created": created_ms(row.row_key),
+        "since": row.since,
+        "age_ms": max(0, now_ms - row.since) if row.since else None,
+        "keys": len(request.keys) if request else None,
+        "labels": dict(request.labels) if request else {},
+        "reason": row.reason,
+        "corrupt": row.cause,
+        "part_of": None if whole is None else escape(whole),
+        "parts": None if row.parts is None else list(row.parts),
+    }

@@ -18,14 +18,13 @@ from recovery.commands import common
 from recovery.commands.common import Duration, time_option
 from recovery.opening import open_store_of
 from recovery.scan import OnRow, find_transaction, leave_out, list_heads, list_statuses
-from recovery.search import Query
+from recovery.search import Query, row_document
 from recovery.text import count_text, duration_text, error_text, labels_text, short_id
-from txn.documents import Document
 from txn.model import Row
 from txn.protocol.context import Context
 from txn.protocol.listing import scan_transactions
 from txn.protocol.ranges import stored_rows
-from txn.protocol.row import TransactionRow, created_ms, is_own, is_row_key, parent_of
+from txn.protocol.row import TransactionRow, is_own, is_row_key
 from txn.protocol.statuses import Status
 from txn.spans import Span
 from txn.text import escape
@@ -229,23 +228,3 @@ def _line(layout: Layout, row: TransactionRow, now_ms: int) -> str:
         "; ".join(filter(None, [labels, _parts(row)])),
         "; ".join(filter(None, [row.reason, error_text(row.cause or "")])),
     )
-
-
-def row_document(row: TransactionRow, now_ms: int) -> Document:
-    """Return a line of `txn ls --json`."""
-    request = row.buffer.request if row.buffer else None
-    whole = parent_of(row.row_key)
-    return {
-        "transaction": escape(row.row_key),
-        "status": str(row.status) if row.status else None,
-        "state": row.state.value,
-        "created": created_ms(row.row_key),
-        "since": row.since,
-        "age_ms": max(0, now_ms - row.since) if row.since else None,
-        "keys": len(request.keys) if request else None,
-        "labels": dict(request.labels) if request else {},
-        "reason": row.reason,
-        "corrupt": row.cause,
-        "part_of": None if whole is None else escape(whole),
-        "parts": None if row.parts is None else list(row.parts),
-    }

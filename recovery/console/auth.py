@@ -33,7 +33,7 @@ READS_BY_POST = frozenset({"/fsck", "/fsck/cancel", "/logout"})
 SESSION_S = 12 * 3600
 MOST_SESSIONS = 1_000
 PAUSE_S = 0.5
-FOREIGN = "nothing was done: no page of this console sent it, and it does not show the token\n"
+FOREIGN = "nothing was done: the request has no token and comes from outside this console\n"
 FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 
 HEADERS = {
@@ -126,7 +126,7 @@ class AccessGate:
             return RedirectResponse(
                 f"{LOGIN}?next={quote(get_return_address(request), safe='')}", 303
             )
-        refusal = "nothing was done: show the token as Authorization: Bearer\n"
+        refusal = "nothing was done: send the token as Authorization: Bearer\n"
         return PlainTextResponse(refusal, 401, {"WWW-Authenticate": "Bearer"})
 
     def _is_here(self, request: Request) -> bool:

@@ -82,7 +82,7 @@ def draw_timeline(found: Explanation, now_ms: int) -> Timeline | None:
         tone = TONES.get(each.status, "warn")
         marks.append(Mark(x, str(each.status), time_text(each.since), tone))
         if width is not None:
-            work = _name_work(each.status, after.status if after else None)
+            work = name_work(each.status, after.status if after else None)
             segments.append(Segment(x, width, work, duration_text(length), tone, after is None))
             x += width
     summary = ", ".join(f"{each.status} at {time_text(each.since)}" for each in times)
@@ -97,13 +97,13 @@ def _share(lengths: Sequence[int]) -> list[float]:
     return [LEAST + rest * length / sum(lengths) for length in lengths]
 
 
-def _name_work(status: Status, following: Status | None) -> str:
+def name_work(status: Status, following: Status | None) -> str:
     if status is Status.WRITTEN and following is Status.ASSERTED:
         return "lock, assert"
     if status is Status.ASSERTED and following is Status.COMPLETE:
         return "put, unlock, wait"
     if following is Status.ABORTING:
-        return "given up"
+        return "abort"
     return DONE_AFTER.get(status, "")
 
 

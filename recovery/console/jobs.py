@@ -1,17 +1,21 @@
 """Background checks and repairs, one at a time, which survive a closed browser; and doctor runs.
 
 The findings of the last check are kept within limits, and a repair names one of them. Like the
-command, it reads everything again, so a kept finding may be old.
+command, it reads everything again, so a kept finding may be old. Of earlier jobs their totals are
+kept, in memory.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+from recovery.console.progress import CheckProgress
 from recovery.doctor import Diagnosis, examine
 from recovery.findings import (
     GRACE_MS,
@@ -22,19 +26,23 @@ from recovery.findings import (
     Result,
     Severity,
     Tally,
+    judge,
 )
 from recovery.fsck import check, compact, handle_findings, repair
+from recovery.scan import find_transaction
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, TxnError
 from txn.protocol.context import Context
 from txn.protocol.protocols import require_features
 
 LOG = logging.getLogger("txn.console")
+MOST_REMEMBERED = 50
 MOST_KEPT = 1_000
 MOST_KEPT_BYTES = 16_000_000
 """The limit of all kept findings: they include values of any size."""
 
-NOT_KEPT = "what this check found is not known any more: look again"
+NOT_KEPT = "the results of this check are no longer kept: check again"
+CANCELLED = "cancelled"
 
 
 class JobUnderWayError(TxnError):
@@ -65,16 +73,20 @@ class KeptFinding:
 
 @dataclass(slots=True)
 class FsckReport:
-    """A check, or a repair of all findings. table: the one that is being read. kept: the first
-    findings. trouble: why it ended early."""
+    """A check, or a repair of all findings or (`one`) of a single one. client: the address that
+    asked for it. table: the one that is being read. kept: the first findings, until the next check.
+    trouble: why it ended early."""
 
     number: int
     began_ms: int
+    client: str = ""
     repairs: bool = False
     grace_ms: int = GRACE_MS
     tables: tuple[bytes, ...] = ()
+    one: KeptFinding | None = None
     ended_ms: int | None = None
     table: bytes = b""
+    progress: CheckProgress | None = None
     tally: Tally = field(default_factory=Tally)
     kept: list[KeptFinding] = field(default_factory=list)
     trouble: str | None = None
@@ -85,6 +97,27 @@ class FsckReport:
         self.require_going()
         self.tally.rows += 1
         self.table = table
+
+    @property
+    def percent(self) -> int:
+        """Return how much of it is done, estimated while it runs."""
+        if self.ended_ms is not None:
+            return 100
+        return self.progress.percent if self.progress else 0
+
+    @property
+    def outcome(self) -> str:
+        """Return how it ended, in words."""
+        if self.ended_ms is None:
+            return "running"
+        if self.one is not None and self.one.result is not None and self.trouble is None:
+            return self.one.result.why
+        return self.trouble or "done"
+
+    def reach(self, table: bytes, row: bytes) -> None:
+        self.require_going()
+        if self.progress is not None:
+            self.progress.reach(table, row)
 
     def require_going(self) -> None:
         """Raise CancelledError if the job was cancelled."""
@@ -105,7 +138,8 @@ class FsckReport:
 
 
 class Jobs:
-    """The running job, and the report of the last check or repair."""
+    """report: the last check, or repair of all findings. history: the last jobs, the newest
+    first."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -114,11 +148,15 @@ class Jobs:
         self._job: Future[None] | None = None
         self._numbers = 0
         self.report: FsckReport | None = None
-        self.is_writing = False
+        self.history: deque[FsckReport] = deque(maxlen=MOST_REMEMBERED)
 
     @property
     def is_running(self) -> bool:
         return self._job is not None and not self._job.done()
+
+    @property
+    def is_writing(self) -> bool:
+        return self.is_running and self.history[0].repairs
 
     def find_refusal(self) -> str | None:
         """Return why this store cannot be repaired; None if it can."""
@@ -136,23 +174,44 @@ class Jobs:
             raise InvalidRequestError(NOT_KEPT)
         return report
 
-    def start(self, grace_ms: int, tables: tuple[bytes, ...], *, repairs: bool = False) -> None:
-        self._numbers += 1
-        now_ms = self._context.clock.wall_ms()
-        report = FsckReport(self._numbers, now_ms, repairs, grace_ms, tables)
-        self._begin(lambda: self._check(report), report)
+    def find_repair(self, row_key: bytes) -> FsckReport | None:
+        """Return the last repair of this transaction alone."""
+        singles = ((job, job.one) for job in tuple(self.history) if job.one is not None)
+        return next((job for job, one in singles if one.finding.transaction == row_key), None)
 
-    def start_one(self, report: FsckReport, kept: KeptFinding) -> None:
-        def work() -> None:
-            report.require_going()
-            kept.result = repair(self._make_context(report), kept.finding)
+    def judge_transaction(self, row_key: bytes) -> KeptFinding:
+        """Return what is to be repaired of a transaction; InvalidRequestError if nothing is."""
+        row = find_transaction(self._context, row_key)
+        finding = judge(row, self._context.clock.wall_ms()) if row else None
+        if finding is None or finding.kind.severity is not Severity.REPAIRABLE:
+            raise InvalidRequestError(
+                "there is nothing to repair: it is over, or within the grace", transaction=row_key
+            )
+        return KeptFinding(0, finding, None)
 
-        self._begin(work, report, kept)
+    def start(
+        self,
+        grace_ms: int,
+        tables: tuple[bytes, ...],
+        *,
+        repairs: bool = False,
+        client: str = "",
+    ) -> None:
+        self._begin(self._check, client, repairs, grace_ms=grace_ms, tables=tables)
+
+    def start_one(self, kept: KeptFinding, client: str = "") -> None:
+        """Repair one finding, and note its result or trouble in it."""
+        self._begin(self._repair_one, client, True, one=kept)
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the job to end, up to this time."""
+        if self._job is not None:
+            wait([self._job], seconds)
 
     def cancel(self) -> None:
         """Ask the job to end; its finished repairs remain."""
-        if self.report is not None:
-            self.report.is_cancelled = True
+        if self.history:
+            self.history[0].is_cancelled = True
 
     def close(self) -> None:
         """Stop the job: a check at once, a repair when it is done."""
@@ -162,53 +221,64 @@ class Jobs:
     def _require_idle(self) -> None:
         if self.is_running:
             what = "a repair" if self.is_writing else "a check"
-            raise JobUnderWayError(f"nothing was begun: {what} is under way already")
+            raise JobUnderWayError(f"nothing was started: {what} is already running")
 
     def _begin(
-        self, work: Callable[[], None], report: FsckReport, one: KeptFinding | None = None
+        self, work: Callable[[FsckReport], None], client: str, repairs: bool, **facts: Any
     ) -> None:
-        """Start a job. one: the only finding that it repairs."""
-        writes = report.repairs or one is not None
-        if writes:
+        if repairs:
             require_features(self._context, self._context.rules)
         with self._guard:
             self._require_idle()
-            self.report, self.is_writing = report, writes
-            report.is_cancelled = False
-            self._job = self._worker.submit(self._run, work, report, one or report)
+            self._numbers += 1
+            now_ms = self._context.clock.wall_ms()
+            report = FsckReport(self._numbers, now_ms, client, repairs, **facts)
+            self.history.appendleft(report)
+            if report.one is None:
+                if self.report is not None:
+                    self.report.kept = []
+                self.report = report
+            self._job = self._worker.submit(self._run, work, report)
 
-    def _run(
-        self, work: Callable[[], None], report: FsckReport, subject: FsckReport | KeptFinding
-    ) -> None:
-        """Do the work of a job, and note in its subject why it failed."""
-        subject.trouble = "it failed; the log of the console says why"
+    def _run(self, work: Callable[[FsckReport], None], report: FsckReport) -> None:
+        """Do the work of a job, and note in its report why it failed."""
+        report.trouble = "failed: see the log of the console"
         try:
-            work()
+            work(report)
         except CancelledError:
-            subject.trouble = "it was cancelled"
+            report.trouble = CANCELLED
         except TxnError as error:
-            subject.trouble = str(error)
+            report.trouble = str(error)
         except Exception:
             LOG.exception("a job failed")
             raise
         else:
-            subject.trouble = None
+            report.trouble = None
         finally:
-            report.ended_ms = report.ended_ms or self._context.clock.wall_ms()
+            if report.one is not None:
+                report.one.trouble = report.trouble
+            report.ended_ms = self._context.clock.wall_ms()
 
     def _make_context(self, report: FsckReport) -> Context:
         """Return a context whose waits for the store end when the job is cancelled."""
         return replace(self._context, clock=EndingClock(self._context.clock, report))
 
+    def _repair_one(self, report: FsckReport) -> None:
+        assert report.one is not None
+        report.require_going()
+        report.one.result = repair(self._make_context(report), report.one.finding)
+        report.tally.add(report.one.finding, report.one.result)
+
     def _check(self, report: FsckReport) -> None:
         context = self._make_context(report)
+        report.progress = CheckProgress(context, report.tables)
         findings = check(
             context,
             grace_ms=report.grace_ms,
             scan=report.tables,
             on_row=report.count_row,
             young=report.tally.young,
-            on_progress=lambda table, row: report.require_going(),
+            on_progress=report.reach,
         )
         for each in handle_findings(context, findings, do_repair=report.repairs):
             report.add(*each)
@@ -228,7 +298,7 @@ class Doctor:
 
     def run(self, tables: Sequence[bytes]) -> None:
         if not self._guard.acquire(blocking=False):
-            raise JobUnderWayError("nothing was done: the doctor is at work already")
+            raise JobUnderWayError("nothing was done: the doctor is already running")
         try:
             self.diagnoses = tuple(examine(self._context, tables))
             self.at_ms = self._context.clock.wall_ms()

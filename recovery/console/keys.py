@@ -5,6 +5,7 @@ The cells of a key come from one instant; other rows are read later. Nothing her
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,7 @@ from recovery.inspect import COUNTS
 from recovery.scan import find_transaction
 from recovery.search import DEFAULT, Query, SearchPage, find_page
 from recovery.tables import is_foreign
-from txn.errors import CorruptRowError, TableUnavailable
+from txn.errors import CorruptRowError, StoreError, TableUnavailable
 from txn.model import RESERVED, Cell, Key
 from txn.protocol.context import Context, call_store
 from txn.protocol.locks import holder_of, read_lock
@@ -23,8 +24,10 @@ from txn.protocol.ranges import stored_rows
 from txn.protocol.retire import Guarded, make_guarded, read_guarded
 from txn.protocol.row import TransactionRow, is_row_key
 from txn.spans import Span
+from txn.stores.base import TableSize, measure_tables
 
 ROWS = 50
+MOST_TABLES = 100
 MOST_VALUES = 1_000
 """The most values on a page; one row may have 100,000."""
 
@@ -65,6 +68,11 @@ class ListedKey(NamedTuple):
     key: Key
     cell: Cell
     holder: bytes
+
+
+class ListedTable(NamedTuple):
+    name: bytes
+    size: TableSize
 
 
 class KeyPage(NamedTuple):
@@ -108,6 +116,18 @@ def read_key_details(
         is_ours=_judge_value(context, found, row),
         transactions=find_page(context, Query(key=key), None, limits, count),
     )
+
+
+def list_sizes(context: Context) -> tuple[list[ListedTable], int]:
+    """Return the first tables with their sizes, as far as these are known, and how many there
+    are."""
+    store = context.store
+    names = call_store(context, store.list_tables)
+    sizes: Mapping[bytes, TableSize] = {}
+    with suppress(StoreError):
+        sizes = measure_tables(store, names[:MOST_TABLES])
+    listed = [ListedTable(name, sizes.get(name, TableSize())) for name in names[:MOST_TABLES]]
+    return listed, len(names)
 
 
 def list_table_keys(

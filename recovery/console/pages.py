@@ -7,29 +7,33 @@ criteria cannot be used.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from recovery.console.charts import TONES, draw_bars, draw_timeline
-from recovery.console.jobs import NOT_KEPT, FsckReport, Jobs, KeptFinding
+from recovery.console.charts import TONES, draw_bars, draw_timeline, name_work
+from recovery.console.downloads import Download, Write
+from recovery.console.jobs import NOT_KEPT, FsckReport, KeptFinding
 from recovery.console.keys import list_table_keys, read_key_details
 from recovery.console.locks import MOST_SHOWN
 from recovery.console.rendering import link_to, parse_number, parse_tables
-from recovery.console.search import UNKNOWN, Search, Unfinished
+from recovery.console.search import MOST_DOWNLOADED, UNKNOWN, Search, Unfinished
 from recovery.console.state import Console
 from recovery.console.statistics import (
     MINUTE_MS,
     MINUTES,
     OUTCOMES,
     Hour,
+    Latency,
     Minute,
     find_last_minute,
+    measure_latency,
 )
-from recovery.findings import Kind, LeftAlone, NothingToDo, Repaired, Severity
+from recovery.findings import GRACE_MS, Kind, LeftAlone, NothingToDo, Repaired, Severity
 from recovery.fsck import require_tables
 from recovery.inspect import explain
 from recovery.search import Query
@@ -47,7 +51,18 @@ SHOWN = 10
 BESIDE = (Status.PART, Status.ABORTING, Status.ABORTED)
 """Statuses that are not on the way of a transaction to its commit."""
 
-FIELDS = ("id", "key", "table", "status", "label", "older", "newer", "parts")
+FIELDS = {
+    "id": "ID",
+    "key": "Key",
+    "table": "Table",
+    "status": "Status",
+    "label": "Label",
+    "older": "In status for at least",
+    "newer": "In status for at most",
+    "parts": "Parts",
+}
+"""The criteria of a search: their names in an address, and their labels."""
+
 MOST_KEYS = 200
 STATUSES = {
     "unfinished": frozenset(each for each in Status if not each.is_finished),
@@ -56,6 +71,9 @@ STATUSES = {
 }
 SEARCH_AGAIN_MS = 100
 """The time (ms) from an update of a running search to the next."""
+
+SHORT_S = 2.0
+"""How long (s) a page waits for the repair of one transaction."""
 
 RESULTS = (Repaired, NothingToDo, LeftAlone)
 
@@ -71,8 +89,7 @@ def find_console(request: Request) -> Console:
 def show_overview(request: Request) -> Facts:
     console = find_console(request)
     background = console.background
-    background.visit()
-    hour, unfinished = background.hour, background.unfinished
+    hour, unfinished, servers = background.hour, background.unfinished, background.servers.read()
     minutes = list_minutes(hour)
     columns = [[m.outcomes[name] / 60 if m else 0.0 for name in OUTCOMES] for m in minutes]
     bars, lines = draw_bars(columns, ("good", "bad", "warn"))
@@ -89,11 +106,18 @@ def show_overview(request: Request) -> Facts:
         "unfinished": unfinished,
         "waiting": list_waiting(console, unfinished),
         "unknown": UNKNOWN,
+        "waiting_for": background.owners.waiting,
         "oldest": [(row, *describe_owner(row, now_ms)) for row in background.oldest],
         "shown": SHOWN,
-        "servers": background.servers.read(),
+        "servers": servers,
+        "latencies": (servers and servers.phases) or list_latencies(hour),
         "trouble": background.trouble,
     }
+
+
+def show_left(request: Request) -> Facts:
+    """Show what dead clients left, which is a fact of every page."""
+    return {}
 
 
 def describe_owner(row: TransactionRow, now_ms: int) -> tuple[int, int | None, str]:
@@ -101,9 +125,9 @@ def describe_owner(row: TransactionRow, now_ms: int) -> tuple[int, int | None, s
     row says so), and whether its owner counts as alive. now_ms: by our clock."""
     silent_ms = max(0, now_ms - max(row.since, row.heartbeat))
     if row.buffer is None:
-        return silent_ms, None, "not known: the row does not decode"
+        return silent_ms, None, "unknown: the row cannot be decoded"
     is_late = silent_ms > row.buffer.lock_ttl_ms
-    owner = "its lock TTL has passed" if is_late else "within its lock TTL"
+    owner = "dead: lock TTL expired" if is_late else "alive: within its lock TTL"
     return silent_ms, len(row.buffer.request.keys), owner
 
 
@@ -136,6 +160,10 @@ def make_funnel(hour: Hour, path: Sequence[Status]) -> list[tuple[str, int, floa
     return [*steps, (str(Status.ABORTED), left, left / begun, "bad")]
 
 
+def list_latencies(hour: Hour) -> list[Latency]:
+    return [measure_latency(name_work(*steps), times) for steps, times in hour.phases.items()]
+
+
 def list_waiting(console: Console, unfinished: Unfinished | None) -> list[tuple[str, int]]:
     if unfinished is None:
         return []
@@ -152,13 +180,15 @@ def show_search(request: Request) -> Facts:
     """Show a search; without criteria, the newest transactions."""
     given = _read_fields(request)
     asked = {name: value for name, value in given.items() if value}
-    facts = {"given": given, "asked": asked, "statuses": STATUSES, "live": None, "wrong": None}
+    before = request.query_params.get("before")
+    facts = {"given": given, "asked": asked, "fields": FIELDS, "statuses": STATUSES}
+    facts |= {"live": None, "wrong": None, "most": MOST_DOWNLOADED}
+    facts |= {"downloaded": {**asked, "before": before}}
     try:
         search = _find(request, again=True)
     except InvalidRequestError as error:
         return facts | {"wrong": str(error)}
     if search.is_running:
-        before = request.query_params.get("before")
         facts["live"] = link_to("/live/transactions", **asked, before=before)
     return facts | _describe_search(request, search)
 
@@ -175,23 +205,26 @@ def show_transaction(request: Request) -> Facts:
     limits = replace(console.limits, rows=MOST_KEYS)
     found = explain(console.context, row_key, limits=limits, most_parts=MOST_KEYS)
     if found is None:
-        raise HTTPException(404, "there is no such transaction, or not any more")
+        raise HTTPException(404, "no such transaction; its retention may have ended")
     return {
         "found": found,
         "timeline": draw_timeline(found, console.context.clock.wall_ms()),
         "changes": found.changes[:MOST_KEYS],
         "assertions": list(zip(found.request.assertions, found.verdicts, strict=True))[:MOST_KEYS],
         "most": MOST_KEYS,
+        "last": console.jobs.find_repair(row_key),
+        "is_repairable": found.finding is not None
+        and found.finding.kind.severity is Severity.REPAIRABLE,
     }
 
 
 def show_key(request: Request) -> Facts:
-    """Show one key, or the keys of a table from a row on; else the form for either."""
+    """Show one key, or the keys of a table from a row on; else the tables."""
     console = find_console(request)
     names = ("key", "table", "start")
     key, table, start = (request.query_params.get(name, "").strip() for name in names)
     facts: Facts = {"given": key, "table": table, "start": start}
-    facts |= dict.fromkeys(("details", "page", "wrong", "further"))
+    facts |= dict.fromkeys(("details", "page", "wrong", "further", "tables"))
     try:
         if key:
             details = read_key_details(console.context, parse_key(key), console.limits)
@@ -204,6 +237,8 @@ def show_key(request: Request) -> Facts:
             )
             further = link_to("/key", table=table, start=page.next) if page.next else None
             facts |= {"page": page, "further": further}
+        else:
+            facts["tables"], facts["number_of_tables"] = console.tables.read()
     except (InvalidRequestError, TableUnavailable) as error:
         facts["wrong"] = str(error)
     return facts
@@ -214,6 +249,11 @@ def _read_fields(request: Request) -> dict[str, str]:
 
 
 def _find(request: Request, *, again: bool) -> Search:
+    return find_console(request).searches.find(*_read_query(request), again=again)
+
+
+def _read_query(request: Request) -> tuple[Query, bytes | None]:
+    """Return the query of an address, and the cursor where its results begin."""
     given, before = _read_fields(request), request.query_params.get("before")
     if given["status"] and given["status"] not in STATUSES:
         raise InvalidRequestError("no such status", given=given["status"])
@@ -227,8 +267,15 @@ def _find(request: Request, *, again: bool) -> Search:
         newer_than_ms=parse_duration(given["newer"]) if given["newer"] else None,
         with_parts=bool(given["parts"]),
     )
-    searches = find_console(request).searches
-    return searches.find(query, None if before is None else unescape(before), again=again)
+    return query, None if before is None else unescape(before)
+
+
+def download_search(request: Request, write: Write) -> Iterator[str]:
+    """Return the text of a search's results. Its first page is read at once, so that an error is
+    answered as one."""
+    console = find_console(request)
+    pages = console.searches.read_pages(*_read_query(request))
+    return write(Download(chain([next(pages)], pages)), console.context.clock.wall_ms())
 
 
 def _describe_search(request: Request, search: Search) -> Facts:
@@ -269,8 +316,10 @@ def run_doctor(request: Request, form: Form) -> None:
 
 def show_fsck(request: Request) -> Facts:
     jobs = find_console(request).jobs
-    report, is_running = jobs.report, jobs.is_running
-    facts = {"report": report, "is_running": is_running, "is_writing": jobs.is_writing}
+    report, is_running, history = jobs.report, jobs.is_running, tuple(jobs.history)
+    facts: Facts = {"report": report, "is_running": is_running, "is_writing": jobs.is_writing}
+    is_single = is_running and history[0].one is not None
+    facts |= {"history": history, "percent": None if is_single or not report else report.percent}
     return facts | _describe_report(report, is_running) | {"report_only": Severity.REPORT_ONLY}
 
 
@@ -291,14 +340,13 @@ def _describe_report(report: FsckReport | None, is_running: bool) -> Facts:
 
 def show_repair(request: Request) -> Facts:
     """Show what a repair would do, and ask."""
-    jobs, given = find_console(request).jobs, request.query_params
-    report, one = _find_asked(jobs, given)
+    jobs, asked = find_console(request).jobs, _find_asked(request, request.query_params)
+    names = {name: request.query_params.get(name) for name in ("check", "finding", "left", "id")}
     return {
-        "report": report,
-        "one": one,
-        "counts": report.count_repairable(),
+        **{"one": asked.one, "counts": asked.counts, "grace_ms": asked.grace_ms},
+        **{"tables": asked.tables, "origin": asked.origin, "names": names},
         "refusal": jobs.find_refusal(),
-        "back": link_to("/fsck/repair", check=str(report.number), finding=given.get("finding")),
+        "back": link_to("/fsck/repair", **names),
     }
 
 
@@ -307,7 +355,7 @@ def start_check(request: Request, form: Form) -> None:
     grace_ms = parse_duration(form.get("grace") or "1m")
     tables = parse_tables(form.get("tables", ""))
     require_tables(console.context, tables)
-    console.jobs.start(grace_ms, tables)
+    console.jobs.start(grace_ms, tables, client=find_client(request))
 
 
 def cancel_job(request: Request, form: Form) -> None:
@@ -318,22 +366,56 @@ def cancel_job(request: Request, form: Form) -> None:
     jobs.cancel()
 
 
-def start_repair(request: Request, form: Form) -> None:
-    """Start the repair of one finding, or of all that a new check finds."""
-    jobs = find_console(request).jobs
-    report, one = _find_asked(jobs, form)
-    if one is None:
-        jobs.start(report.grace_ms, report.tables, repairs=True)
-    else:
-        jobs.start_one(report, one)
+def start_repair(request: Request, form: Form) -> str | None:
+    """Start the repair of one finding, or of all that a new check finds. Return the page of the
+    transaction if it was asked for there, once the repair is over or takes long."""
+    jobs, asked, client = (
+        find_console(request).jobs,
+        _find_asked(request, form),
+        find_client(request),
+    )
+    if asked.one is None:
+        jobs.start(asked.grace_ms, asked.tables, repairs=True, client=client)
+        return None
+    jobs.start_one(asked.one, client)
+    if not form.get("id"):
+        return None
+    jobs.wait(SHORT_S)
+    return link_to("/transaction", id=form["id"])
 
 
-def _find_asked(jobs: Jobs, given: Mapping[str, str]) -> tuple[FsckReport, KeptFinding | None]:
-    """Return the check and the finding with these numbers; None for all findings."""
-    report = jobs.find_report(parse_number(given.get("check", "")))
+def find_client(request: Request) -> str:
+    """Return the address that a request comes from."""
+    return request.client.host if request.client else "nowhere"
+
+
+class AskedRepair(NamedTuple):
+    """A repair of one finding, or of all that a new check finds. counts: how many there were of
+    each kind; origin: at the last "check", or "left" by dead clients."""
+
+    one: KeptFinding | None = None
+    counts: Mapping[Kind, int] = {}
+    grace_ms: int = GRACE_MS
+    tables: tuple[bytes, ...] = ()
+    origin: str = "check"
+
+
+def _find_asked(request: Request, given: Mapping[str, str]) -> AskedRepair:
+    """Return the repair that is asked for: of a transaction, of what dead clients left, or of the
+    check and the finding with these numbers."""
+    console = find_console(request)
+    if given.get("id"):
+        return AskedRepair(console.jobs.judge_transaction(unescape(given["id"])))
+    if given.get("left"):
+        left = console.background.owners.left
+        if left is None or not left.total:
+            raise InvalidRequestError("there is nothing to repair that dead clients have left")
+        return AskedRepair(counts=left.kinds, origin="left")
+    report = console.jobs.find_report(parse_number(given.get("check", "")))
     if not given.get("finding"):
-        return report, None
+        counts = report.count_repairable()
+        return AskedRepair(None, counts, report.grace_ms, report.tables)
     at = parse_number(given["finding"])
     if at >= len(report.kept):
         raise InvalidRequestError(NOT_KEPT)
-    return report, report.kept[at]
+    return AskedRepair(report.kept[at])

@@ -3,12 +3,16 @@ person can type, and all text as HTML."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from markupsafe import escape as escape_html
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
@@ -16,6 +20,7 @@ from recovery.console.auth import get_return_address
 from recovery.findings import Finding
 from recovery.text import count_text, duration_text, labels_text, time_text
 from txn.errors import InvalidRequestError
+from txn.metrics import SECONDS
 from txn.model import Key
 from txn.protocol.row import TransactionRow, created_ms
 from txn.protocol.statuses import Status
@@ -34,7 +39,12 @@ PAGES = (
 
 ID_LETTERS = 12
 MOST_TABLES = 100
+MOST_LETTERS = 32
+"""A longer key is shown with an ellipsis."""
+
 TIMES = ("since", "heartbeat", "newest", "timestamp", "version", "below", "until")
+
+_TAG = re.compile(r"<(tr|td|th)\b")  # text is escaped, so it has no tags
 
 ENVIRONMENT = Environment(
     loader=PackageLoader("recovery.console"),
@@ -83,11 +93,11 @@ def name_number(number: float, *, is_sampled: bool = False, short: bool = False)
     return f"about {rounded}" if short else f"about {rounded}, sampled"
 
 
-def facts_text(finding: Finding) -> str:
+def facts_text(finding: Finding) -> Markup:
     holder = {"holder": finding.transaction} if finding.key and finding.transaction else {}
     facts = {**holder, **finding.facts}
-    return ", ".join(
-        f"{name} {_fact_text(name, fact)}"
+    return Markup(", ").join(
+        Markup("{} {}").format(name, _fact_text(name, fact))
         for name, fact in facts.items()
         if fact or name not in TIMES
     )
@@ -98,12 +108,51 @@ def _fact_text(name: str, fact: object) -> str:
         case bytes():
             return shorten(fact)
         case int() if name in TIMES:
-            return time_text(fact)
+            return time_tag(fact, precise=True)
         case _:
             return escape(str(fact).encode(errors="replace"))
 
 
+def time_tag(timestamp_ms: int, *, precise: bool = False) -> str:
+    """Return a time element in UTC, which the page's script shows as the visitor wants it."""
+    text = time_text(timestamp_ms)
+    if not text.endswith("Z"):
+        return text
+    shown = text if precise else text[:19]
+    exact = Markup(" data-precise") if precise else ""
+    tag = Markup('<time datetime="{}" title="{}"{}>{}</time>')
+    return tag.format(text.replace(" ", "T"), text, exact, shown)
+
+
+def label_cells(rows: str, headings: Sequence[str]) -> Markup:
+    """Give each cell the heading of its column, which a narrow screen shows beside it, and the
+    roles of a table, which are lost where its layout is another."""
+    names = [escape_html(each.removeprefix("#")) for each in headings]
+    columns = iter(names)
+
+    def label(tag: re.Match[str]) -> str:
+        nonlocal columns
+        if tag[1] == "tr":
+            columns = iter(names)
+            return '<tr role="row"'
+        role = "cell" if tag[1] == "td" else "rowheader"
+        return f'<{tag[1]} role="{role}" data-label="{next(columns)}"'
+
+    return Markup(_TAG.sub(label, rows) if names else rows)
+
+
+def latency_text(duration_ms: float) -> str:
+    """Return a duration, of which stored times have whole milliseconds, and histograms a part of
+    one and no more than their last bound."""
+    if math.isinf(duration_ms):
+        return f"over {duration_text(round(1000 * SECONDS[-1]))}"
+    if duration_ms < 10:
+        return f"{duration_ms:.1f} ms" if duration_ms else "under 1 ms"
+    return duration_text(round(duration_ms))
+
+
 ENVIRONMENT.filters |= {
+    "latency": latency_text,
     "facts": facts_text,
     "begun": created_ms,
     "bytes": escape,
@@ -112,8 +161,10 @@ ENVIRONMENT.filters |= {
     "key": key_text,
     "assertion": assertion_text,
     "labels": labels_text,
-    "time": time_text,
+    "time": time_tag,
+    "label_cells": label_cells,
     "tone": name_tone,
+    "iso": lambda timestamp_ms: time_text(timestamp_ms).replace(" ", "T"),
     "clock": lambda timestamp_ms: time_text(timestamp_ms)[11:16],
     "duration": duration_text,
 }
@@ -122,6 +173,7 @@ ENVIRONMENT.globals |= {
     "version": version("hbase-txn"),
     "count": count_text,
     "number": name_number,
+    "most_letters": MOST_LETTERS,
     "link_to": link_to,
     "link_to_key": link_to_key,
 }
@@ -135,6 +187,7 @@ def render(template: str, request: Request, facts: Mapping[str, Any]) -> str:
         "store": console.settings.store_name,
         "is_known": request.state.is_known,
         "now": console.context.clock.wall_ms(),
+        "left": console.background.owners.left,
     }
     return ENVIRONMENT.get_template(template).render({**common, **facts})
 

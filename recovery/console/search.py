@@ -33,8 +33,12 @@ from txn.spans import Span
 
 MOST_AT_ONCE = 4
 MAX_KEPT = 8
+MOST_DOWNLOADED = 10_000
+DOWNLOAD_MS = 60_000
+"""The limits of a download: transactions, and time."""
 
 UNKNOWN = "unknown status"
+HEARTBEAT = b"beat"
 MAX_HEADS = 20_000
 OLDEST = 50
 
@@ -108,7 +112,7 @@ class UnfinishedScan:
         times = [(FAMILY, status.at) for status in Status] if context.rules.locks_rows else []
         for bucket in find_buckets(context):
             span = Span(context.table, bucket + NAME, bucket + NAME_END)
-            cells = [*STATUS_CELLS, *times]
+            cells = [*STATUS_CELLS, (FAMILY, HEARTBEAT), *times]
             for row in scan_in_steps(context, span, cells, step_ms=ms, first_ms=1_000):
                 if not row.cells:
                     yield
@@ -119,13 +123,16 @@ class UnfinishedScan:
         found = self._found
         cells = {key.column: cell for key, cell in row.cells.items()}
         cell = cells.get(STATUS, NOTHING)
+        if not cell.value:  # a late heartbeat of a row that was deleted
+            return
         status = BY_VALUE.get(cell.value)
         if status is None:
             found.statuses[UNKNOWN] += 1
         if status is None or status.is_finished:
             return
         found.statuses[str(status)] += 1
-        head = Head(row.row, status, cells.get(status.at, cell).timestamp)
+        since, heartbeat = cells.get(status.at, cell), cells.get(HEARTBEAT, NOTHING)
+        head = Head(row.row, status, since.timestamp, heartbeat.timestamp)
         if len(found.heads) < MAX_HEADS:
             found.heads.append(head)
         bisect.insort(found.oldest, head, key=lambda each: (each.since, each.row_key))
@@ -199,15 +206,41 @@ class Searches:
                 finally:
                     kept.guard.release()
             return replace(kept)  # which no other request changes
-        page = find_page(self._context, query, before, self._limits)
-        search = Search(query, page, began_ms=page.back_to)
-        self._use_known(search)
+        search = self._begin(query, before)
         if search.is_running:
             with self._guard:
                 self._kept[query, before] = search
                 if len(self._kept) > MAX_KEPT:
                     self._kept.popitem(last=False)
         return replace(search)
+
+    def read_pages(self, query: Query, before: bytes | None) -> Iterator[SearchPage]:
+        """Yield full pages until the beginning of the table or the limits of a download."""
+        clock, found = self._context.clock, 0
+        due_ms = clock.monotonic_ms() + DOWNLOAD_MS
+        stop = None
+        while stop is None:
+            with self._slots:
+                search = self._begin(query, before)
+            while search.is_running and clock.monotonic_ms() < due_ms:
+                with self._slots:
+                    self._continue(search)
+            page = search.page
+            found += len(page.rows)
+            if page.next is None or page.stopped is Stop.AGE:
+                stop = page.stopped
+            elif found >= MOST_DOWNLOADED:
+                stop = Stop.ROWS
+            elif clock.monotonic_ms() >= due_ms:
+                stop = Stop.TIME
+            yield replace(page, stopped=stop or page.stopped)
+            before = page.next
+
+    def _begin(self, query: Query, before: bytes | None) -> Search:
+        page = find_page(self._context, query, before, self._limits)
+        search = Search(query, page, began_ms=page.back_to)
+        self._use_known(search)
+        return search
 
     def _continue(self, search: Search) -> None:
         if search.oldest_ms is None:

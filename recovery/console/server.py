@@ -19,7 +19,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -33,6 +33,7 @@ from recovery.console.auth import (
     check_return_address,
     is_encrypted,
 )
+from recovery.console.downloads import Write, stream_csv, stream_json
 from recovery.console.jobs import JobUnderWayError
 from recovery.console.pages import Facts, Form
 from recovery.console.rendering import render, respond
@@ -45,7 +46,7 @@ from txn.server.listening import listen
 LOG = logging.getLogger("txn.console")
 
 Show = Callable[[Request], Facts]
-Act = Callable[[Request, Form], None]
+Act = Callable[[Request, Form], str | None]
 
 PAGES: Mapping[str, tuple[str, Show]] = {
     "/": ("overview.html", pages.show_overview),
@@ -66,9 +67,15 @@ ACTIONS: Mapping[str, tuple[Act, str]] = {
     "/fsck/repair": (pages.start_repair, "/fsck"),
     "/doctor": (pages.run_doctor, "/doctor"),
 }
-"""The work of each form, and the page that follows."""
+"""The work of each form, and the page that follows unless the work returns another."""
+
+DOWNLOADS: Mapping[str, tuple[Write, str]] = {
+    "csv": (stream_csv, "text/csv"),
+    "json": (stream_json, "application/json"),
+}
 
 PARTS: Mapping[str, Show] = {
+    "left": pages.show_left,
     "overview": pages.show_overview,
     "transactions": pages.continue_search,
     "locks": pages.show_locks,
@@ -130,6 +137,7 @@ def make_app(console: Console) -> AccessGate:
         routes=[
             *(Route(path, _show(*page), methods=["GET"]) for path, page in PAGES.items()),
             *(Route(path, _act(*action), methods=["POST"]) for path, action in ACTIONS.items()),
+            *(Route(f"/transactions.{kind}", _download(kind)) for kind in DOWNLOADS),
             Route("/metrics", show_metrics, methods=["GET"]),
             Route("/live/{part}", send_part, methods=["GET"]),
             Route(LOGIN, show_login, methods=["GET", "POST"]),
@@ -157,7 +165,7 @@ async def read_form(request: Request) -> Form:
                 if len(body) > LONGEST_FORM:
                     raise InvalidRequestError("the form is too long", limit=LONGEST_FORM)
     except TimeoutError:
-        words = "nothing was done: the form did not come"
+        words = "nothing was done: the form did not arrive in time"
         raise InvalidRequestError(words, limit_s=FORM_S) from None
     fields = parse_qs(body.decode(errors="replace"), keep_blank_values=True)
     return {name: values[-1] for name, values in fields.items()}
@@ -171,7 +179,8 @@ def send_part(request: Request) -> Response:
     """
     name = request.path_params["part"]
     if name not in PARTS:
-        return PlainTextResponse("there is no such part\n", 404)
+        return PlainTextResponse("no such part\n", 404)
+    request.app.state.console.background.visit()
     try:
         facts = PARTS[name](request)
     except TxnError as error:
@@ -200,13 +209,23 @@ def _show(template: str, show: Show) -> Callable[[Request], Response]:
     return endpoint
 
 
+def _download(kind: str) -> Callable[[Request], Response]:
+    write, media_type = DOWNLOADS[kind]
+    headers = {"Content-Disposition": f'attachment; filename="transactions.{kind}"'}
+
+    def endpoint(request: Request) -> Response:
+        text = pages.download_search(request, write)
+        return StreamingResponse(text, headers=headers, media_type=media_type)
+
+    return endpoint
+
+
 def _act(act: Act, following: str) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         form = await read_form(request)
-        host = request.client.host if request.client else "nowhere"
-        LOG.warning("%s is asked for from %s", request.scope["path"], host)
-        await run_in_threadpool(act, request, form)
-        return RedirectResponse(following, 303)
+        LOG.warning("%s requested from %s", request.scope["path"], pages.find_client(request))
+        address = await run_in_threadpool(act, request, form)
+        return RedirectResponse(address or following, 303)
 
     return endpoint
 
@@ -227,7 +246,7 @@ def _show_error(request: Request, error: Exception) -> Response:
 
 def _show_fault(request: Request, error: Exception) -> Response:
     LOG.error("a page failed: %s", request.scope["path"], exc_info=error)
-    words = "this page failed; the log of the console says why"
+    words = "this page failed: see the log of the console"
     return respond("error.html", request, {"title": "Internal Server Error", "words": words}, 500)
 
 

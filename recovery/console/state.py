@@ -1,7 +1,8 @@
 """The state that all requests share: the open store, and what the background has read of it.
 
-The background reads the last hour, the unfinished transactions of the whole table, and the metrics
-of servers. It reads only while there are visitors, and rests most of the time.
+The background reads the last hour, the unfinished transactions of the whole table with their
+owners, and the metrics of servers. It reads only while there are visitors, and rests most of the
+time.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from prometheus_client.registry import Collector
 
 from recovery.bounds import ReadLimits
 from recovery.console.jobs import Doctor, Jobs
-from recovery.console.locks import cache_leases, cache_locks
+from recovery.console.keys import list_sizes
+from recovery.console.locks import Cached, cache_leases, cache_locks
 from recovery.console.metrics import ServerMetrics
+from recovery.console.owners import Owners
 from recovery.console.search import Searches, Unfinished, UnfinishedScan
 from recovery.console.settings import ConsoleSettings
 from recovery.console.statistics import OUTCOMES, Hour, Sampler, find_last_minute
@@ -57,6 +60,7 @@ class Background:
         self.oldest: Sequence[TransactionRow] = ()
         self.trouble: str | None = None
         self.hour = Hour(context.clock.wall_ms())
+        self.owners = Owners(context)
         self._context = context
         self._sampler = Sampler(context)
         self._scan = UnfinishedScan(context)
@@ -87,7 +91,7 @@ class Background:
                 self.trouble = str(error)
             except Exception:  # go on, or the pages would grow old unnoticed
                 LOG.exception("the background failed")
-                self.trouble = "the background failed; the log of the console says why"
+                self.trouble = "the background reading failed: see the log of the console"
             now_ms = self._context.clock.monotonic_ms()
             if now_ms - self._visited_ms > VISIT_MS:
                 self._is_visited.clear()
@@ -101,6 +105,8 @@ class Background:
             rows = [find_transaction(self._context, head.row_key) for head in found.oldest[:OLDEST]]
             self.oldest = [row for row in rows if row is not None and not row.is_over]
             self.unfinished = found
+        if self.unfinished is not None:
+            self.owners.refresh(self.unfinished)
         self.servers.refresh()
 
 
@@ -154,6 +160,7 @@ class Console:
         self._ends = ExitStack()
         self.locks = cache_locks(settings, self.context, self._ends)
         self.leases = cache_leases(settings)
+        self.tables = Cached(lambda: list_sizes(self.context))
 
     def close(self) -> None:
         for each in (self.background, self.jobs, self._ends):

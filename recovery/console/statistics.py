@@ -10,22 +10,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from typing import NamedTuple, TypeVar
 
-from recovery.bounds import Budget, ReadLimits
-from txn.errors import CorruptRowError, InvalidRequestError
-from txn.model import Key, Row
-from txn.protocol.codec import decode_buffer
-from txn.protocol.context import Context, call_store
+from recovery.bounds import ReadLimits
+from recovery.inspect import list_status_times
+from recovery.scan import read_requests
+from txn.errors import InvalidRequestError
+from txn.locks.stored import OBJECTS, SESSIONS, TABLE
+from txn.model import Key
+from txn.protocol.context import Context
 from txn.protocol.listing import find_buckets, name_time, scan_transactions
 from txn.protocol.row import (
     FAMILY,
-    column,
+    TransactionRow,
     created_ms,
     decode_row,
     is_row_key,
@@ -40,7 +40,7 @@ MINUTE_MS = 60_000
 MINUTES = 60
 RECENT = 3
 """The number of minutes, including the present one, that are sampled again each time."""
-OUTCOME_CELLS = [(FAMILY, b"status"), (FAMILY, b"reason")]
+OUTCOME_CELLS = [(FAMILY, name) for name in (b"status", b"reason", *(each.at for each in Status))]
 CONFLICTS = frozenset(
     {
         "key is locked",
@@ -65,10 +65,25 @@ WHOLE_ROWS = 40
 WHOLE_BYTES = 256_000
 """How many rows of a minute, and bytes, are read for the keys of their requests."""
 KEYS_OF_REQUEST = 100
+LOCKS, LOCK_FAMILIES = TABLE.encode(), (OBJECTS.encode(), SESSIONS.encode())
 KEPT_KEYS = 100
 """How many keys are counted of a request, and kept of a minute."""
 MOST_NAMED = 20
 """How many keys, reasons and tables an hour names."""
+
+
+Steps = tuple[Status, Status]
+"""Two statuses that follow each other in a row; the time between them is a phase."""
+
+
+class Latency(NamedTuple):
+    """Percentiles (ms) of the time that a phase takes, and the number of times that they are of."""
+
+    phase: str
+    number: int
+    p50: float
+    p95: float
+    p99: float
 
 
 class Reason(NamedTuple):
@@ -87,7 +102,8 @@ class Minute:
     outcomes: how many committed, aborted, or may still go either way. statuses: how many have each
     now. reasons: why some were aborted, by the first words. conflicts: those that met another
     transaction, also by table, which is empty if the reason does not name it. keys: the most
-    frequent ones in `whole_rows` requests, not estimated.
+    frequent ones in `whole_rows` requests, not estimated. phases: the times (ms) between the
+    statuses of the committed ones in the sample.
     """
 
     began_ms: int
@@ -102,6 +118,7 @@ class Minute:
     conflicts_by_table: Counter[bytes] = field(default_factory=Counter)
     whole_rows: int = 0
     keys: Counter[Key] = field(default_factory=Counter)
+    phases: Mapping[Steps, Sequence[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +126,7 @@ class Hour:
     """The last hour, as far as it was sampled: the oldest minute first.
 
     as_of: the time of the last sample, by our clock. keys, reasons, conflicts_by_table: as in
-    `Minute`, the most frequent first.
+    `Minute`, the most frequent first. phases: as in `Minute`, in order of time.
     """
 
     as_of: int
@@ -117,6 +134,7 @@ class Hour:
     keys: Sequence[tuple[Key, int]] = ()
     reasons: Sequence[tuple[str, int]] = ()
     conflicts_by_table: Sequence[tuple[bytes, int]] = ()
+    phases: Mapping[Steps, Sequence[int]] = field(default_factory=dict)
 
     @property
     def missing(self) -> int:
@@ -143,7 +161,33 @@ def sum_up(as_of: int, minutes: Sequence[Minute]) -> Hour:
         rank(minute.keys for minute in minutes),
         rank(minute.reasons for minute in minutes),
         rank(minute.conflicts_by_table for minute in minutes),
+        _join(minute.phases for minute in minutes),
     )
+
+
+def _join(minutes: Iterable[Mapping[Steps, Sequence[int]]]) -> Mapping[Steps, Sequence[int]]:
+    phases: dict[Steps, list[int]] = {}
+    for steps, times in chain.from_iterable(each.items() for each in minutes):
+        phases.setdefault(steps, []).extend(times)
+    return {steps: phases[steps] for steps in sorted(phases, key=lambda pair: pair[0].value)}
+
+
+def list_phases(rows: Iterable[TransactionRow]) -> Mapping[Steps, Sequence[int]]:
+    """Return the times between the statuses of committed transactions, by the server's clock."""
+    phases: dict[Steps, list[int]] = {}
+    for row in rows:
+        if row.status is not None and row.status.is_decided:
+            for before, after in pairwise(list_status_times(row)):
+                times = phases.setdefault((before.status, after.status), [])
+                times.append(max(0, after.since - before.since))
+    return phases
+
+
+def measure_latency(phase: str, times: Sequence[int]) -> Latency:
+    """Return the percentiles of at least one time: each is one of them."""
+    order, number = sorted(times), len(times)
+    p50, p95, p99 = (order[-(-share * number // 100) - 1] for share in (50, 95, 99))
+    return Latency(phase, number, p50, p95, p99)
 
 
 class Sampler:
@@ -214,22 +258,22 @@ class Sampler:
             conflicts_by_table=estimate(tables),
             whole_rows=len(requests),
             keys=Counter(dict(keys.most_common(KEPT_KEYS))),
+            phases=list_phases(found),
         )
 
     def _read_keys(self, row_keys: Sequence[bytes]) -> Iterator[Sequence[Key]]:
-        """Yield the first keys of each row's request, up to the limit of bytes. The first reads
-        are small, since one request may have ten megabytes."""
-        budget = Budget(self._context.clock, ReadLimits(len(row_keys) + 1, WHOLE_BYTES))
-        for some in budget.divide(row_keys):
-            if budget.over:
-                break
-            asked = [column(self._context.table, row, b"buffer") for row in some]
-            cells = call_store(self._context, partial(self._context.store.read, asked))
-            for key, cell in cells.items():
-                if cell is not None:
-                    budget.spend(Row(key.row, {key: cell}))
-                    with suppress(CorruptRowError):  # `fsck` reports it
-                        yield decode_buffer(cell.value).request.keys[:KEYS_OF_REQUEST]
+        """Yield the first keys of each row's request, without our own, up to the limit of bytes."""
+        limits = ReadLimits(len(row_keys) + 1, WHOLE_BYTES)
+        for _, buffer in read_requests(self._context, row_keys, limits):
+            if buffer is not None:
+                keys = buffer.request.keys[:KEYS_OF_REQUEST]
+                yield [key for key in keys if not is_internal(self._context, key)]
+
+
+def is_internal(context: Context, key: Key) -> bool:
+    """Return True for a key of this library itself: the marker of a token, or a queue of locks."""
+    is_lock = key.table == LOCKS and key.family in LOCK_FAMILIES
+    return is_lock or key.table == context.table
 
 
 def find_last_minute(hour: Hour) -> Minute | None:
@@ -240,7 +284,7 @@ def find_last_minute(hour: Hour) -> Minute | None:
 def read_reason(reason: str) -> Reason:
     words = reason.partition(":")[0]
     if is_outdated := OVERTAKEN.match(reason):
-        return Reason("what was read has changed", _find_table(is_outdated["key"]))
+        return Reason("value changed after read", _find_table(is_outdated["key"]))
     if words not in CONFLICTS:
         return Reason(words[:_MOST_WORDS], None)
     match = _KEY.search(reason)

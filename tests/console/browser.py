@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -75,6 +76,13 @@ def run_browser() -> Iterator[Browser]:
             yield browser
         finally:
             browser.close()
+
+
+def find_violations(page: Page) -> list[str]:
+    """Return what axe-core finds wrong with the accessibility of a page."""
+    page.evaluate((files("axe_playwright_python") / "axe.min.js").read_text())
+    found = page.evaluate("axe.run({ resultTypes: ['violations'] })")["violations"]
+    return [f"{each['id']}: {node['html']}" for each in found for node in each["nodes"]]
 
 
 class Complaints:

@@ -20,7 +20,7 @@ from tests.console.served import ServedConsole, serve_store
 from tests.packages import PackageError
 
 PICTURES = Path(__file__).parents[2] / "docs" / "console"
-WIDE, NARROW = {"width": 1200, "height": 560}, {"width": 360, "height": 640}
+WIDE, NARROW = {"width": 1200, "height": 560}, {"width": 390, "height": 844}
 PATIENCE_MS = 15_000
 SHOWN_STORE = "embedded:///var/lib/shop"
 

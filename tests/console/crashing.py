@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from txn import Delete, Engine, Key, Mutation, Request
+from txn.clock import Clock, SystemClock
 from txn.model import Edit
+from txn.policy import Policy
 from txn.protocol.statuses import Status
 from txn.stores import open_store
 from txn.stores.base import Store
@@ -25,24 +27,36 @@ def written_values(item: object) -> list[bytes | None]:
     return [*(value for _, value in getattr(item, "puts", ())), *(edit.value for edit in edits)]
 
 
-def crash_client(uri: str, status: Status, wanted: Sequence[bytes] | Request) -> None:
+def crash_client(
+    uri: str,
+    status: Status,
+    wanted: Sequence[bytes] | Request,
+    lock_ttl_ms: int = Policy().lock_ttl_ms,
+) -> None:
     """Leave in a store what a client leaves that dies once its row has this status. It commits the
     request, or changes the rows."""
     store = open_store(uri)
     try:
-        crash_engine(store, status, wanted)
+        crash_engine(store, status, wanted, lock_ttl_ms=lock_ttl_ms)
     finally:
         store.close()
 
 
-def crash_engine(store: Store, status: Status, wanted: Sequence[bytes] | Request) -> None:
-    """The same in a store that is open."""
+def crash_engine(
+    store: Store,
+    status: Status,
+    wanted: Sequence[bytes] | Request,
+    clock: Clock | None = None,
+    lock_ttl_ms: int = Policy().lock_ttl_ms,
+) -> None:
+    """The same in a store that is open, at the time of a clock."""
 
     def plan(call: Call) -> Fault:
         written = any(status.value in written_values(item) for item in call.items)
         return Fault(reply=Reply.CRASH) if written else Fault()
 
-    engine = Engine(FaultyStore(store, plan))
+    policy = Policy(lock_ttl_ms=lock_ttl_ms)
+    engine = Engine(FaultyStore(store, plan), clock=clock or SystemClock(), policy=policy)
     engine.ensure_table("stock", ["d"])
     request = wanted if isinstance(wanted, Request) else _change_rows(wanted)
     with pytest.raises(Crash):

@@ -103,12 +103,13 @@ def test_the_log_has_what_was_asked_for_and_from_where(console: ServedConsole) -
     """Who finds a transaction repaired wants to know where that came from."""
     bearer = {"Authorization": f"Bearer {console.token}"}
     assert ask(f"{console.url}/fsck/repair", "POST", {"check": "998"}, bearer).status != 401
-    assert "/fsck/repair is asked for from 127.0.0.1" in console.log.read_text()
+    assert "/fsck/repair requested from 127.0.0.1" in console.log.read_text()
 
 
 def test_from_elsewhere_looking_needs_the_token(strict: ServedConsole) -> None:
     """All that there is, live parts included."""
     paths = [*server.PAGES, *(f"/live/{part}" for part in server.PARTS), "/metrics", "/nothing"]
+    paths += [f"/transactions.{kind}" for kind in server.DOWNLOADS]
     assert {path: ask(strict.url + path).status for path in paths} == dict.fromkeys(paths, 401)
     bearer = {"Authorization": f"Bearer {strict.token}"}
     assert ask(f"{strict.url}/locks", headers=bearer).status == 200
@@ -143,7 +144,7 @@ def test_no_look_writes_anything(console: ServedConsole, store: str) -> None:
     for path in server.PAGES:
         assert ask(f"{console.url}{path}").status in {200, 400, 404}, path
     post(f"{console.url}/fsck", {"grace": "0s", "tables": "stock"})
-    while "under way" in ask(f"{console.url}/fsck").body:
+    while "<progress" in ask(f"{console.url}/fsck").body:
         pass
     assert list_cells(store) == before
 
@@ -280,7 +281,7 @@ def test_a_wrong_token_begins_no_session(console: ServedConsole) -> None:
     answer = post(f"{console.url}/login", {"token": "wrong"})
     assert answer.status == 403
     assert "set-cookie" not in answer.headers
-    assert "This is not the token." in answer.body
+    assert "Wrong token." in answer.body
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from tests.console.conftest import Browse, Picture, Serve
+from tests.console.conftest import Browse, Serve
 from tests.console.served import ServedConsole
 from tests.console.visits import ask, post
 from txn import connect
@@ -37,27 +37,24 @@ def find_traces(uri: str) -> list[bytes]:
 def test_without_the_token_the_doctor_is_not_asked(console: ServedConsole, store: str) -> None:
     """He writes; that he writes little does not matter."""
     page = ask(f"{console.url}/doctor")
-    assert "log in to examine" in page.body
+    assert "log in to run it" in page.body
     assert post(f"{console.url}/doctor", {"tables": "stock"}).status == 401
     assert find_traces(store) == []
 
 
-def test_what_the_doctor_says_is_shown_and_kept(
-    console: ServedConsole, browse: Browse, picture: Picture
-) -> None:
+def test_what_the_doctor_says_is_shown_and_kept(console: ServedConsole, browse: Browse) -> None:
     """Each verdict with how to mend it, and a table that is not there is one of them."""
     page = browse(f"{console.url}/doctor")
-    page.get_by_role("link", name="log in to examine").click()
+    page.get_by_role("link", name="log in to run it").click()
     page.get_by_label("Token").fill(console.token or "")
     page.get_by_role("main").get_by_role("button", name="Log in").click()
-    page.get_by_label("Data tables to examine as well").fill("stock, absent")
-    page.get_by_role("button", name="Examine").click()
-    said = page.get_by_role("region", name="Diagnoses")
+    page.get_by_label("Data tables to check").fill("stock, absent")
+    page.get_by_role("button", name="Run").click()
+    said = page.get_by_role("region", name="Results")
     expect(said.get_by_role("row", name="table absent")).to_contain_text("txn table create")
     expect(said.get_by_role("row", name="table stock")).to_contain_text("fine")
-    picture(page, "doctor")
-    page.get_by_label("Data tables to examine as well").fill("stock,<b>absent</b>")
-    page.get_by_role("button", name="Examine").click()
+    page.get_by_label("Data tables to check").fill("stock,<b>absent</b>")
+    page.get_by_role("button", name="Run").click()
     expect(said.get_by_role("row", name="table <b>absent</b>")).to_be_visible()
     page.reload()
     expect(said.get_by_role("row", name="table stock")).to_be_visible()

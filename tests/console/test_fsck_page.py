@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.console.conftest import NARROW, WIDE, Browse, Picture, Serve
+from tests.console.conftest import NARROW, Browse, Serve
 from tests.console.crashing import HOSTILE, QUOTES, SCRIPT, crash_client
 from tests.console.served import ServedConsole
 from tests.console.visits import ask, post
@@ -40,9 +40,9 @@ def check(browse: Browse, console: ServedConsole) -> Callable[..., Page]:
     def start(grace: str = "0s", tables: str = "", **options: object) -> Page:
         page = browse(f"{console.url}/fsck", **options)
         page.get_by_label("Grace", exact=True).fill(grace)
-        page.get_by_label("Data tables to scan as well").fill(tables)
+        page.get_by_label("Data tables to scan").fill(tables)
         page.get_by_role("button", name="Check").click()
-        expect(page.get_by_role("heading", name="What the last check found")).to_be_visible()
+        expect(page.get_by_role("heading", name="Results of the last check")).to_be_visible()
         return page
 
     return start
@@ -64,7 +64,7 @@ def find_kind(page: Page, kind: str) -> list[str]:
 def test_a_check_of_a_quiet_store_says_that_it_is_clean(check: Callable[..., Page]) -> None:
     """What most checks find, in a word that can be told from an error."""
     page = check(tables="stock")
-    expect(page.get_by_text("clean: nothing was left behind.")).to_be_visible()
+    expect(page.get_by_text("clean: no problems found.")).to_be_visible()
     assert page.get_by_role("link", name="Repair all").count() == 0
 
 
@@ -74,7 +74,7 @@ def test_what_is_young_is_told_and_left_alone(
     """A client may be at work: no repair is offered for it."""
     crash_client(store, Status.LOCKED, (b"young",))
     page = check(grace="10m")
-    expect(page.get_by_text("Unfinished, and left alone: 1 undecided.")).to_be_visible()
+    expect(page.get_by_text("Unfinished and ignored: 1 undecided.")).to_be_visible()
     assert page.get_by_role("link", name="Repair").count() == 0
     crash_free(console)
 
@@ -91,7 +91,7 @@ def crash_free(console: ServedConsole) -> None:
 
 def wait_until_over(url: str) -> str:
     """Return the page once nothing is under way."""
-    while "under way" in (body := ask(f"{url}/fsck").body):
+    while "<progress" in (body := ask(f"{url}/fsck").body):
         pass
     return body
 
@@ -103,7 +103,7 @@ def wait_for_check(url: str) -> str:
 
 
 def test_a_repair_is_done_with_the_keyboard_alone(
-    check: Callable[..., Page], store: str, console: ServedConsole, picture: Picture
+    check: Callable[..., Page], store: str, console: ServedConsole
 ) -> None:
     """Who cannot use a mouse can check, log in on the way, confirm, and see what was done."""
     crash_client(store, Status.ASSERTED, (b"decided-one", b"decided-two"))
@@ -111,21 +111,14 @@ def test_a_repair_is_done_with_the_keyboard_alone(
     page = check()
     assert find_kind(page, "decided")[0] == "1"
     assert find_kind(page, "undecided")[0] == "1"
-    picture(page, "fsck")
-    page.set_viewport_size(NARROW)
-    page.emulate_media(color_scheme="dark")
-    picture(page, "narrow")
-    page.emulate_media(color_scheme="light")
-    page.set_viewport_size(WIDE)
     press_until(page, "Repair all…")
     expect(page.get_by_role("heading", level=1, name="Repair all")).to_be_visible()
     press_until(page, "log in to repair")
     page.get_by_label("Token").press_sequentially(console.token or "")
     page.keyboard.press("Enter")
     expect(page.get_by_role("region", name="What would be repaired")).to_contain_text("roll it")
-    picture(page, "fsck-repair")
     press_until(page, "Repair all")
-    expect(page.get_by_role("heading", name="What the last repair did")).to_be_visible()
+    expect(page.get_by_role("heading", name="Results of the last repair")).to_be_visible()
     assert page.url == f"{console.url}/fsck"
     assert find_kind(page, "decided")[:4] == ["1", "1", "0", "0"]
     assert find_kind(page, "undecided")[:4] == ["1", "1", "0", "0"]
@@ -196,7 +189,7 @@ def test_what_only_a_person_can_judge_has_no_repair(check: Callable[..., Page]) 
     """It is shown with what it may mean, and nothing is offered that would do nothing."""
     page = check(tables="stock")
     found = page.get_by_role("region", name="foreign-cell", exact=True)
-    expect(found.get_by_text("a person has to look").first).to_be_visible()
+    expect(found.get_by_text("needs manual inspection").first).to_be_visible()
     assert found.get_by_role("link", name="Repair…").count() == 0
     assert page.get_by_role("link", name="Repair all…").count() == 0
 

@@ -7,27 +7,33 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from playwright.sync_api import expect
 
 from recovery.console import jobs as jobs_module
-from recovery.console.jobs import Jobs, JobUnderWayError, KeptFinding
+from recovery.console.jobs import MOST_REMEMBERED, Jobs, JobUnderWayError, KeptFinding
 from recovery.findings import Finding, Kind, LeftAlone, Repaired
 from recovery.fsck import RETENTION_MS
+from tests.console.conftest import Browse
 from tests.console.crashing import crash_client, crash_engine
 from tests.console.served import TOKEN, serve_here
 from tests.console.visits import Answer, ask, post
 from tests.integration.emulator import emulated
-from txn import Engine, Key, Mutation, connect
+from txn import Engine, Key, Mutation, Request, connect
 from txn.clock import SystemClock
 from txn.errors import InvalidRequestError
 from txn.events import silent
+from txn.model import Edit
 from txn.policy import Policy
+from txn.protocol.codec import encode_buffer
 from txn.protocol.context import Context
+from txn.protocol.row import column, new_row_key
 from txn.protocol.statuses import FENCED, SIX_PHASE, Status
 from txn.stores import open_store
 from txn.testing.faulty import Call, Fault, FaultyStore, Reply
@@ -104,14 +110,16 @@ def test_a_second_person_is_told_that_a_check_is_under_way(
         store.stand()
         assert post(f"{url}/fsck", {}).status == 303
         assert store.entered.wait(PATIENCE_S)
-        assert "Checking" in ask(f"{url}/fsck").body
+        under_way = ask(f"{url}/fsck").body
+        assert "Checking" in under_way
+        assert 'max="100" value="0"></progress> about 0 %' in under_way
         second = post(f"{url}/fsck", {})
         assert second.status == 409
-        assert "nothing was begun: a check is under way already" in second.body
+        assert "nothing was started: a check is already running" in second.body
         assert post(f"{url}/fsck/repair", {"check": "1"}, BEARER).status == 409
         assert ask(f"{url}/fsck/repair?check=1").status == 409
         store.let.set()
-        wait_for_page(url, "nothing was left behind")
+        wait_for_page(url, "no problems found")
 
 
 def test_a_check_that_is_cancelled_says_so(store: StandingStore, context: Context) -> None:
@@ -122,8 +130,8 @@ def test_a_check_that_is_cancelled_says_so(store: StandingStore, context: Contex
         assert store.entered.wait(PATIENCE_S)
         assert post(f"{url}/fsck/cancel", {}).status == 303
         store.let.set()
-        wait_for_page(url, "It ended early: it was cancelled.")
-        assert "nothing was left behind" not in ask(f"{url}/fsck").body
+        wait_for_page(url, "Stopped early: cancelled.")
+        assert "no problems found" not in ask(f"{url}/fsck").body
 
 
 @pytest.mark.parametrize("repairs", [False, True])
@@ -142,7 +150,7 @@ def test_a_job_is_cancelled_while_it_finds_nothing(
     jobs.start(0, (), repairs=repairs)
     wait_until_over(jobs)
     assert jobs.report is not None
-    assert (jobs.report.tally.rows, jobs.report.trouble) == (0, "it was cancelled")
+    assert (jobs.report.tally.rows, jobs.report.trouble) == (0, "cancelled")
 
 
 def test_a_single_repair_is_cancelled_as_it_waits_for_the_store(
@@ -162,11 +170,11 @@ def test_a_single_repair_is_cancelled_as_it_waits_for_the_store(
         return Fault(frozenset(), Reply.NOT_APPLIED)
 
     store.plan = fail
-    jobs.start_one(jobs.report, kept)
+    jobs.start_one(kept)
     assert failed.wait(PATIENCE_S)
     jobs.cancel()
     wait_until_over(jobs)
-    assert (kept.result, kept.trouble) == (None, "it was cancelled")
+    assert (kept.result, kept.trouble) == (None, "cancelled")
     jobs.close()
 
 
@@ -184,7 +192,7 @@ def test_a_repair_is_cancelled_only_by_those_who_may_repair(
         assert post(f"{url}/fsck/cancel", {}).status == 401
         assert post(f"{url}/fsck/cancel", {}, BEARER).status == 303
         store.let.set()
-        wait_for_page(url, "It ended early: it was cancelled.")
+        wait_for_page(url, "Stopped early: cancelled.")
 
 
 def test_an_error_of_the_store_ends_a_check_and_is_shown(store: StandingStore, jobs: Jobs) -> None:
@@ -242,7 +250,7 @@ def test_an_unforeseen_failure_ends_the_job_and_not_the_console(
     jobs.start(0, ())
     wait_until_over(jobs)
     assert jobs.report is not None
-    assert jobs.report.trouble == "it failed; the log of the console says why"
+    assert jobs.report.trouble == "failed: see the log of the console"
     assert "ZeroDivisionError" in caplog.text
 
 
@@ -267,7 +275,7 @@ def test_a_repair_is_of_the_last_check_alone(number: int, jobs: Jobs) -> None:
     """What a person has not seen is not repaired by a number."""
     jobs.start(0, ())
     wait_until_over(jobs)
-    with pytest.raises(InvalidRequestError, match="look again"):
+    with pytest.raises(InvalidRequestError, match="check again"):
         jobs.find_report(number)
     assert jobs.find_report(1) is jobs.report
 
@@ -283,7 +291,7 @@ def test_the_repair_of_one_finding_leaves_the_rest_of_the_report(
     report = jobs.find_report(1)
     ended_ms = report.ended_ms
     time.sleep(0.01)
-    jobs.start_one(report, report.kept[0])
+    jobs.start_one(report.kept[0])
     wait_until_over(jobs)
     assert [type(each.result) for each in report.kept] == [Repaired, type(None)]
     assert (jobs.find_report(1), report.ended_ms, report.trouble) == (report, ended_ms, None)
@@ -296,18 +304,60 @@ def test_the_repair_of_one_finding_that_fails_is_told_beside_it(
     crash_engine(store, Status.LOCKED, [b"one"])
     with serve_here(context) as url:
         post(f"{url}/fsck", {"grace": "0s"})
-        wait_for_page(url, "What the last check found")
+        wait_for_page(url, "Results of the last check")
         plan, store.plan = store.plan, lambda call: Fault(frozenset(), Reply.NOT_APPLIED)
         one = {"check": "1", "finding": "0"}
         assert post(f"{url}/fsck/repair", one, BEARER).status == 303
         failed = wait_for_page(url, "The repair failed: ").body
-        assert "It ended early" not in failed
+        assert "Stopped early" not in failed
         assert "Repair…" in failed
         store.plan = plan
         assert post(f"{url}/fsck/repair", one, BEARER).status == 303
         ended = wait_for_page(url, "rolled back").body
-        assert "It ended early" not in ended
+        assert "Stopped early" not in ended
         assert "The repair failed" not in ended
+
+
+def test_the_last_jobs_are_remembered(store: StandingStore, jobs: Jobs) -> None:
+    """Who asked for what, and how it ended; of the findings only those of the last check."""
+    crash_engine(store, Status.LOCKED, [b"one"])
+    for number in range(MOST_REMEMBERED + 1):
+        jobs.start(number, (b"stock",), client="10.0.0.7")
+        wait_until_over(jobs)
+    report = jobs.report
+    assert report is not None
+    assert len(jobs.history) == MOST_REMEMBERED
+    assert [each.number for each in jobs.history][::-1] == [*range(2, MOST_REMEMBERED + 2)]
+    last = jobs.history[0]
+    assert last is report
+    assert (last.client, last.grace_ms, last.tables, last.outcome, last.percent) == (
+        *("10.0.0.7", MOST_REMEMBERED, (b"stock",), "done"),
+        100,
+    )
+    jobs.start(0, ())
+    wait_until_over(jobs)
+    assert [len(each.kept) for each in jobs.history][:3] == [1, 0, 0]
+    assert jobs.history[0].tally.found == 1
+
+
+def test_a_transaction_is_judged_before_its_repair(store: StandingStore, jobs: Jobs) -> None:
+    """One within the grace may have a live owner, and there may be none at all."""
+    crash_engine(store, Status.LOCKED, [b"one"])
+    jobs.start(0, ())
+    wait_until_over(jobs)
+    assert jobs.report is not None
+    (kept,) = jobs.report.kept
+    row_key = kept.finding.transaction
+    assert row_key is not None
+    for given in (row_key, new_row_key(1, 1)):
+        with pytest.raises(InvalidRequestError, match="there is nothing to repair"):
+            jobs.judge_transaction(given)
+    assert jobs.find_repair(row_key) is None
+    jobs.start_one(kept, "10.0.0.7")
+    jobs.wait(PATIENCE_S)
+    found = jobs.find_repair(row_key)
+    assert found is jobs.history[0]
+    assert (found.outcome, found.tally.repaired) == ("rolled back", 1)
 
 
 def test_a_job_that_is_under_way_keeps_its_report(store: StandingStore, jobs: Jobs) -> None:
@@ -315,7 +365,7 @@ def test_a_job_that_is_under_way_keeps_its_report(store: StandingStore, jobs: Jo
     store.stand()
     jobs.start(0, ())
     report = jobs.report
-    with pytest.raises(JobUnderWayError, match="a check is under way"):
+    with pytest.raises(JobUnderWayError, match="a check is already running"):
         jobs.start(0, ())
     assert jobs.report is report
 
@@ -332,10 +382,10 @@ def test_a_store_that_cannot_do_the_protocol_is_looked_at_and_not_repaired() -> 
         try:
             with serve_here(context) as url:
                 post(f"{url}/fsck", {"grace": "0s"})
-                wait_for_page(url, "What the last check found")
+                wait_for_page(url, "Results of the last check")
                 assert post(f"{url}/fsck/repair", {"check": "1"}, BEARER).status == 400
                 shown = ask(f"{url}/fsck/repair?check=1", headers=BEARER)
-                assert "This store cannot be repaired from here" in shown.body
+                assert "The console cannot repair this store" in shown.body
                 assert '<button class="danger">' not in shown.body
         finally:
             store.close()
@@ -347,3 +397,39 @@ def test_results_are_told_apart() -> None:
     assert KeptFinding(0, finding, Repaired("done")).is_repaired
     assert KeptFinding(0, finding, LeftAlone("not ours")).is_left
     assert KeptFinding(0, finding, None).is_left
+
+
+def test_progress_is_shown_in_per_cent(
+    store: StandingStore, context: Context, browse: Browse
+) -> None:
+    """A person decides by it whether to wait; and rows of the library itself are not shown among
+    the keys meanwhile."""
+    engine = Engine(store)
+    engine.ensure_table("locks", ["o"])
+    engine.commit([Mutation(Key("shop", "o", "queue", "locks"), "{}")])
+    now_ms, buffer = SystemClock().wall_ms(), encode_buffer(Request(()), 1_000)
+    cells = {b"status": Status.LOCKED.encoded, b"buffer": buffer}
+    rows = [new_row_key(now_ms - 30_000 * at, at) for at in range(40)]
+    store.write([Edit(column(b"txn", r, name), c, 1) for r in rows for name, c in cells.items()])
+    scans = itertools.count()
+
+    def stand_in_the_middle(call: Call) -> Fault:
+        is_of_job = threading.current_thread().name.startswith("txn-console-job")
+        if call.method == "scan" and is_of_job and next(scans) == 40:
+            assert store.let.wait(PATIENCE_S)
+        return Fault()
+
+    store.plan = stand_in_the_middle
+    store.let.clear()
+    with serve_here(context) as url:
+        post(f"{url}/fsck", {"grace": "0s"})
+        page = browse(f"{url}/fsck")
+        bar = page.get_by_role("progressbar")
+        expect(bar).to_have_attribute("value", re.compile(r"^[1-9]\d?$"))
+        expect(page.get_by_text(f"about {bar.get_attribute('value')} %")).to_be_visible()
+        store.let.set()
+        expect(bar).to_have_count(0)
+        expect(page.get_by_role("region", name="Checks and repairs")).to_contain_text("done")
+        page.goto(f"{url}/")
+        expect(page.get_by_role("row", name="stock/apple/d:count")).to_be_visible()
+        expect(page.get_by_role("row", name="locks/")).to_have_count(0)

@@ -16,7 +16,7 @@ from tests.console.visits import ask, post
 from txn import Engine, Key, Mutation, connect
 
 TABS = 8  # a browser has six connections to a server
-OLD = "The console does not answer; what is shown is old."
+OLD = "The console does not respond. This page is out of date."
 
 
 @pytest.fixture(scope="module")

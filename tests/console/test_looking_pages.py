@@ -21,6 +21,7 @@ from txn.protocol.statuses import Status
 from txn.stores import open_store
 from txn.text import escape
 
+LOCK_TTL_MS = 100
 TRANSFERS = 60  # more than a page of the search
 PEARS, APPLES = (Key(row, "d", "count", "stock") for row in ("pears", "apples"))
 LEFT = Request((Mutation(PEARS, "7"), Mutation(APPLES, "8")))
@@ -43,16 +44,16 @@ def url(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> str:
             engine.commit([Mutation(bob, "000")], [Exact(alice, "100")], labels={"job": "refused"})
         engine.ensure_table("stock", ["d"])
         engine.commit([Mutation(PEARS, "12"), Mutation(APPLES, "3")], labels={"job": "count"})
-    crash_client(store, Status.LOCKED, HOSTILE)
-    crash_client(store, Status.ASSERTED, LEFT)
-    crash_client(store, Status.CLEANING, [b"plums"])
+    crash_client(store, Status.LOCKED, HOSTILE, LOCK_TTL_MS)
+    crash_client(store, Status.ASSERTED, LEFT, LOCK_TTL_MS)
+    crash_client(store, Status.CLEANING, [b"plums"], LOCK_TTL_MS)
     return serve(store).url
 
 
 def test_the_overview_tells_what_is_going_on(url: str, browse: Browse, picture: Picture) -> None:
     """How much is committed, how far transactions came, and which have been left by their owner."""
     page = browse(f"{url}/")
-    unfinished = page.get_by_role("region", name="Longest unfinished")
+    unfinished = page.get_by_role("region", name="Longest silent")
     expect(unfinished.get_by_role("row")).to_have_count(4)
     expect(unfinished).to_contain_text("2-ASSERTED")
     funnel = page.get_by_role("row", name=re.compile("^5-COMPLETE"))
@@ -60,7 +61,11 @@ def test_the_overview_tells_what_is_going_on(url: str, browse: Browse, picture: 
     expect(page.get_by_role("row", name="accounts/alice/d:balance")).to_be_visible()
     expect(page.get_by_role("row", name="assertion failed 1")).to_be_visible()
     expect(page.get_by_role("img", name=re.compile("in each minute"))).to_be_visible()
+    expect(page.get_by_text("3 left by dead clients")).to_be_visible()
     picture(page, "overview")
+    page.emulate_media(color_scheme="dark")
+    page.set_viewport_size(NARROW)
+    picture(page, "narrow", is_whole=False)
 
 
 def test_the_overview_stays_up_to_date_and_can_be_paused(
@@ -111,7 +116,7 @@ def test_transactions_are_searched_page_by_page(url: str, browse: Browse, pictur
     rows = page.get_by_role("region", name="Transactions").locator("tbody tr")
     expect(rows).to_have_count(50)
     first = rows.locator("td:first-child a").evaluate_all("all => all.map((each) => each.href)")
-    page.get_by_role("link", name="Look further back").click()
+    page.get_by_role("link", name="Older transactions").click()
     expect(rows).to_have_count(TRANSFERS - 50)
     rest = rows.locator("td:first-child a").evaluate_all("all => all.map((each) => each.href)")
     assert len({*first, *rest}) == TRANSFERS
@@ -147,7 +152,7 @@ def test_the_unfinished_of_the_overview_are_listed_at_once(
     page.get_by_role("link", name="1-LOCKED").click()
     rows = page.get_by_role("region", name="Transactions").locator("tbody tr")
     assert rows.count() == 1
-    expect(page.get_by_role("main")).to_contain_text("Older ones as of")
+    expect(page.get_by_role("main")).to_contain_text("transactions are shown as of")
 
 
 def test_a_search_continues_while_its_page_is_open_and_shows_what_it_finds(
@@ -175,7 +180,7 @@ def test_a_search_continues_while_its_page_is_open_and_shows_what_it_finds(
         ("Table", "stock", 4),
         ("Key", "stock/pears/d:count", 2),
         ("Label", "refused", 1),
-        ("Silent for at least", "30d", 0),
+        ("In status for at least", "30d", 0),
     ],
 )
 def test_a_search_finds_what_was_asked_for(
@@ -183,51 +188,52 @@ def test_a_search_finds_what_was_asked_for(
 ) -> None:
     """By each of the fields that there are."""
     page = browse(f"{url}/transactions")
-    input_ = page.get_by_label(field)
     if field == "Status":
-        input_.select_option(value)
+        page.get_by_role("combobox", name=field).select_option(value)
     else:
-        input_.fill(value)
+        page.get_by_label(field, exact=True).fill(value)
     page.get_by_role("button", name="Search").click()
     if count:
         expect(page.get_by_role("region", name="Transactions").locator("tbody tr")).to_have_count(
             count
         )
     else:
-        expect(page.get_by_text("None was found")).to_be_visible()
+        expect(page.get_by_text("No transactions found")).to_be_visible()
 
 
 @pytest.mark.parametrize(
     ("field", "value", "words"),
-    [("Key", "no key", "a key is table/row/family:column"), ("Changed within", "soon", "duration")],
+    [
+        ("Key", "no key", "a key is table/row/family:column"),
+        ("In status for at most", "soon", "duration"),
+    ],
 )
 def test_what_is_no_search_is_refused_in_words(
     field: str, value: str, words: str, url: str, browse: Browse
 ) -> None:
     """And what was typed is still there to be mended."""
     page = browse(f"{url}/transactions", allowed=("400",))
-    page.get_by_label(field).fill(value)
+    page.get_by_label(field, exact=True).fill(value)
     page.get_by_role("button", name="Search").click()
     expect(page.get_by_role("alert")).to_contain_text(words)
-    expect(page.get_by_label(field)).to_have_value(value)
+    expect(page.get_by_label(field, exact=True)).to_have_value(value)
 
 
-def test_a_transaction_is_explained(url: str, browse: Browse, picture: Picture) -> None:
+def test_a_transaction_is_explained(url: str, browse: Browse) -> None:
     """Its phases, what it changes, why it was aborted, and what becomes of it."""
     page = browse(f"{url}/transactions?status=2-ASSERTED")
     page.locator("tbody td:first-child a").click()
     expect(page.get_by_role("img", name=re.compile("0-WRITTEN at .*2-ASSERTED at"))).to_be_visible()
-    expect(page.get_by_role("row", name=re.compile("^fsck "))).to_contain_text("roll it forward")
+    expect(page.get_by_role("row", name=re.compile("^Repair "))).to_contain_text("roll it forward")
     change = page.get_by_role("region", name="Mutations").get_by_role("row", name="stock/pears")
     expect(change.get_by_role("cell")).to_have_text(["stock/pears/d:count", "12", "7", "held"])
-    picture(page, "transaction")
     page.goto(f"{url}/transactions?label=number%3D{TRANSFERS - 1}")
     page.locator("tbody td:first-child a").click()
     change = page.get_by_role("region", name="Mutations").get_by_role("row", name="accounts/alice")
     expect(change.get_by_role("cell")).to_have_text(["accounts/alice/d:balance", "041", "040", ""])
     page.goto(f"{url}/transactions?status=7-ABORTED")
     page.locator("tbody td:first-child a").click()
-    expect(page.get_by_role("row", name=re.compile("^Aborted because"))).to_contain_text("seen")
+    expect(page.get_by_role("row", name=re.compile("^Abort reason"))).to_contain_text("seen")
     verdict = page.get_by_role("region", name="Assertions").locator("tbody tr")
     expect(verdict).to_contain_text(["accounts/alice/d:balance = 100"])
     expect(verdict.locator("td").last).to_have_text("failed")
@@ -236,25 +242,24 @@ def test_a_transaction_is_explained(url: str, browse: Browse, picture: Picture) 
 def test_a_transaction_that_is_gone_is_said_to_be(url: str, browse: Browse) -> None:
     """A link may be older than the retention."""
     page = browse(f"{url}/transaction?id=transaction.{0:013}.{0:032}", allowed=("404",))
-    expect(page.get_by_role("main")).to_contain_text("there is no such transaction")
+    expect(page.get_by_role("main")).to_contain_text("no such transaction")
 
 
-def test_a_key_tells_who_holds_it(url: str, browse: Browse, picture: Picture) -> None:
+def test_a_key_tells_who_holds_it(url: str, browse: Browse) -> None:
     """And the way from its transactions back to it."""
     page = browse(f"{url}/key")
-    page.get_by_label("Key").fill("stock/pears/d:count")
+    page.get_by_label("Key", exact=True).fill("stock/pears/d:count")
     page.get_by_role("button", name="Show").click()
     expect(page.get_by_role("row", name=re.compile("^Lock held by"))).to_contain_text("2-ASSERTED")
-    page.get_by_label("Key").fill("accounts/alice/d:balance")
+    page.get_by_label("Key", exact=True).fill("accounts/alice/d:balance")
     page.get_by_role("button", name="Show").click()
     expect(page.get_by_role("row", name="Value 040")).to_be_visible()
     expect(page.get_by_role("row", name=re.compile("^Lock free"))).to_be_visible()
-    last = page.get_by_role("region", name="Last transactions").locator("tbody tr")
+    last = page.get_by_role("region", name="Recent transactions").locator("tbody tr")
     expect(last).to_have_count(10)
     earlier = page.get_by_role("region", name="Earlier versions").locator("tbody tr")
     expect(earlier).to_contain_text(["041", "042"])
     expect(earlier.first.get_by_role("link")).to_have_attribute("href", re.compile("^/transaction"))
-    picture(page, "key")
     page.get_by_label("Table").fill("accounts")
     page.get_by_role("button", name="List").click()
     expect(page.get_by_role("region", name="Keys").locator("tbody tr")).to_have_count(2)
@@ -272,12 +277,12 @@ def test_pages_say_what_they_leave_out(serve: Serve, tmp_path: Path) -> None:
         done = engine.commit([Mutation(key, "x") for key in wide]).transaction
     url = serve(store).url
     listed = ask(f"{url}/key?table=wide").body
-    assert "The last row has 7 more values, which are not listed" in listed
-    assert "Further rows" in listed
+    assert "The last row has 7 more values. To see one, enter its key" in listed
+    assert "Next rows" in listed
     key = ask(f"{url}/key?key=wide/row/d:0000").body
-    assert "There may be more: those before these were not read." in key
+    assert "There may be earlier versions that were not read." in key
     explained = ask(f"{url}/transaction?id={done.decode()}").body
-    assert "0 of 1,007 keys, of the first 200 that were looked at" in explained
+    assert "0 of 1,007 keys, of which the first 200 were checked" in explained
 
 
 @pytest.mark.parametrize("row", [SCRIPT, QUOTES, BYTES])
@@ -309,11 +314,11 @@ def test_a_search_needs_no_mouse(url: str, browse: Browse) -> None:
     page."""
     page = browse(f"{url}/transactions")
     page.keyboard.press("Tab")
-    expect(page.get_by_role("link", name="Skip to the page")).to_be_focused()
+    expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.get_by_role("main")).to_be_focused()
     page.keyboard.press("/")
-    expect(page.get_by_label("Id, or a piece of it")).to_be_focused()
+    expect(page.get_by_label("ID", exact=True)).to_be_focused()
     page.keyboard.press("Tab")
     page.keyboard.type("stock/pears/d:count")
     page.keyboard.press("Enter")

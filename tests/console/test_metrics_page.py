@@ -51,8 +51,11 @@ def test_what_servers_count_is_shown(serve: Serve, browse: Browse, tmp_path: Pat
     crash_client(store, Status.LOCKED, [b"pears"])
     with served(store, tmp_path / "log", "--transactional", "0", "--metrics", "0") as server:
         page = browse(serve(store, "--metrics-from", server.uris["metrics"]).url + "/")
-        expect(page.get_by_role("heading", name="What servers count")).to_be_visible()
+        expect(page.get_by_role("heading", name="Counts of servers")).to_be_visible()
         with connect(server.uris["transactional"], table="stock") as engine:
             engine.commit([Mutation(Key("pears", "d", "count"), "1")])  # once the lease is over
-        for name in ("Locks in the way, in stock", "Others' transactions rolled back"):
+        for name in ("Lock conflicts in stock", "Transactions of dead clients rolled back"):
             expect(page.get_by_role("row", name=name)).to_be_visible(timeout=PATIENCE_S * 1_000)
+        latency = page.get_by_role("region", name="Latency by phase")
+        expect(latency.get_by_role("columnheader", name="Batches")).to_be_visible()
+        expect(latency.get_by_role("rowheader", name="decide")).to_be_visible()

@@ -75,7 +75,7 @@ def test_a_form_that_does_not_come_is_not_waited_for(
         while b"</html>" not in answer and (more := connection.recv(65_536)):
             answer += more
     assert answer.startswith(b"HTTP/1.1 400")
-    assert b"nothing was done: the form did not come limit_s=0.5" in answer
+    assert b"nothing was done: the form did not arrive in time limit_s=0.5" in answer
 
 
 def test_a_page_that_takes_its_time_is_waited_for(

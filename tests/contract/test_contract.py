@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -14,9 +15,10 @@ import pytest
 from txn.clock import SystemClock
 from txn.errors import InvalidRequestError, StoreError, TableUnavailable
 from txn.model import Cell, Check, Columns, Edit, Family, Key, RowExclusion
-from txn.stores.base import Store
+from txn.stores.base import Store, TableSize, measure_tables
 from txn.stores.hbase.native.store import NativeStore
 from txn.stores.hbase.store import HBaseStore
+from txn.stores.local import LocalStore
 
 HOUR_MS = 3_600_000
 
@@ -1172,3 +1174,35 @@ def test_splits_are_where_regions_begin(subject: Subject) -> None:
     assert subject.store.find_splits(table, 1) == splits
     assert subject.store.find_splits(table, 1, b"b", b"n") == splits[1:]
     assert subject.store.find_splits(table, 1, b"a", b"m") == splits[:1]
+
+
+# --- measure_tables -----------------------------------------------------------------------------
+
+
+def test_a_size_is_what_a_store_can_tell(subject: Subject) -> None:
+    """Regions of HBase, natively with the bytes of its files; the cells of a store on this machine;
+    nothing of a server's store. A table that is absent has no size."""
+    table = b"sizes-" + subject.table
+    subject.maker.ensure_table(table, {b"d": Family()}, [b"m"])
+    subject.store.write([Edit(Key(row, b"d", b"x", table), b"12345", 10) for row in (b"a", b"z")])
+    deadline = time.monotonic() + 60
+    while True:
+        sizes = measure_tables(subject.store, [table, b"absent-" + table])
+        # Region servers report to the master every few seconds.
+        is_reported = not isinstance(subject.store, NativeStore) or table in sizes
+        if is_reported or time.monotonic() > deadline:
+            break
+        time.sleep(0.2)
+    assert b"absent-" + table not in sizes
+    match getattr(subject.store, "_inner", subject.store):
+        case LocalStore():
+            size = sizes[table]
+            assert (size.regions, size.cells, size.is_whole) == (None, 2, True)
+            assert size.bytes_ is not None and 10 < size.bytes_ < 200
+        case NativeStore():
+            assert sizes[table].regions == 2
+            assert sizes[table].bytes_ is not None
+        case HBaseStore():
+            assert sizes == {table: TableSize(regions=2)}
+        case _:
+            assert sizes == {}

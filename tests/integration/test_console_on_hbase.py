@@ -30,6 +30,17 @@ def wait_for(served: ServedConsole, path: str, words: str) -> str:
     return page
 
 
+def wait_for_size(served: ServedConsole, table: str) -> list[str]:
+    """Return what the Keys page tells of a table once its region server has reported it."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        row = ask(f"{served.url}/key").body.partition(f">{table}</a>")[2].partition("</tr>")[0]
+        found = re.findall(r"<td[^>]*>([^<]*)</td>", row)
+        if found[0] != "\u2013" or time.monotonic() > deadline:
+            return found
+        time.sleep(0.3)
+
+
 @pytest.mark.parametrize("kind", ["native", "thrift2"])
 def test_what_a_dead_client_left_is_shown_and_mended(
     hbase: HBase, kind: str, tmp_path: Path
@@ -56,6 +67,9 @@ def test_what_a_dead_client_left_is_shown_and_mended(
         assert shown.count("/transaction?id=") == 3  # its holder, and the two that named it
         assert "job=first" in shown
         assert ">1<" in shown
+        regions, cells, size = wait_for_size(served, data)
+        assert (regions, cells) == ("1", "\u2013")
+        assert size.endswith(" MB") if kind == "native" else size == "\u2013"
         assert post(f"{served.url}/fsck", {"grace": "0s", "tables": data}).status == 303
         wait_for(served, "/fsck", "Repair all")
         token = {"Authorization": f"Bearer {served.token}"}

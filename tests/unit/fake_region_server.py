@@ -15,6 +15,7 @@ from typing import Any
 
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.regions import META_REGION
+from txn.stores.hbase.native.tables import LIVE_SERVERS
 
 ENABLED = 0
 RUNNING, FINISHED = 1, 2
@@ -214,6 +215,13 @@ class FakeRegionServer:
         response = PB.GetClusterStatusResponse(cluster_status=PB.ClusterStatus())
         for port in (self.port, *self.ports.values()) if self.is_at_work else ():
             response.cluster_status.servers_name.add(host_name="127.0.0.1", port=port)
+        if LIVE_SERVERS in PB.GetClusterStatusRequest.FromString(body).options:
+            for start, port in {b"": self.port, **self.ports}.items():
+                live = response.cluster_status.live_servers.add()
+                live.server.host_name, live.server.port = "127.0.0.1", port
+                load = live.server_load.region_loads.add(storefile_size_MB=3, mem_store_size_MB=1)
+                load.region_specifier.type = 1
+                load.region_specifier.value = TABLE + b"," + start + b",1.abc."
         return response
 
     def Scan(self, body: bytes, block: bytearray) -> Any:

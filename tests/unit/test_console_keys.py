@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 
 from recovery.bounds import ReadLimits, Stop
-from recovery.console.keys import MOST_VALUES, list_table_keys, read_key_details
+from recovery.console.keys import MOST_VALUES, list_sizes, list_table_keys, read_key_details
 from recovery.inspect import VERSIONS
 from tests.unit.test_search import Weighing
 from tests.unit.worlds import TABLE, World, X, Y, Z, after_status
 from txn.assertions import Some
+from txn.errors import NotApplied
 from txn.model import Cell, Delete, Edit, Family, Key, Mutation
 from txn.protocol.locks import read_lock
 from txn.protocol.statuses import ProtocolName, Status
+from txn.stores.base import Store, TableSize
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import Crash, Fault, Reply
 
@@ -214,3 +216,38 @@ def test_a_page_of_a_table_is_bounded() -> None:
     page = list_table_keys(context, TABLE, limits=ReadLimits(ms=0))
     assert (page.next, page.stopped) == (b"r0001", Stop.TIME)
     assert store.calls == {"scan": 2}
+
+
+def test_tables_are_listed_with_what_the_store_can_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counting ends at a bound, however large a table is; and a size that is not to be had is no
+    reason to list no tables."""
+    world = World()
+    world.engine.commit([Mutation(X, b"1")])
+    tables, number = list_sizes(world.engine.context)
+    assert [each.name for each in tables] == [TABLE, b"txn"]
+    assert number == 2
+    assert (tables[0].size.cells, tables[0].size.is_whole) == (3, True)  # with its lock and tag
+    assert tables[0].size.regions is None
+    monkeypatch.setattr("txn.stores.local.COUNTED_CELLS", 4)
+    assert [each.size.cells for each in list_sizes(world.engine.context)[0]] == [2, 2]
+    monkeypatch.setattr("txn.stores.local.COUNTED_BYTES", 2)
+    found = list_sizes(world.engine.context)[0][0].size
+    assert (found.cells, found.is_whole) == (1, False)
+    monkeypatch.setattr("recovery.console.keys.MOST_TABLES", 1)
+    few, number = list_sizes(world.engine.context)
+    assert (len(few), number) == (1, 2)
+
+    def fail(tables: object) -> None:
+        raise NotApplied("no answer")
+
+    monkeypatch.setattr(world.faults, "measure_tables", fail)
+    assert list_sizes(world.engine.context)[0][0].size == TableSize()
+    bare = replace(world.engine.context, store=NoMeter(world.store))
+    assert list_sizes(bare)[0][0].size == TableSize()
+
+
+class NoMeter:
+    """A store that cannot tell sizes, as that of a server."""
+
+    def __init__(self, store: Store) -> None:
+        self.list_tables = store.list_tables

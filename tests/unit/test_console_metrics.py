@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 import time
@@ -13,7 +14,8 @@ from socketserver import BaseRequestHandler, ThreadingTCPServer
 import pytest
 
 from recovery.console import metrics as metrics_module
-from recovery.console.metrics import EVERY_MS, ServerMetrics
+from recovery.console.metrics import EVERY_MS, ServerMetrics, read_histogram
+from recovery.console.statistics import Latency
 from txn.clock import ManualClock
 from txn.errors import InvalidRequestError
 
@@ -72,6 +74,40 @@ def test_what_servers_count_is_told_from_the_first_look_on(address: str, page: P
     assert (counts.conflicts, counts.helped) == ({"stock": 6}, {"rolled back": 1})
 
 
+def list_phase(phase: str, *numbers: int) -> str:
+    """A histogram of a phase: how many batches took up to 1 ms, 10 ms, and longer."""
+    name = "hbase_txn_phase_seconds"
+    lines = [
+        f'{name}_bucket{{phase="{phase}",outcome="{outcome}",le="{bound}"}} {number}'
+        for outcome in ("done", "failed")
+        for bound, number in zip(("0.001", "0.01", "+Inf"), numbers, strict=True)
+    ]
+    return "\n".join([f"# TYPE {name} histogram", *lines, ""])
+
+
+def test_how_long_phases_took_is_told_from_the_first_look_on(address: str, page: Page) -> None:
+    """Whatever became of a batch; phases without one are left out."""
+    clock = ManualClock()
+    servers = ServerMetrics([address], clock)
+    quiet = list_phase("clean", 1, 1, 1)
+    for numbers in ((5, 5, 5), (5, 55, 55), (5, 99, 105)):
+        page.append(quiet + list_phase("lock", *numbers))
+        servers.refresh()
+        clock.advance(EVERY_MS)
+    counts = servers.read()
+    assert counts is not None
+    (lock,) = counts.phases
+    assert (lock.phase, lock.number) == ("lock", 200)
+    assert lock.p50 == pytest.approx(1 + 9 * 100 / 188)
+    assert (lock.p95, lock.p99) == (math.inf, math.inf)
+
+
+def test_a_time_lies_within_its_bucket() -> None:
+    """Evenly, as Prometheus assumes as well."""
+    found = read_histogram("put", {0.001: 50, 0.01: 100, math.inf: 100})
+    assert found == Latency("put", 100, 1.0, pytest.approx(9.1), pytest.approx(9.82))
+
+
 def test_a_server_that_began_again_has_counted_from_zero(address: str, page: Page) -> None:
     """A counter that falls is no conflict that went away."""
     clock = ManualClock()
@@ -99,7 +135,14 @@ def test_a_server_is_not_asked_at_each_look(address: str, page: Page) -> None:
     assert counts.conflicts == {}
 
 
-@pytest.mark.parametrize("text", ["no metrics {", "hbase_txn_conflicts_total{ 1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no metrics {",
+        "hbase_txn_conflicts_total{ 1",
+        'hbase_txn_phase_seconds_bucket{phase="lock",le="soon"} 1\n',
+    ],
+)
 def test_a_server_that_tells_nonsense_is_named(text: str, address: str, page: Page) -> None:
     """The page is shown all the same."""
     page.append(text)
@@ -142,7 +185,10 @@ def drip(connection: socket.socket, words: bytes) -> None:
         (b"HTTP/1.1 503 Busy\r\n\r\n", "503: Busy"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx", "cut off"),
         (b"HTTP/1.1 200 OK\r\n\r\n\xff", "utf-8"),
-        (b'HTTP/1.0 200 OK\r\n\r\nhbase_txn_conflicts_total{table="t"} NaN\n', "no number"),
+        (
+            b'HTTP/1.0 200 OK\r\n\r\nhbase_txn_conflicts_total{table="t"} NaN\n',
+            "not a finite number",
+        ),
     ],
 )
 def test_a_server_that_answers_anything_else_keeps_no_other_from_being_asked(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 
 from recovery.console import statistics
+from recovery.console.pages import list_latencies
 from recovery.console.statistics import (
     MINUTE_MS,
     MINUTES,
     Hour,
+    Latency,
     Minute,
     Reason,
     Sampler,
+    measure_latency,
     read_reason,
 )
 from tests.unit.test_search import NOW_MS, TXN, Fetching, Rows
@@ -25,7 +28,8 @@ from tests.unit.worlds import TABLE, World, X, Y, Z
 from txn.assertions import Some, Version
 from txn.errors import AbortedError, AssertionFailedError, ConflictError, DeadlineError
 from txn.model import Edit, Key, Mutation, Row
-from txn.protocol.row import child_key, column, new_row_key
+from txn.protocol.codec import Plan, encode_plan
+from txn.protocol.row import child_key, column, marker_key, new_row_key
 from txn.protocol.statuses import Status
 from txn.request import Request
 from txn.text import reason_text
@@ -54,9 +58,9 @@ def test_a_minute_of_few_rows_is_counted(prefixes: list[bytes]) -> None:
     began = THIS - PAST
     keys = [prefix + new_row_key(began + at, at) for at in range(10) for prefix in prefixes]
     many = len(prefixes)
-    rows.put(keys)
-    rows.put(keys[: 3 * many], Status.ABORTED, at_ms=NOW_MS + 1)
-    rows.put(keys[3 * many : 4 * many], Status.LOCKED, at_ms=NOW_MS + 1)
+    rows.put(keys[4 * many :])
+    rows.put(keys[: 3 * many], Status.ABORTED)
+    rows.put(keys[3 * many : 4 * many], Status.LOCKED)
     put_reason(rows, keys[:many], "key is locked: key data/r/d:x, holder transaction.1")
     rows.put([new_row_key(began - 1, 1), new_row_key(began + MINUTE_MS, 1)])
     found = find_minute(sample_all(rows), began)
@@ -84,8 +88,8 @@ def test_a_minute_of_many_rows_is_estimated(prefixes: list[bytes]) -> None:
         rng.choice(prefixes) + new_row_key(began + 10 * at, rng.getrandbits(128))
         for at in range(6_000)
     ]
-    rows.put(keys)
-    rows.put(keys[::4], Status.ABORTED, at_ms=NOW_MS + 1)
+    rows.put([key for at, key in enumerate(keys) if at % 4])
+    rows.put(keys[::4], Status.ABORTED)
     put_reason(rows, keys[::8], "key is locked: key data/r/d:x, holder transaction.1")
     hour = sample_all(rows)
     found = find_minute(hour, began)
@@ -140,6 +144,60 @@ def test_the_hottest_keys_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         assert sample_all(rows).whole_rows == 1
     monkeypatch.setattr(statistics, "KEYS_OF_REQUEST", 1)
     assert sample_all(rows).keys == [(hot, 30)]
+
+
+def test_rows_of_the_library_itself_are_not_named() -> None:
+    """Somebody asks for locks or uses tokens all the time: that is no news of a program's keys."""
+    rows = Rows()
+    shown = [Key("shop", "d", "x", "data"), Key("shop", "d", "x", "locks")]
+    own = [Key("shop", family, "queue", "locks") for family in ("o", "s")]
+    own.append(marker_key(TXN, b"token"))
+    request = Request(tuple(Mutation(key, b"1") for key in (*own, *shown)))
+    rows.put([new_row_key(THIS - PAST, 1)], request=request)
+    assert {key for key, _ in sample_all(rows).keys} == set(shown)
+
+
+def put_times(rows: Rows, row_key: bytes, times: Mapping[Status, int]) -> None:
+    """Put a row with the times of its statuses; it has the last one."""
+    rows.put([row_key], [*times][-1])
+    cells = {column(TXN, row_key, status.at): at for status, at in times.items()}
+    rows.store.write([Edit(key, b"", at) for key, at in cells.items()])
+    plan = encode_plan(Plan(NOW_MS, ()))
+    rows.store.write([Edit(column(TXN, row_key, b"plan"), plan, NOW_MS)])
+
+
+def test_the_time_of_each_phase_is_that_between_statuses() -> None:
+    """Of those that committed; by the times in their rows, which are the server's."""
+    rows = Rows()
+    for at in range(1, 101):
+        now_ms = NOW_MS + 1
+        times = {
+            Status.WRITTEN: now_ms,
+            Status.LOCKED: now_ms + at,
+            Status.ASSERTED: now_ms + at + 5,
+        }
+        put_times(rows, new_row_key(THIS - PAST + at, at), times)
+    gone = {Status.WRITTEN: NOW_MS + 1, Status.ABORTING: NOW_MS + 9_000}
+    rows.put([new_row_key(THIS - PAST, 999)], Status.ABORTING)
+    rows.store.write(
+        [
+            Edit(column(TXN, new_row_key(THIS - PAST, 999), status.at), b"", at)
+            for status, at in gone.items()
+        ]
+    )
+    hour = sample_all(rows)
+    assert list_latencies(hour) == [
+        Latency("lock", 100, 50, 95, 99),
+        Latency("assert", 100, 5, 5, 5),
+    ]
+
+
+@pytest.mark.parametrize(("times", "found"), [([7], (7, 7, 7)), ([1, 9], (1, 9, 9))])
+def test_percentiles_of_few_times_are_among_them(
+    times: list[int], found: tuple[int, int, int]
+) -> None:
+    """Nothing is made up between two of them."""
+    assert measure_latency("put", times) == Latency("put", len(times), *found)
 
 
 def test_a_request_that_does_not_decode_is_passed_over() -> None:
@@ -237,8 +295,12 @@ def test_an_empty_table_had_a_quiet_hour() -> None:
         (DeadlineError("deadline passed"), "deadline passed", None),
         (AssertionFailedError(Some(Y), {Y: None}), "assertion failed", None),
         (AssertionFailedError(Some(Y) | Version(Y, 1), {Y: None}), "assertion failed", None),
-        (AssertionFailedError(Version(Z, 7), {Z: None}), "what was read has changed", TABLE),
-        (AssertionFailedError(Version(Z, None), {Z: None}), "what was read has changed", TABLE),
+        (AssertionFailedError(Version(Z, 7), {Z: None}), "value changed after read", TABLE),
+        (
+            AssertionFailedError(Version(Z, None), {Z: None}),
+            "value changed after read",
+            TABLE,
+        ),
         (
             ConflictError("key is locked", key=Key("a, holder /b", "d", "x", b"\xff"), holder=b"t"),
             "key is locked",

@@ -8,9 +8,9 @@ import pytest
 
 from recovery import Kind, check, repair
 from recovery.bounds import MOST_AT_ONCE, ReadLimits
-from recovery.commands.ls import row_document
 from recovery.commands.show import explanation_document
 from recovery.inspect import VERSIONS, AssertionVerdict, Explanation, Unseen, explain
+from recovery.search import row_document
 from tests.unit.test_search import Weighing
 from tests.unit.worlds import STEP_ALONE, TABLE, TAKEN, World, X, Y, Z, after_status, stopped_at
 from txn.assertions import And, Assertion, Exact, Some

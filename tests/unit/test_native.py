@@ -37,6 +37,7 @@ from txn.errors import (
 )
 from txn.model import Cell, Check, Edit, Family, Key
 from txn.stores import open_store
+from txn.stores.base import TableSize
 from txn.stores.hbase.native import tables
 from txn.stores.hbase.native.connection import RpcCall
 from txn.stores.hbase.native.items import ASYNC_WAL, ReadRow
@@ -1162,6 +1163,22 @@ def test_a_table_of_the_default_namespace_has_two_names(store: NativeStore) -> N
     """HBase knows its regions by the shorter one."""
     wanted = Key("a", "d", "x", b"default:" + TABLE)
     assert store.read([wanted]) == {wanted: None}
+
+
+def test_the_sizes_of_tables_are_asked_of_the_master_once(
+    server: FakeRegionServer, store: NativeStore
+) -> None:
+    """Each server reports its regions; one that it cannot ask is no table without a size."""
+    server.ports = {b"m": server.port + 1}
+    assert store.measure_tables([TABLE]) == {TABLE: TableSize(2, None, 8 << 20)}
+    assert server.count("GetClusterStatus") == 1
+
+    def refuse(number: int, method: str) -> None:
+        raise Refuse("AccessDeniedException")
+
+    server.before = refuse
+    with pytest.raises(MaybeApplied, match="AccessDenied"):
+        store.measure_tables([TABLE])
 
 
 # --- life -----------------------------------------------------------------------------------------

@@ -166,6 +166,23 @@ class ServerFinder(Protocol):
         find out."""
 
 
+class TableSize(NamedTuple):
+    """The size of a table; None: the store cannot tell. bytes_: of stored files, or of the cells
+    that were counted. is_whole: whether all cells were counted; otherwise there are more."""
+
+    regions: int | None = None
+    cells: int | None = None
+    bytes_: int | None = None
+    is_whole: bool = True
+
+
+class TableMeter(Protocol):
+    """A store that can tell the sizes of tables at a bounded cost."""
+
+    def measure_tables(self, tables: Sequence[bytes]) -> Mapping[bytes, TableSize]:
+        """Return the sizes of tables, as far as they are known."""
+
+
 class ColumnPage(NamedTuple):
     """Some rows of a range, in order, without an object for each cell.
 
@@ -193,6 +210,13 @@ def find_server(store: Store | ServerFinder, table: bytes, row: bytes) -> object
     if not hasattr(store, "find_server"):  # as `isinstance` would say, at a tenth of its cost
         return None
     return cast(ServerFinder, store).find_server(table, row)
+
+
+def measure_tables(store: Store | TableMeter, tables: Sequence[bytes]) -> Mapping[bytes, TableSize]:
+    """Return the sizes of tables as a TableMeter does; any other store knows none."""
+    if not hasattr(store, "measure_tables"):
+        return {}
+    return cast(TableMeter, store).measure_tables(tables)
 
 
 def check_then_read(
@@ -261,6 +285,9 @@ class StoreWrapper:
     def find_server(self, table: bytes, row: bytes) -> object | None:
         """Return the server of a row; this is no call, since it sends nothing."""
         return find_server(self._inner, table, row)
+
+    def measure_tables(self, tables: Sequence[bytes]) -> Mapping[bytes, TableSize]:
+        return measure_tables(self._inner, tables)
 
     def close(self) -> None:
         self._inner.close()

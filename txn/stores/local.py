@@ -25,9 +25,9 @@ from txn.model import (
     check_exclusion,
     check_targets,
 )
-from txn.stores.base import Feature, check_then_read
+from txn.stores.base import Feature, TableSize, check_then_read
 from txn.tables import catalog, cells, pages
-from txn.tables.catalog import TableCatalog, cell_key
+from txn.tables.catalog import TableCatalog, TableEntry, cell_key
 from txn.tables.cells import newest
 from txn.tables.changes import write_edits
 from txn.tables.kv.ordered import Reader, Writer, divide_keys
@@ -37,6 +37,7 @@ from txn.tables.pages import PAGE_BYTES, PAGE_ROWS, RowChoice, ScanPage
 UNAVAILABLE: frozenset[Reason] = frozenset(
     {"table not found", "table not enabled", "no such column family"}
 )
+COUNTED_CELLS, COUNTED_BYTES = 100_000, 64_000_000
 UNMAP_PAGES = 8  # after so many, a long scan gives its memory back
 
 R = TypeVar("R")
@@ -155,6 +156,21 @@ class LocalStore(catalog.CatalogUser):
         names = sorted(self._ordered.read(self._load).tables)
         return [name for name in names if not name.startswith(b"hbase:")]
 
+    def measure_tables(self, tables: Sequence[bytes]) -> Mapping[bytes, TableSize]:
+        """Count the cells of each table, and their bytes, up to a share of COUNTED_CELLS and of
+        COUNTED_BYTES."""
+        most, most_bytes = (most // max(1, len(tables)) for most in (COUNTED_CELLS, COUNTED_BYTES))
+
+        def body(reader: Reader) -> dict[bytes, TableSize]:
+            known = self._load(reader).tables
+            return {
+                table: _count_cells(reader, known[table], most, most_bytes)
+                for table in tables
+                if table in known
+            }
+
+        return self._read(body)
+
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
         found = self._ordered.read(self._load).tables.get(table)
         if found is None:
@@ -264,6 +280,15 @@ class LocalStore(catalog.CatalogUser):
             if _compact(known, table, key, (old, now, purge_before_ms)) != old:
                 stale.append(key)
         return stale, None
+
+
+def _count_cells(reader: Reader, table: TableEntry, most: int, most_bytes: int) -> TableSize:
+    cells = size = 0
+    for key, state in reader.items(table.prefix, table.stop):
+        if cells >= most or size >= most_bytes:
+            return TableSize(cells=cells, bytes_=size, is_whole=False)
+        cells, size = cells + 1, size + len(key) + len(state)
+    return TableSize(cells=cells, bytes_=size)
 
 
 def _raise_meaning(error: Refused) -> NoReturn:

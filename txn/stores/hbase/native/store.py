@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from random import Random
@@ -27,7 +27,7 @@ from txn.model import (
     Row,
     check_count,
 )
-from txn.stores.base import ColumnPage, Families, Feature
+from txn.stores.base import ColumnPage, Families, Feature, TableSize
 from txn.stores.hbase.base import ASKED_WITHIN_MS, HBaseTables, ScanRange
 from txn.stores.hbase.native.batch import Batches
 from txn.stores.hbase.native.connection import RemoteError
@@ -121,6 +121,10 @@ class NativeStore(HBaseTables):
 
     def list_tables(self) -> list[bytes]:
         return self._tables.list_names()
+
+    def measure_tables(self, tables: Sequence[bytes]) -> Mapping[bytes, TableSize]:
+        """Ask the master once, however many tables there are."""
+        return self._tables.measure()
 
     def describe(self, table: bytes) -> Families | None:
         return self._tables.describe(table)

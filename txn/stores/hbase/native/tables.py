@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, cast
@@ -10,7 +11,7 @@ from txn.clock import Clock, limit_due
 from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreError
 from txn.model import DATABASE_ENTRY, Family, plain_table
 from txn.policy import Backoff
-from txn.stores.base import Families
+from txn.stores.base import Families, TableSize
 from txn.stores.hbase.native.connection import RemoteError
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.registry import Registry
@@ -23,6 +24,8 @@ CHANGE_MS = 180_000
 LOSES = {"SKIP_WAL", "ASYNC_WAL"}
 DEFAULT_NAMESPACE = b"default"
 FINISHED, UNKNOWN = 2, 0
+LIVE_SERVERS = 2
+"""The option of a cluster's status that asks for the loads of its servers."""
 
 
 class MasterTables:
@@ -46,6 +49,23 @@ class MasterTables:
             return None if found is None else _read_schema(found)
         except ValueError as error:
             raise StoreError("a setting is no number", table=table, cause=str(error)) from error
+
+    def measure(self) -> dict[bytes, TableSize]:
+        """Return the size of each table by the last reports of the region servers, in whole MB."""
+        request = PB.GetClusterStatusRequest(options=[LIVE_SERVERS])
+        try:
+            response, _ = self._master.ask(
+                "GetClusterStatus", request, PB.GetClusterStatusResponse, self._due_ms()
+            )
+        except RemoteError as error:
+            raise MaybeApplied("the master refuses", cause=first_line(error)) from error
+        regions, sizes = Counter[bytes](), Counter[bytes]()
+        for server in response.cluster_status.live_servers:
+            for load in server.server_load.region_loads:
+                table = load.region_specifier.value.partition(b",")[0]
+                regions[table] += 1
+                sizes[table] += (load.storefile_size_MB + load.mem_store_size_MB) << 20
+        return {table: TableSize(number, None, sizes[table]) for table, number in regions.items()}
 
     def create(self, table: bytes, families: Families, splits: Sequence[bytes]) -> bool:
         """Create a table and its namespace; return False if another client is changing it."""

@@ -1,0 +1,171 @@
+"""What an operator does at night: see that clients have died, and repair what they left.
+
+The console runs in this process, over a store in memory, in which they died ten minutes ago.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.console.conftest import Browse, Picture
+from tests.console.crashing import crash_engine
+from tests.console.served import TOKEN, serve_here
+from tests.console.visits import ask
+from txn import Engine, Key, Mutation
+from txn.clock import ManualClock, SystemClock
+from txn.events import silent
+from txn.model import Edit
+from txn.policy import Policy
+from txn.protocol.codec import encode_buffer
+from txn.protocol.context import Context
+from txn.protocol.row import column, new_row_key
+from txn.protocol.statuses import SIX_PHASE, Status
+from txn.request import Request
+from txn.stores import open_store
+from txn.stores.base import Store
+
+AGO_MS = 600_000
+DASH = "\u2013"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(SystemClock().wall_ms() - AGO_MS)
+
+
+@pytest.fixture
+def store(clock: ManualClock) -> Store:
+    return open_store("memory://", clock)
+
+
+@pytest.fixture
+def url(store: Store, clock: ManualClock) -> Iterator[str]:
+    """A shop in which three clients have died: two before their decision, and one after it."""
+    engine = Engine(store, clock=clock)
+    engine.ensure_table("stock", ["d"])
+    engine.commit([Mutation(Key("apple", "d", "count", "stock"), "7")])
+    for status, row in ((Status.LOCKED, b"a"), (Status.LOCKED, b"b"), (Status.ASSERTED, b"c")):
+        left = Request((Mutation(Key(row, "d", "count", "stock"), "8"),))
+        crash_engine(store, status, left, clock)
+    clock.advance(AGO_MS)
+    context = Context(store, b"txn", SystemClock(), random.Random(1), Policy(), silent, SIX_PHASE)
+    with serve_here(context) as url:
+        yield url
+
+
+def log_in(page: Page) -> None:
+    page.get_by_role("link", name="log in to repair").click()
+    page.get_by_label("Token").fill(TOKEN)
+    page.get_by_role("main").get_by_role("button", name="Log in").click()
+
+
+def test_from_the_banner_to_a_clean_store(url: str, browse: Browse, picture: Picture) -> None:
+    """It is on each page until nothing is left; and what was done stays on the page of fsck."""
+    page = browse(f"{url}/")
+    banner = page.get_by_role("region", name="Left by dead clients")
+    expect(banner).to_contain_text("3 left by dead clients, oldest 10 min")
+    color = banner.locator("strong").evaluate("each => getComputedStyle(each).color")
+    red, green, blue = map(int, re.findall(r"\d+", color))
+    assert red > 2 * max(green, blue)
+    for path in ("/transactions", "/key", "/locks", "/leases", "/fsck", "/doctor"):
+        assert "3 left by dead clients" in ask(url + path).body, path
+    assert "left by dead clients" not in ask(f"{url}/login").body
+    old = page.context.new_page()
+    old.goto(f"{url}/doctor")
+    seen = old.get_by_role("region", name="Left by dead clients")
+    expect(seen).to_be_visible()
+    banner.get_by_role("button", name="Check").click()
+    expect(page.get_by_role("heading", name="Results of the last check")).to_be_visible()
+    picture(page, "fsck")
+    banner.get_by_role("link", name="Repair…").click()
+    wanted = page.get_by_role("region", name="What would be repaired")
+    expect(page.get_by_text("Left by dead clients:")).to_be_visible()
+    expect(wanted.get_by_role("row", name="undecided 2 abort it")).to_be_visible()
+    expect(wanted.get_by_role("row", name="decided 1 roll it forward")).to_be_visible()
+    log_in(page)
+    page.get_by_role("button", name="Repair all").click()
+    jobs = page.get_by_role("region", name="Checks and repairs").locator("tbody tr")
+    expect(jobs).to_have_count(2)
+    expect(jobs.first.get_by_role("cell").last).to_have_text("done")
+    done = [each.get_by_role("cell").all_inner_texts()[1:8] for each in jobs.all()]
+    assert [(cells[0], cells[1], *cells[5:]) for cells in done] == [
+        ("127.0.0.1", "repair of all", "3", "3"),
+        ("127.0.0.1", "check", "3", ""),
+    ]
+    expect(banner).to_have_count(0)
+    expect(seen).to_have_count(0)  # on a page that was opened before
+    assert "left by dead clients" not in ask(f"{url}/doctor").body
+    assert ask(f"{url}/fsck/repair?left=1").status == 400
+
+
+def test_a_transaction_is_repaired_from_its_own_page(
+    url: str, browse: Browse, picture: Picture
+) -> None:
+    """It says what would be done, and then what was done; the others stay as they are."""
+    page = browse(f"{url}/transactions?status=2-ASSERTED")
+    page.get_by_role("region", name="Transactions").locator("tbody a").first.click()
+    address = page.url
+    picture(page, "transaction")
+    page.get_by_role("link", name="Repair…").last.click()
+    expect(page.get_by_text("roll it forward: put its values")).to_be_visible()
+    log_in(page)
+    page.get_by_role("button", name="Repair this").click()
+    expect(page.get_by_role("row", name="Last repair rolled forward")).to_be_visible()
+    assert page.url == address
+    expect(page.get_by_role("row", name="Status 5-COMPLETE")).to_be_visible()
+    page.goto(f"{url}/fsck")
+    jobs = page.get_by_role("region", name="Checks and repairs").locator("tbody tr")
+    expect(jobs).to_have_count(1)
+    expect(jobs).to_contain_text("repair of")
+    expect(jobs).to_contain_text("rolled forward")
+    number = address.partition("=")[2]
+    again = ask(f"{url}/fsck/repair?id={number}")
+    assert (again.status, "there is nothing to repair" in again.body) == (400, True)
+    expect(page.get_by_role("region", name="Left by dead clients")).to_contain_text("2 left by")
+
+
+def test_who_waits_for_whom_is_shown_as_a_tree(url: str, store: Store, browse: Browse) -> None:
+    """From the one that holds up all others, which may be dead."""
+    now_ms = SystemClock().wall_ms()
+    rows = {name: new_row_key(now_ms, at) for at, name in enumerate(("first", "second"))}
+    wanted = {"first": (b"a", b"k"), "second": (b"k",)}
+    for name, row_key in rows.items():
+        keys = [Key(row, b"d", b"count", b"stock") for row in wanted[name]]
+        buffer = encode_buffer(Request(tuple(Mutation(key, b"1") for key in keys)), AGO_MS)
+        cells = {b"status": b"0-WRITTEN", b"buffer": buffer}
+        store.write(
+            [Edit(column(b"txn", row_key, c), value, now_ms - 5_000) for c, value in cells.items()]
+        )
+    store.write([Edit(Key(b"k", b"d", b"count_lock", b"stock"), rows["first"], now_ms)])
+    page = browse(f"{url}/")
+    tree = page.get_by_role("heading", name="Waiting transactions").locator("+ ul")
+    below = tree.locator("li").nth(0).locator("li")
+    expect(tree).to_contain_text("1-LOCKED left by a dead client")
+    expect(below.nth(0)).to_contain_text("0-WRITTEN waits for stock/a/d:count")
+    expect(below.nth(0).locator("li")).to_contain_text("0-WRITTEN waits for stock/k/d:count")
+    expect(page.get_by_role("region", name="Left by dead clients")).to_contain_text("3 left by")
+
+
+def test_the_overview_has_the_latency_of_each_phase(url: str, browse: Browse) -> None:
+    """And says from how many transactions."""
+    page = browse(f"{url}/")
+    table = page.get_by_role("region", name="Latency by phase")
+    heads = ["Phase", "p50", "p95", "p99", "Sampled"]
+    expect(table.get_by_role("columnheader")).to_have_text(heads)
+    expect(table.get_by_role("row", name="lock under 1 ms")).to_be_visible()
+
+
+def test_the_keys_page_lists_the_tables(url: str, browse: Browse) -> None:
+    """With what the store can tell of their size, and a dash for the rest."""
+    page = browse(f"{url}/key")
+    row = page.get_by_role("region", name="Tables").get_by_role("row", name="stock")
+    cells = row.get_by_role("cell").all_inner_texts()
+    assert cells[0] == DASH
+    assert int(cells[1]) > 3
+    row.get_by_role("link", name="stock").click()
+    expect(page.get_by_role("region", name="Keys")).to_contain_text("stock/apple/d:count")
