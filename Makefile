@@ -73,7 +73,7 @@ pictures: $(VENV)/.ready-dev ## take the pictures of docs/console/ again, in a r
 	TXN_PICTURES=1 $(BIN)/python -m pytest -q tests/console $(ARGS)
 
 docs: $(VENV)/.ready-docs ## build the documentation as a site, in build/site
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file docs/site/mkdocs.yml $(ARGS)
+	$(BIN)/python -B docs/site/build.py
 	@echo 'read it: build/site/index.html'
 
 images: $(VENV)/.ready-dev ## build the images of docker/ and commit through them: two minutes, as root

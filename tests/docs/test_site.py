@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import os
 import re
 import subprocess
 import sys
@@ -22,8 +21,11 @@ import click
 import pytest
 import typer
 from markdown_it import MarkdownIt
+from playwright.sync_api import Browser, expect
 
 from recovery.commands import app
+from tests.console.browser import Complaints, run_browser
+from tests.packages import PackageError
 
 ROOT = Path(__file__).parents[2]
 FETCHED = {"audio", "embed", "iframe", "img", "link", "script", "source", "video"}
@@ -58,33 +60,40 @@ class Html(HTMLParser):
 @dataclass(frozen=True)
 class Site:
     folder: Path
-    said: str
     pages: dict[Path, Html]
 
 
-def load_hooks() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("site_hooks", ROOT / "docs/site/hooks.py")
+def load_builder() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("build_site", ROOT / "docs/site/build.py")
     assert spec is not None and spec.loader is not None
-    hooks = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hooks)
-    return hooks
+    builder = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(builder)
+    return builder
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
-    folder = tmp_path_factory.mktemp("docs") / "site"
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder]
+    folder = tmp_path_factory.mktemp("docs")
     built = subprocess.run(
-        [*command, "-f", ROOT / "docs/site/mkdocs.yml"],
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)},
+        [sys.executable, "-B", ROOT / "docs/site/build.py", folder],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
     )
     assert built.returncode == 0, built.stdout
-    pages = {path: read_html(path) for path in sorted(folder.rglob("*.html"))}
-    return Site(folder, built.stdout, pages)
+    pages = {path: read_html(path) for path in sorted((folder / "site").rglob("*.html"))}
+    return Site(folder / "site", pages)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Without one a test is skipped, which CI does not accept."""
+    try:
+        with run_browser() as found:
+            yield found
+    except PackageError as error:
+        pytest.skip(f"no Chromium: {error}")
 
 
 def read_html(path: Path) -> Html:
@@ -93,10 +102,13 @@ def read_html(path: Path) -> Html:
     return page
 
 
-def test_it_builds_without_a_warning(site: Site) -> None:
-    """A page outside of the nav, a link or a name that is not there: each is one."""
-    assert "WARNING" not in site.said
-    assert len(site.pages) > 40
+def test_every_page_is_in_the_navigation(site: Site) -> None:
+    """The generator tells nobody of a page that the navigation does not list."""
+    home = site.folder / "index.html"
+    listed = {(site.folder / urlsplit(link).path).resolve() for _, link in site.pages[home].links}
+    pages = {path for path in site.pages if "source" not in path.relative_to(site.folder).parts}
+    assert len(pages) > 40
+    assert pages - listed - {site.folder / "404.html"} == set()
 
 
 def test_every_link_and_anchor_of_the_site_leads_somewhere(site: Site) -> None:
@@ -124,6 +136,42 @@ def test_nothing_that_a_page_shows_is_fetched_from_elsewhere(site: Site) -> None
     assert [link for link in told if re.match(r"(https?:)?//", link)] == []
 
 
+def test_the_search_works_from_a_folder(site: Site, browser: Browser) -> None:
+    """A browser starts no worker there, and a frame does its work."""
+    page = browser.new_page()
+    complaints = Complaints(page, allowed=["asked another machine: file:///"])
+    page.goto((site.folder / "api/locks.html").as_uri())
+    page.keyboard.press("Control+k")
+    page.get_by_placeholder("Search").press_sequentially("isolation", delay=20)
+    # The links of the navigation are relative.
+    expect(page.locator("a[href^='file:'][href*='/isolation.html']").first).to_be_visible()
+    assert complaints.found == []
+
+
+def test_a_page_follows_the_readers_choice_of_light_or_dark(site: Site, browser: Browser) -> None:
+    """The choice is the system's, until the reader makes another."""
+    brightness = []
+    for scheme in ("light", "dark"):
+        page = browser.new_page(color_scheme=scheme)
+        page.goto((site.folder / "index.html").as_uri())
+        style = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        brightness.append(sum(map(int, re.findall(r"\d+", style)[:3])))
+    light, dark = brightness
+    assert light > 600
+    assert dark < 200
+
+
+def test_no_page_is_wider_than_a_phone(site: Site, browser: Browser) -> None:
+    """Tables and code scroll in their own place."""
+    page = browser.new_page(viewport={"width": 390, "height": 800})
+    wide = []
+    for path in site.pages:
+        page.goto(path.as_uri())
+        if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+            wide.append(path.name)
+    assert wide == []
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_has_the_lists_and_tables_that_a_repository_shows(page: Path, site: Site) -> None:
     """Two dialects of Markdown: a list without an empty line before it would be a paragraph."""
@@ -146,15 +194,15 @@ def test_every_public_name_has_its_place_in_the_api(site: Site) -> None:
 
 def list_public_names() -> Iterator[str]:
     """Yield the names of each `__all__`, and those of the modules that the API has without one."""
-    hooks = load_hooks()
-    modules = {module for listed in hooks.API.values() for module in listed}
+    builder = load_builder()
+    modules = {module for listed in builder.API.values() for module in listed}
     for path in MODULES:
         if "\n__all__ = [" in path.read_text():
             modules.add(
                 ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
             )
     for module in sorted(modules):
-        yield from (f"{module}.{name}" for name in hooks.list_public(module))
+        yield from (f"{module}.{name}" for name in builder.list_public(module))
 
 
 PUBLIC = list(list_public_names())

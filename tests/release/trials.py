@@ -185,7 +185,7 @@ TRIALS = {
         CONSOLE, command("console", "--store", "memory://", "--port", "0"), within="metrics"
     ),
     "otel": Trial("from txn.tracing import capture_trace; assert capture_trace() == {}"),
-    "docs": Trial("import mkdocs.commands.build, material, mkdocstrings"),
+    "docs": Trial("import mkdocstrings, zensical"),
     "demo": Trial(
         "import pathlib, recovery.commands.flights; from txn.demo import data; "
         "data.unpack(pathlib.Path())",

@@ -1,11 +1,15 @@
-"""What `mkdocs` adds to the pages of docs/: README and its like, the API from docstrings, the
-commands from typer, and the files that pages link to outside of docs/."""
+"""Build the documentation as a site: `python docs/site/build.py [FOLDER]`, build/ by default.
+
+The site has the pages of docs/, README and its like, the API from docstrings, the commands from
+typer, and the files outside of docs/ that pages link to. All are written first, as Markdown, so
+that the generator (Zensical) needs no code of ours."""
 
 from __future__ import annotations
 
 import ast
 import posixpath
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,11 +17,8 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
-from mkdocs.structure.pages import Page
-
-ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 DOCS = ROOT / "docs"
 TOP = {
     "index.md": "README.md",
@@ -41,25 +42,43 @@ API = {
 """The pages of the API, and the modules whose public names each has."""
 
 
-def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are generated, and make the nav one of pages that are there."""
-    made = {
-        **{page: (ROOT / source).read_text() for page, source in TOP.items()},
-        **{f"api/{name}.md": write_api(name, modules) for name, modules in API.items()},
-        "commands.md": describe_commands(),
-        "decisions/index.md": list_pages(DOCS / "decisions"),
-        **{name_source(path): show_source(path) for path in sorted(linked_sources())},
-    }
-    for name, content in made.items():
-        files.append(File.generated(config, name, content=content))
-    config.nav = list(fill_nav(config.nav or [], {file.src_uri for file in files}))
-    return files
+def main(folder: Path = ROOT / "build") -> int:
+    """Write the pages into the folder, build the site from them beside, return the exit code."""
+    for name in ("pages", "site"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    ignored = shutil.ignore_patterns("*.py", "*.pyc", "*.toml")
+    shutil.copytree(DOCS, folder / "pages", ignore=ignored)
+    for name, text in list_pages():
+        path = folder / "pages" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(lead_links(name, text))
+    for name in ("zensical.toml", "docstrings.py"):
+        shutil.copy(HERE / name, folder)
+    command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict"]
+    # In the project's folder, where mkdocstrings finds our modules.
+    return subprocess.run(
+        [*command, "--config-file", folder / "zensical.toml"], cwd=ROOT, check=False
+    ).returncode
 
 
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let links that leave docs/ lead to what the site has of it."""
-    written_in = ROOT / TOP.get(page.file.src_uri, f"docs/{page.file.src_uri}")
-    here = posixpath.dirname(page.file.src_uri)
+def list_pages() -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of every page."""
+    for path in DOCS.rglob("*.md"):
+        yield path.relative_to(DOCS).as_posix(), path.read_text()
+    for name, source in TOP.items():
+        yield name, (ROOT / source).read_text()
+    for name, modules in API.items():
+        yield f"api/{name}.md", write_api(name, modules)
+    yield "commands.md", describe_commands()
+    yield "decisions/index.md", write_contents(DOCS / "decisions")
+    for path in linked_sources():
+        yield name_source(path), show_source(path)
+
+
+def lead_links(name: str, text: str) -> str:
+    """Let links that leave docs/ lead to the site's page for their target."""
+    written_in = ROOT / TOP.get(name, f"docs/{name}")
+    here = posixpath.dirname(name)
 
     def lead(found: re.Match[str]) -> str:
         target = find_target(written_in, found[1])
@@ -68,37 +87,19 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         anchor = f"#{found[2]}" if found[2] else ""
         return posixpath.relpath(page_of(target), here or ".") + anchor
 
-    return LINK.sub(lead, markdown)
+    return LINK.sub(lead, text)
 
 
-# ------------------------------------------------------------------------------------------- nav
+# ------------------------------------------------------------------------------ generated pages
 
 
-def fill_nav(entries: list, pages: set[str]) -> Iterator[object]:
-    """Yield the nav's entries with folders' pages in place of folders, without pages that are not
-    there: they may come with another change."""
-    for entry in entries:
-        ((title, what),) = entry.items()
-        if isinstance(what, list):
-            yield {title: list(fill_nav(what, pages))}
-        elif what.endswith("/"):
-            inside = sorted(page for page in pages if posixpath.dirname(page) + "/" == what)
-            inside.sort(key=lambda page: not page.endswith("/index.md"))
-            yield {title: inside}
-        elif what in pages:
-            yield entry
-
-
-def list_pages(folder: Path) -> str:
+def write_contents(folder: Path) -> str:
     """Return a page that has the title of each page of a folder."""
     titles = {
         page.name: page.read_text().partition("\n")[0].strip("# ") for page in folder.glob("*.md")
     }
     lines = [f"- [{title}]({name})" for name, title in sorted(titles.items())]
     return "\n".join([f"# {folder.name.capitalize()}", "", *lines, ""])
-
-
-# ----------------------------------------------------------------------------------- API, commands
 
 
 def write_api(name: str, modules: tuple[str, ...]) -> str:
@@ -202,3 +203,7 @@ def list_parts(text: str, is_python: bool) -> Iterator[str]:
         code = "\n".join(lines[start - 1 : stop - 1]).strip("\n")
         yield f"\n## {name}\n" if name else ""
         yield f"~~~~~~ {'python' if is_python else 'text'}\n{code}\n~~~~~~"
+
+
+if __name__ == "__main__":
+    sys.exit(main(*map(Path, sys.argv[1:])))
