@@ -87,7 +87,7 @@ def name_number(number: float, *, is_sampled: bool = False, short: bool = False)
     if not is_sampled:
         return f"{number:,}" if isinstance(number, int) else f"{number:.1f}"
     if not number:
-        return "0 in the sample"
+        return "0, sampled"
     digits = 1 - int(f"{number:e}".partition("e")[2])  # two significant ones
     rounded = f"{round(number, digits):,.{0 if isinstance(number, int) else max(0, digits)}f}"
     return f"about {rounded}" if short else f"about {rounded}, sampled"

@@ -82,7 +82,7 @@ def test_from_the_banner_to_a_clean_store(url: str, browse: Browse, picture: Pic
     banner.get_by_role("button", name="Check").click()
     expect(page.get_by_role("heading", name="Results of the last check")).to_be_visible()
     picture(page, "fsck")
-    banner.get_by_role("link", name="Repair…").click()
+    banner.get_by_role("link", name="Repair all…").click()
     wanted = page.get_by_role("region", name="What would be repaired")
     expect(page.get_by_text("Left by dead clients:")).to_be_visible()
     expect(wanted.get_by_role("row", name="undecided 2 abort it")).to_be_visible()
@@ -111,7 +111,7 @@ def test_a_transaction_is_repaired_from_its_own_page(
     page.get_by_role("region", name="Transactions").locator("tbody a").first.click()
     address = page.url
     picture(page, "transaction")
-    page.get_by_role("link", name="Repair…").last.click()
+    page.get_by_role("link", name="Repair…", exact=True).click()
     expect(page.get_by_text("roll it forward: put its values")).to_be_visible()
     log_in(page)
     page.get_by_role("button", name="Repair this").click()

@@ -38,7 +38,7 @@ def test_an_owner_is_late_once_its_lease_has_expired(beyond_ms: int, words: str)
 @pytest.mark.parametrize(
     ("number", "text", "sampled"),
     [
-        (0, "0", "0 in the sample"),
+        (0, "0", "0, sampled"),
         (7, "7", "about 7, sampled"),
         (0.0333, "0.0", "about 0.033, sampled"),
         (12.34, "12.3", "about 12, sampled"),
