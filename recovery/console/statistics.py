@@ -1,6 +1,6 @@
 """Statistics of the last hour, minute by minute, estimated from a few rows of each.
 
-The first rows of a minute are read; if there are more, the rest is assumed alike. A minute is final
+The first and the last rows of a minute are read; the rest is assumed alike. A minute is final
 once it is over and its transactions have ended; the last three are sampled again each time. A
 transaction counts in the minute in which it began, by its owner's clock. A fenced database keeps no
 rows of transactions of one row and family, so these are not counted. Nothing here writes.
@@ -20,7 +20,7 @@ from recovery.inspect import list_status_times
 from recovery.scan import read_requests
 from txn.errors import InvalidRequestError
 from txn.locks.stored import OBJECTS, SESSIONS, TABLE
-from txn.model import Key
+from txn.model import Key, Row
 from txn.protocol.context import Context
 from txn.protocol.listing import find_buckets, name_time, scan_transactions
 from txn.protocol.row import (
@@ -219,22 +219,42 @@ class Sampler:
         minute = self._minutes.get(began_ms)
         return minute is not None and minute.taken_ms >= began_ms + RECENT * MINUTE_MS
 
+    def _list_rows(
+        self, began_ms: int, end_ms: int, salt_buckets: Sequence[bytes]
+    ) -> tuple[Sequence[Row], float | None]:
+        """Return the first and the last rows of a minute that began and has lasted until the end,
+        and how many rows of the minute each stands for; None: these are all rows."""
+        half = SAMPLED_ROWS // 2
+
+        def take(reverse: bool) -> list[Row]:
+            listed = scan_transactions(
+                self._context,
+                name_time(began_ms),
+                name_time(began_ms + MINUTE_MS),
+                cells=OUTCOME_CELLS,
+                with_parts=False,
+                reverse=reverse,
+                salt_buckets=salt_buckets,
+            )
+            wanted = (row for row in listed if is_row_key(row.row) and parent_of(row.row) is None)
+            return list(islice(wanted, half + 1))
+
+        first = take(reverse=False)
+        if len(first) <= half:
+            return first, None
+        last = take(reverse=True)
+        if first[half].row in {row.row for row in last}:
+            return list({row.row: row for row in chain(first, reversed(last))}.values()), None
+        end_ms = max(end_ms, created_ms(last[0].row))
+        between_ms = created_ms(last[half].row) - created_ms(first[half].row)
+        spent_ms = end_ms - began_ms
+        return first[:half] + last[:half], spent_ms / max(1, spent_ms - between_ms)
+
     def _sample(self, began_ms: int, salt_buckets: Sequence[bytes]) -> Minute:
         taken_ms = self._context.clock.wall_ms()
-        listed = scan_transactions(
-            self._context,
-            name_time(began_ms),
-            name_time(began_ms + MINUTE_MS),
-            cells=OUTCOME_CELLS,
-            with_parts=False,
-            reverse=False,
-            salt_buckets=salt_buckets,
-        )
-        wanted = (row for row in listed if is_row_key(row.row) and parent_of(row.row) is None)
-        rows = list(islice(wanted, SAMPLED_ROWS + 1))
-        is_whole = len(rows) <= SAMPLED_ROWS
-        covered_ms = MINUTE_MS if is_whole else created_ms(rows.pop().row) - began_ms
-        scale = MINUTE_MS / max(1, covered_ms)
+        end_ms = min(taken_ms, began_ms + MINUTE_MS)
+        rows, estimated = self._list_rows(began_ms, end_ms, salt_buckets)
+        scale = estimated or 1
 
         def estimate(names: Iterable[T]) -> Counter[T]:
             return Counter({name: round(scale * n) for name, n in Counter(names).items()})
@@ -249,7 +269,7 @@ class Sampler:
             began_ms,
             taken_ms,
             len(rows),
-            is_whole,
+            estimated is None,
             started=round(scale * len(rows)),
             outcomes=estimate(_find_outcome(row.status) for row in found),
             statuses=estimate(str(row.status or NO_STATUS) for row in found),
