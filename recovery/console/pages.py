@@ -33,7 +33,15 @@ from recovery.console.statistics import (
     find_last_minute,
     measure_latency,
 )
-from recovery.findings import GRACE_MS, Kind, LeftAlone, NothingToDo, Repaired, Severity
+from recovery.findings import (
+    GRACE_MS,
+    Kind,
+    LeftAlone,
+    NothingToDo,
+    Repaired,
+    Severity,
+    find_alive_ms,
+)
 from recovery.fsck import require_tables
 from recovery.inspect import explain
 from recovery.search import Query
@@ -123,7 +131,7 @@ def show_left(request: Request) -> Facts:
 def describe_owner(row: TransactionRow, now_ms: int) -> tuple[int, int | None, str]:
     """Return how long (ms) an unfinished transaction has been silent, how many keys it has (if its
     row says so), and whether its owner counts as alive. now_ms: by our clock."""
-    silent_ms = max(0, now_ms - max(row.since, row.heartbeat))
+    silent_ms = max(0, now_ms - find_alive_ms(row, now_ms, GRACE_MS))
     if row.buffer is None:
         return silent_ms, None, "unknown: the row cannot be decoded"
     is_late = silent_ms > row.buffer.lock_ttl_ms
