@@ -101,7 +101,7 @@ def show_overview(request: Request) -> Facts:
     minutes = list_minutes(hour)
     columns = [[m.outcomes[name] / 60 if m else 0.0 for name in OUTCOMES] for m in minutes]
     bars, lines = draw_bars(columns, ("good", "bad", "warn"))
-    now_ms = console.context.clock.wall_ms()
+    read_ms = unfinished.read_ms if unfinished else hour.as_of
     return {
         "hour": hour,
         "is_sampled": hour.is_sampled,
@@ -115,7 +115,7 @@ def show_overview(request: Request) -> Facts:
         "waiting": list_waiting(console, unfinished),
         "unknown": UNKNOWN,
         "waiting_for": background.owners.waiting,
-        "oldest": [(row, *describe_owner(row, now_ms)) for row in background.oldest],
+        "oldest": [(row, *describe_owner(row, read_ms)) for row in background.oldest],
         "shown": SHOWN,
         "servers": servers,
         "latencies": (servers and servers.phases) or list_latencies(hour),
@@ -130,7 +130,7 @@ def show_left(request: Request) -> Facts:
 
 def describe_owner(row: TransactionRow, now_ms: int) -> tuple[int, int | None, str]:
     """Return how long (ms) an unfinished transaction has been silent, how many keys it has (if its
-    row says so), and whether its owner counts as alive. now_ms: by our clock."""
+    row says so), and whether its owner counts as alive. now_ms: when it was read."""
     silent_ms = max(0, now_ms - find_alive_ms(row, now_ms, GRACE_MS))
     if row.buffer is None:
         return silent_ms, None, "unknown: the row cannot be decoded"

@@ -7,14 +7,21 @@ from __future__ import annotations
 
 import random
 import re
+import time
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from playwright.sync_api import Page, expect
+from starlette.applications import Starlette
+from starlette.requests import Request as HttpRequest
 
+from recovery.console.pages import show_overview
+from recovery.console.settings import ConsoleSettings
+from recovery.console.state import Console
 from tests.console.conftest import Browse, Picture
 from tests.console.crashing import crash_engine
-from tests.console.served import TOKEN, serve_here
+from tests.console.served import PATIENCE_S, TOKEN, serve_here
 from tests.console.visits import ask
 from txn import Engine, Key, Mutation
 from txn.clock import ManualClock, SystemClock
@@ -169,3 +176,21 @@ def test_the_keys_page_lists_the_tables(url: str, browse: Browse) -> None:
     assert int(cells[1]) > 3
     row.get_by_role("link", name="stock").click()
     expect(page.get_by_role("region", name="Keys")).to_contain_text("stock/apple/d:count")
+
+
+def test_an_old_look_does_not_make_the_living_dead(store: Store, clock: ManualClock) -> None:
+    """The first page after a break shows what was read before it."""
+    crash_engine(store, Status.LOCKED, [b"a"], clock)
+    context = Context(store, b"txn", clock, random.Random(1), Policy(), silent, SIX_PHASE)
+    with closing(Console(ConsoleSettings("memory://", TOKEN), context)) as console:
+        console.background.visit()
+        due_s = time.monotonic() + PATIENCE_S
+        while console.background.unfinished is None and time.monotonic() < due_s:
+            time.sleep(0.01)
+        console.background.close()
+        app = Starlette()
+        app.state.console = console
+        clock.advance(AGO_MS)
+        facts = show_overview(HttpRequest({"type": "http", "app": app}))
+    ((_, silent_ms, _, owner),) = facts["oldest"]
+    assert (silent_ms, owner) == (0, "alive: within its lock TTL")
