@@ -46,7 +46,7 @@ from recovery.fsck import require_tables
 from recovery.inspect import explain
 from recovery.search import Query
 from recovery.text import parse_duration
-from txn.errors import InvalidRequestError, TableUnavailable
+from txn.errors import InvalidRequestError, StoreError, TableUnavailable
 from txn.protocol.row import TransactionRow, is_row_key
 from txn.protocol.statuses import FENCED_STEPS, STEPS, Status
 from txn.stores.options import hide_login
@@ -232,7 +232,7 @@ def show_key(request: Request) -> Facts:
     names = ("key", "table", "start")
     key, table, start = (request.query_params.get(name, "").strip() for name in names)
     facts: Facts = {"given": key, "table": table, "start": start}
-    facts |= dict.fromkeys(("details", "page", "wrong", "further", "tables"))
+    facts |= dict.fromkeys(("details", "page", "wrong", "further", "tables", "unlisted"))
     try:
         if key:
             details = read_key_details(console.context, parse_key(key), console.limits)
@@ -246,10 +246,19 @@ def show_key(request: Request) -> Facts:
             further = link_to("/key", table=table, start=page.next) if page.next else None
             facts |= {"page": page, "further": further}
         else:
-            facts["tables"], facts["number_of_tables"] = console.tables.read()
+            facts |= _list_tables(console)
     except (InvalidRequestError, TableUnavailable) as error:
         facts["wrong"] = str(error)
     return facts
+
+
+def _list_tables(console: Console) -> Facts:
+    """Return the tables, or why they cannot be listed: the rest of the page does not need them."""
+    try:
+        tables, number = console.tables.read()
+    except StoreError as error:
+        return {"unlisted": str(error)}
+    return {"tables": tables, "number_of_tables": number}
 
 
 def _read_fields(request: Request) -> dict[str, str]:

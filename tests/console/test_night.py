@@ -18,13 +18,14 @@ from starlette.requests import Request as HttpRequest
 
 from recovery.console.pages import show_overview
 from recovery.console.settings import ConsoleSettings
-from recovery.console.state import Console
+from recovery.console.state import PATIENT, Console
 from tests.console.conftest import Browse, Picture
 from tests.console.crashing import crash_engine
 from tests.console.served import PATIENCE_S, TOKEN, serve_here
 from tests.console.visits import ask
 from txn import Engine, Key, Mutation
 from txn.clock import ManualClock, SystemClock
+from txn.errors import NotApplied
 from txn.events import silent
 from txn.model import Edit
 from txn.policy import Policy
@@ -35,6 +36,7 @@ from txn.protocol.statuses import SIX_PHASE, Status
 from txn.request import Request
 from txn.stores import open_store
 from txn.stores.base import Store
+from txn.testing.faulty import Fault, FaultyStore
 
 AGO_MS = 600_000
 DASH = "\u2013"
@@ -194,3 +196,21 @@ def test_an_old_look_does_not_make_the_living_dead(store: Store, clock: ManualCl
         facts = show_overview(HttpRequest({"type": "http", "app": app}))
     ((_, silent_ms, _, owner),) = facts["oldest"]
     assert (silent_ms, owner) == (0, "alive: within its lock TTL")
+
+
+class StoreWithoutMaster(FaultyStore):
+    def list_tables(self) -> list[bytes]:
+        raise NotApplied("the master does not answer")
+
+
+def test_a_key_can_be_shown_while_the_tables_cannot_be_listed(store: Store) -> None:
+    """Only the list needs the master of a cluster, so the page still has its forms."""
+    masterless = StoreWithoutMaster(store, lambda call: Fault())
+    context = Context(
+        masterless, b"txn", SystemClock(), random.Random(1), PATIENT, silent, SIX_PHASE
+    )
+    with serve_here(context) as url:
+        page = ask(f"{url}/key")
+    assert page.status == 200
+    assert "The tables cannot be listed: the master does not answer" in page.body
+    assert 'name="key"' in page.body
