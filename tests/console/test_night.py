@@ -141,8 +141,8 @@ def test_a_transaction_is_repaired_from_its_own_page(
 def test_who_waits_for_whom_is_shown_as_a_tree(url: str, store: Store, browse: Browse) -> None:
     """From the one that holds up all others, which may be dead."""
     now_ms = SystemClock().wall_ms()
-    rows = {name: new_row_key(now_ms, at) for at, name in enumerate(("first", "second"))}
-    wanted = {"first": (b"a", b"k"), "second": (b"k",)}
+    rows = {name: new_row_key(now_ms, at) for at, name in enumerate(("first", "second", "third"))}
+    wanted = {"first": (b"a", b"k"), "second": (b"k",), "third": (b"l",)}
     for name, row_key in rows.items():
         keys = [Key(row, b"d", b"count", b"stock") for row in wanted[name]]
         buffer = encode_buffer(Request(tuple(Mutation(key, b"1") for key in keys)), AGO_MS)
@@ -150,13 +150,16 @@ def test_who_waits_for_whom_is_shown_as_a_tree(url: str, store: Store, browse: B
         store.write(
             [Edit(column(b"txn", row_key, c), value, now_ms - 5_000) for c, value in cells.items()]
         )
-    store.write([Edit(Key(b"k", b"d", b"count_lock", b"stock"), rows["first"], now_ms)])
+    holders = {b"k": rows["first"], b"l": new_row_key(now_ms, 9)}
+    locks = {Key(row, b"d", b"count_lock", b"stock"): holder for row, holder in holders.items()}
+    store.write([Edit(lock, holder, now_ms) for lock, holder in locks.items()])
     page = browse(f"{url}/")
     tree = page.get_by_role("heading", name="Waiting transactions").locator("+ ul")
     below = tree.locator("li").nth(0).locator("li")
     expect(tree).to_contain_text("1-LOCKED left by a dead client")
     expect(below.nth(0)).to_contain_text("0-WRITTEN waits for stock/a/d:count")
     expect(below.nth(0).locator("li")).to_contain_text("0-WRITTEN waits for stock/k/d:count")
+    expect(page.locator("main > div > ul.tree > li").last).to_contain_text("no status")
     expect(page.get_by_role("region", name="Left by dead clients")).to_contain_text("3 left by")
 
 
