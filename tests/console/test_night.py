@@ -85,7 +85,7 @@ def test_from_the_banner_to_a_clean_store(url: str, browse: Browse, picture: Pic
         assert "3 left by dead clients" in ask(url + path).body, path
     assert "left by dead clients" not in ask(f"{url}/login").body
     old = page.context.new_page()
-    old.goto(f"{url}/doctor")
+    old.goto(f"{url}/transactions")
     seen = old.get_by_role("region", name="Left by dead clients")
     expect(seen).to_be_visible()
     banner.get_by_role("button", name="Check").click()
