@@ -136,7 +136,7 @@ times.addEventListener("change", () => {
 
 function showAllTimes() {
   const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
-  document.getElementById("zone").textContent = { utc: "UTC", local: `local, ${zone}`, relative: "ages" }[times.value];
+  document.getElementById("zone").textContent = { utc: "UTC", local: `local, ${zone}`, relative: "relative" }[times.value];
   showTimes(document);
 }
 
