@@ -85,10 +85,10 @@ class Head(NamedTuple):
     since: int
     heartbeat: int = 0
 
-    @property
-    def alive_ms(self) -> int:
-        """Return the time of the last sign that the owner is alive."""
-        return max(self.since, self.heartbeat)
+    def find_alive_ms(self, now_ms: int, ahead_ms: int) -> int:
+        """Return the time of the last sign that the owner is alive. Heartbeats further ahead are
+        ignored: they are by its own clock."""
+        return max(self.since, self.heartbeat if self.heartbeat <= now_ms + ahead_ms else 0)
 
 
 def newest_old_ms(now_ms: int, age_ms: int) -> int:

@@ -28,7 +28,7 @@ COLUMNS = (
     "corrupt",
     "part_of",
 )
-FORMULAS = tuple("=+-@\t\r")
+FORMULAS = tuple("=+-@\t\r\n")
 """What a spreadsheet takes for the beginning of a formula."""
 
 

@@ -102,7 +102,7 @@ class ServerMetrics:
             [
                 read_histogram(phase, phases[phase])
                 for phase in get_args(PhaseName)
-                if any(phases.get(phase, {}).values())
+                if phases.get(phase, {}).get(math.inf)
             ],
             dict(self._silent),
         )

@@ -13,7 +13,7 @@ from functools import partial
 
 from recovery.bounds import ReadLimits
 from recovery.console.search import Unfinished
-from recovery.findings import Kind
+from recovery.findings import GRACE_MS, Kind
 from recovery.inspect import read_available
 from recovery.scan import BY_VALUE, Head, read_requests
 from txn.model import Key
@@ -83,24 +83,25 @@ class Owners:
         self._keys: dict[bytes, Sequence[Key]] = {}
 
     def refresh(self, unfinished: Unfinished) -> None:
-        """Judge the owners by the present time, and find who waits by the present locks."""
-        now_ms = self._context.clock.wall_ms()
+        """Judge the owners by the time when the count began, since later heartbeats may not have
+        been read; and find who waits by the present locks."""
+        now_ms, as_of = self._context.clock.wall_ms(), unfinished.as_of
         heads = {head.row_key: head for head in unfinished.heads}
         self._ttls = {row_key: ttl for row_key, ttl in self._ttls.items() if row_key in heads}
         old = sorted(
             (head for head in heads.values() if head.since <= now_ms - QUICK_MS),
             key=lambda head: head.since,
         )
-        self._read_requests(heads, old, now_ms)
-        left = {head.row_key for head in old if self._is_left(heads, head, now_ms)}
+        self._read_requests(heads, old, as_of)
+        left = {head.row_key for head in old if self._is_left(heads, head, as_of)}
         counted = [
             head for head in old if head.row_key in left and parent_of(head.row_key) not in heads
         ]
         is_exact = unfinished.has_all and all(self._ttls.get(head.row_key) for head in counted)
         self.left = LeftTransactions(
             Counter(name_kind(head.status) for head in counted),
-            unfinished.as_of,
-            min((head.alive_ms for head in counted), default=now_ms),
+            as_of,
+            min((head.find_alive_ms(as_of, GRACE_MS) for head in counted), default=as_of),
             not is_exact,
         )
         keys = self._keys.items()
@@ -114,22 +115,22 @@ class Owners:
         )
         self.waiting = make_trees([*others, *waiters])
 
-    def _read_requests(self, heads: Mapping[bytes, Head], old: Sequence[Head], now_ms: int) -> None:
+    def _read_requests(self, heads: Mapping[bytes, Head], old: Sequence[Head], as_of: int) -> None:
         unread = [head.row_key for head in old if head.row_key not in self._ttls]
         for row_key, buffer in read_requests(self._context, unread[: LIMITS.rows], LIMITS):
             self._ttls[row_key] = buffer.lock_ttl_ms if buffer else None
             head = heads[row_key]
-            may_wait = head.status in LOCKING and not self._is_left(heads, head, now_ms)
+            may_wait = head.status in LOCKING and not self._is_left(heads, head, as_of)
             if buffer and may_wait and len(self._keys) < MOST_WAITERS:
                 t = Transaction(row_key, buffer.request, lock_of=self._context.rules.lock_of)
                 self._keys[row_key] = sorted(t.taken_keys)[:KEYS_OF_WAITER]
 
-    def _is_left(self, heads: Mapping[bytes, Head], head: Head, now_ms: int) -> bool:
+    def _is_left(self, heads: Mapping[bytes, Head], head: Head, as_of: int) -> bool:
         """Return True if a lock TTL has passed since the owner's last sign of life. The heartbeats
         of a part are in the row of its transaction. A TTL that was not read counts as usual."""
-        whole = heads.get(parent_of(head.row_key) or b"")
-        alive_ms = max(head.alive_ms, whole.alive_ms if whole else 0)
-        return now_ms - alive_ms > (self._ttls.get(head.row_key) or Policy().lock_ttl_ms)
+        whole = heads.get(parent_of(head.row_key) or b"", head)
+        alive_ms = max(each.find_alive_ms(as_of, GRACE_MS) for each in (head, whole))
+        return as_of - alive_ms > (self._ttls.get(head.row_key) or Policy().lock_ttl_ms)
 
     def _find_waiters(self) -> list[WaitingTransaction]:
         """Return the transactions that wait: for the first of their locks, in the order of keys,

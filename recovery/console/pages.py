@@ -33,12 +33,20 @@ from recovery.console.statistics import (
     find_last_minute,
     measure_latency,
 )
-from recovery.findings import GRACE_MS, Kind, LeftAlone, NothingToDo, Repaired, Severity
+from recovery.findings import (
+    GRACE_MS,
+    Kind,
+    LeftAlone,
+    NothingToDo,
+    Repaired,
+    Severity,
+    find_alive_ms,
+)
 from recovery.fsck import require_tables
 from recovery.inspect import explain
 from recovery.search import Query
 from recovery.text import parse_duration
-from txn.errors import InvalidRequestError, TableUnavailable
+from txn.errors import InvalidRequestError, StoreError, TableUnavailable
 from txn.protocol.row import TransactionRow, is_row_key
 from txn.protocol.statuses import FENCED_STEPS, STEPS, Status
 from txn.stores.options import hide_login
@@ -93,7 +101,7 @@ def show_overview(request: Request) -> Facts:
     minutes = list_minutes(hour)
     columns = [[m.outcomes[name] / 60 if m else 0.0 for name in OUTCOMES] for m in minutes]
     bars, lines = draw_bars(columns, ("good", "bad", "warn"))
-    now_ms = console.context.clock.wall_ms()
+    read_ms = unfinished.read_ms if unfinished else hour.as_of
     return {
         "hour": hour,
         "is_sampled": hour.is_sampled,
@@ -107,7 +115,7 @@ def show_overview(request: Request) -> Facts:
         "waiting": list_waiting(console, unfinished),
         "unknown": UNKNOWN,
         "waiting_for": background.owners.waiting,
-        "oldest": [(row, *describe_owner(row, now_ms)) for row in background.oldest],
+        "oldest": [(row, *describe_owner(row, read_ms)) for row in background.oldest],
         "shown": SHOWN,
         "servers": servers,
         "latencies": (servers and servers.phases) or list_latencies(hour),
@@ -122,8 +130,8 @@ def show_left(request: Request) -> Facts:
 
 def describe_owner(row: TransactionRow, now_ms: int) -> tuple[int, int | None, str]:
     """Return how long (ms) an unfinished transaction has been silent, how many keys it has (if its
-    row says so), and whether its owner counts as alive. now_ms: by our clock."""
-    silent_ms = max(0, now_ms - max(row.since, row.heartbeat))
+    row says so), and whether its owner counts as alive. now_ms: when it was read."""
+    silent_ms = max(0, now_ms - find_alive_ms(row, now_ms, GRACE_MS))
     if row.buffer is None:
         return silent_ms, None, "unknown: the row cannot be decoded"
     is_late = silent_ms > row.buffer.lock_ttl_ms
@@ -224,7 +232,7 @@ def show_key(request: Request) -> Facts:
     names = ("key", "table", "start")
     key, table, start = (request.query_params.get(name, "").strip() for name in names)
     facts: Facts = {"given": key, "table": table, "start": start}
-    facts |= dict.fromkeys(("details", "page", "wrong", "further", "tables"))
+    facts |= dict.fromkeys(("details", "page", "wrong", "further", "tables", "unlisted"))
     try:
         if key:
             details = read_key_details(console.context, parse_key(key), console.limits)
@@ -238,10 +246,19 @@ def show_key(request: Request) -> Facts:
             further = link_to("/key", table=table, start=page.next) if page.next else None
             facts |= {"page": page, "further": further}
         else:
-            facts["tables"], facts["number_of_tables"] = console.tables.read()
+            facts |= _list_tables(console)
     except (InvalidRequestError, TableUnavailable) as error:
         facts["wrong"] = str(error)
     return facts
+
+
+def _list_tables(console: Console) -> Facts:
+    """Return the tables, or why they cannot be listed: the rest of the page does not need them."""
+    try:
+        tables, number = console.tables.read()
+    except StoreError as error:
+        return {"unlisted": str(error)}
+    return {"tables": tables, "number_of_tables": number}
 
 
 def _read_fields(request: Request) -> dict[str, str]:

@@ -87,6 +87,19 @@ def test_many_tabs_of_a_browser_stay_up_to_date(
         show_row(tab, "plums")
 
 
+def test_an_update_leaves_the_focus_on_a_table(
+    console: ServedConsole, browse: Browse, change: Callable[[str], None]
+) -> None:
+    """A keyboard scrolls it."""
+    page = browse(f"{console.url}/")
+    page.get_by_text("Numbers").click()
+    table = page.get_by_role("region", name="Minutes")
+    table.focus()
+    change("cherries")
+    show_row(page, "cherries")
+    expect(table).to_be_focused()
+
+
 def test_a_hidden_tab_asks_for_nothing(
     console: ServedConsole, browse: Browse, change: Callable[[str], None]
 ) -> None:

@@ -7,17 +7,25 @@ from __future__ import annotations
 
 import random
 import re
+import time
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from playwright.sync_api import Page, expect
+from starlette.applications import Starlette
+from starlette.requests import Request as HttpRequest
 
+from recovery.console.pages import show_overview
+from recovery.console.settings import ConsoleSettings
+from recovery.console.state import PATIENT, Console
 from tests.console.conftest import Browse, Picture
 from tests.console.crashing import crash_engine
-from tests.console.served import TOKEN, serve_here
+from tests.console.served import PATIENCE_S, TOKEN, serve_here
 from tests.console.visits import ask
 from txn import Engine, Key, Mutation
 from txn.clock import ManualClock, SystemClock
+from txn.errors import NotApplied
 from txn.events import silent
 from txn.model import Edit
 from txn.policy import Policy
@@ -28,6 +36,7 @@ from txn.protocol.statuses import SIX_PHASE, Status
 from txn.request import Request
 from txn.stores import open_store
 from txn.stores.base import Store
+from txn.testing.faulty import Fault, FaultyStore
 
 AGO_MS = 600_000
 DASH = "\u2013"
@@ -76,7 +85,7 @@ def test_from_the_banner_to_a_clean_store(url: str, browse: Browse, picture: Pic
         assert "3 left by dead clients" in ask(url + path).body, path
     assert "left by dead clients" not in ask(f"{url}/login").body
     old = page.context.new_page()
-    old.goto(f"{url}/doctor")
+    old.goto(f"{url}/transactions")
     seen = old.get_by_role("region", name="Left by dead clients")
     expect(seen).to_be_visible()
     banner.get_by_role("button", name="Check").click()
@@ -132,8 +141,8 @@ def test_a_transaction_is_repaired_from_its_own_page(
 def test_who_waits_for_whom_is_shown_as_a_tree(url: str, store: Store, browse: Browse) -> None:
     """From the one that holds up all others, which may be dead."""
     now_ms = SystemClock().wall_ms()
-    rows = {name: new_row_key(now_ms, at) for at, name in enumerate(("first", "second"))}
-    wanted = {"first": (b"a", b"k"), "second": (b"k",)}
+    rows = {name: new_row_key(now_ms, at) for at, name in enumerate(("first", "second", "third"))}
+    wanted = {"first": (b"a", b"k"), "second": (b"k",), "third": (b"l",)}
     for name, row_key in rows.items():
         keys = [Key(row, b"d", b"count", b"stock") for row in wanted[name]]
         buffer = encode_buffer(Request(tuple(Mutation(key, b"1") for key in keys)), AGO_MS)
@@ -141,13 +150,16 @@ def test_who_waits_for_whom_is_shown_as_a_tree(url: str, store: Store, browse: B
         store.write(
             [Edit(column(b"txn", row_key, c), value, now_ms - 5_000) for c, value in cells.items()]
         )
-    store.write([Edit(Key(b"k", b"d", b"count_lock", b"stock"), rows["first"], now_ms)])
+    holders = {b"k": rows["first"], b"l": new_row_key(now_ms, 9)}
+    locks = {Key(row, b"d", b"count_lock", b"stock"): holder for row, holder in holders.items()}
+    store.write([Edit(lock, holder, now_ms) for lock, holder in locks.items()])
     page = browse(f"{url}/")
     tree = page.get_by_role("heading", name="Waiting transactions").locator("+ ul")
     below = tree.locator("li").nth(0).locator("li")
     expect(tree).to_contain_text("1-LOCKED left by a dead client")
     expect(below.nth(0)).to_contain_text("0-WRITTEN waits for stock/a/d:count")
     expect(below.nth(0).locator("li")).to_contain_text("0-WRITTEN waits for stock/k/d:count")
+    expect(page.locator("main > div > ul.tree > li").last).to_contain_text("no status")
     expect(page.get_by_role("region", name="Left by dead clients")).to_contain_text("3 left by")
 
 
@@ -169,3 +181,39 @@ def test_the_keys_page_lists_the_tables(url: str, browse: Browse) -> None:
     assert int(cells[1]) > 3
     row.get_by_role("link", name="stock").click()
     expect(page.get_by_role("region", name="Keys")).to_contain_text("stock/apple/d:count")
+
+
+def test_an_old_look_does_not_make_the_living_dead(store: Store, clock: ManualClock) -> None:
+    """The first page after a break shows what was read before it."""
+    crash_engine(store, Status.LOCKED, [b"a"], clock)
+    context = Context(store, b"txn", clock, random.Random(1), Policy(), silent, SIX_PHASE)
+    with closing(Console(ConsoleSettings("memory://", TOKEN), context)) as console:
+        console.background.visit()
+        due_s = time.monotonic() + PATIENCE_S
+        while console.background.unfinished is None and time.monotonic() < due_s:
+            time.sleep(0.01)
+        console.background.close()
+        app = Starlette()
+        app.state.console = console
+        clock.advance(AGO_MS)
+        facts = show_overview(HttpRequest({"type": "http", "app": app}))
+    ((_, silent_ms, _, owner),) = facts["oldest"]
+    assert (silent_ms, owner) == (0, "alive: within its lock TTL")
+
+
+class StoreWithoutMaster(FaultyStore):
+    def list_tables(self) -> list[bytes]:
+        raise NotApplied("the master does not answer")
+
+
+def test_a_key_can_be_shown_while_the_tables_cannot_be_listed(store: Store) -> None:
+    """Only the list needs the master of a cluster, so the page still has its forms."""
+    masterless = StoreWithoutMaster(store, lambda call: Fault())
+    context = Context(
+        masterless, b"txn", SystemClock(), random.Random(1), PATIENT, silent, SIX_PHASE
+    )
+    with serve_here(context) as url:
+        page = ask(f"{url}/key")
+    assert page.status == 200
+    assert "The tables cannot be listed: the master does not answer" in page.body
+    assert 'name="key"' in page.body

@@ -115,7 +115,7 @@ def test_a_store_that_fails_on_the_way_leaves_no_half_file() -> None:
     assert read_csv(Download(fail()))[-1] == ["incomplete: stopped at the store is gone"]
 
 
-@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1"])
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1"])
 def test_a_cell_is_no_formula(text: str) -> None:
     """Labels and keys are anybody's bytes."""
     assert make_harmless(text) == f"'{text}"

@@ -121,6 +121,20 @@ def test_a_server_that_began_again_has_counted_from_zero(address: str, page: Pag
     assert counts.conflicts == {"stock": 2}
 
 
+def test_a_phase_of_a_restarted_server_may_have_no_total(address: str, page: Page) -> None:
+    """If as many batches took long before its end as took little time since, only the buckets
+    between have grown."""
+    clock = ManualClock()
+    servers = ServerMetrics([address], clock)
+    for numbers in ((0, 0, 7), (0, 7, 7)):
+        page.append(list_phase("lock", *numbers))
+        servers.refresh()
+        clock.advance(EVERY_MS)
+    counts = servers.read()
+    assert counts is not None
+    assert counts.phases == []
+
+
 def test_a_server_is_not_asked_at_each_look(address: str, page: Page) -> None:
     """Looks come every second; so many requests would only disturb."""
     clock = ManualClock()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -33,6 +34,8 @@ def test_an_owner_is_late_once_its_lease_has_expired(beyond_ms: int, words: str)
     found = describe_owner(row, since_ms + lock_ttl_ms + beyond_ms)
     assert found == (lock_ttl_ms + beyond_ms, 1, words)
     assert describe_owner(row, since_ms - 1)[0] == 0
+    fast = replace(row, heartbeat=since_ms + 3_600_000)
+    assert describe_owner(fast, since_ms + lock_ttl_ms + beyond_ms) == found
 
 
 @pytest.mark.parametrize(

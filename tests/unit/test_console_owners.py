@@ -74,6 +74,29 @@ def test_a_heartbeat_is_a_sign_of_life() -> None:
     assert find_left(rows).total == 1
 
 
+def test_a_heartbeat_of_a_fast_clock_is_no_sign_of_life() -> None:
+    """A client writes its time; `fsck` does not believe one in the future either."""
+    rows = Rows()
+    (row_key,) = rows.put([new_row_key(NOW_MS, 1)], Status.WRITTEN, at_ms=NOW_MS)
+    beat(rows, row_key, NOW_MS + 3_600_000)
+    rows.clock.advance(5_000)
+    found = find_left(rows)
+    assert (found.total, found.since) == (1, NOW_MS)
+
+
+def test_an_old_count_does_not_make_the_living_dead() -> None:
+    """A round through a large table takes longer than a lock TTL, and so does a break between two
+    visits. Heartbeats that came since were not read."""
+    rows = Rows()
+    rows.put([new_row_key(NOW_MS, 1)], Status.WRITTEN, at_ms=NOW_MS)
+    found = scan_all(UnfinishedScan(rows.context))
+    rows.clock.advance(60_000)
+    owners = Owners(rows.context)
+    owners.refresh(found)
+    assert owners.left is not None
+    assert owners.left.total == 0
+
+
 def test_each_owner_has_its_own_lock_ttl() -> None:
     """A request of a patient client is no alarm."""
     rows = Rows()
@@ -250,5 +273,6 @@ def test_a_cycle_is_shown_once_and_marked() -> None:
 
 
 def test_a_head_knows_the_last_sign_of_life() -> None:
-    assert Head(b"row", Status.WRITTEN, 5).alive_ms == 5
-    assert Head(b"row", Status.WRITTEN, 5, 7).alive_ms == 7
+    assert Head(b"row", Status.WRITTEN, 5).find_alive_ms(10, 1) == 5
+    assert Head(b"row", Status.WRITTEN, 5, 7).find_alive_ms(10, 1) == 7
+    assert Head(b"row", Status.WRITTEN, 5, 12).find_alive_ms(10, 1) == 5

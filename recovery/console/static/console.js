@@ -15,7 +15,7 @@ function nameDetails(each) {
 function selectFocused(each) {
   const details = each.closest("summary")?.parentElement;
   if (details && !details.id) return `${selectFocused(details.previousElementSibling)} + details > summary`;
-  const name = ["id", "href", "data-copy"].find((name) => each.hasAttribute(name));
+  const name = ["id", "href", "data-copy", "aria-label"].find((name) => each.hasAttribute(name));
   return name && `[${name}="${CSS.escape(each.getAttribute(name))}"]`;
 }
 
@@ -136,7 +136,7 @@ times.addEventListener("change", () => {
 
 function showAllTimes() {
   const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
-  document.getElementById("zone").textContent = { utc: "UTC", local: `local, ${zone}`, relative: "ages" }[times.value];
+  document.getElementById("zone").textContent = { utc: "UTC", local: `local, ${zone}`, relative: "relative" }[times.value];
   showTimes(document);
 }
 
