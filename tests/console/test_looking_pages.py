@@ -149,6 +149,7 @@ def test_the_unfinished_of_the_overview_are_listed_at_once(
     page = browse(serve(uri).url + "/")
     row = page.get_by_role("row", name=re.compile("^1-LOCKED"))
     expect(row.last).to_have_text(re.compile("1-LOCKED *1"))
+    expect(page.get_by_role("main")).to_contain_text("As of ")  # the count is complete
     page.get_by_role("link", name="1-LOCKED").click()
     rows = page.get_by_role("region", name="Transactions").locator("tbody tr")
     assert rows.count() == 1
