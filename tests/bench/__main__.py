@@ -127,7 +127,9 @@ def run_suites() -> None:
         if is_kept and not options.kept:
             report.save(name, rows, python=platform.python_version())
         for table in suite.tables if is_kept else ():
-            report.put(table.name, *table.build(rows))
+            head, body = table.build(rows)
+            if len(body) == len(table.cells):  # else other programs were not measured
+                report.put(table.name, head, body)
         if options.json:
             print(json.dumps(rows, indent=1))
         else:

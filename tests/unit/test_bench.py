@@ -37,6 +37,7 @@ from txn.stores import open_store
 
 pytestmark = pytest.mark.fast
 TABLES = workloads.Tables("bench-six-phase")
+PROGRAMS = {"Java, no transactions", "Omid", "Tephra"}
 
 
 def test_each_protocol_and_the_floor_has_tables_of_its_own() -> None:
@@ -118,7 +119,7 @@ def test_tables_of_the_page_are_written_from_the_figures_that_are_kept() -> None
     assert all(len(line) == len(report.HEAD) for line in report.lines(rows))
     for table in SUITES["native"].tables:
         head, body = table.build(rows)
-        assert [line[0] for line in body] == list(table.cells)
+        assert set(table.cells) - {line[0] for line in body} <= PROGRAMS
         assert len(body[0]) == len(head)
         assert all(body[0])
     emulated = report.load("emulator")
@@ -144,7 +145,7 @@ def test_a_line_without_a_measured_case_is_left_out() -> None:
     """Other programs are not in every run."""
     rows = [row for row in report.load("native") if not row["program"]]
     _, body = SUITES["native"].tables[0].build(rows)
-    assert {"Java, no transactions", "Omid", "Tephra"}.isdisjoint(line[0] for line in body)
+    assert PROGRAMS.isdisjoint(line[0] for line in body)
     assert body[0][0] == "Python, no transactions"
 
 
