@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, assert_never
 
-from recovery.scan import OnProgress, OnRow, newest_old_ms
+from recovery.scan import OnProgress, OnRow, newest_old_ms, trust_heartbeat
 from txn.documents import Document
 from txn.model import Key
 from txn.protocol.row import RowState, TransactionRow
@@ -213,9 +213,7 @@ def judge(
 
 def find_alive_ms(row: TransactionRow, now_ms: int, grace_ms: int) -> int:
     """Return the time of the last sign that the owner of an unfinished row is alive."""
-    heartbeat = (
-        row.heartbeat if row.heartbeat <= now_ms + grace_ms else 0
-    )  # by a client's clock, which may be wrong
+    heartbeat = trust_heartbeat(row.heartbeat, now_ms, grace_ms)
     newest = row.newest if row.state is RowState.UNREADABLE else 0
     return max(row.since, heartbeat, newest)
 

@@ -86,9 +86,14 @@ class Head(NamedTuple):
     heartbeat: int = 0
 
     def find_alive_ms(self, now_ms: int, ahead_ms: int) -> int:
-        """Return the time of the last sign that the owner is alive. Heartbeats further ahead are
-        ignored: they are by its own clock."""
-        return max(self.since, self.heartbeat if self.heartbeat <= now_ms + ahead_ms else 0)
+        """Return the time of the last sign that the owner is alive."""
+        return max(self.since, trust_heartbeat(self.heartbeat, now_ms, ahead_ms))
+
+
+def trust_heartbeat(heartbeat: int, now_ms: int, ahead_ms: int) -> int:
+    """Return the time of a heartbeat, or 0 if it lies further ahead: it is by a client's clock,
+    which may be wrong."""
+    return heartbeat if heartbeat <= now_ms + ahead_ms else 0
 
 
 def newest_old_ms(now_ms: int, age_ms: int) -> int:

@@ -386,11 +386,8 @@ def cancel_job(request: Request, form: Form) -> None:
 def start_repair(request: Request, form: Form) -> str | None:
     """Start the repair of one finding, or of all that a new check finds. Return the page of the
     transaction if it was asked for there, once the repair is over or takes long."""
-    jobs, asked, client = (
-        find_console(request).jobs,
-        _find_asked(request, form),
-        find_client(request),
-    )
+    jobs, client = find_console(request).jobs, find_client(request)
+    asked = _find_asked(request, form)
     if asked.one is None:
         jobs.start(asked.grace_ms, asked.tables, repairs=True, client=client)
         return None

@@ -220,9 +220,9 @@ class Sampler:
         return minute is not None and minute.taken_ms >= began_ms + RECENT * MINUTE_MS
 
     def _list_rows(
-        self, began_ms: int, end_ms: int, salt_buckets: Sequence[bytes]
+        self, began_ms: int, taken_ms: int, salt_buckets: Sequence[bytes]
     ) -> tuple[Sequence[Row], float | None]:
-        """Return the first and the last rows of a minute that began and has lasted until the end,
+        """Return the first and the last rows of a minute, of which only a part may have passed,
         and how many rows of the minute each stands for; None: these are all rows."""
         half = SAMPLED_ROWS // 2
 
@@ -245,15 +245,14 @@ class Sampler:
         last = take(reverse=True)
         if first[half].row in {row.row for row in last}:
             return list({row.row: row for row in chain(first, reversed(last))}.values()), None
-        end_ms = max(end_ms, created_ms(last[0].row))
+        end_ms = max(min(taken_ms, began_ms + MINUTE_MS), created_ms(last[0].row))
         between_ms = created_ms(last[half].row) - created_ms(first[half].row)
         spent_ms = end_ms - began_ms
         return first[:half] + last[:half], spent_ms / max(1, spent_ms - between_ms)
 
     def _sample(self, began_ms: int, salt_buckets: Sequence[bytes]) -> Minute:
         taken_ms = self._context.clock.wall_ms()
-        end_ms = min(taken_ms, began_ms + MINUTE_MS)
-        rows, estimated = self._list_rows(began_ms, end_ms, salt_buckets)
+        rows, estimated = self._list_rows(began_ms, taken_ms, salt_buckets)
         scale = estimated or 1
 
         def estimate(names: Iterable[T]) -> Counter[T]:

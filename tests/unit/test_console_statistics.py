@@ -79,15 +79,20 @@ def test_a_minute_of_few_rows_is_counted(prefixes: list[bytes]) -> None:
     )
 
 
+def make_keys(rng: Random, prefixes: list[bytes], began_ms: int, number: int) -> list[bytes]:
+    """Return row keys in any of the salt buckets, ten milliseconds apart."""
+    return [
+        rng.choice(prefixes) + new_row_key(began_ms + 10 * at, rng.getrandbits(128))
+        for at in range(number)
+    ]
+
+
 @pytest.mark.parametrize("prefixes", [[b""], [b"00.", b"01."]])
 def test_a_minute_of_many_rows_is_estimated(prefixes: list[bytes]) -> None:
-    """From what its first rows say of the rest."""
+    """From what its first and its last rows say of the rest."""
     rows, rng = Rows(), Random(2)
     began = THIS - PAST
-    keys = [
-        rng.choice(prefixes) + new_row_key(began + 10 * at, rng.getrandbits(128))
-        for at in range(6_000)
-    ]
+    keys = make_keys(rng, prefixes, began, 6_000)
     rows.put([key for at, key in enumerate(keys) if at % 4])
     rows.put(keys[::4], Status.ABORTED)
     put_reason(rows, keys[::8], "key is locked: key data/r/d:x, holder transaction.1")
@@ -108,10 +113,7 @@ def test_the_end_of_a_busy_minute_is_in_its_sample(prefixes: list[bytes]) -> Non
     """A crash after a burst of commits must show beside them."""
     rows, rng = Rows(), Random(4)
     began = THIS - PAST
-    keys = [
-        rng.choice(prefixes) + new_row_key(began + 10 * at, rng.getrandbits(128))
-        for at in range(1_500)
-    ]
+    keys = make_keys(rng, prefixes, began, 1_500)
     rows.put(keys[:1_200])
     rows.put(keys[1_200:], Status.LOCKED)
     found = find_minute(sample_all(rows), began)
