@@ -56,7 +56,7 @@ def flights(
             help="How they come into the tables: partition (commit_partition), arrow (the same, of "
             "record batches), writer or stream (the format txn: a flight and its index entries are "
             "two transactions), or atomic (the same, all flights as one transaction, and then all "
-            "entries as another; readers look on meanwhile).",
+            "entries as another).",
         ),
     ] = "partition",
     as_json: JsonOption = False,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, astuple, dataclass, field
 from itertools import count
 from pathlib import Path
@@ -31,7 +31,6 @@ from txn.client.engine import Engine
 from txn.demo.data import ANCHOR, DAYS, ENTRY, FAMILY, DemoTables, WayName, tables_named, unpack
 from txn.demo.processes import Job, Line
 from txn.demo.proof import ProofCheck
-from txn.demo.readers import PART, Sights, watch_tables
 from txn.documents import Document
 from txn.errors import InvalidRequestError
 from txn.protocol.protocols import protocol_key
@@ -52,7 +51,7 @@ class Report:
     """The report of the demonstration.
 
     crash: how the job was killed, see `load_and_kill`. repair: what became of it, see
-    `repair_crash`. sights: what readers saw of atomically written tables.
+    `repair_crash`.
     """
 
     tables: DemoTables
@@ -61,7 +60,6 @@ class Report:
     checks: Sequence[ProofCheck]
     crash: Document | None = None
     repair: Document | None = None
-    sights: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def holds(self) -> bool:
@@ -135,18 +133,10 @@ def run_demo(
         make_tables(story, protocol)
         out.print(f"tables  {'  '.join(astuple(tables))}", highlight=False)
         csv = unpack(story.place, days)
-        killed, repair = None, None
-        readers: AbstractContextManager[Mapping[str, Sights]] = nullcontext({})
-        if by == "atomic":
-            readers = watch_tables(uri, tables, csv)
-        with readers as sights:
-            if crash:
-                killed = load_and_kill(story, csv)
-                repair = repair_crash(story)
-            flights, loaded, checks = load_and_prove(story, csv)
-    checks += check_sights(sights)
-    seen = {table: dict(each.seen) for table, each in sights.items()}
-    report = Report(tables, flights, loaded, checks, killed, repair, seen)
+        killed = load_and_kill(story, csv) if crash else None
+        repair = repair_crash(story) if crash else None
+        flights, loaded, checks = load_and_prove(story, csv)
+    report = Report(tables, flights, loaded, checks, killed, repair)
     show_checks(report, out)
     return report
 
@@ -330,14 +320,6 @@ def load_and_prove(story: Story, csv: Path) -> tuple[int, Line, list[ProofCheck]
     return flights, loaded, checks
 
 
-def check_sights(sights: Mapping[str, Sights]) -> Iterator[ProofCheck]:
-    """Check that readers saw no part of a table, never saw it vanish, and at last saw it all."""
-    for table, seen in sights.items():
-        name = f"what readers saw of {table}"
-        yield ProofCheck(f"{name}: a part", 0, seen.seen[PART])
-        yield ProofCheck(f"{name}: all, and later less", 0, seen.lost)
-
-
 # ------------------------------------------------------------------------------ the output
 
 
@@ -358,9 +340,6 @@ def show_checks(report: Report, out: Console) -> None:
     counted = {**report.loaded, "committed before": report.loaded["repeated"], "repeated": 0}
     shown = ", ".join(f"{number:,} {name}" for name, number in counted.items() if number)
     out.print(f"This run: {shown}.")
-    for name, sights in report.sights.items():
-        saw = ", ".join(f"{what} {count} times" for what, count in sights.items())
-        out.print(f"readers saw of {name}: {saw}")
     table = Table("check", "expected", "found", "")
     for each in report.checks:
         verdict = "[green]holds[/]" if each.holds else "[red]broken[/]"

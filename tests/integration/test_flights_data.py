@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.readers import read_source
 from txn.demo.data import Flight, flight_request, flight_row, tables_named, unpack
-from txn.demo.readers import read_source
 
 FLIGHT = {
     "year": "2013",

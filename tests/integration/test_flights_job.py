@@ -21,8 +21,9 @@ import happybase
 import pytest
 
 from tests.integration.hbase import HBase
+from tests.integration.readers import ALL, NOTHING, PART, Sights, watch_tables
 from txn import Key, Mutation, connect
-from txn.demo.data import tables_named, unpack
+from txn.demo.data import FAMILY, tables_named, unpack
 from txn.demo.job import reporting
 from txn.demo.processes import Job, JobError
 from txn.model import Check
@@ -130,21 +131,28 @@ def test_tables_that_hold_something_are_refused(tmp_path: Path) -> None:
 @dataclass(frozen=True, slots=True)
 class Run:
     """A run that was killed part way and mended. another: the transaction that was under way in
-    the default transaction table of its store meanwhile."""
+    the default transaction table of its store meanwhile. sights: what readers saw of its tables
+    from before it began until it had ended."""
 
     store: Path
     another: bytes
     report: dict[str, Any]
+    sights: dict[str, Sights]
 
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    store = tmp_path_factory.mktemp("flights") / "store"
-    another = begin_transaction(f"embedded://{store}")
-    options = ["--days", "1", "--protocol", "fenced", "--by", "atomic", "--json"]
-    said = demo("--store", f"embedded://{store}", *options)
+    folder, tables = tmp_path_factory.mktemp("flights"), tables_named("flights")
+    uri = f"embedded://{folder}/store"
+    another = begin_transaction(uri)
+    with connect(uri, transactions=tables.transactions, protocol="fenced") as engine:
+        for table in (tables.flights, tables.indexes):
+            engine.ensure_table(table, [FAMILY])
+    options = ["--tables", "flights", "--days", "1", "--protocol", "fenced", "--by", "atomic"]
+    with watch_tables(uri, tables, unpack(folder, 1)) as sights:
+        said = demo("--store", uri, *options, "--json")
     assert said.returncode == 0, said.stderr
-    return Run(store, another, json.loads(said.stdout))
+    return Run(folder / "store", another, json.loads(said.stdout), sights)
 
 
 @pytest.mark.slow
@@ -182,9 +190,10 @@ def test_readers_see_no_part_of_a_job_that_is_atomic(killed: Run) -> None:
     assert (report["holds"], report["flights"], report["left"]) == (True, 842, {})
     assert report["crash"]["parts"] >= 17 * 2 * 2 / 3, "each of 17 tasks writes one, twice"
     assert report["loaded"]["committed"] + report["loaded"]["repeated"] == 2
-    assert len(report["sights"]) == 2
-    for seen in report["sights"].values():
-        assert (seen["a part"], seen["nothing"] > 0, seen["all"] > 0) == (0, True, True)
+    assert len(killed.sights) == 2
+    for sights in killed.sights.values():
+        seen = sights.seen
+        assert (seen[PART], seen[NOTHING] > 0, seen[ALL] > 0, sights.lost) == (0, True, True, 0)
     assert processes_of(str(killed.store)) == []
 
 

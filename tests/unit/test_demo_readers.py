@@ -1,4 +1,4 @@
-"""What readers make of a table that should appear all at once: see `txn.demo.readers`."""
+"""What readers make of a table that should appear all at once."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from threading import Event
 
 import pytest
 
-from txn import Engine, Key, Mutation, connect
-from txn.demo.data import ANCHOR, FAMILY, tables_named
-from txn.demo.readers import (
+from tests.integration.readers import (
     ALL,
     NOTHING,
     PART,
@@ -20,6 +18,8 @@ from txn.demo.readers import (
     read_source,
     watch_tables,
 )
+from txn import Engine, Key, Mutation, connect
+from txn.demo.data import ANCHOR, FAMILY, tables_named
 from txn.stores import open_store
 
 pytestmark = pytest.mark.fast
