@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import count, pairwise
+from itertools import chain, count, pairwise
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -26,7 +26,7 @@ from tests.simulation.schedule import Schedule, Task, Trace
 from tests.simulation.scheduler import ActorClock
 from tests.simulation.world import TABLE, TRANSACTIONS, key
 from txn import Cell, Engine, Key
-from txn.model import Check, Edit
+from txn.model import Check, Columns, Edit, Row, RowExclusion
 from txn.protocol.statuses import ProtocolName, Status
 from txn.reading.feed import Bounds
 from txn.reading.instants import find_instant, restore_rows
@@ -165,6 +165,7 @@ def run_history(
 
 
 SKEW_MS = 200
+TURNS = 4
 LATENESS_MS = 25_000  # as long as a client tries
 
 
@@ -192,6 +193,14 @@ class Snapshots(HistorySchedule):
         with patch.object(schedule_module, "Network", partial(Servers, skews=self._skews)):
             super().run()
 
+    def _tasks(self) -> list[deque[Task]]:
+        """Return so many that clients are at work as long as readers are."""
+        queues = [HistorySchedule._tasks(self) for _ in range(TURNS)]
+        return [deque(chain.from_iterable(some)) for some in zip(*queues, strict=True)]
+
+    def _rest(self) -> None:
+        self.scheduler.sleep_ms(self.random.choice((0, 0, 20)))
+
     def _engine(self, name: str, *, faults: bool = True) -> Engine:
         engine = super()._engine(name, faults=faults)
         clock = engine.context.clock
@@ -218,6 +227,7 @@ class Snapshots(HistorySchedule):
         for number, span in enumerate(spans):
             self.scheduler.sleep_ms(self.random.choice((0, 0, 20, 300)))
             task = self._engine(f"task-{number}")
+            self.stores[-1]._inner.row_ms = (0, 0, 50, 200)  # type: ignore[attr-defined]
             rows = task.backend.scan(span)
             for row in restore_rows(task.context, [span], instant, rows):
                 cells.update(row.cells)
@@ -229,9 +239,33 @@ class Servers(SlowNetwork):
 
     def __init__(self, inner: Any, *given: Any, skews: Sequence[int], **more: Any) -> None:
         super().__init__(SkewedStore(inner, skews), *given, **more)
+        self.row_ms: Sequence[int] = (0,)
 
     def find_splits(self, *_: object) -> list[bytes]:
         return [b"01.", b"02."]
+
+    def scan(
+        self,
+        table: bytes,
+        start: bytes = b"",
+        stop: bytes | None = None,
+        columns: Columns = None,
+        exclude: RowExclusion | None = None,
+        *,
+        reverse: bool = False,
+    ) -> Iterator[Row]:
+        """Yield each row as it is when a listing comes to it, which may be long after its start."""
+        if table != TRANSACTIONS or reverse:
+            yield from super().scan(table, start, stop, columns, exclude, reverse=reverse)
+            return
+        while True:
+            if self._random.random() < 0.7:
+                self._scheduler.sleep_ms(self._random.choice(self.row_ms))
+            row = next(self._inner.scan(table, start, stop, columns, exclude), None)
+            if row is None:
+                return
+            yield row
+            start = row.row + b"\0"
 
     def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
         self._pause()
