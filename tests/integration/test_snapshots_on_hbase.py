@@ -27,7 +27,9 @@ from txn.spans import Span
 ACCOUNTS = [f"{number:02}" for number in range(12)]
 TASKS = [b"", b"04", b"08", None]
 START = 100
-WRITERS = 3
+WRITERS = 4
+PAUSE_S = 0.2
+"""Else there is no instant between two decisions."""
 SNAPSHOTS = int(os.environ.get("TXN_SNAPSHOTS", "500"))
 BOUNDS = Bounds(0, 20_000)
 
@@ -50,7 +52,7 @@ def transferring(open_engine: partial[Engine]) -> Iterator[None]:
     def work(seed: int) -> None:
         rng = Random(seed)
         with open_engine() as engine:
-            while not over.is_set():
+            while not over.wait(rng.uniform(0, PAUSE_S)):
                 try:
                     transfer(engine, rng)
                 except TxnError:
