@@ -63,7 +63,7 @@ MOST_COVERED_MS = 6 * 3_600_000
 class Summary:
     """The counts of a store. transactions: rows per status, or `no status`; parts count as rows
     with their own status. unfinished: those neither finished nor debris. locks, tags: in data
-    tables and on the markers of `once`."""
+    tables and on the markers of `once`. Beside clients the counts are not of one instant."""
 
     transactions: Mapping[str, int]
     unfinished: int

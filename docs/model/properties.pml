@@ -15,3 +15,4 @@
 #define RANGES_HOLD      9 /* who scanned a range comes before what it has not found there */
 #define RECOVERABLE      8 /* fsck ends all: the decided are whole, the others leave nothing */
 #define NO_CIRCLE       10 /* who waits for each other's locks is no circle */
+#define INSTANT         11 /* a snapshot shows the state at its instant, which there was */

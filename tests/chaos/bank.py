@@ -24,6 +24,7 @@ FOUNDING = "founding"
 BUCKETS = 4
 SPLITS = (b"account25", b"account50", b"account75", b"receipt/", b"receipt/w4")
 LABEL = "transfer"
+VERSIONS = 100  # more than changes of an account during a read in tasks
 RECEIPTS = (b"receipt/", b"receipt0")
 POLICY = Policy(lock_ttl_ms=3_000, attempts=20, longest_pause_ms=200)
 OPTIONS = "?timeout_ms=10000"
@@ -64,7 +65,7 @@ def open_bank(uri: str, protocol: ProtocolName | None = None) -> Engine:
 
 def found_bank(engine: Engine) -> None:
     """Make the table, in several regions, and give each account its balance."""
-    engine.context.store.ensure_table(TABLE.encode(), {b"d": Family()}, SPLITS)
+    engine.context.store.ensure_table(TABLE.encode(), {b"d": Family(versions=VERSIONS)}, SPLITS)
     first = _text(Money(BALANCE, FOUNDING))
     engine.commit([Mutation(account(name), first) for name in ACCOUNTS])
 

@@ -13,12 +13,21 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count
+from itertools import chain, count, pairwise
 from pathlib import Path
 from random import Random
 
 from recovery import Severity, check, repair
-from tests.chaos.bank import ACCOUNTS, TABLE, open_bank, plan, read_accounts, to_request
+from tests.chaos.bank import (
+    ACCOUNTS,
+    TABLE,
+    Money,
+    money,
+    open_bank,
+    plan,
+    read_accounts,
+    to_request,
+)
 from tests.chaos.history import Log, now_ns
 from txn import (
     AbortedError,
@@ -29,7 +38,11 @@ from txn import (
     StoreError,
     TxnError,
 )
+from txn.model import Row
+from txn.reading.feed import Bounds
+from txn.reading.instants import find_instant, restore_rows
 from txn.request import Ack
+from txn.spans import Span
 
 PAUSE_S = 0.02
 AFTER_FAILURE_S = 0.3
@@ -41,6 +54,7 @@ BATCH = 8
 THREADS = 4
 TURNS = 3
 SUBMITTED = 2
+BOUNDS = Bounds(0, lateness_ms=600_000)
 
 Work = Callable[[Engine, str, Random, Log], None]
 Result = Committed | TxnError
@@ -150,6 +164,24 @@ def read(engine: Engine, name: str, rng: Random, log: Log) -> None:
     time.sleep(rng.uniform(0, 2 * READ_EACH_S))
 
 
+def read_snapshot(engine: Engine, name: str, rng: Random, log: Log) -> None:
+    """Read all accounts in tasks, as of an instant that was found before."""
+    start_ns = now_ns()
+    instant = find_instant(engine.context, BOUNDS)
+    end_ns = now_ns()
+    cut = rng.choice(ACCOUNTS).encode()
+    spans = [Span(TABLE.encode(), *ends) for ends in pairwise([b"account", cut, b"accounu"])]
+    found: dict[str, Money | None] = dict.fromkeys(ACCOUNTS)
+
+    def restore(span: Span) -> list[Row]:
+        return list(restore_rows(engine.context, [span], instant, engine.backend.scan(span)))
+
+    with ThreadPoolExecutor(len(spans)) as pool:
+        for row in chain.from_iterable(pool.map(restore, spans)):
+            found[row.row.decode()] = money(next(iter(row.cells.values()), None))
+    log.did(name, "read", start_ns, end_ns, reads=found)
+
+
 def fsck(engine: Engine, name: str, rng: Random, log: Log) -> None:
     """Check and repair, now and then with a scan of the accounts."""
     start_ns = now_ns()
@@ -170,6 +202,7 @@ ROLES: dict[str, Work] = {
     "batch-writer": transfer_many,
     "thread-writer": transfer_in_threads,
     "reader": read,
+    "snapshot-reader": read_snapshot,
     "fsck": fsck,
 }
 

@@ -16,6 +16,9 @@ ROOT = Path(__file__).parents[2]
 WAYS = ("native", "thrift2", "thrift1")
 WRITERS = ("writer", "batch-writer", "thread-writer")
 READERS = 2
+SNAPSHOTS = "s"
+"""The first letter of the place of one that reads in tasks, as of an instant: natively, since no
+gateway may answer its tasks from the past."""
 TAIL = 1500
 
 
@@ -28,6 +31,7 @@ def places(writers: int, ways: Sequence[str] = WAYS, seed: int = 0) -> dict[str,
     found: dict[str, tuple[str, str]] = {}
     for number, (letter, role) in enumerate(roles):
         found[f"{letter}{number}"] = role, ways[number % len(ways)]
+    found[f"{SNAPSHOTS}{len(roles)}"] = "snapshot-reader", "native"
     return found
 
 

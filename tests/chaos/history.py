@@ -7,7 +7,8 @@ something else started did happen before it. The lines:
 
     {"op", "kind": "transfer", "start_ns", "payer", "payee", "amount", "reads", "writes"}
     {"op", "end_ns", "outcome", "transaction", "timestamp", "error"}       of the same transfer
-    {"op", "kind": "read", "start_ns", "end_ns", "reads"}                  one atomic read
+    {"op", "kind": "read", "start_ns", "end_ns", "reads"}    one atomic read, or one in tasks as of
+                                                             an instant that was found by end_ns
     {"op", "kind": "failed", "start_ns", "end_ns", "error"}                a read that did not come
     {"op", "kind": "fsck", "start_ns", "end_ns", "found", "wrong"}         a round of fsck
     {"op", "kind": "fault", "start_ns", "end_ns", "down_s"}        servers were hurt so long; they
@@ -86,8 +87,10 @@ class Log:
     def end(self, name: str, outcome: str, **facts: object) -> None:
         self.write(name, end_ns=now_ns(), outcome=outcome, **facts)
 
-    def did(self, name: str, kind: str, start_ns: int, **facts: object) -> None:
-        self.write(name, kind=kind, start_ns=start_ns, end_ns=now_ns(), **facts)
+    def did(
+        self, name: str, kind: str, start_ns: int, end_ns: int | None = None, **facts: object
+    ) -> None:
+        self.write(name, kind=kind, start_ns=start_ns, end_ns=end_ns or now_ns(), **facts)
 
     def write(self, name: str, **facts: object) -> None:
         line = json.dumps({"op": name, **facts}) + "\n"

@@ -12,7 +12,7 @@ from typing import Any
 from rich.table import Table
 
 from tests.chaos.bank import ACCOUNTS
-from tests.chaos.crew import place_of
+from tests.chaos.crew import SNAPSHOTS, place_of
 from tests.chaos.faults import GATEWAYS, Inflicted
 from tests.chaos.run import Result, Tally
 
@@ -53,6 +53,7 @@ def document(result: Result) -> dict[str, Any]:
             )
         ),
         "atomic_reads_of_all": totals,
+        "snapshots": sum(each.name.startswith(SNAPSHOTS) for each in reads),
         "atomic_reads_of_some": len(reads) - totals,
         "reads_left_out": result.unjudged,
         "failed_reads": len(result.history.others["failed"]),

@@ -11,13 +11,13 @@ from random import Random
 import pytest
 
 from tests.chaos import client, search
-from tests.chaos.bank import POLICY, TABLE, found_bank
+from tests.chaos.bank import ACCOUNTS, POLICY, TABLE, found_bank
 from tests.chaos.crew import WAYS, WRITERS, places
 from tests.chaos.history import History, Log, load
 from tests.chaos.verdict import judge
 from txn import Engine, connect
 from txn.model import Check
-from txn.protocol.statuses import Status
+from txn.protocol.statuses import PROTOCOLS, ProtocolName, Status
 from txn.stores import open_store
 from txn.testing.faulty import Call, Fault, FaultyStore, Reply
 
@@ -49,6 +49,23 @@ def test_every_kind_of_writer_leaves_a_history_that_holds(tmp_path: Path, role: 
         assert {each.outcome for each in history.transfers()} <= {"committed", "aborted"}
         assert sum(each.is_committed for each in history.transfers()) >= ROUNDS
         assert violations(engine, history) == []
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_snapshots_of_many_readers_are_judged(tmp_path: Path, protocol: ProtocolName) -> None:
+    """As atomic reads that were true by the time at which their instant was found."""
+    uri = f"memory://{uuid.uuid4().hex}"
+    with connect(uri, table=TABLE, policy=POLICY, protocol=protocol) as engine:
+        found_bank(engine)
+        log, rng = Log(tmp_path / "s0.1.jsonl"), Random(1)
+        for number in range(ROUNDS):
+            client.transfer(engine, f"w0.1-{number}", rng, log)
+            client.read_snapshot(engine, f"s0.1-{number}", rng, log)
+        history = load(tmp_path)
+        assert sum(len(each.reads) == len(ACCOUNTS) for each in history.reads()) == ROUNDS
+        assert violations(engine, history) == []
+        history.operations["s0.1-3"].reads = history.operations["s0.1-1"].reads
+        assert any("s0.1-3" in each for each in violations(engine, history))
 
 
 def test_transfers_of_a_batch_are_operations_of_its_begin_and_end(tmp_path: Path) -> None:

@@ -38,14 +38,17 @@ class Recorder:
         start = self.now() if start is None else start
         self._tell({"name": name, "start": start, "events": told})
 
-    def end(self, name: str, ending: Ending, at: int | None = None) -> None:
-        """Note how it ended."""
-        self._tell({"name": name, "end": self.now(), "ending": ending.value, "at": at})
+    def end(self, name: str, ending: Ending, at: int | None = None, end: int | None = None) -> None:
+        """Note how it ended, and when if not now."""
+        moment = self.now() if end is None else end
+        self._tell({"name": name, "end": moment, "ending": ending.value, "at": at})
 
-    def did(self, name: str, events: Sequence[Read | Write], start: int) -> None:
-        """Note a read that has come."""
+    def did(
+        self, name: str, events: Sequence[Read | Write], start: int, end: int | None = None
+    ) -> None:
+        """Note a read that has come. end: by when it was true, if not only now."""
         self.begin(name, events, start)
-        self.end(name, Ending.COMMITTED)
+        self.end(name, Ending.COMMITTED, end=end)
 
 
 def to_file(path: Path) -> Callable[[Line], object]:

@@ -8,25 +8,26 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from itertools import count, pairwise
+from itertools import chain, count, pairwise
 from random import Random
 from typing import Any
 from unittest.mock import patch
 
 from tests.history.anomalies import Anomaly
 from tests.history.recording import Line, Recorder, history
-from tests.history.workload import LISTS, MODELS, Cells, Commit, Model, Observation, Work, atomic
+from tests.history.workload import LISTS, MODELS, Commit, Model, Observation, Work, atomic
 from tests.simulation import schedule as schedule_module
 from tests.simulation.feeding import SlowNetwork
 from tests.simulation.puppets import asks_for
 from tests.simulation.schedule import Schedule, Task, Trace
 from tests.simulation.scheduler import ActorClock
 from tests.simulation.world import TABLE, TRANSACTIONS, key
-from txn import Cell, Engine, Key
-from txn.model import Check, Edit
+from txn import Cell, Engine, Key, TxnError
+from txn.model import Check, Columns, Edit, Row, RowExclusion
+from txn.protocol import fenced
 from txn.protocol.statuses import ProtocolName, Status
 from txn.reading.feed import Bounds
 from txn.reading.instants import find_instant, restore_rows
@@ -164,13 +165,24 @@ def run_history(
         raise AssertionError(str(anomaly))
 
 
+def run_snapshots(
+    seed: int, trace: Trace | None = None, protocol: ProtocolName = "six-phase"
+) -> None:
+    """The same of one history with snapshots of many readers."""
+    model = Random(seed).choice(list(MODELS.values()))
+    for anomaly in Snapshots(seed, model, trace=trace, protocol=protocol).anomalies():
+        raise AssertionError(str(anomaly))
+
+
 SKEW_MS = 200
+TURNS = 4
 LATENESS_MS = 25_000  # as long as a client tries
 
 
 class Snapshots(HistorySchedule):
     """Readers of the whole table in several tasks, as of an instant that was found before, while a
-    decision is seen later than at the time that it has, and each region has a clock of its own."""
+    decision is seen later than at the time that it has, and each region has a clock of its own.
+    Listings of transactions take several steps. Each transaction has a row."""
 
     def __init__(
         self,
@@ -189,8 +201,20 @@ class Snapshots(HistorySchedule):
 
     def run(self) -> None:
         """Run it with a server for each region."""
-        with patch.object(schedule_module, "Network", partial(Servers, skews=self._skews)):
+        servers = partial(Servers, skews=self._skews)
+        with (
+            patch.object(schedule_module, "Network", servers),
+            patch.object(fenced, "needs_no_row", lambda t: False),
+        ):
             super().run()
+
+    def _tasks(self) -> list[deque[Task]]:
+        """Return so many that clients are at work as long as readers are."""
+        queues = [HistorySchedule._tasks(self) for _ in range(TURNS)]
+        return [deque(chain.from_iterable(some)) for some in zip(*queues, strict=True)]
+
+    def _rest(self) -> None:
+        self.scheduler.sleep_ms(self.random.choice((0, 0, 20)))
 
     def _engine(self, name: str, *, faults: bool = True) -> Engine:
         engine = super()._engine(name, faults=faults)
@@ -200,17 +224,22 @@ class Snapshots(HistorySchedule):
         return engine
 
     def _reader(self, name: str) -> None:
-        readers = replace(self._work, name=name, look_with=self._read_snapshot, done=0)
+        readers = replace(self._work, name=name, done=0)
         for _ in range(self.random.randint(1, 4)):
             if self.random.random() < 0.3:
                 self.bank.look(self._engine(name))
             else:
-                self.found += readers.look(self._engine(name)) is not None
+                with suppress(TxnError):
+                    self._read_snapshot(readers, self._engine(name))
             self.scheduler.sleep_ms(self.random.choice((0, 0, 5, 100)))
 
-    def _read_snapshot(self, engine: Engine, keys: Sequence[Key]) -> Cells:
-        """Read the table in tasks, each of which opens the store for itself."""
-        instant = find_instant(engine.context, Bounds(0, LATENESS_MS))
+    def _read_snapshot(self, readers: Work, planner: Engine) -> None:
+        """Read the table in tasks, each of which opens the store for itself and lists transactions
+        slowly, as they were while the planner found the instant."""
+        recorder, keys = readers.recorder, readers.keys
+        start = recorder.now()
+        instant = find_instant(planner.context, Bounds(0, LATENESS_MS))
+        end = recorder.now()
         cuts = sorted(self.random.sample([key.row for key in keys], self.random.randint(0, 2)))
         spans = [Span(TABLE, *ends) for ends in pairwise([b"", *cuts, None])]
         self.random.shuffle(spans)
@@ -218,10 +247,12 @@ class Snapshots(HistorySchedule):
         for number, span in enumerate(spans):
             self.scheduler.sleep_ms(self.random.choice((0, 0, 20, 300)))
             task = self._engine(f"task-{number}")
+            self.stores[-1]._inner.row_ms = (0, 0, 50, 200)  # type: ignore[attr-defined]
             rows = task.backend.scan(span)
             for row in restore_rows(task.context, [span], instant, rows):
                 cells.update(row.cells)
-        return cells
+        recorder.did(readers._next(), [readers._read(key, cells) for key in keys], start, end)
+        self.found += 1
 
 
 class Servers(SlowNetwork):
@@ -229,9 +260,33 @@ class Servers(SlowNetwork):
 
     def __init__(self, inner: Any, *given: Any, skews: Sequence[int], **more: Any) -> None:
         super().__init__(SkewedStore(inner, skews), *given, **more)
+        self.row_ms: Sequence[int] = (0,)
 
     def find_splits(self, *_: object) -> list[bytes]:
         return [b"01.", b"02."]
+
+    def scan(
+        self,
+        table: bytes,
+        start: bytes = b"",
+        stop: bytes | None = None,
+        columns: Columns = None,
+        exclude: RowExclusion | None = None,
+        *,
+        reverse: bool = False,
+    ) -> Iterator[Row]:
+        """Yield each row as it is when a listing comes to it, which may be long after its start."""
+        if table != TRANSACTIONS or reverse:
+            yield from super().scan(table, start, stop, columns, exclude, reverse=reverse)
+            return
+        while True:
+            if self._random.random() < 0.7:
+                self._scheduler.sleep_ms(self._random.choice(self.row_ms))
+            row = next(self._inner.scan(table, start, stop, columns, exclude), None)
+            if row is None:
+                return
+            yield row
+            start = row.row + b"\0"
 
     def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
         self._pause()

@@ -21,6 +21,7 @@ from txn.host.java import cache_folder
 
 MODEL = Path(__file__).parents[2] / "docs" / "model"
 MAIN = "protocol.pml"
+SNAPSHOTS = "SNAPSHOTS"  # the flag of a world of readers and planners, whose model is of both
 FENCED = "FENCED"  # the flag of a world of the second protocol, whose model is a file of its own
 LARGER = {"READS", "LOSES", "RETIRES", "SHAPE=3"}
 """The flags of six-phase worlds that have many states even where a property is violated."""
@@ -77,7 +78,8 @@ def search(
     half as much time again.
     """
     spin = find_spin()
-    main = "fenced.pml" if FENCED in flags else MAIN
+    other = "fenced.pml" if FENCED in flags else MAIN
+    main = "instant.pml" if SNAPSHOTS in flags else other
     defines = [f"-D{flag}" for flag in flags]
     if only is not None:
         defines += [f"-DONLY={number}" for number, name in properties().items() if name == only]

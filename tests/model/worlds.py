@@ -12,6 +12,7 @@ SHAPES = {
     7: "put both, also blindly",
     8: "three, put both, put, delete",
     9: "three, put, put, delete, of one key",
+    10: "four, put both, put, delete, put",
 }
 WORLDS: dict[str, list[str]] = {
     "commits": [],
@@ -25,6 +26,8 @@ WORLDS: dict[str, list[str]] = {
     "validates, losing": ["READS", "KEYS", "LOSES", "NO_DELETED_ROWS"],
     "retires": ["RETIRES"],
     "reads beside a retirer": ["READS", "RETIRES"],
+    "snapshots": ["SNAPSHOTS"],
+    "instants": ["SNAPSHOTS", "PLANS"],
     "fenced commits": ["FENCED"],
     "fenced commits, owners free nothing": ["FENCED", "NO_OWN_RELEASE"],
     "fenced commits, and rows stay": ["FENCED", "NO_DELETED_ROWS"],
@@ -39,6 +42,7 @@ WORLDS: dict[str, list[str]] = {
     "fenced validates": ["FENCED", "READS", "KEYS"],
     "fenced validates each other's": ["FENCED", "READS", "KEYS", "MUTUAL"],
     "fenced validates, losing": ["FENCED", "READS", "KEYS", "LOSES"],
+    "fenced instants": ["FENCED", "SNAPSHOTS", "PLANS"],
 }
 CASES = [
     *(("commits", shape) for shape in (1, 2, 3, 4)),
@@ -61,6 +65,9 @@ CASES = [
     ("fenced validates", 4),
     ("fenced validates each other's", 4),
     ("fenced validates, losing", 4),
+    ("snapshots", 10),
+    ("instants", 8),
+    ("fenced instants", 8),
 ]
 # Too large for every run of the tests: `make model` searches them as well.
 LARGE_CASES = [
@@ -162,6 +169,17 @@ RULES: Rules = {
         "only old keys are retired": ("RETENTION", "ATOMIC_READ"),
         "the looks of a read lie close together": ("BOUNDED_LOOKS", "ATOMIC_READ"),
     },
+    "SHAPE=10 SNAPSHOTS": {
+        "a task lists changes after it has read": ("LISTING_AFTER", "INSTANT"),
+        "a cell older than the first change seen stays": ("OLDER_CELLS", "INSTANT"),
+        "changes of absent keys are listed twice": ("SECOND_LISTING", "INSTANT"),
+        "the second listing finds no other keys": ("KEYS_FOUND_FIRST", "INSTANT"),
+    },
+    "SHAPE=8 SNAPSHOTS PLANS": {
+        "each transaction is certainly before or after an instant": ("CERTAINTY", "INSTANT"),
+        "a transaction that validates has its place then": ("PLACES_BEFORE_DECISIONS", "INSTANT"),
+        "undecided transactions are remembered": ("REMEMBERED_UNDECIDED", "INSTANT"),
+    },
 }
 FENCED_RULES: Rules = {
     "FENCED SHAPE=4 READS KEYS": {
@@ -239,6 +257,10 @@ FENCED_RULES: Rules = {
     "FENCED SHAPE=9 SINGLES RETIRES": {
         "a retired lock is requested soon after its read": ("TIMELY_LOCKS", "ABOVE_ALL"),
         "no clock lags by the retention": ("CLOCK_OF_TODAY", "ABOVE_ALL"),
+    },
+    "FENCED SHAPE=8 SNAPSHOTS PLANS": {
+        "the time that an owner chose proves nothing": ("TIMES_OF_SERVERS", "INSTANT"),
+        "the date of a first write proves nothing": ("UNTRUSTED_FIRST_WRITES", "INSTANT"),
     },
 }
 

@@ -1,19 +1,23 @@
 """Which kind of schedule a seed has: one in ten makes a history, whose transactions must have an
-order; the others move money. A failure says how to run its seed again."""
+order, and one in twenty-five a history with snapshots of many readers; the others move money. A
+failure says how to run its seed again."""
 
 from __future__ import annotations
 
-from tests.history.simulated import run_history
+from tests.history.simulated import run_history, run_snapshots
 from tests.simulation.schedule import Schedule, Trace, replay_line
 from txn.protocol.statuses import ProtocolName
 
 HISTORY_EACH = 10
+SNAPSHOTS_EACH = 25
 
 
 def run(seed: int, trace: Trace | None = None, protocol: ProtocolName = "six-phase") -> None:
     """Run one schedule; it raises AssertionError if anything does not hold."""
     if seed % HISTORY_EACH == 0:
         run_history(seed // HISTORY_EACH, trace, protocol)
+    elif seed % SNAPSHOTS_EACH == 1:
+        run_snapshots(seed // SNAPSHOTS_EACH, trace, protocol)
     else:
         Schedule(seed, trace, protocol).run()
 

@@ -16,6 +16,7 @@ from txn import Cell, Delete, Engine, Mutation, Policy, Some
 from txn.clock import ManualClock
 from txn.errors import AssertionFailedError, ConflictError, InvalidRequestError, NotApplied
 from txn.model import Edit, Row
+from txn.protocol.context import Context
 from txn.protocol.row import EARLY, LATE, column, new_row_key
 from txn.protocol.statuses import PROTOCOLS, ProtocolName, Status
 from txn.reading import instants
@@ -302,6 +303,40 @@ def test_the_time_that_an_owner_chose_proves_nothing(rows_for_all: None) -> None
     context = world.engine.context
     instant = find_instant(replace(context, store=Between(context.store, commit, 1)), BOUNDS)
     assert read(world.engine, instant) == {b"x": b"2"}
+
+
+def test_what_begins_after_a_mark_needs_no_time(
+    rows_for_all: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An owner whose clock is ahead leaves no time that counts. The listing after the mark has not
+    found its row, so busy clients with such clocks cost no tries."""
+    world = World(protocol="fenced")
+    ahead = ManualClock(world.clock.wall_ms() + 30_000)
+    look, looks = instants._look, []
+
+    def look_and_commit(context: Context) -> instants.Look:
+        looks.append(look(context))
+        if len(looks) == 2:
+            Engine(StepByStep(world.store), clock=ahead).commit([Mutation(X, b"2")])
+        return looks[-1]
+
+    monkeypatch.setattr(instants, "_look", look_and_commit)
+    once = replace(world.engine.context, policy=Policy(read_tries=1))
+    assert read(world.engine, find_instant(once, BOUNDS)) == {}
+
+
+def test_a_decision_that_a_mark_follows_is_not_after_it() -> None:
+    """A local transaction takes its times before others see it, so it may decide in the millisecond
+    of the mark and be missing from the listing after it. Its time would place it before."""
+    row_key = new_row_key(5, 1)
+    instant = Instant((), (10,), frozenset(), frozenset(), 0, 0, 0, 0)
+    seen, later = (
+        instants.Placement(row_key, 10, True, 0),
+        instants.Look(0, frozenset(), frozenset()),
+    )
+    assert not instants._is_certain(instant, later, seen)
+    assert instants._is_certain(instant, later, seen._replace(at_ms=11))
+    assert not instants._is_certain(instant, later._replace(low_ms=6), seen._replace(at_ms=11))
 
 
 def test_a_clock_that_was_set_back_is_noticed(world: World) -> None:

@@ -17,6 +17,9 @@ O.undecided has all rows that it saw undecided. Let T commit with d(T) <= O.unti
   c, by a clock at most delay_ms behind. Then d(T) > O.until_ms, a contradiction. On a local store,
   row and decision may appear together, and the same clock is read later than c.
 
+The scan need not be of one instant. If T replaced a value of T0 and O covers T, T0 had decided
+before c, so the scan saw that. O leaves it out only if its server's clock is ahead.
+
 low_ms is at most the creation time of each seen row that O does not cover, and c - lateness_ms. So
 the next scan passes over rows only if they were seen and are covered or aborted, or came later than
 allowed.

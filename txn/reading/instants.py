@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 from zlib import crc32
 
@@ -113,27 +114,46 @@ def find_instant(context: Context, bounds: Bounds) -> Instant:
     expires_ms = began_ms + bounds.retention_ms - bounds.margin_ms
     rows = list(_list_placements(context, low_ms))
     for turn in context.tries(most=context.policy.read_tries):
-        first_seen = {each.row_key: 0 for each in rows if each.is_decided}
-        all_marks = []
-        for number in range(turn):  # the more, the likelier is one between two decisions
-            for each in _list_placements(context, context.clock.wall_ms() - RECENT_MS):
-                if each.is_decided:
-                    first_seen.setdefault(each.row_key, number)
+        before = frozenset(each.row_key for each in rows if each.is_decided)
+        looks, all_marks = [_look(context)], []
+        for _ in range(turn):  # the more, the likelier is one between two decisions
             all_marks.append(_mark_regions(context))
-        context.clock.sleep_ms(2)  # so that the times of all later decisions are after the marks
+            context.clock.sleep_ms(2)  # so that the times of all later decisions are after it
+            looks.append(_look(context))
         rows = list(_list_placements(context, low_ms))
-        for number, (splits, marks) in enumerate(all_marks):
-            before = frozenset(key for key, first in first_seen.items() if first <= number)
+        for (splits, marks), (earlier, later) in zip(all_marks, pairwise(looks), strict=True):
+            before |= earlier.decided
             found = Instant(splits, marks, before, frozenset(), low_ms, recent_ms, 0, expires_ms)
-            if all(_is_certain(found, each) for each in rows):
+            if all(_is_certain(found, later, each) for each in rows):
                 return _shorten(found, rows)
     raise ConflictError("transactions decide too often to find an instant between two of them")
 
 
-def _is_certain(instant: Instant, each: Placement) -> bool:
+class Look(NamedTuple):
+    """What a listing of the transactions created since `low_ms` found: those that had decided, and
+    those that may have had their place."""
+
+    low_ms: int
+    decided: frozenset[bytes]
+    placed: frozenset[bytes]
+
+
+def _look(context: Context) -> Look:
+    low_ms = context.clock.wall_ms() - RECENT_MS
+    rows = [each for each in _list_placements(context, low_ms) if each.placed_ms != NOT_PLACED]
+    decided = frozenset(each.row_key for each in rows if each.is_decided)
+    return Look(low_ms, decided, frozenset(each.row_key for each in rows))
+
+
+def _is_certain(instant: Instant, later: Look, each: Placement) -> bool:
     """Whether it is certain on which side of the instant the transaction has its place. `before`
-    are those that were seen to have decided before the instant, and marks are from after it."""
-    return each.row_key in instant.before or each.placed_ms > instant.find_mark(each.row_key)
+    are those that were seen to have decided before the instant; the marks, and then `later`, are
+    from after it."""
+    mark = instant.find_mark(each.row_key)
+    if each.row_key in instant.before or each.placed_ms > mark:
+        return True
+    had_no_place = created_ms(each.row_key) >= later.low_ms and each.row_key not in later.placed
+    return had_no_place and not 0 < each.at_ms <= mark
 
 
 def _shorten(instant: Instant, rows: Iterable[Placement]) -> Instant:
@@ -170,8 +190,10 @@ def _list_placements(context: Context, low_ms: int) -> Iterator[Placement]:
 
 def _describe(context: Context, row: Row, at_ms: int) -> Placement:
     """A transaction that validates what it read has its place after it came to the status of its
-    mark, any other at its decision, and each after its row was written. Later steps of a fenced row
-    are never dated before the time that its owner chose, so they count only if they are later."""
+    mark, any other at its decision, and each after its row was written. Steps of a fenced row are
+    never dated before the time that its owner chose, so they count only if they are later; and
+    nothing compares its first write, so a late duplicate gives it a new date, which never counts.
+    """
     cells = {key.column: cell for key, cell in row.cells.items()}
     status, mark = cells.get(STATUS), cells.get(RANGES)
     stored = b"" if status is None else status.value
@@ -179,11 +201,14 @@ def _describe(context: Context, row: Row, at_ms: int) -> Placement:
     if at_ms == 0 and is_open and not is_withheld(decode_status(stored), mark):
         return Placement(row.row, at_ms, False, NOT_PLACED)
     step = DECIDED_AT if mark is None else WRITTEN_AT if mark.value == EARLY else LOCKED_AT
-    placed_ms = cells[step].timestamp if step in cells else 0
-    if context.rules.offsets_ms and placed_ms <= created_ms(row.row) + LAST_CHOSEN_MS:
-        placed_ms = 0
-    written_ms = cells[WRITTEN_AT].timestamp if WRITTEN_AT in cells else 0
-    return Placement(row.row, at_ms, at_ms > 0 or not is_open, max(placed_ms, written_ms))
+    if context.rules.offsets_ms:
+        proof = {step} - {WRITTEN_AT}
+        least_ms = created_ms(row.row) + LAST_CHOSEN_MS
+    else:
+        proof, least_ms = {step, WRITTEN_AT}, 0
+    times = [cells[name].timestamp for name in proof if name in cells]
+    placed_ms = max((ms for ms in times if ms > least_ms), default=0)
+    return Placement(row.row, at_ms, at_ms > 0 or not is_open, placed_ms)
 
 
 Marks = tuple[tuple[bytes, ...], tuple[int, ...]]
@@ -224,16 +249,23 @@ def restore_rows(
     """
     later = LaterChanges(context, spans, instant)
     start = spans[0].start
-    chunk: dict[bytes, Row] = {}
+    chunk: dict[bytes, dict[Key, Cell]] = {}
     size = 0
     for row in rows:
-        chunk[row.row] = row
+        chunk[row.row] = dict(row.cells)
         size += len(row.cells)
         if size >= CHUNK_CELLS:
             end = row.row + b"\0"
             yield from later.take_back(chunk, start, end)
             start, chunk, size = end, {}, 0
     yield from later.take_back(chunk, start, None)
+
+
+class FirstChange(NamedTuple):
+    """The commit timestamp of a key's first change since, and the version that it replaced."""
+
+    timestamp: int
+    replaced: int
 
 
 class LaterChanges:
@@ -245,30 +277,35 @@ class LaterChanges:
         self._starts = [span.start for span in spans]
         self._instant = instant
         self._known: set[bytes] = set()
-        self._first: dict[bytes, dict[Key, tuple[int, int]]] = {}
-        """By row and key: the first change since, by its commit timestamp, and what it replaced."""
+        self._first: dict[Key, FirstChange] = {}
 
-    def take_back(self, chunk: dict[bytes, Row], start: bytes, stop: bytes | None) -> Iterator[Row]:
-        """Yield the rows between start and stop as of the instant. chunk: as they were read."""
+    def take_back(
+        self, chunk: dict[bytes, dict[Key, Cell]], start: bytes, stop: bytes | None
+    ) -> Iterator[Row]:
+        """Yield the rows between start and stop as of the instant. chunk: as they were read.
+
+        Of a key's changes the first is taken back. If the key was read after it, the listing sees
+        it. If not, the listing may have passed it while it was undecided and see a later one. A
+        cell older than that one shows it. An absent one does not, so the task lists again: whatever
+        precedes a change of the first listing had decided before it, and the second one sees it.
+        """
         self._read_changes()
-        changed = [row for row in self._first if row >= start and (stop is None or row < stop)]
-        for name in changed:
-            chunk.setdefault(name, Row(name, {}))
-        gone = {
-            key: replaced
-            for name in changed
-            for key, (_, replaced) in self._first[name].items()
-            if replaced and not _is_version(chunk[name].cells.get(key), replaced)
+        found = {
+            key: chunk.setdefault(key.row, {}).get(key)
+            for key in self._first
+            if start <= key.row and (stop is None or key.row < stop)
         }
-        old = self._read_versions(gone)
+        changed = [key for key, cell in found.items() if not _precedes(cell, self._first[key])]
+        if any(found[key] is None and self._first[key].replaced for key in changed):
+            self._read_changes()
+        replaced = {key: self._first[key].replaced for key in changed}
+        old = self._read_versions({key: version for key, version in replaced.items() if version})
+        for key in changed:
+            chunk[key.row].pop(key, None)
+        for key, cell in old.items():
+            chunk[key.row][key] = cell
         for name in sorted(chunk):
-            cells = dict(chunk[name].cells)
-            for key, (_, replaced) in self._first.get(name, {}).items():
-                if key in old:
-                    cells[key] = old[key]
-                elif not replaced:
-                    cells.pop(key, None)
-            yield Row(name, dict(sorted(cells.items())))
+            yield Row(name, dict(sorted(chunk[name].items())))
 
     def _read_changes(self) -> None:
         context, instant = self._context, self._instant
@@ -287,9 +324,8 @@ class LaterChanges:
         ]
         for change in read_changes(context, sorted(new), tables={self._spans[0].table}):
             if self._is_wanted(change.key):
-                first = self._first.setdefault(change.key.row, {})
-                before = first.get(change.key, (NOT_PLACED, 0))
-                first[change.key] = min(before, (change.timestamp, change.replaced))
+                this = FirstChange(change.timestamp, change.replaced)
+                self._first[change.key] = min(self._first.get(change.key, this), this)
         self._known.update(each.row_key for each in new)
 
     def _is_wanted(self, key: Key) -> bool:
@@ -311,5 +347,5 @@ class LaterChanges:
         return found
 
 
-def _is_version(cell: Cell | None, timestamp: int) -> bool:
-    return cell is not None and cell.timestamp == timestamp
+def _precedes(cell: Cell | None, change: FirstChange) -> bool:
+    return cell is not None and cell.timestamp < change.timestamp
