@@ -100,15 +100,35 @@ def test_a_part_of_what_is_decided_is_not_purged(engine: Engine, client: PartsCl
 
 
 def test_a_part_that_came_late_may_be_purged(engine: Engine, client: PartsClient) -> None:
-    """Nothing of it can be committed any more."""
+    """Nothing of it can be committed any more, once its transaction is aborted or poisoned."""
     transaction, _ = write_two(client)
-    assert client._context is engine.context
-    whole = whole_row(engine.context, transaction)
-    assert whole is not None
-    assert isinstance(purge_row(engine.context, whole, unfinished=True), Repaired)
-    seen = whole_row(engine.context, child_key(transaction, 0, 1))
-    assert seen is not None
+    for row, result in (
+        (transaction, Repaired),
+        (child_key(transaction, 0, 1), LeftAlone),  # the first write may arrive once more
+    ):
+        seen = whole_row(engine.context, row)
+        assert seen is not None
+        assert isinstance(purge_row(engine.context, seen, unfinished=True), result)
+    status = column(b"txn", transaction, b"status")
+    engine.context.store.write(
+        [Edit(status, Status.ABORTED.encoded, engine.context.clock.wall_ms() + 9)]
+    )
     assert isinstance(purge_row(engine.context, seen, unfinished=True), Repaired)
+
+
+def test_a_deleted_transaction_has_no_known_outcome(engine: Engine, client: PartsClient) -> None:
+    """It may have been complete: a repeated commit that called it aborted would be wrong."""
+    transaction, newest = write_two(client)
+    client.commit(transaction, [2], newest)
+    for finding in list(check(engine.context, grace_ms=0, retention_ms=0)):
+        repair(engine.context, finding)
+    for number in range(2):  # it is absent, then poisoned
+        with pytest.raises(ConflictError, match="over"):
+            client.write(transaction, 1, number, [Mutation(Z, "late")])
+        with pytest.raises(CommitOutcomeUnknown, match="row was deleted"):
+            client.commit(transaction, [2], newest)
+        client.abort(transaction, "its job failed")
+    assert values(engine, X, Y, Z) == [b"1", b"1", None]
 
 
 def test_counts_that_do_not_decode_keep_all_parts(engine: Engine, client: PartsClient) -> None:
@@ -148,7 +168,7 @@ def test_the_greatest_count_is_read_again(engine: Engine, client: PartsClient) -
 def test_one_part_that_does_not_decode_keeps_nobody_else(
     engine: Engine, client: PartsClient
 ) -> None:
-    """fsck goes on to what comes after it."""
+    """The other parts are finished with their transaction."""
     transaction, newest = write_two(client)
     client.commit(transaction, [2], newest, ack="decided")
     store, bad = engine.context.store, column(b"txn", child_key(transaction, 0, 0), b"buffer")
@@ -156,7 +176,7 @@ def test_one_part_that_does_not_decode_keeps_nobody_else(
     assert cell is not None
     store.write([Edit(bad, b"junk", cell.timestamp + 1)])
     results = [repair(engine.context, found) for found in check(engine.context, grace_ms=0)]
-    assert {type(result) for result in results} == {LeftAlone, Repaired}
+    assert {type(result) for result in results} == {LeftAlone}
     assert row_of(engine, child_key(transaction, 0, 1)).status is Status.COMPLETE
     assert row_of(engine, transaction).status is Status.ASSERTED
 
