@@ -24,7 +24,6 @@ from txn.protocol.retire import Guarded, can_retire, make_guarded, read_guarded,
 from txn.protocol.row import (
     FREE,
     RowState,
-    decode_row,
     last_timestamp,
     marker_key,
     parent_of,
@@ -60,10 +59,11 @@ def purge_row(context: Context, seen: Row, *, unfinished: bool = False) -> Resul
     unfinished: also delete a row that fsck could finish or undo. Raises StoreError.
     """
     row = find_transaction(context, seen.row)
-    state = row.state if row is not None else decode_row(seen).state
-    if state in UNFINISHED and not unfinished:
+    if row is None:
+        return NothingToDo("the row is gone")
+    if row.state in UNFINISHED and not unfinished:
         return LeftAlone("it is not finished, and fsck --repair can still finish or undo it")
-    if state in BOUND and row is not None and row.follows:
+    if row.state in BOUND and row.follows:
         return LeftAlone(f"it is a part of {escape(parent_of(seen.row) or b'')}: {PART}")
     if whole_row(context, seen.row) != seen:
         return NothingToDo("the row has changed")

@@ -49,7 +49,8 @@ class PartsClient:
         self._engine = engine
         self._wait_ms = engine.context.policy.deadline_ms if wait_ms is None else wait_ms
         self._context = engine.context
-        self._contention = Contention(self._context, Resolver(self._context).resolve)
+        self._resolver = Resolver(self._context)
+        self._contention = Contention(self._context, self._resolver.resolve)
 
     def begin(
         self, *, once: str | bytes | None = None, labels: Mapping[str, str] | None = None
