@@ -1,8 +1,9 @@
 """Mutants of the protocol's rules: `python -m tests.simulation.mutants [WORD]`.
 
-Each rule that docs/protocol.md argues for is broken by one small change in a copy of the product;
-then the teeth and some unit tests must fail. Prints which test did, and exits with 1 if a mutant
-lives. WORD: only the mutants with it in their names. It takes some ten minutes.
+Each line of mutants.tsv breaks one rule that docs/protocol.md argues for: the rule, a file of
+txn/protocol (or with its folder), the text there, the text without the rule, with `\\n` for line
+ends, and the test files of which one must fail. Prints which test did, and exits with 1 if a mutant
+lives. WORD: only the rules with it.
 """
 
 from __future__ import annotations
@@ -16,26 +17,16 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-KEPT = ("tests", "docs", "pyproject.toml", "README.md")
-TEETH = "commit fenced locks parts ranges reads recovery retiring timestamps validated power"
-UNITS = (
-    "parts parts_edges fsck_safety poison fenced commit single_row reads purge protocols databases "
-    "validated ranges retire once damaged_rows statuses heartbeats waiting one_write"
-)
-TESTS = (
-    *(f"tests/simulation/test_teeth_{name}.py" for name in TEETH.split()),
-    *(f"tests/unit/test_{name}.py" for name in UNITS.split()),
-)
 
 
 class Mutant(NamedTuple):
-    """A rule, and the change without it of a file, which is in txn/protocol if it names no folder.
-    A line of mutants.tsv, with `\\n` for line ends."""
+    """A line of mutants.tsv."""
 
     rule: str
     file: str
     old: str
     new: str
+    tests: str
 
 
 def list_mutants() -> list[Mutant]:
@@ -48,7 +39,7 @@ def main() -> int:
     alive = 0
     with TemporaryDirectory() as name:
         folder = Path(name)
-        for kept in KEPT:
+        for kept in ("tests", "docs", "pyproject.toml"):
             (folder / kept).symlink_to(ROOT / kept)
         for package in ("txn", "recovery"):
             shutil.copytree(ROOT / package, folder / package)
@@ -56,7 +47,7 @@ def main() -> int:
             if word in mutant.rule:
                 killer = find_killer(folder, mutant)
                 alive += killer is None
-                print(f"{mutant.rule:58} {killer or 'LIVES'}", flush=True)
+                print(f"{mutant.rule:52} {killer or 'LIVES'}", flush=True)
     print(f"{alive} mutants live")
     return 1 if alive else 0
 
@@ -67,9 +58,10 @@ def find_killer(folder: Path, mutant: Mutant) -> str | None:
     text = file.read_text()
     assert text.count(mutant.old) == 1, f"{mutant.rule}: found {text.count(mutant.old)} times"
     file.write_text(text.replace(mutant.old, mutant.new))
+    pytest = [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider"]
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", *TESTS],
+            [*pytest, *mutant.tests.split()],
             cwd=folder,
             env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
