@@ -69,7 +69,7 @@ class Kind(Enum):
     UNREADABLE = (
         "unreadable",
         Severity.REPORT_ONLY,
-        "its row does not decode, contradicts itself or has a newer format; it may be committed",
+        "its row does not decode, contradicts itself or a part, or is newer; it may be committed",
         "nothing: it is kept with its locks; a newer version may read it, `txn purge` deletes it",
     )
     EXPIRED_MARKER = (

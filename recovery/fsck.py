@@ -44,10 +44,17 @@ from txn.model import Cell, Edit, Key, Row
 from txn.protocol.clocks import check_clock
 from txn.protocol.context import Context, call_store, describe_table
 from txn.protocol.ranges import stored_rows
-from txn.protocol.recovery import free_for_holder, poison, roll_back, roll_forward
+from txn.protocol.recovery import (
+    free_for_holder,
+    list_decided_children,
+    poison,
+    roll_back,
+    roll_forward,
+)
 from txn.protocol.retire import read_guarded
 from txn.protocol.row import (
     FREE,
+    LOST,
     RowState,
     TransactionRow,
     created_ms,
@@ -57,6 +64,7 @@ from txn.protocol.row import (
     parent_of,
     read_rows,
 )
+from txn.protocol.statuses import Status
 from txn.protocol.transaction import Transaction, load_transaction
 from txn.spans import Span
 
@@ -248,10 +256,20 @@ def _check_transaction(
             return
         finding, state = judge(now, now_ms, *options.ages), now.state
         if finding:
-            yield finding
+            yield _find_lost_part(context, now) or finding
         elif state not in (RowState.FINISHED, RowState.DEBRIS):
             alive_ms = find_alive_ms(now, now_ms, options.ages.grace_ms)
             options.young.add(Kind[state.name], now_ms - alive_ms)
+
+
+def _find_lost_part(context: Context, row: TransactionRow) -> Finding | None:
+    """Return the finding for a decided transaction that counts a part which is lost."""
+    is_open = row.state is RowState.DECIDED and row.status is Status.ASSERTED
+    parts = list_decided_children(context, row) if is_open and row.parts else ()
+    for lost in (part for part in parts if part.cause == LOST):
+        facts = list_facts(row) | {"part": lost.row_key, "cause": f"part: {LOST}"}
+        return Finding(Kind.UNREADABLE, row.row_key, None, facts)
+    return None
 
 
 def _end_transaction(context: Context, finding: Finding) -> Result:

@@ -21,7 +21,14 @@ from txn.protocol.codec import decode_marker
 from txn.protocol.context import Context, call_store
 from txn.protocol.locks import read_lock
 from txn.protocol.retire import Guarded, can_retire, make_guarded, read_guarded, retire
-from txn.protocol.row import FREE, RowState, decode_row, last_timestamp, marker_key, parent_of
+from txn.protocol.row import (
+    FREE,
+    RowState,
+    last_timestamp,
+    marker_key,
+    parent_of,
+    status_key,
+)
 from txn.protocol.statuses import Status
 from txn.text import escape
 
@@ -52,15 +59,25 @@ def purge_row(context: Context, seen: Row, *, unfinished: bool = False) -> Resul
     unfinished: also delete a row that fsck could finish or undo. Raises StoreError.
     """
     row = find_transaction(context, seen.row)
-    state = row.state if row is not None else decode_row(seen).state
-    if state in UNFINISHED and not unfinished:
+    if row is None:
+        return NothingToDo("the row is gone")
+    if row.state in UNFINISHED and not unfinished:
         return LeftAlone("it is not finished, and fsck --repair can still finish or undo it")
-    if state in BOUND and row is not None and row.follows:
+    if row.state in BOUND and row.follows:
         return LeftAlone(f"it is a part of {escape(parent_of(seen.row) or b'')}: {PART}")
     if whole_row(context, seen.row) != seen:
         return NothingToDo("the row has changed")
-    delete_cells(context, [seen])
-    return Repaired("deleted")
+    key = status_key(context.table, seen.row)
+    status = seen.cells.get(key)
+    if status is None or "row_mutations" not in context.store.features:
+        delete_cells(context, [seen])
+        return Repaired("deleted")
+    # Its owner may live, and decide meanwhile.
+    check = Check(key, status.value, edits=tuple(_list_deletes(context, [seen])))
+    call_store(context, lambda: context.store.check_and_put([check]))
+    now = whole_row(context, seen.row)  # "no" may answer a request that was repeated
+    is_gone = now is None or key not in now.cells
+    return Repaired("deleted") if is_gone else NothingToDo("the row has changed")
 
 
 def delete_cells(context: Context, rows: Iterable[Row]) -> None:
@@ -69,13 +86,17 @@ def delete_cells(context: Context, rows: Iterable[Row]) -> None:
     A crash never leaves a decision without its end: each row is deleted atomically, or the cells
     that show its end are deleted last.
     """
-    cells = [item for row in rows for item in row.cells.items()]
-    edits = [Edit(key, None, last_timestamp(context.rules, key, cell)) for key, cell in cells]
+    edits = _list_deletes(context, rows)
     by_row = "row_mutations" in context.store.features
     ends = [edit for edit in edits if not by_row and edit.key.column in ENDS]
     others = [edit for edit in edits if by_row or edit.key.column not in ENDS]
     for some in filter(None, (others, ends)):
         call_store(context, partial(context.store.write, some, durable=False, by_row=by_row))
+
+
+def _list_deletes(context: Context, rows: Iterable[Row]) -> list[Edit]:
+    cells = [item for row in rows for item in row.cells.items()]
+    return [Edit(key, None, last_timestamp(context.rules, key, cell)) for key, cell in cells]
 
 
 # ------------------------------------------------------------------------------------- markers

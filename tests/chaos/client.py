@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import chain, count, pairwise
 from pathlib import Path
 from random import Random
@@ -20,6 +21,7 @@ from random import Random
 from recovery import Severity, check, repair
 from tests.chaos.bank import (
     ACCOUNTS,
+    OPTIONS,
     TABLE,
     Money,
     money,
@@ -29,6 +31,7 @@ from tests.chaos.bank import (
     to_request,
 )
 from tests.chaos.history import Log, now_ns
+from tests.chaos.parts import TaskProcesses, commit_in_parts
 from txn import (
     AbortedError,
     CommitOutcomeUnknown,
@@ -201,6 +204,7 @@ ROLES: dict[str, Work] = {
     "writer": transfer,
     "batch-writer": transfer_many,
     "thread-writer": transfer_in_threads,
+    "parts-writer": partial(transfer, commit=commit_in_parts),
     "reader": read,
     "snapshot-reader": read_snapshot,
     "fsck": fsck,
@@ -235,6 +239,9 @@ def end_with_input() -> None:
 def main() -> None:
     role, uri, name, seed, path = sys.argv[1:]
     threading.Thread(target=end_with_input, daemon=True).start()
+    if role == "parts-writer":
+        in_processes = partial(commit_in_parts, write=TaskProcesses(uri + OPTIONS).write)
+        ROLES[role] = partial(transfer, commit=in_processes)
     work(role, uri, name, Random(seed), Log(Path(path)))
 
 

@@ -15,6 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 WAYS = ("native", "thrift2", "thrift1")
 WRITERS = ("writer", "batch-writer", "thread-writer")
+PARTS_WRITER = "parts-writer"
+"""Beside these, and natively: a gateway of Thrift 1 cannot commit in parts."""
 READERS = 2
 SNAPSHOTS = "s"
 """The first letter of the place of one that reads in tasks, as of an instant: natively, since no
@@ -31,7 +33,8 @@ def places(writers: int, ways: Sequence[str] = WAYS, seed: int = 0) -> dict[str,
     found: dict[str, tuple[str, str]] = {}
     for number, (letter, role) in enumerate(roles):
         found[f"{letter}{number}"] = role, ways[number % len(ways)]
-    found[f"{SNAPSHOTS}{len(roles)}"] = "snapshot-reader", "native"
+    found[f"p{len(roles)}"] = PARTS_WRITER, WAYS[0]
+    found[f"{SNAPSHOTS}{len(roles) + 1}"] = "snapshot-reader", "native"
     return found
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 
 from tests.chaos.bank import ACCOUNTS, found_bank, open_bank
-from tests.chaos.crew import WAYS, WRITERS, Crew, place_of, places
+from tests.chaos.crew import PARTS_WRITER, WAYS, WRITERS, Crew, place_of, places
 from tests.chaos.faults import ClientFaults, Inflicted, ServerFaults
 from tests.chaos.guard import guarded
 from tests.chaos.history import History, Log, Tail, now_ns
@@ -67,7 +67,8 @@ class Tally:
     def late(self, since_ns: int) -> list[str]:
         """The writers that have not committed anything since then, and "readers" where none of
         these has read all accounts."""
-        writers = [place for place, (role, _) in self.places.items() if role in WRITERS]
+        committing = (*WRITERS, PARTS_WRITER)
+        writers = [place for place, (role, _) in self.places.items() if role in committing]
         late = [name for name in writers if self.commits.get(name, [0])[-1] <= since_ns]
         return late if self.read_ns > since_ns else [*late, "readers"]
 

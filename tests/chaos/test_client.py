@@ -12,7 +12,7 @@ import pytest
 
 from tests.chaos import client, search
 from tests.chaos.bank import ACCOUNTS, POLICY, TABLE, found_bank
-from tests.chaos.crew import WAYS, WRITERS, places
+from tests.chaos.crew import PARTS_WRITER, WAYS, WRITERS, places
 from tests.chaos.history import History, Log, load
 from tests.chaos.verdict import judge
 from txn import Engine, connect
@@ -40,7 +40,7 @@ def violations(engine: Engine, history: History) -> list[str]:
     return [*search.bring_to_rest(engine), *judge(history, search.find_ending(engine, history))]
 
 
-@pytest.mark.parametrize("role", WRITERS)
+@pytest.mark.parametrize("role", [*WRITERS, PARTS_WRITER])
 def test_every_kind_of_writer_leaves_a_history_that_holds(tmp_path: Path, role: str) -> None:
     """A verdict on real faults is worth nothing if it condemns a writer without any."""
     with connect(f"memory://{uuid.uuid4().hex}", table=TABLE, policy=POLICY) as engine:
@@ -98,7 +98,7 @@ def lose_decisions(applied: bool) -> Callable[[Call], Fault]:
 
 
 @pytest.mark.parametrize("applied", [True, False])
-@pytest.mark.parametrize("role", WRITERS)
+@pytest.mark.parametrize("role", [*WRITERS, PARTS_WRITER])
 def test_an_unknown_outcome_of_a_batch_is_settled(
     tmp_path: Path, role: str, applied: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
+from random import Random
+from typing import Any
 
-from txn import AbortedError, Committed, Delete, Engine, Key, Mutation, StoreError
+from recovery.purge import purge_row
+from recovery.scan import whole_row
+from tests.simulation.world import TRANSACTIONS
+from txn import AbortedError, Cell, Committed, Delete, Engine, Key, Mutation, StoreError
 from txn.assertions import Assertion, list_keys
 from txn.client.parts import PartsClient
+from txn.model import Row
+from txn.protocol.context import Context
+from txn.protocol.recovery import Resolver
+from txn.protocol.row import PART, RowState, decode_row, is_row_key
+from txn.stores.base import Store
 
 TASKS = 2
 Part = tuple[list[Mutation | Delete], list[Assertion]]
@@ -51,3 +62,42 @@ def commit_in_parts(
         with suppress(StoreError):
             client.abort(transaction, str(error))
         raise
+
+
+class Forgetful:
+    """A store whose scans of parts miss some. of_old: what is read of a transaction together with
+    its part may be from before it was written, as from a gateway that stood still."""
+
+    def __init__(self, inner: Store, random: Random, *, of_old: bool = False) -> None:
+        self.features, self._inner = inner.features, inner
+        self._random, self._of_old = random, of_old
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def read(self, *groups: Collection[Key]) -> dict[Key, Cell | None]:
+        found = self._inner.read(*groups)
+        wholes = {key.row.partition(PART)[0] for key in found if PART in key.row}
+        if not self._of_old or self._random.random() < 0.5:
+            return found
+        return {key: None if key.row in wholes else found[key] for key in found}
+
+    def scan(self, table: bytes, start: bytes = b"", *args: Any, **named: Any) -> Iterator[Row]:
+        rows = self._inner.scan(table, start, *args, **named)
+        if not start.endswith(PART):
+            return rows
+        return (row for row in rows if self._random.random() < 0.7)
+
+
+def mislead(resolver: Resolver, random: Random) -> None:
+    """Let a client that meets a part's lock read old answers about its transaction."""
+    context = resolver._context
+    resolver._context = replace(context, store=Forgetful(context.store, random, of_old=True))
+
+
+def purge_one(context: Context, random: Random) -> None:
+    """Purge a transaction that was undecided a moment ago, if there is one: its owner may live."""
+    rows = [row.row for row in context.store.scan(TRANSACTIONS) if is_row_key(row.row)]
+    seen = whole_row(context, random.choice(rows)) if rows else None
+    if seen is not None and decode_row(seen).state is RowState.UNDECIDED:
+        purge_row(context, seen, unfinished=True)

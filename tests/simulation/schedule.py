@@ -17,7 +17,14 @@ from unittest.mock import patch
 from recovery import check, repair_all
 from tests.simulation.bank import Bank, judge
 from tests.simulation.breaking import deliver_all
-from tests.simulation.parted import Part, split_request, write_task
+from tests.simulation.parted import (
+    Forgetful,
+    Part,
+    mislead,
+    purge_one,
+    split_request,
+    write_task,
+)
 from tests.simulation.regions import Region, RegionStore, divide_by_hash
 from tests.simulation.scheduler import ActorClock, Network, Scheduler
 from tests.simulation.telling import told
@@ -55,6 +62,9 @@ MOST_CRASHES = 3
 PART_WAITS_MS = 1_000
 IN_PARTS = (0.0, 0.0, 0.5)
 """Which shares of transfers are in parts, of all schedules."""
+MISSED, PURGED = 0.5, 0.3
+"""Of the schedules with parts: those whose scans and resolvers miss some, and those with purges."""
+PURGE_MS = (1, 20, 300)
 LATEST_MS = 500
 SLOW_RATES = (0.0, 0.0, 0.1, 0.3)
 SLOW_MS = (5, 50, 300)
@@ -134,6 +144,9 @@ class Schedule:
         self._kinds = Random(f"kinds of clients {seed}")
         self._parted = Random(f"requests in parts {seed}")
         self._in_parts = self._parted.choice(IN_PARTS)
+        self._lost = Random(f"parts that are missed, and purges {seed}")
+        self._misses = bool(self._in_parts) and self._lost.random() < MISSED
+        self._purges = bool(self._in_parts) and self._lost.random() < PURGED
         self._validating = Random(f"clients that validate {seed}")
         self._validate = self._validating.choice(VALIDATE)
         self._is_far = Random(f"clients that are far from their store {seed}").random() < 0.2
@@ -191,6 +204,8 @@ class Schedule:
         self.scheduler.spawn("weather", self._nature)
         if self.weather.tables_go:
             self.scheduler.spawn("operator", self._disable)
+        if self._purges:
+            self.scheduler.spawn("purger", self._purge)
         with patch.object(context_module, "READS_WITHIN_MS", RETENTION_MS // 4):
             self.scheduler.run()
         for region in sorted(self.regions.pending):  # everything stops at once
@@ -260,6 +275,8 @@ class Schedule:
         times: dict[int, int | TxnError],
     ) -> None:
         client = PartsClient(self._engine(name), PART_WAITS_MS)
+        if self._misses:
+            mislead(client._resolver, self._lost)
         try:
             times[task] = write_task(client, transaction, task, parts)
         except TxnError as error:
@@ -374,6 +391,14 @@ class Schedule:
             self.scheduler.sleep_ms(operator.choice(GONE_MS))
             admin.enable(LOGS)
 
+    def _purge(self) -> None:
+        """Purge what is undecided, again and again, as long as anybody is at work."""
+        context = self._engine("purger").context
+        while self._busy:
+            self.scheduler.sleep_ms(self._lost.choice(PURGE_MS))
+            with suppress(StoreError):
+                purge_one(context, self._lost)
+
     def _deliver(self) -> None:
         """Deliver one late request, or all that have been on their way for too long."""
         now_ms = self.scheduler.now_ms
@@ -398,8 +423,9 @@ class Schedule:
         atomic = self._kinds.random() < self.weather.atomic
         validates = self._validating.random() < self._validate
         assertions: Checking = "validated" if validates else "locked"
+        misses = self._misses and faults
         network = Network(
-            self.memory,
+            Forgetful(self.memory, self._lost) if misses else self.memory,
             self.scheduler,
             instant_reads=instant,
             atomic=atomic,
@@ -423,6 +449,8 @@ class Schedule:
             rng=self.random,
         )
         engine._backend._finisher = Background(self, name, engine.context)
+        if misses:
+            mislead(engine._backend._resolver, self._lost)
         for known in (self.bank.accounts[0], key("log", table=LOGS)):
             engine._backend._families.of(known)
         store.plan = partial(self._plan, name) if faults else partial(self._told, name)

@@ -132,6 +132,7 @@ PARTS = (
     "a part aborts alone",
     "parts are not finished first",
     "a part is undecided while it says so",
+    "parts are not counted",
 )
 
 

@@ -3,15 +3,18 @@ harm."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from tests.simulation.puppets import Match, Puppet, asks_for, reads_row
+from tests.simulation.puppets import Match, Puppet, asks_for, reads_row, sleeps
 from tests.simulation.test_teeth_ranges import IN_NO_ORDER, ONE_ATTEMPT, put, seen
 from tests.simulation.variants import believe_what_was_read
-from tests.simulation.world import World, key
-from txn import ConflictError, Delete, Engine, Key, Mutation, Not, Some
+from tests.simulation.world import TRANSACTIONS, World, key
+from txn import AbortedError, ConflictError, Delete, Engine, Key, Mutation, Not, Some
 from txn.protocol import prepare as prepare_module
 from txn.protocol import six_phase as six_phase_module
+from txn.protocol.row import FAMILY
 from txn.protocol.statuses import ProtocolName, Status
 from txn.reading import snapshot as snapshot_module
 from txn.testing.faulty import Call
@@ -101,6 +104,45 @@ def test_a_validated_key_is_free(protocol: ProtocolName, rule: bool, monkeypatch
     two.until(puts_values)
     assert one.finish() is not rule
     assert two.finish()
+
+
+@with_and_without
+def test_an_attempt_that_waited_for_locks_validates_after_its_step(
+    rule: bool, monkeypatch: Patch
+) -> None:
+    """Readers do not wait for it before it is at 1-LOCKED, and what it read with that step may be
+    older: they see what has changed since, and not yet what it puts."""
+    if not rule:
+        own = six_phase_module._must_look_again
+        monkeypatch.setattr(
+            six_phase_module, "_must_look_again", lambda t: own(replace(t, is_patient=False))
+        )
+    world = World()
+    put(world, Y)
+    first = Puppet(world, lambda engine: engine.commit([Mutation(Y, b"2")]))
+    first.until(asks_for(Status.ASSERTED))
+
+    def commit(engine: Engine) -> bool:
+        try:
+            return engine.commit([Mutation(Y, b"3")], [Not(Some(A))], validate=True).complete
+        except AbortedError:
+            return False
+
+    waiting = Puppet(world, commit, policy=replace(ONE_ATTEMPT, attempts=2))
+    waiting.store.reads_early = lambda: True
+    while waiting.until(sleeps) and b"1" not in list_marks(world):
+        pass
+    first.finish()
+    waiting.until(asks_for(Status.LOCKED))
+    put(world, A)
+    cells = world.engine().read([A, Y])
+    assert [cell and cell.value for cell in cells.values()] == [b"1", b"2"]
+    assert waiting.finish() is not rule
+
+
+def list_marks(world: World) -> list[bytes]:
+    rows = world.memory.scan(TRANSACTIONS, columns=[(FAMILY, b"ranges")])
+    return [cell.value for row in rows for cell in row.cells.values()]
 
 
 @with_and_without

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from txn.model import Edit
 from txn.protocol import children as children_module
+from txn.protocol import fenced as fenced_module
 from txn.protocol import recovery as recovery_module
 from txn.protocol import row as row_module
 from txn.protocol.context import Context
+from txn.protocol.row import TransactionRow
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import PendingCommit, advance
 from txn.reading import snapshot as snapshot_module
@@ -35,6 +37,11 @@ def _ask_no_transaction(context: Context, holder: bytes, cells: Any) -> bool:
     return status is not None and status.value in snapshot_module.UNDECIDED
 
 
+def _list_seen(context: Context, parent: TransactionRow) -> Iterator[TransactionRow]:
+    children = recovery_module._list_children(context, parent.row_key)
+    return (row_module.follow(row, parent) for row in children)
+
+
 PARTS_RULES: dict[str, Callable[[Patch], None]] = {
     "a part aborts alone": lambda patch: patch.setattr(
         recovery_module, "_abort_parents", lambda context, parts, reason: {t.row_key for t in parts}
@@ -50,6 +57,16 @@ PARTS_RULES: dict[str, Callable[[Patch], None]] = {
     ),
     "a part is undecided while it says so": lambda patch: patch.setattr(
         snapshot_module, "_was_undecided", _ask_no_transaction
+    ),
+    "an absent transaction is not poisoned": lambda patch: patch.setattr(
+        recovery_module, "poison", lambda context, t: True
+    ),
+    "parts are not counted": lambda patch: patch.setattr(
+        recovery_module, "list_decided_children", _list_seen
+    ),
+    "a lost part is over": lambda patch: patch.setattr(row_module, "NEVER_DECIDED", ()),
+    "an own lock is a rival's": lambda patch: patch.setattr(
+        fenced_module, "_undo_take", lambda t, lock, cell: cell
     ),
     "a part is read once": lambda patch: patch.setattr(
         row_module, "_is_early", lambda context, row_key, found: False

@@ -310,7 +310,7 @@ def test_a_part_that_does_not_decode_keeps_its_transaction(
         engine.read([Y])
     found = {f.transaction: f for f in check(engine.context, grace_ms=0)}
     left = repair(engine.context, found[transaction])
-    assert isinstance(left, LeftAlone) and "part does not decode" in left.why
+    assert isinstance(left, LeftAlone) and "part cannot be finished" in left.why
     store.write([Edit(bad, cell.value, cell.timestamp + 2)])
     repair(engine.context, found[transaction])
     assert values(engine, X, Y) == [b"1", b"1"]
@@ -345,7 +345,8 @@ def test_a_part_is_what_its_transaction_says() -> None:
     """As docs/protocol.md says, under "A transaction in parts"."""
     part = TransactionRow(child_key(WHOLE, 1, 2), Status.PART, follows=True)
     whole = TransactionRow(WHOLE, Status.WRITTEN, parts=())
-    assert follow(part, TransactionRow(WHOLE)).status is Status.ABORTING
+    assert follow(part, TransactionRow(WHOLE)) is part  # which may arrive, unless it is poisoned
+    assert follow(part, replace(whole, status=Status.ABORTED)).status is Status.ABORTING
     assert follow(part, whole).status is Status.WRITTEN  # without its buffer it may still decide
     unreadable = replace(whole, status=None, corrupt="junk")
     assert follow(part, unreadable).state is RowState.UNREADABLE
@@ -361,7 +362,11 @@ def test_a_part_is_what_its_transaction_says() -> None:
         assert follow(part, replace(decided, status=later)).status is Status.ABORTING
     assert follow(part, replace(decided, parts=(9, 2))).status is Status.ABORTING
     own = replace(part, status=Status.COMPLETE, follows=False)
-    assert follow(own, whole) is own
+    assert follow(own, whole) is own and follow(own, decided) is own
+    for lost in (None, Status.ABORTING, Status.ABORTED):
+        gone = replace(part, status=lost, follows=False)
+        assert follow(gone, decided).state is RowState.UNREADABLE
+        assert follow(gone, replace(decided, parts=(9, 2))) is gone
 
 
 def test_names_of_parts_tell_whose_they_are() -> None:

@@ -26,11 +26,11 @@ from txn import (
 )
 from txn.client.parts import PartsClient
 from txn.clock import ManualClock
-from txn.model import Edit
+from txn.model import Edit, Row
 from txn.protocol.commit import prepare
 from txn.protocol.row import RowState, child_key, column
 from txn.protocol.statuses import ProtocolName, Status
-from txn.testing.faulty import NO_FAULT, Call, Fault, Reply
+from txn.testing.faulty import NO_FAULT, Call, Fault, FaultyStore, Reply
 
 pytestmark = pytest.mark.fast
 
@@ -100,15 +100,35 @@ def test_a_part_of_what_is_decided_is_not_purged(engine: Engine, client: PartsCl
 
 
 def test_a_part_that_came_late_may_be_purged(engine: Engine, client: PartsClient) -> None:
-    """Nothing of it can be committed any more."""
+    """Nothing of it can be committed any more, once its transaction is aborted or poisoned."""
     transaction, _ = write_two(client)
-    assert client._context is engine.context
-    whole = whole_row(engine.context, transaction)
-    assert whole is not None
-    assert isinstance(purge_row(engine.context, whole, unfinished=True), Repaired)
-    seen = whole_row(engine.context, child_key(transaction, 0, 1))
-    assert seen is not None
+    for row, result in (
+        (transaction, Repaired),
+        (child_key(transaction, 0, 1), LeftAlone),  # the first write may arrive once more
+    ):
+        seen = whole_row(engine.context, row)
+        assert seen is not None
+        assert isinstance(purge_row(engine.context, seen, unfinished=True), result)
+    status = column(b"txn", transaction, b"status")
+    engine.context.store.write(
+        [Edit(status, Status.ABORTED.encoded, engine.context.clock.wall_ms() + 9)]
+    )
     assert isinstance(purge_row(engine.context, seen, unfinished=True), Repaired)
+
+
+def test_a_deleted_transaction_has_no_known_outcome(engine: Engine, client: PartsClient) -> None:
+    """It may have been complete: a repeated commit that called it aborted would be wrong."""
+    transaction, newest = write_two(client)
+    client.commit(transaction, [2], newest)
+    for finding in list(check(engine.context, grace_ms=0, retention_ms=0)):
+        repair(engine.context, finding)
+    for number in range(2):  # it is absent, then poisoned
+        with pytest.raises(ConflictError, match="over"):
+            client.write(transaction, 1, number, [Mutation(Z, "late")])
+        with pytest.raises(CommitOutcomeUnknown, match="row was deleted"):
+            client.commit(transaction, [2], newest)
+        client.abort(transaction, "its job failed")
+    assert values(engine, X, Y, Z) == [b"1", b"1", None]
 
 
 def test_counts_that_do_not_decode_keep_all_parts(engine: Engine, client: PartsClient) -> None:
@@ -148,7 +168,7 @@ def test_the_greatest_count_is_read_again(engine: Engine, client: PartsClient) -
 def test_one_part_that_does_not_decode_keeps_nobody_else(
     engine: Engine, client: PartsClient
 ) -> None:
-    """fsck goes on to what comes after it."""
+    """The other parts are finished with their transaction."""
     transaction, newest = write_two(client)
     client.commit(transaction, [2], newest, ack="decided")
     store, bad = engine.context.store, column(b"txn", child_key(transaction, 0, 0), b"buffer")
@@ -156,7 +176,7 @@ def test_one_part_that_does_not_decode_keeps_nobody_else(
     assert cell is not None
     store.write([Edit(bad, b"junk", cell.timestamp + 1)])
     results = [repair(engine.context, found) for found in check(engine.context, grace_ms=0)]
-    assert {type(result) for result in results} == {LeftAlone, Repaired}
+    assert {type(result) for result in results} == {LeftAlone}
     assert row_of(engine, child_key(transaction, 0, 1)).status is Status.COMPLETE
     assert row_of(engine, transaction).status is Status.ASSERTED
 
@@ -349,3 +369,53 @@ def test_a_transaction_that_has_lost_its_counts_is_left_alone(
     assert isinstance(repair(engine.context, finding), LeftAlone)
     with pytest.raises(CorruptRowError):
         engine.read([X])
+
+
+@pytest.mark.parametrize("lost", range(3))
+def test_a_transaction_with_a_lost_part_is_left_to_a_person(
+    engine: Engine, client: PartsClient, lost: int
+) -> None:
+    """Somebody deleted its row: the others are finished, and nothing says that all of it is."""
+    transaction = client.begin()
+    keys = (X, Y, Z)
+    newest = [client.write(transaction, 0, n, [Mutation(k, "1")]) for n, k in enumerate(keys)]
+    seen = whole_row(engine.context, child_key(transaction, 0, lost))
+    assert seen is not None
+    engine.context.store.write([Edit(k, None, cell.timestamp) for k, cell in seen.cells.items()])
+    assert not client.commit(transaction, [3], max(newest)).complete
+    assert values(engine, *(k for k in keys if k is not keys[lost])) == [b"1", b"1"]
+    with pytest.raises(CorruptRowError):
+        engine.read([keys[lost]])
+    (found,) = check(engine.context, grace_ms=0, scan=[b"rows"])
+    assert (found.kind, found.transaction) == (Kind.UNREADABLE, transaction)
+    assert found.facts["part"] == seen.row
+    assert isinstance(repair(engine.context, found), LeftAlone)
+    assert engine.outcome(transaction) is Outcome.COMMITTED
+    whole = whole_row(engine.context, transaction)
+    assert whole is not None
+    assert isinstance(purge_row(engine.context, whole, unfinished=True), Repaired)
+    for finding in list(check(engine.context, grace_ms=0, scan=[b"rows"])):
+        repair(engine.context, finding)
+    assert values(engine, keys[lost]) == [None]
+
+
+class Forgetful(FaultyStore):
+    """A store whose next scan of parts misses the first."""
+
+    forgets = True
+
+    def scan(self, table: bytes, start: bytes = b"", *args: Any, **named: Any) -> Iterator[Row]:
+        rows = super().scan(table, start, *args, **named)
+        if self.forgets and start.endswith(b".part-"):
+            self.forgets = False
+            next(rows)
+        return rows
+
+
+def test_a_part_that_a_scan_missed_is_finished(engine: Engine, client: PartsClient) -> None:
+    transaction, newest = write_two(client)
+    store = Forgetful(engine.context.store)
+    other = Engine(store, table="rows", policy=POLICY, clock=engine.context.clock)
+    assert make_client(other).commit(transaction, [2], newest).complete
+    assert not store.forgets
+    assert values(engine, X, Y) == [b"1", b"1"]

@@ -7,12 +7,13 @@ import pytest
 from tests.unit.worlds import World, X, Y, stopped_at
 from txn import Engine, InvalidRequestError
 from txn.clock import ManualClock
-from txn.errors import CorruptRowError
+from txn.errors import CorruptRowError, TableUnavailable
 from txn.model import Edit, Key, Mutation
 from txn.protocol.protocols import find_rules, is_of_earlier_version, protocol_key
 from txn.protocol.row import RowState, column, marker_key
 from txn.protocol.statuses import FENCED, PROTOCOLS, SIX_PHASE, ProtocolName, Status
 from txn.stores import open_store
+from txn.stores.base import Families
 from txn.testing.faulty import Call, Fault, FaultyStore, Reply
 
 NAME = protocol_key(b"txn")
@@ -24,6 +25,13 @@ class Lacking(FaultyStore):
     def __init__(self, world: World) -> None:
         super().__init__(world.store)
         self.features -= {"multi_cell_check", "row_mutations"}
+
+
+class Hidden(FaultyStore):
+    """A store that shows no table's settings."""
+
+    def describe(self, table: bytes) -> Families | None:
+        raise TableUnavailable("access denied", table)
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
@@ -201,6 +209,33 @@ def test_a_fenced_database_that_lost_its_name_stays_fenced() -> None:
     world.clock.advance(10)
     assert Engine(world.store, clock=world.clock).context.rules is FENCED
     assert world.value(NAME) == b"fenced/2"
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_a_database_without_rows_that_lost_its_name_shows_its_locks(name: ProtocolName) -> None:
+    """A fenced transaction within one unit leaves no row, and rows expire: a client of the other
+    protocol would write beside the locks of those that are connected."""
+    clock = ManualClock()
+    store = FaultyStore(open_store("memory://", clock))
+    engine = Engine(store, clock=clock, protocol=name)
+    engine.ensure_table("rows", ["d"])
+    engine.commit([Mutation(Key("x", "d", "v", "rows"), b"1")])
+    for row in list(store.scan(b"txn")):
+        store.write([Edit(key, None, cell.timestamp) for key, cell in row.cells.items()])
+    assert find_rules(store, b"txn") is PROTOCOLS[name]
+    for other in PROTOCOLS.keys() - {name}:
+        with pytest.raises(InvalidRequestError, match=r"another protocol: see `txn convert`"):
+            Engine(store, clock=clock, protocol=other)
+    clock.advance(10)
+    assert Engine(store, clock=clock).context.rules is PROTOCOLS[name]
+
+
+def test_a_table_that_is_not_shown_says_nothing_of_the_protocol() -> None:
+    """It is another user's: only its owners may ask for its settings."""
+    world = World()
+    world.engine.commit([Mutation(X, b"1")])
+    world.store.write([Edit(NAME, None, world.clock.wall_ms())])
+    assert find_rules(Hidden(world.store), b"txn") is None
 
 
 # ------------------------------------------------------------------- an earlier version's databases

@@ -8,10 +8,12 @@ from recovery import LeftAlone, NothingToDo, Repaired, check, purge_row, repair,
 from recovery.findings import RETENTION_MS
 from recovery.scan import whole_row
 from tests.unit.worlds import TABLE, World, X, stopped_at
+from txn.client.parts import PartsClient
 from txn.model import Edit, Mutation, Row
 from txn.protocol.row import column
-from txn.protocol.statuses import Status
+from txn.protocol.statuses import PROTOCOLS, ProtocolName, Status
 from txn.request import Outcome
+from txn.testing.faulty import Call, Fault
 
 
 def row_of(world: World, row_key: bytes) -> Row:
@@ -74,3 +76,22 @@ def test_a_row_that_moved_on_stays() -> None:
     world.client(seed=3).commit([Mutation(X, b"3")])
     assert isinstance(purge_row(world.engine.context, seen, unfinished=True), NothingToDo)
     assert world.engine.outcome(row_key) is Outcome.COMMITTED
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_an_owner_that_decides_during_the_purge_keeps_its_row(protocol: ProtocolName) -> None:
+    """Nobody would know what it was to write, and in the fenced protocol not even that it was."""
+    world = World(protocol=protocol)
+    owner = PartsClient(world.client(seed=2))
+    transaction = owner.begin()
+    newest = owner.write(transaction, 0, 0, [Mutation(X, b"2")])
+    seen = row_of(world, transaction)
+
+    def plan(call: Call) -> Fault:
+        if call.method in ("write", "check_and_put"):
+            owner.commit(transaction, [1], newest, ack="decided")
+        return Fault()
+
+    world.faults.plan = plan
+    assert isinstance(purge_row(world.engine.context, seen, unfinished=True), NothingToDo)
+    assert world.client(seed=3).read([X])[X].value == b"2"  # type: ignore[union-attr]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import count
+from typing import get_args
+
 import pytest
 
 from recovery import Repaired, Result, check, repair
-from tests.unit.worlds import World, X, Y, Z, after_status, ghost, is_step, stopped_at
+from tests.unit.worlds import POLICY, World, X, Y, Z, after_status, ghost, is_step, stopped_at
 from txn.assertions import Exact, Version
 from txn.errors import CorruptRowError, DeadlineError, NotApplied
 from txn.model import KEEP_DELETES_MS, Check, Delete, Edit, Family, Key, Mutation
 from txn.protocol.codec import Plan, encode_plan
 from txn.protocol.retire import retire
 from txn.protocol.row import column
-from txn.protocol.statuses import Status
+from txn.protocol.statuses import ProtocolName, Status
 from txn.protocol.transaction import advance, load_transaction
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
@@ -399,3 +403,24 @@ def test_a_read_whose_looks_lie_far_apart_begins_again() -> None:
     world.faults.plan = stop_for_a_day
     found = engine.read([X, Y])
     assert [cell and cell.value for cell in found.values()] == [None, b"1"]
+
+
+@pytest.mark.usefixtures("rows_for_all")
+@pytest.mark.parametrize("protocol", get_args(ProtocolName))
+def test_a_read_under_locks_leaves_no_outcome_open(protocol: ProtocolName) -> None:
+    """It changes nothing, so there is no commit whose outcome anybody could ask for."""
+    world = World(replace(POLICY, read_tries=1), protocol)
+    stopped_at(world, Status.ASSERTED)
+    helper, decided, looked = world.client(seed=2), [], count()
+
+    def plan(call: Call) -> Fault:
+        decided.extend(item for item in call.items if is_step(item, Status.ASSERTED))
+        looks = call.method == "read" and any(key.column == b"status" for key in call.items)
+        if looks and next(looked) == 1:  # after the first look of the only try
+            helper.commit([], [Exact(X, b"2")])
+        return Fault(reply=Reply.MAYBE_APPLIED) if decided else Fault()
+
+    world.faults.plan = plan
+    with pytest.raises(NotApplied, match="nothing was read"):
+        world.engine.read([X, Y])
+    assert decided

@@ -216,7 +216,7 @@ class Engine:
 
         Reads do not wait for writers, with one exception: a transaction that validates ranges or
         keys and is deciding. If writers repeatedly leave no such instant, the read takes the locks;
-        it may then raise any error of `commit`.
+        it may then raise the errors of `commit` except CommitOutcomeUnknown: it changes nothing.
         """
         check_deadline(deadline_ms)
         bound = {key: bind_key(key, self._table) for key in keys}

@@ -24,6 +24,7 @@ from txn.errors import (
     ConflictError,
     CorruptRowError,
     DeadlineError,
+    NotApplied,
     StoreError,
     TableUnavailable,
     TxnError,
@@ -389,6 +390,9 @@ class LocalBackend:
             self._run(context, fail_late([t], now_ms), "complete", now_ms, patient=True)
             if not isinstance(t.failure, ConflictError) or is_late(context, t):
                 break
+        if isinstance(t.failure, CommitOutcomeUnknown):  # it was to write nothing
+            cause = t.failure.__cause__ or t.failure
+            raise NotApplied(f"nothing was read: {cause}") from t.failure
         if t.failure is not None:
             raise t.failure
         return t.seen

@@ -22,6 +22,7 @@ from txn.protocol.recovery import (
     Resolver,
     finish_or_leave,
     make_corrupt_error,
+    poison,
     release_children,
     roll_back,
     roll_forward,
@@ -48,7 +49,8 @@ class PartsClient:
         self._engine = engine
         self._wait_ms = engine.context.policy.deadline_ms if wait_ms is None else wait_ms
         self._context = engine.context
-        self._contention = Contention(self._context, Resolver(self._context).resolve)
+        self._resolver = Resolver(self._context)
+        self._contention = Contention(self._context, self._resolver.resolve)
 
     def begin(
         self, *, once: str | bytes | None = None, labels: Mapping[str, str] | None = None
@@ -137,7 +139,8 @@ class PartsClient:
         return Committed(t.row_key, t.decided.timestamp, complete=t.is_finished)
 
     def abort(self, transaction: bytes, reason: str) -> bool:
-        """Abort the transaction and its parts, unless decided; return whether it is aborted."""
+        """Abort the transaction and its parts, unless decided; return whether it is aborted. One
+        whose row was deleted never commits afterwards, but may have done so before."""
         status = self._abort(self._context, transaction, reason).status
         return status is None or not status.is_decided
 
@@ -155,9 +158,10 @@ class PartsClient:
         if row.state is RowState.UNREADABLE:
             raise make_corrupt_error(row)
         t = load_transaction(context, row)
-        was_aborted = t.status is Status.ABORTED
+        # by a client that met one part, and has left the others; or now, as its row was deleted
+        was_aborted = t.status is Status.ABORTED or (t.status is None and poison(context, t))
         roll_back(context, [t], lambda _: reason)
-        if was_aborted:  # by a client that met one part, and has left the others
+        if was_aborted:
             release_children(context, transaction, reason)
         return t
 

@@ -90,6 +90,9 @@ def decide_parent(
     is_decided = row.status is not None and row.status.is_decided
     if is_decided or row.state is RowState.UNREADABLE:
         return _load_decided(context, row)
+    if row.state is RowState.DEBRIS or row.is_poisoned:
+        # It may have been complete, and deleted since; or a person has purged it.
+        raise CommitOutcomeUnknown(parent, ConflictError("its row was deleted", transaction=parent))
     if row.state is not RowState.UNDECIDED or row.buffer is None or row.parts is None:
         raise ConflictError("aborted by another client", transaction=parent)
     check_commit_clock(context)
@@ -161,14 +164,15 @@ def _begin_child(context: Context, row_key: bytes, request: Request, due_ms: int
 
 def _write_child_row(context: Context, t: PendingCommit) -> None:
     """Write the row, or verify that it exists with the same content; then check that the parent is
-    undecided. A row that a delayed writer writes after the parent's end locks nothing."""
+    undecided, and there. A row that a delayed writer writes after its end locks nothing."""
     buffer = column(context.table, t.row_key, b"buffer")
     advance(context, [t], Status.PART, lambda t: [(buffer, t.buffer)])
     _require_child(t)
     row = read_rows(context, [t.row_key])[t.row_key]
     if row.state is RowState.UNREADABLE:
         raise make_corrupt_error(row)
-    if row.state is not RowState.UNDECIDED or not row.follows:
+    is_orphan = row.status is Status.PART  # an undecided parent gives it another status
+    if row.state is not RowState.UNDECIDED or not row.follows or is_orphan:
         raise ConflictError("its transaction is over", transaction=t.row_key)
     if row.buffer != Buffer(t.request, t.lock_ttl_ms):
         raise InvalidRequestError(

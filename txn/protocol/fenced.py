@@ -103,7 +103,6 @@ def read_and_evaluate(
     tries = 0
     while due:
         read_lock_cells(context, unread)
-        _take_over(unread)
         blockers = find_blockers(lock_cells)
         held = {item.t for item in blockers}
         free = [t for t in due if t not in held and t.failure is None]
@@ -133,24 +132,27 @@ def read_lock_cells(
     context: Context, lock_cells: Collection[LockOf], others: Sequence[Key] = ()
 ) -> Mapping[Key, Cell | None]:
     """Read lock cells into `found` and their keys into `seen`; each row is of one instant. Return
-    these cells, and others that are read as well."""
+    these cells, and others that are read as well. A transaction has its own locks already: those of
+    a request that was repeated, or of an earlier writer of the same part."""
     wanted = [*others, *[cell for t, lock in lock_cells for cell in (lock, *t.lock_cells[lock])]]
     cells: Mapping[Key, Cell | None]
     cells = call_store(context, partial(context.store.read, wanted)) if wanted else {}
     for t, lock in lock_cells:
-        t.found[lock] = cells[lock]
+        cell = cells[lock]
+        t.found[lock] = _undo_take(t, lock, cell)
+        if cell is not None and t.found[lock] is not cell:
+            t.held.add(lock)
+            t.taken[lock] = cell.value
         for key in t.lock_cells[lock]:
             t.seen[key] = cells[key]
     return cells
 
 
-def _take_over(lock_cells: Collection[LockOf]) -> None:
-    """Adopt an earlier writer's locks of the same part as they were before, timestamps aside."""
-    for t, lock in lock_cells:
-        cell = t.found[lock]
-        if t.status is Status.PART and cell is not None and holder_of(lock, cell) == t.row_key:
-            t.held.add(lock)
-            t.found[lock] = Cell(read_lock(lock, cell).undo_take(), cell.timestamp)
+def _undo_take(t: PendingCommit, lock: Key, cell: Cell | None) -> Cell | None:
+    """Return a lock cell that the transaction holds as it was before, timestamp aside."""
+    if cell is None or holder_of(lock, cell) != t.row_key:
+        return cell
+    return Cell(read_lock(lock, cell).undo_take(), cell.timestamp)
 
 
 def find_blockers(lock_cells: Iterable[LockOf]) -> list[Blocker]:
@@ -184,7 +186,8 @@ def _confirm(context: Context, unconfirmed: Sequence[PendingCommit]) -> None:
     cells = call_store(context, lambda: context.store.read(wanted)) if wanted else {}
     for t in unconfirmed:
         lost = find_failed(t)
-        if lost is not None and all(cells[lock] == cell for lock, cell in t.found.items()):
+        now = {lock: _undo_take(t, lock, cells[lock]) for lock in t.found}
+        if lost is not None and now == t.found:
             t.failure = make_assertion_error(t, lost)
         elif is_late(context, t):
             t.failure = DeadlineError(TOO_LATE)
@@ -376,22 +379,14 @@ def _request_locks(context: Context, lock_cells: Iterable[LockOf]) -> list[LockO
     answers = write_rows(context, [t for t, _ in requested], [*requested.values()])
     if len(requested) == len(due) and all(answers):
         return []
-    refused = {
-        lock_cell: lock_cell[0].found[lock_cell[1]]
-        for lock_cell, got in zip(requested, answers, strict=True)
-        if not got
-    }
-    _read_again(context, refused)
+    refused = [lock_cell for lock_cell, got in zip(requested, answers, strict=True) if not got]
+    cells = _read_again(context, refused)
     missing = []
-    for (t, lock), cell in refused.items():
-        check = requested[t, lock]
-        found = t.found[lock]
-        if found is not None and found.value == check.edits[0].value:
-            # a repeated request is refused by the lock that the first one took
-            t.found[lock] = cell
-        else:
+    for t, lock in refused:
+        found = cells[lock]
+        if holder_of(lock, found) != t.row_key:
             missing.append((t, lock))
-            if found is not None and found.value != check.expected:
+            if found is not None and found.value != requested[t, lock].expected:
                 t.held.discard(lock)  # a request from the old value can never be granted now
     return missing + [lock_cell for lock_cell in due if lock_cell not in requested]
 
@@ -441,12 +436,13 @@ def _lock_patiently(
         _fail_outdated_locks([lock_cell])
 
 
-def _read_again(context: Context, lock_cells: Collection[LockOf]) -> None:
+def _read_again(context: Context, lock_cells: Collection[LockOf]) -> Mapping[Key, Cell | None]:
     """Read lock cells again; the commit timestamp will be above what is found."""
     for t, _ in lock_cells:
         t.is_stale = True
-    read_lock_cells(context, lock_cells)
+    cells = read_lock_cells(context, lock_cells)
     raise_timestamps(context, dict.fromkeys(t for t, _ in lock_cells))
+    return cells
 
 
 def _fail_outdated_locks(lock_cells: Iterable[LockOf]) -> None:

@@ -6,16 +6,18 @@ protocol never changes while a client is connected.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 
-from txn.errors import CorruptRowError, InvalidRequestError
-from txn.model import Check, Key, refuse_other_database
+from txn.errors import CorruptRowError, InvalidRequestError, TableUnavailable
+from txn.model import Cell, Check, Key, plain_table, refuse_other_database
 from txn.protocol.codec import decode_plan
 from txn.protocol.context import Context, call_store
+from txn.protocol.locks import is_lock_of_rows
 from txn.protocol.row import FAMILY, FREE, PROTOCOL_ROW, is_evidence
 from txn.protocol.statuses import FENCED, PROTOCOLS, SIX_PHASE, ProtocolName, Rules
-from txn.stores.base import Store
+from txn.stores.base import Families, Store
 
 SAMPLED_ROWS = 50
 
@@ -38,8 +40,8 @@ def protocol_key(table: bytes) -> Key:
 
 
 def find_rules(store: Store, table: bytes) -> Rules | None:
-    """Return the rules that a database names or, without a name, that its first rows show."""
-    return find_named(store, table)[0] or _find_fenced(store, table)
+    """Return the rules that a database names or, without a name, that it shows."""
+    return find_named(store, table)[0] or _find_shown(store, table)
 
 
 def find_named(store: Store, table: bytes) -> tuple[Rules | None, bool]:
@@ -60,13 +62,25 @@ def is_of_earlier_version(context: Context) -> bool:
     return call_store(context, lambda: find_named(context.store, context.table))[1]
 
 
-def _find_fenced(store: Store, table: bytes) -> Rules | None:
-    """Return the fenced rules if an early decided transaction has locks in its plan."""
+def _find_shown(store: Store, table: bytes) -> Rules | None:
+    """Return the rules of which a database shows locks: in the plan of an early transaction, or in
+    the first rows of its tables, since not every fenced transaction has a row."""
     for row in islice(store.scan(table, columns=[(FAMILY, b"plan")]), SAMPLED_ROWS):
         with suppress(CorruptRowError):
             if any(decode_plan(cell.value).locks for cell in row.cells.values()):
                 return FENCED
-    return None
+    shown = {is_lock_of_rows(*item) for row in _list_first_rows(store, table) for item in row}
+    return FENCED if True in shown else SIX_PHASE if False in shown else None
+
+
+def _list_first_rows(store: Store, table: bytes) -> Iterator[Iterable[tuple[Key, Cell]]]:
+    for name in store.list_tables():
+        families: Families | None = None
+        with suppress(TableUnavailable):  # another user's, who shows it to nobody
+            families = store.describe(name)
+        databases = {family.database for family in (families or {}).values()}
+        if name != table and plain_table(table) in databases:
+            yield from (row.cells.items() for row in islice(store.scan(name), SAMPLED_ROWS))
 
 
 def choose_rules(context: Context, wanted: ProtocolName | None, *, create: bool = True) -> Rules:
@@ -74,7 +88,7 @@ def choose_rules(context: Context, wanted: ProtocolName | None, *, create: bool 
     ones, or six-phase. With `create`, write their name if it is missing. Raise InvalidRequestError
     if the database has other rules than wanted, or the store lacks the features that they need."""
     named, is_old = call_store(context, lambda: find_named(context.store, context.table))
-    rules = named or call_store(context, lambda: _find_fenced(context.store, context.table))
+    rules = named or call_store(context, lambda: _find_shown(context.store, context.table))
     if rules is None and not create:
         rules = SIX_PHASE
     if rules is None:
@@ -91,7 +105,7 @@ def choose_rules(context: Context, wanted: ProtocolName | None, *, create: bool 
         rules, is_old = _name_rules(context, rules)
     if wanted is not None and rules.name != wanted:
         raise InvalidRequestError(
-            "the database is of another protocol",
+            "the database is of another protocol: see `txn convert`",
             table=context.table,
             found=rules.name,
             wanted=wanted,

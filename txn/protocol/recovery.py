@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from logging import ERROR, WARNING
 
 from txn.errors import (
@@ -35,8 +35,10 @@ from txn.protocol.context import Context
 from txn.protocol.locks import NO_LOCK, make_foreign_error, release_locks
 from txn.protocol.ranges import stored_rows
 from txn.protocol.row import (
+    LOST,
     RowState,
     TransactionRow,
+    child_key,
     child_range,
     column,
     decode_row,
@@ -115,8 +117,8 @@ def follow_decision(context: Context, parts: Sequence[Transaction]) -> None:
 
 def finish_children(context: Context, transactions: Sequence[Transaction]) -> None:
     """Finish all parts of decided transactions, and roll back parts that the decision does not
-    count. No part has work left afterwards. Raises CorruptRowError for a part whose content, or
-    decision, cannot be known."""
+    count. Each counted part is complete afterwards, and no part has work left. Raises
+    CorruptRowError for a part that is lost, or whose content or decision cannot be known."""
     for t in transactions:
         if t.status is Status.ASSERTED and t.parts is not None:
             _finish_children_of(context, t)
@@ -136,24 +138,45 @@ def _finish_children_of(context: Context, t: Transaction) -> None:
     parent = TransactionRow(
         t.row_key, t.status, buffer=Buffer(t.request, 1), plan=t.plan, parts=t.parts
     )
-    for some in _list_children(context, t.row_key):
-        rows = [follow(row, parent) for row in some]
-        for row in rows:
-            if row.state is RowState.UNREADABLE:
-                raise CorruptRowError("part does not decode", row=row.row_key, cause=row.cause)
+    bad: list[CorruptRowError] = []  # the other parts are finished all the same
+    children = list_decided_children(context, parent)
+    while rows := list(islice(children, CHILDREN_AT_ONCE)):
+        bad += [
+            CorruptRowError("part cannot be finished", row=row.row_key, cause=row.cause)
+            for row in rows
+            if row.state is RowState.UNREADABLE
+        ]
         lost = [row for row in rows if row.state is RowState.ABORTING]
         roll_back(context, [load_transaction(context, row) for row in lost], lambda _: NOT_COUNTED)
         found = [load_transaction(context, row) for row in rows if row.state is RowState.DECIDED]
         roll_forward(context, found)
-        for part in found:
-            if part.unread is not None:
-                raise part.unread
+        unfinished = [part for part in found if part.status is not Status.COMPLETE]
+        bad += [part.unread or CorruptRowError(LOST, row=part.row_key) for part in unfinished]
+    if bad:
+        raise bad[0]
 
 
-def _list_children(context: Context, parent: bytes) -> Iterator[list[TransactionRow]]:
-    rows = stored_rows(context, Span(context.table, *child_range(parent)))
-    while some := [decode_row(row) for row in islice(rows, CHILDREN_AT_ONCE)]:
-        yield some
+def list_decided_children(context: Context, parent: TransactionRow) -> Iterator[TransactionRow]:
+    """Yield the parts of a decided transaction as it has decided. A scan may miss some: the counted
+    ones that it skips are looked up by their keys, up to the first that is absent."""
+    counted = (
+        child_key(parent.row_key, task, number)
+        for task, count in enumerate(parent.parts or ())
+        for number in range(count)
+    )
+    due = next(counted, None)
+    for row in chain(_list_children(context, parent.row_key), [None]):
+        while due is not None and (row is None or due < row.row_key):
+            missed = follow(read_rows(context, [due])[due], parent)
+            due = None if missed.state is RowState.UNREADABLE else next(counted, None)
+            yield missed
+        if row is not None:
+            due = next(counted, None) if due == row.row_key else due
+            yield follow(row, parent)
+
+
+def _list_children(context: Context, parent: bytes) -> Iterator[TransactionRow]:
+    return map(decode_row, stored_rows(context, Span(context.table, *child_range(parent))))
 
 
 def mark_complete(context: Context, transactions: Sequence[Transaction]) -> None:
@@ -221,13 +244,20 @@ def _abort_parents(
     for parent in undecided:
         parent.parts = None  # leaves the other parts to the clients that meet them
     roll_back(context, undecided, lambda _: reason)
-    rows = read_rows(context, [t.row_key for t in parts])
-    return {row.row_key for row in rows.values() if row.state is RowState.ABORTING}
+    absent = [load_transaction(context, row) for row in parents if row.state is RowState.DEBRIS]
+    # Not read again: a delete marker may hide the poison, as it hides a late first write.
+    never = {parent.row_key for parent in absent if poison(context, parent)}
+    rows = read_rows(context, [t.row_key for t in parts]).values()
+    return {
+        *(row.row_key for row in rows if row.state is RowState.ABORTING),
+        *(row.row_key for row in rows if row.follows and parent_of(row.row_key) in never),
+    }
 
 
 def release_children(context: Context, parent: bytes, reason: str) -> None:
     """Roll back all parts of an aborted transaction."""
-    for some in _list_children(context, parent):
+    children = _list_children(context, parent)
+    while some := list(islice(children, CHILDREN_AT_ONCE)):
         parts = [load_transaction(context, row) for row in some if not row.is_over]
         roll_back(context, parts, lambda _: reason)
 

@@ -46,6 +46,8 @@ EARLY, LATE = b"0", b"1"
 OWN_TIMES = (b"status", b"buffer", b"plan", b"ranges", b"reason", b"parts")
 """The columns of a fenced transaction row whose timestamps the client chooses."""
 _DATABASE = re.compile(rb"@[^@ ]*?(?=\.part-|$)")
+LOST = "its transaction has committed it, but it is absent or was aborted"
+NEVER_DECIDED = (None, Status.ABORTING, Status.ABORTED)
 _DECIDED = (Status.ASSERTED, Status.PUT, Status.CLEANING)
 
 
@@ -329,9 +331,14 @@ def _is_dated(cells: Mapping[bytes, Cell]) -> bool:
 
 def follow(child: TransactionRow, parent: TransactionRow) -> TransactionRow:
     """Return a part's row in the state that its parent gives it. A part that has followed already
-    is unchanged. After 2-ASSERTED all parts of the parent are complete, so a part that has not
-    followed came late, was not counted, or has lost its parent."""
-    if not child.follows:
+    is unchanged; one that was decided is unreadable if it is absent or was aborted. After
+    2-ASSERTED all parts of the parent are complete, so a part that has not followed came late or
+    was not counted. An absent parent may still arrive, and is poisoned before its parts abort."""
+    is_open = parent.state is RowState.DECIDED and parent.status is Status.ASSERTED
+    is_counted = is_open and _is_counted(child, parent)
+    if is_counted and child.status in NEVER_DECIDED and child.corrupt is None:
+        return replace(child, status=None, corrupt=LOST)
+    if not child.follows or parent.state is RowState.DEBRIS:
         return child
     match parent.state:
         case RowState.UNREADABLE:
@@ -346,7 +353,7 @@ def follow(child: TransactionRow, parent: TransactionRow) -> TransactionRow:
             )
         case RowState.DECIDED if parent.parts is None:
             return replace(child, status=None, corrupt="its transaction: the parts are missing")
-        case RowState.DECIDED if parent.status is Status.ASSERTED and _is_counted(child, parent):
+        case RowState.DECIDED if is_counted:
             plan = child.plan
             if plan is not None and parent.plan is not None:
                 plan = replace(plan, timestamp=parent.plan.timestamp)
@@ -411,7 +418,7 @@ def _is_early(context: Context, row_key: bytes, found: Mapping[Key, Cell | None]
     if parent is None:
         return False
     own, decisive = (found[status_key(context.table, row)] for row in (row_key, parent))
-    if own is None or own.value != Status.PART.encoded:
+    if own is not None and own.value != Status.PART.encoded:
         return False
     return decisive is None or decisive.value not in OPEN_TO_BOTH
 
@@ -431,7 +438,8 @@ def decode_rows(
     rows: dict[bytes, TransactionRow] = {}
     for row_key in row_keys:
         row = rows[row_key] = _decode(context, row_key, found)
-        if row.follows and (parent := parent_of(row_key)):
+        may_follow = row.follows or row.status in NEVER_DECIDED
+        if may_follow and (parent := parent_of(row_key)):
             if parent not in parents:
                 parents[parent] = _decode(context, parent, found)
             rows[row_key] = follow(row, parents[parent])
