@@ -5,6 +5,10 @@ whole last commits, and never damages the file. `durable=True` also flushes that
 call returns. With `sync=False` nothing is flushed: a store survives the death of processes, but not
 a power failure.
 
+After a failed flush the kernel may take pages for written that never reach the disk, and later
+flushes succeed without them. So the next writer, of any process, first commits and flushes anew:
+that writes the other meta page, and all pages that it needs were flushed before.
+
 A local transaction starts again, after a repair, if the map is too small, another process has
 resized it, or dead readers hold all slots. Writers and openers exclude each other through
 `txn.tables.kv.exclusion`, within a bounded time.
@@ -37,7 +41,7 @@ from txn.host.forks import Forked
 from txn.tables.kv.files import is_writable, prepare_directory
 from txn.tables.kv.group_commit import CommitQueue
 from txn.tables.kv.lmdb_files import LastUse, LmdbFiles, Opening, refuse_reader
-from txn.tables.kv.lmdb_transactions import GatheringWriter, LmdbReader, LmdbWriter
+from txn.tables.kv.lmdb_transactions import GatheringWriter, LmdbReader, LmdbWriter, rewrite_number
 from txn.tables.kv.ordered import Reader, Writer
 
 FIRST_MAP_SIZE = 16 * 1024 * 1024
@@ -230,7 +234,8 @@ class _Shared:
         try:
             with files.writing:
                 files.check()
-                files.check_locks()
+                if files.check_locks() and self.opening.sync:
+                    self._flush_anew(files)
                 result = self._change(files, body)
             if self.opening.sync and is_durable():
                 self._apply(lambda: files.environment.sync(True))
@@ -246,6 +251,15 @@ class _Shared:
         except StoreClosedError as error:
             message = "the commit may be lost"
             raise MaybeApplied(message, path=self.path, reason=str(error)) from error
+
+    def _flush_anew(self, files: LmdbFiles) -> None:
+        try:
+            self._change(files, rewrite_number)
+            self._apply(lambda: files.environment.sync(True))
+        except MaybeApplied as error:
+            message = "the disk did not take earlier commits, nor now: nothing was written"
+            raise NotApplied(message, path=self.path, reason=str(error)) from error
+        files.note_flush(failed=False)
 
     def _change(self, files: LmdbFiles, body: Callable[[LmdbWriter], R]) -> R:
         transaction = files.environment.begin(write=True, buffers=False)
@@ -420,6 +434,8 @@ class _Shared:
         except lmdb.MapFullError:
             raise  # raised before anything is written
         except lmdb.Error as error:
+            if self._files is not None:
+                self._files.note_flush(failed=True)
             reason = find_reason(self.path, error)
             raise MaybeApplied("the commit failed", path=self.path, reason=reason) from error
 

@@ -180,6 +180,11 @@ class LmdbWriter(LmdbReader):
         return layer + rest
 
 
+def rewrite_number(writer: LmdbWriter) -> None:
+    """Write what is there again: LMDB does not commit a transaction without writes."""
+    writer.put(_LAST_NUMBER, writer.get(_LAST_NUMBER) or bytes(8))
+
+
 class GatheringWriter:
     """A writer for a group of transactions: each key is looked up once and `flush` puts it once."""
 
