@@ -13,7 +13,8 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from txn.errors import InvalidRequestError, NotApplied, StoreError
+from txn import Key, Mutation, connect
+from txn.errors import CorruptRowError, InvalidRequestError, NotApplied, StoreError
 from txn.leases.opening import open_leases
 from txn.model import Family
 from txn.stores import open_store
@@ -404,3 +405,31 @@ def test_a_store_gives_its_memory_back_unless_it_is_being_read(store: LmdbStore)
 
     assert store.read(read) == b"v"
     assert store._shared._files is not None
+
+
+# --- damage -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", ["key", "cell"])
+def test_bytes_that_were_never_written_are_an_error_of_ours(path: str, damage: str) -> None:
+    """Values have no checksum: damage is noticed where it does not decode. What a commit had
+    written before it met it is undone, and other cells can be read."""
+    ordered = LmdbStore(path, sync=False)
+    key, other = (Key(row, b"d", b"x", b"t") for row in (b"a", b"b"))
+    with connect(f"embedded://{path}?sync=off") as engine:
+        engine.ensure_table("t", ["d"])
+        engine.commit([Mutation(key, b"1"), Mutation(other, b"1")])
+        cells = ordered.read(lambda reader: [*reader.items(b"", b"\xff")])
+        name, state = next(each for each in cells if each[0].endswith(b"a\0\0d\0x"))
+        if damage == "key":
+            put(ordered, name[:4] + b"no end", state)
+        else:
+            put(ordered, name, state[:5])
+            with pytest.raises(CorruptRowError, match="the call had no effect"):
+                engine.read([key])
+            with pytest.raises(CorruptRowError):
+                engine.commit([Mutation(other, b"2"), Mutation(key, b"2")])
+        with pytest.raises(CorruptRowError):
+            list(engine.scan("t"))
+        assert [cell and cell.value for cell in engine.read([other]).values()] == [b"1"]
+    ordered.close()

@@ -242,19 +242,20 @@ def _read_meta(file: int, offset: int, path: str) -> _Meta:
 def _is_whole(file: int, meta: _Meta, size: int) -> bool:
     """Return True if only free pages at the end are missing: LMDB never writes a page that one
     transaction took and gave back."""
-    missing = set(range(size // meta.page_bytes, meta.last_page + 1))
+    end, missing = size // meta.page_bytes, range(size // meta.page_bytes, meta.last_page + 1)
     if not missing:
         return True
     try:
-        return missing.issubset(_list_free_pages(file, meta))
-    except struct.error:
-        return False  # a page of the list itself is missing
+        free = {page for page in _list_free_pages(file, meta, end) if page in missing}
+    except (struct.error, ArithmeticError, MemoryError, OSError):
+        return False  # a page of the list itself is missing, or damaged
+    return len(free) > meta.last_page - end
 
 
-def _list_free_pages(file: int, meta: _Meta) -> Iterator[int]:
-    """Yield the pages of LMDB's free list; raise struct.error if it is unreadable."""
+def _list_free_pages(file: int, meta: _Meta, end: int) -> Iterator[int]:
+    """Yield the pages of LMDB's free list; raise struct.error or another if it is unreadable."""
     pages = [meta.free_root] if meta.free_root <= meta.last_page else []
-    for _ in range(meta.last_page):
+    for _ in range(end):
         if not pages:
             return
         page = os.pread(file, meta.page_bytes, pages.pop() * meta.page_bytes)

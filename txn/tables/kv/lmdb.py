@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -31,11 +32,13 @@ from typing import ParamSpec, TypeVar
 import lmdb
 
 from txn.errors import (
+    CorruptRowError,
     InvalidRequestError,
     MaybeApplied,
     NotApplied,
     ReadOnlyError,
     StoreClosedError,
+    TxnError,
 )
 from txn.host.forks import Forked
 from txn.tables.kv.files import is_writable, prepare_directory
@@ -53,6 +56,8 @@ _TRIES = 64
 _MISTAKES = (lmdb.BadDbiError, lmdb.BadTxnError, lmdb.BadValsizeError, lmdb.ReadonlyError)  # ours
 
 _DAMAGES = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError)
+UNDECODABLE = (ValueError, LookupError, ArithmeticError, RuntimeError, StopIteration, struct.error)
+"""What the functions of local transactions raise at bytes that they have never written."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -99,21 +104,31 @@ class LmdbStore:
 
     def read(self, body: Callable[[Reader], R]) -> R:
         """Run the function on one instant of the store, beside writers and other readers."""
-        if (writer := self._joined.writer) is not None:
-            return self._joined.run(body, writer)
-        return self._run(self._shared.read, body)
+        try:
+            if (writer := self._joined.writer) is not None:
+                return self._joined.run(body, writer)
+            return self._run(self._shared.read, body)
+        except TxnError:
+            raise
+        except UNDECODABLE as error:
+            raise self._explain_damage(error) from error
 
     def write(
         self, body: Callable[[Writer], R], *, durable: bool = True, shared: bool = False
     ) -> R:
         """Run the function as the only writer of all processes, and commit it unless it raises."""
         joined = self._joined
-        if (writer := joined.writer) is not None:
-            joined.durable = joined.durable or durable
-            return joined.run(body, writer)
-        if shared:
-            return self._run_writing(self._shared.queue.write, body, durable)
-        return self._run_writing(self._shared.write, body, lambda: durable)
+        try:
+            if (writer := joined.writer) is not None:
+                joined.durable = joined.durable or durable
+                return joined.run(body, writer)
+            if shared:
+                return self._run_writing(self._shared.queue.write, body, durable)
+            return self._run_writing(self._shared.write, body, lambda: durable)
+        except TxnError:
+            raise
+        except UNDECODABLE as error:
+            raise self._explain_damage(error) from error
 
     def atomically(self, work: Callable[[], None]) -> None:
         """Run the function and make its transactions in this thread one, which is undone if it
@@ -171,11 +186,16 @@ class LmdbStore:
                     break
         if isinstance(obstacle, lmdb.ReadersFullError):
             raise refuse_reader(shared.path, shared.max_readers) from obstacle
-        message = "the store refused"
         if isinstance(obstacle, _DAMAGES):
-            message = "the store's data file is damaged: restore it from a backup"
+            raise self._explain_damage(obstacle) from obstacle
         reason = find_reason(shared.path, obstacle)
-        raise NotApplied(message, path=shared.path, reason=reason) from obstacle
+        raise NotApplied("the store refused", path=shared.path, reason=reason) from obstacle
+
+    def _explain_damage(self, error: Exception) -> CorruptRowError:
+        """Return the error of a call that has met bytes that it never writes, and did nothing."""
+        message = "the store's data file is damaged, the call had no effect: restore a backup"
+        cause = f"{type(error).__name__}: {error}"
+        return CorruptRowError(message, path=self._shared.path, cause=cause)
 
 
 def find_reason(path: str, error: Exception | None) -> str:
