@@ -39,7 +39,7 @@ class Kind(Enum):
     UNDECIDED = (
         "undecided",
         Severity.REPAIRABLE,
-        "its owner has been silent for longer than the grace and has not decided",
+        "its owner has been silent for the grace and its lock TTL, and has not decided",
         "abort it and release its locks; it has written nothing",
     )
     DECIDED = (
@@ -173,7 +173,8 @@ class InGrace:
 
 
 class Ages(NamedTuple):
-    """How long a transaction must have been silent, and how long finished rows are kept, in ms."""
+    """How long a transaction must have been silent (an undecided one at least for its lock TTL),
+    and how long finished rows are kept, in ms."""
 
     grace_ms: int = GRACE_MS
     retention_ms: int = RETENTION_MS
@@ -193,6 +194,8 @@ def judge(
     row: TransactionRow, now_ms: int, grace_ms: int = GRACE_MS, retention_ms: int = RETENTION_MS
 ) -> Finding | None:
     at, age_ms, facts = find_alive_ms(row, now_ms, grace_ms), grace_ms, list_facts(row)
+    if row.state is RowState.UNDECIDED:
+        age_ms = find_silence_ms(grace_ms, row.lock_ttl_ms)
     match row.state:
         case RowState.FINISHED:
             kind, at, age_ms = Kind.EXPIRED, row.since, retention_ms
@@ -209,6 +212,12 @@ def judge(
             assert_never(never)
     is_old = at <= newest_old_ms(now_ms, age_ms)
     return Finding(kind, row.row_key, None, facts) if is_old else None
+
+
+def find_silence_ms(grace_ms: int, lock_ttl_ms: int) -> int:
+    """Return how long the owner of an undecided row must have been silent: for the longer of both,
+    since a living one may be silent for its lock TTL. Without a grace, none is alive."""
+    return max(grace_ms, lock_ttl_ms) if grace_ms else 0
 
 
 def find_alive_ms(row: TransactionRow, now_ms: int, grace_ms: int) -> int:

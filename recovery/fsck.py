@@ -88,7 +88,8 @@ def check(
 ) -> Iterator[Finding]:
     """Yield what crashed clients left: first in transaction rows, then in keys of scanned tables.
 
-    grace_ms: how long a transaction must have been silent; 0 takes every unfinished one.
+    grace_ms: how long a transaction must have been silent, an undecided one at least for its lock
+    TTL; 0 takes every unfinished one.
     retention_ms: how long finished rows are kept; below LONGEST_REQUEST_MS only while no client is
     at work. scan: the data tables to read. young: counts unfinished items within the grace period.
     on_progress: gets the position now and then, even without rows; its exception ends the check.

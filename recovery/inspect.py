@@ -135,7 +135,9 @@ class Explanation:
             case RowState.UNREADABLE:
                 return "nothing: it reports the row once the grace has passed"
             case RowState.UNDECIDED | RowState.DECIDED | RowState.ABORTING:
-                return f"nothing within the grace; after it: {Kind[self.row.state.name].remedy}"
+                more = " and its lock TTL" if self.row.state is RowState.UNDECIDED else ""
+                remedy = Kind[self.row.state.name].remedy
+                return f"nothing within the grace{more}; after it: {remedy}"
             case _:
                 assert_never(self.row.state)
 

@@ -34,6 +34,8 @@ from txn.protocol.statuses import ProtocolName
 from txn.text import escape
 
 STYLES = {Verdict.FINE: "green", Verdict.CAUTION: "yellow", Verdict.WRONG: "red"}
+UNNOTICED = "no client may be connected meanwhile, since one that stays connected does not notice"
+STOPPED = "Is every client stopped?"
 
 TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="The name of the table.")]
 
@@ -117,7 +119,7 @@ def convert(
             _require_no_obstacles(find, change, document, yes, as_json)
         elif is_of_earlier_version(context):
             change = f"to {protocol} of this version"
-            common.confirm(f"{change}: no client may be connected meanwhile", "Is that so?", yes)
+            common.confirm(f"{change}: {UNNOTICED}", STOPPED, yes)
         deleted = convert_database(context, protocol, tables)
     was = "had it already" if found == protocol else f"was {found}"
     common.print_result(
@@ -135,7 +137,7 @@ def _require_no_obstacles(
     with common.row_bar(common.console(), "looking", hidden=as_json) as on_row:
         obstacles = list(find(on_row=on_row))
     if not obstacles:
-        common.confirm(f"{change}: no client may be connected meanwhile", "Is that so?", yes)
+        common.confirm(f"{change}: {UNNOTICED}", STOPPED, yes)
         return
     if as_json:
         common.print_json(document | {"deleted": 0, "obstacles": obstacles})
@@ -246,6 +248,8 @@ def take_over(
     as_json: common.JsonOption = False,
 ) -> None:
     """Let a table belong to the database with this transaction table, whatever it belonged to.
+
+    Stop the clients of both databases first: one that stays connected does not notice.
 
     Exit code 0: it does. 1: refused, with what stands in the way and what to do.
 

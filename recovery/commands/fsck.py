@@ -56,7 +56,9 @@ def fsck(
         None, metavar="TABLE", help="Check this data table for leftovers, too; repeatable."
     ),
     grace: Duration = time_option(
-        "--grace", "How long a transaction must have been silent.", GRACE_MS
+        "--grace",
+        "How long a transaction must have been silent, at least its lock TTL; 0s: find all.",
+        GRACE_MS,
     ),
     retention: Duration = time_option(
         "--retention",
@@ -294,6 +296,6 @@ def _young_text(young: InGrace, grace_ms: int) -> str:
     oldest, grace = duration_text(young.oldest_ms), duration_text(grace_ms)
     return (
         f"unfinished, and left alone: {kinds}. The oldest has been silent for {oldest}, which is "
-        f"within the grace of {grace}: its client may be at work. Run fsck again after the grace, "
-        "or with --grace 0s if every client is known to be dead."
+        f"within the grace of {grace}, or its lock TTL: its client may be at work. Run fsck again "
+        "later, or with --grace 0s if every client is known to be dead."
     )

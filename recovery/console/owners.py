@@ -13,7 +13,7 @@ from functools import partial
 
 from recovery.bounds import ReadLimits
 from recovery.console.search import Unfinished
-from recovery.findings import GRACE_MS, Kind
+from recovery.findings import GRACE_MS, Kind, find_silence_ms
 from recovery.inspect import read_available
 from recovery.scan import BY_VALUE, Head, read_requests
 from txn.model import Key
@@ -36,7 +36,7 @@ LOCKING = (Status.WRITTEN, Status.PART)
 
 @dataclass(frozen=True, slots=True)
 class LeftTransactions:
-    """The unfinished transactions whose owner is dead: its lock TTL has passed.
+    """The unfinished transactions whose owner is dead: a check would find them.
 
     kinds: their number, by what `fsck` calls them. as_of: when the count of the unfinished began.
     since: the last sign of life of the oldest. is_estimate: whether there may be more, or some have
@@ -126,11 +126,13 @@ class Owners:
                 self._keys[row_key] = sorted(t.taken_keys)[:KEYS_OF_WAITER]
 
     def _is_left(self, heads: Mapping[bytes, Head], head: Head, as_of: int) -> bool:
-        """Return True if a lock TTL has passed since the owner's last sign of life. The heartbeats
-        of a part are in the row of its transaction. A TTL that was not read counts as usual."""
-        whole = heads.get(parent_of(head.row_key) or b"", head)
-        alive_ms = max(each.find_alive_ms(as_of, GRACE_MS) for each in (head, whole))
-        return as_of - alive_ms > (self._ttls.get(head.row_key) or Policy().lock_ttl_ms)
+        """Return True if a check with its usual grace would find the transaction. The heartbeats of
+        a part are in the row of its transaction. A TTL that was not read counts as usual."""
+        both = head, heads.get(parent_of(head.row_key) or b"", head)
+        alive_ms = max(each.find_alive_ms(as_of, GRACE_MS) for each in both)
+        ttl_ms = max(self._ttls.get(each.row_key) or Policy().lock_ttl_ms for each in both)
+        is_undecided = head.status.is_undecided
+        return as_of - alive_ms >= (find_silence_ms(GRACE_MS, ttl_ms) if is_undecided else GRACE_MS)
 
     def _find_waiters(self) -> list[WaitingTransaction]:
         """Return the transactions that wait: for the first of their locks, in the order of keys,

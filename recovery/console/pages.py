@@ -134,7 +134,7 @@ def describe_owner(row: TransactionRow, now_ms: int) -> tuple[int, int | None, s
     silent_ms = max(0, now_ms - find_alive_ms(row, now_ms, GRACE_MS))
     if row.buffer is None:
         return silent_ms, None, "unknown: the row cannot be decoded"
-    is_late = silent_ms > row.buffer.lock_ttl_ms
+    is_late = silent_ms > row.lock_ttl_ms
     owner = "dead: lock TTL expired" if is_late else "alive: within its lock TTL"
     return silent_ms, len(row.buffer.request.keys), owner
 

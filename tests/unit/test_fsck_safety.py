@@ -9,12 +9,16 @@ from dataclasses import replace
 import pytest
 
 from recovery import Finding, Kind, LeftAlone, NothingToDo, Repaired, check, repair, summary
+from recovery.findings import InGrace
 from recovery.fsck import delete_cells
+from recovery.inspect import explain
 from recovery.search import find
 from tests.unit.test_fsck import HOUR_MS, UNFINISHED, found, left_at, mended, put_column
 from tests.unit.worlds import TABLE, World, X, Y, Z
+from txn import Engine
 from txn.assertions import Some
-from txn.errors import ConflictError, NotApplied, StoreError
+from txn.client.parts import PartsClient
+from txn.errors import ConflictError, DeadlineError, NotApplied, StoreError
 from txn.model import Check, Edit, Mutation
 from txn.protocol.row import column
 from txn.protocol.statuses import ProtocolName, Status
@@ -322,3 +326,29 @@ def test_a_deletion_that_stops_leaves_no_decision(one_cell: bool) -> None:
             with suppress(Crash):
                 delete_cells(replace(world.engine.context, store=store), [row])
             assert [each for each in world.rows() if not each.is_over] == []
+
+
+@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
+def test_a_living_job_may_be_silent_for_its_lock_ttl(protocol: ProtocolName) -> None:
+    """Its heartbeats come three times in that time. A part goes by its transaction's, also if a
+    worker of less patience wrote it: neither fsck nor a client that meets its lock aborts it."""
+    hurried = World(protocol=protocol)
+    patient = replace(hurried.policy, lock_ttl_ms=240_000)
+    owner = PartsClient(Engine(hurried.store, table=TABLE, policy=patient, clock=hurried.clock))
+    transaction = owner.begin()
+    stamp = PartsClient(hurried.engine).write(transaction, 0, 0, [Mutation(X, b"1")])
+    for silent_ms in (66_000, 80_000):
+        hurried.clock.advance(silent_ms)
+        young = InGrace()
+        assert found(hurried, scan=[TABLE], young=young) == []
+        assert young.counts[Kind.UNDECIDED] == 2
+        with pytest.raises(DeadlineError):
+            hurried.engine.commit([Mutation(X, b"2")])
+        explained = explain(hurried.engine.context, transaction)
+        assert explained is not None
+        assert "within the grace and its lock TTL" in explained.advice
+    assert len(found(hurried, grace_ms=0)) == 2
+    assert owner.commit(transaction, [1], stamp).complete
+    dead = owner.begin()
+    hurried.clock.advance(240_000)
+    assert [finding.transaction for finding in found(hurried)] == [dead]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import threading
@@ -12,7 +13,9 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from txn.errors import InvalidRequestError, StoreError
+from txn import Key, Mutation, connect
+from txn.errors import CorruptRowError, InvalidRequestError, NotApplied, StoreError
+from txn.leases.opening import open_leases
 from txn.model import Family
 from txn.stores import open_store
 from txn.tables.kv.files import FORMAT
@@ -212,6 +215,70 @@ def test_a_store_that_exists_is_opened_without_a_demand_to_make_it(path: str) ->
     open_store(f"embedded://{path}", create=False).close()
 
 
+class Flushed:
+    """What was flushed, with the names in it at that time if it is a folder."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.names: dict[str, list[str]] = {}
+        self.fails = False
+        self._flush = os.fsync
+        monkeypatch.setattr(os, "fsync", self._record)
+
+    def _record(self, file: int) -> None:
+        if self.fails:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        path = os.readlink(f"/proc/self/fd/{file}")
+        self.names[path] = sorted(os.listdir(path)) if os.path.isdir(path) else []
+        self._flush(file)
+
+
+@pytest.mark.parametrize("kind", ["store", "leases"])
+def test_new_folders_are_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Flushed commits in a file whose folder is gone after a power failure are lost, too."""
+    flushed, path = Flushed(monkeypatch), tmp_path / "a" / "b" / "c"
+    if kind == "store":
+        LmdbStore(str(path)).close()
+        assert {"data.mdb", "format"} <= set(flushed.names[str(path)])
+        assert str(path / "data.mdb") in flushed.names
+    else:
+        open_leases(f"sqlite:///{path}/leases.db").close()
+    names = [flushed.names[str(folder)] for folder in (tmp_path, tmp_path / "a", path.parent)]
+    assert names == [["a"], ["b"], ["c"]]
+    assert str(tmp_path.parent) in flushed.names  # a killed process may have made tmp_path
+
+
+def test_a_store_is_on_disk_although_its_maker_was_killed(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been killed right before it flushed the folder."""
+    LmdbStore(path).close()
+    (Path(path) / ".format-begun").write_text("")
+    flushed = Flushed(monkeypatch)
+    LmdbStore(path).close()
+    assert ".format-begun" in flushed.names[path]
+    assert not os.path.exists(f"{path}/.format-begun")
+
+
+def test_a_new_store_s_first_pages_are_written_again_after_a_failed_flush(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flush that is only repeated succeeds, and may leave an empty file."""
+    flushed = Flushed(monkeypatch)
+    os.mkdir(path)
+    monkeypatch.setattr("txn.tables.kv.files.make_folder", lambda path: None)
+    flushed.fails = True
+    with pytest.raises(NotApplied, match="Input/output error"):
+        LmdbStore(path)
+    flushed.fails = False
+    written: list[bytes] = []
+    write = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda *to: written.append(to[1]) or write(*to))
+    LmdbStore(path).close()
+    assert written == [(Path(path) / "data.mdb").read_bytes()]
+
+
 def test_a_directory_with_other_files_is_refused(tmp_path: Path) -> None:
     """A mistyped path must not be filled with our files."""
     (tmp_path / "letter.txt").write_text("dear")
@@ -338,3 +405,31 @@ def test_a_store_gives_its_memory_back_unless_it_is_being_read(store: LmdbStore)
 
     assert store.read(read) == b"v"
     assert store._shared._files is not None
+
+
+# --- damage -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", ["key", "cell"])
+def test_bytes_that_were_never_written_are_an_error_of_ours(path: str, damage: str) -> None:
+    """Values have no checksum: damage is noticed where it does not decode. What a commit had
+    written before it met it is undone, and other cells can be read."""
+    ordered = LmdbStore(path, sync=False)
+    key, other = (Key(row, b"d", b"x", b"t") for row in (b"a", b"b"))
+    with connect(f"embedded://{path}?sync=off") as engine:
+        engine.ensure_table("t", ["d"])
+        engine.commit([Mutation(key, b"1"), Mutation(other, b"1")])
+        cells = ordered.read(lambda reader: [*reader.items(b"", b"\xff")])
+        name, state = next(each for each in cells if each[0].endswith(b"a\0\0d\0x"))
+        if damage == "key":
+            put(ordered, name[:4] + b"no end", state)
+        else:
+            put(ordered, name, state[:5])
+            with pytest.raises(CorruptRowError, match="the call had no effect"):
+                engine.read([key])
+            with pytest.raises(CorruptRowError):
+                engine.commit([Mutation(other, b"2"), Mutation(key, b"2")])
+        with pytest.raises(CorruptRowError):
+            list(engine.scan("t"))
+        assert [cell and cell.value for cell in engine.read([other]).values()] == [b"1"]
+    ordered.close()

@@ -20,6 +20,7 @@ from txn.errors import (
 )
 from txn.model import Family
 from txn.stores import open_store
+from txn.tables.kv import files
 from txn.tables.kv.lmdb import LmdbStore
 from txn.tables.kv.ordered import Reader, Writer
 
@@ -121,6 +122,18 @@ def test_a_file_that_is_no_data_file_is_refused(path: Path, data: Path) -> None:
     with pytest.raises(NotApplied, match="the store's data file is damaged"):
         LmdbStore(str(path))
     assert data.read_bytes() == b"not a database" * 1000
+
+
+def test_a_last_page_far_away_is_refused_at_once(path: Path, data: Path) -> None:
+    """A bit that flips in its number may say so; to list all pages up to it would take for ever."""
+    content = bytearray(data.read_bytes())
+    for page in (0, PAGE):
+        at = page + files._HEADER.size
+        *known, _, number = files._META.unpack_from(content, at)
+        files._META.pack_into(content, at, *known, 1 << 62, number)
+    data.write_bytes(content)
+    with pytest.raises(NotApplied, match="cut short"):
+        LmdbStore(str(path))
 
 
 @pytest.mark.parametrize("count", [10, 800])

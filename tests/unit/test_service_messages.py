@@ -13,6 +13,7 @@ from txn import Cell, Committed, Delete, Exact, Key, Mutation, Outcome, Request,
 from txn.errors import ConflictError, DeadlineError, MaybeApplied
 from txn.model import Check, Edit, Family, RowExclusion
 from txn.service.messages import IDL, METHODS, TimedRequest
+from txn.service.store import RemoteService, ServedStore
 from txn.spans import Span
 
 pytestmark = pytest.mark.fast
@@ -97,6 +98,23 @@ def test_arguments_and_results_come_back_from_the_wire(name: str) -> None:
         reply = getattr(IDL.Transactional, f"{name}_result")
         received = send(reply(success=method.result.encode(result)))
         assert method.result.decode(received.success) == result
+
+
+def test_a_durable_write_without_edits_reaches_the_server() -> None:
+    """Its answer is the proof that all before it is on the server's disk."""
+    sent: list[str] = []
+
+    class Service(RemoteService):
+        def __init__(self) -> None: ...
+
+        def call(self, name: str, *values: Any, **options: Any) -> None:
+            sent.append(name)
+
+    store = ServedStore(Service())
+    store.write([], durable=False)
+    assert sent == []
+    store.write([])
+    assert sent == ["storeWrite"]
 
 
 def test_a_table_that_is_absent_is_described_by_nothing() -> None:

@@ -37,7 +37,7 @@ from txn.model import Cell, Family, Key, Row, plain_table
 from txn.policy import Pace
 from txn.protocol.codec import decode_marker
 from txn.protocol.commit import commit
-from txn.protocol.context import Context, call_store
+from txn.protocol.context import Context, call_store, make_durable
 from txn.protocol.locks import Contention, holder_of
 from txn.protocol.prepare import run_for_available
 from txn.protocol.protocols import choose_rules, require_transactions
@@ -342,6 +342,9 @@ class LocalBackend:
                 t.failure = failure = self._resolver.add_cause(t.failure)
                 if isinstance(failure.__cause__, TableUnavailable):
                     self._families.forget(failure.__cause__.table)
+        refused = [t for t in attempts if isinstance(t.failure, AssertionFailedError)]
+        if refused:
+            _confirm_repeated(context, [t for t in refused if t.request.once is not None])
 
     def _result(self, t: PendingCommit) -> Committed | TxnError:
         if t.failure is None:
@@ -468,6 +471,8 @@ class LocalBackend:
     def outcome(self, row_key: bytes) -> Outcome:
         try:
             row = read_rows(self._context, [row_key])[row_key]
+            if row.status is not None and row.status.is_decided:
+                make_durable(self._context)
         except StoreError as error:
             _deny_read(error)
         match row.state:
@@ -498,6 +503,16 @@ class LocalBackend:
         self._workers.close()
         self._finisher.flush()
         self._context.store.close()
+
+
+def _confirm_repeated(context: Context, attempts: Sequence[PendingCommit]) -> None:
+    """Make the earlier commits durable whose tokens refused these attempts, for `_result`."""
+    try:
+        if attempts:
+            make_durable(context)
+    except StoreError as error:
+        for t in attempts:
+            t.failure = CommitOutcomeUnknown(t.row_key, error)
 
 
 class Order:

@@ -16,7 +16,7 @@ from txn.events import Ended, name_outcome
 from txn.model import Delete, Mutation, as_bytes, check_whole
 from txn.protocol.children import begin_parent, decide_parent, write_child
 from txn.protocol.codec import decode_marker
-from txn.protocol.context import Context
+from txn.protocol.context import Context, make_durable
 from txn.protocol.locks import Contention
 from txn.protocol.recovery import (
     Resolver,
@@ -151,6 +151,7 @@ class PartsClient:
         if cell is None:
             return None
         transaction = decode_marker(cell.value, marker).transaction
+        make_durable(self._context)
         return Committed(transaction, cell.timestamp, repeated=True)
 
     def _abort(self, context: Context, transaction: bytes, reason: str) -> Transaction:

@@ -33,6 +33,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreClosedError, StoreError
+from txn.host.folders import make_folder
 from txn.host.forks import Forked
 from txn.leases.tables import IDS, leases, metadata
 from txn.locks.model import Path
@@ -315,7 +316,7 @@ def _make_file(file: File) -> None:
     """Create the file's folder. In a folder with the set-group-id bit, also create the file,
     writable for the group whatever the umask is; SQLite gives the files beside it the same mode."""
     folder = file.parent
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(str(folder))
     mode = folder.stat().st_mode
     if mode & S_ISGID and not file.exists():
         with NamedTemporaryFile(prefix=f".{file.name}-", dir=folder) as made:

@@ -22,7 +22,7 @@ from txn.model import Key
 from txn.protocol.clocks import check_commit_clock
 from txn.protocol.codec import Buffer, encode_buffer, encode_plan
 from txn.protocol.commit import decide, prepare
-from txn.protocol.context import Context
+from txn.protocol.context import Context, make_durable
 from txn.protocol.locks import Contention
 from txn.protocol.prepare import write_rows
 from txn.protocol.recovery import finish_or_leave, make_corrupt_error, release_own_locks
@@ -130,6 +130,10 @@ def _load_decided(context: Context, row: TransactionRow) -> Transaction:
     if row.state is RowState.UNREADABLE or row.plan is None:
         corrupt = make_corrupt_error(row)
         raise CommitOutcomeUnknown(row.row_key, corrupt) from corrupt
+    try:
+        make_durable(context)
+    except StoreError as error:
+        raise CommitOutcomeUnknown(row.row_key, error) from error
     return load_transaction(context, row)
 
 

@@ -273,7 +273,7 @@ def _find_outcome(
     context: Context, transactions: Sequence[PendingCommit], lost: Exception, sent_ms: int
 ) -> None:
     def read_outcome() -> None:
-        context.store.write([], durable=True)  # makes the state that is read next durable
+        context.store.write([], durable=True)  # what is read next is durable then
         read_statuses(context, transactions)
 
     try:

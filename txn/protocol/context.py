@@ -7,12 +7,20 @@ the row stays as a crash would leave it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 from typing import Protocol, TypeVar, cast
 
 from txn.clock import Clock, call_until
-from txn.errors import InvalidRequestError, StoreClosedError, StoreError, TableUnavailable
+from txn.errors import (
+    InvalidRequestError,
+    ReadOnlyError,
+    StoreClosedError,
+    StoreError,
+    TableUnavailable,
+)
 from txn.events import LOG, CallName, Listener, Retried
 from txn.model import READS_WITHIN_MS, Family, refuse_other_database
 from txn.policy import Policy
@@ -102,6 +110,14 @@ def call_store(context: Context, call: Callable[[], T], now_ms: int | None = Non
             if next(tries, None) is None:
                 raise
             report_retry(context, error)
+
+
+def make_durable(context: Context) -> None:
+    """Make what was read on a local store durable, before it is reported as an outcome: its writer
+    may not have flushed it yet, or not have been able to. A process that may only read cannot."""
+    if context.is_local:
+        with suppress(ReadOnlyError):
+            call_store(context, partial(context.store.write, [], durable=True))
 
 
 def _find_due(context: Context, began_ms: int) -> int:

@@ -405,7 +405,7 @@ class Resolver:
         if row.status is not None and not row.status.is_undecided:
             patience_ms = policy.courtesy_ms
         else:
-            patience_ms = row.buffer.lock_ttl_ms if row.buffer else policy.lock_ttl_ms
+            patience_ms = row.lock_ttl_ms or policy.lock_ttl_ms
         return now_ms - seen.since_ms >= patience_ms
 
 

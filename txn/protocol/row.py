@@ -74,10 +74,10 @@ class TransactionRow:
     status, and the newest in the row. began: when each phase began, by the server's time. corrupt:
     what did not decode or is contradictory. validates: whether the transaction validates ranges or
     keys before its decision. is_withheld: whether it may have done so, and is undecided: readers
-    wait for it. parts: how many parts each task wrote, empty before
-    the decision; None: the transaction is not in parts. follows: whether this is a part that has
-    not followed its parent yet; `follow` then sets its state. elsewhere: for an absent row of
-    another database, the transaction tables of that database and of this one.
+    wait for it. parts: how many parts each task wrote, empty before the decision; None: the
+    transaction is not in parts. follows: whether this is a part that has not followed its parent
+    yet; `follow` then sets its state, and `parent_ttl_ms`. elsewhere: for an absent row of another
+    database, the transaction tables of that database and of this one.
     """
 
     row_key: bytes
@@ -95,6 +95,7 @@ class TransactionRow:
     is_withheld: bool = False
     parts: tuple[int, ...] | None = None
     follows: bool = False
+    parent_ttl_ms: int = 0
     elsewhere: tuple[bytes, bytes] | None = None
 
     @property
@@ -124,6 +125,12 @@ class TransactionRow:
         if self.plan is None or len(self.plan.replaced) != len(self.buffer.request.mutations):
             return "the plan is missing, or does not fit the buffer"
         return None
+
+    @property
+    def lock_ttl_ms(self) -> int:
+        """How long a living owner may be silent; 0: not known. A part's owner goes by the row that
+        has its heartbeats, if that grants more."""
+        return max(self.buffer.lock_ttl_ms if self.buffer else 0, self.parent_ttl_ms)
 
     @property
     def shows_decision(self) -> bool:
@@ -350,6 +357,7 @@ def follow(child: TransactionRow, parent: TransactionRow) -> TransactionRow:
                 status_at=parent.status_at,
                 began=parent.began,
                 heartbeat=parent.heartbeat,
+                parent_ttl_ms=parent.lock_ttl_ms,
             )
         case RowState.DECIDED if parent.parts is None:
             return replace(child, status=None, corrupt="its transaction: the parts are missing")

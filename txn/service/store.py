@@ -123,7 +123,7 @@ class ServedStore:
         return {key: found[key] for key in keys}
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
-        if edits:
+        if edits or durable:
             self._call("storeWrite", edits, durable, by_row, repeat=True)
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:

@@ -74,6 +74,9 @@ class Store(Protocol):
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         """Write puts and delete-column markers at their own timestamps.
         Repeating the call changes nothing, except the times of puts without a timestamp.
+        With durable=False, here and in the other calls, a power failure may undo the call and
+        everything after it. Each durable `write` makes all before it durable, and fails unless it
+        did: even one without edits writes something, since a repeated flush proves nothing.
         by_row: the edits of each row take effect at once; otherwise nothing is atomic, not even
         within a row. It is an InvalidRequestError if the store lacks `row_mutations`."""
 
@@ -87,9 +90,7 @@ class Store(Protocol):
         A check may also have edits with timestamps of their own. All of its writes take effect at
         once. If the store lacks `row_mutations`, such edits are an InvalidRequestError beside a
         condition, and without one they take effect one by one.
-        Deferred checks are for stores whose tables have several logs; others treat them as any.
-        With durable=False, here and in `write`, a power failure may undo the call and everything
-        after it. The next durable call, even one without items, makes it durable."""
+        Deferred checks are for stores whose tables have several logs; others treat them as any."""
 
     def check_and_read(
         self, checks: Sequence[Check], keys: Collection[Key], *, durable: bool = True

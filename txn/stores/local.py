@@ -90,6 +90,8 @@ class LocalStore(catalog.CatalogUser):
         def body(writer: Writer) -> None:
             known, now = self._load(writer), self._clock.wall_ms()
             write_edits(writer, known, edits, now, now)
+            if not edits and durable:
+                catalog.rewrite_counter(writer, known)
 
         self._write(body, durable=durable, shared=True)
 

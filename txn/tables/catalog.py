@@ -266,6 +266,12 @@ def save(writer: Writer, known: TableCatalog, name: bytes, table: TableEntry | N
     writer.put(_COUNTER, next_number(known).to_bytes(8))
 
 
+def rewrite_counter(writer: Writer, known: TableCatalog) -> None:
+    """Write the counter again: a local transaction without writes is not committed."""
+    if known.counter is not None:  # else nothing was ever written
+        writer.put(_COUNTER, known.counter)
+
+
 def next_number(known: TableCatalog) -> int:
     """Return the next counter, which is also a number that no table has ever had."""
     return int.from_bytes(known.counter or b"") + 1

@@ -28,6 +28,7 @@ from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, lockf
 from typing import NamedTuple
 
 from txn.errors import InvalidRequestError, NotApplied
+from txn.host.folders import flush, make_folder
 from txn.tables.kv.exclusion import WRITER_FILE
 
 DATA_FILE = "data.mdb"
@@ -97,12 +98,18 @@ def complete_directory(path: str) -> None:
     """Mark the store as complete, once its data file exists, unless it is marked."""
     if not is_complete(path):
         _write_format(path)
-    with suppress(FileNotFoundError):
-        os.unlink(os.path.join(path, _BEGUN))
+    begun = os.path.join(path, _BEGUN)
+    if os.path.exists(begun):
+        flush(path)  # even if another process wrote the mark: it may have been killed before this
+        with suppress(FileNotFoundError):
+            os.unlink(begun)
 
 
 def _write_format(path: str) -> None:
-    _flush(os.path.join(path, DATA_FILE))
+    with open(os.path.join(path, DATA_FILE), "r+b", buffering=0) as data:
+        # again, since the flush of an earlier attempt may have failed: see `txn.tables.kv.lmdb`
+        os.pwrite(data.fileno(), os.pread(data.fileno(), 2 * max(_PAGE_SIZES), 0), 0)
+        os.fsync(data.fileno())
     handle, aside = tempfile.mkstemp(prefix=_ASIDE, dir=path)
     with open(handle, "w", encoding="ascii") as file:
         file.write(_FORMAT_TEXT.format(FORMAT))
@@ -110,7 +117,6 @@ def _write_format(path: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(aside, os.path.join(path, _FORMAT_FILE))
-    _flush(path)
 
 
 def _read_format(path: str) -> str | None:
@@ -135,7 +141,7 @@ def _check_format(path: str, text: str) -> None:
 
 
 def _begin(path: str) -> None:
-    os.makedirs(path, exist_ok=True)
+    make_folder(path)
     names = os.listdir(path)
     asides = [name for name in names if name.startswith(_ASIDE)]
     others = set(names).difference(asides, _STORE_FILES if asides else ())
@@ -144,14 +150,6 @@ def _begin(path: str) -> None:
             "the directory is not a store of ours", path=path, contains=sorted(others)[:_SHOWN]
         )
     os.close(os.open(os.path.join(path, _BEGUN), os.O_WRONLY | os.O_CREAT, 0o644))
-
-
-def _flush(path: str) -> None:
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
 
 
 # ------------------------------------------------------------------------- the data file
@@ -244,19 +242,20 @@ def _read_meta(file: int, offset: int, path: str) -> _Meta:
 def _is_whole(file: int, meta: _Meta, size: int) -> bool:
     """Return True if only free pages at the end are missing: LMDB never writes a page that one
     transaction took and gave back."""
-    missing = set(range(size // meta.page_bytes, meta.last_page + 1))
+    end, missing = size // meta.page_bytes, range(size // meta.page_bytes, meta.last_page + 1)
     if not missing:
         return True
     try:
-        return missing.issubset(_list_free_pages(file, meta))
-    except struct.error:
-        return False  # a page of the list itself is missing
+        free = {page for page in _list_free_pages(file, meta, end) if page in missing}
+    except (struct.error, ArithmeticError, MemoryError, OSError):
+        return False  # a page of the list itself is missing, or damaged
+    return len(free) > meta.last_page - end
 
 
-def _list_free_pages(file: int, meta: _Meta) -> Iterator[int]:
-    """Yield the pages of LMDB's free list; raise struct.error if it is unreadable."""
+def _list_free_pages(file: int, meta: _Meta, end: int) -> Iterator[int]:
+    """Yield the pages of LMDB's free list; raise struct.error or another if it is unreadable."""
     pages = [meta.free_root] if meta.free_root <= meta.last_page else []
-    for _ in range(meta.last_page):
+    for _ in range(end):
         if not pages:
             return
         page = os.pread(file, meta.page_bytes, pages.pop() * meta.page_bytes)

@@ -5,6 +5,10 @@ whole last commits, and never damages the file. `durable=True` also flushes that
 call returns. With `sync=False` nothing is flushed: a store survives the death of processes, but not
 a power failure.
 
+After a failed flush the kernel may take pages for written that never reach the disk, and later
+flushes succeed without them. So the next writer, of any process, first commits and flushes anew:
+that writes the other meta page, and all pages that it needs were flushed before.
+
 A local transaction starts again, after a repair, if the map is too small, another process has
 resized it, or dead readers hold all slots. Writers and openers exclude each other through
 `txn.tables.kv.exclusion`, within a bounded time.
@@ -19,6 +23,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -27,17 +32,19 @@ from typing import ParamSpec, TypeVar
 import lmdb
 
 from txn.errors import (
+    CorruptRowError,
     InvalidRequestError,
     MaybeApplied,
     NotApplied,
     ReadOnlyError,
     StoreClosedError,
+    TxnError,
 )
 from txn.host.forks import Forked
 from txn.tables.kv.files import is_writable, prepare_directory
 from txn.tables.kv.group_commit import CommitQueue
 from txn.tables.kv.lmdb_files import LastUse, LmdbFiles, Opening, refuse_reader
-from txn.tables.kv.lmdb_transactions import GatheringWriter, LmdbReader, LmdbWriter
+from txn.tables.kv.lmdb_transactions import GatheringWriter, LmdbReader, LmdbWriter, rewrite_number
 from txn.tables.kv.ordered import Reader, Writer
 
 FIRST_MAP_SIZE = 16 * 1024 * 1024
@@ -49,6 +56,8 @@ _TRIES = 64
 _MISTAKES = (lmdb.BadDbiError, lmdb.BadTxnError, lmdb.BadValsizeError, lmdb.ReadonlyError)  # ours
 
 _DAMAGES = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError)
+UNDECODABLE = (ValueError, LookupError, ArithmeticError, RuntimeError, StopIteration, struct.error)
+"""What the functions of local transactions raise at bytes that they have never written."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -95,21 +104,31 @@ class LmdbStore:
 
     def read(self, body: Callable[[Reader], R]) -> R:
         """Run the function on one instant of the store, beside writers and other readers."""
-        if (writer := self._joined.writer) is not None:
-            return self._joined.run(body, writer)
-        return self._run(self._shared.read, body)
+        try:
+            if (writer := self._joined.writer) is not None:
+                return self._joined.run(body, writer)
+            return self._run(self._shared.read, body)
+        except TxnError:
+            raise
+        except UNDECODABLE as error:
+            raise self._explain_damage(error) from error
 
     def write(
         self, body: Callable[[Writer], R], *, durable: bool = True, shared: bool = False
     ) -> R:
         """Run the function as the only writer of all processes, and commit it unless it raises."""
         joined = self._joined
-        if (writer := joined.writer) is not None:
-            joined.durable = joined.durable or durable
-            return joined.run(body, writer)
-        if shared:
-            return self._run_writing(self._shared.queue.write, body, durable)
-        return self._run_writing(self._shared.write, body, lambda: durable)
+        try:
+            if (writer := joined.writer) is not None:
+                joined.durable = joined.durable or durable
+                return joined.run(body, writer)
+            if shared:
+                return self._run_writing(self._shared.queue.write, body, durable)
+            return self._run_writing(self._shared.write, body, lambda: durable)
+        except TxnError:
+            raise
+        except UNDECODABLE as error:
+            raise self._explain_damage(error) from error
 
     def atomically(self, work: Callable[[], None]) -> None:
         """Run the function and make its transactions in this thread one, which is undone if it
@@ -167,11 +186,16 @@ class LmdbStore:
                     break
         if isinstance(obstacle, lmdb.ReadersFullError):
             raise refuse_reader(shared.path, shared.max_readers) from obstacle
-        message = "the store refused"
         if isinstance(obstacle, _DAMAGES):
-            message = "the store's data file is damaged: restore it from a backup"
+            raise self._explain_damage(obstacle) from obstacle
         reason = find_reason(shared.path, obstacle)
-        raise NotApplied(message, path=shared.path, reason=reason) from obstacle
+        raise NotApplied("the store refused", path=shared.path, reason=reason) from obstacle
+
+    def _explain_damage(self, error: Exception) -> CorruptRowError:
+        """Return the error of a call that has met bytes that it never writes, and did nothing."""
+        message = "the store's data file is damaged, the call had no effect: restore a backup"
+        cause = f"{type(error).__name__}: {error}"
+        return CorruptRowError(message, path=self._shared.path, cause=cause)
 
 
 def find_reason(path: str, error: Exception | None) -> str:
@@ -230,7 +254,8 @@ class _Shared:
         try:
             with files.writing:
                 files.check()
-                files.check_locks()
+                if files.check_locks() and self.opening.sync:
+                    self._flush_anew(files)
                 result = self._change(files, body)
             if self.opening.sync and is_durable():
                 self._apply(lambda: files.environment.sync(True))
@@ -246,6 +271,15 @@ class _Shared:
         except StoreClosedError as error:
             message = "the commit may be lost"
             raise MaybeApplied(message, path=self.path, reason=str(error)) from error
+
+    def _flush_anew(self, files: LmdbFiles) -> None:
+        try:
+            self._change(files, rewrite_number)
+            self._apply(lambda: files.environment.sync(True))
+        except MaybeApplied as error:
+            message = "the disk did not take earlier commits, nor now: nothing was written"
+            raise NotApplied(message, path=self.path, reason=str(error)) from error
+        files.note_flush(failed=False)
 
     def _change(self, files: LmdbFiles, body: Callable[[LmdbWriter], R]) -> R:
         transaction = files.environment.begin(write=True, buffers=False)
@@ -420,6 +454,8 @@ class _Shared:
         except lmdb.MapFullError:
             raise  # raised before anything is written
         except lmdb.Error as error:
+            if self._files is not None:
+                self._files.note_flush(failed=True)
             reason = find_reason(self.path, error)
             raise MaybeApplied("the commit failed", path=self.path, reason=reason) from error
 

@@ -115,18 +115,28 @@ class LmdbFiles:
             raise self._lose("the store's data file was cut short")
         self._size = size
 
-    def check_locks(self) -> None:
-        """Raise StoreClosedError if a lock file was replaced or LMDB's has shrunk."""
-        if self._file is not None and not os.fstat(self._file).st_nlink:
+    def check_locks(self) -> bool:
+        """Raise StoreClosedError if a lock file was replaced or LMDB's has shrunk. Return True if
+        a flush of any process failed, and none has mended that."""
+        file = None if self._file is None else os.fstat(self._file)
+        if file is not None and not file.st_nlink:
             raise self._lose("the store's lock file was replaced")
-        if self._lock is None:
-            return
+        if self._lock is None or file is None:
+            return False
         inode, size = self._identify(self._lock)
         if inode != self._lock_inode:
             raise self._lose("the store's lock file was replaced")
         if size < self._lock_size:
             os.truncate(self._lock, self._lock_size)  # otherwise LMDB could not even be closed
             raise self._lose("the store's lock file was cut short")
+        return file.st_size > 0
+
+    def note_flush(self, *, failed: bool) -> None:
+        """Note for the writers of all processes whether a flush failed: the file of locks has a
+        byte then. It takes no room on a full disk; where not even that works, no commit does."""
+        if self._file is not None:
+            with suppress(OSError):
+                os.ftruncate(self._file, failed)
 
     def check_transaction(self, transaction: lmdb.Transaction[bytes], *, writes: bool) -> None:
         """Raise StoreClosedError unless LMDB's newest commit fits a transaction that has just

@@ -18,6 +18,8 @@ SLICE = 490
 
 _LAYER = b"\xff"
 _LAST_NUMBER = _LAYER + bytes(8)
+_DISORDER = "keys are not in order"
+"""Damage that would lead a scan round and round."""
 
 
 class LmdbReader:
@@ -37,18 +39,26 @@ class LmdbReader:
         return self.get_short(layer + rest) if len(rest) <= SLICE else None
 
     def keys(self, start: bytes, stop: bytes) -> Iterator[bytes]:
+        last = start
         for key in self._walk(b"", b"", start):
             if key >= stop:
                 return
-            if key >= start:
+            if key >= last:
+                last = key
                 yield key
+            elif last is not start:
+                raise ValueError(_DISORDER)
 
     def items(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         cursor = self._transaction.cursor()
         if len(start) <= SLICE and cursor.set_range(start):
+            last = start
             for key, value in cursor.iternext():
                 if key >= stop:
                     return
+                if key < last:
+                    raise ValueError(_DISORDER)
+                last = key
                 if len(key) > SLICE:
                     start = key  # continue through the layers from here
                     break
@@ -66,12 +76,17 @@ class LmdbReader:
             if not cursor.set_range(start):
                 return None
             key: bytes = cursor.key()
+            if key < start:
+                raise ValueError(_DISORDER)
             if len(key) <= SLICE:
                 return key if key < stop else None
         return next(self.keys(start, stop), None)
 
     def before(self, key: bytes) -> bytes | None:
-        return self._before(b"", key)
+        found = self._before(b"", key)
+        if found is not None and found >= key:
+            raise ValueError(_DISORDER)
+        return found
 
     def _descend(self, key: bytes) -> tuple[list[tuple[bytes, bytes]], bytes, bytes]:
         """Return the existing pointers on the way to a key with the prefixes of their layers, the
@@ -178,6 +193,11 @@ class LmdbWriter(LmdbReader):
             self._put_short(layer + rest[:SLICE] + b"\0", number)
             layer, rest = _LAYER + number, rest[SLICE:]
         return layer + rest
+
+
+def rewrite_number(writer: LmdbWriter) -> None:
+    """Write what is there again: LMDB does not commit a transaction without writes."""
+    writer.put(_LAST_NUMBER, writer.get(_LAST_NUMBER) or bytes(8))
 
 
 class GatheringWriter:
