@@ -43,7 +43,7 @@ from txn.protocol.statuses import PROTOCOLS, ProtocolName, Rules
 from txn.spans import Span
 from txn.stores.base import TableAssigner
 from txn.stores.hbase.schema import make_assign_command
-from txn.text import key_text
+from txn.text import escape, key_text
 
 BATCH = 500
 HELD = "locks or tags in {table}: {cells}: txn fsck --repair --scan {table}"
@@ -106,7 +106,7 @@ def _list_cell_obstacles(
             for obstacle in (each for each, is_met in obstacles.items() if is_met):
                 counts[obstacle] += 1
                 examples[obstacle] = key
-    table = span.table.decode(errors="replace")
+    table = escape(span.table)
     for obstacle in filter(counts.__getitem__, (HELD, YOUNG, AHEAD)):
         cells = f"{counts[obstacle]}, such as {key_text(examples[obstacle])}"
         yield obstacle.format(table=table, cells=cells)

@@ -171,7 +171,7 @@ def _check_table(
         yield Diagnosis(_name(table), Verdict.WRONG, "is not there", mend)
         return
     for name, family in sorted(families.items()):
-        about = f"{_name(table)}, family {name.decode(errors='replace')}"
+        about = f"{_name(table)}, family {escape(name)}"
         yield from _check_family(about, family, "describe" in context.store.features)
         if family.database not in (None, plain_table(context.table)):
             seen = f"belongs to the database with the transaction table {_plain(family.database)}"
@@ -269,4 +269,4 @@ def _name(table: bytes) -> str:
 
 
 def _plain(table: bytes) -> str:
-    return table.decode(errors="replace")
+    return escape(table)

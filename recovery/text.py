@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from txn.errors import InvalidRequestError
 from txn.model import Key
 from txn.protocol.row import parent_of, strip_database
-from txn.text import escape, key_text
+from txn.text import escape, key_text, show_text
 
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|h|d)")
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -43,11 +43,11 @@ COMMANDS = {
 def error_text(error: BaseException | str) -> str:
     """Return an error's text with commands instead of functions, and without Python's quotes."""
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
-        return f"{error.strerror}: {error.filename}"
+        return show_text(f"{error.strerror}: {error.filename}")
     text = str(error).replace("\\'", "'")
     for said, command in COMMANDS.items():
         text = text.replace(said, command)
-    return _MARKS.sub(_read_mark, text)
+    return show_text(_MARKS.sub(_read_mark, text))
 
 
 def _read_mark(found: re.Match[str]) -> str:

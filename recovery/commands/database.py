@@ -31,7 +31,7 @@ from txn.documents import Document
 from txn.errors import InvalidRequestError
 from txn.protocol.protocols import is_of_earlier_version
 from txn.protocol.statuses import ProtocolName
-from txn.text import escape
+from txn.text import escape, show_text
 
 STYLES = {Verdict.FINE: "green", Verdict.CAUTION: "yellow", Verdict.WRONG: "red"}
 
@@ -173,9 +173,9 @@ def doctor(
 def _diagnosis_text(diagnosis: Diagnosis) -> Text:
     verdict = diagnosis.verdict
     text = Text.assemble(
-        (f"{verdict.value:8} ", STYLES[verdict]), f"{diagnosis.about}: {diagnosis.seen}"
+        (f"{verdict.value:8} ", STYLES[verdict]), show_text(f"{diagnosis.about}: {diagnosis.seen}")
     )
-    return text.append(f"\n{'':8} {diagnosis.mend}") if diagnosis.mend else text
+    return text.append(f"\n{'':8} {show_text(diagnosis.mend)}") if diagnosis.mend else text
 
 
 @table_app.command("ls")
@@ -254,7 +254,7 @@ def take_over(
     name = table.encode()
     is_own = table != transactions  # this command may repair that for its own table
     with open_store_of(store, transactions, mends=True, is_own=is_own) as context:
-        before = sorted(each.decode() if each else "none" for each in find_databases(context, name))
+        before = sorted(escape(each or b"none") for each in find_databases(context, name))
         document = {"table": table, "before": before, "transactions": transactions}
         was, find = ", ".join(before), partial(find_table_obstacles, context, name)
         _require_no_obstacles(find, f"{table} from {was} to {transactions}", document, yes, as_json)

@@ -84,7 +84,7 @@ def flights(
         print_json(report.document(), pretty=True)
     else:
         _print_tables(store, report.tables, screen)
-        screen.print(f"\n[bold]{describe_end(report)}[/]", highlight=False)
+        screen.print(f"\n{describe_end(report)}", style="bold", highlight=False)
     if not report.holds:
         raise typer.Exit(FOUND)
 

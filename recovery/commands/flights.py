@@ -363,7 +363,7 @@ def show_checks(report: Report, out: Console) -> None:
         out.print(f"readers saw of {name}: {saw}")
     table = Table("check", "expected", "found", "")
     for each in report.checks:
-        verdict = "[green]holds[/]" if each.holds else "[red]broken[/]"
+        verdict = Text("holds", "green") if each.holds else Text("broken", "red")
         table.add_row(each.name, f"{each.expected:,}", f"{each.found:,}", verdict)
     out.print(table)
 

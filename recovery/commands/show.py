@@ -53,7 +53,7 @@ def show(
 def print_explanation(out: Console, found: Explanation) -> None:
     facts = Table.grid(padding=(0, 2))
     for name, text in _facts(found):
-        facts.add_row(Text(name, "bold"), Text(text, overflow="fold"))
+        facts.add_row(Text(name, "bold"), common.make_cell(text))
     out.print(facts)
     if found.statuses:
         statuses = Table("status", "since", "after", title="statuses", title_justify="left")
@@ -68,7 +68,7 @@ def print_explanation(out: Console, found: Explanation) -> None:
             held = "held" if change.held else ""
             new = "deleted" if change.new is None else shorten(change.new)
             row = (key_text(change.key), _old(change, undecided), new, held)
-            changes.add_row(*(Text(cell, overflow="fold") for cell in row))
+            changes.add_row(*map(common.make_cell, row))
         out.print(changes)
 
 
