@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from ast import literal_eval
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -25,7 +26,7 @@ _MARKS = re.compile(
     rf"|(?P<key>Key\({_BYTES}(?:, {_BYTES}){{2,3}}\))"
     rf"|(?P<cell>Cell\(value={_BYTES}, timestamp=\d+\))"
     rf"|(?P<bytes>(?<!\w){_BYTES})"
-    r"|(?P<word>(?<=[=\[( ])'[^'\s]+'(?=[,\])\s]|$))"
+    r"|(?P<word>(?:(?:(?<=[=\[(])|(?<=, ))'[^'\s]+'|(?<= )'[\w@%+=:,./-]+')(?=[,\])\s]|$))"
     r"|(?P<kind>\[Errno -?\d+\] |\b(?:ssl\.|socket\.)?(?:Timeout|Connection\w*|OS|SSL)Error: )"
 )
 COMMANDS = {
@@ -70,6 +71,11 @@ def _read_mark(found: re.Match[str]) -> str:
 
 def _read_literal(literal: str) -> str:
     return escape(literal_eval(literal)) or "(empty)"
+
+
+def quote_name(name: bytes) -> str:
+    """Return a name for a command that people paste into a shell."""
+    return shlex.quote(escape(name))
 
 
 def labels_text(labels: Mapping[str, str]) -> str:

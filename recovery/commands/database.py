@@ -31,6 +31,7 @@ from txn.documents import Document
 from txn.errors import InvalidRequestError
 from txn.protocol.protocols import is_of_earlier_version
 from txn.protocol.statuses import ProtocolName
+from txn.stores.options import hide_login
 from txn.text import escape, show_text
 
 STYLES = {Verdict.FINE: "green", Verdict.CAUTION: "yellow", Verdict.WRONG: "red"}
@@ -106,7 +107,7 @@ def convert(
     if store.startswith("txn:"):
         raise InvalidRequestError(
             "a server keeps the protocol that it began with: stop it, and convert its store",
-            store=store.partition("?")[0],
+            store=hide_login(store),
         )
     with open_store_of(store, transactions) as context:
         found = context.rules.name

@@ -14,7 +14,14 @@ from recovery.inspect import Explanation, ValueChange, explain
 from recovery.opening import open_store_of
 from recovery.purge import LOST, UNFINISHED, find_marker, purge_row, purge_token
 from recovery.scan import find_transaction, whole_row
-from recovery.text import count_text, duration_text, error_text, labels_text, time_text
+from recovery.text import (
+    count_text,
+    duration_text,
+    error_text,
+    labels_text,
+    quote_name,
+    time_text,
+)
 from txn.documents import Document
 from txn.errors import CorruptRowError, InvalidRequestError
 from txn.protocol.codec import Marker, decode_marker
@@ -109,7 +116,7 @@ def _parts(found: Explanation) -> str:
     counted = "not counted before the decision"
     if parts:
         counted = f"{sum(parts):,} of {count_text(len(parts), 'task')}"
-    one = f": txn show {escape(found.first_part)} shows the first" if found.first_part else ""
+    one = f": txn show {quote_name(found.first_part)} shows the first" if found.first_part else ""
     return f"{counted}, {count_text(found.part_rows or 0, 'row')}{one}"
 
 

@@ -175,6 +175,13 @@ class Postgresql:
         return is_lost and not any(said in str(error) for said in PERMANENT)
 
 
+HARMLESS = {
+    *("application_name", "channel_binding", "client_encoding", "connect_timeout", "dbname"),
+    *("gssencmode", "host", "hostaddr", "keepalives", "keepalives_count", "keepalives_idle"),
+    *("keepalives_interval", "load_balance_hosts", "port", "prepare_threshold", "require_auth"),
+    *("sslcert", "sslkey", "sslmode", "sslrootcert", "target_session_attrs", "user"),
+}
+"""The parameters whose values may be shown. Any other value may be a secret."""
 KINDS: dict[str, Sqlite | Postgresql] = {"sqlite": Sqlite(), "postgresql": Postgresql()}
 _CARRIED: set[str] = set()
 """Databases on which the parent had a transaction when this process was forked."""
@@ -285,7 +292,8 @@ class Connections(Forked):
 
 
 def hide_password(url: URL) -> str:
-    secret = {name: "***" for name in url.query if "password" in name}
+    """Return a URL without its password, and without values of parameters that may be secret."""
+    secret = {name: "***" for name in url.query if name not in HARMLESS}
     return url.update_query_dict(secret).render_as_string(hide_password=True)
 
 
