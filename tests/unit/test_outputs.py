@@ -36,7 +36,6 @@ from txn.protocol.statuses import Status
 from txn.stores import open_store
 from txn.text import key_text, show_text
 
-pytestmark = pytest.mark.fast
 EVIL = (
     "\x1b]0;title\x07\x9b8m\u202egpj\u2066\u200b\r\nerror: faked\x85\u2028 [bold]b[/bold] :smile:"
 )
