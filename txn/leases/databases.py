@@ -32,7 +32,15 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from txn.clock import Clock
-from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreClosedError, StoreError
+from txn.errors import (
+    CorruptRowError,
+    InvalidRequestError,
+    MaybeApplied,
+    NotApplied,
+    StoreClosedError,
+    StoreError,
+    TxnError,
+)
 from txn.host.forks import Forked
 from txn.leases.tables import IDS, leases, metadata
 from txn.locks.model import Path
@@ -182,6 +190,7 @@ HARMLESS = {
     *("sslcert", "sslkey", "sslmode", "sslrootcert", "target_session_attrs", "user"),
 }
 """The parameters whose values may be shown. Any other value may be a secret."""
+UNREADABLE = "a stored lease does not decode"
 KINDS: dict[str, Sqlite | Postgresql] = {"sqlite": Sqlite(), "postgresql": Postgresql()}
 _CARRIED: set[str] = set()
 """Databases on which the parent had a transaction when this process was forked."""
@@ -231,6 +240,10 @@ class Connections(Forked):
                     found = work(connection)
                     is_done = True
                 return found
+            except (TypeError, ValueError) as error:  # of a column's type, or of the work itself
+                if isinstance(error, TxnError):
+                    raise
+                raise CorruptRowError(UNREADABLE, url=self._name, cause=str(error)) from error
             except self._errors as error:
                 failure = error
                 kind = MaybeApplied if is_done else kind
