@@ -21,6 +21,7 @@ from recovery.findings import RETENTION_MS
 from recovery.fsck import require_tables
 from recovery.opening import find_usual_rules
 from recovery.scan import MARKERS, OnRow, list_rows, newest_old_ms, transactions
+from recovery.text import quote_name
 from txn.errors import CorruptRowError, InvalidRequestError
 from txn.model import (
     LOCK_SUFFIX,
@@ -43,10 +44,10 @@ from txn.protocol.statuses import PROTOCOLS, ProtocolName, Rules
 from txn.spans import Span
 from txn.stores.base import TableAssigner
 from txn.stores.hbase.schema import make_assign_command
-from txn.text import key_text
+from txn.text import escape, key_text
 
 BATCH = 500
-HELD = "locks or tags in {table}: {cells}: txn fsck --repair --scan {table}"
+HELD = "locks or tags in {table}: {cells}: txn fsck --repair --scan {quoted}"
 YOUNG = "locks or tags of {table} are younger than the retention: {cells}: wait for it"
 AHEAD = "cells of {table} lie ahead of the clock: {cells}: set it, or wait for it"
 
@@ -106,10 +107,10 @@ def _list_cell_obstacles(
             for obstacle in (each for each, is_met in obstacles.items() if is_met):
                 counts[obstacle] += 1
                 examples[obstacle] = key
-    table = span.table.decode(errors="replace")
+    table = escape(span.table)
     for obstacle in filter(counts.__getitem__, (HELD, YOUNG, AHEAD)):
         cells = f"{counts[obstacle]}, such as {key_text(examples[obstacle])}"
-        yield obstacle.format(table=table, cells=cells)
+        yield obstacle.format(table=table, cells=cells, quoted=quote_name(span.table))
 
 
 def convert(context: Context, wanted: ProtocolName, tables: Collection[bytes] = ()) -> int:

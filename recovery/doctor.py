@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 
 from recovery.fsck import find_future
-from recovery.text import error_text, time_text
+from recovery.text import error_text, quote_name, time_text
 from txn.errors import InvalidRequestError, ReadOnlyError, StoreError
 from txn.model import (
     KEEP_DELETES_MS,
@@ -171,11 +171,11 @@ def _check_table(
         yield Diagnosis(_name(table), Verdict.WRONG, "is not there", mend)
         return
     for name, family in sorted(families.items()):
-        about = f"{_name(table)}, family {name.decode(errors='replace')}"
+        about = f"{_name(table)}, family {escape(name)}"
         yield from _check_family(about, family, "describe" in context.store.features)
-        if family.database not in (None, plain_table(context.table)):
-            seen = f"belongs to the database with the transaction table {_plain(family.database)}"
-            mend = f"name that transaction table, or: txn table take-over {_plain(table)}"
+        if family.database is not None and family.database != plain_table(context.table):
+            seen = f"belongs to the database with the transaction table {escape(family.database)}"
+            mend = f"name that transaction table, or: txn table take-over {quote_name(table)}"
             yield Diagnosis(about, Verdict.WRONG, seen, mend)
 
 
@@ -243,7 +243,7 @@ def _check_future(context: Context, table: bytes) -> Iterator[Diagnosis]:
         such = key_text(first.key) if first.key else escape(first.transaction or b"")
         whose = f"of its first {ROWS_CHECKED} rows" if is_data else "of the newest transactions"
         seen = f"{whose} {len(ahead)} have times in the future, such as {such}, until {until}"
-        mend = f"see them all: txn fsck --scan {_plain(table)}"
+        mend = f"see them all: txn fsck --scan {quote_name(table)}"
         yield Diagnosis(_name(table), Verdict.CAUTION, seen, mend)
 
 
@@ -265,8 +265,4 @@ def _check_writes(context: Context, key: Key) -> Diagnosis:
 
 
 def _name(table: bytes) -> str:
-    return f"table {_plain(table)}"
-
-
-def _plain(table: bytes) -> str:
-    return table.decode(errors="replace")
+    return f"table {escape(table)}"

@@ -17,7 +17,7 @@ from recovery.bounds import Budget, ReadLimits
 from recovery.findings import GRACE_MS, RETENTION_MS, Finding, Kind, judge
 from recovery.scan import STATUS, find_transaction
 from txn.assertions import Assertion, holds, list_keys
-from txn.errors import TableUnavailable
+from txn.errors import CorruptRowError, TableUnavailable
 from txn.model import Cell, Key, Mutation, Row
 from txn.protocol.codec import decode_marker
 from txn.protocol.context import Context, call_store
@@ -192,7 +192,9 @@ def _find_promise_ms(context: Context, request: Request) -> int | None:
         return None
     key = marker_key(context.table, request.once)
     values = (m.value for m in request.mutations if isinstance(m, Mutation) and m.key == key)
-    return next((decode_marker(value).retention_ms for value in values), None)
+    with suppress(CorruptRowError):  # the token is kept for ever
+        return next((decode_marker(value).retention_ms for value in values), None)
+    return None
 
 
 def _read_keys(

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from multiprocessing import cpu_count
 from pathlib import Path
@@ -74,7 +74,7 @@ REPORT_EVERY_S = 0.5
 class Inspection:
     """What each task needs. policy None: the default one."""
 
-    uri: str
+    uri: str = field(repr=False)
     transactions: str
     ages: Ages
     repairs: bool = False

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from ast import literal_eval
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -13,7 +14,7 @@ from datetime import UTC, datetime
 from txn.errors import InvalidRequestError
 from txn.model import Key
 from txn.protocol.row import parent_of, strip_database
-from txn.text import escape, key_text
+from txn.text import escape, key_text, show_text
 
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|h|d)")
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -25,7 +26,7 @@ _MARKS = re.compile(
     rf"|(?P<key>Key\({_BYTES}(?:, {_BYTES}){{2,3}}\))"
     rf"|(?P<cell>Cell\(value={_BYTES}, timestamp=\d+\))"
     rf"|(?P<bytes>(?<!\w){_BYTES})"
-    r"|(?P<word>(?<=[=\[( ])'[^'\s]+'(?=[,\])\s]|$))"
+    r"|(?P<word>(?:(?:(?<=[=\[(])|(?<=, ))'[^'\s]+'|(?<= )'[\w@%+=:,./-]+')(?=[,\])\s]|$))"
     r"|(?P<kind>\[Errno -?\d+\] |\b(?:ssl\.|socket\.)?(?:Timeout|Connection\w*|OS|SSL)Error: )"
 )
 COMMANDS = {
@@ -43,11 +44,11 @@ COMMANDS = {
 def error_text(error: BaseException | str) -> str:
     """Return an error's text with commands instead of functions, and without Python's quotes."""
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
-        return f"{error.strerror}: {error.filename}"
+        return show_text(f"{error.strerror}: {error.filename}")
     text = str(error).replace("\\'", "'")
     for said, command in COMMANDS.items():
         text = text.replace(said, command)
-    return _MARKS.sub(_read_mark, text)
+    return show_text(_MARKS.sub(_read_mark, text))
 
 
 def _read_mark(found: re.Match[str]) -> str:
@@ -70,6 +71,11 @@ def _read_mark(found: re.Match[str]) -> str:
 
 def _read_literal(literal: str) -> str:
     return escape(literal_eval(literal)) or "(empty)"
+
+
+def quote_name(name: bytes) -> str:
+    """Return a name for a command that people paste into a shell."""
+    return shlex.quote(escape(name))
 
 
 def labels_text(labels: Mapping[str, str]) -> str:

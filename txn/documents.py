@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,25 @@ FORMS = {
     "and": '{"and": [assertion, ..]}',
     "or": '{"or": [assertion, ..]}',
 }
+
+
+def parse_stored(text: str | bytes) -> Any:
+    """Return stored JSON; raise ValueError if it is none, is nested too deeply, or has a text that
+    UTF-8 cannot write."""
+    try:
+        found = json.loads(text)
+        json.dumps(found, ensure_ascii=False).encode()
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    return found
+
+
+def check_types(stored: Any, kinds: Mapping[str, Any]) -> None:
+    """Raise ValueError unless this is a stored object with these fields, of these types."""
+    if not isinstance(stored, dict) or not kinds.keys() <= stored.keys():
+        raise ValueError("fields are missing")
+    if not all(isinstance(stored[name], kind) for name, kind in kinds.items()):
+        raise ValueError("a field is of another type")
 
 
 def read_key(given: object, place: str) -> Key:

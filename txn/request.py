@@ -125,10 +125,11 @@ def bind_request(
     *,
     validate: bool | None = None,
     table: bytes | None = None,
+    may_be_empty: bool = False,
 ) -> Request:
     """Return a valid request whose keys all name a table; raise InvalidRequestError if invalid.
 
-    table: the default for keys that name none.
+    table: the default for keys that name none. may_be_empty: as that of a transaction in parts.
     """
     known: dict[Key, Key] = {}  # as they were given, and bound
 
@@ -143,6 +144,7 @@ def bind_request(
         labels,
         once_retention_ms,
         validate=validate,
+        may_be_empty=may_be_empty,
     )
 
 
@@ -154,9 +156,10 @@ def make_request(
     once_retention_ms: int | None,
     *,
     validate: bool | None,
+    may_be_empty: bool = False,
 ) -> Request:
     """Return a request of valid items; raise InvalidRequestError if the rest is invalid."""
-    if not mutations and not assertions:
+    if not (mutations or assertions or may_be_empty):
         raise InvalidRequestError("a transaction needs a mutation or an assertion")
     return Request(
         mutations,

@@ -1,7 +1,8 @@
 r"""Text for people from bytes, keys, assertions and errors; for logs, without values of cells.
 
-Bytes are UTF-8 where that is printable, else `\xNN`; a backslash is `\\`. So text is unambiguous,
-and commands accept what they print. A key is `table/row/family:column`: the table ends at the first
+Whatever is stored goes through `show_text` before a terminal, a page or a log gets it. Bytes are
+UTF-8 where that is printable, else `\xNN`; a backslash is `\\`. So text is unambiguous, and
+commands accept what they print. A key is `table/row/family:column`: the table ends at the first
 slash and the row at the last one, so only a slash in a column must be written as `\x2f`.
 """
 
@@ -30,12 +31,17 @@ LONGEST_FAILURE = 500
 _ESCAPE = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|(\\)|.?)", re.DOTALL)
 
 
+def show_text(text: str) -> str:
+    r"""Return a text as one line in which nothing is hidden: each letter that a terminal obeys, or
+    that reorders or hides others, is `\xNN`. Backslashes stay, so to show it twice is harmless."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else _show_bytes(letter) for letter in text)
+
+
 def escape(value: bytes) -> str:
     """Return the bytes as printable text, which `unescape` turns back into the same bytes."""
-    text = value.decode("utf-8", "surrogateescape")
-    if text.isprintable() and "\\" not in text:
-        return text
-    return "".join(_escape_letter(letter) for letter in text)
+    return show_text(value.decode("utf-8", "surrogateescape").replace("\\", r"\\"))
 
 
 def unescape(text: str) -> bytes:
@@ -166,9 +172,6 @@ def _seen_text(key: Key, cell: Cell | None) -> str:
     return f"{key_text(key)} {'absent' if cell is None else '= ' + shorten(cell.value)}"
 
 
-def _escape_letter(letter: str) -> str:
-    if letter == "\\":
-        return r"\\"
-    if letter.isprintable():
-        return letter
-    return "".join(f"\\x{byte:02x}" for byte in letter.encode("utf-8", "surrogateescape"))
+def _show_bytes(letter: str) -> str:
+    of_bytes = "surrogateescape" if "\udc80" <= letter <= "\udcff" else "surrogatepass"
+    return "".join(f"\\x{byte:02x}" for byte in letter.encode("utf-8", of_bytes))

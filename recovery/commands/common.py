@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import sys
 from bisect import bisect
@@ -28,7 +29,7 @@ from txn.protocol.context import Context
 from txn.protocol.row import is_own
 from txn.request import TRANSACTIONS
 from txn.stores.base import Store
-from txn.text import escape, unescape
+from txn.text import escape, show_text, unescape
 
 FOUND, COULD_NOT_RUN = 1, 2
 WIDE = 240
@@ -95,6 +96,7 @@ def time_option(name: str, text: str, default: Any = ...) -> Any:
 
 def confirm(statement: str, question: str, yes: bool) -> None:
     """Return if a person, or `--yes`, confirms. Raise InvalidRequestError without a terminal."""
+    statement = show_text(statement)
     if not yes and not sys.stdin.isatty():
         raise InvalidRequestError(f"{statement}: say --yes if that is right")
     if not yes:
@@ -111,7 +113,7 @@ def find_row_key(context: Context, part: str) -> bytes:
         several = [escape(row_key) for row_key in candidates[:CANDIDATES]]
         more = ["and more"] if len(candidates) > CANDIDATES else []
         message = annotate("several transactions match", id=part)
-        raise InvalidRequestError("\n  ".join([message, *several, *more]))
+        raise InvalidRequestError(f"{message}: {', '.join([*several, *more])}")
     return candidates[0]
 
 
@@ -127,7 +129,8 @@ def _explain_absence(context: Context, part: str) -> InvalidRequestError:
 
 def console() -> Console:
     """Return the console for text; a pipe gets long lines instead of cut ones."""
-    return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)
+    width = None if sys.stdout.isatty() else WIDE
+    return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
 class RowBar:
@@ -198,15 +201,38 @@ def row_bar(out: Console, about: str, *, unit: str = "rows", hidden: bool) -> It
         yield bar
 
 
+class LineFormatter(logging.Formatter):
+    """Writes each message of a log on one line, whatever it quotes."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return show_text(super().formatMessage(record))
+
+
+def write_log(form: str) -> None:
+    """Let warnings and errors go to the standard error in this form."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(LineFormatter(form))
+    logging.basicConfig(handlers=[handler])
+
+
 def print_json(document: Any, *, pretty: bool = False) -> None:
-    typer.echo(json.dumps(document, ensure_ascii=False, indent=2 if pretty else None))
+    typer.echo(json.dumps(document, indent=2 if pretty else None))
 
 
 def print_result(as_json: bool, document: Any, line: str) -> None:
     if as_json:
         print_json(document)
     else:
-        typer.echo(line)
+        typer.echo(show_text(line))
+
+
+def print_note(note: str) -> None:
+    typer.echo(show_text(f"note: {note}"), err=True)
+
+
+def make_cell(text: str) -> Text:
+    """Return a cell of a table with this text, on as many lines as its column needs."""
+    return Text(show_text(text), overflow="fold")
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -214,7 +240,7 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for heading in headings:
         table.add_column(heading, overflow="fold")
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*map(make_cell, row))
     console().print(table)
 
 
@@ -227,8 +253,8 @@ def parse_setting(text: str) -> tuple[str, str]:
 
 
 def print_line(line: str) -> None:
-    """Print a line of text unchanged, cut to the width of a terminal."""
-    line, width = line.rstrip(), find_width()
+    """Print a line of text, cut to the width of a terminal."""
+    line, width = show_text(line.rstrip()), find_width()
     typer.echo(fit_text(line, width) if width else line)
 
 

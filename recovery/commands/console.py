@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 from pathlib import Path
 
@@ -54,7 +53,7 @@ def console(
         raise InvalidRequestError(
             "to listen on other addresses than the loopback, give --token-file", bind=bind
         )
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    common.write_log("%(asctime)s %(levelname)s %(name)s %(message)s")
     shown = token if token_file is None else None
     serve_console(settings, lambda address: _announce(address, shown, as_json))
 

@@ -31,7 +31,8 @@ from txn.documents import Document
 from txn.errors import InvalidRequestError
 from txn.protocol.protocols import is_of_earlier_version
 from txn.protocol.statuses import ProtocolName
-from txn.text import escape
+from txn.stores.options import hide_login
+from txn.text import escape, show_text
 
 STYLES = {Verdict.FINE: "green", Verdict.CAUTION: "yellow", Verdict.WRONG: "red"}
 UNNOTICED = "no client may be connected meanwhile, since one that stays connected does not notice"
@@ -108,7 +109,7 @@ def convert(
     if store.startswith("txn:"):
         raise InvalidRequestError(
             "a server keeps the protocol that it began with: stop it, and convert its store",
-            store=store.partition("?")[0],
+            store=hide_login(store),
         )
     with open_store_of(store, transactions) as context:
         found = context.rules.name
@@ -175,9 +176,9 @@ def doctor(
 def _diagnosis_text(diagnosis: Diagnosis) -> Text:
     verdict = diagnosis.verdict
     text = Text.assemble(
-        (f"{verdict.value:8} ", STYLES[verdict]), f"{diagnosis.about}: {diagnosis.seen}"
+        (f"{verdict.value:8} ", STYLES[verdict]), show_text(f"{diagnosis.about}: {diagnosis.seen}")
     )
-    return text.append(f"\n{'':8} {diagnosis.mend}") if diagnosis.mend else text
+    return text.append(f"\n{'':8} {show_text(diagnosis.mend)}") if diagnosis.mend else text
 
 
 @table_app.command("ls")
@@ -258,7 +259,7 @@ def take_over(
     name = table.encode()
     is_own = table != transactions  # this command may repair that for its own table
     with open_store_of(store, transactions, mends=True, is_own=is_own) as context:
-        before = sorted(each.decode() if each else "none" for each in find_databases(context, name))
+        before = sorted(escape(each or b"none") for each in find_databases(context, name))
         document = {"table": table, "before": before, "transactions": transactions}
         was, find = ", ".join(before), partial(find_table_obstacles, context, name)
         _require_no_obstacles(find, f"{table} from {was} to {transactions}", document, yes, as_json)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from recovery.commands.common import FOUND, JsonOption, console, print_json
 from txn.demo.data import DemoTables, WayName
 from txn.host.extras import require_extra
 from txn.protocol.statuses import ProtocolName
+from txn.stores.options import hide_login
 
 app = typer.Typer(help="See it at work on real data.", no_args_is_help=True)
 
@@ -84,7 +86,7 @@ def flights(
         print_json(report.document(), pretty=True)
     else:
         _print_tables(store, report.tables, screen)
-        screen.print(f"\n[bold]{describe_end(report)}[/]", highlight=False)
+        screen.print(f"\n{describe_end(report)}", style="bold", highlight=False)
     if not report.holds:
         raise typer.Exit(FOUND)
 
@@ -94,9 +96,9 @@ def _print_tables(store: str | None, tables: DemoTables, screen: Console) -> Non
         screen.print("The store was temporary. To keep one and look around in it, give --store.")
         return
     screen.print("The tables stay: drop them when you have seen enough. To look around:")
-    line = f"  txn fsck --store '{store}' --transactions {tables.transactions}"
-    line += f" --scan {tables.flights} --scan {tables.indexes}"
-    screen.print(line, markup=False, soft_wrap=True)
+    names = ("--transactions", tables.transactions, "--scan", tables.flights)
+    command = ["txn", "fsck", "--store", hide_login(store), *names, "--scan", tables.indexes]
+    screen.print(f"  {shlex.join(command)}", markup=False, soft_wrap=True)
 
 
 def leave(number: int, _: object) -> None:

@@ -36,6 +36,7 @@ from txn.errors import InvalidRequestError
 from txn.protocol.protocols import protocol_key
 from txn.protocol.row import decode_row
 from txn.protocol.statuses import ProtocolName, Status
+from txn.stores.options import hide_login
 from txn.text import escape
 
 JOB = "txn.demo.job"
@@ -126,7 +127,7 @@ def run_demo(
     if not 1 <= days <= DAYS:
         raise InvalidRequestError("days must be 1 to 365", days=days)
     if uri.startswith("memory:"):
-        raise InvalidRequestError("the job's processes cannot share memory", store=uri)
+        raise InvalidRequestError("the job's processes cannot share memory", store=hide_login(uri))
     tables = tables_named(name)
     with tempfile.TemporaryDirectory(prefix="hbase-txn-flights-") as place:
         story = Story(uri, tables, by, Path(place), out)
@@ -342,7 +343,7 @@ def show_checks(report: Report, out: Console) -> None:
     out.print(f"This run: {shown}.")
     table = Table("check", "expected", "found", "")
     for each in report.checks:
-        verdict = "[green]holds[/]" if each.holds else "[red]broken[/]"
+        verdict = Text("holds", "green") if each.holds else Text("broken", "red")
         table.add_row(each.name, f"{each.expected:,}", f"{each.found:,}", verdict)
     out.print(table)
 

@@ -227,14 +227,14 @@ def _row(finding: Finding, result: Result | None, now_ms: int) -> Group:
         for name, fact in (holder | dict(finding.facts)).items()
         if fact or name not in TIMES
     )
-    text = Text(key_text(finding.key) if finding.key else name, overflow="fold")
+    text = common.make_cell(key_text(finding.key) if finding.key else name)
     if result is not None:
         style = "green" if isinstance(result, Repaired) else "red"
         text.append(f"  {error_text(result.why)}", style)
     row = Table.grid(padding=(0, 1))
     row.add_column(width=15, no_wrap=True)
     row.add_row(Text(finding.kind.value, "yellow"), text)
-    return Group(row, Padding(Text(seen, overflow="fold"), (0, 0, 0, 2), expand=False))
+    return Group(row, Padding(common.make_cell(seen), (0, 0, 0, 2), expand=False))
 
 
 def _name(row_key: bytes) -> str:

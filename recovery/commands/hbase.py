@@ -198,7 +198,8 @@ def _print_cluster(cluster: Cluster, as_json: bool) -> bool:
     common.print_table(("process", "state", "pid", "port", "store"), rows)
     typer.echo(f"logs: {cluster.settings.logs}")
     if all(alive.values()) and not ready:
-        common.console().print("[red]the processes run, but a gateway does not answer[/]")
+        words = "the processes run, but a gateway does not answer"
+        common.console().print(words, style="red")
     return ready
 
 

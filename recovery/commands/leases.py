@@ -183,7 +183,7 @@ def _choose_leases(url: str | None) -> str:
     found = default_url()
     if found == user_url():
         name = found.removeprefix(SQLITE)
-        typer.echo(f"note: these leases keep out no other user: {name}", err=True)
+        common.print_note(f"these leases keep out no other user: {name}")
     return found
 
 

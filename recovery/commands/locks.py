@@ -175,7 +175,7 @@ def note_open_tables(requests: Sequence[LockRequest]) -> None:
     parents = {parent for request in requests for parent in request.path.parents}
     for at, mode in ((request.path, request.mode) for request in requests):
         if mode is Mode.SHARED and len(at.parts) == 2 and at not in parents:
-            typer.echo(f"note: keeps nobody out of the partitions of {at}, if it has any", err=True)
+            common.print_note(f"keeps nobody out of the partitions of {at}, if it has any")
 
 
 def show_released(name: str, count: int, as_json: bool) -> None:

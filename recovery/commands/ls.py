@@ -27,7 +27,7 @@ from txn.protocol.ranges import stored_rows
 from txn.protocol.row import TransactionRow, is_own, is_row_key
 from txn.protocol.statuses import Status
 from txn.spans import Span
-from txn.text import escape
+from txn.text import escape, show_text
 
 HEADINGS = ("transaction", "status", "age", "keys", "labels", "reason")
 NO_STATUS = "none"
@@ -166,6 +166,7 @@ class Layout:
         if reason and self._width:
             labels = common.fit_text(labels, room)
         line = f"{begin}{labels:{room}} {reason}".rstrip()
+        line = show_text(line)
         return common.fit_text(line, self._width) if self._width else line
 
 

@@ -106,7 +106,7 @@ def serve(
         grace_ms=stop_grace,
     )
     options = Options(bind, workers, tls_cert, tls_key, limits, keep_deletes)
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(process)d %(message)s")
+    common.write_log("%(asctime)s %(levelname)s %(process)d %(message)s")
     log = logging.getLogger("txn.serve")
     serving.serve(hosted, options, lambda ports: _announce(bind, ports, as_json), log)
 

@@ -14,7 +14,14 @@ from recovery.inspect import Explanation, ValueChange, explain
 from recovery.opening import open_store_of
 from recovery.purge import LOST, UNFINISHED, find_marker, purge_row, purge_token
 from recovery.scan import find_transaction, whole_row
-from recovery.text import count_text, duration_text, error_text, labels_text, time_text
+from recovery.text import (
+    count_text,
+    duration_text,
+    error_text,
+    labels_text,
+    quote_name,
+    time_text,
+)
 from txn.documents import Document
 from txn.errors import CorruptRowError, InvalidRequestError
 from txn.protocol.codec import Marker, decode_marker
@@ -53,7 +60,7 @@ def show(
 def print_explanation(out: Console, found: Explanation) -> None:
     facts = Table.grid(padding=(0, 2))
     for name, text in _facts(found):
-        facts.add_row(Text(name, "bold"), Text(text, overflow="fold"))
+        facts.add_row(Text(name, "bold"), common.make_cell(text))
     out.print(facts)
     if found.statuses:
         statuses = Table("status", "since", "after", title="statuses", title_justify="left")
@@ -68,7 +75,7 @@ def print_explanation(out: Console, found: Explanation) -> None:
             held = "held" if change.held else ""
             new = "deleted" if change.new is None else shorten(change.new)
             row = (key_text(change.key), _old(change, undecided), new, held)
-            changes.add_row(*(Text(cell, overflow="fold") for cell in row))
+            changes.add_row(*map(common.make_cell, row))
         out.print(changes)
 
 
@@ -109,7 +116,7 @@ def _parts(found: Explanation) -> str:
     counted = "not counted before the decision"
     if parts:
         counted = f"{sum(parts):,} of {count_text(len(parts), 'task')}"
-    one = f": txn show {escape(found.first_part)} shows the first" if found.first_part else ""
+    one = f": txn show {quote_name(found.first_part)} shows the first" if found.first_part else ""
     return f"{counted}, {count_text(found.part_rows or 0, 'row')}{one}"
 
 

@@ -13,7 +13,7 @@ from recovery.text import labels_text, time_text
 from txn.documents import Document
 from txn.errors import TxnError
 from txn.protocol.row import TransactionRow
-from txn.text import escape, key_text
+from txn.text import escape, key_text, show_text
 
 COLUMNS = (
     "transaction",
@@ -28,7 +28,7 @@ COLUMNS = (
     "corrupt",
     "part_of",
 )
-FORMULAS = tuple("=+-@\t\r\n")
+FORMULAS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 """What a spreadsheet takes for the beginning of a formula."""
 
 
@@ -100,5 +100,5 @@ def _write_line(cells: Iterable[object]) -> str:
 
 def make_harmless(cell: object) -> str:
     """Return the text of a cell that no spreadsheet takes for a formula."""
-    text = "" if cell is None else str(cell)
+    text = "" if cell is None else show_text(str(cell))
     return f"'{text}" if text.startswith(FORMULAS) else text

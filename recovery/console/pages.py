@@ -310,7 +310,7 @@ def _describe_search(request: Request, search: Search) -> Facts:
 def show_locks(request: Request) -> Facts:
     console = find_console(request)
     manager = console.settings.locks
-    name = None if manager is None else hide_login(manager.partition("?")[0])
+    name = None if manager is None else hide_login(manager).partition("?")[0]
     return {"tree": console.locks.read(), "most": MOST_SHOWN, "manager": name}
 
 

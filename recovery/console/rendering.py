@@ -24,7 +24,7 @@ from txn.metrics import SECONDS
 from txn.model import Key
 from txn.protocol.row import TransactionRow, created_ms
 from txn.protocol.statuses import Status
-from txn.text import assertion_text, escape, key_text, shorten, unescape
+from txn.text import assertion_text, escape, key_text, shorten, show_text, unescape
 
 PAGES = (
     ("/", "Overview"),
@@ -52,6 +52,7 @@ ENVIRONMENT = Environment(
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
+    finalize=lambda found: show_text(found) if type(found) is str else found,
 )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from txn.errors import InvalidRequestError
 from txn.request import TRANSACTIONS
+from txn.stores.options import hide_login
 
 PORT = 8611
 
@@ -22,11 +23,11 @@ class ConsoleSettings:
     addresses of `txn serve --metrics`, which count the conflicts of their clients.
     """
 
-    store: str
-    token: str
+    store: str = field(repr=False)
+    token: str = field(repr=False)
     transactions: str = TRANSACTIONS
-    locks: str | None = None
-    leases: str | None = None
+    locks: str | None = field(default=None, repr=False)
+    leases: str | None = field(default=None, repr=False)
     bind: str = "127.0.0.1"
     port: int = PORT
     tls_cert: Path | None = None
@@ -41,8 +42,8 @@ class ConsoleSettings:
 
     @property
     def store_name(self) -> str:
-        """Return the store without its options, which may name a token file."""
-        return self.store.partition("?")[0]
+        """Return the store without its login and its options, which may name a token file."""
+        return hide_login(self.store).partition("?")[0]
 
     @property
     def address(self) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import subprocess
 import sys
+import tarfile
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from packaging.metadata import Metadata
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+from uv import find_uv_bin
 
 from tests.docs.blocks import list_python
 from tests.release.building import (
@@ -30,10 +33,19 @@ from tests.release.building import (
     read_wheel,
     tracked_files,
 )
+from tests.release.repack import repack
 
 COMMAND = "from recovery.commands import main; sys.argv[1:] = "
 (EXAMPLE,) = list_python(ROOT / "README.md")
 PYTHON_VERSION = "Programming Language :: Python :: 3."
+WEAK = {
+    "h11": ["0.14.0"],  # CVE-2025-43859
+    "jinja2": ["3.1.5"],  # CVE-2025-27516
+    "msgpack": ["1.1.2", "1.2.0"],  # CVE-2026-57585
+    "protobuf": ["5.29.4", "6.30.2", "6.31.0"],  # CVE-2025-4565
+    "starlette": ["1.0.1", "1.2.0"],  # CVE-2026-48710, CVE-2026-54283
+}
+"""Versions with known weaknesses of what reads from a network or a table."""
 REVEALED = """
 from recovery import check
 from txn import connect
@@ -190,3 +202,43 @@ def modules_of_extras() -> set[str]:
 
 def read_name(requirement: str) -> str:
     return canonicalize_name(Requirement(requirement).name)
+
+
+def test_a_repacked_sdist_does_not_depend_on_where_it_was_built(tmp_path: Path) -> None:
+    """Whoever builds the tag again can compare; users, times, modes and order are left out."""
+    packed = []
+    for number, names in enumerate((["a", "b"], ["b", "a"])):
+        sdist = tmp_path / f"{number}.tar.gz"
+        with tarfile.open(sdist, "w:gz") as archive:
+            for name in names:
+                member = tarfile.TarInfo(f"x/{name}")
+                member.mtime, member.uid, member.uname = number, number, f"user{number}"
+                member.mode, member.size = (0o664, 0o600)[number], 1
+                archive.addfile(member, io.BytesIO(name.encode()))
+        repack(sdist, 1_700_000_000)
+        packed.append(sdist.read_bytes())
+    assert packed[0] == packed[1]
+
+
+@pytest.mark.long
+def test_two_builds_of_a_commit_have_the_same_bytes(tmp_path: Path) -> None:
+    """In other folders, at other times and with another umask."""
+    found = []
+    for number, mask in enumerate((0o022, 0o077)):
+        out, place = tmp_path / f"out{number}", tmp_path / f"place{number}"
+        place.mkdir()
+        environ = clean_environ() | {"TMPDIR": str(place)}
+        path = f"{Path(find_uv_bin()).parent}{os.pathsep}{environ['PATH']}"
+        command = [str(ROOT / "tests/release/build.sh"), str(out)]
+        subprocess.run(command, env=environ | {"PATH": path}, check=True, umask=mask)
+        found.append({each.name: each.read_bytes() for each in out.glob("hbase_txn*")})
+    assert len(found[0]) == 2 and found[0] == found[1]
+
+
+def test_lower_bounds_have_no_known_weakness() -> None:
+    """An environment that already has an old version keeps it, unless the bound forbids it."""
+    extras = PROJECT["optional-dependencies"].values()
+    lines = [*PROJECT["dependencies"], *(line for lines in extras for line in lines)]
+    bounds = {read_name(line): Requirement(line).specifier for line in lines}
+    for name, weak in WEAK.items():
+        assert not any(version in bounds[name] for version in weak), name

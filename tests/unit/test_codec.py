@@ -27,7 +27,7 @@ buffers = st.builds(
     Buffer,
     st.builds(
         Request,
-        st.lists(mutations, max_size=4).map(tuple),
+        st.lists(mutations, max_size=4, unique_by=lambda each: each.key).map(tuple),
         st.lists(trees, max_size=3).map(tuple),
         st.none() | part,
         st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2),

@@ -342,7 +342,7 @@ def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
         ("embedded://", "three slashes"),
         (
             "embedded:///p?fsync=off",
-            r"unknown option option='fsync' uri='embedded:///p\?fsync=off' "
+            r"unknown option option='fsync' uri='embedded:///p\?fsync=\*\*\*' "
             r"known=\['max_readers', 'mode', 'sync'\]",
         ),
         ("embedded:///p?sync=no", r"unknown value.*known=\['on', 'off'\]"),
@@ -350,7 +350,7 @@ def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
         ("embedded:///p?max_readers=0", "not a positive number option='max_readers' given='0'"),
         ("embedded:///p?max_readers=100001", "too large option='max_readers'.*limit=100000"),
         ("memory://name?sync=off", "unknown option"),
-        ("embedded:///p#part", "fragment uri='embedded:///p#part'"),
+        ("embedded:///p#part", r"fragment uri='embedded:///p#\*\*\*'"),
         ("memory://[", "not a URI"),
     ],
 )

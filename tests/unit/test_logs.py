@@ -80,8 +80,8 @@ def test_the_library_sets_up_no_handler() -> None:
         for call in re.findall(r"basicConfig|dictConfig|setLevel|\w*Handler\(\)", path.read_text())
     }
     assert found == {
-        "recovery/commands/console.py: basicConfig",
-        "recovery/commands/serve.py: basicConfig",
+        "recovery/commands/common.py: StreamHandler()",
+        "recovery/commands/common.py: basicConfig",
         "txn/__init__.py: NullHandler()",
         "txn/locks/zookeeper/client.py: NullHandler()",
         "txn/stores/hbase/native/registry.py: NullHandler()",

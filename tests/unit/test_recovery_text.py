@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from recovery.text import count_text, duration_text, parse_duration, time_text
+from recovery.text import (
+    count_text,
+    duration_text,
+    error_text,
+    parse_duration,
+    quote_name,
+    time_text,
+)
 from txn.assertions import Exact, GreaterThan, Not, Some, Version
 from txn.errors import (
     AbortedError,
@@ -16,6 +25,7 @@ from txn.errors import (
     InvalidRequestError,
 )
 from txn.model import Cell, Key
+from txn.stores.hbase.schema import make_assign_command
 from txn.text import (
     LONGEST_REASON,
     assertion_text,
@@ -178,3 +188,25 @@ def test_a_reason_is_bounded() -> None:
     text = reason_text(AssertionFailedError(Some(KEY), seen))
     assert "t/0009/d:v" in text and "t/0010/d:v" not in text and text.endswith("and 20 more")
     assert len(reason_text(AbortedError("x" * 5000))) == LONGEST_REASON + 1
+
+
+@pytest.mark.parametrize("name", [b"t; rm -rf x", b"$(id)", b"a'b", b"`id`", b"ns:table"])
+def test_a_command_to_paste_quotes_its_names(name: bytes) -> None:
+    """A shell must take the name for one word, also after an error was made readable."""
+    for text in (f"txn fsck --scan {quote_name(name)}", error_text(f"x --scan {quote_name(name)}")):
+        assert shlex.split(text)[-1].encode() == name
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        (b"ns:t", "'ns:t'"),
+        (b"#{exit}", "'#{exit}'"),
+        (b"t'", r'"\x74\x27"'),
+        (b"\\", r'"\x5C"'),
+        (b"\xff\n", r'"\xFF\x0A"'),
+    ],
+)
+def test_a_command_for_hbases_shell_quotes_its_names(name: bytes, written: str) -> None:
+    """It is Ruby: a quote ends a string, and double quotes run what is between #{ and }."""
+    assert make_assign_command(name, [b"d"], b"x").startswith(f"alter {written}, {{NAME => 'd'")

@@ -1,8 +1,8 @@
 """HBase's jars: their lock files, their cache and their download.
 
 `jars-VERSION.lock` names every jar of a version and its SHA-256, so all machines run the same bytes
-and none resolves dependencies. jgo fetches the jars that the user's cache lacks. A jar gets its
-name in the cache after its hash was compared, so a cached jar is complete.
+and none resolves dependencies. jgo fetches the jars that the user's cache lacks or has with another
+hash. A jar is hashed before it gets its name in the cache, and again at each use.
 `python -m txn.cluster.jars VERSION` prints a lock file, also for `group:artifact:version`.
 """
 
@@ -70,7 +70,9 @@ def fetch(
     """
     folder = folder or cache_folder() / "jars"
     jars = read_locked() if jars is None else jars
-    missing = [jar for jar in jars if not (folder / jar.name).exists()]
+    with ThreadPoolExecutor() as pool:
+        cached = list(pool.map(lambda jar: _hash_cached(folder / jar.name), jars))
+    missing = [jar for jar, sha256 in zip(jars, cached, strict=True) if sha256 != jar.sha256]
     if missing:
         folder.mkdir(parents=True, exist_ok=True)
         with (
@@ -128,6 +130,10 @@ def _maven(folder: Path) -> MavenContext:
 def find_roots(version: str) -> list[str]:
     """Return the jars whose dependencies include all others."""
     return [f"org.apache.hbase:{name}:{version}" for name in ("hbase-server", "hbase-thrift")]
+
+
+def _hash_cached(path: Path) -> str | None:
+    return _sha256(path) if path.exists() else None
 
 
 def _sha256(path: Path) -> str:

@@ -13,7 +13,7 @@ import socket
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from io import StringIO
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO
@@ -69,9 +69,9 @@ class Hosted:
     service. protocol, transactions: as in `connect`. metrics: the port for Prometheus.
     """
 
-    store: str
+    store: str = field(repr=False)
     ports: Mapping[str, int]
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     protocol: ProtocolName | None = None
     metrics: int | None = None
     transactions: str = TRANSACTIONS

@@ -32,7 +32,15 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from txn.clock import Clock
-from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreClosedError, StoreError
+from txn.errors import (
+    CorruptRowError,
+    InvalidRequestError,
+    MaybeApplied,
+    NotApplied,
+    StoreClosedError,
+    StoreError,
+    TxnError,
+)
 from txn.host.folders import make_folder
 from txn.host.forks import Forked
 from txn.leases.tables import IDS, leases, metadata
@@ -176,6 +184,14 @@ class Postgresql:
         return is_lost and not any(said in str(error) for said in PERMANENT)
 
 
+HARMLESS = {
+    *("application_name", "channel_binding", "client_encoding", "connect_timeout", "dbname"),
+    *("gssencmode", "host", "hostaddr", "keepalives", "keepalives_count", "keepalives_idle"),
+    *("keepalives_interval", "load_balance_hosts", "port", "prepare_threshold", "require_auth"),
+    *("sslcert", "sslkey", "sslmode", "sslrootcert", "target_session_attrs", "user"),
+}
+"""The parameters whose values may be shown. Any other value may be a secret."""
+UNREADABLE = "a stored lease does not decode"
 KINDS: dict[str, Sqlite | Postgresql] = {"sqlite": Sqlite(), "postgresql": Postgresql()}
 _CARRIED: set[str] = set()
 """Databases on which the parent had a transaction when this process was forked."""
@@ -225,6 +241,10 @@ class Connections(Forked):
                     found = work(connection)
                     is_done = True
                 return found
+            except (TypeError, ValueError) as error:  # of a column's type, or of the work itself
+                if isinstance(error, TxnError):
+                    raise
+                raise CorruptRowError(UNREADABLE, url=self._name, cause=str(error)) from error
             except self._errors as error:
                 failure = error
                 kind = MaybeApplied if is_done else kind
@@ -286,7 +306,8 @@ class Connections(Forked):
 
 
 def hide_password(url: URL) -> str:
-    secret = {name: "***" for name in url.query if "password" in name}
+    """Return a URL without its password, and without values of parameters that may be secret."""
+    secret = {name: "***" for name in url.query if name not in HARMLESS}
     return url.update_query_dict(secret).render_as_string(hide_password=True)
 
 

@@ -20,6 +20,7 @@ from txn.clock import Clock
 from txn.errors import InvalidRequestError, TxnError, annotate
 from txn.locks.held import Grant, Heartbeat, Held
 from txn.locks.model import LockRequest, Mode, Path, in_order, parts_of, path
+from txn.text import show_text
 
 LeaseType = Literal["s", "x"]
 """`s`: shared, for readers. `x`: exclusive, for writers."""
@@ -62,7 +63,7 @@ class Lease:
         return LockRequest(self.path, Mode(self.lease_type.upper()))
 
     def __str__(self) -> str:
-        return f"{self.request} by {self.user} until {self.end_utc.isoformat()}"
+        return f"{self.request} by {show_text(self.user)} until {self.end_utc.isoformat()}"
 
 
 Object = str | Path | LockRequest | Lease

@@ -70,6 +70,8 @@ def parse_url(url: str) -> URL:
         found.get_dialect()
     except (ArgumentError, ValueError) as error:
         raise InvalidRequestError("not the URL of a database, such as sqlite:////path") from error
+    if "@" in f"{found.host}{'' if found.drivername.startswith('sqlite') else found.database}":
+        raise InvalidRequestError("an @ behind the login: write %40 for it")
     if found.port is not None and not 0 < found.port < 65_536:
         raise InvalidRequestError("not a port", port=found.port)
     return found

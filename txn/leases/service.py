@@ -28,8 +28,8 @@ from sqlalchemy import (
 )
 
 from txn.clock import Clock, SystemClock
-from txn.errors import StoreError
-from txn.leases.databases import Connections
+from txn.errors import CorruptRowError, StoreError
+from txn.leases.databases import UNREADABLE, Connections
 from txn.leases.model import (
     LAST_ID,
     ExceedsMaxLeaseTimeError,
@@ -389,7 +389,7 @@ def _make_columns(request: LockRequest) -> dict[str, str]:
 
 
 def _make_lease(row: Row[Any]) -> Lease:
-    return Lease(
+    found = Lease(
         user=row.user_name,
         lease_id=row.lease_id,
         db_name=row.db_name,
@@ -399,6 +399,11 @@ def _make_lease(row: Row[Any]) -> Lease:
         end_utc=row.end_utc,
         lease_type=row.lease_type,
     )
+    try:
+        str(found)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise CorruptRowError(UNREADABLE, key=row.lease_id, cause=str(error)) from error
+    return found
 
 
 def _make_not_found(

@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote
 
 from txn.errors import InvalidRequestError, TxnError, annotate
 from txn.model import check_choice, check_whole
+from txn.text import show_text
 
 NAMES = 2  # the names of the database and the table
 MAX_PARTS = 32
@@ -167,7 +168,8 @@ class Owner:
     query: str = ""
 
     def __str__(self) -> str:
-        return f"{self.name}@{self.host}" + (f" ({self.query[:80]})" if self.query else "")
+        query = f" ({self.query[:80]})" if self.query else ""
+        return show_text(f"{self.name}@{self.host}{query}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from txn.assertions import Exact, Some, Version
 from txn.client.block import OptimisticTransaction
 from txn.client.engine import Engine
 from txn.clock import Clock, SystemClock
+from txn.documents import check_types, parse_stored
 from txn.errors import (
     AbortedError,
     AssertionFailedError,
@@ -39,7 +40,7 @@ from txn.locks.held import Grant, Heartbeat
 from txn.locks.manager import SessionEnded, Ticket
 from txn.locks.model import Lock, LockListing, LockRequest, Mode, Owner, Path, path
 from txn.locks.queue import Denial, RetrySchedule, find_denial
-from txn.model import Cell, Delete, Key, Mutation, Row, check_whole
+from txn.model import Cell, Delete, Key, Mutation, Row, check_key, check_whole
 from txn.protocol.context import Context, call_store
 from txn.reading.scans import scan_rows
 from txn.reading.snapshot import Snapshot
@@ -84,6 +85,13 @@ class QueuedRequest:
         )
 
 
+FIELDS: Mapping[str, Any] = {
+    **dict.fromkeys(("ticket", "mode", "owner", "host", "query"), str),
+    **{"session": str | None, "since_ms": int, "granted": bool, "token": int},
+}
+"""The types of a stored request's fields."""
+
+
 class Queue(NamedTuple):
     """An object's row: the last fencing token, and its requests in order of arrival."""
 
@@ -106,11 +114,18 @@ class Queue(NamedTuple):
         if value is None:
             return Queue()
         try:
-            stored: dict[str, Any] = json.loads(value)
-            queue = [each | {"mode": Mode(each["mode"])} for each in stored["queue"]]
-            return Queue(int(stored["token"]), tuple(QueuedRequest(**each) for each in queue))
-        except (ValueError, KeyError, TypeError) as error:
+            stored: dict[str, Any] = parse_stored(value)
+            check_types(stored, {"token": int, "queue": list})
+            return Queue(stored["token"], tuple(map(_decode_request, stored["queue"])))
+        except (ValueError, TypeError) as error:
             raise CorruptRowError("not a queue of locks", row=row) from error
+
+
+def _decode_request(stored: dict[str, Any]) -> QueuedRequest:
+    check_types(stored, FIELDS)
+    if stored["session"] is not None:
+        check_key(make_session_key(stored["session"], TABLE))
+    return QueuedRequest(**(stored | {"mode": Mode(stored["mode"])}))
 
 
 def _read_queues(rows: Iterable[Row], within: Path | None = None) -> Iterator[tuple[Path, Queue]]:
@@ -246,9 +261,11 @@ def make_session_key(name: str, table: str | bytes) -> Key:
 
 def _read_lease_ms(name: str, cell: Cell) -> int:
     try:
-        lease_ms: int = json.loads(cell.value)["lease_ms"]
-        return int(lease_ms)
-    except (ValueError, KeyError, TypeError) as error:
+        stored = parse_stored(cell.value)
+        check_types(stored, {"lease_ms": int})
+        lease_ms: int = stored["lease_ms"]
+        return lease_ms
+    except ValueError as error:
         raise CorruptRowError("a lock session does not decode", row=name.encode()) from error
 
 

@@ -13,7 +13,8 @@
     parts   = "-"; after the decision, how many children each task wrote: number *(" " number)
     marker  = row key [" " milliseconds]
 
-Every version ever released stays readable. Bytes that do not decode raise CorruptRowError.
+Every version ever released stays readable. Bytes that do not decode raise CorruptRowError, and so
+does a request that no client would have accepted, whatever its checksum says.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from typing import Any
 
 import msgpack
 
-from txn.assertions import COMPOUNDS, LEAVES, Assertion, Operand, fold, make_leaf
+from txn.assertions import COMPOUNDS, LEAVES, MAX_DEPTH, Assertion, Operand, fold, make_leaf
 from txn.errors import CorruptRowError, InvalidRequestError
-from txn.model import MAX_CELL, ROW_KEY, Delete, Key, Mutation
+from txn.model import MAX_CELL, ROW_KEY, Delete, Key, Mutation, check_whole
 from txn.protocol.statuses import Status
-from txn.request import Request
+from txn.request import Request, bind_request
 
 FORMAT = 1
 MAX_BUFFER = MAX_CELL - 256  # leaves room for the cell's key
@@ -115,19 +116,20 @@ def decode_buffer(encoded: bytes) -> Buffer:
     body = _unframe("buffer", encoded)
     try:
         mutations, assertions, once, lock_ttl_ms, labels, *validate = body
-        _require(int, lock_ttl_ms)
+        check_whole("lock_ttl_ms", lock_ttl_ms, 0)
         _require(dict, labels)
         if validate not in ([], [True]):
             raise ValueError("more fields than are known")
-        request = Request(
-            tuple(_unpack_mutation(packed) for packed in mutations),
-            tuple(_unpack_assertion(packed) for packed in assertions),
+        request = bind_request(
+            [_unpack_mutation(packed) for packed in mutations],
+            [_unpack_assertion(packed) for packed in assertions],
             once,
             labels,
             validate=True if validate else None,
+            may_be_empty=True,
         )
         return Buffer(request, lock_ttl_ms)
-    except (TypeError, ValueError, LookupError) as error:
+    except (TypeError, ValueError, LookupError, RecursionError) as error:
         raise CorruptRowError("buffer has an unknown shape", cause=str(error)) from error
 
 
@@ -146,7 +148,7 @@ def decode_plan(encoded: bytes) -> Plan:
         if timestamp == 0 or not all(0 <= number < 1 << 63 for number in (timestamp, *replaced)):
             raise ValueError("a timestamp that is none")
         return Plan(timestamp, replaced, *locks)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise CorruptRowError("plan has an unknown shape", cause=str(error)) from error
 
 
@@ -211,10 +213,13 @@ def _pack_compound(name: str, parts: list[list[Any]]) -> list[Any]:
     return [name, parts[0] if name == "not" else parts]
 
 
-def _unpack_assertion(packed: Any) -> Assertion:
+def _unpack_assertion(packed: Any, depth: int = 1) -> Assertion:
     name, first, *operand = packed
     if name in LEAVES:
         return make_leaf(name, Key(*first), *operand)
-    if name not in COMPOUNDS:
-        raise ValueError(f"unknown assertion {packed!r}")
-    return COMPOUNDS[name](*map(_unpack_assertion, [first] if name == "not" else first))
+    if name not in COMPOUNDS or operand:
+        raise ValueError("unknown assertion")
+    if depth == MAX_DEPTH:
+        raise ValueError(f"assertion is nested too deeply limit={MAX_DEPTH}")
+    parts = [first] if name == "not" else first
+    return COMPOUNDS[name](*[_unpack_assertion(part, depth + 1) for part in parts])

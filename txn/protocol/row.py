@@ -31,6 +31,7 @@ from txn.protocol.context import Context, call_store
 from txn.protocol.statuses import DONE, FIRST, Rules, Status
 from txn.request import Request
 from txn.stores.base import find_server
+from txn.text import show_text
 
 FAMILY = b"t"
 FREE = b""
@@ -279,7 +280,9 @@ def decode_row(row: Row) -> TransactionRow:
         status_at=cell.timestamp if cell is not None else 0,
         buffer=_decode_cell(decode_buffer, cells.get(b"buffer"), corrupt),
         plan=_decode_cell(decode_plan, cells.get(b"plan"), corrupt),
-        reason=cells[b"reason"].value.decode(errors="replace") if b"reason" in cells else None,
+        reason=show_text(cells[b"reason"].value.decode("utf-8", "surrogateescape"))
+        if b"reason" in cells
+        else None,
         heartbeat=cells[b"beat"].timestamp if b"beat" in cells else 0,
         newest=newest,
         began=_began(cells),

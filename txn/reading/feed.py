@@ -352,8 +352,8 @@ def decode_offset(encoded: Mapping[str, Any]) -> Offset:
             )
         rows = str(encoded["undecided"]).encode().split()
         return Offset(int(encoded["until"]), int(encoded["low"]), frozenset(rows))
-    except (KeyError, TypeError, ValueError) as error:
-        raise InvalidRequestError("not an offset of a feed", offset=dict(encoded)) from error
+    except (LookupError, OverflowError, TypeError, ValueError) as error:
+        raise InvalidRequestError("not an offset of a feed", offset=encoded) from error
 
 
 class ChangeFeed:

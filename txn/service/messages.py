@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import thriftpy2
 from thriftpy2.thrift import TType
 
-from txn.assertions import COMPOUNDS, LEAVES, Assertion, Operand, fold, make_leaf
+from txn.assertions import COMPOUNDS, LEAVES, MAX_DEPTH, Assertion, Operand, fold, make_leaf
 from txn.errors import (
     AbortedError,
     AssertionFailedError,
@@ -138,10 +138,12 @@ def encode_assertions(assertions: Iterable[Assertion]) -> list[Any]:
 
 def decode_assertions(messages: Sequence[Any]) -> list[Assertion]:
     stack: list[Assertion] = []
+    depths: list[int] = []
     for node in messages:
         name = NAMES.get(node.kind, "")
         if name in LEAVES:
             stack.append(make_leaf(name, *_decode_operands(node, name)))
+            depths.append(1)
         elif name in COMPOUNDS:
             count = 1 if name == "not" else node.count or 0
             if not 0 < count <= len(stack):
@@ -149,6 +151,9 @@ def decode_assertions(messages: Sequence[Any]) -> list[Assertion]:
                     "an assertion lacks its parts", wanted=count, there=len(stack)
                 )
             stack[-count:] = [COMPOUNDS[name](*stack[-count:])]
+            depths[-count:] = [1 + max(depths[-count:])]
+            if depths[-1] > MAX_DEPTH:
+                raise InvalidRequestError("assertion is nested too deeply", limit=MAX_DEPTH)
         else:
             raise InvalidRequestError("unknown kind of assertion", kind=node.kind)
     return stack
@@ -195,6 +200,17 @@ def _decode_failure(message: Any) -> TxnError:
 
 
 Conversion = Callable[[Any], Any]
+
+
+def decode_message(decode: Conversion, message: Any, kind: type[TxnError], words: str) -> Any:
+    """Return the decoded message; if it lacks a part, or has an odd one, raise an error of this
+    kind."""
+    try:
+        return decode(message)
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        if isinstance(error, kind):
+            raise
+        raise kind(words, cause=f"{type(error).__name__}: {error}") from error
 
 
 class MessageCodec(NamedTuple):

@@ -45,6 +45,7 @@ from txn.service.messages import (
     REQUEST_LABEL,
     TYPES,
     TimedRequest,
+    decode_message,
     encode_error,
     name_part,
 )
@@ -53,6 +54,7 @@ from txn.stores.base import Store
 from txn.stores.hbase.places import row_after
 from txn.tracing import continue_trace, continue_traces, flush_traces
 
+UNREADABLE = "the request does not decode"
 NEAR_MS = 100  # how early a clock in ms may date a request's transaction
 MARGIN_MS = 64_000  # how far the server's clock may have been set since a request was sent
 MOST_OUTCOMES = 1_000_000  # the most items of a request
@@ -77,7 +79,7 @@ def dispatch(work: Callable[..., Any]) -> Callable[..., Any]:
         options = messages[-1] or IDL.Options()
         self.admit(options)
         try:
-            *values, _ = method.decode(messages)
+            *values, _ = decode_message(method.decode, messages, InvalidRequestError, UNREADABLE)
             result = work(self, *values, options)
             return method.result and method.result.encode(result)
         except TxnError as error:

@@ -34,12 +34,20 @@ from txn.model import (
     check_count,
     check_exclusion,
 )
-from txn.service.messages import DECODERS, IDL, METHODS, UNKNOWN_KIND, decode_error
+from txn.service.messages import (
+    DECODERS,
+    IDL,
+    METHODS,
+    UNKNOWN_KIND,
+    decode_error,
+    decode_message,
+)
 from txn.stores.base import Families, Feature, check_then_read
 from txn.stores.gateway import Connection, Gateway, GatewayError, Pool, parse_gateway
 
 DEFAULT_PORT = 9092
 TIMEOUT_MS = 60_000  # longer than a commit may take to its decision
+UNREADABLE = "the server's answer does not decode"
 UNKNOWN_METHOD = 1  # type of the TApplicationException for an unknown method
 
 
@@ -93,7 +101,7 @@ class RemoteService:
             return None
         if reply is None:
             raise MaybeApplied(UNKNOWN_KIND, server=str(self._pool.gateway))
-        return method.result.decode(reply)
+        return decode_message(method.result.decode, reply, MaybeApplied, UNREADABLE)
 
     def close(self) -> None:
         self._pool.close()
@@ -206,7 +214,8 @@ def _decode_refusal(refused: GatewayError, server: str) -> TxnError:
     the server at any point of the work, or an unknown method."""
     cause = refused.__cause__
     if type(cause) in DECODERS:
-        return decode_error(cause)
+        error: TxnError = decode_message(decode_error, cause, MaybeApplied, UNREADABLE)
+        return error
     if getattr(cause, "type", None) == UNKNOWN_METHOD:
         message = "the server is of another version and does not know this request"
         return NotApplied(message, server=server, cause=str(refused))

@@ -33,7 +33,7 @@ from txn.reading.feed import (
     split_part,
 )
 from txn.spark.definitions import check_columns, parse_schema
-from txn.spark.options import SourceOptions
+from txn.spark.options import SourceOptions, is_number
 from txn.spark.partitions import open_worker
 
 OPTIONS = (
@@ -67,7 +67,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = schema.names
         self._access = options.access()
         self._start = (options.text("startingOffsets") or "latest").lower()
-        if self._start not in ("latest", "earliest") and not self._start.isdecimal():
+        if self._start not in ("latest", "earliest") and not is_number(self._start):
             raise InvalidRequestError(
                 "an option has an unknown value",
                 option="startingOffsets",

@@ -29,7 +29,7 @@ from pyspark.sql import types
 from txn.errors import InvalidRequestError
 from txn.model import as_bytes
 from txn.spark.codecs import DEFAULT_CODECS
-from txn.spark.options import SourceOptions, match_name, parse_name, split_list
+from txn.spark.options import SourceOptions, is_number, match_name, parse_name, split_list
 from txn.text import unescape
 
 WAYS = {
@@ -240,7 +240,7 @@ def _read_connector(options: SourceOptions) -> TableDefinition:
 def _read_catalog(options: SourceOptions) -> TableDefinition:
     try:
         catalog = json.loads(options.require("catalog"))
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequestError("catalog is no JSON", why=str(error)) from error
     if not isinstance(catalog, dict):
         raise InvalidRequestError("catalog is no JSON object")
@@ -271,7 +271,7 @@ def _parse_catalog_column(name: str, entry: Mapping[str, Any]) -> ColumnDefiniti
             "catalog says of a column what is not supported: name a codec", column=name, key=unknown
         )
     length = str(entry.get("length", ""))
-    if length and (not length.isdecimal() or int(length) < 1):
+    if length and (not is_number(length) or int(length) < 1):
         raise InvalidRequestError("catalog has a length that is none", column=name, length=length)
     kind, qualifier = _take(entry, "type", str, name), _take(entry, "col", str, name)
     family, codec = str(entry.get("cf", "rowkey")), entry.get("codec")

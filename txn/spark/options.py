@@ -26,6 +26,11 @@ PATHS = ("path", "paths")
 _COMMA = re.compile(r"(`(?:[^`]|``)*`|\((?:`(?:[^`]|``)*`|[^()`]|\([^()]*\))*\))|,")
 
 
+def is_number(text: str) -> bool:
+    """Whether `int` reads this text, and it fits into 64 bits."""
+    return text.isdecimal() and len(text) <= 18
+
+
 class SourceOptions:
     """The options given with `option(name, value)`, as text. As everywhere in Spark, names ignore
     case; they also ignore underscores: `onceBy` is `once_by`."""
@@ -69,7 +74,7 @@ class SourceOptions:
         value = self.text(name)
         if value is None:
             return default
-        if not value.isdecimal() or int(value) < least:
+        if not is_number(value) or int(value) < least:
             raise InvalidRequestError(
                 "an option must be a whole number", option=name, value=value, least=least
             )

@@ -14,7 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, astuple, dataclass, fields, replace
+from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from functools import cache
 from itertools import chain
 from operator import add
@@ -71,7 +71,7 @@ class Access:
     """How a task opens its store, as in `txn.connect`. Nothing is created: a wrong name is an
     error."""
 
-    uri: str
+    uri: str = field(repr=False)
     table: str | bytes | None = None
     transactions: str | bytes = TRANSACTIONS
     policy: Policy | None = None

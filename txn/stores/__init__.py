@@ -58,7 +58,7 @@ def open_store(uri: str, clock: Clock | None = None, *, create: bool = True) -> 
     if parts.scheme in _REMOTE:
         with require_extra(_REMOTE[parts.scheme], uri=_show_place(parts)):
             return _open_remote(parts, clock)
-    place = hide_login(uri.partition("?")[0])
+    place = hide_login(uri).partition("?")[0]
     meant = _guess_uri(parts, place)
     message = f"unknown kind of store: did you mean {meant}" if meant else "unknown kind of store"
     raise InvalidRequestError(message, uri=place, known=sorted((*_LOCAL, *_REMOTE)))
@@ -84,9 +84,10 @@ def _open_lmdb(parts: SplitResult, create: bool) -> LmdbStore:
     path = unquote(parts.path)
     if parts.netloc or not path.startswith("/") or path == "/" or "\0" in path:
         message = "write embedded:///path, with three slashes"
-        if path := f"{parts.netloc}{path}".strip("/"):
+        path = f"{parts.netloc}{path}".strip("/")
+        if path and "@" not in path:
             message += f": did you mean {_make_embedded_uri('/' + path)}"
-        raise InvalidRequestError(message, uri=parts.geturl())
+        raise InvalidRequestError(message, uri=show_uri(parts))
     return LmdbStore(
         path,
         create=create,

@@ -15,6 +15,15 @@ Option = Callable[[str, str], str | int]
 """Takes an option's name and text; returns its value or raises InvalidRequestError."""
 
 
+HARMLESS = {
+    *("auth", "ca", "certificate", "connect_ms", "connections", "key", "max_readers", "mode"),
+    *("pool", "principal", "protocol", "registry", "sync", "timeout_ms", "tls", "token_file"),
+    *("transport", "user"),
+}
+"""The options of URIs whose values may be shown. Any other value may be a secret."""
+_SHAPE = re.compile(r"((?:[A-Za-z][\w+.-]*:)?(?://)?)([^/?#]*)(.*)", re.DOTALL)
+_LOCAL = ("embedded:///", "file:///", "memory:", "/")
+_NO_PORT = re.compile(r":(?!\d*(?:,|$))")
 _ADDRESS = re.compile(
     r"(?P<host>\[[0-9A-Fa-f:.]+(%[\w.-]+)?\]|[^\s:,@%/?#\[\]\\]+)(?::(?P<port>.*))?"
 )
@@ -24,10 +33,27 @@ def split_uri(uri: object) -> SplitResult:
     """Return the parts of a URI; refuse outer spaces and control characters, which Python drops."""
     try:
         if isinstance(uri, str) and uri == uri.strip() and not re.search(r"[\0-\x1f\x7f]", uri):
-            return urlsplit(uri)
+            parts = urlsplit(uri)
+            _check_login(parts, uri)
+            return parts
+    except InvalidRequestError:
+        raise
     except ValueError as error:
         raise InvalidRequestError("not a URI", given=hide_login(str(uri))) from error
     raise InvalidRequestError("not a URI", given=hide_login(str(uri)))
+
+
+def _check_login(parts: SplitResult, uri: str) -> None:
+    """Refuse what may be a password with one of `/?#`, of which later errors would show a part."""
+    if uri.startswith(_LOCAL):
+        return
+    later = parts.path + parts.query.partition("=")[0] + parts.fragment
+    hosts = re.sub(r"\[[^]]*\]", "", parts.netloc or parts.path)
+    if "@" in later or ("@" in parts.query and _NO_PORT.search(hosts)):
+        raise InvalidRequestError(
+            "an @ behind the address: write %2F, %3F, %23 and %40 for /, ?, # and @",
+            uri=hide_login(uri),
+        )
 
 
 def parse_address(text: str, usual_port: int) -> tuple[str, int]:
@@ -52,7 +78,10 @@ def read_options(parts: SplitResult, known: Mapping[str, Option]) -> dict[str, A
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         if name not in known:
             raise InvalidRequestError(
-                "unknown option", option=name, uri=show_uri(parts), known=sorted(known)
+                "unknown option",
+                option=name if value else "***",
+                uri=show_uri(parts),
+                known=sorted(known),
             )
         if name in options:
             raise InvalidRequestError("an option is there twice", option=name)
@@ -69,9 +98,24 @@ def show_uri(parts: SplitResult) -> str:
 
 
 def hide_login(uri: str) -> str:
-    """Return a URI without its user, password and token, for messages."""
-    shown = re.sub(r"//[^/?#]*@", "//***@", uri)
-    return re.sub(r"([?&](?:token|password)=)[^&#]*", r"\1***", shown)
+    """Return a URI without secrets, for messages: without what comes before an `@` as a login does,
+    and without the values of options that are not HARMLESS."""
+    found = _SHAPE.fullmatch(uri)
+    assert found is not None  # any text has this shape
+    begin, place, rest = found.groups()
+    if "@" in rest and not uri.startswith(_LOCAL):
+        return f"{begin}***"
+    place = f"***@{place.rpartition('@')[2]}" if "@" in place else place
+    path, query, options = rest.partition("#")[0].partition("?")
+    shown = "&".join(map(_hide_value, options.split("&"))) if query else ""
+    return begin + place + path + query + shown + ("#***" if "#" in rest else "")
+
+
+def _hide_value(option: str) -> str:
+    name, _, value = option.partition("=")
+    if name in HARMLESS or not option:
+        return option
+    return f"{name}=***" if value else "***"
 
 
 def one_of(*values: str) -> Option:

@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from txn.documents import parse_stored
 from txn.errors import CorruptRowError
 from txn.model import plain_table
 from txn.tables import catalog
@@ -242,8 +243,8 @@ def _read_namespaces(reader: Reader) -> dict[bytes, dict[str, str]]:
     for key in reader.keys(_NAMESPACE, _NAMESPACE_STOP):
         stored = reader.get(key) or b""
         try:
-            found[key[len(_NAMESPACE) :]] = dict(json.loads(stored))
-        except ValueError as error:
+            found[key[len(_NAMESPACE) :]] = dict(parse_stored(stored))
+        except (ValueError, TypeError) as error:
             raise CorruptRowError(
                 "the catalog does not decode", key=key, stored=stored[:200]
             ) from error

@@ -22,6 +22,7 @@ from itertools import groupby, islice, pairwise
 from typing import Any, NamedTuple
 
 from txn.clock import Clock
+from txn.documents import parse_stored
 from txn.errors import CorruptRowError, InvalidRequestError
 from txn.model import (
     DATABASE_ENTRY,
@@ -225,7 +226,7 @@ def _encode(table: TableEntry) -> bytes:
 
 def _decode(key: bytes, value: bytes) -> TableEntry:
     try:
-        stored = json.loads(value)
+        stored = parse_stored(value)
         return TableEntry(
             stored["number"],
             {name.encode(): _decode_family(shown) for name, shown in stored["families"].items()},

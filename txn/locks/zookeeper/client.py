@@ -99,7 +99,7 @@ def parse_ensemble(parts: SplitResult) -> Ensemble:
     """Parse a URI. Raises InvalidRequestError, whose message never shows the password."""
     login, at, hosts = parts.netloc.rpartition("@")
     shown = hide_login(parts.geturl())
-    if not hosts or parts.fragment:
+    if not hosts or parts.fragment or "@" in parts.query:
         raise InvalidRequestError("write zookeeper://host:port/base", uri=shown)
     for each in hosts.split(","):
         parse_address(each, ZOOKEEPER_PORT)

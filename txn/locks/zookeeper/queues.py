@@ -13,12 +13,13 @@ import json
 import random
 import re
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from txn.clock import Clock, SystemClock
-from txn.errors import StoreError
+from txn.documents import check_types, parse_stored
+from txn.errors import CorruptRowError, StoreError
 from txn.locks.held import Grant
 from txn.locks.manager import Ticket
 from txn.locks.model import Lock, LockListing, LockRequest, Mode, Owner, Path, parts_of, text_of
@@ -43,6 +44,11 @@ MENDING = Backoff(first_ms=20, longest_ms=640)
 TIDIED_AT_ONCE = 1_000
 USED_UP = "ZooKeeper has counted to 2^31 here: delete the folder when nobody has locks in it"
 KINDS = {Mode.SHARED: "read-", Mode.EXCLUSIVE: "write-"}
+NOTE: Mapping[str, Any] = {
+    **dict.fromkeys(("owner", "host", "query"), str),
+    **{"since_ms": int, "explicit": bool, "token": int},
+}
+"""The types of the fields of a node's data."""
 MODES = {"read": Mode.SHARED, "write": Mode.EXCLUSIVE}
 # A ticket is 32 hexadecimal digits. A negative number means that ZooKeeper's counter overflowed.
 NODE = re.compile(r"(read|write)-([0-9a-f]{32})-(-?[0-9]{10})")
@@ -68,6 +74,15 @@ def encode_note(ticket: Ticket, token: int = 0) -> bytes:
     note: dict[str, object] = {"owner": owner.name, "host": owner.host, "query": owner.query}
     note |= {"since_ms": ticket.since_ms, "explicit": token > 0, "token": token}
     return json.dumps(note).encode()
+
+
+def _decode_note(node: str, data: bytes) -> dict[str, Any]:
+    try:
+        note: dict[str, Any] = parse_stored(data)
+        check_types(note, NOTE)
+    except ValueError as error:
+        raise CorruptRowError("not the node of a lock", row=node.encode()) from error
+    return note
 
 
 def parse_node(name: str) -> Node | None:
@@ -155,7 +170,7 @@ class QueueReader:
         for node, data in zip(queue, found, strict=True):
             if data is None:
                 continue
-            note = json.loads(data.data)
+            note = _decode_note(f"{folder}/{node.name}", data.data)
             owner = Owner(note["owner"], note["host"], note["query"])
             yield Lock(
                 LockRequest(at, node.mode),
@@ -392,7 +407,8 @@ class _Attempt:
             except ReplyLost:
                 self._client.sync(self._folders.base)
                 found = self._client.get([node for node, _ in batch])
-                if not all(each and json.loads(each.data)["explicit"] for each in found):
+                pairs = zip(batch, found, strict=True)
+                if not all(e and _decode_note(node, e.data)["explicit"] for (node, _), e in pairs):
                     return False
         return True
 

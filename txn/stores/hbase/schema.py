@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
@@ -89,22 +90,29 @@ def refuse_family(table: bytes, name: bytes, family: Family) -> None:
 
 def make_assign_command(table: bytes, families: Iterable[bytes], database: bytes) -> str:
     """Return the HBase shell command that assigns a table to a database."""
-    entry = f"CONFIGURATION => {{'{DATABASE_ENTRY}' => '{database.decode()}'}}"
-    parts = [f"{{NAME => '{name.decode()}', {entry}}}" for name in families]
-    return f"alter '{table.decode()}', {', '.join(parts)}"
+    entry = f"CONFIGURATION => {{'{DATABASE_ENTRY}' => {_quote(database)}}}"
+    parts = [f"{{NAME => {_quote(name)}, {entry}}}" for name in families]
+    return f"alter {_quote(table)}, {', '.join(parts)}"
+
+
+def _quote(value: bytes) -> str:
+    """Return bytes as a string of HBase's shell, which is Ruby's; it must run nothing in them."""
+    if re.fullmatch(rb"[ !-&(-\[\]-~]*", value):
+        return f"'{value.decode()}'"
+    return '"' + "".join(f"\\x{byte:02X}" for byte in value) + '"'
 
 
 def _database_entry(family: Family) -> str:
-    return f", '{DATABASE_ENTRY}' => '{family.database.decode()}'" if family.database else ""
+    return f", '{DATABASE_ENTRY}' => {_quote(family.database)}" if family.database else ""
 
 
 def shell_command(verb: str, table: bytes, families: Families, splits: Sequence[bytes] = ()) -> str:
     """Return the HBase shell command that creates such a table, or adds such families."""
     parts = [
-        f"{{NAME => '{name.decode()}', VERSIONS => {family.versions}, CONFIGURATION => "
+        f"{{NAME => {_quote(name)}, VERSIONS => {family.versions}, CONFIGURATION => "
         f"{{'{PURGE}' => '{family.keep_deletes_ms or PURGE_MS}'{_database_entry(family)}}}}}"
         for name, family in families.items()
     ]
     if splits:
-        parts.append(f"SPLITS => {[split.decode() for split in splits]}")
-    return f"{verb} '{table.decode()}', {', '.join(parts)}"
+        parts.append(f"SPLITS => [{', '.join(map(_quote, splits))}]")
+    return f"{verb} {_quote(table)}, {', '.join(parts)}"

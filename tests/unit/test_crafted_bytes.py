@@ -1,0 +1,315 @@
+"""Bytes that nobody of ours wrote: a decoder raises its own error, and nothing else, ever.
+
+A valid checksum proves that bytes are whole, not that they are ours. So each decoder gets samples
+that were changed at random, in their bytes and in their shape, and what it accepts can be shown.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import zlib
+from collections.abc import Callable
+from contextlib import closing, suppress
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import msgpack
+import pytest
+
+from recovery.commands.requests import parse_request
+from recovery.console.rendering import parse_number, parse_tables
+from recovery.search import read_cursor, row_document
+from recovery.text import error_text, labels_text
+from txn.assertions import Exact, GreaterThan, Some, Version, is_outdated
+from txn.errors import CorruptRowError, InvalidRequestError
+from txn.leases import LeaseAlreadyExistsError, exclusive, open_leases
+from txn.locks.model import path
+from txn.locks.stored import Queue, _read_lease_ms
+from txn.locks.zookeeper.queues import _decode_note
+from txn.model import Cell, Delete, Key, Mutation, Row
+from txn.protocol.codec import (
+    Marker,
+    Plan,
+    decode_buffer,
+    decode_child_counts,
+    decode_marker,
+    decode_plan,
+    decode_status,
+    encode_buffer,
+    encode_marker,
+    encode_plan,
+)
+from txn.protocol.locks import decode_lock
+from txn.protocol.row import FAMILY, decode_row, new_row_key
+from txn.reading.feed import Offset, decode_offset
+from txn.request import Request
+from txn.service.messages import IDL, METHODS, decode_error, decode_message, encode_assertions
+from txn.spark.options import SourceOptions
+from txn.tables.catalog import _decode as decode_table
+from txn.text import assertion_text, parse_key
+
+pytestmark = pytest.mark.fast
+ROW = new_row_key(1_700_000_000_000, 7, database=b"txn")
+A, B = (Key(row, "d", "x", "t") for row in "ab")
+REQUEST = Request(
+    (Mutation(A, b"1"), Delete(B)),
+    (~(Exact(A, b"1") & GreaterThan(B, b"2")) | Some(B), Version(A, 7)),
+    b"once",
+    {"job": "a"},
+)
+TRIES = 300
+
+
+def nest(kind: type, depth: int) -> Any:
+    nested: Any = kind()
+    for _ in range(depth):
+        nested = {"a": nested} if kind is dict else [nested]
+    return nested
+
+
+ODD = [None, True, 0, -1, 1 << 63, 0.5, b"", b"\xff", "", "\x1b[1m", [], {}, [[]], {"a": [1]}]
+ODD += [nest(kind, depth) for kind in (list, dict) for depth in (99, 400, 950)]
+
+
+ODD_JSON = (b"1e999", b"NaN", b"[" * 99_999, b'"\\ud800"')
+
+
+def change(rng: Random, given: Any) -> Any:
+    """Return the value with one part of its shape replaced, repeated, dropped or wrapped."""
+    if isinstance(given, list | tuple) and given and rng.random() < 0.8:
+        parts = list(given)
+        place = rng.randrange(len(parts))
+        match rng.randrange(8):
+            case 0:
+                del parts[place]
+            case 1:
+                parts.insert(place, parts[place])
+            case _:
+                parts[place] = change(rng, parts[place])
+        return parts
+    if isinstance(given, dict) and given and rng.random() < 0.8:
+        name = rng.choice(list(given))
+        changed = {**given, name: change(rng, given[name])}
+        if rng.random() < 0.1:
+            del changed[name]
+        return changed
+    if rng.random() < 0.1:
+        for _ in range(rng.choice([1, 50, 120, 900])):
+            given = ["not", given]
+        return given
+    return rng.choice(ODD)
+
+
+def damage(rng: Random, given: bytes) -> bytes:
+    """Return the bytes with some of them changed, dropped, repeated or added."""
+    parts = bytearray(given)
+    for _ in range(rng.randint(1, 4)):
+        place = rng.randrange(len(parts) + 1)
+        match rng.randrange(4):
+            case 0:
+                parts[place : place + 1] = bytes([rng.randrange(256)])
+            case 1:
+                del parts[place : place + rng.randint(1, 8)]
+            case 2:
+                parts[place:place] = parts[place : place + rng.randint(1, 8)]
+            case _:
+                parts[place:place] = rng.choice(
+                    [b"\x00", b"\xff", b"\x1b", b"\xc0", b"[" * 3, b"9" * 30]
+                )
+    return bytes(parts)
+
+
+class Fuzzed(NamedTuple):
+    """A decoder, what it may raise, one valid input, and how to change that."""
+
+    decode: Callable[[Any], Any]
+    error: type[Exception]
+    change: Callable[[Random], Any]
+
+
+def of_bytes(sample: bytes) -> Callable[[Random], bytes]:
+    return lambda rng: damage(rng, sample)
+
+
+def of_frame(sample: bytes) -> Callable[[Random], bytes]:
+    """Change the body, by its bytes or by its shape, and give it a valid checksum."""
+    body = msgpack.unpackb(sample[5:])
+
+    def make(rng: Random) -> bytes:
+        changed = (
+            damage(rng, sample[5:]) if rng.random() < 0.3 else msgpack.packb(change(rng, body))
+        )
+        return b"\x01" + zlib.crc32(changed).to_bytes(4, "big") + changed
+
+    return make
+
+
+def of_json(sample: Any) -> Callable[[Random], bytes]:
+    def make(rng: Random) -> bytes:
+        text = json.dumps(change(rng, sample), default=str).encode()
+        match rng.randrange(4):
+            case 0:
+                return damage(rng, text)
+            case 1:
+                return text.replace(
+                    b"1", rng.choice([b"1e999", b"NaN", b"[" * 99_999, b'"\\ud800"'])
+                )
+            case _:
+                return text
+
+    return make
+
+
+def of_message(message: Any) -> Callable[[Random], Any]:
+    """Change the fields of a message, in all its parts."""
+
+    def make(rng: Random) -> Any:
+        return change_message(rng, message)
+
+    return make
+
+
+def change_message(rng: Random, given: Any) -> Any:
+    if isinstance(given, list):
+        changed = [change_message(rng, each) for each in given if rng.random() < 0.95]
+        return changed * rng.choice([1] * 9 + [2, 300])
+    if not hasattr(given, "thrift_spec"):
+        return given
+    made = type(given)()
+    for _, name, *_ in type(given).thrift_spec.values():
+        value = getattr(given, name)
+        setattr(made, name, None if rng.random() < 0.1 else change_message(rng, value))
+    return made
+
+
+def show(found: Any) -> None:
+    """Show what was accepted as the commands do."""
+    for assertion in found.assertions:
+        assertion_text(assertion), repr(assertion), is_outdated(assertion, {A: Cell(b"1", 9)})
+    labels_text(found.labels).encode()
+
+
+def decode_and_show(encoded: bytes) -> None:
+    show(decode_buffer(encoded).request)
+
+
+def decode_whole_row(cells: dict[bytes, bytes]) -> None:
+    """A row never raises: what does not decode is its `corrupt`."""
+    row = decode_row(Row(ROW, {Key(ROW, FAMILY, n, b"txn"): Cell(v, 5) for n, v in cells.items()}))
+    json.dumps(row_document(row, 1)).encode()
+    error_text(row.cause or "")
+
+
+def change_row(rng: Random) -> dict[bytes, bytes]:
+    cells = {
+        b"status": b"2-ASSERTED",
+        b"buffer": encode_buffer(REQUEST, 1),
+        b"plan": encode_plan(Plan(5, (1, 0))),
+        b"parts": b"1 2",
+        b"ranges": b"0",
+        b"reason": b"because",
+    }
+    make = of_frame(cells[b"buffer"])
+    return {
+        name: make(rng)
+        if name == b"buffer"
+        else damage(rng, value)
+        if rng.random() < 0.5
+        else value
+        for name, value in cells.items()
+        if rng.random() < 0.9
+    }
+
+
+QUEUED = {"ticket": "a", "mode": "X", "session": "a1", "owner": "o", "host": "h", "query": "q"}
+QUEUED |= {"since_ms": 1, "granted": True, "token": 1}
+NOTE = {"owner": "o", "host": "h", "query": "q", "since_ms": 1, "explicit": True, "token": 1}
+TABLE = {"number": 1, "families": {"d": {"versions": 1, "attributes": [["a", "b"]]}}}
+DOCUMENT = {"mutations": [{"put": "t/a/d:x", "value": "1"}], "once": {"base64": "aGk="}}
+DOCUMENT |= {"assertions": [{"not": {"some": "t/a/d:x"}}], "labels": {"a": "1"}}
+OFFSET = Offset(5, 1, frozenset([ROW])).encode()
+SEEN = IDL.Found(IDL.Key(b"r", b"d", b"x", b"t"), IDL.Cell(b"1", 5))
+FAILED = IDL.AssertionFailed("m", b"t", encode_assertions(REQUEST.assertions[:1]), [SEEN])
+ASKED = METHODS["commit"].encode((REQUEST.mutations, REQUEST.assertions, IDL.Options()))
+
+
+def read_answer(message: Any) -> Any:
+    return decode_message(decode_error, message, CorruptRowError, "odd")
+
+
+def read_request(messages: Any) -> Any:
+    return decode_message(METHODS["commit"].decode, messages, InvalidRequestError, "odd")
+
+
+def of_stored(decode: Callable[[Any], Any], change: Callable[[Random], Any]) -> Fuzzed:
+    return Fuzzed(decode, CorruptRowError, change)
+
+
+def of_input(decode: Callable[[Any], Any], change: Callable[[Random], Any]) -> Fuzzed:
+    return Fuzzed(decode, InvalidRequestError, change)
+
+
+def of_text(decode: Callable[[str], Any], sample: bytes) -> Fuzzed:
+    return of_input(lambda value: decode(value.decode(errors="surrogateescape")), of_bytes(sample))
+
+
+FUZZED = {
+    "buffer": of_stored(decode_and_show, of_frame(encode_buffer(REQUEST, 1))),
+    "plan": of_stored(decode_plan, of_frame(encode_plan(Plan(5, (1, 0), (b"l",))))),
+    "parts": of_stored(decode_child_counts, of_bytes(b"1 20 3")),
+    "status": of_stored(decode_status, of_bytes(b"2-ASSERTED")),
+    "marker": of_stored(decode_marker, of_bytes(encode_marker(Marker(ROW, 5)))),
+    "row": of_stored(decode_whole_row, change_row),
+    "lock": of_stored(decode_lock, of_bytes(b"7 " + ROW)),
+    "queue": of_stored(partial(Queue.decode, b"r"), of_json({"token": 1, "queue": [QUEUED]})),
+    "session": of_stored(
+        lambda value: _read_lease_ms("s", Cell(value, 1)), of_json({"count": 1, "lease_ms": 1})
+    ),
+    "note": of_stored(partial(_decode_note, "n"), of_json(NOTE)),
+    "table": of_stored(partial(decode_table, b"t"), of_json(TABLE)),
+    "answer": of_stored(read_answer, of_message(FAILED)),
+    "request": of_input(read_request, of_message(ASKED)),
+    "offset": of_input(decode_offset, lambda rng: change(rng, {**OFFSET, "low": float("inf")})),
+    "document": of_input(lambda value: show(parse_request(value)), of_json(DOCUMENT)),
+    "cursor": of_input(read_cursor, of_bytes(ROW)),
+    "key": of_text(parse_key, b"t/a\\x2f/d:x"),
+    "number": of_text(parse_number, b"12"),
+    "tables": of_text(parse_tables, b"a b\\x00"),
+    "option": of_text(lambda text: SourceOptions({"n": text}).whole("n", 1), b"9" * 4_290),
+    "path": of_text(path, b"db/t/a=1%2f"),
+}
+UNREFUSED = ("lock", "row")
+
+
+@pytest.mark.parametrize("name", FUZZED)
+def test_a_decoder_raises_nothing_but_its_own_error(name: str) -> None:
+    """One such row would else end every command, and every read of its keys, with a traceback."""
+    fuzzed, rng, refused = FUZZED[name], Random(50), 0
+    for _ in range(TRIES):
+        given = fuzzed.change(rng)
+        try:
+            fuzzed.decode(given)
+        except fuzzed.error:
+            refused += 1
+    assert refused or name in UNREFUSED
+
+
+@pytest.mark.parametrize(
+    "column", ["user_name", "table_name", "partition_name", "end_utc", "lease_type"]
+)
+def test_a_row_of_leases_that_does_not_decode_is_named(column: str, tmp_path: Path) -> None:
+    """A file of SQLite takes any type in any column, and the database is no secret of ours."""
+    url = f"sqlite:///{tmp_path}/leases.sqlite"
+    with open_leases(url) as service:
+        service.grab_lease([exclusive("d/t")], 3600)
+    for value in ("X'ff'", "'a//b'", "9e999", "'2026-13-45'", "''"):
+        with closing(sqlite3.connect(tmp_path / "leases.sqlite")) as file:
+            file.execute(f"UPDATE txn_leases SET {column} = {value}")
+            file.commit()
+        with open_leases(url) as service:
+            for call in (service.list_lease, lambda: service.grab_lease([exclusive("d/t")], 1)):
+                with suppress(CorruptRowError, LeaseAlreadyExistsError):
+                    call()
