@@ -20,7 +20,7 @@ from txn.errors import (
     StoreError,
     TxnError,
 )
-from txn.model import Cell, Delete, Key, Mutation, Row, Value
+from txn.model import Cell, Delete, Key, Mutation, Row, Stamp, Value
 from txn.policy import Policy
 from txn.request import Committed, Outcome, Request
 
@@ -54,6 +54,7 @@ __all__ = [
     "Request",
     "Row",
     "Some",
+    "Stamp",
     "StoreError",
     "TxnError",
     "Value",

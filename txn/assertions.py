@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn, TypeVar, assert_never
 
 from txn.errors import InvalidRequestError
-from txn.model import Cell, Key, as_bytes, check_value
+from txn.model import Cell, Key, Stamp, as_bytes, check_value, require_cell
 
 MAX_DEPTH = 100
 T = TypeVar("T")
@@ -129,19 +129,23 @@ def _list_children(kind: type[And | Or], joined: Any) -> tuple[Assertion, ...]:
     return joined.assertions if isinstance(joined, kind) else (joined,)
 
 
-def holds(assertion: Assertion, cells: Mapping[Key, Cell | None]) -> bool:
+Evidence = Mapping[Key, Cell | Stamp | None]
+"""What is known of keys: a stamp suffices for a key whose value no assertion compares."""
+
+
+def holds(assertion: Assertion, cells: Evidence) -> bool:
     """Return whether the assertion holds for these cells, which include all its keys."""
     match assertion:
         case Version(key, timestamp):
-            cell = cells[key]
-            return timestamp == (None if cell is None else cell.timestamp)
+            found = cells[key]
+            return timestamp == (None if found is None else found.timestamp)
         case Exact(key, value):
-            cell = cells[key]
+            cell = require_cell(cells[key])
             return cell is not None and cell.value == value
         case Some(key):
             return cells[key] is not None
         case GreaterThan(key, value):
-            cell = cells[key]
+            cell = require_cell(cells[key])
             return cell is not None and cell.value > value
         case Not(inner):
             return not holds(inner, cells)
@@ -153,7 +157,7 @@ def holds(assertion: Assertion, cells: Mapping[Key, Cell | None]) -> bool:
             assert_never(assertion)
 
 
-def is_outdated(assertion: Assertion, cells: Mapping[Key, Cell | None]) -> bool:
+def is_outdated(assertion: Assertion, cells: Evidence) -> bool:
     """Return whether the assertion can never hold again. Versions only grow, so a greater version
     rules out the asserted one for good."""
     if not isinstance(assertion, Version) or assertion.timestamp is None:
@@ -203,6 +207,19 @@ def list_keys(assertion: Assertion) -> list[Key]:
             return list_keys(inner)
         case And(parts) | Or(parts):
             return [key for part in parts for key in list_keys(part)]
+        case leaf:
+            return [leaf.key]
+
+
+def list_compared_keys(assertion: Assertion) -> list[Key]:
+    """Return the keys whose values are needed. `Some` compares none, but its error shows it."""
+    match assertion:
+        case Version():
+            return []
+        case Not(inner):
+            return list_compared_keys(inner)
+        case And(parts) | Or(parts):
+            return [key for part in parts for key in list_compared_keys(part)]
         case leaf:
             return [leaf.key]
 

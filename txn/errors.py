@@ -82,7 +82,8 @@ class ConflictError(AbortedError):
 
 
 class AssertionFailedError(AbortedError):
-    """An assertion was false under the locks: read again and decide. Has it and its cells."""
+    """An assertion was false under the locks: read again and decide. Has it and its cells; those
+    that only versions were asserted of are stamps, because their values were not read."""
 
     def __init__(
         self, assertion: object, seen: Mapping[Any, Any], *, transaction: bytes | None = None

@@ -110,6 +110,19 @@ class Cell(NamedTuple):
     timestamp: int
 
 
+class Stamp(NamedTuple):
+    """One visible version whose value was not read: its timestamp in milliseconds."""
+
+    timestamp: int
+
+
+def require_cell(found: Cell | Stamp | None) -> Cell | None:
+    """Return a cell that was read with its value; raise TypeError for another one."""
+    if isinstance(found, Stamp):
+        raise TypeError("the value was not read")
+    return found
+
+
 class Edit(NamedTuple):
     """A cell to write at a timestamp (None: the server's). The value None is a delete-column
     marker, which needs a timestamp."""

@@ -21,7 +21,7 @@ from txn.errors import (
     InvalidRequestError,
     TxnError,
 )
-from txn.model import ROW_KEY, Cell, Key
+from txn.model import ROW_KEY, Cell, Key, Stamp
 
 LONGEST = 60
 LONGEST_REASON = 2_000
@@ -168,7 +168,9 @@ def _fact_text(fact: object) -> str:
             return str(fact)
 
 
-def _seen_text(key: Key, cell: Cell | None) -> str:
+def _seen_text(key: Key, cell: Cell | Stamp | None) -> str:
+    if isinstance(cell, Stamp):
+        return f"{key_text(key)} has version {cell.timestamp}"
     return f"{key_text(key)} {'absent' if cell is None else '= ' + shorten(cell.value)}"
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from txn.clock import SystemClock
 from txn.errors import InvalidRequestError, StoreError, TableUnavailable
-from txn.model import Cell, Check, Columns, Edit, Family, Key, RowExclusion
+from txn.model import Cell, Check, Columns, Edit, Family, Key, RowExclusion, Stamp
 from txn.stores.base import Store, TableSize, measure_tables
 from txn.stores.hbase.native.store import NativeStore
 from txn.stores.hbase.store import HBaseStore
@@ -84,7 +84,7 @@ def test_an_empty_batch_does_nothing(subject: Subject) -> None:
     assert subject.store.read_versions([], 3) == {}
     subject.store.write([])
     assert subject.store.check_and_put([]) == []
-    assert subject.store.check_and_read([], []) == ([], {})
+    assert subject.store.check_and_read([], []) == ([], {}, {})
 
 
 @pytest.mark.parametrize("durable", [True, False])
@@ -997,11 +997,11 @@ def test_checks_and_a_read_are_answered_together(subject: Subject) -> None:
     other = subject.key("s", "x", "e")
     subject.store.write([Edit(x, b"1", 10), Edit(other, b"2", 10)])
     checks = [put_if(lock, owner, (lock, b"me")) for owner in (b"", b"other", b"me")]
-    answers, found = subject.store.check_and_read(checks, [x, absent, other])
+    answers, found, _ = subject.store.check_and_read(checks, [x, absent, other])
     assert answers == [True, False, True]
     assert found == {x: Cell(b"1", 10), absent: None, other: Cell(b"2", 10)}
     assert value_of(subject, lock) == b"me"
-    answers, found = subject.store.check_and_read([put_if(lock, b"me", (lock, b""))], [lock])
+    answers, found, _ = subject.store.check_and_read([put_if(lock, b"me", (lock, b""))], [lock])
     assert answers == [True]
     cell = found[lock]
     assert cell is not None
@@ -1009,13 +1009,38 @@ def test_checks_and_a_read_are_answered_together(subject: Subject) -> None:
     assert value_of(subject, lock) == b""
 
 
+@pytest.mark.parametrize("column", ["x", "other", "it's"])
+def test_of_stamps_only_the_timestamp_is_told(subject: Subject, column: str) -> None:
+    """Whatever else is read of their rows: locks, tags, other columns, and those of another family
+    that have the same name."""
+    rows = [subject.key(row, column) for row in "rs"]
+    cells = [each._replace(column=column) for each in rows for column in (b"x", b"other", b"it's")]
+    cells += [each._replace(family=b"e") for each in cells]
+    marks = [mark for each in rows for mark in (each.lock, each.tag)]
+    values = [Edit(each, each.row + each.family + each.column, 10) for each in (*cells, *marks)]
+    subject.store.write(values)
+    subject.store.write([Edit(rows[0], b"new", 12)])
+    plain = subject.store.read([*cells, *marks])
+    absent = subject.key("gone", column)
+    stamps = [*rows, absent]
+    others = [each for each in (*cells, *marks) if each not in stamps]
+    check = put_if(marks[0], plain[marks[0]].value, (marks[0], b"taken"))  # type: ignore[union-attr]
+    answers, found, times = subject.store.check_and_read([check], others, stamps)
+    assert answers == [True] and {**found, marks[0]: None} == {
+        **{each: plain[each] for each in others},
+        marks[0]: None,
+    }
+    assert times == {rows[0]: Stamp(12), rows[1]: Stamp(10), absent: None}
+    assert subject.store.check_and_read([], [], stamps) == ([], {}, times)
+
+
 def test_checks_without_a_read_and_a_read_without_checks_are_what_they_are(
     subject: Subject,
 ) -> None:
     """The protocol calls with what there is."""
     x = subject.key("r", "x")
-    assert subject.store.check_and_read([put_if(x, b"", (x, b"1"))], []) == ([True], {})
-    answers, found = subject.store.check_and_read([], [x])
+    assert subject.store.check_and_read([put_if(x, b"", (x, b"1"))], []) == ([True], {}, {})
+    answers, found, _ = subject.store.check_and_read([], [x])
     assert (answers, found) == ([], {x: subject.get(x)})
 
 
@@ -1025,7 +1050,7 @@ def test_many_checks_and_a_read_of_many_rows_are_answered_in_full(subject: Subje
     subject.store.write([Edit(key, key.row, 10) for key in keys])
     checks = [put_if(key, key.row, (key, b"new")) for key in keys[:40]]
     for wanted in (keys[40:], keys[40:80]):
-        answers, found = subject.store.check_and_read(checks, wanted)
+        answers, found, _ = subject.store.check_and_read(checks, wanted)
         assert answers == [wanted == keys[40:]] * 40
         assert found == {key: Cell(key.row, 10) for key in wanted}
 

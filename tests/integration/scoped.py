@@ -17,7 +17,7 @@ from txn.protocol.protocols import protocol_key
 from txn.protocol.row import FAMILY
 from txn.protocol.statuses import PROTOCOLS, ProtocolName
 from txn.stores import open_store
-from txn.stores.base import Feature, Store
+from txn.stores.base import Answers, Feature, Store
 
 
 class ScopedStore:
@@ -51,12 +51,23 @@ class ScopedStore:
         return self._inner.check_and_put([self._move(check) for check in checks])
 
     def check_and_read(
-        self, checks: Sequence[Check], keys: Collection[Key], *, durable: bool = True
-    ) -> tuple[list[bool], dict[Key, Cell | None]]:
-        answers, found = self._inner.check_and_read(
-            [self._move(check) for check in checks], [self._there(key) for key in keys]
+        self,
+        checks: Sequence[Check],
+        keys: Collection[Key],
+        stamps: Collection[Key] = (),
+        *,
+        durable: bool = True,
+    ) -> Answers:
+        answers, found, times = self._inner.check_and_read(
+            [self._move(check) for check in checks],
+            [self._there(key) for key in keys],
+            [self._there(key) for key in stamps],
         )
-        return answers, {key: found[self._there(key)] for key in keys}
+        return (
+            answers,
+            {key: found[self._there(key)] for key in keys},
+            {key: times[self._there(key)] for key in stamps},
+        )
 
     def _move(self, check: Check) -> Check:
         return check._replace(

@@ -53,7 +53,7 @@ from txn import (
 from txn.clock import ManualClock, SystemClock
 from txn.emulator.serving import NAMES
 from txn.locks import LockDenied, Mode, Waiting, exclusive, open_manager, shared
-from txn.model import Check, Row
+from txn.model import Check, Row, Stamp
 from txn.protocol.codec import decode_marker, encode_buffer
 from txn.protocol.row import decode_row, marker_key
 from txn.protocol.statuses import ProtocolName
@@ -308,6 +308,7 @@ def test_every_assertion_survives_the_wire(given_ones: list[object]) -> None:
         ConflictError("key is locked", key=X, holder=b"other", transaction=b"t"),
         ConflictError("aborted by another client", transaction=b"t"),
         AssertionFailedError(Some(X), {X: None}, transaction=b"t"),
+        AssertionFailedError(Version(X, 4), {X: Stamp(5), Y: Cell(b"1", 5)}, transaction=b"t"),
         DeadlineError("deadline passed", transaction=b"t"),
         CommitOutcomeUnknown(b"t"),
         StoreError("broken"),

@@ -101,6 +101,30 @@ def test_buckets_of_transactions_are_regions_from_the_start(
     assert sorted(starts) == [b"", b"01.", b"02.", b"03."]
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["thrift1", "thrift2"])
+def test_large_values_do_not_end_a_gateway(hbase: HBase, kind: str) -> None:
+    """The gateways of the tests have 320 MB: 120 values of 2 MB at once ended one, for all
+    clients."""
+    count, length = 120, 2_000_000
+    data = fresh("large")
+    keys = [Key(f"{number:04}", "d", "x", data) for number in range(count)]
+    with connect(hbase.native) as engine:
+        engine.ensure_table(data, ["d"])
+        for key in keys:
+            engine.commit([Mutation(key, secrets.token_bytes(1_000) * (length // 1_000))])
+    uri = getattr(hbase, kind)
+    with connect(uri, policy=Policy(deadline_ms=300_000, lock_ttl_ms=300_000)) as engine:
+        found = engine.read(keys)
+        assert {len(cell.value) for cell in found.values() if cell} == {length}
+        del found
+        rows = engine.scan(data)
+        assert sum(len(cell.value) for row in rows for cell in row.cells.values()) == count * length
+    with connect(uri, policy=Policy(deadline_ms=300_000, lock_ttl_ms=300_000)) as engine:
+        engine.commit([Mutation(key, b"short") for key in keys])
+        assert {cell.value for cell in engine.read(keys).values() if cell} == {b"short"}
+
+
 def test_a_table_of_a_namespace_is_like_any_other(hbase: HBase, store: HBaseStore) -> None:
     """Its namespace is made with it; both gateways find it by the same name."""
     table = f"ns_{secrets.token_hex(4)}:data".encode()

@@ -6,7 +6,7 @@ one checked write; a plain write is shown to them as one without a condition.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tests.simulation.puppets import puts
@@ -16,7 +16,7 @@ from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Check, Edit, Key
 from txn.protocol.locks import holder_of
 from txn.protocol.row import FREE
 from txn.protocol.statuses import ProtocolName, Status
-from txn.stores.base import Store
+from txn.stores.base import Store, check_then_read
 from txn.stores.local import LocalStore
 
 Kind = Callable[[Check], bool]
@@ -111,10 +111,7 @@ class DeferringStore:
         marked = [check._replace(is_deferred=self.is_deferred(check)) for check in checks]
         return self._inner.check_and_put(marked, durable=durable)
 
-    def check_and_read(
-        self, checks: Sequence[Check], keys: Collection[Key], *, durable: bool = True
-    ) -> tuple[list[bool], dict[Key, Cell | None]]:
-        return self.check_and_put(checks, durable=durable), self._inner.read(keys)
+    check_and_read = check_then_read
 
 
 class PowerWorld(World):

@@ -9,12 +9,12 @@ they would without one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from txn.model import Cell, Check, Edit, Key
-from txn.stores.base import Feature
+from txn.model import Check, Edit, Key
+from txn.stores.base import Feature, check_then_read
 from txn.stores.local import LocalStore
 from txn.tables.catalog import ROW_END, ROW_PASSED, escape_row, load_catalog
 from txn.tables.kv.ordered import OrderedStore, Writer
@@ -128,10 +128,7 @@ class RegionStore:
                 self.flush(region)
         return answers
 
-    def check_and_read(
-        self, checks: Sequence[Check], keys: Collection[Key], *, durable: bool = True
-    ) -> tuple[list[bool], dict[Key, Cell | None]]:
-        return self.check_and_put(checks, durable=durable), self.read(keys)
+    check_and_read = check_then_read
 
     def atomically(self, work: Callable[[], None]) -> None:
         """Run it in one local transaction, of which nothing is deferred. What was pending becomes

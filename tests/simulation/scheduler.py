@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from greenlet import getcurrent, greenlet
 
 from txn.model import Cell, Check, Edit, Family, Key, Row, RowExclusion
-from txn.stores.base import Store
+from txn.stores.base import Store, check_then_read
 from txn.testing.faulty import Crash
 
 T = TypeVar("T")
@@ -183,10 +183,7 @@ class Network:
             answers.update(zip(piece, moved, strict=True))
         return [answers[i] for i in range(len(checks))]
 
-    def check_and_read(
-        self, checks: Sequence[Check], keys: Collection[Key], *, durable: bool = True
-    ) -> tuple[list[bool], dict[Key, Cell | None]]:
-        return self.check_and_put(checks, durable=durable), self.read(keys)
+    check_and_read = check_then_read
 
     def scan(
         self,

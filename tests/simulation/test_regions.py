@@ -223,7 +223,7 @@ def test_nothing_is_deferred_in_a_local_transaction() -> None:
 
     store.atomically(work)
     assert store.crash(REGION) == 0
-    assert store.check_and_read([put(X, b"2")], [X]) == ([True], store.read([X]))
+    assert store.check_and_read([put(X, b"2")], [X]) == ([True], store.read([X]), {})
     assert store.crash(REGION) == 1
 
 
@@ -238,7 +238,7 @@ def test_a_test_chooses_what_is_deferred() -> None:
     assert store.crash(REGION) == 1
     assert [value(store, cell) for cell in (X, X2, AWAY)] == [b"1", b"1", b"2"]
     plain = put(X, b"3", deferred=False)
-    assert client.check_and_read([plain], [X]) == ([True], store.read([X]))
+    assert client.check_and_read([plain], [X]) == ([True], store.read([X]), {})
     assert store.crash(REGION) == 1
     assert client.check_and_put([put(X2, b"3")]) == [True]
     assert store.crash(REGION) == 0

@@ -182,10 +182,7 @@ class OneCell:
             raise MaybeApplied(str(error)) from error
         return answers
 
-    def check_and_read(
-        self, checks: Sequence[Check], keys: Collection[Key], *, durable: bool = True
-    ) -> tuple[list[bool], dict[Key, Cell | None]]:
-        return check_then_read(self, checks, keys, durable=durable)
+    check_and_read = check_then_read
 
     def _check_and_put(self, check: Check, durable: bool, sent: list[Check]) -> bool:
         """Send the requests of a check until one is refused; add those that were answered."""

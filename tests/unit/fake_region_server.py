@@ -332,6 +332,8 @@ class FakeRegionServer:
                 value = self.cells.get((get.row, column.family, qualifier))
                 if value is not None:
                     result.associated_cell_count += 1
+                    if get.HasField("filter") and not qualifier.endswith((b"_lock", b"_tag")):
+                        value = len(value).to_bytes(4)
                     block += encode_cell(get.row, column.family, qualifier, value)
 
     def _put(self, mutation: Any) -> None:

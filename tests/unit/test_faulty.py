@@ -152,7 +152,7 @@ def test_a_read_with_checks_comes_early_or_late(early: bool) -> None:
     store = store_of()
     store.reads_early = lambda: early
     store.write(WRITES)
-    answers, found = store.check_and_read([check], [X])
+    answers, found, _ = store.check_and_read([check], [X])
     assert answers == [True]
     assert found == {X: (b"1", 5) if early else (b"2", 6)}
     assert there(store) == "xy"
@@ -163,7 +163,7 @@ def test_a_read_with_checks_may_fail_alone() -> None:
     store = store_of(at({1: Fault(reply=Reply.MAYBE_APPLIED)}))
     store.reads_early = lambda: True
     check = Check(X, None, edits=(Edit(X, b"1", 5),))
-    assert store.check_and_read([check], [X]) == ([True], {X: (b"1", 5)})
+    assert store.check_and_read([check], [X]) == ([True], {X: (b"1", 5)}, {})
 
 
 def test_a_read_that_fails_after_checks_does_not_deny_them() -> None:

@@ -138,7 +138,7 @@ def test_a_transfer_makes_five_requests_however_many_there_are(requests: int) ->
     trace = [call for call in counted(requests).trace if call.items]
     made = [(call.method, len(call.items)) for call in trace]
     assert [method for method, _ in made] == [
-        "read",  # two values, two locks
+        "check_and_read",  # two values, or their timestamps, and two locks
         "check_and_put",  # the row, which compares nothing, and two locks
         "check_and_put",  # the decision
         "write",  # two values, two locks

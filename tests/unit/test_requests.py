@@ -101,7 +101,7 @@ def test_a_large_transaction_asks_for_its_locks_and_cells_in_portions(
 ) -> None:
     """A call of thousands is silent for too long; see `txn.protocol.transaction`."""
     engine.commit([Mutation(key(k), b"1") for k in range(501)])
-    assert counting.calls == {**CALLS, "check_and_put": 6, "read": 1, "atomically": 1}
+    assert counting.calls == {**CALLS, "check_and_put": 6, "check_and_read": 2, "atomically": 1}
 
 
 def test_a_large_batch_goes_in_portions(engine: Engine, counting: CountingStore) -> None:

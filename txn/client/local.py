@@ -33,7 +33,7 @@ from txn.errors import (
 )
 from txn.events import Ended, name_outcome, result_of, silent
 from txn.host.worker_pool import WorkerPool
-from txn.model import Cell, Family, Key, Row, plain_table
+from txn.model import Cell, Family, Key, Row, plain_table, require_cell
 from txn.policy import Pace
 from txn.protocol.codec import decode_marker
 from txn.protocol.commit import commit
@@ -128,7 +128,7 @@ class LocalBackend:
     ) -> Committed:
         t = begin_commit(self._context, request, deadline_ms, spans, ack)
         if known:
-            t.add_known(known)
+            t.add_known(known, known)
         self._report_results([t], partial(self._commit_one, t))
         result = self._result(t)
         if isinstance(result, TxnError):
@@ -352,7 +352,7 @@ class LocalBackend:
         if isinstance(t.failure, AssertionFailedError) and t.request.once is not None:
             # The absence of the marker is asserted first, so an existing marker is what failed.
             marker = marker_key(self._context.table, t.request.once)
-            first = t.seen.get(marker)
+            first = require_cell(t.seen.get(marker))
             try:
                 if first is not None:
                     transaction = decode_marker(first.value, marker).transaction
@@ -398,7 +398,7 @@ class LocalBackend:
             raise NotApplied(f"nothing was read: {cause}") from t.failure
         if t.failure is not None:
             raise t.failure
-        return t.seen
+        return {key: require_cell(found) for key, found in t.seen.items()}
 
     def read_for_block(
         self, keys: Sequence[Key], ticket: HotKeyTicket, deadline_ms: int | None = None

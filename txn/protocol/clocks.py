@@ -26,7 +26,7 @@ from txn.errors import (
     StoreError,
     TableUnavailable,
 )
-from txn.model import Cell, Check, Edit, Key
+from txn.model import Cell, Check, Edit, Key, Stamp
 from txn.protocol.context import Context, call_store
 from txn.protocol.row import FREE, column
 from txn.protocol.transaction import PendingCommit
@@ -230,7 +230,7 @@ def judge_ahead(
     t: PendingCommit,
     newest: int,
     now_ms: int,
-    cells: Mapping[Key, Cell | None],
+    cells: Mapping[Key, Cell | Stamp | None],
 ) -> AbortedError | None:
     """Return why a commit must not go above the newest cell that it read; None if it may. Cells
     that change every millisecond outrun the clock, so this sleeps a little to let the clock catch

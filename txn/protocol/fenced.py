@@ -13,7 +13,7 @@ from functools import partial
 
 from txn.assertions import list_keys
 from txn.errors import AbortedError, CorruptRowError, DeadlineError, StoreError
-from txn.model import Cell, Check, Edit, Key, new_tuple
+from txn.model import Cell, Check, Edit, Key, Stamp, new_tuple
 from txn.protocol.clocks import judge_ahead, was_set
 from txn.protocol.codec import Plan
 from txn.protocol.context import Context, call_store
@@ -51,6 +51,7 @@ from txn.protocol.transaction import (
     advance,
     fail_aborted,
     fail_overdue,
+    find_stamped_keys,
     is_late,
     note_heartbeat,
     report_phase,
@@ -132,11 +133,20 @@ def read_lock_cells(
     context: Context, lock_cells: Collection[LockOf], others: Sequence[Key] = ()
 ) -> Mapping[Key, Cell | None]:
     """Read lock cells into `found` and their keys into `seen`; each row is of one instant. Return
-    these cells, and others that are read as well. A transaction has its own locks already: those of
-    a request that was repeated, or of an earlier writer of the same part."""
+    these cells, and others that are read as well. Only the timestamp is read of a key that no
+    assertion compares. A transaction has its own locks already: those of a request that was
+    repeated, or of an earlier writer of the same part."""
     wanted = [*others, *[cell for t, lock in lock_cells for cell in (lock, *t.lock_cells[lock])]]
-    cells: Mapping[Key, Cell | None]
-    cells = call_store(context, partial(context.store.read, wanted)) if wanted else {}
+    cells: Mapping[Key, Cell | None] = {}
+    times: Mapping[Key, Stamp | None] = {}
+    if context.is_local:
+        cells = call_store(context, partial(context.store.read, wanted))
+    elif wanted:
+        stamped = find_stamped_keys({t for t, _ in lock_cells})
+        keys = [cell for cell in wanted if cell not in stamped]
+        stamps = [cell for cell in wanted if cell in stamped]
+        read = partial(context.store.check_and_read, (), keys, stamps, durable=False)
+        _, cells, times = call_store(context, read)
     for t, lock in lock_cells:
         cell = cells[lock]
         t.found[lock] = _undo_take(t, lock, cell)
@@ -144,7 +154,7 @@ def read_lock_cells(
             t.held.add(lock)
             t.taken[lock] = cell.value
         for key in t.lock_cells[lock]:
-            t.seen[key] = cells[key]
+            t.seen[key] = times[key] if key in times else cells[key]
     return cells
 
 

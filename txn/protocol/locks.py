@@ -181,11 +181,12 @@ class Blocker(NamedTuple):
 
 
 def read_locks(context: Context, wanted: Sequence[tuple[PendingCommit, Key]]) -> list[Blocker]:
-    """Return each lock with its holder (FREE: none); store the cells under the locks in `seen`."""
-    cells = context.store.read([cell for t, key in wanted for cell in (t.locks[key], key)])
+    """Return each lock with its holder (FREE: none); store in `seen` when the keys changed."""
+    locks, keys = [t.locks[key] for t, key in wanted], [key for _, key in wanted]
+    _, cells, stamps = context.store.check_and_read((), locks, keys, durable=False)
     found = []
     for t, key in wanted:
-        t.seen[key] = cells[key]
+        t.seen[key] = stamps[key]
         lock = t.locks[key]
         found.append(Blocker(t, key, holder_of(lock, cells[lock]), cells[lock]))
     return found
@@ -391,7 +392,7 @@ def fail_outdated(missing: list[Blocker]) -> list[Blocker]:
     return [item for item in missing if item.t.failure is None]
 
 
-def _fail_outdated(t: PendingCommit, seen: Mapping[Key, Cell | None]) -> None:
+def _fail_outdated(t: PendingCommit, seen: assertions.Evidence) -> None:
     lost = next((a for a in t.request.assertions if is_outdated(a, seen)), None)
     if lost is not None and t.request.once is None:
         t.seen.update((key, seen[key]) for key in assertions.list_keys(lost))

@@ -78,7 +78,7 @@ def _list_six_phase(
         taken_ms = _take_locks(t, cells, now_ms)
         if taken_ms is None:
             return None
-        if six_phase.judge_cells(context, t, cells) is not None:
+        if six_phase.judge_cells(context, t, cells, {}) is not None:
             return None
         timestamp, tags = t.decided.timestamp, t.tags
         written = {mutation.key: mutation.value for mutation in t.request.mutations}

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from txn.errors import AbortedError
-from txn.model import Cell, Check, Edit, Key, new_tuple
+from txn.model import Cell, Check, Edit, Key, Stamp, new_tuple
 from txn.protocol.clocks import judge_ahead, uncover_locks
 from txn.protocol.codec import Plan
 from txn.protocol.context import Context, call_store
@@ -48,6 +48,7 @@ from txn.protocol.transaction import (
     advance_with,
     fail_aborted,
     fail_overdue,
+    find_stamped_keys,
     note_heartbeat,
     report_phase,
     send_heartbeats,
@@ -151,31 +152,36 @@ def assert_under_locks(
     context: Context, transactions: Sequence[PendingCommit]
 ) -> list[PendingCommit]:
     """Step to 1-LOCKED, read every cell under the locks, evaluate the assertions, and plan the
-    replaced versions. An abort between the read and the step makes the step fail."""
-    wanted = list_cells(transactions)
+    replaced versions. An abort between the read and the step makes the step fail. The locks keep
+    all cells as they are, so only the timestamp is read of a key that no assertion compares."""
+    wanted, stamped = list_cells(transactions), find_stamped_keys(transactions)
     first, *others = [*split_portions(wanted, CELLS_AT_ONCE)] or [wanted]
     cells: dict[Key, Cell | None] = {}
+    stamps: dict[Key, Stamp | None] = {}
 
-    def send(steps: Sequence[Check]) -> list[bool]:
-        answers, found = context.store.check_and_read(steps, first, durable=False)
+    def read(some: Sequence[Key], steps: Sequence[Check] = ()) -> list[bool]:
+        keys = [cell for cell in some if cell not in stamped]
+        others = [cell for cell in some if cell in stamped]
+        answers, found, times = context.store.check_and_read(steps, keys, others, durable=False)
         cells.update(found)
+        stamps.update(times)
         return answers
 
     due = [t for t in transactions if t.status is Status.WRITTEN]
     sent_ms = context.clock.monotonic_ms()
     if due:
-        advance(context, due, Status.LOCKED, send=send, now_ms=sent_ms)
+        advance(context, due, Status.LOCKED, send=partial(read, first), now_ms=sent_ms)
         note_heartbeat(due, sent_ms)
     else:  # parts
-        cells.update(call_store(context, lambda: context.store.read(first)))
+        call_store(context, partial(read, first))
     live = fail_aborted(transactions, Status.LOCKED)
     send_heartbeats(context, live, context.clock.monotonic_ms())
     if others and live:
         for some in send_heartbeats_between(context, live, others):
-            cells.update(call_store(context, partial(context.store.read, some)))
+            call_store(context, partial(read, some))
     live = [t for t in live if t.failure is None]
     for t in live:
-        t.failure = judge_cells(context, t, cells, is_final=not _must_look_again(t))
+        t.failure = judge_cells(context, t, cells, stamps, is_final=not _must_look_again(t))
     fail_overdue(live, context.clock.monotonic_ms())
     return [t for t in live if t.failure is None]
 
@@ -202,13 +208,14 @@ def judge_cells(
     context: Context,
     t: PendingCommit,
     cells: Mapping[Key, Cell | None],
+    stamps: Mapping[Key, Stamp | None],
     *,
     is_final: bool = True,
 ) -> AbortedError | None:
     """Evaluate the assertions on cells that were read under the locks, and plan the commit; return
     why it must not happen, its deadline aside. is_final: whether the cells held at one instant;
     otherwise `validate` evaluates the assertions."""
-    t.seen = {key: cells[key] for key in t.locks}
+    t.seen = {key: stamps[key] if key in stamps else cells[key] for key in t.locks}
     for key in t.taken_keys:
         held = cells[t.locks[key]]
         if held is None:
@@ -246,7 +253,7 @@ def _plan(
             refused = AbortedError(str(error), transaction=t.row_key)
             refused.__cause__ = error
             return refused
-    replaced = [cell.timestamp if (cell := seen[m.key]) else 0 for m in mutations]
+    replaced = [found.timestamp if (found := seen[m.key]) else 0 for m in mutations]
     t.plan = Plan(newest + 1, tuple(replaced))
     return None
 

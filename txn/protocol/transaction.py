@@ -15,6 +15,7 @@ from functools import partial, wraps
 from operator import attrgetter
 from typing import Concatenate, Generic, ParamSpec, TypeVar, cast
 
+from txn.assertions import Evidence, list_compared_keys
 from txn.clock import measure_ms
 from txn.errors import (
     ConflictError,
@@ -28,7 +29,7 @@ from txn.errors import (
     annotate,
 )
 from txn.events import Phase, PhaseName, PhaseOutcome, silent
-from txn.model import Cell, Check, Edit, Key, new_tuple
+from txn.model import Cell, Check, Edit, Key, Stamp, new_tuple
 from txn.protocol.codec import Marker, Plan, decode_status, encode_buffer, encode_marker
 from txn.protocol.context import Context, call_store
 from txn.protocol.row import (
@@ -160,8 +161,8 @@ class PendingCommit(Transaction):
     deadline for the decision (monotonic). spans: the ranges that it scanned. begun_ms: when it got
     its row key (monotonic). failure: why it cannot commit; None while it can, and once it is
     committed. seen: the cells on which assertions are evaluated, or that were read under others'
-    locks. written_ms, alive_ms: a time at or before the write of its row, and its last sign of life
-    (monotonic).
+    locks; stamps where no value is needed. written_ms, alive_ms: a time at or before the write of
+    its row, and its last sign of life (monotonic).
 
     found: locks as they were read, free; in the six-phase protocol those of validated keys, with
     their tags.
@@ -184,7 +185,7 @@ class PendingCommit(Transaction):
     spans: Sequence[Span] = ()
     ack: Ack = "complete"
     failure: TxnError | None = None
-    seen: dict[Key, Cell | None] = field(default_factory=dict)
+    seen: dict[Key, Cell | Stamp | None] = field(default_factory=dict)
     written_ms: int | None = None
     alive_ms: int = 0
     found: dict[Key, Cell | None] = field(default_factory=dict)
@@ -216,10 +217,10 @@ class PendingCommit(Transaction):
         """Whether it validates ranges or keys before its decision, so that readers wait for it."""
         return bool(self.spans or self.validated)
 
-    def add_known(self, cells: Mapping[Key, Cell | None]) -> None:
+    def add_known(self, cells: Evidence, locks: Mapping[Key, Cell | None]) -> None:
         """Adopt cells that were read of its keys, and of their locks, which were free."""
         self.seen.update((key, cells[key]) for key in self.keys if key in cells)
-        self.found.update((lock, cells[lock]) for lock in self.lock_cells if lock in cells)
+        self.found.update((lock, locks[lock]) for lock in self.lock_cells if lock in locks)
 
     def needs(self, table: bytes) -> bool:
         # super() fails here: `slots=True` creates the class a second time.
@@ -267,7 +268,7 @@ def renew(context: Context, t: PendingCommit, *, keep: bool = False, is_alone: b
     """Give a commit that has nothing in flight a new row key, and forget its result. keep:
     keep the cells that were read. is_alone: it may lock what it validated so far; in a batch, which
     was chosen by its locks, it may not."""
-    known = {**t.seen, **t.found} if keep else {}
+    known = ({**t.seen}, {**t.found}) if keep else ({}, {})
     failure = t.failure
     in_the_way = failure.key if isinstance(failure, ConflictError) else None
     if any([in_the_way in keys for keys in t.validated.values()]):
@@ -280,7 +281,7 @@ def renew(context: Context, t: PendingCommit, *, keep: bool = False, is_alone: b
     if t.validated:
         t.list_locks()
     t.begun_ms, t.alive_ms = begun_ms, 0
-    t.add_known(known)
+    t.add_known(*known)
 
 
 def _encode_attempt(
@@ -312,6 +313,15 @@ def load_transaction(context: Context, row: TransactionRow) -> Transaction:
     t = Transaction(*known, is_dated=row.is_dated, lock_of=context.rules.lock_of)
     t.held.update(t.taken_cells)
     return t
+
+
+def find_stamped_keys(transactions: Iterable[PendingCommit]) -> set[Key]:
+    """Return the keys of which none of the transactions needs more than the timestamp."""
+    batch = [*transactions]
+    stamped = {key for t in batch for key in t.locks}
+    for t in batch:
+        stamped.difference_update(*map(list_compared_keys, t.request.assertions))
+    return stamped
 
 
 T = TypeVar("T")

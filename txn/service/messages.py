@@ -31,7 +31,7 @@ from txn.errors import (
     TableUnavailable,
     TxnError,
 )
-from txn.model import Cell, Check, Delete, Edit, Family, Key, Mutation, Row, RowExclusion
+from txn.model import Cell, Check, Delete, Edit, Family, Key, Mutation, Row, RowExclusion, Stamp
 from txn.request import Ack, Committed, Outcome, Request
 from txn.spans import make_span
 from txn.text import reason_text
@@ -95,9 +95,9 @@ def _decode_mutation(message: Any) -> Mutation | Delete:
     return Delete(key) if message.value is None else Mutation(key, message.value)
 
 
-def _encode_cells(cells: Mapping[Key, Cell | None]) -> list[Any]:
+def _encode_cells(cells: Mapping[Key, Cell | Stamp | None]) -> list[Any]:
     return [
-        IDL.Found(encode_key(key), None if cell is None else IDL.Cell(*cell))
+        IDL.Found(encode_key(key), None if cell is None else IDL.Cell(*(None, *cell)[-2:]))
         for key, cell in cells.items()
     ]
 
@@ -189,7 +189,10 @@ def _encode_failed(error: AssertionFailedError) -> Any:
 
 def _decode_failed(message: Any) -> TxnError:
     (assertion,) = decode_assertions(message.assertion)
-    seen = _decode_cells(message.seen)
+    seen = {
+        key: Stamp(cell.timestamp) if cell and cell.value is None else cell
+        for key, cell in _decode_cells(message.seen).items()
+    }
     return AssertionFailedError(assertion, seen, transaction=message.transaction)
 
 

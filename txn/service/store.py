@@ -139,10 +139,7 @@ class ServedStore:
         results: list[bool] = self._call("storeCheck", checks, durable) if checks else []
         return results
 
-    def check_and_read(
-        self, checks: Sequence[Check], keys: Collection[Key], *, durable: bool = True
-    ) -> tuple[list[bool], dict[Key, Cell | None]]:
-        return check_then_read(self, checks, keys, durable=durable)
+    check_and_read = check_then_read
 
     def scan(
         self,

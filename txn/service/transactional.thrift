@@ -94,8 +94,9 @@ struct Committed {
   4: required bool complete          // every lock is released
 }
 
+// Without a value, it was not read: only the cells of a failed assertion may be so.
 struct Cell {
-  1: required binary value
+  1: optional binary value
   2: required i64 timestamp
 }
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from typing import (
     Any,
@@ -28,7 +29,7 @@ from typing import (
 )
 
 from txn.errors import MaybeApplied, NotApplied, StoreClosedError
-from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, RowExclusion
+from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, RowExclusion, Stamp, new_tuple
 
 Feature = Literal[
     "multi_cell_check",
@@ -48,6 +49,9 @@ remote_calls: a call is a request to a server, so calls that are not urgent shou
 
 Families = Mapping[bytes, Family]
 """The settings of a table's families, by name."""
+
+Answers = tuple[list[bool], dict[Key, Cell | None], dict[Key, Stamp | None]]
+"""The result of a `check_and_read`: whether each check was met, the cells, and the stamps."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -93,10 +97,17 @@ class Store(Protocol):
         Deferred checks are for stores whose tables have several logs; others treat them as any."""
 
     def check_and_read(
-        self, checks: Sequence[Check], keys: Collection[Key], *, durable: bool = True
-    ) -> tuple[list[bool], dict[Key, Cell | None]]:
+        self,
+        checks: Sequence[Check],
+        keys: Collection[Key],
+        stamps: Collection[Key] = (),
+        *,
+        durable: bool = True,
+    ) -> Answers:
         """Do a `check_and_put` and a `read` of one group, in one round where the store can. The
-        checks are carried out before the read or during it."""
+        checks are carried out before the read or during it.
+        stamps: other keys of the group. Their values are not returned, and a server that can leave
+        them out does not send them."""
 
     def scan(
         self,
@@ -221,12 +232,35 @@ def measure_tables(store: Store | TableMeter, tables: Sequence[bytes]) -> Mappin
 
 
 def check_then_read(
-    store: Store, checks: Sequence[Check], keys: Collection[Key], *, durable: bool
-) -> tuple[list[bool], dict[Key, Cell | None]]:
-    """Do a `check_and_read` as two calls. A read that was not made is MaybeApplied after checks."""
-    answers = store.check_and_put(checks, durable=durable)
+    store: Store,
+    checks: Sequence[Check],
+    keys: Collection[Key],
+    stamps: Collection[Key] = (),
+    *,
+    durable: bool = True,
+) -> Answers:
+    """Do a `check_and_read` as two calls."""
+    answers = store.check_and_put(checks, durable=durable) if checks or durable else []
+    with follow_checks(checks):
+        return divide_found(answers, store.read([*keys, *stamps]), keys, stamps)
+
+
+def divide_found(
+    answers: list[bool],
+    found: Mapping[Key, Cell | None],
+    keys: Collection[Key],
+    stamps: Collection[Key],
+) -> Answers:
+    """Return the result of a `check_and_read` that found these cells, for stamps with any value."""
+    times = {key: cell and new_tuple(Stamp, (cell[1],)) for key in stamps for cell in (found[key],)}
+    return answers, {key: found[key] for key in keys}, times
+
+
+@contextmanager
+def follow_checks(checks: Sequence[Check]) -> Iterator[None]:
+    """Make a read that was not made MaybeApplied, if checks were carried out before it."""
     try:
-        return answers, store.read(keys)
+        yield
     except (NotApplied, StoreClosedError) as error:
         if not checks:
             raise

@@ -107,10 +107,7 @@ class LocalStore(catalog.CatalogUser):
 
         return self._write(body, durable=durable, shared=True)
 
-    def check_and_read(
-        self, checks: Sequence[Check], keys: Collection[Key], *, durable: bool = True
-    ) -> tuple[list[bool], dict[Key, Cell | None]]:
-        return check_then_read(self, checks, keys, durable=durable)
+    check_and_read = check_then_read
 
     def scan(
         self,

@@ -16,7 +16,14 @@ from typing import Any, TypeVar, cast
 
 from txn.errors import MaybeApplied, NotApplied, StoreError
 from txn.model import Cell, Check, Edit, Family, Key
-from txn.stores.base import Feature, Store, StoreWrapper, check_then_read
+from txn.stores.base import (
+    Answers,
+    Feature,
+    Store,
+    StoreWrapper,
+    check_then_read,
+    divide_found,
+)
 
 Item = Key | Edit | Check | bytes
 T = TypeVar("T", Edit, Check)
@@ -155,16 +162,22 @@ class FaultyStore(StoreWrapper):
         return answers
 
     def check_and_read(
-        self, checks: Sequence[Check], keys: Collection[Key], *, durable: bool = True
-    ) -> tuple[list[bool], dict[Key, Cell | None]]:
+        self,
+        checks: Sequence[Check],
+        keys: Collection[Key],
+        stamps: Collection[Key] = (),
+        *,
+        durable: bool = True,
+    ) -> Answers:
         """Make two calls, of which the read may come first."""
         early = None
-        if self.reads_early():
+        if checks and self.reads_early():
             with suppress(StoreError):
-                early = self.read(keys)
+                early = self.read([*keys, *stamps])
         if early is not None:
-            return self.check_and_put(checks, durable=durable), early
-        return check_then_read(self, checks, keys, durable=durable)
+            answers = self.check_and_put(checks, durable=durable)
+            return divide_found(answers, early, keys, stamps)
+        return check_then_read(self, checks, keys, stamps, durable=durable)
 
     def atomically(self, work: Callable[[], None]) -> None:
         if "atomic" not in self.features or self.is_inside:

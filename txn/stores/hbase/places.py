@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import TypeVar
 
 from txn.errors import InvalidRequestError, TableUnavailable, annotate
-from txn.model import MAX_ROW, Cell, Check, Edit, Key, RowExclusion
+from txn.model import MAX_ROW, RESERVED, Cell, Check, Edit, Key, RowExclusion
 from txn.stores.base import Families
 
 T = TypeVar("T")
 
+RESERVED_END = b"(%b)$" % b"|".join(RESERVED)
 _TABLE = re.compile(r"(?:\w+:)?\w[\w.-]*")
 
 KeysByRow = Mapping[bytes, Sequence[Key]]
@@ -194,6 +196,24 @@ def first_line(error: object) -> str:
 def keep_between(rows: Iterable[bytes], start: bytes, stop: bytes | None) -> list[bytes]:
     """Return the rows strictly between the ends of a range, in order."""
     return sorted({row for row in rows if row > start and (not stop or row < stop)})
+
+
+def list_valued_columns(keys: Iterable[Key], stamps: Collection[Key]) -> tuple[bytes, ...] | None:
+    """Return the columns of a row whose values are needed, beside locks and tags; None if there are
+    no stamps. A filter that knows them leaves out the values of the others."""
+    valued = [key for key in keys if key not in stamps]
+    if len(valued) == len([*keys]):
+        return None
+    return tuple(sorted({key[2] for key in valued if not key[2].endswith(RESERVED)}))
+
+
+@lru_cache(maxsize=1_000)
+def write_sieve(valued: tuple[bytes, ...]) -> bytes:
+    """Return a filter, in HBase's language, that passes all cells: those of the valued columns,
+    locks and tags as they are, and the lengths of the others."""
+    left = [b"QualifierFilter(!=, 'binary:%b')" % each.replace(b"'", b"''") for each in valued]
+    others = b" AND ".join([b"QualifierFilter(!=, 'regexstring:%b')" % RESERVED_END, *left])
+    return b"ColumnPrefixFilter('') OR (%b AND KeyOnlyFilter(true))" % others
 
 
 def write_filter(exclude: RowExclusion) -> bytes:

@@ -22,13 +22,12 @@ from txn.model import (
     Family,
     Key,
     Row,
-    check_count,
     check_targets,
     plain_table,
 )
-from txn.stores.base import Families, Feature, TableSize, check_then_read
+from txn.stores.base import Families, Feature, TableSize, follow_checks
 from txn.stores.gateway import AHEAD_BYTES, Connection, GatewayError, Pool, Request
-from txn.stores.hbase.base import ASKED_WITHIN_MS, HBaseTables, ScanRange
+from txn.stores.hbase.base import ANSWER_BYTES, ASKED_WITHIN_MS, HBaseTables, ScanRange
 from txn.stores.hbase.places import (
     KeysByRow,
     check_place,
@@ -53,6 +52,7 @@ T = TypeVar("T")
 ROWS_A_REQUEST = 1_000
 BYTES_A_REQUEST = 1_500_000  # a framed gateway accepts 2 MB by default
 PAGE_ROWS = 500
+NEW_ROWS = 8  # of a table of unknown values: a gateway has little memory and a value up to 10 MB
 PAGE_BYTES = 1_000_000
 AHEAD = 16  # so many replies, even errors, fit into an unread socket
 
@@ -77,8 +77,11 @@ class Dialect(Protocol):
 
     features: frozenset[Feature]
 
-    def read(self, table: bytes, rows: KeysByRow) -> list[Request[dict[Key, Cell]]]:
-        """Return requests for the newest versions, which together find all existing keys."""
+    def read(
+        self, table: bytes, rows: KeysByRow, stamps: Collection[Key]
+    ) -> list[Request[dict[Key, Cell]]]:
+        """Return requests for the newest versions, which together find all existing keys. Stamps
+        have the lengths of their values, in four bytes, instead of these."""
 
     def read_versions(
         self, table: bytes, rows: KeysByRow, count: int
@@ -120,33 +123,47 @@ class HBaseStore(HBaseTables):
     """Tables of HBase behind a gateway. Each call is durable, even with durable=False."""
 
     def __init__(self, pool: Pool, dialect: Dialect, clock: Clock) -> None:
+        super().__init__(NEW_ROWS)
         self.features = dialect.features
         self._pool = pool
         self._dialect = dialect
         self._clock = clock
 
-    def read(self, *groups: Collection[Key]) -> dict[Key, Cell | None]:
+    def _read(
+        self, checks: Sequence[Check], groups: Sequence[Collection[Key]], stamps: Collection[Key]
+    ) -> tuple[list[bool], dict[Key, Cell | None]]:
         """Read each group with one request per table, or a few for many rows; a row is never
-        divided. Two groups share a connection without a wait in between if each needs one request
-        and the second is small."""
-        wanted = [_list_requests(self._dialect.read, group_by_table(keys)) for keys in groups]
+        divided. The requests are sent together with the first ones of the checks, unless they are
+        large; a failure of either is one of the call. Two groups share a connection without a wait
+        in between if each needs one request and the second is small."""
         keys = groups[0] if len(groups) == 1 else [key for part in groups for key in part]
-        found: list[dict[Key, Cell]] = []
+        if checks and _bytes(keys) > AHEAD_BYTES:
+            answers = self.check_and_put(checks)
+            with follow_checks(checks):
+                return answers, self._read((), groups, stamps)[1]
+        read = self._dialect.read
+        wanted = [_list_requests(read, group_by_table(part), stamps) for part in groups]
+        if checks:
+            self._require_possible(checks)
+            answers, found = self._check_rows(checks, keys, wanted[0])
+            return answers, complete(keys, found)
+        found = []
         if len(wanted) > 1 and _fit_one_connection(groups, wanted):
             in_turn = [request for part in wanted for request in part]
-            return complete(keys, self._run(keys, in_turn, repeat=True, ahead=AHEAD, connections=1))
+            found = self._run(keys, in_turn, repeat=True, ahead=AHEAD, connections=1)
+            return [], complete(keys, found)
         for part in wanted:
             found += self._run(keys, part, repeat=True)
-        return complete(keys, found)
+        return [], complete(keys, found)
 
-    def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
+    def _read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
         """Read with the requests of `read`; Thrift 1 needs one for each key."""
-        check_count(count)
         wanted = _list_requests(self._dialect.read_versions, group_by_table(keys), count)
         return complete_versions(keys, self._run(keys, wanted, repeat=True))
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         """Write everything in parallel: no edit depends on the order."""
+        self._sizes.learn_written(edits)
         if by_row:
             self._require_row_mutations(edits[0].key if edits else None)
         tables: dict[bytes, list[Edit]] = {}
@@ -158,24 +175,13 @@ class HBaseStore(HBaseTables):
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
         """Send the checks of different rows in parallel, and those of one row in order. Those
         without a condition share requests, as in `write`."""
+        self._sizes.learn_written([edit for check in checks for edit in check.edits])
         self._require_possible(checks)
         if len(checks) == 1 and checks[0].expected is not None:
             steps = self._dialect.check(checks[0])
             if len(steps) == 1:
                 return self._run(list_targets(checks), steps, repeat=False)  # nine times in ten
         return self._check_rows(checks, (), ())[0]
-
-    def check_and_read(
-        self, checks: Sequence[Check], keys: Collection[Key], *, durable: bool = True
-    ) -> tuple[list[bool], dict[Key, Cell | None]]:
-        """Send the requests of a `read` together with the first ones of the checks, unless they
-        are large. A failure of either is one of the call."""
-        if not checks or _bytes(keys) > AHEAD_BYTES:
-            return check_then_read(self, checks, keys, durable=durable)
-        self._require_possible(checks)
-        wanted = _list_requests(self._dialect.read, group_by_table(keys))
-        answers, found = self._check_rows(checks, keys, wanted)
-        return answers, complete(keys, found)
 
     def _require_possible(self, checks: Sequence[Check]) -> None:
         for check in checks:
@@ -241,6 +247,8 @@ class HBaseStore(HBaseTables):
     ) -> tuple[list[Row], ScanRange | None]:
         """Read a page. If so many rows are excluded that it does not come in time, let the gateway
         send these rows too."""
+        if (most := ANSWER_BYTES // self._sizes.expect(wanted.table)) < wanted.limit:
+            wanted = wanted._replace(limit=max(1, most))
         scan = _make_page_scan(wanted)
         try:
             page = self._ask(keys, wanted.table, self._dialect.page, scan)
@@ -250,7 +258,12 @@ class HBaseStore(HBaseTables):
             return [], wanted._replace(exclude=None)
         rest = None if len(page) < scan.rows else wanted.skip_rows(b"", page[-1].row)
         rows = [row for row in page if wanted.has(row.row)]
-        return rows, rest and rest._replace(limit=_next_limit(page, wanted.limit))
+        size = sum(map(len, [cell[0] for row in page for cell in row.cells.values()]))
+        if page:
+            self._sizes.learn(wanted.table, len(page), size)
+        fitting = PAGE_BYTES * len(page) // max(size, 1)
+        limit = min(fitting, 4 * wanted.limit, PAGE_ROWS)
+        return rows, rest and rest._replace(limit=max(1, limit))
 
     def list_tables(self) -> list[bytes]:
         try:
@@ -412,9 +425,3 @@ def _make_page_scan(wanted: ScanRange) -> PageScan:
         return PageScan(table, start, stop, columns, limit, sieve, is_reverse)
     first, last = stop, row_below(start)
     return PageScan(table, first, last, columns, limit + bool(stop), sieve, is_reverse)
-
-
-def _next_limit(page: Sequence[Row], limit: int) -> int:
-    size = sum(len(key.column) + len(cell.value) for row in page for key, cell in row.cells.items())
-    fitting = PAGE_BYTES * len(page) // max(size, 1)
-    return max(1, min(fitting, 4 * limit, PAGE_ROWS))

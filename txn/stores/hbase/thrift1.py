@@ -8,7 +8,7 @@ no tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from urllib.parse import SplitResult
 
@@ -36,12 +36,15 @@ NOW = (1 << 63) - 1  # means the server's time
 class Thrift1:
     features: frozenset[Feature] = frozenset()
 
-    def read(self, table: bytes, rows: KeysByRow) -> list[Request[dict[Key, Cell]]]:
-        """Send one getRowsWithColumns for all rows with the same wanted columns."""
+    def read(
+        self, table: bytes, rows: KeysByRow, stamps: Collection[Key]
+    ) -> list[Request[dict[Key, Cell]]]:
+        """Send one getRowsWithColumns for all rows with the same wanted columns. It takes no
+        filter, so the gateway sends the values of stamps too."""
         groups: dict[tuple[bytes, ...], list[bytes]] = {}
         for row, keys in rows.items():
             groups.setdefault(tuple(sorted(map(_column, keys))), []).append(row)
-        read = partial(_read_rows, table)
+        read = partial(_read_rows, table, stamps)
         return [
             ("getRowsWithColumns", (table, part, [*columns], {}), read)
             for columns, names in groups.items()
@@ -131,8 +134,12 @@ def _column(key: Key) -> bytes:
     return key[1] + b":" + key[2]
 
 
-def _read_rows(table: bytes, found: Sequence[TRowResult]) -> dict[Key, Cell]:
-    return {key: cell for result in found for key, cell in _cells(table, result).items()}
+def _read_rows(
+    table: bytes, stamps: Collection[Key], found: Sequence[TRowResult]
+) -> dict[Key, Cell]:
+    cells = {key: cell for result in found for key, cell in _cells(table, result).items()}
+    lengths = {key: len(cells[key].value).to_bytes(4) for key in cells.keys() & stamps}
+    return cells | {key: cells[key]._replace(value=length) for key, length in lengths.items()}
 
 
 def _read_versions(key: Key, found: Sequence[TCell]) -> dict[Key, list[Cell]]:

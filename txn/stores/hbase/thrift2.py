@@ -6,7 +6,7 @@ value. The interface is hbase2.thrift beside this file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import SplitResult
@@ -17,7 +17,7 @@ from txn.model import DATABASE_ENTRY, Cell, Check, Edit, Family, Key, Row, new_t
 from txn.stores.base import Families, Feature
 from txn.stores.gateway import Connection, GatewayError, Pool, Request, parse_gateway
 from txn.stores.hbase.idl import IDL
-from txn.stores.hbase.places import KeysByRow, cut
+from txn.stores.hbase.places import KeysByRow, cut, list_valued_columns, write_sieve
 from txn.stores.hbase.schema import FOREVER_S, PURGE, PURGE_MS
 from txn.stores.hbase.store import BYTES_A_REQUEST, ROWS_A_REQUEST, HBaseStore, PageScan
 
@@ -37,6 +37,7 @@ def _narrow(kind: Any, *fields: str) -> Any:
 TColumn = _narrow(IDL.TColumn, "family", "qualifier", "timestamp")
 TColumnValue = _narrow(IDL.TColumnValue, "family", "qualifier", "value", "timestamp")
 TGet = _narrow(IDL.TGet, "row", "columns")
+TGetStamps = _narrow(IDL.TGet, "row", "columns", "filterString")
 TGetVersions = _narrow(IDL.TGet, "row", "columns", "maxVersions")
 TPut = _narrow(IDL.TPut, "row", "columnValues", "durability")
 TDelete = _narrow(IDL.TDelete, "row", "columns", "deleteType", "durability")
@@ -52,9 +53,11 @@ class Thrift2:
         {"multi_cell_check", "row_mutations", "describe", "remote_calls"}
     )
 
-    def read(self, table: bytes, rows: KeysByRow) -> list[Request[dict[Key, Cell]]]:
+    def read(
+        self, table: bytes, rows: KeysByRow, stamps: Collection[Key]
+    ) -> list[Request[dict[Key, Cell]]]:
         def get(part: KeysByRow) -> Request[dict[Key, Cell]]:
-            gets = [TGet(row, _list_columns(keys)) for row, keys in part.items()]
+            gets = [_get(row, keys, stamps) for row, keys in part.items()]
             return "getMultiple", (table, gets), partial(_read_cells, table, part)
 
         return [*map(get, _divide(rows))]
@@ -63,7 +66,10 @@ class Thrift2:
         self, table: bytes, rows: KeysByRow, count: int
     ) -> list[Request[dict[Key, list[Cell]]]]:
         def get(part: KeysByRow) -> Request[dict[Key, list[Cell]]]:
-            gets = [TGetVersions(row, _list_columns(keys), count) for row, keys in part.items()]
+            gets = [
+                TGetVersions(row, [TColumn(key[1], key[2]) for key in keys], count)
+                for row, keys in part.items()
+            ]
             return "getMultiple", (table, gets), partial(_read_versions, table, part)
 
         return [*map(get, _divide(rows))]
@@ -194,6 +200,12 @@ def _put(puts: Sequence[Any]) -> tuple[str, Any]:
     return ("put", puts[0]) if len(puts) == 1 else ("putMultiple", puts)
 
 
+def _get(row: bytes, keys: Sequence[Key], stamps: Collection[Key]) -> Any:
+    valued = list_valued_columns(keys, stamps) if stamps else None
+    columns = [TColumn(key[1], key[2]) for key in keys]
+    return TGet(row, columns) if valued is None else TGetStamps(row, columns, write_sieve(valued))
+
+
 def _divide(rows: KeysByRow) -> list[KeysByRow]:
     if len(rows) <= ROWS_A_REQUEST:
         return [rows] if rows else []
@@ -229,10 +241,6 @@ def _require_all(rows: KeysByRow, found: Sequence[Any]) -> None:
     if len(found) != len(rows):
         message = annotate("rows are missing from the answer", asked=len(rows), got=len(found))
         raise GatewayError(message)
-
-
-def _list_columns(keys: Sequence[Key]) -> list[Any]:
-    return [TColumn(key[1], key[2]) for key in keys]
 
 
 def _parts(items: list[Any], size: int) -> Iterable[list[Any]]:

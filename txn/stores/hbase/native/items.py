@@ -7,26 +7,28 @@ deletes, has an entry of its own. Items with is_once must not be done twice.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from txn.errors import MaybeApplied
 from txn.model import CELL_OVERHEAD, Cell, Check, Edit, Key, RowExclusion, refuse_target
 from txn.stores.hbase.base import ScanRange
 from txn.stores.hbase.native.messages import PB, Cells
-from txn.stores.hbase.places import check_place
+from txn.stores.hbase.places import RESERVED_END, check_place
 
 PUT, DELETE = 2, 3
 EQUAL, NOT_EQUAL = 2, 3
 MULTIPLE_VERSIONS = 1  # of a delete: all versions up to its timestamp
 FILTERS = "org.apache.hadoop.hbase.filter."
 COMPARATOR = FILTERS + "BinaryComparator"
-PASS_ALL = 1
+PASS_ALL, PASS_ONE = 1, 2
 ASYNC_WAL = 2  # a durability: the server does not wait for its log
 PREAD = 2  # a way to read; by default a server ends a page after 256 KB, even of excluded rows
 PAGE_BYTES = 2_000_000
 LOGGED_WORK = 4
 """The work of an item after which a server waits for its log; a row of a list counts as 1."""
 
+Columns = tuple[bytes, ...] | None
 Message = dict[str, Any]
 """The fields of a message to be built; those that are None stay out."""
 
@@ -34,25 +36,29 @@ Message = dict[str, Any]
 class ReadRow:
     """Get the newest versions of some columns, or of all, of the row of a key; the answer is the
     existing cells. versions: if given, up to so many of each column; the answer has lists, newest
-    first."""
+    first. valued: see `write_sieve`."""
 
-    __slots__ = ("_keys", "_versions", "row", "table")
+    __slots__ = ("_keys", "_sieve", "_versions", "row", "table")
     field = "get"
     is_apart = is_once = False
     size = 0
     work = 1
 
-    def __init__(self, key: Key, keys: Sequence[Key], versions: int | None = None) -> None:
+    def __init__(
+        self, key: Key, keys: Sequence[Key], versions: int | None = None, valued: Columns = None
+    ) -> None:
         check_place(key)
         self.row, self.table = key[0], key[3] or b""
         self._keys, self._versions = keys, versions
+        self._sieve = None if valued is None else make_sieve(valued)
 
     def make_condition(self) -> None:
         return None
 
     def list_messages(self) -> list[Message]:
         columns = [{"family": key[1], "qualifier": [key[2]]} for key in self._keys]
-        return [{"row": self.row, "column": columns, "max_versions": self._versions}]
+        own = {"row": self.row, "max_versions": self._versions, "filter": self._sieve}
+        return [{**own, "column": columns}]
 
     def read(self, answer: Any, cells: Cells) -> dict[Key, Any]:
         count = answer.result.associated_cell_count
@@ -177,6 +183,28 @@ def make_scan(wanted: ScanRange) -> Any:
     return request
 
 
+@lru_cache(maxsize=1_000)
+def make_sieve(valued: tuple[bytes, ...]) -> Any:
+    """Return the filter of `write_sieve` as a message; an empty list passes all cells."""
+    end = PB.RegexStringComparator(pattern=RESERVED_END.decode(), pattern_flags=0, charset="UTF-8")
+    kept = [(FILTERS + "RegexStringComparator", end)]
+    kept += [(COMPARATOR, PB.BinaryComparator(comparable={"value": each})) for each in valued]
+    others = PB.FilterList(operator=PASS_ALL)
+    for name, comparator in kept:
+        bound = {"name": name, "serialized_comparator": comparator.SerializeToString()}
+        compare = {"compare_op": NOT_EQUAL, "comparator": bound}
+        _add_filter(others, "QualifierFilter", PB.QualifierFilter(compare_filter=compare))
+    _add_filter(others, "KeyOnlyFilter", PB.KeyOnlyFilter(len_as_val=True))
+    either = PB.FilterList(operator=PASS_ONE)
+    for each in (PB.FilterList(operator=PASS_ALL), others):
+        _add_filter(either, "FilterList", each)
+    return {"name": FILTERS + "FilterList", "serialized_filter": either.SerializeToString()}
+
+
+def _add_filter(to: Any, name: str, message: Any) -> None:
+    to.filters.add(name=FILTERS + name, serialized_filter=message.SerializeToString())
+
+
 def _make_comparator(value: bytes) -> Message:
     return {"name": COMPARATOR, "serialized_comparator": {"comparable": {"value": value}}}
 
@@ -192,6 +220,5 @@ def _leave_out(sieve: Any, exclude: RowExclusion) -> None:
             filter_if_missing=False,
             latest_version_only=True,
         )
-        encoded = condition.SerializeToString()
-        conditions.filters.add(name=FILTERS + "SingleColumnValueFilter", serialized_filter=encoded)
+        _add_filter(conditions, "SingleColumnValueFilter", condition)
     sieve.name, sieve.serialized_filter = FILTERS + "FilterList", conditions.SerializeToString()

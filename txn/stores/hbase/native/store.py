@@ -25,7 +25,6 @@ from txn.model import (
     Edit,
     Key,
     Row,
-    check_count,
 )
 from txn.stores.base import ColumnPage, Families, Feature, TableSize
 from txn.stores.hbase.base import ASKED_WITHIN_MS, HBaseTables, ScanRange
@@ -46,6 +45,7 @@ from txn.stores.hbase.places import (
     first_line,
     keep_between,
     list_targets,
+    list_valued_columns,
     make_refusal,
 )
 from txn.stores.hbase.schema import make_table
@@ -53,6 +53,7 @@ from txn.stores.hbase.schema import make_table
 T = TypeVar("T")
 
 PAGE_ROWS = 2_000
+NEW_ROWS = 16  # of a table of unknown values; they may have 10 MB each
 
 
 def native_store(parts: SplitResult, clock: Clock) -> NativeStore:
@@ -68,6 +69,7 @@ class NativeStore(HBaseTables):
     )
 
     def __init__(self, target: Target, clock: Clock) -> None:
+        super().__init__(NEW_ROWS)
         self._clock = clock
         self._rng = Random()
         self._servers = Servers(target, clock)
@@ -83,23 +85,27 @@ class NativeStore(HBaseTables):
         self._servers.reset()
         self._shared.reset()
 
-    def read(self, *groups: Collection[Key]) -> dict[Key, Cell | None]:
-        """Read with one request to each server; groups share it if one server has them all."""
+    def _read(
+        self, checks: Sequence[Check], groups: Sequence[Collection[Key]], stamps: Collection[Key]
+    ) -> tuple[list[bool], dict[Key, Cell | None]]:
+        """Send one request to each server, which carries out the checks of a row in order; groups
+        share it if one server has them all."""
+        rows = [_list_reads(keys, stamps=stamps) for keys in groups]
+        keys = groups[0] if len(groups) == 1 else [key for part in groups for key in part]
+        call: Callable[..., Any] = self._batches.run_in_turn
+        items: Sequence[Any] = rows
         if len(groups) == 1:
-            (keys,) = groups
-            wanted = _list_reads(keys)
-            return complete(keys, self._try(lambda: keys, b"", self._shared.read, wanted))
-        keys = [key for part in groups for key in part]
-        rows = [_list_reads(part) for part in groups]
-        found = self._try(lambda: keys, b"", self._batches.run_in_turn, rows)
-        return complete(keys, found)
+            call = self._batches.run if checks else self._shared.read
+            items = [*list_checks(checks), *rows[0]]
+        found = self._try(lambda: chain(list_targets(checks), keys), b"", call, items)
+        return found[: len(checks)], complete(keys, found[len(checks) :])
 
-    def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
-        check_count(count)
+    def _read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
         found = self._try(lambda: keys, b"", self._batches.run, _list_reads(keys, count))
         return complete_versions(keys, found)
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
+        self._sizes.learn_written(edits)
         rows: dict[tuple[bytes | None, bytes], list[Edit]] = defaultdict(list)
         for edit in edits:
             row, _, _, table = edit[0]
@@ -108,16 +114,9 @@ class NativeStore(HBaseTables):
         self._try(lambda: (edit.key for edit in edits), b"", self._batches.run, items)
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
+        self._sizes.learn_written([edit for check in checks for edit in check.edits])
         items = list_checks(checks)
         return self._try(lambda: list_targets(checks), b"", self._batches.run, items)
-
-    def check_and_read(
-        self, checks: Sequence[Check], keys: Collection[Key], *, durable: bool = True
-    ) -> tuple[list[bool], dict[Key, Cell | None]]:
-        """Send one request to each server, which executes the checks of a row in order."""
-        items = [*list_checks(checks), *_list_reads(keys)]
-        found = self._try(lambda: chain(list_targets(checks), keys), b"", self._batches.run, items)
-        return found[: len(checks)], complete(keys, found[len(checks) :])
 
     def list_tables(self) -> list[bytes]:
         return self._tables.list_names()
@@ -267,11 +266,16 @@ class NativeStore(HBaseTables):
         return None
 
 
-def _list_reads(keys: Collection[Key], versions: int | None = None) -> list[ReadRow]:
+def _list_reads(
+    keys: Collection[Key], versions: int | None = None, stamps: Collection[Key] = ()
+) -> list[ReadRow]:
     rows: dict[tuple[bytes | None, bytes], list[Key]] = defaultdict(list)
     for key in dict.fromkeys(keys):
         rows[key[3], key[0]].append(key)
-    return [ReadRow(part[0], part, versions) for part in rows.values()]
+    if not stamps:
+        return [ReadRow(part[0], part, versions) for part in rows.values()]
+    sieves = (list_valued_columns(part, stamps) for part in rows.values())
+    return [ReadRow(part[0], part, None, s) for part, s in zip(rows.values(), sieves, strict=True)]
 
 
 def _find_rest(region: Location, answer: Any, wanted: ScanRange, last: bytes) -> ScanRange | None:
