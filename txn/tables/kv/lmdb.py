@@ -27,6 +27,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 import lmdb
@@ -56,11 +57,12 @@ _TRIES = 64
 _MISTAKES = (lmdb.BadDbiError, lmdb.BadTxnError, lmdb.BadValsizeError, lmdb.ReadonlyError)  # ours
 
 _DAMAGES = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError)
-UNDECODABLE = (ValueError, LookupError, ArithmeticError, RuntimeError, StopIteration, struct.error)
+_UNDECODABLE = (ValueError, LookupError, ArithmeticError, RuntimeError, StopIteration, struct.error)
 """What the functions of local transactions raise at bytes that they have never written."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class _Joined(threading.local):
@@ -104,31 +106,23 @@ class LmdbStore:
 
     def read(self, body: Callable[[Reader], R]) -> R:
         """Run the function on one instant of the store, beside writers and other readers."""
-        try:
-            if (writer := self._joined.writer) is not None:
-                return self._joined.run(body, writer)
-            return self._run(self._shared.read, body)
-        except TxnError:
-            raise
-        except UNDECODABLE as error:
-            raise self._explain_damage(error) from error
+        decode = partial(self._decode, body)
+        if (writer := self._joined.writer) is not None:
+            return self._joined.run(decode, writer)
+        return self._run(self._shared.read, decode)
 
     def write(
         self, body: Callable[[Writer], R], *, durable: bool = True, shared: bool = False
     ) -> R:
         """Run the function as the only writer of all processes, and commit it unless it raises."""
         joined = self._joined
-        try:
-            if (writer := joined.writer) is not None:
-                joined.durable = joined.durable or durable
-                return joined.run(body, writer)
-            if shared:
-                return self._run_writing(self._shared.queue.write, body, durable)
-            return self._run_writing(self._shared.write, body, lambda: durable)
-        except TxnError:
-            raise
-        except UNDECODABLE as error:
-            raise self._explain_damage(error) from error
+        decode = partial(self._decode, body)
+        if (writer := joined.writer) is not None:
+            joined.durable = joined.durable or durable
+            return joined.run(decode, writer)
+        if shared:
+            return self._run_writing(self._shared.queue.write, decode, durable)
+        return self._run_writing(self._shared.write, decode, lambda: durable)
 
     def atomically(self, work: Callable[[], None]) -> None:
         """Run the function and make its transactions in this thread one, which is undone if it
@@ -190,6 +184,14 @@ class LmdbStore:
             raise self._explain_damage(obstacle) from obstacle
         reason = find_reason(shared.path, obstacle)
         raise NotApplied("the store refused", path=shared.path, reason=reason) from obstacle
+
+    def _decode(self, body: Callable[[T], R], at: T) -> R:
+        try:
+            return body(at)
+        except TxnError:
+            raise
+        except _UNDECODABLE as error:
+            raise self._explain_damage(error) from error
 
     def _explain_damage(self, error: Exception) -> CorruptRowError:
         """Return the error of a call that has met bytes that it never writes, and did nothing."""
