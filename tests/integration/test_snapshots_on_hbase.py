@@ -24,14 +24,14 @@ from txn.reading.feed import Bounds
 from txn.reading.instants import Instant, find_instant, restore_rows
 from txn.spans import Span
 
-ACCOUNTS = [f"{number:02}" for number in range(12)]
-TASKS = [b"", b"04", b"08", None]
+ACCOUNTS = [f"{number:02}" for number in range(6)]
+TASKS = [b"", b"03", None]
 START = 100
 WRITERS = 4
 PAUSE_S = 0.2
 """Else there is no instant between two decisions."""
 SNAPSHOTS = int(os.environ.get("TXN_SNAPSHOTS", "500"))
-BOUNDS = Bounds(0, 20_000)
+BOUNDS = Bounds(0, 10_000)
 
 
 def transfer(engine: Engine, rng: Random) -> None:
