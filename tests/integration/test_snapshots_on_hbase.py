@@ -24,14 +24,12 @@ from txn.reading.feed import Bounds
 from txn.reading.instants import Instant, find_instant, restore_rows
 from txn.spans import Span
 
-ACCOUNTS = [f"{number:02}" for number in range(12)]
-TASKS = [b"", b"04", b"08", None]
+ACCOUNTS = [f"{number:02}" for number in range(6)]
+TASKS = [b"", b"03", None]
 START = 100
 WRITERS = 4
-PAUSE_S = 0.2
-"""Else there is no instant between two decisions."""
 SNAPSHOTS = int(os.environ.get("TXN_SNAPSHOTS", "500"))
-BOUNDS = Bounds(0, 20_000)
+BOUNDS = Bounds(0, 10_000)
 
 
 def transfer(engine: Engine, rng: Random) -> None:
@@ -46,13 +44,15 @@ def transfer(engine: Engine, rng: Random) -> None:
 
 
 @contextmanager
-def transferring(open_engine: partial[Engine]) -> Iterator[None]:
-    over = Event()
+def transferring(open_engine: partial[Engine]) -> Iterator[Event]:
+    """Transfer in threads while the event is set that is yielded: the planner finds an instant soon
+    only if they rest, and tasks read wrongly only if they are busy."""
+    over, busy = Event(), Event()
 
     def work(seed: int) -> None:
         rng = Random(seed)
         with open_engine() as engine:
-            while not over.wait(rng.uniform(0, PAUSE_S)):
+            while busy.wait() and not over.is_set():
                 try:
                     transfer(engine, rng)
                 except TxnError:
@@ -62,9 +62,10 @@ def transferring(open_engine: partial[Engine]) -> Iterator[None]:
     for writer in writers:
         writer.start()
     try:
-        yield
+        yield busy
     finally:
         over.set()
+        busy.set()
         for writer in writers:
             writer.join()
 
@@ -93,10 +94,12 @@ def test_each_snapshot_of_hbase_has_all_the_money(hbase: HBase, protocol: Protoc
     with open_engine() as planner, ThreadPoolExecutor(len(TASKS) - 1) as pool:
         planner.context.store.ensure_table(name.encode(), {b"d": Family(versions=100)})
         planner.commit([Mutation(Key(each, "d", "v"), str(START)) for each in ACCOUNTS])
-        with transferring(open_engine):
+        with transferring(open_engine) as busy:
             while totals.total() < SNAPSHOTS:
+                busy.clear()
                 try:
                     instant = find_instant(planner.context, BOUNDS)
+                    busy.set()
                     task = partial(read, planner, name.encode(), instant)
                     totals[sum(pool.map(task, pairwise(TASKS)))] += 1
                 except TxnError as error:
