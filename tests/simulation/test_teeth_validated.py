@@ -12,6 +12,7 @@ from tests.simulation.test_teeth_ranges import IN_NO_ORDER, ONE_ATTEMPT, put, se
 from tests.simulation.variants import believe_what_was_read
 from tests.simulation.world import TRANSACTIONS, World, key
 from txn import AbortedError, ConflictError, Delete, Engine, Key, Mutation, Not, Some
+from txn.protocol import fenced as fenced_module
 from txn.protocol import prepare as prepare_module
 from txn.protocol import six_phase as six_phase_module
 from txn.protocol.row import FAMILY
@@ -138,6 +139,39 @@ def test_an_attempt_that_waited_for_locks_validates_after_its_step(
     cells = world.engine().read([A, Y])
     assert [cell and cell.value for cell in cells.values()] == [b"1", b"2"]
     assert waiting.finish() is not rule
+
+
+@with_and_without
+def test_a_fenced_attempt_that_waited_says_so_before_it_validates(
+    rule: bool, monkeypatch: Patch
+) -> None:
+    """Readers do not wait for it at 0-WRITTEN: its mark says that it took its locks late."""
+    if not rule:
+        monkeypatch.setattr(fenced_module, "advance", lambda context, transactions, new: [])
+    world = World(protocol="fenced")
+    put(world, Y)
+    both = [Mutation(Y, b"2"), Mutation(B, b"2")]
+    first = Puppet(
+        world, lambda engine: engine.commit(both), policy=replace(ONE_ATTEMPT, lock_ttl_ms=60_000)
+    )
+    first.until(asks_for(Status.ASSERTED))
+
+    def commit(engine: Engine) -> bool:
+        try:
+            return engine.commit([Mutation(Y, b"3")], [Not(Some(A))], validate=True).complete
+        except AbortedError:
+            return False
+
+    waiting = Puppet(world, commit, policy=replace(ONE_ATTEMPT, attempts=2))
+    for _ in range(12):
+        waiting.until(sleeps)
+    first.finish()
+    waiting.until(asks_for(Status.ASSERTED))
+    assert b"1" in list_marks(world)
+    put(world, A)
+    cells = world.engine().read([A, Y])
+    saw = [cell and cell.value for cell in cells.values()]
+    assert (saw == [b"1", b"2"] and waiting.finish()) is not rule
 
 
 def list_marks(world: World) -> list[bytes]:
