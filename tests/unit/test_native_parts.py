@@ -207,7 +207,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Ask:
     """A registry whose ZooKeeper answers this."""
 
     def ask(answer: bytes | list[str] | Exception) -> Registry:
-        monkeypatch.setattr("txn.stores.hbase.native.registry.KazooClient", FakeZookeeper(answer))
+        monkeypatch.setattr("txn.stores.hbase.native.registry.BoundedClient", FakeZookeeper(answer))
         return open_registry("hbase://zk/node")
 
     return ask
@@ -268,7 +268,7 @@ def test_a_zookeeper_without_an_answer_ends_in_time() -> None:
 def test_servers_at_work_have_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is asked for once for all servers that are doubted at that time."""
     zookeeper = FakeZookeeper(["one,16020,1700000000000", "two,16020,1700000000001"])
-    monkeypatch.setattr("txn.stores.hbase.native.registry.KazooClient", zookeeper)
+    monkeypatch.setattr("txn.stores.hbase.native.registry.BoundedClient", zookeeper)
     registry, now_ms = open_registry("hbase://zk/node"), SystemClock().monotonic_ms()
     servers = registry.list_servers(now_ms - 1, due_ms())
     assert servers == {("one", 16_020), ("two", 16_020)}

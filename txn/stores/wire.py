@@ -195,7 +195,7 @@ def connect_socket(
     """Return a connected socket; raise OSError (which covers time-outs and TLS) on failure."""
     try:
         connected = socket.create_connection((host, port), within_ms / 1000)
-    except UnicodeError as error:  # from an illegal host name
+    except (ValueError, OverflowError) as error:  # an illegal host name or port
         raise OSError(str(error)) from error
     try:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -70,6 +70,22 @@ def encode_note(ticket: Ticket, token: int = 0) -> bytes:
     return json.dumps(note).encode()
 
 
+def decode_note(node: str, data: bytes) -> tuple[Owner, int, bool, int]:
+    """Return the owner of a node's lock, since when it waits, whether it is explicit, and its
+    token. Anybody may have written the node."""
+    kinds = {"owner": str, "host": str, "query": str, "since_ms": int, "explicit": bool}
+    kinds["token"] = int
+    try:
+        note = json.loads(data)
+        owner, host, query, since_ms, explicit, token = (note[name] for name in kinds)
+        if not all(isinstance(note[name], kind) for name, kind in kinds.items()):
+            raise TypeError("other types")
+    except (LookupError, RecursionError, TypeError, ValueError) as error:
+        cause = f"{type(error).__name__}: {error}"
+        raise StoreError("a node of ZooKeeper is not a lock's", node=node, cause=cause) from error
+    return Owner(owner, host, query), since_ms, explicit, token
+
+
 def parse_node(name: str) -> Node | None:
     """Return the lock node of this name, or None for the folder of an object."""
     if (found := NODE.fullmatch(name)) is None:
@@ -155,15 +171,14 @@ class QueueReader:
         for node, data in zip(queue, found, strict=True):
             if data is None:
                 continue
-            note = json.loads(data.data)
-            owner = Owner(note["owner"], note["host"], note["query"])
+            owner, since_ms, explicit, token = decode_note(node.name, data.data)
             yield Lock(
                 LockRequest(at, node.mode),
                 owner,
-                note["since_ms"],
+                since_ms,
                 granted=all(node.mode.allows(e.mode) for e in queue if e.number < node.number),
-                explicit=note["explicit"],
-                token=note["token"] or data.created_in,
+                explicit=explicit,
+                token=token or data.created_in,
                 ticket=node.ticket,
             )
 
@@ -392,7 +407,8 @@ class _Attempt:
             except ReplyLost:
                 self._client.sync(self._folders.base)
                 found = self._client.get([node for node, _ in batch])
-                if not all(each and json.loads(each.data)["explicit"] for each in found):
+                notes = (each and decode_note(self._folders.base, each.data) for each in found)
+                if not all(note and note[2] for note in notes):
                     return False
         return True
 
