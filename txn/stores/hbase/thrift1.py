@@ -8,8 +8,9 @@ no tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 from urllib.parse import SplitResult
 
 import happybase  # noqa: F401  (loads the next module from its own interface file)
@@ -19,7 +20,14 @@ from txn.clock import Clock
 from txn.errors import InvalidRequestError
 from txn.model import Cell, Check, Edit, Family, Key, Row, new_tuple
 from txn.stores.base import Families, Feature
-from txn.stores.gateway import Connection, Pool, Request, parse_gateway
+from txn.stores.gateway import (
+    Connection,
+    Pool,
+    Request,
+    check_reply,
+    parse_gateway,
+    require_whole,
+)
 from txn.stores.hbase.places import KeysByRow, cut
 from txn.stores.hbase.schema import FOREVER_S, shell_command
 from txn.stores.hbase.store import BYTES_A_REQUEST, ROWS_A_REQUEST, HBaseStore, PageScan
@@ -90,9 +98,15 @@ class Thrift1:
             reversed=scan.reverse or None,
         )
         scanner = gateway.ask("scannerOpenWithScan", scan.table, asked, {})
-        found = gateway.ask("scannerGetList", scanner, scan.rows)
+
+        @check_reply
+        def read(found: Sequence[TRowResult]) -> list[Row]:
+            require_whole(*(result.row for result in found))
+            return [Row(result.row, _cells(scan.table, result)) for result in found]
+
+        rows = gateway.call(("scannerGetList", (scanner, scan.rows), read))
         gateway.ask("scannerClose", scanner)
-        return [Row(result.row, _cells(scan.table, result)) for result in found]
+        return rows
 
     def list_tables(self, gateway: Connection) -> list[bytes]:
         names: list[bytes] = gateway.ask("getTableNames")
@@ -100,18 +114,22 @@ class Thrift1:
 
     def describe(self, gateway: Connection, table: bytes) -> dict[bytes, Family]:
         """Send one getColumnDescriptors, which shows version counts and TTLs only."""
-        found = gateway.ask("getColumnDescriptors", table)
-        return {
-            name.rstrip(b":"): Family(
-                versions=column.maxVersions,
-                ttl_ms=None if column.timeToLive in (-1, FOREVER_S) else column.timeToLive * 1000,
-            )
-            for name, column in found.items()
-        }
+
+        @check_reply
+        def read(found: Mapping[bytes, Any]) -> dict[bytes, Family]:
+            return {
+                name.rstrip(b":"): Family(versions=int(column.maxVersions), ttl_ms=_ttl_ms(column))
+                for name, column in found.items()
+            }
+
+        return gateway.call(("getColumnDescriptors", (table,), read))
 
     def starts(self, gateway: Connection, table: bytes) -> list[bytes]:
-        found = gateway.ask("getTableRegions", table)
-        return [each.startKey or b"" for each in found]
+        @check_reply
+        def read(found: Sequence[Any]) -> list[bytes]:
+            return [each.startKey or b"" for each in found]
+
+        return gateway.call(("getTableRegions", (table,), read))
 
     def is_enabled(self, gateway: Connection, table: bytes) -> bool:
         return gateway.ask("isTableEnabled", table) is not False
@@ -127,21 +145,31 @@ class Thrift1:
         raise _cannot_make(table, shell_command("alter", table, {name: family}))
 
 
+def _ttl_ms(column: Any) -> int | None:
+    return None if column.timeToLive in (-1, FOREVER_S) else column.timeToLive * 1000
+
+
 def _column(key: Key) -> bytes:
     return key[1] + b":" + key[2]
 
 
+@check_reply
 def _read_rows(table: bytes, found: Sequence[TRowResult]) -> dict[Key, Cell]:
+    require_whole(*(result.row for result in found))
     return {key: cell for result in found for key, cell in _cells(table, result).items()}
 
 
+@check_reply
 def _read_versions(key: Key, found: Sequence[TCell]) -> dict[Key, list[Cell]]:
+    for cell in found:
+        require_whole(cell.value, cell.timestamp)
     return {key: [Cell(cell.value, cell.timestamp) for cell in found]}
 
 
 def _cells(table: bytes, result: TRowResult) -> dict[Key, Cell]:
     cells: dict[Key, Cell] = {}
     for name, cell in result.columns.items():
+        require_whole(cell.value, cell.timestamp)
         family, _, column = name.partition(b":")
         key = new_tuple(Key, (result.row, family, column, table))
         cells[key] = new_tuple(Cell, (cell.value, cell.timestamp))
