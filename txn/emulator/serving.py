@@ -6,6 +6,7 @@ with any store: it may run in front of HBase, for clients that cannot reach HBas
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import shutil
@@ -49,6 +50,7 @@ ROUND_REST_MS = 600_000
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """The variable that txn.metrics reads; that module may be imported only after it is set."""
 PATIENCE_S = 10
+MMAP_THRESHOLD, LARGE_BLOCK = -3, 1 << 20  # of glibc's mallopt
 METRICS_CONNECTIONS = 32
 METRICS_GRACE_MS = 1_000
 LONG = frozenset(  # HBase's methods that read many rows
@@ -115,6 +117,7 @@ def serve(
     if options.workers > 1 and hosted.scheme == "memory":
         raise InvalidRequestError("a store in memory has one worker", store=hosted.store)
     clock = SystemClock()
+    _give_memory_back()
     tls = server_tls_context(options)
     keys, chore = _prepare(hosted, options, clock, log)
     ports = {**hosted.ports, "metrics": hosted.metrics}
@@ -148,6 +151,13 @@ def serve(
             supervisor.run(announce, chore)
     finally:
         exposition.close()
+
+
+def _give_memory_back() -> None:
+    """Let glibc, if it is the C library, return each large block at once. Otherwise it keeps tens
+    of megabytes for each of many threads, beyond what `Memory` counts."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).mallopt(MMAP_THRESHOLD, LARGE_BLOCK)
 
 
 def _prepare(

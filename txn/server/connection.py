@@ -127,17 +127,19 @@ class RateLimitedLog:
 
 
 class Memory:
-    """The memory that the requests of all connections may take together."""
+    """The memory that the requests and replies of all connections may take together."""
 
     def __init__(self, limit: int) -> None:
-        self._left = limit
+        self._limit = self._left = limit
         self._lock = threading.Lock()
+        self.encoding = threading.Lock()  # of one reply at a time, which takes twice its size
 
     def take(self, size: int) -> None:
         """Reserve so many bytes; raise Malformed if too few are left."""
         with self._lock:
             if size > self._left:
-                raise Malformed("too much in flight for the server's memory")
+                words = "too much in flight for the server's memory"
+                raise Malformed(annotate(words, bytes=size, limit_mb=self._limit >> 20))
             self._left -= size
 
     def give_back(self, size: int) -> None:
@@ -159,6 +161,13 @@ Service = Callable[[socket.socket, Shared], ServerConnection]
 """What a port serves: it returns the server's side of a new connection."""
 
 
+def find_peer(connected: socket.socket) -> str:
+    """Return the address of a client, empty if it has left."""
+    with suppress(OSError):
+        return str(connected.getpeername()[0])
+    return ""
+
+
 class ClientConnection:
     """Serves one socket until it ends; `run` is the body of its thread."""
 
@@ -177,6 +186,7 @@ class ClientConnection:
         self._since_ms = shared.clock.monotonic_ms()
         self._stopping = False
         self._source = Source(self._receive, self._charge, shared.limits)
+        self._peer = find_peer(connected)
 
     def run(self) -> None:
         """Serve until the client leaves or breaks the protocol, or the server stops."""
@@ -184,7 +194,9 @@ class ClientConnection:
             self._prepare()
             self._serve()
         except (Malformed, Overdue) as error:
-            self._shared.log.info("closed a connection reason=%r", str(error))
+            is_idle = self._due_ms is None and isinstance(error, Overdue)
+            log = self._shared.log.info if is_idle else self._shared.warn
+            log(annotate("closed a connection", reason=str(error), peer=self._peer))
         except OSError as error:
             self._shared.log.debug("a connection broke cause=%r", str(error))
         finally:
@@ -225,13 +237,15 @@ class ClientConnection:
             reply = self._answer(call, isinstance(reader, Compact))
             del call
             source.begin()
-            self._release()  # a client with its answer may count on the memory
             self._deliver(LENGTH.pack(len(reply)) + reply if framed and reply else reply)
+            del reply
+            self._release()
             self._since_ms, self._due_ms = self._clock.monotonic_ms(), None
             if self._stopping:
                 self._end_reading()
 
     def _answer(self, call: WireCall, compact: bool) -> bytes:
+        """Carry out a call. From then on the memory of its reply counts instead of the call's."""
         if isinstance(call.arguments, RequestRefused):
             answer: TPayload = TApplicationException(call.arguments.kind, str(call.arguments))
         else:
@@ -240,7 +254,16 @@ class ClientConnection:
             self._revoke_call()
             return b""
         try:
-            return _encode_reply(call, answer, compact)
+            with self._shared.memory.encoding:
+                reply = _encode_reply(call, answer, compact)
+                self._release()  # a client with its answer may count on the memory
+                self._charge(len(reply))
+                return reply
+        except Malformed as error:
+            self._shared.warn(annotate("a reply is too large", method=call.name, reason=str(error)))
+            self._revoke_call()
+            refused = TApplicationException(INTERNAL_ERROR, f"the reply is too large: {error}")
+            return _encode_reply(call, refused, compact)
         except Exception as error:  # noqa: BLE001  (a handler may return anything)
             self._shared.warn(annotate("a reply cannot be written", method=call.name), error)
             self._revoke_call()
