@@ -79,7 +79,7 @@ def test_a_string_in_the_place_of_another_type_is_skipped() -> None:
     data = encode(PUT)
     at = data.index(b"\x0c\x00\x06")  # the TPut
     spoilt = data[:at] + b"\x0b\x00\x06" + bytes([0, 0, 0, 2]) + b"no" + b"\0"
-    refused = read(spoilt, len(spoilt)).arguments
+    refused = read(spoilt, len(spoilt)).refused
     assert isinstance(refused, RequestRefused)
     assert "field 'tput' was not present" in str(refused)
 

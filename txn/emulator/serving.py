@@ -17,6 +17,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from io import StringIO
+from threading import Timer
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 from urllib.parse import urlsplit
 from wsgiref.simple_server import WSGIRequestHandler
@@ -251,7 +252,7 @@ class Compactor:
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = PATIENCE_S  # limits how long a silent client occupies a thread
+    timeout = PATIENCE_S  # limits how long a client occupies a thread
 
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing: Prometheus asks every few seconds."""
@@ -272,11 +273,15 @@ class MetricsConnection:
         self._shared = shared
 
     def run(self) -> None:
+        ends = Timer(_Handler.timeout, self.cut)  # a byte now and then would prolong each wait
+        ends.daemon = True
+        ends.start()
         try:
             _Handler(self._socket, self._socket.getpeername(), self)  # type: ignore[arg-type]
         except OSError as error:
             self._shared.log.debug("a connection broke cause=%r", str(error))
         finally:
+            ends.cancel()
             self._socket.close()
 
     def cut(self) -> None:

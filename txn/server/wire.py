@@ -57,12 +57,14 @@ class _Unknown(TPayload):
 
 
 class WireCall(NamedTuple):
-    """A request: method, kind of message, number, and the arguments or why there are none."""
+    """A request: method, kind of message, number, arguments if the method is known, and why it is
+    refused, if it is."""
 
     name: str
     kind: int
     sequence: int
-    arguments: TPayload | RequestRefused
+    arguments: TPayload | None
+    refused: RequestRefused | None = None
 
 
 class Source:
@@ -247,9 +249,7 @@ class WireReader:
             arguments = self.struct(method, self.source.limits.depth)
         if kind not in (TMessageType.CALL, TMessageType.ONEWAY):
             self._refuse(TApplicationException.INVALID_MESSAGE_TYPE, f"message type {kind}")
-        if self._refused is not None or arguments is None:
-            return WireCall(name, kind, sequence, self._refused or RequestRefused(0, name))
-        return WireCall(name, kind, sequence, arguments)
+        return WireCall(name, kind, sequence, arguments, self._refused)
 
     def struct(self, kind: Any, depth: int) -> TPayload:
         """Read a struct; refuse the message if a required field is missing."""
