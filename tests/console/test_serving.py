@@ -113,6 +113,7 @@ def test_a_silent_connection_is_closed_before_it_speaks_tls_as_well(
     monkeypatch.setattr(server, "REQUEST_S", SHORT_S)
     files = {"tls_cert": TLS / "certificate.pem", "tls_key": TLS / "key.pem"}
     with serve_here(context, **files) as url, reach(url) as silent:
+        silent.settimeout(20)
         assert silent.recv(1) == b""
 
 
