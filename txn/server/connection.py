@@ -172,13 +172,6 @@ Service = Callable[[socket.socket, Shared], ServerConnection]
 """What a port serves: it returns the server's side of a new connection."""
 
 
-def find_peer(connected: socket.socket) -> str:
-    """Return the address of a client, empty if it has left."""
-    with suppress(OSError):
-        return str(connected.getpeername()[0])
-    return ""
-
-
 class ClientConnection:
     """Serves one socket until it ends; `run` is the body of its thread."""
 
@@ -197,7 +190,9 @@ class ClientConnection:
         self._since_ms = shared.clock.monotonic_ms()
         self._stopping = False
         self._source = Source(self._receive, self._charge, shared.limits)
-        self._peer = find_peer(connected)
+        self._peer = ""  # of a client that has left already
+        with suppress(OSError):
+            self._peer = str(connected.getpeername()[0])
 
     def run(self) -> None:
         """Serve until the client leaves or breaks the protocol, or the server stops."""

@@ -38,6 +38,7 @@ from txn.service.messages import DECODERS, IDL, METHODS, decode_error
 from txn.stores.base import Families, Feature, check_then_read
 from txn.stores.gateway import (
     Connection,
+    Garbled,
     Gateway,
     GatewayError,
     Pool,
@@ -224,10 +225,9 @@ def _decode_refusal(refused: GatewayError, server: str) -> TxnError:
     cause = refused.__cause__
     if type(cause) in DECODERS:
         try:
-            return decode_error(cause)
-        except Exception as error:  # noqa: BLE001  (an error that says too little)
-            message = "the server's error is not as declared"
-            return MaybeApplied(message, server=server, cause=f"{type(cause).__name__}: {error!r}")
+            return check_reply(decode_error)(cause)
+        except Garbled as error:
+            return MaybeApplied(str(error), server=server, error=type(cause).__name__)
     if getattr(cause, "type", None) == UNKNOWN_METHOD:
         message = "the server is of another version and does not know this request"
         return NotApplied(message, server=server, cause=str(refused))

@@ -420,26 +420,23 @@ class Pool:
 
 
 def _make_error(error: Any, arguments: tuple[Any, ...]) -> GatewayError:
-    refused = GatewayError(getattr(error, "message", None) or _name_kind(error))
+    is_thrifts = isinstance(error, TApplicationException)
+    name = f"error {error.type} of Thrift" if is_thrifts else type(error).__name__
+    refused = GatewayError(error.__dict__.get("message") or name)
     table = arguments[0] if arguments else None
     refused.table = table if isinstance(table, bytes) else None
     return refused
 
 
-def _name_kind(error: Any) -> str:
-    is_thrifts = isinstance(error, TApplicationException)
-    return str(error) if is_thrifts else type(error).__name__
-
-
 def check_reply(make: Callable[..., T]) -> Callable[..., T]:
-    """Wrap a function from a reply, so that it raises Garbled where the reply is not as declared:
-    what is missing, or of another kind, is None to the driver, or empty."""
+    """Wrap a function of replies, so that it raises Garbled where one is not as declared: what is
+    missing, or of another kind, is None to the driver, or empty."""
 
     @wraps(make)
     def check(*arguments: Any) -> T:
         try:
             return make(*arguments)
-        except (GatewayError, Garbled):
+        except (GatewayError, OSError):
             raise
         except Exception as cause:
             words = f"the reply is not as declared: {type(cause).__name__}: {cause}"

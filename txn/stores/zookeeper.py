@@ -50,7 +50,9 @@ class _BoundedConnection(ConnectionHandler):  # type: ignore[misc]
                 limit_s = min(within_s, ENDING_S) if client._stopped.is_set() else within_s
                 if time.monotonic() - began_s >= limit_s:
                     raise KazooTimeoutError("socket time-out during read")
-                if not self._is_readable():
+                # What TLS has decrypted already does not show in a `select`.
+                is_there = hasattr(self._socket, "pending") and self._socket.pending() > 0
+                if not (is_there or self.handler.select([self._socket], [], [], TICK_S)[0]):
                     continue
                 try:
                     data = self._socket.recv(length - len(found))
@@ -60,11 +62,6 @@ class _BoundedConnection(ConnectionHandler):  # type: ignore[misc]
                     raise ConnectionDropped("socket connection broken")
                 found += data
         return bytes(found)
-
-    def _is_readable(self) -> bool:
-        # What TLS has decrypted already does not show in a `select`.
-        is_pending = hasattr(self._socket, "pending") and self._socket.pending() > 0
-        return is_pending or bool(self.handler.select([self._socket], [], [], TICK_S)[0])
 
     def _read_header(self, timeout: float) -> Any:
         header, *rest = super()._read_header(timeout)

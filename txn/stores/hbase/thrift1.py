@@ -8,9 +8,8 @@ no tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
 from urllib.parse import SplitResult
 
 import happybase  # noqa: F401  (loads the next module from its own interface file)
@@ -87,6 +86,7 @@ class Thrift1:
         ]
         return [("checkAndPut", (*condition, mutation, {}), bool) for mutation in mutations]
 
+    @check_reply
     def page(self, gateway: Connection, scan: PageScan) -> list[Row]:
         wanted = None if scan.columns is None else [*map(b":".join, scan.columns)]
         asked = TScan(
@@ -98,38 +98,31 @@ class Thrift1:
             reversed=scan.reverse or None,
         )
         scanner = gateway.ask("scannerOpenWithScan", scan.table, asked, {})
-
-        @check_reply
-        def read(found: Sequence[TRowResult]) -> list[Row]:
-            require_whole(*(result.row for result in found))
-            return [Row(result.row, _cells(scan.table, result)) for result in found]
-
-        rows = gateway.call(("scannerGetList", (scanner, scan.rows), read))
+        found = gateway.ask("scannerGetList", scanner, scan.rows)
         gateway.ask("scannerClose", scanner)
-        return rows
+        return [Row(result.row, _cells(scan.table, result)) for result in found]
 
+    @check_reply
     def list_tables(self, gateway: Connection) -> list[bytes]:
         names: list[bytes] = gateway.ask("getTableNames")
         return names
 
+    @check_reply
     def describe(self, gateway: Connection, table: bytes) -> dict[bytes, Family]:
         """Send one getColumnDescriptors, which shows version counts and TTLs only."""
+        found = gateway.ask("getColumnDescriptors", table)
+        return {
+            name.rstrip(b":"): Family(
+                versions=int(column.maxVersions),
+                ttl_ms=None if column.timeToLive in (-1, FOREVER_S) else column.timeToLive * 1000,
+            )
+            for name, column in found.items()
+        }
 
-        @check_reply
-        def read(found: Mapping[bytes, Any]) -> dict[bytes, Family]:
-            return {
-                name.rstrip(b":"): Family(versions=int(column.maxVersions), ttl_ms=_ttl_ms(column))
-                for name, column in found.items()
-            }
-
-        return gateway.call(("getColumnDescriptors", (table,), read))
-
+    @check_reply
     def starts(self, gateway: Connection, table: bytes) -> list[bytes]:
-        @check_reply
-        def read(found: Sequence[Any]) -> list[bytes]:
-            return [each.startKey or b"" for each in found]
-
-        return gateway.call(("getTableRegions", (table,), read))
+        found = gateway.ask("getTableRegions", table)
+        return [each.startKey or b"" for each in found]
 
     def is_enabled(self, gateway: Connection, table: bytes) -> bool:
         return gateway.ask("isTableEnabled", table) is not False
@@ -145,17 +138,12 @@ class Thrift1:
         raise _cannot_make(table, shell_command("alter", table, {name: family}))
 
 
-def _ttl_ms(column: Any) -> int | None:
-    return None if column.timeToLive in (-1, FOREVER_S) else column.timeToLive * 1000
-
-
 def _column(key: Key) -> bytes:
     return key[1] + b":" + key[2]
 
 
 @check_reply
 def _read_rows(table: bytes, found: Sequence[TRowResult]) -> dict[Key, Cell]:
-    require_whole(*(result.row for result in found))
     return {key: cell for result in found for key, cell in _cells(table, result).items()}
 
 
@@ -167,6 +155,7 @@ def _read_versions(key: Key, found: Sequence[TCell]) -> dict[Key, list[Cell]]:
 
 
 def _cells(table: bytes, result: TRowResult) -> dict[Key, Cell]:
+    require_whole(result.row)
     cells: dict[Key, Cell] = {}
     for name, cell in result.columns.items():
         require_whole(cell.value, cell.timestamp)

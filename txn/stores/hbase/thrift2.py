@@ -125,6 +125,7 @@ class Thrift2:
             return [("checkAndDelete", (*place, expected or None, delete), bool)]
         return [("checkAndPut", (*place, expected or None, TPut(row, cells, durability)), bool)]
 
+    @check_reply
     def page(self, gateway: Connection, scan: PageScan) -> list[Row]:
         wanted = None if scan.columns is None else [IDL.TColumn(*each) for each in scan.columns]
         asked = IDL.TScan(
@@ -136,25 +137,38 @@ class Thrift2:
             filterString=scan.sieve,
             reversed=scan.reverse or None,
         )
-        arguments = (scan.table, asked, scan.rows)
-        return gateway.call(("getScannerResults", arguments, partial(_read_rows, scan.table)))
+        found = gateway.ask("getScannerResults", scan.table, asked, scan.rows)
+        require_whole(*(each.row for each in found))
+        return [Row(each.row, dict(_list_cells(scan.table, each.row, each))) for each in found]
 
+    @check_reply
     def list_tables(self, gateway: Connection) -> list[bytes]:
-        @check_reply
-        def read(found: Sequence[Any]) -> list[bytes]:
-            return [b"%b:%b" % (each.ns or b"default", each.qualifier) for each in found]
+        found = gateway.ask("getTableNamesByPattern", None, False)
+        return [b"%b:%b" % (each.ns or b"default", each.qualifier) for each in found]
 
-        return gateway.call(("getTableNamesByPattern", (None, False), read))
-
+    @check_reply
     def describe(self, gateway: Connection, table: bytes) -> dict[bytes, Family]:
-        return gateway.call(("getTableDescriptor", (_table_name(table),), _read_families))
+        found = gateway.ask("getTableDescriptor", _table_name(table))
+        above = found.attributes or {}
+        for column in found.columns or ():
+            require_whole(column.name, column.maxVersions)
+        return {
+            column.name: Family(
+                versions=column.maxVersions,
+                ttl_ms=None if column.timeToLive == FOREVER_S else column.timeToLive * 1000,
+                keep_deletes_ms=_keep_deletes_ms(column, above),
+                durability=DURABILITIES.get(found.durability),
+                new_version_behavior=_is_true(column.attributes, b"NEW_VERSION_BEHAVIOR"),
+                replicas=int(above.get(b"REGION_REPLICATION", b"1")),
+                database=(column.configuration or {}).get(DATABASE_ENTRY, "").encode() or None,
+            )
+            for column in found.columns or ()
+        }
 
+    @check_reply
     def starts(self, gateway: Connection, table: bytes) -> list[bytes]:
-        @check_reply
-        def read(found: Sequence[Any]) -> list[bytes]:
-            return [each.regionInfo.startKey or b"" for each in found]
-
-        return gateway.call(("getAllRegionLocations", (table,), read))
+        found = gateway.ask("getAllRegionLocations", table)
+        return [each.regionInfo.startKey or b"" for each in found]
 
     def is_enabled(self, gateway: Connection, table: bytes) -> bool:
         return gateway.ask("isTableEnabled", _table_name(table)) is not False
@@ -204,36 +218,11 @@ def _read_cells(table: bytes, rows: KeysByRow, found: Sequence[Any]) -> dict[Key
     }
 
 
-@check_reply
-def _read_rows(table: bytes, found: Sequence[Any]) -> list[Row]:
-    require_whole(*(each.row for each in found))
-    return [Row(each.row, dict(_list_cells(table, each.row, each))) for each in found]
-
-
 def _list_cells(table: bytes, row: bytes, result: Any) -> Iterator[tuple[Key, Cell]]:
     for cell in result.columnValues:
         family, column, value, timestamp = cell.family, cell.qualifier, cell.value, cell.timestamp
         require_whole(row, family, column, value, timestamp)
         yield new_tuple(Key, (row, family, column, table)), new_tuple(Cell, (value, timestamp))
-
-
-@check_reply
-def _read_families(found: Any) -> dict[bytes, Family]:
-    above = found.attributes or {}
-    for column in found.columns or ():
-        require_whole(column.name, column.maxVersions)
-    return {
-        column.name: Family(
-            versions=column.maxVersions,
-            ttl_ms=None if column.timeToLive == FOREVER_S else column.timeToLive * 1000,
-            keep_deletes_ms=_keep_deletes_ms(column, above),
-            durability=DURABILITIES.get(found.durability),
-            new_version_behavior=_is_true(column.attributes, b"NEW_VERSION_BEHAVIOR"),
-            replicas=int(above.get(b"REGION_REPLICATION", b"1")),
-            database=(column.configuration or {}).get(DATABASE_ENTRY, "").encode() or None,
-        )
-        for column in found.columns or ()
-    }
 
 
 @check_reply
