@@ -462,3 +462,12 @@ def test_a_block_that_is_not_one_is_told(block: bytes) -> None:
     """What it should have said may have been anything."""
     with pytest.raises(MaybeApplied, match="cells are missing"):
         Cells(block).take(1, b"t")
+
+
+def test_a_cell_of_negative_length_ends_the_answer() -> None:
+    """It led back to where it began, so one block was read four billion times."""
+    block = struct.pack(">iiiH", -4, -12, -20, 0) + bytes(40)
+    with pytest.raises(MaybeApplied, match="cells are missing"):
+        Cells(block).take(1 << 32, b"t")
+    with pytest.raises(MaybeApplied, match="cells are missing"):
+        Cells(block).take_columns([1 << 32], [(b"d", b"x")])
