@@ -13,7 +13,7 @@ import pytest
 from txn.clock import SystemClock, poll
 from txn.errors import NotApplied, StoreError
 from txn.locks.zookeeper.client import Ensemble, ReplyLost, ZooKeeperClient, create_node
-from txn.locks.zookeeper.queues import decode_note
+from txn.locks.zookeeper.queues import decode_lock_note
 from txn.stores.hbase.native.registry import Registry
 from txn.stores.hbase.native.servers import Servers
 from txn.stores.hbase.native.target import parse_target
@@ -178,4 +178,4 @@ def test_a_transaction_without_its_results_may_have_been_done(body: bytes) -> No
 def test_a_node_that_is_no_lock_is_named(data: bytes) -> None:
     """Others may write there, unless there is a password."""
     with pytest.raises(StoreError, match="not a lock's node='lock-1'"):
-        decode_note("lock-1", data)
+        decode_lock_note("lock-1", data)

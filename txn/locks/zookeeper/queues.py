@@ -70,7 +70,7 @@ def encode_note(ticket: Ticket, token: int = 0) -> bytes:
     return json.dumps(note).encode()
 
 
-def decode_note(node: str, data: bytes) -> tuple[Owner, int, bool, int]:
+def decode_lock_note(node: str, data: bytes) -> tuple[Owner, int, bool, int]:
     """Return the owner of a node's lock, since when it waits, whether it is explicit, and its
     token. Anybody may have written the node."""
     kinds = {"owner": str, "host": str, "query": str, "since_ms": int, "explicit": bool}
@@ -171,7 +171,7 @@ class QueueReader:
         for node, data in zip(queue, found, strict=True):
             if data is None:
                 continue
-            owner, since_ms, explicit, token = decode_note(node.name, data.data)
+            owner, since_ms, explicit, token = decode_lock_note(node.name, data.data)
             yield Lock(
                 LockRequest(at, node.mode),
                 owner,
@@ -407,7 +407,7 @@ class _Attempt:
             except ReplyLost:
                 self._client.sync(self._folders.base)
                 found = self._client.get([node for node, _ in batch])
-                notes = (each and decode_note(self._folders.base, each.data) for each in found)
+                notes = (each and decode_lock_note(self._folders.base, each.data) for each in found)
                 if not all(note and note[2] for note in notes):
                     return False
         return True

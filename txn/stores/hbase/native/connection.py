@@ -46,8 +46,8 @@ class RemoteError(Exception):
     def __init__(
         self, name: str | bytes, trace: str | bytes, *, do_not_retry: bool = False
     ) -> None:
-        super().__init__(text_of(trace) or text_of(name))
-        self.name = text_of(name).rpartition(".")[2].rpartition("$")[2]
+        super().__init__(decode_text(trace) or decode_text(name))
+        self.name = decode_text(name).rpartition(".")[2].rpartition("$")[2]
         self.table: bytes | None = None
         self._do_not_retry = do_not_retry
 
@@ -423,7 +423,7 @@ def _frame(data: bytes) -> bytes:
     return _LENGTH.pack(len(data)) + data
 
 
-def text_of(said: str | bytes) -> str:
+def decode_text(said: str | bytes) -> str:
     """Decode a server's message; protobuf returns invalid text as bytes."""
     return said if isinstance(said, str) else said.decode(errors="replace")
 

@@ -13,7 +13,7 @@ from kazoo.exceptions import NoNodeError
 
 from txn.clock import Clock
 from txn.errors import NotApplied
-from txn.stores.hbase.native.connection import RemoteError, text_of
+from txn.stores.hbase.native.connection import RemoteError, decode_text
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.servers import Servers
 from txn.stores.hbase.native.target import Address, Target
@@ -174,7 +174,7 @@ def _decode_node(node: str, data: bytes, kind: Any) -> Any:
 
 
 def _address(server: Any) -> Address:
-    return text_of(server.host_name), server.port
+    return decode_text(server.host_name), server.port
 
 
 def _read_name(name: str) -> Address:
