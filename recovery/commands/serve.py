@@ -58,7 +58,7 @@ def serve(
     memory: int = Option(
         DEFAULTS.memory_bytes // MEGABYTE,
         min=1,
-        help="All requests that a worker has in memory.",
+        help="All requests and replies that a worker has in memory.",
         metavar="MB",
     ),
     idle: Duration = time_option(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import secrets
 import time
 from urllib.parse import quote, urlsplit
@@ -24,7 +25,9 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from recovery.console.settings import ConsoleSettings, is_loopback
+from txn.host.tokens import PAUSE_MS, WrongTokens
 
+LOG = logging.getLogger("txn.console")
 LOGIN = "/login"
 STATIC = "/static/"
 READS_BY_POST = frozenset({"/fsck", "/fsck/cancel", "/logout"})
@@ -32,7 +35,7 @@ READS_BY_POST = frozenset({"/fsck", "/fsck/cancel", "/logout"})
 
 SESSION_S = 12 * 3600
 MOST_SESSIONS = 1_000
-PAUSE_S = 0.5
+PAUSE_S = PAUSE_MS / 1000
 FOREIGN = "nothing was done: the request has no token and comes from outside this console\n"
 FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 
@@ -53,6 +56,7 @@ class LoginSessions:
     """The sessions of visitors who have shown the token. A restart ends them."""
 
     def __init__(self, settings: ConsoleSettings) -> None:
+        self.wrong = WrongTokens(LOG.warning)
         self._token = settings.token
         self._ends: dict[str, float] = {}
         self._guess = asyncio.Lock()
@@ -68,11 +72,12 @@ class LoginSessions:
         scheme, _, shown = request.headers.get("authorization", "").partition(" ")
         return scheme.lower() == "bearer" and self._matches(shown.strip())
 
-    async def begin(self, shown: str) -> str | None:
+    async def begin(self, shown: str, peer: str) -> str | None:
         """Return a new session if the token is right, else None. Attempts run one by one, with a
         pause after each wrong one."""
         async with self._guess:
             if not self._matches(shown.strip()):
+                self.wrong.note(peer)
                 await asyncio.sleep(PAUSE_S)
                 return None
         now = time.monotonic()
@@ -111,6 +116,9 @@ class AccessGate:
 
         request = Request(scope)
         request.state.is_known = self._sessions.is_logged_in(request)
+        if "authorization" in request.headers and not request.state.is_known:
+            self._sessions.wrong.note(find_client(request))
+            await asyncio.sleep(PAUSE_S)
         answer = self._refuse(request)
         await (answer or self._app)(scope, receive, send_guarded)
 
@@ -146,6 +154,11 @@ class AccessGate:
             return site == "same-origin"
         _, _, host = _origin(request).partition("://")
         return host != "" and host == request.headers.get("host")
+
+
+def find_client(request: Request) -> str:
+    """Return the address that a request comes from."""
+    return request.client.host if request.client else "nowhere"
 
 
 def get_return_address(request: Request) -> str:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from recovery.console.auth import find_client
 from recovery.console.charts import TONES, draw_bars, draw_timeline, name_work
 from recovery.console.downloads import Download, Write
 from recovery.console.jobs import NOT_KEPT, FsckReport, KeptFinding
@@ -396,11 +397,6 @@ def start_repair(request: Request, form: Form) -> str | None:
         return None
     jobs.wait(SHORT_S)
     return link_to("/transaction", id=form["id"])
-
-
-def find_client(request: Request) -> str:
-    """Return the address that a request comes from."""
-    return request.client.host if request.client else "nowhere"
 
 
 class AskedRepair(NamedTuple):

@@ -6,12 +6,15 @@ import asyncio
 import logging
 import re
 import signal
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from hashlib import blake2b
 from http import HTTPStatus
 from importlib.resources import files
+from typing import Any
 from urllib.parse import parse_qs
 
 import uvicorn
@@ -31,6 +34,7 @@ from recovery.console.auth import (
     AccessGate,
     LoginSessions,
     check_return_address,
+    find_client,
     is_encrypted,
 )
 from recovery.console.downloads import Write, stream_csv, stream_json
@@ -107,7 +111,7 @@ def make_app(console: Console) -> AccessGate:
         if request.method != "POST":
             return respond("login.html", request, {"back": back, "is_wrong": False})
         form = await read_form(request)
-        session = await sessions.begin(form.get("token", ""))
+        session = await sessions.begin(form.get("token", ""), find_client(request))
         back = check_return_address(form.get("next", "/"))
         if session is None:
             return respond("login.html", request, {"back": back, "is_wrong": True}, 403)
@@ -223,7 +227,7 @@ def _download(kind: str) -> Callable[[Request], Response]:
 def _act(act: Act, following: str) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         form = await read_form(request)
-        LOG.warning("%s requested from %s", request.scope["path"], pages.find_client(request))
+        LOG.warning("%s requested from %s", request.scope["path"], find_client(request))
         address = await run_in_threadpool(act, request, form)
         return RedirectResponse(address or following, 303)
 
@@ -281,6 +285,17 @@ class PromptProtocol(H11Protocol):
             self.transport.close()
 
 
+class PromptServer(uvicorn.Server):
+    """A server whose connections also have a limited time for the handshake of TLS, during which
+    their protocol does not know them."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self.config.ssl is not None:
+            loop: Any = asyncio.get_running_loop()
+            loop.create_server = partial(loop.create_server, ssl_handshake_timeout=REQUEST_S)
+        await super().startup(sockets)
+
+
 def serve_console(settings: ConsoleSettings, ready: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT. `ready` gets the address once the console can answer."""
     on_signals(lambda: sys.exit(0))
@@ -329,4 +344,4 @@ def make_server(console: Console) -> uvicorn.Server:
             key=str(settings.tls_key),
             cause=str(error),
         ) from error
-    return uvicorn.Server(config)
+    return PromptServer(config)

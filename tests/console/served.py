@@ -62,11 +62,12 @@ def serve_store(store: str, log: Path, *arguments: str) -> Iterator[ServedConsol
 
 
 @contextmanager
-def serve_here(context: Context, leases: str | None = None) -> Iterator[str]:
+def serve_here(context: Context, leases: str | None = None, **settings: Path) -> Iterator[str]:
     """Serve a console in a thread of this process, with `TOKEN`; return its address."""
     with listen("127.0.0.1", 0) as listening:
         port = listening.getsockname()[1]
-        console = Console(ConsoleSettings("memory://", TOKEN, leases=leases, port=port), context)
+        own = ConsoleSettings("memory://", TOKEN, leases=leases, port=port, **settings)
+        console = Console(own, context)
         server = make_server(console)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 
 import pytest
 
 from recovery.console import server
-from recovery.console.auth import FOREIGN, HEADERS
+from recovery.console.auth import FOREIGN, HEADERS, PAUSE_S
 from tests.console.conftest import Serve
 from tests.console.crashing import crash_client
 from tests.console.served import ServedConsole
@@ -274,6 +275,14 @@ def test_the_cookie_is_for_tls_alone_where_the_browser_speaks_it(
     sent = {"token": console.token or ""}
     answer = post(f"{console.url}/login", sent, {"Origin": origin} if origin else {})
     assert ("secure" in answer.headers["set-cookie"].lower().split("; ")) is is_kept
+
+
+def test_a_wrong_token_in_a_header_is_slowed_and_logged(console: ServedConsole) -> None:
+    """As one in the form is."""
+    began = time.monotonic()
+    get_as(console.url, Authorization="Bearer guess")
+    assert time.monotonic() - began >= PAUSE_S
+    assert "a wrong token peer='127.0.0.1' count=" in console.log.read_text()
 
 
 def test_a_wrong_token_begins_no_session(console: ServedConsole) -> None:

@@ -106,6 +106,17 @@ def test_a_console_with_a_certificate_speaks_tls(serve: Serve, tmp_path: Path) -
         assert answer.status == 200
 
 
+def test_a_silent_connection_is_closed_before_it_speaks_tls_as_well(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was kept for a minute, and counted nowhere."""
+    monkeypatch.setattr(server, "REQUEST_S", SHORT_S)
+    files = {"tls_cert": TLS / "certificate.pem", "tls_key": TLS / "key.pem"}
+    with serve_here(context, **files) as url, reach(url) as silent:
+        silent.settimeout(20)
+        assert silent.recv(1) == b""
+
+
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_certificate_that_cannot_be_used_is_named_before_the_address_is(
     is_there: bool, tmp_path: Path

@@ -33,6 +33,7 @@ from tests.integration.serving import (
     rest,
 )
 from txn import InvalidRequestError
+from txn.clock import poll
 from txn.server.connection import Revocable, ServedInterface
 from txn.server.listening import listen
 from txn.server.options import Limits, Options
@@ -266,7 +267,7 @@ def test_nesting_beyond_the_limit_closes_the_connection(known: bool) -> None:
         assert closes(port, head + b"\x0f\x00\x63" + b"\x0f\x00\x00\x00\x01" * 100_000)
 
 
-def test_requests_in_flight_share_the_servers_memory() -> None:
+def test_requests_in_flight_share_the_servers_memory(caplog: pytest.LogCaptureFixture) -> None:
     """Many clients with requests that each are small enough could exhaust it together."""
     limits = Limits(memory_bytes=1_000_000)
     with echo_server(limits) as (port, echo, _), ThreadPoolExecutor(1) as pool:
@@ -275,10 +276,30 @@ def test_requests_in_flight_share_the_servers_memory() -> None:
             assert echo.entered.wait(PATIENCE_S)
             with pytest.raises(Exception):  # noqa: B017  (however the driver calls it)
                 second.wait(b"x" * 700_000)
+            assert "too much in flight for the server's memory" in caplog.text
+            assert "limit_mb=0" in caplog.text
             echo.let.set()
             assert len(held.result()) == 700_000
         with client(port) as third:
             assert len(third.wait(b"x" * 700_000)) == 700_000
+
+
+def test_replies_that_are_not_taken_share_the_servers_memory(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Forty slow readers took 2.8 GB of a server that was given 64 MB."""
+    large = message("large", ECHO.Echo.large_args(7_000_000))
+    with echo_server(Limits(memory_bytes=8_000_000)) as (port, _, server):
+        with raw(port) as slow, client(port) as second, caplog.at_level(logging.WARNING):
+            slow.sendall(large)
+            assert poll(lambda: server._shared.memory._left < 2_000_000, 60_000)
+            with pytest.raises(TApplicationException, match=r"too large.*limit_mb=7"):
+                second.large(7_000_000)
+            assert "a reply is too large method='large'" in caplog.text
+            assert len(second.large(900_000)) == 900_000
+        with client(port) as third:
+            assert poll(lambda: server._shared.memory._left == 8_000_000, 60_000)
+            assert len(third.large(7_000_000)) == 7_000_000
 
 
 def test_the_connection_too_many_is_closed_and_the_log_says_why(

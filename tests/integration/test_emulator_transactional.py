@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 import os
+import re
 import socket
 import threading
 import time
@@ -15,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, get_args
+from urllib.parse import urlsplit
 
 import happybase
 import pytest
@@ -60,6 +62,7 @@ from txn.protocol.statuses import ProtocolName
 from txn.request import Ack
 from txn.server.listening import listen
 from txn.server.ports import Server
+from txn.service import server as transactional
 from txn.service.messages import (
     IDL,
     REQUEST_LABEL,
@@ -724,8 +727,9 @@ def test_a_name_tells_of_no_request_but_its_own() -> None:
 # ---------------------------------------------------------------------------------- token
 
 
-def test_no_request_without_the_token_does_anything() -> None:
+def test_no_request_without_the_token_does_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is all that stands between a network and the data."""
+    monkeypatch.setattr(transactional, "PAUSE_MS", 1)
     with endpoint(token="s3cret") as (uri, store):
         for wrong in (uri, f"{uri}?token=S3cret", f"{uri}?token=", f"{uri}?token=s%C3%A9"):
             with connect(wrong, table="data") as engine:
@@ -745,10 +749,34 @@ def test_no_request_without_the_token_does_anything() -> None:
             engine.commit([Mutation(X, "1")])
 
 
+def test_wrong_tokens_are_slowed_and_logged_with_their_address(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guesses are seen, and fill no log. Nothing is told about the arguments before."""
+    monkeypatch.setattr(transactional, "PAUSE_MS", 50)
+    with endpoint(token="s3cret") as (uri, _):
+        port = urlsplit(uri).port
+        assert port is not None
+        with client(port, service=IDL.Transactional) as remote:
+            began = time.monotonic()
+            for _ in range(5):
+                with pytest.raises(IDL.Unauthorized):
+                    remote.storeVersions([IDL.Key(b"a")], 1, IDL.Options(token="guess"))
+            assert time.monotonic() - began >= 0.25
+            with pytest.raises(TApplicationException, match="Required field"):
+                remote.storeVersions([IDL.Key(b"a")], 1, IDL.Options(token="s3cret"))
+    counts = [
+        int(count)
+        for count in re.findall(r"a wrong token peer='127.0.0.1' count=(\d+)", caplog.text)
+    ]
+    assert counts == [1, 2, 4]
+
+
 def test_a_token_may_come_from_a_file_and_is_in_no_error(tmp_path: Path) -> None:
     """URIs are logged, and shown in process lists."""
     file = tmp_path / "token"
     file.write_text("s3cret\n")
+    file.chmod(0o600)
     with (
         endpoint(token="s3cret") as (uri, _),
         connect(f"{uri}?token_file={file}", table="data") as engine,
@@ -971,6 +999,7 @@ def test_the_command_serves_with_tls_token_and_workers(tmp_path: Path) -> None:
     """All of it together, as an operator would."""
     token = tmp_path / "token"
     token.write_text("s3cret")
+    token.chmod(0o600)
     arguments = ["--transactional", "0", "--workers", "2", "--token-file", str(token)]
     arguments += ["--tls-cert", str(TLS / "certificate.pem"), "--tls-key", str(TLS / "key.pem")]
     with served(f"embedded://{tmp_path}/store", tmp_path / "log", *arguments) as server:

@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import struct
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -145,6 +146,19 @@ def test_strangers_at_the_port_of_metrics_fill_no_log(
             reset(broken)
         assert read_metrics(f"http://127.0.0.1:{port}") == "hello"
     assert (capsys.readouterr().err, caplog.text) == ("", "")
+
+
+def test_a_request_for_metrics_has_a_limit_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """32 clients with a byte every 8 s kept the port for ever."""
+    monkeypatch.setattr(serving._Handler, "timeout", 0.3)
+    with page(hello, 1) as port:
+        with raw(port) as slow, suppress(ConnectionError):
+            began = time.monotonic()
+            while time.monotonic() < began + 60:
+                slow.sendall(b"G")
+                time.sleep(0.05)
+        assert time.monotonic() < began + 60
+        assert poll(lambda: has_room(port), 60_000)
 
 
 def test_a_page_that_cannot_be_made_is_told_once_a_second(

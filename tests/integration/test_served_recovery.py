@@ -54,6 +54,7 @@ def test_the_commands_work_through_a_server_with_its_token(
     """Who has no way to the store has one to the server; without the token nothing is told."""
     store, token = f"embedded://{tmp_path}/store", tmp_path / "token"
     token.write_text(TOKEN)
+    token.chmod(0o600)
     connect(store, protocol=protocol).close()
     decided = crashed(store, Status.ASSERTED).decode()
     options = ("--transactional", "0", "--token-file", str(token), "--protocol", protocol)

@@ -111,7 +111,7 @@ def _answer(name: str, arguments: tuple[Any, ...], value: bytes) -> Any:
         case "getMultiple":
             cells = [IDL.TColumnValue(b"d", b"x", value, 1)] if value else []
             return [IDL.TResult(None, cells) for _ in arguments[1]]
-        case "checkAndPut":
+        case "checkAndPut" | "checkAndDelete" | "checkAndMutate":
             return True
         case "isTableEnabled":
             return True

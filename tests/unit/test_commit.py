@@ -155,7 +155,7 @@ def test_an_empty_batch_is_no_work() -> None:
     """The last batch of a partition may be empty."""
     world = World()
     assert world.engine.commit_many([]) == []
-    # Those which made the transaction table, looked for locks in the tables, and named the protocol.
+    # Those which made the transaction table, looked for locks in tables, and named the protocol.
     assert world.faults.calls == 8
 
 

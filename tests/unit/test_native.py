@@ -33,6 +33,7 @@ from txn.errors import (
     MaybeApplied,
     NotApplied,
     StoreClosedError,
+    StoreError,
     TableUnavailable,
 )
 from txn.model import Cell, Check, Edit, Family, Key
@@ -655,7 +656,7 @@ def test_a_read_of_several_requests_ends_in_time(server: FakeRegionServer) -> No
     "data",
     [
         pytest.param(b"\x00\x00\x00\x04\x02\x08\x7f\x00", id="answers that nobody waits for"),
-        pytest.param(b"\x3f\x00\x00\x00" * 64, id="a frame without an end"),
+        pytest.param(b"\x0f\x00\x00\x00" * 64, id="a frame without an end"),
     ],
 )
 def test_a_call_ends_in_time_whatever_comes_instead_of_its_answer(
@@ -671,6 +672,25 @@ def test_a_call_ends_in_time_whatever_comes_instead_of_its_answer(
         store.check_and_put([put_if("a", b"", b"1")])
     assert 0.3 <= time.monotonic() - began < 2
     assert store.check_and_put([put_if("a", b"", b"1")]) == [True]
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("method", "size"), [("GetMetaRegionLocations", 2 << 20), ("Multi", 512 << 20)]
+)
+def test_an_answer_is_no_longer_than_its_service_can_make_it(
+    server: FakeRegionServer, method: str, size: int
+) -> None:
+    """Without TLS or Kerberos nobody knows who has sent it. It was read up to 1 GB."""
+
+    def before(number: int, asked: str) -> None:
+        if asked == method:
+            raise Flood(struct.pack(">I", size) * 16_384)
+
+    server.before = before
+    store = open_store(server.uri + "&timeout_ms=200")
+    with pytest.raises(StoreError, match=f"an answer of {size} bytes limit={size // 2}"):
+        store.check_and_put([put_if("a", b"", b"1")])
     store.close()
 
 

@@ -207,7 +207,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Ask:
     """A registry whose ZooKeeper answers this."""
 
     def ask(answer: bytes | list[str] | Exception) -> Registry:
-        monkeypatch.setattr("txn.stores.hbase.native.registry.KazooClient", FakeZookeeper(answer))
+        monkeypatch.setattr("txn.stores.hbase.native.registry.BoundedClient", FakeZookeeper(answer))
         return open_registry("hbase://zk/node")
 
     return ask
@@ -268,7 +268,7 @@ def test_a_zookeeper_without_an_answer_ends_in_time() -> None:
 def test_servers_at_work_have_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is asked for once for all servers that are doubted at that time."""
     zookeeper = FakeZookeeper(["one,16020,1700000000000", "two,16020,1700000000001"])
-    monkeypatch.setattr("txn.stores.hbase.native.registry.KazooClient", zookeeper)
+    monkeypatch.setattr("txn.stores.hbase.native.registry.BoundedClient", zookeeper)
     registry, now_ms = open_registry("hbase://zk/node"), SystemClock().monotonic_ms()
     servers = registry.list_servers(now_ms - 1, due_ms())
     assert servers == {("one", 16_020), ("two", 16_020)}
@@ -462,3 +462,12 @@ def test_a_block_that_is_not_one_is_told(block: bytes) -> None:
     """What it should have said may have been anything."""
     with pytest.raises(MaybeApplied, match="cells are missing"):
         Cells(block).take(1, b"t")
+
+
+def test_a_cell_of_negative_length_ends_the_answer() -> None:
+    """It led back to where it began, so one block was read four billion times."""
+    block = struct.pack(">iiiH", -4, -12, -20, 0) + bytes(40)
+    with pytest.raises(MaybeApplied, match="cells are missing"):
+        Cells(block).take(1 << 32, b"t")
+    with pytest.raises(MaybeApplied, match="cells are missing"):
+        Cells(block).take_columns([1 << 32], [(b"d", b"x")])

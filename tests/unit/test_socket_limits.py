@@ -99,7 +99,7 @@ def test_all_is_written_to_a_peer_that_reads_late(pair: Pair) -> None:
 
 def test_a_gateway_that_answers_for_ever_is_read_until_the_deadline(pair: Pair) -> None:
     """Each piece comes at once, so no wait is long."""
-    wire = Wire(pair[0])
+    wire = Wire(pair[0], 1 << 30)
     wire.due_ns = due_ns()
     wire.write(b"request")
 
@@ -113,7 +113,7 @@ def test_a_gateway_that_answers_for_ever_is_read_until_the_deadline(pair: Pair) 
 
 def test_no_request_is_sent_to_a_gateway_after_the_deadline(pair: Pair) -> None:
     """However many a call makes, and however fast their replies come."""
-    wire = Wire(pair[0])
+    wire = Wire(pair[0], 1 << 30)
     wire.due_ns = due_ns()
 
     def ask() -> None:

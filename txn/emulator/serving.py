@@ -6,6 +6,7 @@ with any store: it may run in front of HBase, for clients that cannot reach HBas
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import shutil
@@ -16,6 +17,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from io import StringIO
+from threading import Timer
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 from urllib.parse import urlsplit
 from wsgiref.simple_server import WSGIRequestHandler
@@ -49,6 +51,7 @@ ROUND_REST_MS = 600_000
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """The variable that txn.metrics reads; that module may be imported only after it is set."""
 PATIENCE_S = 10
+MMAP_THRESHOLD, LARGE_BLOCK = -3, 1 << 20  # of glibc's mallopt
 METRICS_CONNECTIONS = 32
 METRICS_GRACE_MS = 1_000
 LONG = frozenset(  # HBase's methods that read many rows
@@ -115,6 +118,7 @@ def serve(
     if options.workers > 1 and hosted.scheme == "memory":
         raise InvalidRequestError("a store in memory has one worker", store=hosted.store)
     clock = SystemClock()
+    _give_memory_back()
     tls = server_tls_context(options)
     keys, chore = _prepare(hosted, options, clock, log)
     ports = {**hosted.ports, "metrics": hosted.metrics}
@@ -148,6 +152,13 @@ def serve(
             supervisor.run(announce, chore)
     finally:
         exposition.close()
+
+
+def _give_memory_back() -> None:
+    """Let glibc, if it is the C library, return each large block at once. Otherwise it keeps tens
+    of megabytes for each of many threads, beyond what `Memory` counts."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).mallopt(MMAP_THRESHOLD, LARGE_BLOCK)
 
 
 def _prepare(
@@ -241,7 +252,7 @@ class Compactor:
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = PATIENCE_S  # limits how long a silent client occupies a thread
+    timeout = PATIENCE_S  # limits how long a client occupies a thread
 
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing: Prometheus asks every few seconds."""
@@ -262,11 +273,15 @@ class MetricsConnection:
         self._shared = shared
 
     def run(self) -> None:
+        ends = Timer(_Handler.timeout, self.cut)  # a byte now and then would prolong each wait
+        ends.daemon = True
+        ends.start()
         try:
             _Handler(self._socket, self._socket.getpeername(), self)  # type: ignore[arg-type]
         except OSError as error:
             self._shared.log.debug("a connection broke cause=%r", str(error))
         finally:
+            ends.cancel()
             self._socket.close()
 
     def cut(self) -> None:

@@ -11,6 +11,7 @@ import socket
 import ssl
 import struct
 import threading
+import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
@@ -27,7 +28,6 @@ from txn.server.wire import (
     LENGTH,
     Compact,
     Malformed,
-    RequestRefused,
     Source,
     WireCall,
     WireReader,
@@ -37,6 +37,7 @@ from txn.server.wire import (
 INTERNAL_ERROR = TApplicationException.INTERNAL_ERROR
 LONG_AT_ONCE = 2
 LOG_EACH_MS = 1000
+LONGEST_TEXT = 4_000
 UNCHARGED = 4096  # smaller requests are not counted
 
 
@@ -72,11 +73,20 @@ class ServedInterface:
 
     long: methods that do much work in a request. Only two of these run at a time, because many
     threads that compete for the interpreter get less done than few.
+    admit: takes the arguments of each request and its client's address before anything else does;
+    raises a declared error for a client that may not send it.
     """
 
-    __slots__ = ("arguments", "methods")
+    __slots__ = ("admit", "arguments", "methods")
 
-    def __init__(self, service: Any, handler: object, long: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        service: Any,
+        handler: object,
+        long: Collection[str] = (),
+        admit: Callable[[Any, str], None] = lambda arguments, peer: None,
+    ) -> None:
+        self.admit = admit
         turns = threading.Semaphore(LONG_AT_ONCE)
         self.arguments: dict[str, type[TPayload]] = {}
         self.methods: dict[str, Method] = {}
@@ -123,21 +133,24 @@ class RateLimitedLog:
             return
         more = f" (left out: {self._left_out} lines)" if self._left_out else ""
         self._logged_ms, self._left_out = now_ms, 0
-        self._log.warning("%s%s", message, more, exc_info=error)
+        trace = "" if error is None else "\n" + _cut("".join(traceback.format_exception(error)))
+        self._log.warning("%s%s%s", _cut(message), more, trace)
 
 
 class Memory:
-    """The memory that the requests of all connections may take together."""
+    """The memory that the requests and replies of all connections may take together."""
 
     def __init__(self, limit: int) -> None:
-        self._left = limit
+        self._limit = self._left = limit
         self._lock = threading.Lock()
+        self.encoding = threading.Lock()  # of one reply at a time, which takes twice its size
 
     def take(self, size: int) -> None:
         """Reserve so many bytes; raise Malformed if too few are left."""
         with self._lock:
             if size > self._left:
-                raise Malformed("too much in flight for the server's memory")
+                words = "too much in flight for the server's memory"
+                raise Malformed(annotate(words, bytes=size, limit_mb=self._limit >> 20))
             self._left -= size
 
     def give_back(self, size: int) -> None:
@@ -177,6 +190,9 @@ class ClientConnection:
         self._since_ms = shared.clock.monotonic_ms()
         self._stopping = False
         self._source = Source(self._receive, self._charge, shared.limits)
+        self._peer = ""  # of a client that has left already
+        with suppress(OSError):
+            self._peer = str(connected.getpeername()[0])
 
     def run(self) -> None:
         """Serve until the client leaves or breaks the protocol, or the server stops."""
@@ -184,7 +200,9 @@ class ClientConnection:
             self._prepare()
             self._serve()
         except (Malformed, Overdue) as error:
-            self._shared.log.info("closed a connection reason=%r", str(error))
+            is_idle = self._due_ms is None and isinstance(error, Overdue)
+            log = self._shared.log.info if is_idle else self._shared.warn
+            log(annotate("closed a connection", reason=str(error), peer=self._peer))
         except OSError as error:
             self._shared.log.debug("a connection broke cause=%r", str(error))
         finally:
@@ -225,40 +243,57 @@ class ClientConnection:
             reply = self._answer(call, isinstance(reader, Compact))
             del call
             source.begin()
-            self._release()  # a client with its answer may count on the memory
             self._deliver(LENGTH.pack(len(reply)) + reply if framed and reply else reply)
+            del reply
+            self._release()
             self._since_ms, self._due_ms = self._clock.monotonic_ms(), None
             if self._stopping:
                 self._end_reading()
 
     def _answer(self, call: WireCall, compact: bool) -> bytes:
-        if isinstance(call.arguments, RequestRefused):
-            answer: TPayload = TApplicationException(call.arguments.kind, str(call.arguments))
-        else:
-            answer = self._carry_out(call.name, call.arguments)
+        """Carry out a call. From then on the memory of its reply counts instead of the call's."""
+        answer = self._carry_out(call)
         if call.kind == TMessageType.ONEWAY:
             self._revoke_call()
             return b""
         try:
-            return _encode_reply(call, answer, compact)
+            with self._shared.memory.encoding:
+                reply = _encode_reply(call, answer, compact)
+                self._release()  # a client with its answer may count on the memory
+                self._charge(len(reply))
+                return reply
+        except Malformed as error:
+            self._shared.warn(annotate("a reply is too large", method=call.name, reason=str(error)))
+            self._revoke_call()
+            refused = TApplicationException(INTERNAL_ERROR, f"the reply is too large: {error}")
+            return _encode_reply(call, refused, compact)
         except Exception as error:  # noqa: BLE001  (a handler may return anything)
             self._shared.warn(annotate("a reply cannot be written", method=call.name), error)
             self._revoke_call()
             return _encode_reply(call, _internal(call.name), compact)
 
-    def _carry_out(self, name: str, arguments: TPayload) -> TPayload:
+    def _carry_out(self, call: WireCall) -> TPayload:
+        name, arguments, refused = call.name, call.arguments, call.refused
+        if arguments is None:
+            assert refused is not None
+            return TApplicationException(refused.kind, str(refused))
         method = self._interface.methods[name]
         result = method.result()
         given: Mapping[str, Any] = arguments.__dict__
         try:
+            self._interface.admit(arguments, self._peer)
+            if refused is not None:
+                return TApplicationException(refused.kind, str(refused))
             with method.turn:
                 returned = method.run(*[given[name] for name in method.names])
         except TApplicationException as error:
+            error.message = _cut(error.message)
             self._shared.warn(annotate("refused a request", method=name, answer=error.message))
             return error
         except Exception as error:  # noqa: BLE001  (any error must leave the other clients served)
             for field, kind in method.errors:
                 if isinstance(error, kind):
+                    vars(error).update({name: _cut(each) for name, each in vars(error).items()})
                     setattr(result, field, error)
                     return result
             self._shared.warn(annotate("a request failed", method=name), error)
@@ -350,6 +385,12 @@ class ClientConnection:
                 raise Overdue(f"a reply was not taken limit_ms={self._limits.request_ms}")
             with suppress(BlockingIOError, TimeoutError):
                 rest = rest[self._socket.send(rest[:1_048_576]) :]
+
+
+def _cut(text: Any) -> Any:
+    """Shorten a text that a client may have made as long as its request."""
+    is_long = isinstance(text, str) and len(text) > LONGEST_TEXT
+    return f"{text[:LONGEST_TEXT]}... ({len(text)} characters)" if is_long else text
 
 
 def _internal(name: str) -> TApplicationException:

@@ -23,7 +23,7 @@ class Limits:
     message_bytes: of one request, including its frame.
     items: fields, elements and entries of one request together.
     depth: nesting of structs and containers in a request.
-    memory_bytes: of all requests that are being read or carried out.
+    memory_bytes: of all requests that are being read or carried out, and of replies being sent.
     idle_ms: the longest time without a request.
     request_ms: from the first byte of a request to its last, and again for reading the reply.
     grace_ms: how long a stop waits for requests that have begun.

@@ -18,7 +18,9 @@ from thriftpy2.thrift import TApplicationException, TMessageType, TPayload, TTyp
 
 from txn.server.options import Limits
 
-ITEM_BYTES = 256  # the memory of an element, such as a small struct
+# The memory of what is read, besides its bytes: of a field, element or entry, and of a struct.
+ITEM_BYTES, STRUCT_BYTES, STRUCT_FIELD_BYTES = 64, 144, 8
+OWED_BYTES = 4096
 PORTION = 65_536
 LONGEST_NAME = 256
 LENGTH = Struct(">i")
@@ -55,29 +57,32 @@ class _Unknown(TPayload):
 
 
 class WireCall(NamedTuple):
-    """A request: method, kind of message, number, and the arguments or why there are none."""
+    """A request: method, kind of message, number, arguments if the method is known, and why it is
+    refused, if it is."""
 
     name: str
     kind: int
     sequence: int
-    arguments: TPayload | RequestRefused
+    arguments: TPayload | None
+    refused: RequestRefused | None = None
 
 
 class Source:
     """The bytes of one connection that have arrived; `at` is the read position.
 
     receive: returns up to so many further bytes, b"" at the end of the stream.
-    charge: called before memory is taken; it may refuse by raising.
+    charge: called before memory is taken, or soon after if it is little; it may refuse by raising.
+    owed: the bytes that are not charged yet.
     """
 
-    __slots__ = ("_charge", "_receive", "at", "data", "end", "items", "limits")
+    __slots__ = ("_charge", "_receive", "at", "data", "end", "items", "limits", "owed")
 
     def __init__(
         self, receive: Callable[[int], bytes], charge: Callable[[int], None], limits: Limits
     ) -> None:
         self._receive = receive
         self._charge = charge
-        self.items = 0
+        self.items = self.owed = 0
         self.limits = limits
         self.data = bytearray()
         self.at = 0
@@ -85,7 +90,7 @@ class Source:
 
     def begin(self) -> None:
         del self.data[: self.at]
-        self.at = self.items = 0
+        self.at = self.items = self.owed = 0
         self.end = self.limits.message_bytes
 
     def arrives(self) -> bool:
@@ -111,7 +116,16 @@ class Source:
 
     def take(self, size: int) -> bytes:
         at = self.fetch(size)
-        return bytes(self.data[at : at + size])
+        taken = bytes(self.data[at : at + size])
+        if self.at > PORTION:
+            self.forget()
+        return taken
+
+    def forget(self) -> None:
+        """Drop the bytes that were read: what was made of them takes their place."""
+        del self.data[: self.at]
+        self.end -= self.at
+        self.at = 0
 
     def peek(self, size: int) -> bytes:
         self.at = at = self.fetch(size)
@@ -132,9 +146,15 @@ class Source:
         self.items += size
         if self.items > self.limits.items:
             raise Malformed(f"too many items limit={self.limits.items}")
-        if size > 16:
-            self._charge(size * ITEM_BYTES)
+        self.owed += size * ITEM_BYTES
+        if self.owed > OWED_BYTES:
+            self.pay()
         return size
+
+    def pay(self) -> None:
+        """Charge what is owed, which is many small sizes together."""
+        owed, self.owed = self.owed, 0
+        self._charge(owed)
 
 
 class WireReader:
@@ -170,7 +190,7 @@ class WireReader:
         """Read a struct's leading byte strings that have arrived, the most common case, in one
         call; return the last one's number."""
         source = self.source
-        data, at, number = source.data, source.at, 0
+        data, at, number, items = source.data, source.at, 0, source.items
         limit, known, values = min(len(data), source.end), made.thrift_spec, made.__dict__
         most = source.limits.items
         while at + 7 <= limit and source.items <= most:
@@ -184,7 +204,10 @@ class WireReader:
             at = begin + size
             values[field[1]] = bytes(data[begin:at])
             source.items += 1
+        source.owed += (source.items - items) * ITEM_BYTES
         source.at = at
+        if at > PORTION:
+            source.forget()
         source.count(0)
         return number
 
@@ -226,9 +249,7 @@ class WireReader:
             arguments = self.struct(method, self.source.limits.depth)
         if kind not in (TMessageType.CALL, TMessageType.ONEWAY):
             self._refuse(TApplicationException.INVALID_MESSAGE_TYPE, f"message type {kind}")
-        if self._refused is not None or arguments is None:
-            return WireCall(name, kind, sequence, self._refused or RequestRefused(0, name))
-        return WireCall(name, kind, sequence, arguments)
+        return WireCall(name, kind, sequence, arguments, self._refused)
 
     def struct(self, kind: Any, depth: int) -> TPayload:
         """Read a struct; refuse the message if a required field is missing."""
@@ -236,6 +257,9 @@ class WireReader:
             raise self._make_depth_error()
         made: TPayload = kind()
         fields, values = made.thrift_spec, made.__dict__
+        self.source.owed += STRUCT_BYTES + STRUCT_FIELD_BYTES * len(fields)
+        if self.source.owed > OWED_BYTES:
+            self.source.pay()
         wire, number = self.field(self.strings(made))
         while wire != TType.STOP:
             known = fields.get(number)

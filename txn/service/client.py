@@ -43,7 +43,7 @@ from txn.reading.columns import group_columns
 from txn.reading.snapshot import Snapshot
 from txn.request import Ack, Committed, Outcome, Request
 from txn.service.messages import ACKS, IDL, TYPES, UNKNOWN_KIND, TimedRequest, name_part
-from txn.service.store import RemoteService, ServedStore, parse_server
+from txn.service.store import RemoteService, ServedStore, parse_server, refuse_missing
 from txn.spans import Span
 from txn.stores.base import ColumnPage
 from txn.stores.gateway import Gateway
@@ -125,7 +125,7 @@ class RemoteBackend:
         if self._database is None:
             found = self._service.call("database", repeat=True)
             names = {rules.stored_name.decode(): rules for rules in PROTOCOLS.values()}
-            if found.protocol not in names:
+            if found.protocol not in names or not found.transactions:
                 raise InvalidRequestError("the server is of another version", found=found.protocol)
             self._database = found.transactions, names[found.protocol]
         table, rules = self._database
@@ -284,6 +284,7 @@ class RemoteBackend:
 
     def read(self, keys: Sequence[Key], deadline_ms: int | None = None) -> Snapshot:
         cells: Snapshot = self._call_read("read", deadline_ms, keys) if keys else {}
+        refuse_missing(keys, cells)
         return cells
 
     def read_for_block(
@@ -320,6 +321,10 @@ class RemoteBackend:
             return self.read(keys, deadline_ms), []
         view: tuple[Snapshot, list[dict[Key, Cell]]]
         view = self._call_read("view", deadline_ms, keys, spans)
+        refuse_missing(keys, view[0])
+        if len(view[1]) != len(spans):
+            message = "ranges are missing in the server's answer"
+            raise NotApplied(message, asked=len(spans), got=len(view[1]))
         return view
 
     def _call_read(self, name: str, deadline_ms: int | None, *values: Any) -> Any:

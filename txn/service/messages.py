@@ -82,7 +82,18 @@ def encode_key(key: Key) -> Any:
 
 
 def decode_key(message: Any) -> Key:
-    return Key(message.row, message.family, message.column, message.table)
+    return Key(*_require(message.row, message.family, message.column, message.table))
+
+
+def _require(*fields: Any) -> tuple[Any, ...]:
+    """Return the fields, each of which the interface requires."""
+    if None in fields:
+        raise InvalidRequestError("a field is missing")
+    return fields
+
+
+def _decode_cell(message: Any) -> Cell:
+    return Cell(*_require(message.value, message.timestamp))
 
 
 def encode_mutation(mutation: Mutation | Delete) -> Any:
@@ -103,15 +114,12 @@ def _encode_cells(cells: Mapping[Key, Cell | Stamp | None]) -> list[Any]:
 
 
 def _decode_cells(messages: Sequence[Any]) -> dict[Key, Cell | None]:
-    return {
-        decode_key(found.key): found.cell and Cell(found.cell.value, found.cell.timestamp)
-        for found in messages
-    }
+    return {decode_key(found.key): found.cell and _decode_cell(found.cell) for found in messages}
 
 
 def _decode_values(messages: Sequence[Any]) -> dict[Key, Cell]:
     return {
-        decode_key(found.key): Cell(found.cell.value, found.cell.timestamp)
+        decode_key(found.key): _decode_cell(found.cell)
         for found in messages
         if found.cell is not None
     }
@@ -232,9 +240,9 @@ ENCODERS: Mapping[type[TxnError], Callable[[Any], Any]] = {  # the first match c
     TxnError: lambda error: IDL.StoreFailed(str(error), getattr(error, "table", None)),
 }
 DECODERS: Mapping[type[Exception], Callable[[Any], TxnError]] = {
-    IDL.Invalid: lambda e: InvalidRequestError(e.message),
-    IDL.Unauthorized: lambda e: InvalidRequestError(e.message),
-    IDL.OutcomeUnknown: lambda e: CommitOutcomeUnknown(e.transaction),
+    IDL.Invalid: lambda e: InvalidRequestError(*_require(e.message)),
+    IDL.Unauthorized: lambda e: InvalidRequestError(*_require(e.message)),
+    IDL.OutcomeUnknown: lambda e: CommitOutcomeUnknown(*_require(e.transaction)),
     IDL.Conflict: _decode_conflict,
     IDL.AssertionFailed: _decode_failed,
     IDL.Deadline: lambda e: DeadlineError(e.message, transaction=e.transaction),
@@ -283,13 +291,17 @@ PLAIN = MessageCodec(lambda value: value, lambda message: message)
 def _make_codec(struct: Any, make: Callable[..., Any]) -> MessageCodec:
     """Return the codec of a type with a struct's fields in order; `make` builds its values."""
     names = [name for _, name, *_ in struct.thrift_spec.values()]
+    required = [name for _, name, *_, is_required in struct.thrift_spec.values() if is_required]
     encoders, decoders = _list_codecs(struct)
 
     def encode(value: Any) -> Any:
         return struct(*_convert(encoders, _list_fields(value)))
 
     def decode(message: Any) -> Any:
-        return make(*_convert(decoders, [getattr(message, name) for name in names]))
+        values = [getattr(message, name) for name in names]
+        if None in values:
+            _require(*(getattr(message, name) for name in required))
+        return make(*_convert(decoders, values))
 
     return MessageCodec(encode, decode)
 
@@ -359,7 +371,7 @@ TYPES = {
     IDL.Result: MessageCodec(encode_result, decode_result),
     IDL.StoredRow: MessageCodec(
         lambda row: IDL.StoredRow(row.row, _encode_cells(row.cells)),
-        lambda m: Row(m.row, _decode_values(m.cells)),
+        lambda m: Row(_require(m.row)[0], _decode_values(m.cells)),
     ),
     IDL.View: MessageCodec(
         lambda view: IDL.View(_encode_cells(view[0]), [*map(_encode_cells, view[1])]),

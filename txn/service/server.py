@@ -9,6 +9,7 @@ do next. If the server has a token, a request without it has no effect.
 from __future__ import annotations
 
 import hmac
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
@@ -18,9 +19,10 @@ from typing import Any
 from txn.assertions import Assertion
 from txn.client.engine import Engine
 from txn.client.local import LocalBackend
-from txn.clock import Clock
+from txn.clock import Clock, SystemClock
 from txn.errors import InvalidRequestError, TxnError
 from txn.events import Listener, silent
+from txn.host.tokens import PAUSE_MS, WrongTokens
 from txn.model import (
     Cell,
     Check,
@@ -70,14 +72,13 @@ FoundOutcome = tuple[Outcome, Committed | None]
 
 
 def dispatch(work: Callable[..., Any]) -> Callable[..., Any]:
-    """Make an interface method of one that takes and returns values: check the token in the
-    options, decode the arguments, and encode the result or the error."""
+    """Make an interface method of one that takes and returns values: decode the arguments, and
+    encode the result or the error."""
     method = METHODS[work.__name__]
 
     @wraps(work)
     def call(self: Transactional, /, *messages: Any) -> Any:
         options = messages[-1] or IDL.Options()
-        self.admit(options)
         try:
             *values, _ = decode_message(method.decode, messages, InvalidRequestError, UNREADABLE)
             result = work(self, *values, options)
@@ -113,6 +114,8 @@ class Transactional:
     ) -> None:
         self._store = store
         self._token = None if token is None else token.encode()
+        self._clock = clock or SystemClock()
+        self._wrong = WrongTokens(logging.getLogger("txn.serve").warning)
         self._engine = Engine(
             store, transactions=transactions, protocol=protocol, on_event=on_event, clock=clock
         )
@@ -121,18 +124,21 @@ class Transactional:
 
     @property
     def service(self) -> ServedInterface:
-        return ServedInterface(IDL.Transactional, self, LONG)
+        return ServedInterface(IDL.Transactional, self, LONG, self.admit)
 
     def flush(self) -> None:
         """Complete the commits that were answered at their decision, and send all spans."""
         self._engine.flush()
         flush_traces()
 
-    def admit(self, options: Any) -> None:
-        """Raise Unauthorized if the server has a token and the request does not."""
+    def admit(self, arguments: Any, peer: str) -> None:
+        """Raise Unauthorized, after a pause, if the server has a token and the request does not."""
         if self._token is None:
             return
-        if not hmac.compare_digest((options.token or "").encode(), self._token):
+        shown = getattr(arguments.options, "token", None) or ""
+        if not hmac.compare_digest(shown.encode(), self._token):
+            self._wrong.note(peer)
+            self._clock.sleep_ms(PAUSE_MS)
             raise IDL.Unauthorized("the token is missing or wrong")
 
     @dispatch

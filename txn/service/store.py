@@ -6,7 +6,7 @@ transactions. Transactions themselves go through `txn.service.client`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,20 +34,21 @@ from txn.model import (
     check_count,
     check_exclusion,
 )
-from txn.service.messages import (
-    DECODERS,
-    IDL,
-    METHODS,
-    UNKNOWN_KIND,
-    decode_error,
-    decode_message,
-)
+from txn.service.messages import DECODERS, IDL, METHODS, decode_error
 from txn.stores.base import Families, Feature, check_then_read
-from txn.stores.gateway import Connection, Gateway, GatewayError, Pool, parse_gateway
+from txn.stores.gateway import (
+    Connection,
+    Garbled,
+    Gateway,
+    GatewayError,
+    Pool,
+    Request,
+    check_reply,
+    parse_gateway,
+)
 
 DEFAULT_PORT = 9092
 TIMEOUT_MS = 60_000  # longer than a commit may take to its decision
-UNREADABLE = "the server's answer does not decode"
 UNKNOWN_METHOD = 1  # type of the TApplicationException for an unknown method
 
 
@@ -91,17 +92,12 @@ class RemoteService:
         of the request's Options. repeat, within_ms: those of `Pool.run_one`."""
         method = METHODS[name]
         messages = method.encode((*values, IDL.Options(token=self._token, **options)))
+        decode = bool if method.result is None else check_reply(method.result.decode)
+        request: Request[Any] = name, tuple(messages), decode
         try:
-            reply = self._pool.run_one(
-                Connection.ask, name, *messages, repeat=repeat, within_ms=within_ms
-            )
+            return self._pool.run_one(Connection.call, request, repeat=repeat, within_ms=within_ms)
         except GatewayError as refused:
             raise _decode_refusal(refused, str(self._pool.gateway)) from refused
-        if method.result is None:
-            return None
-        if reply is None:
-            raise MaybeApplied(UNKNOWN_KIND, server=str(self._pool.gateway))
-        return decode_message(method.result.decode, reply, MaybeApplied, UNREADABLE)
 
     def close(self) -> None:
         self._pool.close()
@@ -119,16 +115,14 @@ class ServedStore:
         """Read each group in one request."""
         cells: dict[Key, Cell | None] = {}
         for keys in filter(None, groups):
-            found = self._call("storeRead", [*dict.fromkeys(keys)], repeat=True)
-            cells.update((key, found[key]) for key in keys)
+            cells.update(self._read("storeRead", keys))
         return cells
 
     def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
         check_count(count)
         if not keys:
             return {}
-        found = self._call("storeVersions", [*dict.fromkeys(keys)], count, repeat=True)
-        return {key: found[key] for key in keys}
+        return self._read("storeVersions", keys, count)
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         if edits or durable:
@@ -137,6 +131,9 @@ class ServedStore:
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
         """Carry out the checks in one request, which is never repeated."""
         results: list[bool] = self._call("storeCheck", checks, durable) if checks else []
+        if len(results) != len(checks):
+            message = "answers are missing"
+            raise MaybeApplied(message, asked=len(checks), got=len(results))
         return results
 
     check_and_read = check_then_read
@@ -197,6 +194,13 @@ class ServedStore:
     def close(self) -> None:
         self._service.close()
 
+    def _read(self, name: str, keys: Collection[Key], *values: Any) -> dict[Key, Any]:
+        """Return what a method found of each key."""
+        asked = dict.fromkeys(keys)
+        found = self._call(name, [*asked], *values, repeat=True)
+        refuse_missing(asked, found)
+        return {key: found[key] for key in asked}
+
     def _call(self, name: str, *values: Any, repeat: bool = False) -> Any:
         try:
             return self._service.call(name, *values, repeat=repeat)
@@ -206,13 +210,21 @@ class ServedStore:
             raise MaybeApplied(str(error)) from error
 
 
+def refuse_missing(asked: Collection[Key], found: Mapping[Key, Any]) -> None:
+    """Raise NotApplied if an answer lacks keys, each of which it must name, even if absent."""
+    if lacking := [key for key in asked if key not in found]:
+        raise NotApplied("keys are missing in the server's answer", keys=lacking[:3])
+
+
 def _decode_refusal(refused: GatewayError, server: str) -> TxnError:
     """Return the error for a server's exception. An exception outside the interface is a failure of
     the server at any point of the work, or an unknown method."""
     cause = refused.__cause__
     if type(cause) in DECODERS:
-        error: TxnError = decode_message(decode_error, cause, MaybeApplied, UNREADABLE)
-        return error
+        try:
+            return check_reply(decode_error)(cause)
+        except Garbled as error:
+            return MaybeApplied(str(error), server=server, error=type(cause).__name__)
     if getattr(cause, "type", None) == UNKNOWN_METHOD:
         message = "the server is of another version and does not know this request"
         return NotApplied(message, server=server, cause=str(refused))

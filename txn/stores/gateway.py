@@ -16,9 +16,10 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import wraps
 from threading import Condition
 from types import ModuleType
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeVar
 from urllib.parse import SplitResult
 
 from thriftpy2.protocol import TCompactProtocol, TCyBinaryProtocol
@@ -42,7 +43,7 @@ from txn.stores.wire import NS_PER_MS, Wire, connect_socket, trust
 DEFAULT_PORT = 9090
 BUFFER = 16_384
 AHEAD_BYTES = 32_768  # a socket buffers at least this much while its peer does not read
-CALL, EXCEPTION = TMessageType.CALL, TMessageType.EXCEPTION
+CALL, REPLY, EXCEPTION = TMessageType.CALL, TMessageType.REPLY, TMessageType.EXCEPTION
 MOST_CONNECTIONS = 65_535  # to one port, whatever the pool
 IDLE_MS = 1_000  # the gateway may have closed a connection that was idle for longer
 
@@ -59,7 +60,7 @@ class GatewayError(Exception):
 
 
 class Garbled(OSError):
-    """The received bytes are no valid Thrift reply; the connection is useless."""
+    """The received bytes are no valid reply to the request; the connection is useless."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ class Gateway:
     pool: int = 16
     timeout_ms: int = 30_000
     connect_ms: int = 5_000
+    reply_mb: int = 256
     tls: Literal["off", "on"] = "off"
     ca: str = ""
 
@@ -99,6 +101,7 @@ _OPTIONS: dict[str, Option] = {
     "connect_ms": number,
     "pool": number,
     "protocol": one_of("binary", "compact"),
+    "reply_mb": number,
     "timeout_ms": number,
     "tls": one_of("off", "on"),
     "transport": one_of("buffered", "framed"),
@@ -134,7 +137,8 @@ class Connection:
         if within_ms <= 0:
             raise TimeoutError("timed out")
         within_ms = min(gateway.connect_ms, within_ms)
-        self._wire = Wire(connect_socket(gateway.host, gateway.port, within_ms, tls))
+        connected = connect_socket(gateway.host, gateway.port, within_ms, tls)
+        self._wire = Wire(connected, gateway.reply_mb << 20)
         self._is_framed = gateway.transport == "framed"
         kind = TCyFramedTransport if self._is_framed else TCyBufferedTransport
         self._transport = kind(self._wire, BUFFER)
@@ -183,9 +187,30 @@ class Connection:
         """Wait for the reply to the oldest request without one; return the result. Raise
         GatewayError if the reply is an error, Garbled if it is invalid, and OSError if it does not
         come."""
+        method, arguments, make_result = request
+        reply = self._read_reply(method)
+        found = reply.__dict__.get("success")
+        if found is None:
+            errors = (reply,) if isinstance(reply, TApplicationException) else vars(reply).values()
+            for error in errors:
+                if error is not None:
+                    self.busy = self._answered != self._sent
+                    raise _make_error(error, arguments) from error
+            if 0 in reply.thrift_spec:
+                raise Garbled(annotate("the reply has no result", method=method))
+        result = make_result(found)
+        self.busy = self._answered != self._sent
+        return result
+
+    def _read_reply(self, method: str) -> Any:
+        """Read the reply to the oldest request without one."""
         protocol = self._protocol
+        self._wire.begin_reply()
         try:
             name, kind, sequence = protocol.read_message_begin()
+            if (name, sequence) != (method, self._answered + 1) or kind not in (REPLY, EXCEPTION):
+                facts = {"method": method, "got": name, "kind": kind}
+                raise ConnectionError(annotate("the reply is another request's", **facts))
             is_error = kind == EXCEPTION
             make = TApplicationException if is_error else getattr(self._service, f"{name}_result")
             reply = make()
@@ -195,23 +220,8 @@ class Connection:
             raise
         except Exception as cause:  # the driver may raise anything on such bytes
             raise Garbled(f"not a reply: {type(cause).__name__}: {cause}") from cause
-        if sequence != self._answered + 1:
-            raise ConnectionError("the reply is another request's")
         self._answered = sequence
-        self.busy = sequence != self._sent
-        if is_error:
-            raise GatewayError(str(reply)) from cast(Exception, reply)
-        fields = reply.__dict__
-        found = fields.get("success")
-        if found is None:
-            for name, error in fields.items():
-                if error is not None and name != "success":
-                    message = getattr(error, "message", None) or type(error).__name__
-                    refused = GatewayError(message)
-                    table = request[1][0] if request[1] else None
-                    refused.table = table if isinstance(table, bytes) else None
-                    raise refused from error
-        return request[2](found)
+        return reply
 
     def close(self) -> None:
         """Close this process's end. A copy in another process, after a fork, stays usable."""
@@ -319,7 +329,8 @@ class Pool:
             self._changed.notify_all()
 
     def _make_unanswered(self, error: OSError) -> MaybeApplied:
-        return MaybeApplied(self._describe("no answer from the gateway", error))
+        words = "no valid answer" if isinstance(error, Garbled) else "no answer"
+        return MaybeApplied(self._describe(f"{words} from the gateway", error))
 
     def _describe(self, message: str, error: Exception) -> str:
         cause = str(error) or type(error).__name__
@@ -406,6 +417,38 @@ class Pool:
             while True:
                 if connection := self._free.pop():
                     connection.close()
+
+
+def _make_error(error: Any, arguments: tuple[Any, ...]) -> GatewayError:
+    is_thrifts = isinstance(error, TApplicationException)
+    name = f"error {error.type} of Thrift" if is_thrifts else type(error).__name__
+    refused = GatewayError(error.__dict__.get("message") or name)
+    table = arguments[0] if arguments else None
+    refused.table = table if isinstance(table, bytes) else None
+    return refused
+
+
+def check_reply(make: Callable[..., T]) -> Callable[..., T]:
+    """Wrap a function of replies, so that it raises Garbled where one is not as declared: what is
+    missing, or of another kind, is None to the driver, or empty."""
+
+    @wraps(make)
+    def check(*arguments: Any) -> T:
+        try:
+            return make(*arguments)
+        except (GatewayError, OSError):
+            raise
+        except Exception as cause:
+            words = f"the reply is not as declared: {type(cause).__name__}: {cause}"
+            raise Garbled(words) from cause
+
+    return check
+
+
+def require_whole(*fields: object) -> None:
+    """Raise Garbled if one of these fields of a reply is missing."""
+    if None in fields:
+        raise Garbled("a field is missing in the reply")
 
 
 def exchange(

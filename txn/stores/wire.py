@@ -13,7 +13,7 @@ from functools import partial
 from threading import Lock
 from typing import TypeVar
 
-from txn.errors import InvalidRequestError
+from txn.errors import InvalidRequestError, annotate
 
 NS_PER_MS = 1_000_000
 CLOSED = "the server closed the connection"
@@ -132,20 +132,29 @@ def share_wire(connected: socket.socket, now: Callable[[], int]) -> SharedWire:
 class Wire:
     """The byte stream of thriftpy2's transports: a socket with one deadline for all waits, `due_ns`
     by the system's monotonic clock. Time is checked before each write and each further read, so a
-    peer that never stops answering does not prolong a call."""
+    peer that never stops answering does not prolong a call. most: the bytes of a reply."""
 
-    __slots__ = ("_has_read", "_shared", "due_ns")
+    __slots__ = ("_has_read", "_left", "_most", "_shared", "due_ns")
 
-    def __init__(self, connected: socket.socket) -> None:
+    def __init__(self, connected: socket.socket, most: int) -> None:
         self._shared = share_wire(connected, time.monotonic_ns)
         self._has_read = False  # since the last write
+        self._most = self._left = most
         self.due_ns = 0
+
+    def begin_reply(self) -> None:
+        self._left = self._most
 
     def read(self, size: int) -> bytes:
         if self._has_read:
             self._shared.check_time(self.due_ns)
         self._has_read = True
-        return self._shared.read(size, self.due_ns)
+        data = self._shared.read(min(size, self._left + 1), self.due_ns)
+        self._left -= len(data)
+        if self._left < 0:
+            limit_mb = self._most >> 20
+            raise OSError(annotate("the reply is too long: see reply_mb", limit_mb=limit_mb))
+        return data
 
     def write(self, data: bytes) -> None:
         self._shared.check_time(self.due_ns)
@@ -195,7 +204,7 @@ def connect_socket(
     """Return a connected socket; raise OSError (which covers time-outs and TLS) on failure."""
     try:
         connected = socket.create_connection((host, port), within_ms / 1000)
-    except UnicodeError as error:  # from an illegal host name
+    except (ValueError, OverflowError) as error:  # an illegal host name or port
         raise OSError(str(error)) from error
     try:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -22,7 +22,7 @@ from random import SystemRandom
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, unquote
 
-from kazoo.client import KazooClient, KazooState, TransactionRequest
+from kazoo.client import KazooState, TransactionRequest
 from kazoo.exceptions import (
     ConnectionLoss,
     KazooException,
@@ -37,12 +37,14 @@ from kazoo.exceptions import (
     SessionMovedError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import ZnodeStat
 from kazoo.security import CREATOR_ALL_ACL
 
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, NotApplied, StoreClosedError, StoreError
 from txn.policy import Backoff
 from txn.stores.options import Option, file, hide_login, one_of, parse_address, read_options
+from txn.stores.zookeeper import BoundedClient
 from txn.text import name_failure
 
 LOST_REPLY = (
@@ -173,7 +175,7 @@ class ZooKeeperClient:
         pause_s = min(MAX_PAUSE_MS, session_ms / PAUSES_IN_SESSION) / 1000
         options = _make_options(ensemble)
         try:
-            self._client = KazooClient(
+            self._client = BoundedClient(
                 ensemble.hosts,
                 timeout=session_ms / 1000,
                 logger=LOGGER,
@@ -254,7 +256,7 @@ class ZooKeeperClient:
         """Take all steps or none, once. Raises NodeMissing if a folder or a node is missing, and
         ReplyLost if the reply was lost."""
         self._refuse_if_closed()
-        _read_results(self._request(steps).commit_async())
+        _read_results(self._request(steps).commit_async(), len(steps))
 
     def create(self, steps: Sequence[Step], folders: Sequence[str]) -> Created:
         """Take all steps or none, once, and then list the folders, in the same round trip: the
@@ -265,7 +267,9 @@ class ZooKeeperClient:
         request.set_data(folders[0], b"")
         answer = request.commit_async()
         children = self.list_children(folders)
-        *nodes, stat = _read_results(answer)
+        *nodes, stat = _read_results(answer, len(steps) + 1)
+        if not isinstance(stat, ZnodeStat):
+            raise ReplyLost("ZooKeeper: the reply is another request's", got=type(stat).__name__)
         return Created(nodes, stat.mzxid, children)
 
     def _request(self, steps: Sequence[Step]) -> TransactionRequest:
@@ -277,7 +281,7 @@ class ZooKeeperClient:
     # ------------------------------------------------------------------------------- details
 
     def _call_all(
-        self, calls: Sequence[Callable[[KazooClient], Any]], within_ms: int = CALL_WITHIN_MS
+        self, calls: Sequence[Callable[[BoundedClient], Any]], within_ms: int = CALL_WITHIN_MS
     ) -> list[Any]:
         """Make idempotent calls in one round trip; repeat them if a reply is lost."""
         due_ms = self._clock.monotonic_ms() + within_ms
@@ -300,6 +304,8 @@ class ZooKeeperClient:
             raise
         except KazooException as error:
             raise _make_failure("refused", error) from error
+        except Exception as error:  # the driver passes on what was wrong with the bytes
+            raise _make_failure("not an answer", error) from error
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
@@ -362,18 +368,23 @@ def _find_tls_error(hosts: Sequence[tuple[str, int]], ensemble: Ensemble) -> str
     return None
 
 
-def _read_results(answer: Any) -> list[Any]:
+def _read_results(answer: Any, count: int) -> list[Any]:
+    """Return the results of a transaction's steps; if it was refused, they are fewer."""
     try:
         results: list[Any] = answer.get(timeout=CALL_WITHIN_S)
-    except LOST_REPLY as error:
-        raise ReplyLost("ZooKeeper: the reply was lost", cause=_describe(error)) from error
     except KazooException as error:
-        raise _make_failure("refused", error) from error
+        if not isinstance(error, LOST_REPLY):
+            raise _make_failure("refused", error) from error
+        raise ReplyLost("ZooKeeper: the reply was lost", cause=_describe(error)) from error
+    except Exception as error:  # the driver's time-out, or what was wrong with the bytes
+        raise ReplyLost("ZooKeeper: the reply was lost", cause=_describe(error)) from error
     for result in results:
         if isinstance(result, NoNodeError):
             raise NodeMissing("a node is absent")
         if isinstance(result, Exception) and not isinstance(result, NOT_REACHED):
             raise _make_failure("refused", result)
+    if len(results) != count:
+        raise ReplyLost("ZooKeeper: results are missing", asked=count, got=len(results))
     return results
 
 

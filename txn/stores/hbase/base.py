@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from txn.errors import NotApplied
 from txn.model import (
     RESERVED,
     Cell,
@@ -21,6 +22,7 @@ from txn.model import (
 from txn.stores.base import Answers, divide_found, follow_checks
 from txn.stores.hbase.places import cut, row_after
 
+MOST_STANDS = 100  # answers in a row without progress: a busy server may give some
 FIRST_PAGE_ROWS = 32
 ANSWER_BYTES = 16_000_000
 """About so many bytes a server or gateway keeps in memory for one answer."""
@@ -216,9 +218,14 @@ class HBaseTables(ABC):
         rest: ScanRange | None = None
         if not stop or start < stop:
             rest = ScanRange(table, start, stop or b"", wanted, exclude, reverse)
+        stands = 0
         while rest is not None:
-            rows, rest = self._read_page(rest, keys)
+            rows, following = self._read_page(rest, keys)
             yield from (row for row in rows if exclude is None or not exclude.matches(row))
+            has_moved = following is None or following[1:3] != rest[1:3]
+            rest, stands = following, 0 if has_moved else stands + 1
+            if stands > MOST_STANDS:
+                raise NotApplied("the server makes no progress with a scan", table=table)
 
     def atomically(self, work: Callable[[], None]) -> None:
         """Run the function; HBase cannot make its calls one transaction."""

@@ -19,7 +19,14 @@ from txn.clock import Clock
 from txn.errors import InvalidRequestError
 from txn.model import Cell, Check, Edit, Family, Key, Row, new_tuple
 from txn.stores.base import Families, Feature
-from txn.stores.gateway import Connection, Pool, Request, parse_gateway
+from txn.stores.gateway import (
+    Connection,
+    Pool,
+    Request,
+    check_reply,
+    parse_gateway,
+    require_whole,
+)
 from txn.stores.hbase.places import KeysByRow, cut
 from txn.stores.hbase.schema import FOREVER_S, shell_command
 from txn.stores.hbase.store import BYTES_A_REQUEST, ROWS_A_REQUEST, HBaseStore, PageScan
@@ -82,6 +89,7 @@ class Thrift1:
         ]
         return [("checkAndPut", (*condition, mutation, {}), bool) for mutation in mutations]
 
+    @check_reply
     def page(self, gateway: Connection, scan: PageScan) -> list[Row]:
         wanted = None if scan.columns is None else [*map(b":".join, scan.columns)]
         asked = TScan(
@@ -97,21 +105,24 @@ class Thrift1:
         gateway.ask("scannerClose", scanner)
         return [Row(result.row, _cells(scan.table, result)) for result in found]
 
+    @check_reply
     def list_tables(self, gateway: Connection) -> list[bytes]:
         names: list[bytes] = gateway.ask("getTableNames")
         return names
 
+    @check_reply
     def describe(self, gateway: Connection, table: bytes) -> dict[bytes, Family]:
         """Send one getColumnDescriptors, which shows version counts and TTLs only."""
         found = gateway.ask("getColumnDescriptors", table)
         return {
             name.rstrip(b":"): Family(
-                versions=column.maxVersions,
+                versions=int(column.maxVersions),
                 ttl_ms=None if column.timeToLive in (-1, FOREVER_S) else column.timeToLive * 1000,
             )
             for name, column in found.items()
         }
 
+    @check_reply
     def starts(self, gateway: Connection, table: bytes) -> list[bytes]:
         found = gateway.ask("getTableRegions", table)
         return [each.startKey or b"" for each in found]
@@ -134,6 +145,7 @@ def _column(key: Key) -> bytes:
     return key[1] + b":" + key[2]
 
 
+@check_reply
 def _read_rows(
     table: bytes, stamps: Collection[Key], found: Sequence[TRowResult]
 ) -> dict[Key, Cell]:
@@ -142,13 +154,18 @@ def _read_rows(
     return cells | {key: cells[key]._replace(value=length) for key, length in lengths.items()}
 
 
+@check_reply
 def _read_versions(key: Key, found: Sequence[TCell]) -> dict[Key, list[Cell]]:
+    for cell in found:
+        require_whole(cell.value, cell.timestamp)
     return {key: [Cell(cell.value, cell.timestamp) for cell in found]}
 
 
 def _cells(table: bytes, result: TRowResult) -> dict[Key, Cell]:
+    require_whole(result.row)
     cells: dict[Key, Cell] = {}
     for name, cell in result.columns.items():
+        require_whole(cell.value, cell.timestamp)
         family, _, column = name.partition(b":")
         key = new_tuple(Key, (result.row, family, column, table))
         cells[key] = new_tuple(Cell, (cell.value, cell.timestamp))

@@ -6,7 +6,7 @@ value. The interface is hbase2.thrift beside this file.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import SplitResult
@@ -15,7 +15,15 @@ from txn.clock import Clock
 from txn.errors import annotate
 from txn.model import DATABASE_ENTRY, Cell, Check, Edit, Family, Key, Row, new_tuple
 from txn.stores.base import Families, Feature
-from txn.stores.gateway import Connection, GatewayError, Pool, Request, parse_gateway
+from txn.stores.gateway import (
+    Connection,
+    GatewayError,
+    Pool,
+    Request,
+    check_reply,
+    parse_gateway,
+    require_whole,
+)
 from txn.stores.hbase.idl import IDL
 from txn.stores.hbase.places import KeysByRow, cut, list_valued_columns, write_sieve
 from txn.stores.hbase.schema import FOREVER_S, PURGE, PURGE_MS
@@ -123,6 +131,7 @@ class Thrift2:
             return [("checkAndDelete", (*place, expected or None, delete), bool)]
         return [("checkAndPut", (*place, expected or None, TPut(row, cells, durability)), bool)]
 
+    @check_reply
     def page(self, gateway: Connection, scan: PageScan) -> list[Row]:
         wanted = None if scan.columns is None else [IDL.TColumn(*each) for each in scan.columns]
         asked = IDL.TScan(
@@ -135,26 +144,20 @@ class Thrift2:
             reversed=scan.reverse or None,
         )
         found = gateway.ask("getScannerResults", scan.table, asked, scan.rows)
-        return [
-            Row(
-                result.row,
-                {
-                    new_tuple(
-                        Key, (result.row, cell.family, cell.qualifier, scan.table)
-                    ): new_tuple(Cell, (cell.value, cell.timestamp))
-                    for cell in result.columnValues
-                },
-            )
-            for result in found
-        ]
+        require_whole(*(each.row for each in found))
+        return [Row(each.row, dict(_list_cells(scan.table, each.row, each))) for each in found]
 
+    @check_reply
     def list_tables(self, gateway: Connection) -> list[bytes]:
         found = gateway.ask("getTableNamesByPattern", None, False)
         return [b"%b:%b" % (each.ns or b"default", each.qualifier) for each in found]
 
+    @check_reply
     def describe(self, gateway: Connection, table: bytes) -> dict[bytes, Family]:
         found = gateway.ask("getTableDescriptor", _table_name(table))
         above = found.attributes or {}
+        for column in found.columns or ():
+            require_whole(column.name, column.maxVersions)
         return {
             column.name: Family(
                 versions=column.maxVersions,
@@ -168,6 +171,7 @@ class Thrift2:
             for column in found.columns or ()
         }
 
+    @check_reply
     def starts(self, gateway: Connection, table: bytes) -> list[bytes]:
         found = gateway.ask("getAllRegionLocations", table)
         return [each.regionInfo.startKey or b"" for each in found]
@@ -216,24 +220,30 @@ def _divide(rows: KeysByRow) -> list[KeysByRow]:
     ]
 
 
+@check_reply
 def _read_cells(table: bytes, rows: KeysByRow, found: Sequence[Any]) -> dict[Key, Cell]:
     _require_all(rows, found)
     return {
-        new_tuple(Key, (row, cell.family, cell.qualifier, table)): new_tuple(
-            Cell, (cell.value, cell.timestamp)
-        )
+        key: cell
         for row, result in zip(rows, found, strict=True)
-        for cell in result.columnValues
+        for key, cell in _list_cells(table, row, result)
     }
 
 
+def _list_cells(table: bytes, row: bytes, result: Any) -> Iterator[tuple[Key, Cell]]:
+    for cell in result.columnValues:
+        family, column, value, timestamp = cell.family, cell.qualifier, cell.value, cell.timestamp
+        require_whole(row, family, column, value, timestamp)
+        yield new_tuple(Key, (row, family, column, table)), new_tuple(Cell, (value, timestamp))
+
+
+@check_reply
 def _read_versions(table: bytes, rows: KeysByRow, found: Sequence[Any]) -> dict[Key, list[Cell]]:
     _require_all(rows, found)
     versions: dict[Key, list[Cell]] = {}
     for row, result in zip(rows, found, strict=True):
-        for cell in result.columnValues:
-            key = Key(row, cell.family, cell.qualifier, table)
-            versions.setdefault(key, []).append(Cell(cell.value, cell.timestamp))
+        for key, cell in _list_cells(table, row, result):
+            versions.setdefault(key, []).append(cell)
     return versions
 
 

@@ -25,6 +25,8 @@ from txn.tables.operations import Expression, Refused
 
 LONG_MAX = (1 << 63) - 1
 INT_MAX = (1 << 31) - 1
+MOST_LEVELS = 100  # of filters in filters, which are built and applied level by level
+SHOWN_BYTES = 100
 _PRECEDENCE = {"SKIP": 1, "WHILE": 1, "AND": 2, "OR": 3}
 _KEYWORD = re.compile(rb"((?<=[ )])(?:AND|OR)|(?<![^ ()])(?:SKIP|WHILE))(?=[ (])")
 _SIMPLE = re.compile(rb"(?>''|'(?:''|[^'])*+'|[^')])*+\)")
@@ -46,6 +48,7 @@ class _Parser:
         self._text = text
         self._operators: list[str] = []
         self._filters: list[Expression] = []
+        self._levels: list[int] = []  # of each filter
 
     def parse(self) -> Expression:
         at = 0
@@ -77,6 +80,7 @@ class _Parser:
         if found is None:
             raise self._bad("a filter does not end", at)
         self._filters.append(_read_simple(found[0], at))
+        self._levels.append(1)
         return found.end()
 
     def _close(self, at: int) -> None:
@@ -104,13 +108,17 @@ class _Parser:
             raise self._bad("an operator lacks a filter", at)
         if operator != "(":
             self._filters[-count:] = [Expression(operator, tuple(self._filters[-count:]))]
+            self._levels[-count:] = [levels := 1 + max(self._levels[-count:])]
+            if levels > MOST_LEVELS:
+                raise self._bad(f"more than {MOST_LEVELS} levels of filters", at)
 
     def _bad(self, message: str, at: int) -> Refused:
         return _bad(message, at, self._text)
 
 
 def _bad(message: str, at: int, text: bytes) -> Refused:
-    return Refused("illegal argument", f"not a filter: {message}", at=at, text=text)
+    shown = text[max(0, at - SHOWN_BYTES) : at + SHOWN_BYTES]
+    return Refused("illegal argument", f"not a filter: {message[:1000]}", at=at, text=shown)
 
 
 def _read_simple(text: bytes, at: int) -> Expression:

@@ -29,7 +29,9 @@ UNSAID = dict.fromkeys(("url", "revision", "user", "date", "src_checksum"), "")
 SIMPLE, KERBEROS = b"\x50", b"\x51"
 IDLE_MS = 1_000  # the server may have closed a connection that was idle for longer
 CHUNK = 65_536
-MOST_BYTES = 1 << 30  # no answer is longer
+MOST_BYTES = {"ClientMetaService": 1 << 20, "MasterService": 64 << 20, "ClientService": 256 << 20}
+"""The longest answer of each service. A region server ends a Multi's answer after 100 MB and a
+row, and a Scan's after 2 MB and a cell. Nothing proves who answers, unless TLS or Kerberos does."""
 LAST_NUMBER = (1 << 31) - 1  # of a call: a server reads larger ones as negative
 
 NO_CELLS = Cells(b"")
@@ -44,8 +46,8 @@ class RemoteError(Exception):
     def __init__(
         self, name: str | bytes, trace: str | bytes, *, do_not_retry: bool = False
     ) -> None:
-        super().__init__(_text(trace) or _text(name))
-        self.name = _text(name).rpartition(".")[2].rpartition("$")[2]
+        super().__init__(decode_text(trace) or decode_text(name))
+        self.name = decode_text(name).rpartition(".")[2].rpartition("$")[2]
         self.table: bytes | None = None
         self._do_not_retry = do_not_retry
 
@@ -148,6 +150,7 @@ class RpcConnection:
         due_ms = clock.monotonic_ms() + within_ms
         self.address = address
         self.is_broken = False
+        self._most_bytes = MOST_BYTES[service]
         self._clock = clock
         self.tenure = tenure
         self._wire = share_wire(connect_socket(*address, within_ms, tls), clock.monotonic_ms)
@@ -388,8 +391,8 @@ class RpcConnection:
         """Return the next answer, which begins with its length."""
         self._fill(_LENGTH.size, due_ms)
         (size,) = _LENGTH.unpack_from(self._buffer)
-        if size > MOST_BYTES:
-            raise ConnectionError(f"an answer of {size} bytes")
+        if size > self._most_bytes:
+            raise ConnectionError(f"an answer of {size} bytes limit={self._most_bytes}")
         return self._take(_LENGTH.size + size, due_ms)
 
     def _take(self, size: int, due_ms: int) -> bytes:
@@ -420,7 +423,7 @@ def _frame(data: bytes) -> bytes:
     return _LENGTH.pack(len(data)) + data
 
 
-def _text(said: str | bytes) -> str:
+def decode_text(said: str | bytes) -> str:
     """Decode a server's message; protobuf returns invalid text as bytes."""
     return said if isinstance(said, str) else said.decode(errors="replace")
 

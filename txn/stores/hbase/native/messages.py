@@ -57,7 +57,7 @@ PB = Messages("hbase.proto", files(__package__).joinpath("hbase.proto").read_tex
 
 # A cell is: its length, the lengths of its key and value, the row with a two-byte length, the
 # family with a one-byte length, the column, the timestamp, a byte for its kind, and the value.
-_HEAD = struct.Struct(">iiiH")
+_HEAD = struct.Struct(">IIIH")  # no length is negative, so each cell ends behind its begin
 _TIMESTAMP = struct.Struct(">q")
 _LENGTHS, _AFTER_COLUMN = 12, 9
 

@@ -30,6 +30,7 @@ BY_NAME = 1
 DEFAULT_NAMESPACE = b"default:"  # omitted in the names of its tables
 AFTER_ALL = b":"  # sorts behind the number that ends a region's name
 DISABLED, DISABLING = 1, 2
+LONGEST_PORT = 5  # digits
 UNREADABLE = "cannot read where regions are"
 PAUSES = Backoff(first_ms=10, longest_ms=1_000)
 
@@ -196,7 +197,7 @@ def _decode_region(table: bytes, cells: Mapping[Key, Cell]) -> Location | None:
         info = PB.RegionInfo.FromString(described[b"regioninfo"].removeprefix(MARK))
     except (KeyError, DecodeError) as error:
         raise MaybeApplied("a region is not described as HBase does", row=[*cells][:1]) from error
-    if info.offline or info.split or not port.isdecimal():
+    if info.offline or info.split or not port.isdecimal() or len(port) > LONGEST_PORT:
         return None
     name = next(iter(cells)).row
     return Location(table, info.start_key, info.end_key, name, (host, int(port)))

@@ -9,16 +9,16 @@ from threading import Thread
 from typing import Any
 
 from google.protobuf.message import DecodeError
-from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from txn.clock import Clock
 from txn.errors import NotApplied
-from txn.stores.hbase.native.connection import RemoteError
+from txn.stores.hbase.native.connection import RemoteError, decode_text
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.servers import Servers
 from txn.stores.hbase.native.target import Address, Target
 from txn.stores.hbase.places import first_line
+from txn.stores.zookeeper import BoundedClient
 
 LOGGER = logging.getLogger(__name__)
 LOGGER.addHandler(logging.NullHandler())  # nothing on stderr unless a program asks for it
@@ -27,7 +27,9 @@ NAMED = 0xFF
 SERVERS = 10
 """In requests for a cluster's status: the names of its live servers."""
 
-Question = Callable[[KazooClient, float], Any]
+Wait = Callable[[Any], Any]
+"""Returns the driver's answer to a question, which must come in the rest of the call's time."""
+Question = Callable[[BoundedClient, Wait], Any]
 
 
 class Registry:
@@ -102,14 +104,13 @@ class Registry:
         return _decode_node(node, self._ask_zookeeper(node, _read_data, due_ms), kind)
 
     def _ask_zookeeper(self, node: str, question: Callable[..., Any], due_ms: int) -> Any:
-        """Ask about a node in a new session, as this is rare. The driver has unbounded waits, so it
-        runs in a thread that can be abandoned."""
+        """Ask about a node in a new session, as this is rare. The driver has waits of its own, so
+        it runs in a thread that can be abandoned, and that ends soon after the call."""
         hosts, limit_ms = str(self._target), 2 * self._target.connect_ms
         within_ms = max(1, min(limit_ms, due_ms - self._clock.monotonic_ms()))
         found: list[Any] = []
-        asker = Thread(
-            target=_ask, args=(hosts, partial(question, node), within_ms / 1000, found), daemon=True
-        )
+        arguments = hosts, partial(question, node), within_ms, self._clock, found
+        asker = Thread(target=_ask, args=arguments, daemon=True)
         try:
             asker.start()
         except RuntimeError as error:  # the interpreter is shutting down or has no threads left
@@ -125,12 +126,17 @@ class Registry:
         return result
 
 
-def _ask(hosts: str, question: Question, within_s: float, found: list[Any]) -> None:
+def _ask(hosts: str, question: Question, within_ms: int, clock: Clock, found: list[Any]) -> None:
+    due_ms = clock.monotonic_ms() + within_ms
+
+    def wait(answer: Any) -> Any:
+        return answer.get(timeout=max(0, due_ms - clock.monotonic_ms()) / 1000)
+
     try:
-        client = KazooClient(hosts, timeout=within_s, logger=LOGGER)
+        client = BoundedClient(hosts, timeout=within_ms / 1000, logger=LOGGER)
         try:
-            client.start(timeout=within_s)
-            found.append(question(client, within_s))
+            client.start(timeout=within_ms / 1000)
+            found.append(question(client, wait))
         finally:
             client.stop()
             client.close()
@@ -138,15 +144,15 @@ def _ask(hosts: str, question: Question, within_s: float, found: list[Any]) -> N
         found.append(error)
 
 
-def _read_data(node: str, client: KazooClient, within_s: float) -> bytes:
-    data: bytes = client.get_async(node).get(timeout=within_s)[0]
+def _read_data(node: str, client: BoundedClient, wait: Wait) -> bytes:
+    data: bytes = wait(client.get_async(node))[0]
     return data
 
 
-def _list_names(node: str, client: KazooClient, within_s: float) -> list[str]:
+def _list_names(node: str, client: BoundedClient, wait: Wait) -> list[str]:
     """Return the names below a node as of now; a ZooKeeper server may lag behind without `sync`."""
-    client.sync_async(node).get(timeout=within_s)
-    names: list[str] = client.get_children_async(node).get(timeout=within_s)
+    wait(client.sync_async(node))
+    names: list[str] = wait(client.get_children_async(node))
     return names
 
 
@@ -168,7 +174,7 @@ def _decode_node(node: str, data: bytes, kind: Any) -> Any:
 
 
 def _address(server: Any) -> Address:
-    return server.host_name, server.port
+    return decode_text(server.host_name), server.port
 
 
 def _read_name(name: str) -> Address:

@@ -47,7 +47,7 @@ class MasterTables:
         found = self._find_schema(table, within_ms)
         try:
             return None if found is None else _read_schema(found)
-        except ValueError as error:
+        except (AttributeError, ValueError) as error:  # invalid text is bytes
             raise StoreError("a setting is no number", table=table, cause=str(error)) from error
 
     def measure(self) -> dict[bytes, TableSize]:
