@@ -17,8 +17,8 @@ Option = Callable[[str, str], str | int]
 
 HARMLESS = {
     *("auth", "ca", "certificate", "connect_ms", "connections", "key", "max_readers", "mode"),
-    *("pool", "principal", "protocol", "registry", "sync", "timeout_ms", "tls", "token_file"),
-    *("transport", "user"),
+    *("pool", "principal", "protocol", "registry", "reply_mb", "sync", "timeout_ms", "tls"),
+    *("token_file", "transport", "user"),
 }
 """The options of URIs whose values may be shown. Any other value may be a secret."""
 _SHAPE = re.compile(r"((?:[A-Za-z][\w+.-]*:)?(?://)?)([^/?#]*)(.*)", re.DOTALL)
