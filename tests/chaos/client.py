@@ -168,13 +168,15 @@ def read(engine: Engine, name: str, rng: Random, log: Log) -> None:
 
 
 def read_snapshot(engine: Engine, name: str, rng: Random, log: Log) -> None:
-    """Read all accounts in tasks, as of an instant that was found before."""
+    """Read some accounts in two tasks, as of an instant that was found before. All would rarely do,
+    since HBase does not show what one that was emptied since has had."""
     start_ns = now_ns()
     instant = find_instant(engine.context, BOUNDS)
     end_ns = now_ns()
-    cut = rng.choice(ACCOUNTS).encode()
-    spans = [Span(TABLE.encode(), *ends) for ends in pairwise([b"account", cut, b"accounu"])]
-    found: dict[str, Money | None] = dict.fromkeys(ACCOUNTS)
+    first, middle, last = sorted(rng.sample(range(len(ACCOUNTS)), 3))
+    ends = [ACCOUNTS[number].encode() for number in (first, middle, last)]
+    spans = [Span(TABLE.encode(), *pair) for pair in pairwise(ends)]
+    found: dict[str, Money | None] = dict.fromkeys(ACCOUNTS[first:last])
 
     def restore(span: Span) -> list[Row]:
         return list(restore_rows(engine.context, [span], instant, engine.backend.scan(span)))
