@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from threading import get_ident
+from threading import Lock
 from typing import NoReturn, TypeVar
 
 from txn.client.finisher import Finisher
@@ -31,6 +31,7 @@ from txn.errors import (
     raise_denial,
 )
 from txn.events import Ended, name_outcome, result_of, silent
+from txn.host.holds import Holds, SafeFuture, refuse_own_thread
 from txn.host.worker_pool import WorkerPool
 from txn.model import Cell, Family, Key, Row, plain_table
 from txn.policy import Pace
@@ -49,7 +50,7 @@ from txn.reading.scans import read_view, scan_rows
 from txn.reading.snapshot import Snapshot, read_atomically
 from txn.request import Ack, Committed, Outcome, Request, lock_request
 from txn.spans import Span
-from txn.stores.base import ColumnPage
+from txn.stores.base import ColumnPage, find_inside
 from txn.tracing import begin_traces, find_tracer, watch_batch
 
 HOT_READS = 8
@@ -87,6 +88,7 @@ class LocalBackend:
         self._queues = HotKeyQueues()
         self._workers = WorkerPool(ALONE, "txn-alone")
         self._is_remote = "remote_calls" in context.store.features
+        self._is_inside = find_inside(context.store)
         # A store with one writer, or in this process, gains nothing from several batches.
         policy = context.policy
         policy = policy if self._is_remote else replace(policy, concurrent_batches=1)
@@ -125,6 +127,7 @@ class LocalBackend:
         deadline_ms: int | None,
         known: Snapshot,
     ) -> Committed:
+        self._refuse_inside()
         t = begin_commit(self._context, request, deadline_ms, spans, ack)
         if known:
             t.add_known(known)
@@ -133,6 +136,12 @@ class LocalBackend:
         if isinstance(result, TxnError):
             raise result
         return result
+
+    def _refuse_inside(self) -> None:
+        """Raise NotApplied inside the store's `atomically`: other threads wait for its end, and its
+        failure would undo what was acknowledged."""
+        if self._is_inside is not None and self._is_inside():
+            raise refuse_own_thread()
 
     def _commit_one(self, t: PendingCommit) -> None:
         if not t.spans:  # validating ranges may take long, so other requests do not wait for it
@@ -147,6 +156,7 @@ class LocalBackend:
         requests that share no lock with an earlier one. Conflicting requests run again in the next
         round and do not delay others. Only if a round completes nothing does the first request run
         alone, waiting for lock holders."""
+        self._refuse_inside()
         pending = [
             begin_commit(self._context, request, deadline_ms, ack=ack)
             for request, deadline_ms in zip(requests, deadlines_ms, strict=True)
@@ -164,8 +174,9 @@ class LocalBackend:
             self._end_round(order)
 
     def submit(self, request: Request, ack: Ack, deadline_ms: int | None) -> Future[Committed]:
+        self._refuse_inside()
         t = begin_commit(self._context, request, deadline_ms, ack=ack)
-        t.future = Future()
+        t.future, t.future_setters = SafeFuture(), Holds()
         is_reported = self._begin_reports([t])
         try:
             self._group_commit.submit(t)
@@ -223,7 +234,8 @@ class LocalBackend:
 
     def _is_open(self, t: PendingCommit) -> bool:
         failure = t.failure
-        if t.was_deferred or (failure is None and t.status is None and not t.tries):
+        is_new = failure is None and t.status is None and not t.tries
+        if t.was_deferred or (is_new and not t.is_running):
             return True
         if failure is None or not isinstance(failure, ConflictError):
             return False
@@ -265,9 +277,11 @@ class LocalBackend:
                 self._renew(t, now_ms, is_alone=False)
                 t.rounds += 1
             due = fail_late(batch, now_ms)
+            _mark_running(due, True)
             self._run(
                 self._trace_batch(batch), due, batch[0].ack, now_ms, patient=False, wait=defer
             )
+            _mark_running(due, False)
         except BaseException as error:
             leave_unknown(due, error)
             raise
@@ -287,7 +301,9 @@ class LocalBackend:
             self._renew(t, now_ms, is_alone=True)
             due = fail_late([t], now_ms)
             t.tries += len(due)
+            _mark_running(due, True)
             self._run(self._trace_batch([t]), due, t.ack, now_ms, patient=t.tries > 1)
+            _mark_running(due, False)
 
     def _finish_future(self, t: PendingCommit) -> None:
         """Set the result of a request's future; an unfinished request continues alone."""
@@ -296,9 +312,13 @@ class LocalBackend:
         self._finish_future_alone(t)
 
     def _finish_future_alone(self, t: PendingCommit) -> None:
-        assert t.future is not None
-        # One thread does this; an interrupted one may repeat it.
-        if t.future.done() or t.future_setter.setdefault("by", get_ident()) != get_ident():
+        with (hold := Lock()): self._set_result(t, hold)  # fmt: skip  # noqa: E701
+
+    def _set_result(self, t: PendingCommit, hold: Lock) -> None:
+        assert t.future is not None and t.future_setters is not None
+        # One thread does this; if it was interrupted, another may repeat it.
+        t.future_setters.add(hold, None)
+        if t.future.done() or not t.future_setters.is_first(hold):
             return
         try:
             self._commit_alone(t)
@@ -343,6 +363,8 @@ class LocalBackend:
                     self._families.forget(failure.__cause__.table)
 
     def _result(self, t: PendingCommit) -> Committed | TxnError:
+        if t.is_running:
+            leave_unknown([t])  # its thread was interrupted even as it did so
         if t.failure is None:
             return Committed(t.row_key, t.decided.timestamp, complete=t.is_finished)
         if isinstance(t.failure, AssertionFailedError) and t.request.once is not None:
@@ -559,7 +581,12 @@ def _stop_at(rows: Iterator[Row], clock: Clock, deadline_ms: int) -> Iterator[Ro
         yield row
 
 
-def leave_unknown(attempts: Sequence[PendingCommit], error: BaseException) -> None:
+def _mark_running(attempts: Sequence[PendingCommit], is_running: bool) -> None:
+    for t in attempts:
+        t.is_running = is_running
+
+
+def leave_unknown(attempts: Sequence[PendingCommit], error: BaseException | None = None) -> None:
     for t in attempts:
         if t.failure is None and (t.status is None or t.status.is_undecided):
             t.failure = CommitOutcomeUnknown(t.row_key, error)

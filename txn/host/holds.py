@@ -10,16 +10,32 @@ holds a new lock of its own in a `with`, and what it registers counts only while
             self._holds.add(hold, get_ident())
         ...
 
-No other thread ever acquires that lock, so none is woken by its end: `poll` looks again.
+Where each line may be interrupted, as in the tests, the block is one line: its end would be one
+more. No other thread ever acquires that lock, so none is woken by its end: `poll` looks again.
 """
 
 from __future__ import annotations
 
-from threading import Lock
-from typing import Generic, TypeVar
+from concurrent.futures import Future
+from threading import Condition, Event, Lock, RLock
+from typing import Any, Generic, TypeVar
 from weakref import ref
 
+from txn.errors import NotApplied
+
 V = TypeVar("V")
+
+Hold = Lock
+"""A lock that only its owner acquires."""
+
+
+def refuse_own_thread(path: str | None = None) -> NotApplied:
+    """Return the error for a thread that would wait for itself."""
+    return NotApplied(
+        "this thread is using the store already: a signal handler, a finalizer or `atomically` "
+        "must leave its calls to another thread",
+        path=path,
+    )
 
 
 class Holds(Generic[V]):
@@ -61,3 +77,46 @@ class Holds(Generic[V]):
             if lock is not None and lock.locked():
                 found.append(value)
         return found
+
+
+class OwnLock:
+    """A lock that tells a thread whether it holds it; reentrant, but nobody is to rely on that.
+
+    The interpreter looks for the methods of a `with` in the class, finds slots, and calls what is
+    in them: methods of C.
+    """
+
+    __slots__ = ("__enter__", "__exit__", "locked")
+
+    def __init__(self) -> None:
+        lock: Any = RLock()
+        self.__enter__ = lock.__enter__
+        self.__exit__ = lock.__exit__
+        self.locked = lock._is_owned  # by this thread; its condition variables use that, too
+
+
+class _SafeCondition(Condition):
+    """A condition variable that a `with` takes and frees as it does its lock."""
+
+    __slots__ = ("__enter__", "__exit__")
+
+    def __init__(self) -> None:
+        super().__init__(lock := RLock())
+        self.__enter__ = lock.__enter__  # type: ignore[method-assign]
+        self.__exit__ = lock.__exit__  # type: ignore[method-assign]
+
+
+class SafeEvent(Event):
+    """An event whose own lock is never left behind by an interrupted call, such as `wait`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._cond = _SafeCondition()
+
+
+class SafeFuture(Future[V]):
+    """A future of which the same holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._condition = _SafeCondition()

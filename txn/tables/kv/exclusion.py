@@ -25,7 +25,7 @@ from threading import Lock, get_ident
 
 from txn.clock import SystemClock, limit_due, poll
 from txn.errors import NotApplied
-from txn.host.holds import Holds
+from txn.host.holds import Holds, refuse_own_thread
 
 WRITER_FILE = "writer.lock"
 WRITING = 0  # each takes two bytes: the lock, and first place in its queue
@@ -57,15 +57,6 @@ def _make_file(path: str, flags: int) -> int:
 def find_patience(began_ms: int) -> int:
     """Return how long a writer that began to wait at `began_ms` may wait."""
     return limit_due(began_ms, began_ms + PATIENCE_MS) - began_ms
-
-
-def refuse_own_thread(path: str | None = None) -> NotApplied:
-    """Return the error for a thread that would wait for itself."""
-    return NotApplied(
-        "this thread is using the store already: a signal handler or a finalizer came between, "
-        "and must leave its calls to another thread",
-        path=path,
-    )
 
 
 class FileLock:

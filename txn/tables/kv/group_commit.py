@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 from txn.clock import SystemClock
 from txn.errors import MaybeApplied, NotApplied
-from txn.host.holds import Holds
-from txn.tables.kv.exclusion import find_patience, refuse_own_thread
+from txn.host.holds import Holds, refuse_own_thread
+from txn.tables.kv.exclusion import find_patience
 from txn.tables.kv.ordered import Writer
 
 R = TypeVar("R")
@@ -82,29 +82,32 @@ class CommitQueue:
     def write(self, body: Callable[[Writer], R], durable: bool) -> R:
         """Run the function in a commit, shared or alone; return its result."""
         mine = _Write(body, durable)
-        with mine.hold:
-            threads, own = self._threads, get_ident()
-            threads.add(mine.hold, own)
-            if len(threads.entries) > 1 and threads.list_held().count(own) > 1:
-                raise refuse_own_thread()
-            try:
-                with self._lock:
-                    self._queue.append(mine)
-                    leads = self._queue[0] is mine
-                group = None if leads else self._wait(mine)
-                if group is None:
-                    mine.is_leader = True
-                    group = mine.group = _Group()
-                    self._lead(mine, group)
-            except BaseException:  # an interrupt: the other writes would have no leader
-                self._leave(mine)
-                raise
+        with mine.hold: group = self._write_in_group(mine)  # fmt: skip  # noqa: E701
         if group.is_undone:
             mine.result = self._commit(body, lambda: durable)
         elif not group.is_done:
             raise MaybeApplied(group.failure or "the commit was interrupted")
         result: R = mine.result
         return result
+
+    def _write_in_group(self, mine: _Write) -> _Group:
+        threads, own = self._threads, get_ident()
+        threads.add(mine.hold, own)
+        if len(threads.entries) > 1 and threads.list_held().count(own) > 1:
+            raise refuse_own_thread()
+        try:
+            with self._lock:
+                self._queue.append(mine)
+                leads = self._queue[0] is mine
+            group = None if leads else self._wait(mine)
+            if group is None:
+                mine.is_leader = True
+                group = mine.group = _Group()
+                self._lead(mine, group)
+        except BaseException:  # an interrupt: the other writes would have no leader
+            self._leave(mine)
+            raise
+        return group
 
     def _lead(self, mine: _Write, group: _Group) -> None:
         writes: list[_Write] = []

@@ -36,8 +36,7 @@ from txn.errors import (
     StoreClosedError,
 )
 from txn.host.forks import FORKING, Forked
-from txn.host.holds import Holds
-from txn.tables.kv.exclusion import refuse_own_thread
+from txn.host.holds import Holds, refuse_own_thread
 from txn.tables.kv.files import is_writable, prepare_directory
 from txn.tables.kv.group_commit import CommitQueue
 from txn.tables.kv.lmdb_files import LastUse, LmdbFiles, Opening, refuse_reader
@@ -140,7 +139,6 @@ class LmdbStore:
         self._run_writing(self._shared.write, body, lambda: joined.durable)
 
     def is_inside(self) -> bool:
-        """Return True if this thread is inside `atomically`."""
         return self._joined.hold.locked()
 
     def unmap(self) -> None:
