@@ -23,14 +23,16 @@ from types import CodeType, FrameType
 from typing import Any
 
 import pytest
+from sortedcontainers import sorteddict, sortedlist
 
 from txn import clock
 from txn.clock import SystemClock
 from txn.host import forks, holds
 from txn.model import Check, Family, Key
 from txn.stores.local import LocalStore
-from txn.tables.kv import exclusion, files, group_commit, lmdb, lmdb_files
+from txn.tables.kv import exclusion, files, group_commit, lmdb, lmdb_files, memory
 from txn.tables.kv.lmdb import LmdbStore
+from txn.tables.kv.memory import MemoryStore
 
 PATIENCE_S = 5
 SAMPLE = 9
@@ -40,6 +42,7 @@ FILES = {
     module.__file__
     for module in (clock, forks, holds, exclusion, files, group_commit, lmdb, lmdb_files)
 }
+MEMORY_FILES = {memory.__file__, sorteddict.__file__, sortedlist.__file__}
 PEER = """
 import sys
 from txn.tables.kv.lmdb import LmdbStore
@@ -113,6 +116,31 @@ def find_begin(code: CodeType, line: int) -> int:
     return min(offset for offset, each in dis.findlinestarts(code) if each == line)
 
 
+class Occupied:
+    """A store whose writers' turn another thread has, until soon after the interrupt."""
+
+    def __init__(self, store: LmdbStore) -> None:
+        self._has_come, self._may_go = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=store.write, args=(self._stay,))
+
+    def _stay(self, _: object) -> None:
+        self._has_come.set()
+        self._may_go.wait(0.01)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+        self._has_come.wait()
+
+    def __exit__(self, *_: object) -> None:
+        self._may_go.set()
+        self._thread.join()
+
+
+def write_later(store: LmdbStore, *, shared: bool) -> None:
+    with Occupied(store):
+        store.write(put, shared=shared)
+
+
 class Peer:
     """Another process that opens stores, writes and closes them."""
 
@@ -173,6 +201,8 @@ CALLS: dict[str, Callable[[LmdbStore], object]] = {
     "shared write": lambda store: store.write(put, shared=True),
     "check_and_put": lambda store: tables(store).check_and_put([Check(KEY, b"", ((KEY, b"1"),))]),
     "atomically": lambda store: store.atomically(lambda: (store.write(put), store.read(len_of))[0]),
+    "write later": lambda store: write_later(store, shared=False),
+    "shared write later": lambda store: write_later(store, shared=True),
     "undone": lambda store: store.write(fail),
     "grow": lambda store: store.write(lambda writer: writer.put(b"g", bytes(GROWTH))),
     "open": lambda store: LmdbStore(store._shared.path + OTHER, sync=False).close(),
@@ -278,6 +308,61 @@ def test_a_store_that_is_interrupted_twice_stays_usable(
 ) -> None:
     """The second interrupt comes while the first one is cleaned up after."""
     try_all(Trial(tmp_path, peer), name, SAMPLE, lambda at: at // SAMPLE % 5)
+
+
+def change(writer: Any) -> None:
+    for name in (b"a", b"c", b"e"):
+        writer.put(name, b"new")
+    writer.delete(b"b")
+    writer.delete(b"d")
+
+
+def refuse(writer: Any) -> None:
+    change(writer)
+    raise ZeroDivisionError
+
+
+MEMORY_CALLS: dict[str, Callable[[MemoryStore], object]] = {
+    "write": lambda store: store.write(change),
+    "atomically": lambda store: store.atomically(lambda: store.write(change)),
+    "undone": lambda store: (suppressed(store), store.read(len_of)),
+    "read": lambda store: store.read(lambda reader: [*reader.keys(b"", b"z")]),
+}
+OLD = {b"b": b"old", b"c": b"old", b"d": b"old"}
+NEW = {b"a": b"new", b"c": b"new", b"e": b"new"}
+
+
+def suppressed(store: MemoryStore) -> None:
+    with suppress(ZeroDivisionError):
+        store.write(refuse)
+
+
+@pytest.mark.parametrize("name", MEMORY_CALLS)
+@pytest.mark.parametrize("then", [None, 0, 1, 2, 4, 8])
+def test_the_memory_store_is_whole_wherever_it_is_interrupted(
+    name: str, then: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write was half undone, and an index of the keys stayed incomplete."""
+    monkeypatch.setattr(f"{__name__}.FILES", {*FILES, *MEMORY_FILES})
+    at = 0
+    while interrupt_memory(MEMORY_CALLS[name], Interrupts(at, then)):
+        at += 1
+    assert at > 5
+
+
+def interrupt_memory(call: Callable[[MemoryStore], object], interrupts: Interrupts) -> bool:
+    """Interrupt a call; return False if it came to its end."""
+    store = MemoryStore()
+    store.write(lambda writer: writer.put_all(OLD))
+    with interrupts:
+        call(store)
+    found: list[dict[bytes, bytes]] = []
+    run_apart(lambda: found.append(store.read(lambda reader: dict(reader.items(b"", b"z")))))
+    assert found[0] in (OLD, NEW), interrupts.place
+    assert [*found[0]] == sorted(found[0]), interrupts.place
+    run_apart(lambda: store.write(lambda writer: writer.put(b"cc", b"1")))
+    assert store.read(lambda reader: reader.before(b"d")) == b"cc", interrupts.place
+    return interrupts.place is not None
 
 
 @pytest.mark.long

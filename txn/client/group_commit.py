@@ -280,7 +280,7 @@ class GroupCommit(Generic[W]):
                 self._end_dead()
 
     def _refuse_own_thread(self) -> None:
-        """Raise NotApplied for a signal handler that came while its thread changed the queue."""
+        """Refuse a signal handler that came while its thread changed the queue."""
         if self._lock.locked():
             raise refuse_own_thread()
 

@@ -138,8 +138,8 @@ class LocalBackend:
         return result
 
     def _refuse_inside(self) -> None:
-        """Raise NotApplied inside the store's `atomically`: other threads wait for its end, and its
-        failure would undo what was acknowledged."""
+        """Refuse a call inside the store's `atomically`: other threads wait for its end, and its
+        failure would undo what was acknowledged or read."""
         if self._is_inside is not None and self._is_inside():
             raise refuse_own_thread()
 
@@ -392,6 +392,7 @@ class LocalBackend:
     def _limit(
         self, deadline_ms: int | None
     ) -> tuple[Context, Callable[[Sequence[Key]], Snapshot]]:
+        self._refuse_inside()
         context = self._context
         if deadline_ms is None:
             return context, partial(self._read_under_locks, None)
@@ -508,10 +509,12 @@ class LocalBackend:
         self._context.store.ensure_table(table, dict.fromkeys(families, own))
 
     def flush(self) -> None:
+        self._refuse_inside()
         self._group_commit.flush()
         self._finisher.flush()
 
     def close(self) -> None:
+        self._refuse_inside()
         self._group_commit.close()
         self._workers.close()
         self._finisher.flush()

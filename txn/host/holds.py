@@ -21,7 +21,7 @@ from threading import Condition, Event, Lock, RLock
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
-from txn.errors import NotApplied
+from txn.errors import InvalidRequestError
 
 V = TypeVar("V")
 
@@ -29,11 +29,11 @@ Hold = Lock
 """A lock that only its owner acquires."""
 
 
-def refuse_own_thread(path: str | None = None) -> NotApplied:
-    """Return the error for a thread that would wait for itself."""
-    return NotApplied(
-        "this thread is using the store already: a signal handler, a finalizer or `atomically` "
-        "must leave its calls to another thread",
+def refuse_own_thread(path: str | None = None) -> InvalidRequestError:
+    """Return the error for a thread that would wait for itself, which no repetition helps."""
+    return InvalidRequestError(
+        "this thread is writing to the store already: use it after that, and not in a signal "
+        "handler, a finalizer or `atomically`; nothing was written",
         path=path,
     )
 

@@ -91,7 +91,7 @@ class FileLock:
 
     def open(self, hold: Lock) -> FileIO:
         """Wait for the other threads; NotApplied after `PATIENCE_MS`, or soon after a deadline, or
-        at once if this thread has the lock itself."""
+        InvalidRequestError if this thread has the lock itself."""
         threads, own = self._threads, get_ident()
         threads.add(hold, own)
         began_ms = None
