@@ -10,15 +10,15 @@ The queue is first in, first out.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future, wait
-from threading import Event, Lock, get_ident
+from concurrent.futures import Future
+from threading import Lock, get_ident
 from typing import Generic, Protocol, TypeVar
 
-from txn.clock import Clock
+from txn.clock import Clock, poll
 from txn.errors import StoreClosedError
 from txn.events import BatchStarted, Listener, Queued, silent
 from txn.host.forks import start_in_each_process
-from txn.host.holds import Hold, OwnLock, refuse_own_thread
+from txn.host.holds import Hold, OwnLock, SafeEvent, refuse_own_thread
 from txn.host.worker_pool import WorkerPool
 from txn.model import Key
 from txn.policy import Policy
@@ -182,7 +182,7 @@ class GroupCommit(Generic[W]):
         self._is_called = False  # a background thread was called and has not started yet
         self._is_stranded = False  # futures wait, and no background thread is available
         self._is_watched = False  # by a background thread, while futures are queued
-        self._is_over = Event()  # every future is done, and no more are accepted
+        self._is_over = SafeEvent()  # every future is done, and no more are accepted
 
     def commit(self, items: Sequence[W]) -> None:
         """Commit the items, which need no lock in common, in one or more batches; return when all
@@ -230,7 +230,7 @@ class GroupCommit(Generic[W]):
         self._refuse_own_thread()
         with self._lock:
             futures = list(self._futures)
-        while wait(futures, OVERDUE_MS / 1000).not_done:
+        while not poll(lambda: all(each.done() for each in futures), OVERDUE_MS):
             self._end_dead()
 
     def close(self) -> None:
