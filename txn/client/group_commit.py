@@ -70,12 +70,16 @@ class _Caller(Generic[W]):
 
     __slots__ = ("batch", "hold", "open", "signal", "waiting")
 
-    def __init__(self, items: Sequence[W]) -> None:
-        self.waiting = dict.fromkeys(items)
-        self.open = set(items)
+    def __init__(self) -> None:
+        self.waiting: dict[W, None] = {}
+        self.open: set[W] = set()
         self.signal: Lock | None = None
         self.batch: _Batch[W] | None = None
         self.hold = Hold()
+
+    def queue(self, items: Sequence[W]) -> None:
+        self.waiting = dict.fromkeys(items)
+        self.open = set(items)
 
     @property
     def may_lead(self) -> bool:
@@ -187,13 +191,15 @@ class GroupCommit(Generic[W]):
     def commit(self, items: Sequence[W]) -> None:
         """Commit the items, which need no lock in common, in one or more batches; return when all
         are done. An exception from a batch that this thread leads is raised here."""
-        caller = _Caller(items)
+        caller: _Caller[W] = _Caller()
         with caller.hold: self._commit(items, caller)  # fmt: skip  # noqa: E701
 
     def _commit(self, items: Sequence[W], caller: _Caller[W]) -> None:
-        self._refuse_own_thread()
+        if self._lock.locked():
+            raise refuse_own_thread()
         try:
             if not self._commit_at_once(items, caller):
+                caller.queue(items)
                 self._commit_in_line(caller)
         except BaseException:
             self._withdraw(caller)
@@ -204,7 +210,8 @@ class GroupCommit(Generic[W]):
 
     def submit(self, item: W) -> None:
         """Commit an item in some batch soon; StoreClosedError after `close`."""
-        caller = _Caller([item])
+        caller: _Caller[W] = _Caller()
+        caller.queue([item])
         assert item.future is not None
         self._refuse_own_thread()
         try:
@@ -317,7 +324,7 @@ class GroupCommit(Generic[W]):
             self._finish(batch)
 
     def _lead_all(self) -> None:
-        leader: _Caller[W] = _Caller(())
+        leader: _Caller[W] = _Caller()
         with leader.hold: self._lead_as(leader)  # fmt: skip  # noqa: E701
 
     def _lead_as(self, leader: _Caller[W]) -> None:

@@ -127,7 +127,8 @@ class LocalBackend:
         deadline_ms: int | None,
         known: Snapshot,
     ) -> Committed:
-        self._refuse_inside()
+        if self._is_inside is not None and self._is_inside():
+            raise refuse_own_thread()
         t = begin_commit(self._context, request, deadline_ms, spans, ack)
         if known:
             t.add_known(known)
@@ -277,11 +278,9 @@ class LocalBackend:
                 self._renew(t, now_ms, is_alone=False)
                 t.rounds += 1
             due = fail_late(batch, now_ms)
-            _mark_running(due, True)
             self._run(
                 self._trace_batch(batch), due, batch[0].ack, now_ms, patient=False, wait=defer
             )
-            _mark_running(due, False)
         except BaseException as error:
             leave_unknown(due, error)
             raise
@@ -301,9 +300,7 @@ class LocalBackend:
             self._renew(t, now_ms, is_alone=True)
             due = fail_late([t], now_ms)
             t.tries += len(due)
-            _mark_running(due, True)
             self._run(self._trace_batch([t]), due, t.ack, now_ms, patient=t.tries > 1)
-            _mark_running(due, False)
 
     def _finish_future(self, t: PendingCommit) -> None:
         """Set the result of a request's future; an unfinished request continues alone."""
@@ -347,6 +344,8 @@ class LocalBackend:
         wait: fails the attempts that would wait for hot keys; None: wait for their holders.
         """
         finish = self._finisher.release if ack == "complete" else self._finisher.submit
+        for t in attempts:
+            t.is_running = True
         try:
             live = attempts
             if not self._contention.is_calm(now_ms):
@@ -357,6 +356,7 @@ class LocalBackend:
             for t in attempts:
                 t.failure = t.failure or deny(error)
         for t in attempts:
+            t.is_running = False
             if t.failure is not None:
                 t.failure = failure = self._resolver.add_cause(t.failure)
                 if isinstance(failure.__cause__, TableUnavailable):
@@ -392,7 +392,8 @@ class LocalBackend:
     def _limit(
         self, deadline_ms: int | None
     ) -> tuple[Context, Callable[[Sequence[Key]], Snapshot]]:
-        self._refuse_inside()
+        if self._is_inside is not None and self._is_inside():
+            raise refuse_own_thread()
         context = self._context
         if deadline_ms is None:
             return context, partial(self._read_under_locks, None)
@@ -582,11 +583,6 @@ def _stop_at(rows: Iterator[Row], clock: Clock, deadline_ms: int) -> Iterator[Ro
         if clock.monotonic_ms() >= due_ms:
             raise DeadlineError("deadline passed before the last row")
         yield row
-
-
-def _mark_running(attempts: Sequence[PendingCommit], is_running: bool) -> None:
-    for t in attempts:
-        t.is_running = is_running
 
 
 def leave_unknown(attempts: Sequence[PendingCommit], error: BaseException | None = None) -> None:

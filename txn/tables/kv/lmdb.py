@@ -22,7 +22,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 from weakref import WeakSet
 
 import lmdb
@@ -63,7 +63,7 @@ class _Joined(threading.local):
     it."""
 
     hold = threading.Lock()  # never held; replaced by that of a call to `atomically`
-    writer: Writer
+    writer: Any = None
     durable = False
     obstacle: lmdb.Error | None = None
 
@@ -101,7 +101,7 @@ class LmdbStore:
     def read(self, body: Callable[[Reader], R]) -> R:
         """Run the function on one instant of the store, beside writers and other readers."""
         joined = self._joined
-        if joined.hold.locked():
+        if joined.writer is not None and joined.hold.locked():
             return joined.run(body, joined.writer)
         return self._run(self._shared.read, body)
 
@@ -110,7 +110,7 @@ class LmdbStore:
     ) -> R:
         """Run the function as the only writer of all processes, and commit it unless it raises."""
         joined = self._joined
-        if joined.hold.locked():
+        if joined.writer is not None and joined.hold.locked():
             joined.durable = joined.durable or durable
             return joined.run(body, joined.writer)
         if shared:
@@ -122,7 +122,7 @@ class LmdbStore:
         raises and durable if one of them must be. If the map is too small, it is undone and run
         again, as any transaction is."""
         joined = self._joined
-        if joined.hold.locked():
+        if joined.writer is not None and joined.hold.locked():
             work()
             return
 
@@ -136,10 +136,13 @@ class LmdbStore:
                 raise joined.obstacle
             gathering.flush()
 
-        self._run_writing(self._shared.write, body, lambda: joined.durable)
+        try:
+            self._run_writing(self._shared.write, body, lambda: joined.durable)
+        finally:
+            joined.writer = None  # it keeps its transaction
 
     def is_inside(self) -> bool:
-        return self._joined.hold.locked()
+        return self._joined.writer is not None and self._joined.hold.locked()
 
     def unmap(self) -> None:
         """Close the files until their next use, unless a thread is using them. Until then each page
@@ -333,6 +336,12 @@ class _Shared:
             if self._inherited is None and not self._is_busy() and not self._alone.list_held():
                 self._shut()
 
+    def close_lost(self) -> None:
+        """Close files that are unusable, unless a thread uses them."""
+        with self.lock:
+            if self._files is not None and self._files.lost and not self._is_busy():
+                self._shut()
+
     def is_lost(self) -> bool:
         """Return True if the files are unusable because others have replaced them."""
         with self.lock:
@@ -378,8 +387,8 @@ class _Shared:
         while True:
             with self.lock:
                 if not self._alone.entries or not (others := self._alone.list_held()):
-                    if self._files is not None and self._files.lost and not self._is_busy():
-                        self._shut()
+                    if self._files is not None and self._files.lost:
+                        self.close_lost()
                     self._inside.add(hold, own)
                     return self._usable()
             if own in others:
@@ -460,6 +469,8 @@ class _Registry(Forked):
     def acquire(self, user: LmdbStore, opening: Opening) -> _Shared:
         path = opening.path
         with self._lock:
+            for each in list(self._environments.values()):
+                each.close_lost()
             shared = self._environments.get(path)
             if shared is not None:
                 self._close_unused(shared)  # an interrupt has left it

@@ -60,8 +60,8 @@ class LmdbFiles:
         self._lock = None if opening.read_only else os.path.join(path, files.LOCK_FILE)
         self._newest = 0  # newest commit that this process knows
         self._checked = 0, 0  # the commit and size of a file that lacks only free pages
-        self._file: FileIO | None = None
-        self._watched: int | None = None  # its descriptor
+        self._opened: FileIO | None = None
+        self._file: int | None = None  # the descriptor of that
         self._last: LastUse | None = None
 
     def open(self, map_size: int, last: LastUse | None) -> None:
@@ -73,11 +73,11 @@ class LmdbFiles:
         closes.
         """
         opening = self.opening
-        self._file = exclusion.open_file(opening.path, may_write=not opening.read_only)
-        if self._file is not None:
-            self._watched = self._file.fileno()
-        if self._file is None or opening.read_only:
-            if self._file is not None:
+        self._opened = exclusion.open_file(opening.path, may_write=not opening.read_only)
+        if self._opened is not None:
+            self._file = self._opened.fileno()
+        if self._opened is None or opening.read_only:
+            if self._opened is not None:
                 writing, check = exclusion.WRITING, self.check_files
                 self.reading = FileLock(opening.path, writing, check, is_shared=True)
             self._open(opening, map_size, last)
@@ -165,7 +165,7 @@ class LmdbFiles:
 
     def check_locks(self) -> None:
         """Raise StoreClosedError if a lock file was replaced or LMDB's has shrunk."""
-        if self._watched is not None and not os.fstat(self._watched).st_nlink:
+        if self._file is not None and not os.fstat(self._file).st_nlink:
             raise self._lose("the store's lock file was replaced")
         if self._lock is None:
             return
@@ -226,8 +226,8 @@ class LmdbFiles:
             self.is_open = False
         if hasattr(self, "environment"):
             self.environment.close()
-        if self._file is not None:
-            self._file.close()
+        if self._opened is not None:
+            self._opened.close()
         return self._last
 
     def _identify(self, path: str) -> tuple[tuple[int, int], int]:

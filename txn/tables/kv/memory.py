@@ -22,19 +22,25 @@ R = TypeVar("R")
 class _Shared:
     """The state of all handles on the same data; its lock is held by whoever uses it.
 
-    begun: the transaction that was begun last, unless it has ended well. It is in progress while
-    `writing` is held, by the lock's owner; otherwise it failed or was interrupted, and the next
-    user undoes it. While `joining` is held, all calls of the owner are part of it.
+    begun: the transaction that was begun last, unless it has ended well. If its hold has ended, it
+    failed or was interrupted, and the next user undoes it. number: of transactions begun.
     """
 
-    __slots__ = ("begun", "data", "joining", "lock", "thread", "writing")
+    __slots__ = ("begun", "data", "lock", "number")
 
     def __init__(self) -> None:
         self.data: Any = SortedDict()
         self.lock = threading.RLock()
         self.begun: _Transaction | None = None
-        self.writing = self.joining = threading.Lock()
-        self.thread = 0  # of `begun`
+        self.number = 0
+
+    def begin(self, hold: threading.Lock, *, is_joined: bool) -> _Transaction:
+        transaction = _Transaction(self.data)
+        transaction.hold, transaction.is_joined = hold, is_joined
+        transaction.thread = threading.get_ident()
+        self.begun = transaction
+        self.number += 1
+        return transaction
 
 
 class MemoryStore:
@@ -52,9 +58,14 @@ class MemoryStore:
         return other
 
     def read(self, body: Callable[[Reader], R]) -> R:
-        with self._shared.lock:
+        state = self._shared
+        with state.lock:
             joined = self._find_joined()
-            return body(joined or _Transaction(self._shared.data))
+            while True:
+                number = state.number
+                result = body(joined or _Transaction(state.data))
+                if state.number == number:  # otherwise a signal handler has written meanwhile
+                    return result
 
     def write(
         self, body: Callable[[Writer], R], *, durable: bool = True, shared: bool = False
@@ -65,29 +76,26 @@ class MemoryStore:
             if joined is not None:
                 return body(joined)
             with (hold := threading.Lock()):
-                transaction = _Transaction(state.data)
-                state.writing, state.thread = hold, threading.get_ident()
-                state.begun = transaction
-                result = body(transaction)
+                result = body(state.begin(hold, is_joined=False))
                 state.begun = None
                 return result
 
     def atomically(self, work: Callable[[], None]) -> None:
         state = self._shared
-
-        def body(_: Writer) -> None:
-            with (hold := threading.Lock()):
-                state.joining = hold
-                work()
-
         with state.lock:
             if self._find_joined() is not None:
                 work()
-            else:
-                self.write(body)
+                return
+            with (hold := threading.Lock()):
+                state.begin(hold, is_joined=True)
+                work()
+                state.begun = None
 
     def is_inside(self) -> bool:
-        return self._shared.joining.locked() and self._shared.thread == threading.get_ident()
+        if (begun := self._shared.begun) is None:
+            return False
+        is_own = begun.thread == threading.get_ident()
+        return is_own and begun.is_joined and begun.hold.locked()
 
     def unmap(self) -> None:
         """Do nothing: the data is in memory."""
@@ -104,26 +112,34 @@ class MemoryStore:
         state = self._shared
         if (begun := state.begun) is None:
             return None
-        if not state.writing.locked():
-            state.data = begun.undo()
-            state.begun = None
+        if not begun.hold.locked():
+            with (hold := threading.Lock()):
+                begun.hold, begun.is_joined = hold, False
+                state.data = begun.undo()
+                state.begun = None
             return None
-        if begun.is_torn or not state.joining.locked():
+        if begun.is_torn or not begun.is_joined:
             raise refuse_own_thread()
         return begun
 
 
 class _Transaction:
-    """Changes are made in place; the first old value of each key is kept to undo them. is_torn: a
-    change is in progress, or was interrupted."""
+    """Changes are made in place; the first old value of each key is kept to undo them.
 
-    __slots__ = ("_before", "_data", "get", "is_torn")
+    hold: held by its thread while a write is in progress. is_joined: until then, all calls of that
+    thread are part of it. is_torn: a change is in progress, or was interrupted.
+    """
+
+    __slots__ = ("_before", "_data", "get", "hold", "is_joined", "is_torn", "thread")
+
+    hold: threading.Lock
+    thread: int
 
     def __init__(self, data: Any) -> None:
         self._data = data
         self._before: dict[bytes, bytes | None] = {}
         self.get: Callable[[bytes], bytes | None] = data.get
-        self.is_torn = False
+        self.is_joined = self.is_torn = False
 
     def keys(self, start: bytes, stop: bytes) -> Iterator[bytes]:
         return iter(self._data.irange(start, stop, inclusive=(True, False)))
