@@ -455,6 +455,7 @@ class GroupCommit(Generic[W]):
         if not self._queue or self._is_full(now_ms, besides=get_ident()):
             return None, 0
         leader.batch = batch = _Batch(leader.hold, now_ms, self._policy, self._can_join)
+        self._in_progress.append(batch)  # first: if this is interrupted, others can end it
         try:
             left = self._fill(batch, now_ms)
         finally:  # requests in the batch leave the queue
@@ -462,10 +463,10 @@ class GroupCommit(Generic[W]):
                 caller.waiting.pop(w, None)
         self._queue = [caller for caller in self._queue if caller.waiting]
         if not batch.items:  # the rest waits for keys of batches in progress
+            self._in_progress.remove(batch)
             leader.batch = None
             self._have_watched()
             return None, left
-        self._in_progress.append(batch)
         self._call_next()
         return batch, left
 
@@ -473,7 +474,7 @@ class GroupCommit(Generic[W]):
         """Return the late futures as a batch, and how many requests left the queue."""
         now_ms, left = self._clock.monotonic_ms(), 0
         batch = _Batch(hold, now_ms, self._policy, self._can_join)
-        for caller in self._queue:
+        for caller in [each for each in self._queue if each.waiting]:
             w = next(iter(caller.waiting))  # a future has its own caller
             if caller.signal is None and w.due_ms is not None and now_ms >= w.due_ms:
                 caller.waiting.clear()

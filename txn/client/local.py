@@ -363,7 +363,7 @@ class LocalBackend:
                     self._families.forget(failure.__cause__.table)
 
     def _result(self, t: PendingCommit) -> Committed | TxnError:
-        if t.is_running:
+        if t.is_running or t.status is None:
             leave_unknown([t])  # its thread was interrupted even as it did so
         if t.failure is None:
             return Committed(t.row_key, t.decided.timestamp, complete=t.is_finished)
