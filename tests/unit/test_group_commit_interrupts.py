@@ -115,6 +115,8 @@ def interrupt_leader(at: int, *, has_pool: bool = True, then: int | None = None)
         others += [engine.submit(once(name)) for name in ("three", "four")]
         gate.go.set()
         leader.result(PATIENCE_S)
+        if then is not None:  # whoever waits for the engine ends what is left of futures
+            engine.flush()
         for other in others:
             error = other.exception(PATIENCE_S)
             assert error is None or isinstance(error, CommitOutcomeUnknown), interrupt.place
