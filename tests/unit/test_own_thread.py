@@ -15,6 +15,8 @@ import pytest
 from tests.unit import test_store_interrupts as interrupts
 from txn import Engine, InvalidRequestError, Key, Mutation, connect
 from txn.client import group_commit, local
+from txn.client.local import LocalBackend
+from txn.events import BatchStarted, Event
 
 pytestmark = pytest.mark.fast
 
@@ -52,6 +54,32 @@ def test_an_engine_refuses_calls_inside_atomically(engine: Engine, name: str) ->
         engine.context.store.atomically(lambda: CALLS[name](engine))
     assert time.monotonic() - began < SOON_S
     assert read(engine, X) == b"0"
+
+
+@pytest.mark.parametrize("name", ["commit", "submit", "flush", "close"])
+def test_an_engine_refuses_calls_while_its_queue_is_changed(engine: Engine, name: str) -> None:
+    """The lock of the queue is not reentrant: a handler waited for its own thread for ever."""
+    backend = engine.backend
+    assert isinstance(backend, LocalBackend)
+    with backend._group_commit._lock, pytest.raises(InvalidRequestError, match="this thread"):
+        CALLS[name](engine)
+    assert engine.commit([Mutation(X, "2")]).complete
+
+
+def test_a_listener_that_commits_the_keys_of_its_own_batch_is_refused() -> None:
+    """It waited for its batch, which waited for it."""
+    errors: list[InvalidRequestError] = []
+
+    def commit_again(event: Event) -> None:
+        if isinstance(event, BatchStarted) and not errors:
+            with pytest.raises(InvalidRequestError, match="this thread") as caught:
+                engine.commit([Mutation(X, "2")])
+            errors.append(caught.value)
+
+    with connect("memory://", table="t", on_event=commit_again) as engine:
+        engine.ensure_table("t", ["d"])
+        assert engine.commit([Mutation(X, "1")]).complete
+        assert read(engine, X) == b"1" and errors
 
 
 class Handler:
