@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from threading import Lock, get_ident
 from typing import Generic, Protocol, TypeVar
 
@@ -369,14 +370,9 @@ class GroupCommit(Generic[W]):
         futures = [w for w in batch.items if w.future is not None]
         self._end(batch, has_futures=bool(futures))
         if futures:
-            errors = []
-            for w in futures:
-                try:
-                    self._set_result(w)
-                except BaseException as error:  # noqa: BLE001  (raised when all have their results)
-                    errors.append(error)
-            if errors:
-                raise errors[0]
+            with ExitStack() as after:  # calls each one, even if another raises
+                for w in futures:
+                    after.callback(self._set_result, w)
             with self._lock:
                 self._ending = [each for each in self._ending if each is not batch]
         batch.is_finished = True
