@@ -7,7 +7,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from fcntl import LOCK_UN, lockf
 from pathlib import Path
 from random import Random
 
@@ -201,26 +200,6 @@ def test_a_thread_that_does_not_end_is_a_clear_error_to_the_others(path: str) ->
     leave.set()
     thread.join()
     put(store, b"ours")
-    store.close()
-
-
-def test_an_interrupt_as_a_writer_ends_keeps_no_other_thread_out(
-    path: str, hasty: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It comes after a call of the kernel, and so most often after that which frees the lock."""
-
-    def free_and_interrupt(file: int, kind: int, size: int, start: int) -> None:
-        lockf(file, kind, size, start)
-        if kind == LOCK_UN and size == 2:
-            raise KeyboardInterrupt
-
-    store = LmdbStore(path)
-    with monkeypatch.context() as patch:
-        patch.setattr("fcntl.lockf", free_and_interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            put(store, b"1")
-    put(store, b"2")
-    assert get(store) == b"2"
     store.close()
 
 

@@ -407,8 +407,7 @@ def test_a_fork_beside_a_thread_that_waits_to_be_alone_is_as_good(path: str) -> 
             assert leave.wait(60)
 
         def grow(was_alone: threading.Event = was_alone) -> None:
-            with store._shared._alone():
-                was_alone.set()
+            store._shared._run_alone(was_alone.set)
 
         def body(tell: Callable[[bytes], None], key: bytes = b"%d" % number) -> None:
             signal.alarm(10)

@@ -42,10 +42,12 @@ def once(name: str) -> Request:
 
 
 class Interrupt:
-    """Raises KeyboardInterrupt before the how-manyth line of the bookkeeping in its thread."""
+    """Raises KeyboardInterrupt before the how-manyth line of the bookkeeping in its thread. then:
+    after so many more calls and returns it raises another one; None: it does not."""
 
-    def __init__(self, at: int) -> None:
+    def __init__(self, at: int, then: int | None = None) -> None:
         self.left = at
+        self.then = then
         self.place: str | None = None
 
     def __enter__(self) -> None:
@@ -53,6 +55,7 @@ class Interrupt:
         sys.settrace(self._enter)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        sys.setprofile(None)
         sys.settrace(self._before)
         return kind is KeyboardInterrupt
 
@@ -73,17 +76,27 @@ class Interrupt:
         self.left -= 1
         if self.left < 0:
             self.place = f"{frame.f_code.co_name}:{frame.f_lineno}: {line}"
+            if self.then is not None:
+                sys.setprofile(self._call)  # an error ends tracing
             raise KeyboardInterrupt
         return self._step
 
+    def _call(self, frame: FrameType, event: str, argument: object) -> None:
+        assert self.then is not None
+        if event == "c_call" and getattr(argument, "__name__", "") == "__exit__":
+            return  # the interpreter takes no interrupt between a block and its end
+        self.then -= frame.f_code.co_filename in BOOKKEEPING and event != "c_return"
+        if self.then < 0:
+            raise KeyboardInterrupt
 
-def interrupt_leader(at: int, *, has_pool: bool = True) -> str | None:
+
+def interrupt_leader(at: int, *, has_pool: bool = True, then: int | None = None) -> str | None:
     """Interrupt the leader of others' requests at a line; see that these are told how they ended,
     and that the line goes on. Return which line it was; None: it came to the end before."""
     world = World()
     engine = world.engine
     group_commit = backend_of(engine)._group_commit
-    gate, interrupt = Gate(engine), Interrupt(at)
+    gate, interrupt = Gate(engine), Interrupt(at, then)
     others: list[Future[Committed]] = []
     with ThreadPoolExecutor(4) as pool:
         first = pool.submit(commit, engine, put("first"))
@@ -102,6 +115,8 @@ def interrupt_leader(at: int, *, has_pool: bool = True) -> str | None:
         others += [engine.submit(once(name)) for name in ("three", "four")]
         gate.go.set()
         leader.result(PATIENCE_S)
+        if then is not None:  # whoever waits for the engine ends what is left of futures
+            engine.flush()
         for other in others:
             error = other.exception(PATIENCE_S)
             assert error is None or isinstance(error, CommitOutcomeUnknown), interrupt.place
@@ -117,6 +132,12 @@ def interrupt_leader(at: int, *, has_pool: bool = True) -> str | None:
 def test_a_leader_that_is_interrupted_anywhere_leaves_nobody_waiting(has_pool: bool) -> None:
     """Others waited for ever for a batch that nobody led any more."""
     try_all(lambda at: interrupt_leader(at, has_pool=has_pool))
+
+
+@pytest.mark.parametrize("then", [0, 1, 2, 4, 7])
+def test_a_leader_that_is_interrupted_twice_leaves_nobody_waiting(then: int) -> None:
+    """The second interrupt ends what the first one began: another thread must do it."""
+    try_all(lambda at: interrupt_leader(at * 5 + then, then=then))
 
 
 def try_all(interrupt: Callable[[int], str | None]) -> None:

@@ -8,10 +8,11 @@ ordinary decided rows, which the next client or fsck rolls forward.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from threading import Event, Lock, Thread, current_thread
+from threading import Thread, current_thread
 
 from txn.events import Queued, QueueName, silent
 from txn.host.forks import start_in_each_process
+from txn.host.holds import OwnLock, SafeEvent
 from txn.protocol.context import Context
 from txn.protocol.recovery import PutStatus, finish_or_leave, mark_complete, roll_forward
 from txn.protocol.statuses import Status
@@ -32,8 +33,8 @@ class Finisher:
 
     def _start(self) -> None:
         # A fork's child does not finish transactions that waited in its parent.
-        self._lock = Lock()
-        self._hurry = Event()
+        self._lock = OwnLock()
+        self._hurry = SafeEvent()
         self._decided: list[Transaction] = []
         self._released: list[Transaction] = []
         self._thread: Thread | None = None
@@ -53,6 +54,9 @@ class Finisher:
         # statuses. New transactions do not extend the wait.
         with self._lock:
             self._complete_until = last = self._rounds + 3
+            is_left = bool(self._decided or self._released) and not self._start_thread()
+        if is_left:
+            self._drain(may_wait=False)
         while (thread := self._thread) is not None and thread.is_alive() and self._rounds < last:
             self._hurry.set()  # repeated, because the thread may just have begun to wait
             thread.join(JOIN_S)
@@ -82,9 +86,7 @@ class Finisher:
             queue = self._decided if is_urgent else self._released
             queue.extend(transactions)
             crowded = len(queue) > self._context.policy.background_commits
-            # In a fork's child the parent's thread is not alive.
-            is_running = self._thread is not None and self._thread.is_alive()
-            started = is_running or self._start_thread()
+            started = self._start_thread()
             if is_urgent or not started:
                 self._hurry.set()
         self._report_queue(name, len(transactions))
@@ -94,12 +96,16 @@ class Finisher:
             self.flush()
 
     def _start_thread(self) -> bool:
-        thread = Thread(target=self._drain, name="txn-finisher")
+        """Start the thread unless it is running; return False if that cannot be done."""
+        # In a fork's child the parent's thread is not alive.
+        if self._thread is not None and self._thread.is_alive():
+            return True
+        self._thread = thread = Thread(target=self._drain, name="txn-finisher")
+        thread._started = SafeEvent()  # type: ignore[attr-defined]
         try:
             thread.start()
         except RuntimeError:  # the interpreter is shutting down, or cannot start threads
             return False
-        self._thread = thread
         return True
 
     def _drain(self, *, may_wait: bool = True) -> None:

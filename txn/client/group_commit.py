@@ -10,15 +10,16 @@ The queue is first in, first out.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import ExitStack
-from threading import Event, Lock, get_ident
+from threading import Lock, get_ident
 from typing import Generic, Protocol, TypeVar
 
-from txn.clock import Clock
+from txn.clock import Clock, poll
 from txn.errors import StoreClosedError
 from txn.events import BatchStarted, Listener, Queued, silent
 from txn.host.forks import start_in_each_process
+from txn.host.holds import Hold, OwnLock, SafeEvent, refuse_own_thread
 from txn.host.worker_pool import WorkerPool
 from txn.model import Key
 from txn.policy import Policy
@@ -65,15 +66,21 @@ class _Caller(Generic[W]):
     open: those queued or in progress.
     signal: a lock that the caller's thread waits to acquire, if it waits; see `wake`.
     batch: the one that this thread leads, or led last.
+    hold: held by the thread until it leaves; see `txn.host.holds`.
     """
 
-    __slots__ = ("batch", "open", "signal", "waiting")
+    __slots__ = ("batch", "hold", "open", "signal", "waiting")
 
-    def __init__(self, items: Sequence[W]) -> None:
-        self.waiting = dict.fromkeys(items)
-        self.open = set(items)
+    def __init__(self) -> None:
+        self.waiting: dict[W, None] = {}
+        self.open: set[W] = set()
         self.signal: Lock | None = None
         self.batch: _Batch[W] | None = None
+        self.hold = Hold()
+
+    def queue(self, items: Sequence[W]) -> None:
+        self.waiting = dict.fromkeys(items)
+        self.open = set(items)
 
     @property
     def may_lead(self) -> bool:
@@ -91,16 +98,20 @@ class _Batch(Generic[W]):
     """A batch of requests, with the caller of each.
 
     thread: its leader.
+    hold: held by the leader until it leaves.
     is_over: the leader may lead another batch.
     is_finished: all its callers have their results, too.
     """
 
     __slots__ = (
-        *("_can_join", "_policy", "callers", "is_finished", "is_over", "items"),
+        *("_can_join", "_policy", "callers", "hold", "is_finished", "is_over", "items"),
         *("since_ms", "size", "thread", "weight"),
     )
 
-    def __init__(self, since_ms: int, policy: Policy, can_join: Callable[[W, W], bool]) -> None:
+    def __init__(
+        self, hold: Hold, since_ms: int, policy: Policy, can_join: Callable[[W, W], bool]
+    ) -> None:
+        self.hold = hold
         self._policy = policy
         self._can_join = can_join
         self.items: list[W] = []
@@ -136,7 +147,7 @@ class GroupCommit(Generic[W]):
 
     A thread may be interrupted between any two steps. So each change of the queue, and the end of a
     batch, can be repeated from any point. A thread that leaves `commit` with an error does so, and
-    no other thread waits for it.
+    no other thread waits for it. If it is interrupted even there, a waiting thread does it.
 
     run: commits a batch of requests with the same `ack`, and stores the result in each, even if it
     raises.
@@ -168,21 +179,28 @@ class GroupCommit(Generic[W]):
 
     def _start(self) -> None:
         # A fork's child has none of its parent's queue and batches.
-        self._lock = Lock()
+        self._lock = OwnLock()
         self._queue: list[_Caller[W]] = []
         self._in_progress: list[_Batch[W]] = []
+        self._ending: list[_Batch[W]] = []  # their futures get their results
         self._futures: set[Future[Committed]] = set()  # not done yet
         self._is_called = False  # a background thread was called and has not started yet
         self._is_stranded = False  # futures wait, and no background thread is available
         self._is_watched = False  # by a background thread, while futures are queued
-        self._is_over = Event()  # every future is done, and no more are accepted
+        self._is_over = SafeEvent()  # every future is done, and no more are accepted
 
     def commit(self, items: Sequence[W]) -> None:
         """Commit the items, which need no lock in common, in one or more batches; return when all
         are done. An exception from a batch that this thread leads is raised here."""
-        caller = _Caller(items)
+        caller: _Caller[W] = _Caller()
+        with caller.hold: self._commit(items, caller)  # fmt: skip  # noqa: E701
+
+    def _commit(self, items: Sequence[W], caller: _Caller[W]) -> None:
+        if self._lock.locked():
+            raise refuse_own_thread()
         try:
             if not self._commit_at_once(items, caller):
+                caller.queue(items)
                 self._commit_in_line(caller)
         except BaseException:
             self._withdraw(caller)
@@ -193,8 +211,10 @@ class GroupCommit(Generic[W]):
 
     def submit(self, item: W) -> None:
         """Commit an item in some batch soon; StoreClosedError after `close`."""
-        caller = _Caller([item])
+        caller: _Caller[W] = _Caller()
+        caller.queue([item])
         assert item.future is not None
+        self._refuse_own_thread()
         try:
             with self._lock:
                 if self._is_closed:
@@ -215,14 +235,16 @@ class GroupCommit(Generic[W]):
         """Wait until every future is done."""
         if self._is_stranded:
             self._lead_all()
+        self._refuse_own_thread()
         with self._lock:
             futures = list(self._futures)
-        wait(futures)
+        while not poll(lambda: all(each.done() for each in futures), OVERDUE_MS):
+            self._end_dead()
 
     def close(self) -> None:
         """Refuse further futures, and wait until every future is done."""
-        with self._lock:
-            self._is_closed = True
+        self._refuse_own_thread()
+        self._is_closed = True
         self.flush()
         self._is_over.set()
         self._workers.close()
@@ -238,7 +260,7 @@ class GroupCommit(Generic[W]):
         )
         if policy.linger_ms or not is_small:
             return False
-        batch = _Batch(self._clock.monotonic_ms(), policy, self._can_join)
+        batch = _Batch(caller.hold, self._clock.monotonic_ms(), policy, self._can_join)
         batch.items = [*items]
         with self._lock:
             if self._queue or self._in_progress:
@@ -252,6 +274,8 @@ class GroupCommit(Generic[W]):
         signal = caller.signal = Lock()
         signal.acquire()
         with self._lock:
+            if self._would_wait_for_itself(caller):
+                raise refuse_own_thread()
             self._queue.append(caller)
         self._report_queue(len(caller.waiting))
         if self._policy.linger_ms:
@@ -260,8 +284,36 @@ class GroupCommit(Generic[W]):
             # A thread without queued requests starts no batch of other callers' requests.
             if caller.waiting and (batch := self._take(caller)) is not None:
                 self._lead(batch)
-            else:
-                signal.acquire(timeout=OVERDUE_MS / 1000)
+            elif not signal.acquire(timeout=OVERDUE_MS / 1000):
+                self._end_dead()
+
+    def _refuse_own_thread(self) -> None:
+        """Refuse a signal handler that came while its thread changed the queue."""
+        if self._lock.locked():
+            raise refuse_own_thread()
+
+    def _would_wait_for_itself(self, caller: _Caller[W]) -> bool:
+        """Return True if this thread is leading a batch that needs the same locks."""
+        taken: set[Key] = set()
+        needed: set[Key] = set()
+        for batch in self._in_progress:
+            if batch.thread == get_ident() and batch.hold.locked():
+                for w in batch.items:
+                    _note_locks(w, taken, needed)
+        return bool(needed) and any(_would_conflict(w, taken, needed) for w in caller.waiting)
+
+    def _end_dead(self) -> None:
+        """End the batches, and withdraw the requests, of threads that were interrupted as they did
+        so themselves."""
+        with self._lock:
+            batches = [*self._in_progress, *self._ending]
+            threads = [caller for caller in self._queue if caller.signal is not None]
+        for caller in threads:
+            if not caller.hold.locked():
+                self._withdraw(caller)
+        for batch in batches:
+            if not batch.hold.locked():
+                self._finish(batch)
 
     def _lead(self, batch: _Batch[W]) -> None:
         try:
@@ -273,7 +325,10 @@ class GroupCommit(Generic[W]):
             self._finish(batch)
 
     def _lead_all(self) -> None:
-        leader: _Caller[W] = _Caller(())
+        leader: _Caller[W] = _Caller()
+        with leader.hold: self._lead_as(leader)  # fmt: skip  # noqa: E701
+
+    def _lead_as(self, leader: _Caller[W]) -> None:
         try:
             self._linger()
             while (batch := self._take(leader)) is not None:
@@ -296,33 +351,37 @@ class GroupCommit(Generic[W]):
         batch may become overdue, or a future late, while all other threads are stuck."""
 
         def check_queue() -> bool:
-            with self._lock:
-                self._is_watched = self._has_futures
-                if not self._is_watched:
-                    return False
-                self._call_next()
-                late, left = self._take_late()
-            self._report_queue(-left)
-            if late.items:
-                self._workers.do(self._lead, late)
+            with (hold := Hold()):
+                with self._lock:
+                    self._is_watched = self._has_futures
+                    if not self._is_watched:
+                        return False
+                    self._call_next()
+                    late, left = self._take_late(hold)
+                self._report_queue(-left)
+                if late.items:
+                    self._workers.do(self._lead, late)
+            self._end_dead()
             return True
 
         repeat("watch queue", check_queue, self._is_over, OVERDUE_MS / 1000, self._listener)
 
     def _finish(self, batch: _Batch[W]) -> None:
-        try:
-            self._end(batch)
-        finally:
-            futures = [w for w in batch.items if w.future is not None]
-            if futures:
-                with ExitStack() as after:  # calls each one, even if another raises
-                    for w in futures:
-                        after.callback(self._set_result, w)
+        futures = [w for w in batch.items if w.future is not None]
+        self._end(batch, has_futures=bool(futures))
+        if futures:
+            with ExitStack() as after:  # calls each one, even if another raises
+                for w in futures:
+                    after.callback(self._set_result, w)
+            with self._lock:
+                self._ending = [each for each in self._ending if each is not batch]
         batch.is_finished = True
 
-    def _end(self, batch: _Batch[W]) -> None:
+    def _end(self, batch: _Batch[W], *, has_futures: bool) -> None:
         with self._lock:
             batch.is_over = True
+            if has_futures and batch not in self._ending:
+                self._ending.append(batch)
             if batch in self._in_progress:  # otherwise this is a fork's child, which has dropped it
                 self._in_progress.remove(batch)
             # a batch that never queued has no callers
@@ -391,7 +450,8 @@ class GroupCommit(Generic[W]):
         # A listener that commits inside a batch must not wait for its own thread.
         if not self._queue or self._is_full(now_ms, besides=get_ident()):
             return None, 0
-        leader.batch = batch = _Batch(now_ms, self._policy, self._can_join)
+        leader.batch = batch = _Batch(leader.hold, now_ms, self._policy, self._can_join)
+        self._in_progress.append(batch)  # first: if this is interrupted, others can end it
         try:
             left = self._fill(batch, now_ms)
         finally:  # requests in the batch leave the queue
@@ -399,18 +459,18 @@ class GroupCommit(Generic[W]):
                 caller.waiting.pop(w, None)
         self._queue = [caller for caller in self._queue if caller.waiting]
         if not batch.items:  # the rest waits for keys of batches in progress
+            self._in_progress.remove(batch)
             leader.batch = None
             self._have_watched()
             return None, left
-        self._in_progress.append(batch)
         self._call_next()
         return batch, left
 
-    def _take_late(self) -> tuple[_Batch[W], int]:
+    def _take_late(self, hold: Hold) -> tuple[_Batch[W], int]:
         """Return the late futures as a batch, and how many requests left the queue."""
         now_ms, left = self._clock.monotonic_ms(), 0
-        batch = _Batch(now_ms, self._policy, self._can_join)
-        for caller in self._queue:
+        batch = _Batch(hold, now_ms, self._policy, self._can_join)
+        for caller in [each for each in self._queue if each.waiting]:
             w = next(iter(caller.waiting))  # a future has its own caller
             if caller.signal is None and w.due_ms is not None and now_ms >= w.due_ms:
                 caller.waiting.clear()

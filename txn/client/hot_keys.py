@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from threading import Event, Lock, get_ident
+from threading import get_ident
 
 from txn.host.forks import start_in_each_process
+from txn.host.holds import OwnLock, SafeEvent
 from txn.model import Key
 
 LONGEST_S = 2.0
@@ -42,7 +43,7 @@ class _Waiter:
     def __init__(self, ticket: HotKeyTicket) -> None:
         self.ticket = ticket
         self.thread = get_ident()
-        self.is_first = Event()
+        self.is_first = SafeEvent()
 
 
 class HotKeyQueues:
@@ -53,12 +54,12 @@ class HotKeyQueues:
 
     def _start(self) -> None:
         # The queued threads do not exist in a fork's child.
-        self._lock = Lock()
+        self._lock = OwnLock()
         self._queues: dict[Key, deque[_Waiter]] = {}
 
     def wait(self, ticket: HotKeyTicket, locks: Iterable[Key]) -> list[Key]:
         """Queue at each lock, in order; return the locks that the block waited for and got."""
-        if not ticket.waits:
+        if not ticket.waits or self._lock.locked():  # a signal handler never waits for its thread
             return []
         ticket.queues = self
         return [lock for lock in sorted(set(locks) - ticket.locks) if self._wait_at(ticket, lock)]
@@ -78,8 +79,8 @@ class HotKeyQueues:
                 first.thread == waiter.thread or lock < max(ticket.locks, default=lock)
             ):
                 return False
-            queue.append(waiter)
             ticket.locks.add(lock)
+            queue.append(waiter)
         if first is None or waiter.is_first.wait(LONGEST_S):
             return first is not None
         with self._lock:

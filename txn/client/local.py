@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from threading import get_ident
+from threading import Lock
 from typing import NoReturn, TypeVar
 
 from txn.client.finisher import Finisher
@@ -32,6 +32,7 @@ from txn.errors import (
     raise_denial,
 )
 from txn.events import Ended, name_outcome, result_of, silent
+from txn.host.holds import Holds, SafeFuture, refuse_own_thread
 from txn.host.worker_pool import WorkerPool
 from txn.model import Cell, Family, Key, Row, plain_table, require_cell
 from txn.policy import Pace
@@ -50,7 +51,7 @@ from txn.reading.scans import read_view, scan_rows
 from txn.reading.snapshot import Snapshot, read_atomically
 from txn.request import Ack, Committed, Outcome, Request, lock_request
 from txn.spans import Span
-from txn.stores.base import ColumnPage
+from txn.stores.base import ColumnPage, find_inside
 from txn.tracing import begin_traces, find_tracer, watch_batch
 
 HOT_READS = 8
@@ -88,6 +89,7 @@ class LocalBackend:
         self._queues = HotKeyQueues()
         self._workers = WorkerPool(ALONE, "txn-alone")
         self._is_remote = "remote_calls" in context.store.features
+        self._is_inside = find_inside(context.store)
         # A store with one writer, or in this process, gains nothing from several batches.
         policy = context.policy
         policy = policy if self._is_remote else replace(policy, concurrent_batches=1)
@@ -126,6 +128,8 @@ class LocalBackend:
         deadline_ms: int | None,
         known: Snapshot,
     ) -> Committed:
+        if self._is_inside is not None and self._is_inside():
+            raise refuse_own_thread()
         t = begin_commit(self._context, request, deadline_ms, spans, ack)
         if known:
             t.add_known(known, known)
@@ -134,6 +138,12 @@ class LocalBackend:
         if isinstance(result, TxnError):
             raise result
         return result
+
+    def _refuse_inside(self) -> None:
+        """Refuse a call inside the store's `atomically`: other threads wait for its end, and its
+        failure would undo what was acknowledged or read."""
+        if self._is_inside is not None and self._is_inside():
+            raise refuse_own_thread()
 
     def _commit_one(self, t: PendingCommit) -> None:
         if not t.spans:  # validating ranges may take long, so other requests do not wait for it
@@ -148,6 +158,7 @@ class LocalBackend:
         requests that share no lock with an earlier one. Conflicting requests run again in the next
         round and do not delay others. Only if a round completes nothing does the first request run
         alone, waiting for lock holders."""
+        self._refuse_inside()
         pending = [
             begin_commit(self._context, request, deadline_ms, ack=ack)
             for request, deadline_ms in zip(requests, deadlines_ms, strict=True)
@@ -165,8 +176,9 @@ class LocalBackend:
             self._end_round(order)
 
     def submit(self, request: Request, ack: Ack, deadline_ms: int | None) -> Future[Committed]:
+        self._refuse_inside()
         t = begin_commit(self._context, request, deadline_ms, ack=ack)
-        t.future = Future()
+        t.future, t.future_setters = SafeFuture(), Holds()
         is_reported = self._begin_reports([t])
         try:
             self._group_commit.submit(t)
@@ -224,7 +236,8 @@ class LocalBackend:
 
     def _is_open(self, t: PendingCommit) -> bool:
         failure = t.failure
-        if t.was_deferred or (failure is None and t.status is None and not t.tries):
+        is_new = failure is None and t.status is None and not t.tries
+        if t.was_deferred or (is_new and not t.is_running):
             return True
         if failure is None or not isinstance(failure, ConflictError):
             return False
@@ -297,9 +310,13 @@ class LocalBackend:
         self._finish_future_alone(t)
 
     def _finish_future_alone(self, t: PendingCommit) -> None:
-        assert t.future is not None
-        # One thread does this; an interrupted one may repeat it.
-        if t.future.done() or t.future_setter.setdefault("by", get_ident()) != get_ident():
+        with (hold := Lock()): self._set_result(t, hold)  # fmt: skip  # noqa: E701
+
+    def _set_result(self, t: PendingCommit, hold: Lock) -> None:
+        assert t.future is not None and t.future_setters is not None
+        # One thread does this; if it was interrupted, another may repeat it.
+        t.future_setters.add(hold, None)
+        if t.future.done() or not t.future_setters.is_first(hold):
             return
         try:
             self._commit_alone(t)
@@ -328,6 +345,8 @@ class LocalBackend:
         wait: fails the attempts that would wait for hot keys; None: wait for their holders.
         """
         finish = self._finisher.release if ack == "complete" else self._finisher.submit
+        for t in attempts:
+            t.is_running = True
         try:
             live = attempts
             if not self._contention.is_calm(now_ms):
@@ -338,6 +357,7 @@ class LocalBackend:
             for t in attempts:
                 t.failure = t.failure or deny(error)
         for t in attempts:
+            t.is_running = False
             if t.failure is not None:
                 t.failure = failure = self._resolver.add_cause(t.failure)
                 if isinstance(failure.__cause__, TableUnavailable):
@@ -347,6 +367,8 @@ class LocalBackend:
             _confirm_repeated(context, [t for t in refused if t.request.once is not None])
 
     def _result(self, t: PendingCommit) -> Committed | TxnError:
+        if t.is_running or t.status is None:
+            leave_unknown([t])  # its thread was interrupted even as it did so
         if t.failure is None:
             return Committed(t.row_key, t.decided.timestamp, complete=t.is_finished)
         if isinstance(t.failure, AssertionFailedError) and t.request.once is not None:
@@ -374,6 +396,8 @@ class LocalBackend:
     def _limit(
         self, deadline_ms: int | None
     ) -> tuple[Context, Callable[[Sequence[Key]], Snapshot]]:
+        if self._is_inside is not None and self._is_inside():
+            raise refuse_own_thread()
         context = self._context
         if deadline_ms is None:
             return context, partial(self._read_under_locks, None)
@@ -495,10 +519,12 @@ class LocalBackend:
         self._context.store.ensure_table(table, dict.fromkeys(families, own))
 
     def flush(self) -> None:
+        self._refuse_inside()
         self._group_commit.flush()
         self._finisher.flush()
 
     def close(self) -> None:
+        self._refuse_inside()
         self._group_commit.close()
         self._workers.close()
         self._finisher.flush()
@@ -578,7 +604,7 @@ def _stop_at(rows: Iterator[Row], clock: Clock, deadline_ms: int) -> Iterator[Ro
         yield row
 
 
-def leave_unknown(attempts: Sequence[PendingCommit], error: BaseException) -> None:
+def leave_unknown(attempts: Sequence[PendingCommit], error: BaseException | None = None) -> None:
     for t in attempts:
         if t.failure is None and (t.status is None or t.status.is_undecided):
             t.failure = CommitOutcomeUnknown(t.row_key, error)

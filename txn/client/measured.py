@@ -21,9 +21,10 @@ T = TypeVar("T")
 
 
 class _Delayed(threading.local):
-    """The delayed reports of a thread; None if it reports at once."""
+    """The delayed reports of a thread, while `hold` is held; otherwise it reports at once."""
 
-    later: list[StoreCall] | None = None
+    hold = threading.Lock()  # never held; replaced by that of a call to `atomically`
+    later: list[StoreCall]
 
 
 class MeasuredStore(StoreWrapper):
@@ -46,15 +47,15 @@ class MeasuredStore(StoreWrapper):
         return self._measure(cast(CallName, name), count, call)
 
     def atomically(self, work: Callable[[], None]) -> None:
-        if self._delayed.later is not None:  # a nested call just runs
+        if self._delayed.hold.locked():  # a nested call just runs
             self._inner.atomically(work)
             return
         later: list[StoreCall] = []
-        self._delayed.later = later
         try:
-            self._measure("atomically", 1, lambda: self._inner.atomically(work))
+            with (hold := threading.Lock()):
+                self._delayed.later, self._delayed.hold = later, hold
+                self._measure("atomically", 1, lambda: self._inner.atomically(work))
         finally:
-            self._delayed.later = None
             for event in later:
                 self._on_event(event)
 
@@ -93,10 +94,10 @@ class MeasuredStore(StoreWrapper):
         self._report(StoreCall("scan", "done", found, elapsed_ms))
 
     def _report(self, event: StoreCall) -> None:
-        if self._delayed.later is None:
-            self._on_event(event)
-        else:
+        if self._delayed.hold.locked():
             self._delayed.later.append(event)
+        else:
+            self._on_event(event)
 
     def _find_outcome(self, error: BaseException, name: CallName) -> CallOutcome:
         """Return the outcome that an error implies, and note the call in it. A foreign error, such
@@ -109,6 +110,6 @@ class MeasuredStore(StoreWrapper):
             return "maybe applied"
         if isinstance(error, StoreError):
             return "not applied" if isinstance(error, NotApplied) else "maybe applied"
-        is_together = name == "atomically" or self._delayed.later is not None
+        is_together = name == "atomically" or self._delayed.hold.locked()
         is_undone = is_together and is_atomic and isinstance(error, Exception)
         return "refused" if is_undone or isinstance(error, TxnError) else "maybe applied"

@@ -17,7 +17,6 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from contextvars import copy_context
 from functools import partial, wraps
@@ -32,6 +31,7 @@ from txn.client.engine import RUN_ATTEMPTS, Engine
 from txn.client.hot_keys import HotKeyTicket
 from txn.clock import Clock
 from txn.errors import ConflictError
+from txn.host.worker_pool import make_executor
 from txn.model import Delete, Key, Mutation, Row, as_bytes, check_whole
 from txn.request import Ack, Committed, Request, Terms
 
@@ -59,7 +59,7 @@ class Threads:
 
     def __init__(self, count: int, clock: Clock) -> None:
         self._clock = clock
-        self._pool = ThreadPoolExecutor(count, thread_name_prefix="txn-async")
+        self._pool = make_executor(count, "txn-async")
 
     async def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Call the function in a thread, in the task's context. Cancelling does not end it."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from threading import RLock
+from functools import partial
+from threading import Lock, RLock
 from types import MethodType
 from typing import Any, cast
 from weakref import WeakKeyDictionary, WeakSet
@@ -25,7 +26,8 @@ def start_in_each_process(start: Callable[[], None]) -> None:
 
 
 class Forked:
-    """An object whose methods are called around each fork, in the forking thread."""
+    """An object whose methods are called around each fork, in the forking thread. Meanwhile that
+    thread holds FORKING. An interrupted method is called again."""
 
     def expect_forks(self) -> None:
         """Register this object until it is garbage collected."""
@@ -39,29 +41,49 @@ class Forked:
         """Resume, in the parent or in the child."""
 
 
+FORKING = Lock()
 _LOCK = RLock()
 _STARTS: WeakKeyDictionary[object, Callable[[Any], None]] = WeakKeyDictionary()
 _KNOWN: WeakSet[Forked] = WeakSet()
+_STARTING: list[tuple[object, Callable[[Any], None]]] = []
+_LEFT: list[Forked] = []
 _PREPARED: list[Forked] = []
 """Strong references during a fork, so that every `before_fork` is followed by an `after_fork`."""
 
 
 def _before() -> None:
-    _LOCK.acquire()
-    _PREPARED[:] = _KNOWN
-    for each in _PREPARED:
-        each.before_fork()
+    if not _PREPARED:
+        _STARTING[:] = _STARTS.items()
+        known = list(_KNOWN)
+        _LEFT[:] = reversed(known)
+        _PREPARED[:] = known
+    while _LEFT:
+        _LEFT[-1].before_fork()
+        _LEFT.pop()
 
 
 def _after(in_child: bool) -> None:
-    for owner, start in list(_STARTS.items()) if in_child else ():
-        start(owner)
-    for each in reversed(_PREPARED):
-        each.after_fork(in_child)
-    _PREPARED.clear()
-    _LOCK.release()
+    while _STARTING:
+        owner, start = _STARTING[0]
+        if in_child:
+            start(owner)
+        del _STARTING[0]
+    while _PREPARED:
+        _PREPARED[-1].after_fork(in_child)
+        _PREPARED.pop()
 
 
-os.register_at_fork(
-    before=_before, after_in_parent=lambda: _after(False), after_in_child=lambda: _after(True)
-)
+# The interpreter calls each of these hooks, even if an interrupt ends another. So one that is there
+# three times goes on where it was interrupted, and those of the locks, which are of C, always work.
+# It calls the hooks before a fork from the last to the first.
+for _ in range(3):
+    os.register_at_fork(
+        before=_before,
+        after_in_parent=partial(_after, False),
+        after_in_child=partial(_after, True),
+    )
+for acquire, release in (
+    (partial(FORKING.acquire, False), FORKING.release),
+    (_LOCK.acquire, _LOCK.release),
+):
+    os.register_at_fork(before=acquire, after_in_parent=release, after_in_child=release)

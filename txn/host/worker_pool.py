@@ -6,10 +6,20 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from logging import getLogger
 from threading import Lock
+from typing import Any
 
 from txn.host.forks import start_in_each_process
+from txn.host.holds import OwnLock, SafeSemaphore
 
 LOG = getLogger("txn")
+
+
+def make_executor(most: int, name: str) -> ThreadPoolExecutor:
+    """Return an executor that survives an interrupt of a thread that submits work."""
+    pool: Any = ThreadPoolExecutor(most, thread_name_prefix=name)
+    pool._idle_semaphore = SafeSemaphore(0)
+    executor: ThreadPoolExecutor = pool
+    return executor
 
 
 class WorkerPool:
@@ -22,7 +32,7 @@ class WorkerPool:
         start_in_each_process(self._start)
 
     def _start(self) -> None:
-        self._lock = Lock()
+        self._lock = OwnLock()
         self._pool: ThreadPoolExecutor | None = None
 
     def submit_work(self, work: Callable[..., object], *args: object) -> bool:
@@ -35,7 +45,7 @@ class WorkerPool:
 
         with self._lock:
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(self._most, thread_name_prefix=self._name)
+                self._pool = make_executor(self._most, self._name)
             try:
                 self._pool.submit(do)
             except RuntimeError:  # the interpreter is exiting, or cannot start a thread

@@ -29,6 +29,7 @@ from txn.errors import (
     annotate,
 )
 from txn.events import Phase, PhaseName, PhaseOutcome, silent
+from txn.host.holds import Holds
 from txn.model import Cell, Check, Edit, Key, Stamp, new_tuple
 from txn.protocol.codec import Marker, Plan, decode_status, encode_buffer, encode_marker
 from txn.protocol.context import Context, call_store
@@ -173,7 +174,8 @@ class PendingCommit(Transaction):
     is_patient: whether this attempt waits for locks. unvalidated: how often a validated key was in
     its way. tries: how often it ran. rounds: how many groups it was in. was_deferred: whether it
     left the last group before anything was written. future: receives its result if no thread waits
-    for it. future_setter: the thread that is setting the result. asked_ms: when the caller asked,
+    for it. future_setters: the threads that set the result; the first does. is_running: its phases
+    have begun, and not ended; an interrupt leaves that so. asked_ms: when the caller asked,
     by `measure_ms`. trace: its tracing span, if any.
     """
 
@@ -196,7 +198,8 @@ class PendingCommit(Transaction):
     rounds: int = 0
     was_deferred: bool = False
     future: Future[Committed] | None = None
-    future_setter: dict[str, int] = field(default_factory=dict)
+    future_setters: Holds[None] | None = None
+    is_running: bool = False
     asked_ms: float = 0.0
     trace: Trace | None = None
     is_patient: bool = False

@@ -231,6 +231,13 @@ def measure_tables(store: Store | TableMeter, tables: Sequence[bytes]) -> Mappin
     return cast(TableMeter, store).measure_tables(tables)
 
 
+def find_inside(store: Store) -> Callable[[], bool] | None:
+    """Return a function that tells whether its thread is inside the store's `atomically`; None if
+    that keeps no other thread out."""
+    find: Callable[[], Callable[[], bool] | None] = getattr(store, "find_inside", lambda: None)
+    return find()
+
+
 def check_then_read(
     store: Store,
     checks: Sequence[Check],
@@ -323,6 +330,9 @@ class StoreWrapper:
 
     def measure_tables(self, tables: Sequence[bytes]) -> Mapping[bytes, TableSize]:
         return measure_tables(self._inner, tables)
+
+    def find_inside(self) -> Callable[[], bool] | None:
+        return find_inside(self._inner)
 
     def close(self) -> None:
         self._inner.close()

@@ -150,6 +150,10 @@ class LocalStore(catalog.CatalogUser):
     def atomically(self, work: Callable[[], None]) -> None:
         self._ordered.atomically(work)
 
+    def find_inside(self) -> Callable[[], bool]:
+        """Return a function: whether its thread is inside `atomically`."""
+        return self._ordered.is_inside
+
     def list_tables(self) -> list[bytes]:
         """Return all names except those of the emulator's own namespace."""
         names = sorted(self._ordered.read(self._load).tables)

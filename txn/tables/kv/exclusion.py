@@ -8,9 +8,9 @@ this lock finds the mutex marked, and LMDB repairs it.
 
 It is a POSIX lock. A forked child does not inherit it, while a `flock` or a lock of an open file
 description would outlive its owner in a child. It also reports its owner's process. It belongs to a
-process, so threads first take a lock of their own. It ends early if the process closes another
-descriptor of the file, as a copy of the directory does; LMDB's mutex still keeps writers apart
-then.
+process, so threads first take turns. It ends when the process closes any descriptor of the file. So
+each owner opens the file for itself and needs only close it. A copy of the directory ends it early;
+LMDB's mutex still keeps writers apart then.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ import fcntl
 import os
 import struct
 import sys
-import threading
-from types import TracebackType
+from collections.abc import Callable
+from io import FileIO
+from threading import Lock, get_ident
 
 from txn.clock import SystemClock, limit_due, poll
 from txn.errors import NotApplied
+from txn.host.holds import Holds, refuse_own_thread
 
 WRITER_FILE = "writer.lock"
 WRITING = 0  # each takes two bytes: the lock, and first place in its queue
@@ -36,17 +38,20 @@ _HELD = (BlockingIOError, PermissionError)  # POSIX allows either
 _QUESTION = "hhqqi"  # Linux: kind of lock, whence, start, length, owner's process
 
 
-def open_file(folder: str, *, may_write: bool) -> int | None:
-    """Return a descriptor of the file whose bytes are the locks. A process opens one for each store
-    at a time, because closing any of them frees all locks. Without the right to write, the lock can
-    only be shared; the result is None if no process ever wrote there."""
+def open_file(folder: str, *, may_write: bool) -> FileIO | None:
+    """Return the file whose bytes are the locks, to watch it. Without the right to write, the lock
+    can only be shared; the result is None if no process ever wrote there."""
     path = os.path.join(folder, WRITER_FILE)
     if may_write:
-        return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        return FileIO(path, "r+", opener=_make_file)
     try:
-        return os.open(path, os.O_RDONLY)
+        return FileIO(path)
     except FileNotFoundError:
         return None
+
+
+def _make_file(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CREAT, 0o644)
 
 
 def find_patience(began_ms: int) -> int:
@@ -55,88 +60,94 @@ def find_patience(began_ms: int) -> int:
 
 
 class FileLock:
-    """A lock on bytes of the file, and a context manager that holds it.
+    """A lock on bytes of the file, which threads and processes wait for until a deadline.
 
-    A writer that finds it free takes it, so quick writers do not lose time waking each other. A
-    writer that has waited for `LINE_MS` takes the first place in the queue, and no other writer can
-    pass it. Otherwise a process that writes without a pause would keep all others out.
+        with (hold := Lock()), lock.open(hold) as file:
+            lock.acquire(file)
+
+    `open` waits for the other threads of this process. Closing the file frees the lock, and no line
+    of Python runs for it: see `txn.host.holds`.
+
+    A process that finds it free takes it, so quick writers do not lose time waking each other. One
+    that has waited for `LINE_MS` takes the first place in the queue, and no other can pass it.
+    Otherwise a process that writes without a pause would keep all others out.
     """
 
-    __slots__ = ("_file", "_kind", "_lock", "_path", "_place", "_thread")
+    __slots__ = ("_began_ms", "_check", "_file", "_kind", "_lock", "_path", "_place", "_threads")
 
-    def __init__(self, file: int, byte: int, path: str, *, is_shared: bool = False) -> None:
-        """path: of the store, for errors. is_shared: with other processes that share it."""
-        self._file = file
+    def __init__(
+        self, path: str, byte: int, check: Callable[[], None], *, is_shared: bool = False
+    ) -> None:
+        """path: of the store. check: raises an error if the store is no longer there. is_shared:
+        with other processes that share it."""
+        self._check = check
+        self._file = os.path.join(path, WRITER_FILE)
         self._kind = (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
         self._lock = byte
         self._place = byte + 1
         self._path = path
-        self._thread = threading.Lock()
+        self._threads: Holds[int] = Holds()  # the first one has the lock
+        self._began_ms: int | None = None  # when this one began to wait, if it did
 
-    def __enter__(self) -> None:
-        """Wait for the lock; NotApplied after `PATIENCE_MS`, or soon after a deadline."""
+    def open(self, hold: Lock) -> FileIO:
+        """Wait for the other threads; NotApplied after `PATIENCE_MS`, or soon after a deadline, or
+        InvalidRequestError if this thread has the lock itself."""
+        threads, own = self._threads, get_ident()
+        threads.add(hold, own)
         began_ms = None
-        if not self._thread.acquire(blocking=False):
-            began_ms = self._wait_for_thread()
+        if len(threads.entries) > 1 and not threads.is_first(hold):
+            if threads.list_held().count(own) > 1:
+                raise refuse_own_thread(self._path)
+            began_ms = _CLOCK.monotonic_ms()
+            if not poll(lambda: threads.is_first(hold), find_patience(began_ms)):
+                raise self._make_refusal(os.getpid(), fcntl.F_WRLCK, began_ms)
+        self._began_ms = began_ms
         try:
-            if not self._take():
-                self._wait(_CLOCK.monotonic_ms() if began_ms is None else began_ms)
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
+            return FileIO(self._file, "r" if self._kind & fcntl.LOCK_SH else "r+")
+        except OSError as error:
+            self._check()
+            message = "cannot open the store's lock file"
+            raise NotApplied(message, file=self._file, reason=error.strerror) from error
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        # In a child that was forked meanwhile this frees nothing: the lock is its parent's.
-        try:
-            fcntl.lockf(self._file, fcntl.LOCK_UN, 2, self._lock)
-        finally:
-            self._thread.release()
+    def acquire(self, file: FileIO) -> None:
+        """Wait for the other processes, as `open` does for threads."""
+        if not self._take(file):
+            began_ms = self._began_ms
+            self._wait(file, _CLOCK.monotonic_ms() if began_ms is None else began_ms)
 
-    def _wait_for_thread(self) -> int:
-        """Wait for the other threads of this process; return the time when the wait began."""
-        began_ms = _CLOCK.monotonic_ms()
-        if not self._thread.acquire(timeout=find_patience(began_ms) / 1000):
-            raise self._make_refusal(os.getpid(), fcntl.F_WRLCK, began_ms)
-        return began_ms
-
-    def _wait(self, began_ms: int) -> None:
-        if poll(self._take, LINE_MS):
+    def _wait(self, file: FileIO, began_ms: int) -> None:
+        if poll(lambda: self._take(file), LINE_MS):
             return
         due_ms = began_ms + find_patience(began_ms)
-        if not poll(self._take_in_line, due_ms - _CLOCK.monotonic_ms()):
-            process, kind = self._find_owner(self._lock)
+        if not poll(lambda: self._take_in_line(file), due_ms - _CLOCK.monotonic_ms()):
+            process, kind = self._find_owner(file, self._lock)
             if process is None:
-                process, kind = self._find_owner(self._place)
+                process, kind = self._find_owner(file, self._place)
             raise self._make_refusal(process, kind, began_ms)
 
-    def _take(self) -> bool:
+    def _take(self, file: FileIO) -> bool:
         try:
-            fcntl.lockf(self._file, self._kind, 2, self._lock)
+            fcntl.lockf(file, self._kind, 2, self._lock)
         except _HELD:
             return False
-        fcntl.lockf(self._file, fcntl.LOCK_UN, 1, self._place)
+        fcntl.lockf(file, fcntl.LOCK_UN, 1, self._place)
         return True
 
-    def _take_in_line(self) -> bool:
+    def _take_in_line(self, file: FileIO) -> bool:
         try:
-            fcntl.lockf(self._file, self._kind, 1, self._place)  # repeated if held already
-            fcntl.lockf(self._file, self._kind, 1, self._lock)
+            fcntl.lockf(file, self._kind, 1, self._place)  # repeated if held already
+            fcntl.lockf(file, self._kind, 1, self._lock)
         except _HELD:
             return False
-        fcntl.lockf(self._file, fcntl.LOCK_UN, 1, self._place)
+        fcntl.lockf(file, fcntl.LOCK_UN, 1, self._place)
         return True
 
-    def _find_owner(self, byte: int) -> tuple[int | None, int]:
+    def _find_owner(self, file: FileIO, byte: int) -> tuple[int | None, int]:
         """Return the process that holds the byte, if known, and the kind of its lock."""
         if sys.platform != "linux":
             return None, fcntl.F_WRLCK
         question = struct.pack(_QUESTION, fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
-        answer = fcntl.fcntl(self._file, fcntl.F_GETLK, question)
+        answer = fcntl.fcntl(file, fcntl.F_GETLK, question)
         kind, _, _, _, process = struct.unpack_from(_QUESTION, answer)
         return (process if kind != fcntl.F_UNLCK and process > 0 else None), kind
 

@@ -5,30 +5,35 @@ it takes all writes that have arrived. A write returns when its commit is done. 
 raises, all are undone, and each runs again alone in its own thread.
 
 A thread may be interrupted between any two steps. So a leader that fails removes its group from the
-queue again, and a group counts as committed only when its leader says so.
+queue again, and a group counts as committed only when its leader says so. If even that was
+interrupted, a thread that waits does it: see `txn.host.holds`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Lock
+from threading import Lock, get_ident
 from typing import Any, TypeVar
 
 from txn.clock import SystemClock
 from txn.errors import MaybeApplied, NotApplied
+from txn.host.holds import Holds, refuse_own_thread
 from txn.tables.kv.exclusion import find_patience
 from txn.tables.kv.ordered import Writer
 
 R = TypeVar("R")
 Body = Callable[[Writer], Any]
+LOOK_S = 0.05
+"""How often a waiting thread looks whether the others live."""
+
 _CLOCK = SystemClock()
 
 
 class _Write:
     """A thread's write. It waits for `wake`, and then leads unless it has a group. is_leader: it
-    leads its group, if it has one."""
+    leads its group, if it has one. hold: held by its thread until it leaves."""
 
-    __slots__ = ("body", "durable", "group", "is_leader", "result", "wake")
+    __slots__ = ("body", "durable", "group", "hold", "is_leader", "result", "wake")
 
     def __init__(self, body: Body, durable: bool) -> None:
         self.body = body
@@ -36,6 +41,7 @@ class _Write:
         self.result: Any = None
         self.group: _Group | None = None
         self.is_leader = False
+        self.hold = Lock()
         self.wake = Lock()
         self.wake.acquire()
 
@@ -62,7 +68,7 @@ class CommitQueue:
     transaction, and then asks the second whether it must be durable. harmless: the error that means
     that nothing was written."""
 
-    __slots__ = ("_commit", "_harmless", "_lock", "_queue")
+    __slots__ = ("_commit", "_harmless", "_lock", "_queue", "_threads")
 
     def __init__(
         self, commit: Callable[[Body, Callable[[], bool]], Any], harmless: type[Exception]
@@ -70,11 +76,25 @@ class CommitQueue:
         self._commit = commit
         self._harmless = harmless
         self._lock = Lock()
+        self._threads: Holds[int] = Holds()
         self._queue: list[_Write] = []  # writes in the current commit, then waiting ones
 
     def write(self, body: Callable[[Writer], R], durable: bool) -> R:
         """Run the function in a commit, shared or alone; return its result."""
         mine = _Write(body, durable)
+        with mine.hold: group = self._write_in_group(mine)  # fmt: skip  # noqa: E701
+        if group.is_undone:
+            mine.result = self._commit(body, lambda: durable)
+        elif not group.is_done:
+            raise MaybeApplied(group.failure or "the commit was interrupted")
+        result: R = mine.result
+        return result
+
+    def _write_in_group(self, mine: _Write) -> _Group:
+        threads, own = self._threads, get_ident()
+        threads.add(mine.hold, own)
+        if len(threads.entries) > 1 and threads.list_held().count(own) > 1:
+            raise refuse_own_thread()
         try:
             with self._lock:
                 self._queue.append(mine)
@@ -87,12 +107,7 @@ class CommitQueue:
         except BaseException:  # an interrupt: the other writes would have no leader
             self._leave(mine)
             raise
-        if group.is_undone:
-            mine.result = self._commit(body, lambda: durable)
-        elif not group.is_done:
-            raise MaybeApplied(group.failure or "the commit was interrupted")
-        result: R = mine.result
-        return result
+        return group
 
     def _lead(self, mine: _Write, group: _Group) -> None:
         writes: list[_Write] = []
@@ -122,11 +137,15 @@ class CommitQueue:
     def _wait(self, mine: _Write) -> _Group | None:
         """Wait for the commit; None: this thread must lead. Raise NotApplied after too long."""
         began_ms = _CLOCK.monotonic_ms()
-        if not mine.wake.acquire(timeout=find_patience(began_ms) / 1000):
-            if self._leave(mine):
+        patience_ms = find_patience(began_ms)
+        while not mine.wake.acquire(timeout=min(LOOK_S, patience_ms / 1000)):
+            for each in self._queue.copy():
+                if not each.hold.locked():  # its thread was interrupted as it left
+                    self._leave(each)
+            waited_ms = _CLOCK.monotonic_ms() - began_ms
+            if waited_ms >= patience_ms and self._leave(mine):  # otherwise its commit is running
                 message = "another thread is writing to the store and does not end"
-                raise NotApplied(message, waited_ms=_CLOCK.monotonic_ms() - began_ms)
-            mine.wake.acquire()  # its commit is running
+                raise NotApplied(message, waited_ms=waited_ms)
         return mine.group
 
     def _leave(self, mine: _Write) -> bool:

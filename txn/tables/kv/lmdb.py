@@ -25,13 +25,15 @@ import os
 import shutil
 import struct
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
+from weakref import WeakSet
 
 import lmdb
 
+from txn.clock import MOMENT_MS, poll
 from txn.errors import (
     CorruptRowError,
     InvalidRequestError,
@@ -41,7 +43,8 @@ from txn.errors import (
     StoreClosedError,
     TxnError,
 )
-from txn.host.forks import Forked
+from txn.host.forks import FORKING, Forked
+from txn.host.holds import Holds, refuse_own_thread
 from txn.tables.kv.files import is_writable, prepare_directory
 from txn.tables.kv.group_commit import CommitQueue
 from txn.tables.kv.lmdb_files import LastUse, LmdbFiles, Opening, refuse_reader
@@ -66,10 +69,12 @@ T = TypeVar("T")
 
 
 class _Joined(threading.local):
-    """The transaction that this thread's calls are part of, if any. obstacle: the first driver
-    error in one of them. After it nothing can be committed, even if a caller caught it."""
+    """The transaction that this thread's calls are part of, while `hold` is held. obstacle: the
+    first driver error in one of them. After it nothing can be committed, even if a caller caught
+    it."""
 
-    writer: Writer | None = None
+    hold = threading.Lock()  # never held; replaced by that of a call to `atomically`
+    writer: Any = None
     durable = False
     obstacle: lmdb.Error | None = None
 
@@ -84,7 +89,7 @@ class _Joined(threading.local):
 class LmdbStore:
     """A user's handle on a directory's store; the handles of a process share its files."""
 
-    __slots__ = ("_closed", "_joined", "_shared")
+    __slots__ = ("__weakref__", "_joined", "_shared", "is_closed")
 
     def __init__(
         self,
@@ -98,17 +103,17 @@ class LmdbStore:
         """create: make a store that does not exist; otherwise that is an InvalidRequestError.
         read_only: write nothing; also implied if this process may not write to the files.
         max_readers: concurrent reader threads of all processes; the first opening decides."""
-        self._closed = False
+        self.is_closed = False
         self._joined = _Joined()
         path = prepare_directory(path, create and not read_only)
         read_only = read_only or not is_writable(path)
-        self._shared = _REGISTRY.acquire(Opening(path, sync, max_readers, read_only))
+        self._shared = _REGISTRY.acquire(self, Opening(path, sync, max_readers, read_only))
 
     def read(self, body: Callable[[Reader], R]) -> R:
         """Run the function on one instant of the store, beside writers and other readers."""
-        decode = partial(self._decode, body)
-        if (writer := self._joined.writer) is not None:
-            return self._joined.run(decode, writer)
+        decode, joined = partial(self._decode, body), self._joined
+        if joined.writer is not None and joined.hold.locked():
+            return joined.run(decode, joined.writer)
         return self._run(self._shared.read, decode)
 
     def write(
@@ -117,9 +122,9 @@ class LmdbStore:
         """Run the function as the only writer of all processes, and commit it unless it raises."""
         joined = self._joined
         decode = partial(self._decode, body)
-        if (writer := joined.writer) is not None:
+        if joined.writer is not None and joined.hold.locked():
             joined.durable = joined.durable or durable
-            return joined.run(decode, writer)
+            return joined.run(decode, joined.writer)
         if shared:
             return self._run_writing(self._shared.queue.write, decode, durable)
         return self._run_writing(self._shared.write, decode, lambda: durable)
@@ -129,22 +134,27 @@ class LmdbStore:
         raises and durable if one of them must be. If the map is too small, it is undone and run
         again, as any transaction is."""
         joined = self._joined
-        if joined.writer is not None:
+        if joined.writer is not None and joined.hold.locked():
             work()
             return
 
         def body(writer: LmdbWriter) -> None:
-            gathering = GatheringWriter(writer)
-            joined.writer, joined.durable, joined.obstacle = gathering, False, None
-            try:
+            joined.writer = gathering = GatheringWriter(writer)
+            joined.durable, joined.obstacle = False, None
+            with (hold := threading.Lock()):
+                joined.hold = hold
                 work()
-                if joined.obstacle is not None:
-                    raise joined.obstacle
-                gathering.flush()
-            finally:
-                joined.writer = joined.obstacle = None
+            if joined.obstacle is not None:
+                raise joined.obstacle
+            gathering.flush()
 
-        self._run_writing(self._shared.write, body, lambda: joined.durable)
+        try:
+            self._run_writing(self._shared.write, body, lambda: joined.durable)
+        finally:
+            joined.writer = None  # it keeps its transaction
+
+    def is_inside(self) -> bool:
+        return self._joined.writer is not None and self._joined.hold.locked()
 
     def unmap(self) -> None:
         """Close the files until their next use, unless a thread is using them. Until then each page
@@ -153,9 +163,8 @@ class LmdbStore:
 
     def close(self) -> None:
         """Release the handle; the last one of the process closes the files."""
-        if not self._closed:
-            self._closed = True
-            _REGISTRY.release(self._shared)
+        self.is_closed = True
+        _REGISTRY.release(self._shared)
 
     def _run_writing(self, attempt: Callable[P, R], *args: P.args, **options: P.kwargs) -> R:
         if self._shared.opening.read_only:
@@ -164,7 +173,7 @@ class LmdbStore:
         return self._run(attempt, *args, **options)
 
     def _run(self, attempt: Callable[P, R], *args: P.args, **options: P.kwargs) -> R:
-        if self._closed:
+        if self.is_closed:
             raise StoreClosedError("the store is closed", path=self._shared.path)
         shared = self._shared
         obstacle: lmdb.Error | None = None
@@ -212,8 +221,9 @@ def find_reason(path: str, error: Exception | None) -> str:
 class _Shared:
     """The environment of one directory in this process, and its users.
 
-    Local transactions enter and leave. An exclusive one (to resize the map, or to close) waits
-    until the last has left, and holds the lock meanwhile.
+    Local transactions enter and leave. An exclusive step (to resize the map, or to close) waits
+    until the last has left, and keeps others out meanwhile. No interrupt falsifies either, since
+    both are holds.
     """
 
     def __init__(self, opening: Opening) -> None:
@@ -221,50 +231,59 @@ class _Shared:
         self.path = opening.path
         self.map_size = FIRST_MAP_SIZE
         self.max_readers = opening.max_readers  # until the open files give the real number
-        self.users = 0
-        self.lock = threading.RLock()
-        self.queue = CommitQueue(self.write, lmdb.MapFullError)
-        self._changed = threading.Condition(self.lock)
-        self._active: list[int] = []  # the threads of transactions
-        self._waiting: set[int] = set()  # the threads that keep others out
+        self.users: WeakSet[LmdbStore] = WeakSet()
+        self._start()
         self._closed = False
         self._lost: str | None = None  # why the files are unusable
         self._last: LastUse | None = None
         self._inherited: LmdbFiles | None = None
         self._files: LmdbFiles | None = None
-        self._enter()
-        self._leave()
+
+    def _start(self) -> None:
+        # A fork's child has none of its parent's threads.
+        self.lock = threading.RLock()
+        self.queue = CommitQueue(self.write, lmdb.MapFullError)
+        self._inside: Holds[int] = Holds()  # the threads of transactions
+        self._alone: Holds[int] = Holds()  # those that keep new transactions out
+
+    def open(self) -> None:
+        with (hold := threading.Lock()):
+            self._enter(hold)
 
     def read(self, body: Callable[[Reader], R]) -> R:
-        files = self._enter()
+        with (hold := threading.Lock()):
+            files = self._enter(hold)
+            if files.reading is None:
+                return self._look(files, body)
+            with files.reading.open(hold) as file:
+                files.reading.acquire(file)
+                return self._look(files, body)
+
+    def _look(self, files: LmdbFiles, body: Callable[[Reader], R]) -> R:
+        files.check()
+        files.check_locks()
+        transaction = files.environment.begin(buffers=False)
         try:
-            with files.reading:
-                files.check()
-                files.check_locks()
-                transaction = files.environment.begin(buffers=False)
-                try:
-                    files.check_transaction(transaction, writes=False)
-                    return body(LmdbReader(transaction))
-                finally:
-                    self._abort(transaction)
+            files.check_transaction(transaction, writes=False)
+            return body(LmdbReader(transaction))
         finally:
-            self._leave()
+            if self._inherited is None:  # in a child the transaction is the parent's
+                transaction.abort()
 
     def write(self, body: Callable[[LmdbWriter], R], is_durable: Callable[[], bool]) -> R:
         """is_durable: called after the function has run."""
-        files = self._enter()
-        try:
-            with files.writing:
+        with (hold := threading.Lock()):
+            files = self._enter(hold)
+            with (turn := threading.Lock()), files.writing.open(turn) as file:
+                files.writing.acquire(file)
                 files.check()
                 if files.check_locks() and self.opening.sync:
-                    self._flush_anew(files)
-                result = self._change(files, body)
+                    self._flush_anew(files, hold)
+                result = self._change(files, body, hold)
             if self.opening.sync and is_durable():
                 self._apply(lambda: files.environment.sync(True))
             self._confirm(files)
             return result
-        finally:
-            self._leave()
 
     def _confirm(self, files: LmdbFiles) -> None:
         """Raise MaybeApplied if a commit went to a file that may no longer be the store's."""
@@ -274,28 +293,31 @@ class _Shared:
             message = "the commit may be lost"
             raise MaybeApplied(message, path=self.path, reason=str(error)) from error
 
-    def _flush_anew(self, files: LmdbFiles) -> None:
+    def _flush_anew(self, files: LmdbFiles, hold: threading.Lock) -> None:
         try:
-            self._change(files, rewrite_number)
+            self._change(files, rewrite_number, hold)
             self._apply(lambda: files.environment.sync(True))
         except MaybeApplied as error:
             message = "the disk did not take earlier commits, nor now: nothing was written"
             raise NotApplied(message, path=self.path, reason=str(error)) from error
         files.note_flush(failed=False)
 
-    def _change(self, files: LmdbFiles, body: Callable[[LmdbWriter], R]) -> R:
+    def _change(self, files: LmdbFiles, body: Callable[[LmdbWriter], R], hold: threading.Lock) -> R:
         transaction = files.environment.begin(write=True, buffers=False)
         try:
             files.check_transaction(transaction, writes=True)
             result = body(LmdbWriter(transaction))
+            if self._inherited is not None:
+                self._usable()
+            self._apply(transaction.commit)
         except BaseException:
-            # The driver delays an abort while another thread is inside: pause them to make it soon.
-            with self._pause():
-                self._abort(transaction)
+            try:
+                # The driver delays an abort while others are inside: keep new ones out until then.
+                self._alone.add(hold, threading.get_ident())
+            finally:
+                if self._inherited is None:  # in a child the transaction is the parent's
+                    transaction.abort()
             raise
-        if self._inherited is not None:
-            self._usable()
-        self._apply(transaction.commit)
         files.note_commit()
         return result
 
@@ -303,47 +325,56 @@ class _Shared:
         """Remove the obstacle of a transaction, if possible; `seen` is the map's size before it."""
         match obstacle:
             case lmdb.MapFullError() | lmdb.MapResizedError():
-                self._grow(obstacle, seen)
+                self._run_alone(lambda: self._grow(obstacle, seen))
             case lmdb.ReadersFullError():
-                with self._alone():
-                    self._usable().environment.reader_check()
+                self._run_alone(self._clear_readers)
             case lmdb.PanicError():
-                with self._alone():
-                    self._shut()
+                self._run_alone(self._shut)
             case _:
                 return False
         return True
 
+    def _clear_readers(self) -> None:
+        self._usable().environment.reader_check()
+
     def _grow(self, obstacle: lmdb.Error, seen: int) -> None:
-        with self._alone():
-            environment = self._usable().environment
-            if self.map_size != seen:
-                return  # another thread was faster
-            # Clearing dead readers frees the pages that they held: that may be room enough.
-            if isinstance(obstacle, lmdb.MapFullError) and environment.reader_check():
-                return
-            try:
-                environment.set_mapsize(seen * 2)
-            except (lmdb.Error, MemoryError) as error:
-                self._shut()  # a failed resize leaves no map at all
-                message = "the store cannot grow in this process's address space"
-                facts = {"path": self.path, "bytes": seen * 2, "reason": str(error)}
-                raise NotApplied(message, **facts) from error
-            # The driver maps at least what another process has filled.
-            self.map_size = environment.info()["map_size"]
+        environment = self._usable().environment
+        if self.map_size != seen:
+            return  # another thread was faster
+        # Clearing dead readers frees the pages that they held: that may be room enough.
+        if isinstance(obstacle, lmdb.MapFullError) and environment.reader_check():
+            return
+        try:
+            environment.set_mapsize(seen * 2)
+        except (lmdb.Error, MemoryError) as error:
+            self._shut()  # a failed resize leaves no map at all
+            message = "the store cannot grow in this process's address space"
+            facts = {"path": self.path, "bytes": seen * 2, "reason": str(error)}
+            raise NotApplied(message, **facts) from error
+        # The driver maps at least what another process has filled.
+        self.map_size = environment.info()["map_size"]
 
     def close(self) -> None:
         """Close for good after the last transaction; in a child leave a busy one alone."""
-        with self.lock:
-            if self._inherited is not None:
-                return
-        with self._alone():
+
+        def step() -> None:
             self._shut()
             self._closed = True
 
+        with self.lock:
+            if self._inherited is not None:
+                return
+        self._run_alone(step)
+
     def unmap(self) -> None:
         with self.lock:
-            if self._inherited is None and not self._active and not self._waiting:
+            if self._inherited is None and not self._is_busy() and not self._alone.list_held():
+                self._shut()
+
+    def close_lost(self) -> None:
+        """Close files that are unusable, unless a thread uses them."""
+        with self.lock:
+            if self._files is not None and self._files.lost and not self._is_busy():
                 self._shut()
 
     def is_lost(self) -> bool:
@@ -354,67 +385,63 @@ class _Shared:
             try:
                 self._usable().check()
             except StoreClosedError:
-                if not self._active:
+                if not self._is_busy():
                     self._shut()
                 return True
             return False
 
     def before_fork(self) -> None:
-        """Close if transactions end in time, and keep all threads out until after the fork."""
-        self.lock.acquire()
-        self._waiting.add(threading.get_ident())
-        self._changed.wait_for(self._may_fork, FORK_PATIENCE_S)
-        self._waiting.discard(threading.get_ident())
-        if not self._active:
-            self._shut()
+        """Keep new transactions out until after the fork; close if the others end in time."""
+        with self.lock:
+            self._alone.add(FORKING, threading.get_ident())
+        poll(self._may_fork, int(FORK_PATIENCE_S * 1000))
+        with self.lock:
+            if not self._is_busy():
+                self._shut()
 
     def _may_fork(self) -> bool:
         """Return True if no transaction runs, or only this thread's own."""
-        is_own = threading.get_ident() in self._active
-        return self._inherited is not None or is_own or not self._active
+        inside = self._inside.list_held()
+        is_free = self._alone.is_first(FORKING) and not inside
+        return self._inherited is not None or threading.get_ident() in inside or is_free
 
     def after_fork(self, in_child: bool) -> None:
         """Let threads in again; in a child only if the environment was closed."""
         if in_child:
-            self._waiting.clear()  # those threads are the parent's
-            self.queue = CommitQueue(self.write, lmdb.MapFullError)
             if self._files is not None:
                 self._inherited, self._files = self._files, None
-        self._changed.notify_all()
-        self.lock.release()
+            self._start()
+        self._alone.remove(FORKING)
 
-    def _enter(self) -> LmdbFiles:
-        with self.lock:
-            while self._waiting:
-                self._changed.wait()
-            files = self._usable()
-            self._active.append(threading.get_ident())
-            return files
+    def _is_busy(self) -> bool:
+        return bool(self._inside.list_held())
 
-    def _leave(self) -> None:
-        with self.lock:
-            self._active.remove(threading.get_ident())
-            if self._files is not None and self._files.lost and not self._active:
-                self._shut()
-            if self._waiting and not self._active:
-                self._changed.notify_all()
-
-    @contextmanager
-    def _pause(self) -> Iterator[None]:
-        with self.lock:
-            self._waiting.add(threading.get_ident())
-        try:
-            yield
-        finally:
+    def _enter(self, hold: threading.Lock) -> LmdbFiles:
+        """Begin a transaction, which ends with the hold."""
+        own = threading.get_ident()
+        while True:
             with self.lock:
-                self._waiting.discard(threading.get_ident())
-                self._changed.notify_all()
+                if not self._alone.entries or not (others := self._alone.list_held()):
+                    if self._files is not None and self._files.lost:
+                        self.close_lost()
+                    self._inside.add(hold, own)
+                    return self._usable()
+            if own in others:
+                raise refuse_own_thread(self.path)
+            poll(lambda: not self._alone.list_held(), MOMENT_MS)
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        with self.lock, self._pause():
-            self._changed.wait_for(lambda: not self._active)
-            yield
+    def _run_alone(self, step: Callable[[], object]) -> None:
+        """Run the step after the last transaction; others begin after it."""
+        own = threading.get_ident()
+        with (hold := threading.Lock()):
+            with self.lock:
+                self._alone.add(hold, own)
+            if own in self._inside.list_held() or self._alone.list_held().count(own) > 1:
+                raise refuse_own_thread(self.path)
+            while not poll(lambda: self._alone.is_first(hold) and not self._is_busy(), MOMENT_MS):
+                pass
+            with self.lock:
+                step()
 
     def _usable(self) -> LmdbFiles:
         """Return the files, opened if need be; the lock is held."""
@@ -425,17 +452,27 @@ class _Shared:
             raise StoreClosedError("the store is closed", path=self.path)
         if self._lost is not None:
             raise StoreClosedError(self._lost, path=self.path)
-        if self._files is None:
-            self._files = self._open()
-        if self._files.lost:
-            raise StoreClosedError(self._files.lost, path=self.path)
-        return self._files
+        if self._files is not None and not self._files.is_open:
+            if self._files.opened_by.locked():
+                raise refuse_own_thread(self.path)
+            self._shut()  # an interrupt has ended its opening, or its end
+        files = self._files or self._open()
+        if files.lost:
+            raise StoreClosedError(files.lost, path=self.path)
+        return files
 
     def _open(self) -> LmdbFiles:
+        files = LmdbFiles(self.opening)
         try:
-            files = LmdbFiles(self.opening, self.map_size, self._last)
-        except (lmdb.Error, OSError, MemoryError) as error:
-            raise NotApplied("cannot open the store", path=self.path, reason=str(error)) from error
+            with files.opened_by:
+                self._files = files
+                files.open(self.map_size, self._last)
+        except Exception as error:
+            self._shut()
+            if isinstance(error, lmdb.Error | OSError | MemoryError):
+                message = "cannot open the store"
+                raise NotApplied(message, path=self.path, reason=str(error)) from error
+            raise
         self.map_size = files.environment.info()["map_size"]
         self.max_readers = files.max_readers
         return files
@@ -443,12 +480,8 @@ class _Shared:
     def _shut(self) -> None:
         if self._files is not None:
             self._lost = self._lost or self._files.lost
-            self._last = self._files.close()
+            self._last = self._files.close() or self._last
             self._files = None
-
-    def _abort(self, transaction: lmdb.Transaction[bytes]) -> None:
-        if self._inherited is None:  # in a child the transaction is the parent's
-            transaction.abort()
 
     def _apply(self, step: Callable[[], None]) -> None:
         try:
@@ -470,12 +503,22 @@ class _Registry(Forked):
         self._environments: dict[str, _Shared] = {}
         self.expect_forks()
 
-    def acquire(self, opening: Opening) -> _Shared:
+    def acquire(self, user: LmdbStore, opening: Opening) -> _Shared:
         path = opening.path
         with self._lock:
+            for each in list(self._environments.values()):
+                each.close_lost()
+            shared = self._environments.get(path)
+            if shared is not None:
+                self._close_unused(shared)  # an interrupt has left it
             shared = self._environments.get(path)
             if shared is None or shared.is_lost():
                 shared = self._environments[path] = _Shared(opening)
+                try:
+                    shared.open()
+                except Exception:
+                    del self._environments[path]
+                    raise
             elif shared.opening.sync != opening.sync:
                 message = "the store is open here with another sync"
                 raise InvalidRequestError(message, path=path, sync=shared.opening.sync)
@@ -483,27 +526,28 @@ class _Registry(Forked):
                 message = "the store is open here in another mode"
                 mode = "ro" if shared.opening.read_only else "rw"
                 raise InvalidRequestError(message, path=path, mode=mode)
-            shared.users += 1
+            shared.users.add(user)
             return shared
 
     def release(self, shared: _Shared) -> None:
         with self._lock:
-            shared.users -= 1
-            if not shared.users:
-                shared.close()
-                if self._environments.get(shared.path) is shared:
-                    del self._environments[shared.path]
+            self._close_unused(shared)
+
+    def _close_unused(self, shared: _Shared) -> None:
+        if all(user.is_closed for user in shared.users):
+            shared.close()
+            if self._environments.get(shared.path) is shared:
+                del self._environments[shared.path]
 
     def before_fork(self) -> None:
-        """Keep threads from opening and closing until after the fork."""
-        self._lock.acquire()
-        for shared in self._environments.values():
+        for shared in list(self._environments.values()):
             shared.before_fork()
 
     def after_fork(self, in_child: bool) -> None:
-        for shared in self._environments.values():
+        if in_child:
+            self._lock = threading.RLock()
+        for shared in list(self._environments.values()):
             shared.after_fork(in_child)
-        self._lock.release()
 
 
 _REGISTRY = _Registry()

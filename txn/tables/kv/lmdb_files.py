@@ -13,7 +13,9 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
+from io import FileIO
+from threading import Lock
 from typing import NamedTuple
 
 import lmdb
@@ -40,59 +42,101 @@ class LastUse(NamedTuple):
 
 
 class LmdbFiles:
-    """The open environment of a store, and the file whose bytes are locks. reading, writing: held
-    during a transaction. lost: why the store is unusable, if it is."""
+    """The open environment of a store, and the file whose bytes are locks. reading, writing: the
+    locks that transactions need. lost: why the store is unusable, if it is. is_open: `open` has
+    ended, and `close` has not begun."""
 
-    def __init__(self, opening: Opening, map_size: int, last: LastUse | None) -> None:
-        """map_size: a minimum. last: None at the first opening."""
+    environment: lmdb.Environment
+
+    def __init__(self, opening: Opening) -> None:
         path = opening.path
+        self.opening = opening
+        self.is_open = False
+        self.opened_by = Lock()  # held by the caller of `open`
         self.lost: str | None = None
-        self.reading: AbstractContextManager[None] = nullcontext()
-        self.writing: AbstractContextManager[None] = nullcontext()
+        self.reading: FileLock | None = None
+        self.writing = FileLock(path, exclusion.WRITING, self.check_files)
         self._data = os.path.join(path, files.DATA_FILE)
         self._lock = None if opening.read_only else os.path.join(path, files.LOCK_FILE)
         self._newest = 0  # newest commit that this process knows
         self._checked = 0, 0  # the commit and size of a file that lacks only free pages
-        self._file = exclusion.open_file(path, may_write=not opening.read_only)
-        try:
-            with self._lock_opening(opening):
-                self._open(opening, map_size, last)
-        except BaseException:
-            self._close_file()
-            raise
+        self._opened: FileIO | None = None
+        self._file: int | None = None  # the descriptor of that
+        self._last: LastUse | None = None
 
-    def _lock_opening(self, opening: Opening) -> AbstractContextManager[None]:
-        """Create the locks of transactions; return the lock of opening the files.
+    def open(self, map_size: int, last: LastUse | None) -> None:
+        """Open the files. map_size: a minimum. last: None at the first opening.
 
         The process that opens them first recreates LMDB's lock file. If it were killed halfway, a
         process that waits for it in LMDB would continue with the incomplete file and overwrite
-        commits.
+        commits. So processes open them in turn. An interrupted call leaves files that `close`
+        closes.
         """
-        file, path = self._file, opening.path
-        if file is None:
-            return nullcontext()
-        if opening.read_only:
-            self.reading = FileLock(file, exclusion.WRITING, path, is_shared=True)
-            return nullcontext()
-        self.writing = FileLock(file, exclusion.WRITING, path)
-        return FileLock(file, exclusion.OPENING, path)
+        opening = self.opening
+        self._opened = exclusion.open_file(opening.path, may_write=not opening.read_only)
+        if self._opened is not None:
+            self._file = self._opened.fileno()
+        if self._opened is None or opening.read_only:
+            if self._opened is not None:
+                writing, check = exclusion.WRITING, self.check_files
+                self.reading = FileLock(opening.path, writing, check, is_shared=True)
+            self._open(opening, map_size, last)
+        else:
+            lock = FileLock(opening.path, exclusion.OPENING, lambda: None)
+            with (hold := Lock()), lock.open(hold) as file:
+                lock.acquire(file)
+                self._open(opening, map_size, last)
+        self.is_open = True
 
     def _open(self, opening: Opening, map_size: int, last: LastUse | None) -> None:
         number = self._prepare(opening, is_new=last is None)
         self._inode, self._size = self._identify(self._data)
         if last is not None and (last.inode != self._inode or last.number > number):
             raise self._lose("the store was replaced")
-        self.environment = _open_environment(opening, map_size)
+        self._open_environment(opening, map_size)
         self.max_readers: int = self.environment.info()["max_readers"]
         self._page_bytes: int = self.environment.stat()["psize"]
-        if self._lock is None:
-            return
-        try:
+        if self._lock is not None:
             self._lock_inode, self._lock_size = self._identify(self._lock)
             files.complete_directory(opening.path)
-        except BaseException:
-            self.environment.close()
-            raise
+
+    def _open_environment(self, opening: Opening, map_size: int) -> None:
+        """Open LMDB's files, with a larger map if another process outgrows it meanwhile, and after
+        freeing the slots of dead readers if there are no others."""
+        slots: int | None = None
+        for _ in range(_TRIES):
+            try:
+                self.environment = lmdb.Environment(
+                    opening.path,
+                    map_size=map_size,
+                    metasync=False,
+                    sync=opening.sync,
+                    max_readers=opening.max_readers,
+                    max_spare_txns=1,
+                    readonly=opening.read_only,
+                    lock=not opening.read_only,
+                    create=False,
+                    lib_version=0,
+                )
+                self.environment.reader_check()
+            except lmdb.MapResizedError:
+                map_size *= 2
+            except lmdb.ReadersFullError:
+                if slots is not None:
+                    break
+                slots = _free_dead_slots(opening.path)
+            except lmdb.Error as error:
+                if os.strerror(errno.EAGAIN) not in str(error):
+                    raise
+                raise NotApplied(
+                    "another process of the same number uses the store: let containers that share "
+                    "a store share their process numbers, too",
+                    path=opening.path,
+                    process=os.getpid(),
+                ) from error
+            else:
+                return
+        raise refuse_reader(opening.path, slots)
 
     def _prepare(self, opening: Opening, *, is_new: bool) -> int:
         """Create what a new store lacks; return the number of the newest commit."""
@@ -104,6 +148,10 @@ class LmdbFiles:
         if not opening.read_only:
             files.make_lock_file(opening.path, opening.max_readers)
         return number
+
+    def check_files(self) -> None:
+        self.check()
+        self.check_locks()
 
     def check(self) -> None:
         """Raise StoreClosedError unless the data file is the opened one and has not shrunk."""
@@ -175,20 +223,22 @@ class LmdbFiles:
             with suppress(OSError):  # only spares later ones this check
                 files.extend_data_file(self._data, whole)
 
-    def close(self) -> LastUse:
-        """Close the files; return what a later opening must find."""
-        number = 0
-        with suppress(StoreClosedError, lmdb.Error):  # if the file is damaged, accept any later one
-            self.check_locks()
-            self.check()
-            number = self.environment.info()["last_txnid"]
-        self.environment.close()
-        self._close_file()
-        return LastUse(self._inode, number)
-
-    def _close_file(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
+    def close(self) -> LastUse | None:
+        """Close the files; return what a later opening must find, unless they were never open. An
+        interrupted call is repeated."""
+        if self.is_open:
+            number = 0
+            with suppress(StoreClosedError, lmdb.Error):  # if damaged, accept any later one
+                self.check_locks()
+                self.check()
+                number = self.environment.info()["last_txnid"]
+            self._last = LastUse(self._inode, number)
+            self.is_open = False
+        if hasattr(self, "environment"):
+            self.environment.close()
+        if self._opened is not None:
+            self._opened.close()
+        return self._last
 
     def _identify(self, path: str) -> tuple[tuple[int, int], int]:
         try:
@@ -200,45 +250,6 @@ class LmdbFiles:
     def _lose(self, reason: str, path: str | None = None) -> StoreClosedError:
         self.lost = f"{reason} while this process used it: close it in every process, and open it"
         return StoreClosedError(self.lost, file=path or self._data)
-
-
-def _open_environment(opening: Opening, map_size: int) -> lmdb.Environment:
-    """Open LMDB's files, with a larger map if another process outgrows it meanwhile, and after
-    freeing the slots of dead readers if there are no others."""
-    slots: int | None = None
-    for _ in range(_TRIES):
-        try:
-            environment = lmdb.Environment(
-                opening.path,
-                map_size=map_size,
-                metasync=False,
-                sync=opening.sync,
-                max_readers=opening.max_readers,
-                max_spare_txns=1,
-                readonly=opening.read_only,
-                lock=not opening.read_only,
-                create=False,
-                lib_version=0,
-            )
-            environment.reader_check()
-        except lmdb.MapResizedError:
-            map_size *= 2
-        except lmdb.ReadersFullError:
-            if slots is not None:
-                break
-            slots = _free_dead_slots(opening.path)
-        except lmdb.Error as error:
-            if os.strerror(errno.EAGAIN) not in str(error):
-                raise
-            raise NotApplied(
-                "another process of the same number uses the store: let containers that share a "
-                "store share their process numbers, too",
-                path=opening.path,
-                process=os.getpid(),
-            ) from error
-        else:
-            return environment
-    raise refuse_reader(opening.path, slots)
 
 
 def refuse_reader(path: str, slots: int | None) -> NotApplied:

@@ -66,6 +66,9 @@ class OrderedStore(Protocol):
         function raises and durable if one of them is. The function may run again if nothing of it
         took effect. A nested call just runs its function."""
 
+    def is_inside(self) -> bool:
+        """Return True if this thread is inside `atomically`."""
+
     def unmap(self) -> None:
         """Give back the memory that reading has used, unless a thread is using it."""
 
