@@ -1,0 +1,111 @@
+"""Lends things of which there are few, such as connections, each to one thread at a time.
+
+First come, first served; what was returned last is lent first. What a thread has taken is in its
+loan, which counts while the thread is in the `with` of its hold (see `Holds`): an interrupted
+thread may lose the thing, but not its place.
+
+    with (hold := Lock()):
+        loan = lender.open_loan(hold)
+        ...
+        lender.end_loan(loan)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Lock, RLock
+from typing import Generic, TypeVar
+
+from txn.host.holds import Holds
+
+POLL_MS = 50
+"""How often a waiting thread looks: an interrupted one wakes nobody."""
+
+T = TypeVar("T")
+
+
+class Loan(list[T | None]):
+    """What one thread has taken. None: a place for a thing that it makes."""
+
+    def __init__(self, hold: Lock) -> None:
+        super().__init__()
+        self.hold = hold
+
+
+class Lender(Generic[T]):
+    """At most `most` things; safe for threads. free: those that nobody has. A closed lender has no
+    place for a new one."""
+
+    def __init__(self, most: int, now_ms: Callable[[], int]) -> None:
+        self.is_closed = False
+        self.loans: Holds[Loan[T]] = Holds()
+        self._most = most
+        self._now_ms = now_ms
+        self.free: list[T] = []
+        self._line: Holds[Lock] = Holds()  # of threads that wait, each with a lock that wakes it
+        self._guard = RLock()  # a signal handler may take a thing as well
+
+    def open_loan(self, hold: Lock) -> Loan[T]:
+        loan: Loan[T] = Loan(hold)
+        self.loans.add(hold, loan)
+        return loan
+
+    def try_take(self, loan: Loan[T], *, is_first: bool = False) -> bool:
+        """Add a thing, or a place for one, to a loan; return False if all are lent. is_first: not
+        before a thread that waits."""
+        if is_first and self._line.entries and self._line.list_held():
+            return False
+        with self._guard:
+            if self.free:
+                loan.append(self.free.pop())
+            elif self.count_free() > 0:
+                loan.append(None)
+            else:
+                return False
+        return True
+
+    def count_free(self) -> int:
+        return 0 if self.is_closed else self._most - sum(map(len, self.loans.list_held()))
+
+    def wait(self, loan: Loan[T], due_ms: int) -> bool:
+        """Take like `try_take`, but wait until the deadline."""
+        wakes = Lock()
+        wakes.acquire()
+        is_first = not self._line.list_held()
+        self._line.add(loan.hold, wakes)
+        while not (is_first and self.try_take(loan)):
+            is_first = True
+            left_ms = due_ms - self._now_ms()
+            if left_ms <= 0 or self.is_closed:
+                break
+            wakes.acquire(timeout=min(left_ms, POLL_MS) / 1000)
+        self._line.remove(loan.hold)
+        return bool(loan)
+
+    def end_loan(self, loan: Loan[T]) -> None:
+        """Return what is in a loan, for the next ones that wait."""
+        count = len(loan)
+        with self._guard:
+            while loan:
+                thing = loan.pop()
+                if thing is not None:
+                    self.free.append(thing)
+        self.loans.remove(loan.hold)
+        for wakes in self._line.list_held()[:count] if self._line.entries else ():
+            with suppress(RuntimeError):  # it was woken before
+                wakes.release()
+
+    def close(self) -> list[T]:
+        """Make no place for new things; return what nobody has."""
+        self.is_closed = True
+        self.loans.list_held()  # forgets what interrupted threads had
+        return self.take_free()
+
+    def take_free(self) -> list[T]:
+        """Return what nobody has; it is the caller's from now on."""
+        free: list[T] = []
+        with self._guard:
+            while self.free:
+                free.append(self.free.pop())
+        return free
