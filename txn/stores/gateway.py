@@ -227,12 +227,13 @@ class Pool:
         self._service = service
         self._clock = clock
         self._tls = trust(gateway.tls, gateway.ca)
-        self._lender: Lender[Connection] = Lender(0, clock.monotonic_ms)
+        self._lender: Lender[Connection] = Lender(0, clock.monotonic_ms, Connection.close)
         start_in_each_process(self._start)
 
     def _start(self) -> None:
         inherited = self._lender  # the parent's: two processes would mix up their replies
-        self._lender = Lender(min(self.gateway.pool, MOST_CONNECTIONS), self._clock.monotonic_ms)
+        most = min(self.gateway.pool, MOST_CONNECTIONS)
+        self._lender = Lender(most, self._clock.monotonic_ms, Connection.close)
         self._lender.is_closed = inherited.is_closed
         for connection in inherited.free:
             connection.close()
@@ -312,8 +313,7 @@ class Pool:
 
     def close(self) -> None:
         """Close the idle connections now, and the busy ones when they are returned."""
-        for connection in self._lender.close():
-            connection.close()
+        self._lender.close()
 
     def _make_unanswered(self, error: OSError) -> MaybeApplied:
         return MaybeApplied(self._describe("no answer from the gateway", error))
@@ -367,11 +367,9 @@ class Pool:
     def _give_back(self, loan: Loan[Connection]) -> None:
         for place, connection in enumerate(loan):
             if connection is not None and connection.busy:
-                loan[place] = None
                 connection.close()
-        self._lender.end_loan(loan)
-        if self._lender.is_closed:
-            self.close()
+                loan[place] = None
+        loan.end()
 
 
 def exchange(
