@@ -8,13 +8,19 @@ end of a `with` over an object of C, and `try`.
 
 from __future__ import annotations
 
+import ctypes
 import dis
 import gc
 import linecache
+import random
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
+from queue import Empty, SimpleQueue
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
@@ -118,3 +124,38 @@ def interrupt_each(
                 break
             count += 1
     assert count >= at_least
+
+
+def interrupt_at_random(
+    act: Callable[[], object], *, times: int, seed: int, longest_s: float = 0.004
+) -> None:
+    """Repeat `act` in a thread that is interrupted as a time limit of a job runner does it, after
+    random pauses: also inside of drivers."""
+    rng, came = random.Random(seed), SimpleQueue[None]()
+    is_armed = True
+
+    def run() -> None:
+        while is_armed:
+            try:
+                while is_armed:
+                    act()
+            except BaseException:  # noqa: BLE001  (drivers may raise another one instead)
+                came.put(None)
+
+    def interrupt() -> None:
+        for _ in range(times):
+            time.sleep(rng.random() * longest_s)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Interrupt)
+            )
+            with suppress(Empty):  # one in a finalizer is lost
+                came.get(timeout=0.5)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        interrupt()
+    finally:
+        is_armed = False
+        thread.join(PATIENCE_S)
+    assert not thread.is_alive()
