@@ -17,13 +17,15 @@ more. No other thread ever acquires that lock, so none is woken by its end: `pol
 from __future__ import annotations
 
 from concurrent.futures import Future
-from threading import Condition, Event, Lock, RLock
+from threading import Condition, Event, Lock, RLock, Semaphore
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
 from txn.errors import InvalidRequestError
 
 V = TypeVar("V")
+
+_REMOVED: Any = object()
 
 Hold = Lock
 """A lock that only its owner acquires."""
@@ -61,7 +63,7 @@ class Holds(Generic[V]):
 
     def is_first(self, hold: Lock) -> bool:
         """Return True if no older one is held."""
-        for each in self.entries.copy():
+        for each in list(self.entries):
             lock = each()
             if lock is hold:
                 return True
@@ -72,10 +74,12 @@ class Holds(Generic[V]):
     def list_held(self) -> list[V]:
         """Return the values whose locks are held, the oldest first."""
         found = []
-        for each, value in self.entries.copy().items():
+        for each in list(self.entries):  # of the keys alone: tuples would let the collector run
             lock = each()
             if lock is not None and lock.locked():
-                found.append(value)
+                value = self.entries.get(each, _REMOVED)
+                if value is not _REMOVED:
+                    found.append(value)
         return found
 
 
@@ -111,6 +115,14 @@ class SafeEvent(Event):
 
     def __init__(self) -> None:
         super().__init__()
+        self._cond = _SafeCondition()
+
+
+class SafeSemaphore(Semaphore):
+    """A semaphore of which the same holds."""
+
+    def __init__(self, value: int) -> None:
+        super().__init__(value)
         self._cond = _SafeCondition()
 
 
