@@ -12,13 +12,13 @@ from __future__ import annotations
 import json
 import random
 import re
-import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from txn.clock import Clock, SystemClock
 from txn.errors import StoreError
+from txn.host.holds import SafeEvent
 from txn.locks.held import Grant
 from txn.locks.manager import Ticket
 from txn.locks.model import Lock, LockListing, LockRequest, Mode, Owner, Path, parts_of, text_of
@@ -302,7 +302,7 @@ class _Attempt:
 
     def wait(self, denial: Denial, pause_ms: int, schedule: RetrySchedule) -> None:
         """Wait until the last request before ours goes away, for at most the pause."""
-        gone = threading.Event()
+        gone = SafeEvent()
         at = f"{self._folders.of(denial.wanted.path)}/{denial.blockers[-1].name}"
         is_there = self._client.watch(at, lambda event: gone.set())
         if not is_there or gone.wait(pause_ms / 1000):

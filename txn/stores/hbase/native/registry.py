@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
+from _thread import start_new_thread
 from collections.abc import Callable
 from functools import partial
-from threading import Thread
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -14,6 +14,7 @@ from kazoo.exceptions import NoNodeError
 
 from txn.clock import Clock
 from txn.errors import NotApplied
+from txn.host.holds import SafeEvent
 from txn.stores.hbase.native.connection import RemoteError
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.servers import Servers
@@ -107,15 +108,14 @@ class Registry:
         hosts, limit_ms = str(self._target), 2 * self._target.connect_ms
         within_ms = max(1, min(limit_ms, due_ms - self._clock.monotonic_ms()))
         found: list[Any] = []
-        asker = Thread(
-            target=_ask, args=(hosts, partial(question, node), within_ms / 1000, found), daemon=True
-        )
+        is_over = SafeEvent()
+        asked = hosts, partial(question, node), within_ms / 1000, found, is_over
         try:
-            asker.start()
+            start_new_thread(_ask, asked)
         except RuntimeError as error:  # the interpreter is shutting down or has no threads left
             found.append(error)
         else:
-            asker.join(within_ms / 1000)
+            is_over.wait(within_ms / 1000)
         result = found[0] if found else TimeoutError("timed out")
         if isinstance(result, NoNodeError):
             raise NotApplied("no HBase is at this node", zookeeper=hosts, node=node) from result
@@ -125,7 +125,9 @@ class Registry:
         return result
 
 
-def _ask(hosts: str, question: Question, within_s: float, found: list[Any]) -> None:
+def _ask(
+    hosts: str, question: Question, within_s: float, found: list[Any], is_over: SafeEvent
+) -> None:
     try:
         client = KazooClient(hosts, timeout=within_s, logger=LOGGER)
         try:
@@ -136,6 +138,8 @@ def _ask(hosts: str, question: Question, within_s: float, found: list[Any]) -> N
             client.close()
     except Exception as error:  # noqa: BLE001  (any error of the driver is reported)
         found.append(error)
+    finally:
+        is_over.set()
 
 
 def _read_data(node: str, client: KazooClient, within_s: float) -> bytes:
