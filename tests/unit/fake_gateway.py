@@ -61,6 +61,10 @@ class FakeGateway:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
+    def count_open(self) -> int:
+        """Return how many connections clients have open."""
+        return sum(thread.is_alive() for thread in self._threads[1:])
+
     def close(self) -> None:
         self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
@@ -91,6 +95,7 @@ class FakeGateway:
         with suppress(OSError):
             while True:
                 connection, _ = self._listening.accept()
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 with self._lock:
                     self.connections += 1
                     self._sockets.append(connection)

@@ -1282,9 +1282,10 @@ def test_a_child_that_was_forked_during_a_read_ends_it_by_itself(
     def fork(*arguments: Any) -> Any:
         nonlocal child
         monkeypatch.undo()
-        locks = connection._changing, connection._sending
+        locks = connection._changing, threading.Lock()
         for lock in locks:
             lock.acquire()  # as another thread has them
+        connection._sending.add(locks[1], None)
         child = os.fork()
         if not child:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -6,7 +6,6 @@ import builtins
 import struct
 import sys
 from collections.abc import Callable, Sequence
-from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
@@ -288,11 +287,11 @@ def test_an_interpreter_that_gives_no_thread_is_told(
 ) -> None:
     """At its end it has none; all that becomes of a call is an error of the store."""
 
-    def refuse(self: Thread) -> None:
+    def refuse(*of: object) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
     registry = ask(b"")
-    monkeypatch.setattr(Thread, "start", refuse)
+    monkeypatch.setattr("txn.stores.hbase.native.registry.start_new_thread", refuse)
     with pytest.raises(NotApplied, match=r"no answer from ZooKeeper.*interpreter shutdown"):
         registry.find_meta(due_ms())
 

@@ -27,6 +27,7 @@ from txn.errors import (
     TableUnavailable,
     TxnError,
 )
+from txn.host.lending import Loan
 from txn.model import Check, Edit, Key, RowExclusion
 from txn.stores import gateway as gateway_module
 from txn.stores import open_store
@@ -126,9 +127,9 @@ def test_the_checks_of_a_row_keep_their_connection_until_the_last(
     assert isinstance(store, HBaseStore)
     take, taken = store._pool._take, list[int]()
 
-    def count(term: Term) -> Connection:
+    def count(loan: Loan[Connection], term: Term) -> Connection:
         taken.append(term.due_ms)
-        return take(term)
+        return take(loan, term)
 
     monkeypatch.setattr(store._pool, "_take", count)
     assert store.check_and_put([*CHECKS[:2], *CHECKS[:2], CHECKS[0]]) == [True] * 5
@@ -202,9 +203,9 @@ def test_a_large_read_that_is_not_sent_does_not_deny_the_checks(store: Store) ->
     large = [Key(b"%05d" % number + bytes(30_000), "d", "x", "t") for number in range(3)]
     taken = iter([store._pool._take])
 
-    def take(term: Term) -> Connection:
+    def take(loan: Loan[Connection], term: Term) -> Connection:
         for found in taken:
-            return found(term)
+            return found(loan, term)
         raise NotApplied("no connection came free in time")
 
     with patch.object(store._pool, "_take", take):
@@ -364,7 +365,7 @@ def test_who_waits_for_a_connection_gets_the_next_one(gateway: FakeGateway) -> N
     assert arrived.wait(60)
     second = threading.Thread(target=lambda: store.check_and_put(CHECKS[:1]) and got.set())
     second.start()
-    assert poll(lambda: store._pool._waiting == 1, 60_000)
+    assert poll(lambda: len(store._pool._lender._line.list_held()) == 1, 60_000)
     go_on.set()
     assert got.wait(60)
     first.join()
@@ -379,7 +380,7 @@ def test_a_connection_in_use_is_closed_when_it_comes_back(gateway: FakeGateway) 
     assert isinstance(store, HBaseStore)
     gateway.before = lambda number, name: store.close()
     assert store.read(KEYS[:1]) == {KEYS[0]: None}
-    assert store._pool._free == []
+    assert store._pool._lender.free == []
 
 
 def test_what_is_sent_is_what_the_interface_says() -> None:

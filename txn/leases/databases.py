@@ -19,19 +19,21 @@ from __future__ import annotations
 
 import os
 import random
+import sqlite3
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path as File
 from stat import S_ISGID
 from tempfile import NamedTemporaryFile
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, text
+from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from txn.clock import Clock
+from txn.clock import Clock, poll
 from txn.errors import (
     CorruptRowError,
     InvalidRequestError,
@@ -43,6 +45,7 @@ from txn.errors import (
 )
 from txn.host.folders import make_folder
 from txn.host.forks import Forked
+from txn.host.lending import Lender, Loan
 from txn.leases.tables import IDS, leases, metadata
 from txn.locks.model import Path
 from txn.policy import Backoff
@@ -54,9 +57,6 @@ FORK_WITHIN_S = 10.0
 
 TIMEOUT_S = 15
 """How long a statement waits for a lock, and the server for a client within a transaction."""
-
-CLIENTS = 16
-"""Most connections of one service to a server."""
 
 SQLITE_BUSY, SQLITE_LOCKED = 5, 6
 KEEPALIVE = {
@@ -98,8 +98,20 @@ SESSION_SETTINGS = {
 long others wait for a client that was stopped while it held a table lock."""
 
 
+class _SqliteConnection(sqlite3.Connection):
+    def close(self) -> None:
+        """Roll back first: a closed connection keeps its locks while a statement of an interrupted
+        thread is referenced."""
+        with suppress(sqlite3.ProgrammingError):  # it was closed before
+            self.rollback()
+        super().close()
+
+
 class Sqlite:
     """A file on this machine, with the machine's clock."""
+
+    clients = 1
+    """Most connections of one service. Threads take turns; SQLite's lock is granted at random."""
 
     can_be_forked = False
     """True if a child may abandon inherited connections."""
@@ -118,10 +130,13 @@ class Sqlite:
         except OSError as error:
             raise StoreError("no place for the leases", url=str(url), reason=str(error)) from error
         # With the driver in autocommit mode, a transaction begins only where take_turn begins it.
-        options = {"isolation_level": None, "timeout": TIMEOUT_S}
-        # One connection: its pool is a fair queue for threads; SQLite's lock is granted at random.
+        options = {
+            "factory": _SqliteConnection,
+            "isolation_level": None,
+            "timeout": TIMEOUT_S,
+        }
         engine = create_engine(
-            url.set(drivername="sqlite"), connect_args=options, pool_size=1, max_overflow=0
+            url.set(drivername="sqlite"), connect_args=options, poolclass=NullPool
         )
         event.listen(engine, "connect", _prepare_sqlite)
         return engine
@@ -144,6 +159,7 @@ class Sqlite:
 class Postgresql:
     """A server for many machines, with the server's clock."""
 
+    clients = 16
     can_be_forked = True
 
     def engine(self, url: URL) -> Engine:
@@ -158,8 +174,7 @@ class Postgresql:
                 url.set(query=options),
                 connect_args=arguments,
                 isolation_level="READ COMMITTED",  # whatever the server's default is: see above
-                pool_size=CLIENTS,
-                max_overflow=0,
+                poolclass=NullPool,
             )
         except ArgumentError as error:
             raise InvalidRequestError(
@@ -197,6 +212,11 @@ _CARRIED: set[str] = set()
 """Databases on which the parent had a transaction when this process was forked."""
 
 
+class _Client(NamedTuple):
+    connection: Connection
+    driver: Any  # its connection
+
+
 class Connections(Forked):
     def __init__(self, url: URL, clock: Clock, rng: random.Random) -> None:
         kind = KINDS.get(url.get_backend_name())
@@ -212,12 +232,15 @@ class Connections(Forked):
         self._engine = kind.engine(url)
         # SQLAlchemy wraps errors of its own calls, but not those of preparing a connection.
         self._errors = (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error)
-        self._closed = False
-        self._changed = threading.Condition(threading.RLock())
-        self._inside: list[int] = []  # the thread of each running transaction
-        self._forking = False
-        self._inherited: list[Any] = []  # the parent's pools, which it still uses
+        self._guard = threading.RLock()
+        self._fork_ends_ms = 0  # no transaction begins before, unless the fork ends earlier
+        self._inherited: list[Any] = []  # the parent's connections, which it still uses
+        self._lender = self._make_lender()
         self.expect_forks()
+
+    def _make_lender(self) -> Lender[_Client]:
+        # SQLAlchemy's own pools lose connections, and locks, of threads that are interrupted.
+        return Lender(self.database.clients, self._clock.monotonic_ms, self._close_client)
 
     def create_tables(self) -> None:
         """Create missing tables under a lock: one of several processes creates them."""
@@ -235,74 +258,113 @@ class Connections(Forked):
         due_ms = self._clock.monotonic_ms() + within_ms
         kind: type[NotApplied | MaybeApplied] = NotApplied
         for _ in RETRYING.tries(self._clock, self._rng, due_ms=due_ms):
-            is_done = False
+            found: list[T] = []
             try:
-                with self._enter(), self._engine.begin() as connection:
-                    found = work(connection)
-                    is_done = True
-                return found
+                self._work(work, found)
+                return found[0]
             except (TypeError, ValueError) as error:  # of a column's type, or of the work itself
                 if isinstance(error, TxnError):
                     raise
                 raise CorruptRowError(UNREADABLE, url=self._name, cause=str(error)) from error
             except self._errors as error:
                 failure = error
-                kind = MaybeApplied if is_done else kind
+                kind = MaybeApplied if found else kind
                 cause = error.orig or error if isinstance(error, DBAPIError) else error
+                self._lender.close_free()  # they may have failed as well
                 if not self.database.is_transient(cause):
                     break
         message = "the database of the leases failed"
         raise kind(message, url=self._name, reason=" ".join(str(cause).split())) from failure
 
     def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            if self._name not in _CARRIED:
-                self._engine.dispose()
-
-    @contextmanager
-    def _enter(self) -> Iterator[None]:
-        """Begin a transaction; where connections cannot be forked, a fork waits for its end."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._forking)
-            if self._closed:
-                raise StoreClosedError("the leases were closed", url=self._name)
+        with self._guard:
             if self._name in _CARRIED:
-                message = "the leases were in use when this process was forked: fork before that"
-                raise StoreError(message, url=self._name, pid=os.getpid())
-            self._inside.append(threading.get_ident())
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._inside.remove(threading.get_ident())
-                self._changed.notify_all()
+                self._lender.is_closed = True
+            else:
+                self._lender.close()
+
+    def _work(self, work: Callable[[Connection], T], found: list[T]) -> None:
+        """Do the work in a transaction, and commit it once its result was found."""
+        with (hold := threading.Lock()):
+            loan = self._open_loan(hold)
+            is_clean = False
+            try:
+                connection = self._connect(loan)
+                with connection.begin():
+                    found.append(work(connection))
+                is_clean = True
+            except TxnError:
+                is_clean = True
+                raise
+            finally:
+                if not is_clean:
+                    loan.lender.close_all(loan)
+                loan.end()
+
+    def _open_loan(self, hold: threading.Lock) -> Loan[_Client]:
+        """Begin a transaction; where connections cannot be forked, a fork waits for its end."""
+        while True:
+            with self._guard:
+                if self._lender.is_closed:
+                    raise StoreClosedError("the leases were closed", url=self._name)
+                if self._name in _CARRIED:
+                    message = (
+                        "the leases were in use when this process was forked: fork before that"
+                    )
+                    raise StoreError(message, url=self._name, pid=os.getpid())
+                if not self._is_forking():
+                    return self._lender.open_loan(hold)
+            poll(lambda: not self._is_forking(), int(1000 * FORK_WITHIN_S))
+
+    def _connect(self, loan: Loan[_Client]) -> Connection:
+        """Take a connection, or make one in its place."""
+        if not self._lender.try_take(loan, is_first=True):
+            due_ms = self._clock.monotonic_ms() + 2 * TIMEOUT_S * 1000
+            if not self._lender.wait(loan, due_ms):
+                raise PoolTimeoutError("no connection came free in time")
+        if (client := loan[0]) is None:
+            connection = self._engine.connect()
+            client = loan[0] = _Client(connection, connection.connection.dbapi_connection)
+        return client.connection
+
+    def _close_client(self, client: _Client) -> None:
+        """End its transaction, whatever SQLAlchemy knows of it."""
+        with suppress(*self._errors):
+            client.driver.close()
+        with suppress(Exception):  # an interrupt may have left its objects half made
+            client.connection.invalidate()
+
+    # ------------------------------------------------------------------------------- forks
 
     def before_fork(self) -> None:
         """Wait for running transactions, up to a limit, and close SQLite's connections. No
         transaction begins until the fork is over."""
-        self._changed.acquire()
         if self.database.can_be_forked:
             return
-        self._forking = True
-        self._changed.wait_for(self._may_fork, FORK_WITHIN_S)
-        if not self._inside and self._name not in _CARRIED:
-            self._engine.dispose()
+        with self._guard:
+            self._fork_ends_ms = self._clock.monotonic_ms() + int(2000 * FORK_WITHIN_S)
+        poll(self._may_fork, int(1000 * FORK_WITHIN_S))
+        if not self._lender.list_loans() and self._name not in _CARRIED:
+            self._lender.close_free()
+
+    def _is_forking(self) -> bool:
+        return self._clock.monotonic_ms() < self._fork_ends_ms
 
     def _may_fork(self) -> bool:
         """Return True if no transaction runs, or one of this thread does: waiting would not end."""
-        return not self._inside or threading.get_ident() in self._inside
+        threads = {loan.thread for loan in self._lender.list_loans()}
+        return not threads or threading.get_ident() in threads
 
     def after_fork(self, in_child: bool) -> None:
         """Allow transactions again. A child abandons the connections that its parent still uses."""
-        if in_child and self.database.can_be_forked:
-            self._inherited.append(self._engine.pool)  # else garbage collection would close them
-            self._engine.dispose(close=False)
-        elif in_child and self._inside:
-            _CARRIED.add(self._name)
-        self._forking = False
-        self._changed.notify_all()
-        self._changed.release()
+        if in_child:
+            if self._lender.list_loans() and not self.database.can_be_forked:
+                _CARRIED.add(self._name)
+            self._inherited.append(self._lender)  # else garbage collection would close them
+            was_closed, self._lender = self._lender.is_closed, self._make_lender()
+            self._lender.is_closed = was_closed
+            self._guard = threading.RLock()
+        self._fork_ends_ms = 0
 
 
 def hide_password(url: URL) -> str:

@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from logging import getLogger
 from numbers import Real
 from typing import Literal
+from weakref import ref
 
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, TxnError, annotate
@@ -116,36 +117,43 @@ class HeldLease(Held):
     ) -> None:
         self.lease_id = lease_id
         self.objects = objects
-        self._extend = extend
-        self._drop = drop
-        self._heartbeat = Heartbeat(
+        held = ref(self)
+
+        def renew() -> bool | None:
+            lease = held()
+            if lease is None:  # an interrupted thread has dropped it
+                drop()
+                return None
+            return None if lease.lost else _extend(extend)
+
+        heartbeat = Heartbeat(
             "extend lease",
-            self._renew,
+            renew,
             duration_s,
             sure_ms=int(duration_s * 1000 * (DRIFT - 1) / DRIFT),
             began_ms=began_ms,
             clock=clock,
         )
+
+        def end() -> None:
+            heartbeat.stop()
+            drop()
+
         tokens = {each.path: lease_id for each in objects}
-        grant = Grant(tokens, lambda: self._heartbeat.lost, are_there, self._end)
+        grant = Grant(tokens, lambda: heartbeat.lost, are_there, end)
         super().__init__(in_order(objects), grant, f"lease {lease_id}")
-        self._heartbeat.start()
+        heartbeat.start()
 
-    def _end(self) -> None:
-        self._heartbeat.stop()
-        self._drop()
 
-    def _renew(self) -> bool | None:
-        if self.lost:
-            return None
-        try:
-            self._extend()
-        except LeaseNotFoundError:
-            return False
-        except ExceedsMaxLeaseTimeError as error:
-            LOG.warning("a lease is not extended any more: %s", error)
-            return None
-        return True
+def _extend(extend: Callable[[], object]) -> bool | None:
+    try:
+        extend()
+    except LeaseNotFoundError:
+        return False
+    except ExceedsMaxLeaseTimeError as error:
+        LOG.warning("a lease is not extended any more: %s", error)
+        return None
+    return True
 
 
 def check_claims(objects: Iterable[LockRequest] | LockRequest) -> tuple[LockRequest, ...]:

@@ -9,10 +9,10 @@ They expire like leases unless the request renews them.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 from sqlalchemy import (
     URL,
@@ -29,6 +29,7 @@ from sqlalchemy import (
 
 from txn.clock import Clock, SystemClock
 from txn.errors import CorruptRowError, StoreError
+from txn.host.holds import Hold
 from txn.leases.databases import UNREADABLE, Connections
 from txn.leases.model import (
     LAST_ID,
@@ -58,6 +59,8 @@ MOST_SHOWN = 100
 SHORTEST_PLACE_S = 1
 
 this = leases.c
+
+T = TypeVar("T")
 
 
 class _Grab(NamedTuple):
@@ -99,7 +102,7 @@ class LeaseService:
         self._rng = rng or random.SystemRandom()
         self._max_lease_s = check_seconds("max_lease_s", max_lease_s, CENTURY_S)
         self._place = timedelta(seconds=check_seconds("place_s", place_s, WEEK_S, SHORTEST_PLACE_S))
-        self._owed: dict[str, _Grab] = {}
+        self._asked: dict[str, tuple[Hold, _Grab]] = {}
         self.connections = Connections(url, self._clock, self._rng)
 
     def grab_lease(
@@ -116,21 +119,38 @@ class LeaseService:
         names a conflicting lease. After StoreError the lease may exist: the next grab drops it, or
         it expires.
         """
-        within_ms = round(check_seconds("wait_s", wait_s, WEEK_S, 0) * 1000)
-        request = _Grab(
+        request = self._make_request(objects, duration_s, user)
+        return self._grab(request, wait_s, lambda lease_id: lease_id)
+
+    def _make_request(
+        self, objects: Iterable[LockRequest] | LockRequest, duration_s: float, user: str | None
+    ) -> _Grab:
+        return _Grab(
             f"{self._rng.getrandbits(128):032x}",
             check_claims(objects),
             check_duration(duration_s, self._max_lease_s),
             check_user(login_name() if user is None else user),
         )
-        due_ms = self._clock.monotonic_ms() + within_ms
+
+    def _grab(self, request: _Grab, wait_s: float, make: Callable[[int], T]) -> T:
+        """Return what is made of the id of a lease. If that fails or is interrupted, the lease is
+        dropped, now or by the next grab."""
+        due_ms = round(check_seconds("wait_s", wait_s, WEEK_S, 0) * 1000)
+        due_ms += self._clock.monotonic_ms()
         self._sweep()
         try:
-            return self._retry_until_granted(request, due_ms)
+            with (hold := Hold()):
+                self._asked[request.token] = hold, request
+                try:
+                    made = make(self._retry_until_granted(request, due_ms))
+                except LeaseAlreadyExistsError:
+                    del self._asked[request.token]
+                    raise
+                del self._asked[request.token]
+                return made
         except LeaseAlreadyExistsError:
             raise
         except BaseException:
-            self._owed[request.token] = request
             self._sweep()
             raise
 
@@ -222,24 +242,29 @@ class LeaseService:
     ) -> HeldLease:
         """Grab a lease that extends itself until it is released, lost, or `max_lease_s` old. If the
         holder dies, the lease ends within duration_s. Raises the errors of `grab_lease` and, if
-        wait_s > 0, those of `extend_lease`, after which the lease expires."""
-        wanted = check_claims(objects)
+        wait_s > 0, those of `extend_lease`, after which it drops the lease."""
+        request = self._make_request(objects, duration_s, user)
         began_ms = self._clock.monotonic_ms()
-        lease_id = self.grab_lease(wanted, duration_s, wait_s, user=user)
-        extend = partial(self.extend_lease, lease_id, duration_s=duration_s)
-        if wait_s > 0:  # it may have been granted at any time during the wait
-            began_ms = self._clock.monotonic_ms()
-            extend()
-        return HeldLease(
-            lease_id,
-            wanted,
-            duration_s=duration_s,
-            began_ms=began_ms,
-            clock=self._clock,
-            extend=extend,
-            are_there=partial(self._are_leased, lease_id, {each.path for each in wanted}),
-            drop=partial(self.drop_lease, lease_id),
-        )
+
+        def make(lease_id: int) -> HeldLease:
+            extend = partial(self.extend_lease, lease_id, duration_s=duration_s)
+            since_ms = began_ms
+            if wait_s > 0:  # it may have been granted at any time during the wait
+                since_ms = self._clock.monotonic_ms()
+                extend()
+            paths = {each.path for each in request.objects}
+            return HeldLease(
+                lease_id,
+                request.objects,
+                duration_s=duration_s,
+                began_ms=since_ms,
+                clock=self._clock,
+                extend=extend,
+                are_there=partial(self._are_leased, lease_id, paths),
+                drop=partial(self.drop_lease, lease_id),
+            )
+
+        return self._grab(request, wait_s, make)
 
     def remove_expired(self) -> int:
         """Remove expired rows; return how many there were. Grabs also do this now and then."""
@@ -339,12 +364,14 @@ class LeaseService:
 
     def _sweep(self) -> None:
         """Remove rows of failed grabs. The table lock waits for an attempt that still runs."""
-        for token, request in list(self._owed.items()):
+        for token, (hold, request) in list(self._asked.items()):
+            if hold.locked():
+                continue  # under way
             try:
                 self.connections.run(partial(self._remove, request=request), within_ms=0)
             except StoreError:
                 return
-            self._owed.pop(token, None)
+            self._asked.pop(token, None)
 
     def _remove(self, connection: Connection, request: _Grab) -> None:
         self.connections.database.take_turn(connection, request.tables)

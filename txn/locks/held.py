@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import threading
+from _thread import start_new_thread
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Self
 
 from txn.clock import Clock
 from txn.errors import AbortedError, CommitOutcomeUnknown, StoreError, TxnError
 from txn.events import Listener, WorkName, silent
+from txn.host.holds import SafeEvent
 from txn.locks.model import LockRequest, Path
 from txn.repeating import repeat
 from txn.text import name_failure
@@ -54,14 +56,21 @@ class Heartbeat:
         self._sure_ms = sure_ms
         self._sure_until_ms = began_ms + sure_ms
         self._clock = clock
-        self._stopped = threading.Event()
-        repeated = (work, self._heartbeat, self._stopped, duration_s / IN_DURATION, on_event)
-        self._thread = threading.Thread(
-            target=repeat, args=repeated, name=f"txn {work}", daemon=True
-        )
+        self._stopped = SafeEvent()
+        self._running = threading.Lock()  # held by the thread
+        self._repeated = (work, self._heartbeat, self._stopped, duration_s / IN_DURATION, on_event)
 
     def start(self) -> None:
-        self._thread.start()
+        """Start the thread unless it runs. Another one starts it: an interrupt of this one would
+        leave it half started."""
+        if not self._running.locked():
+            name = f"txn {self._repeated[0]}"
+            thread = threading.Thread(target=self._run, name=name, daemon=True)
+            start_new_thread(thread.start, ())
+
+    def _run(self) -> None:
+        with self._running:
+            repeat(*self._repeated)
 
     @property
     def lost(self) -> bool:
@@ -73,7 +82,8 @@ class Heartbeat:
 
     def stop(self) -> None:
         self._stopped.set()
-        self._thread.join()
+        with self._running:  # until the thread has ended
+            pass
 
     def _heartbeat(self) -> bool:
         began_ms = self._clock.monotonic_ms()
@@ -97,6 +107,8 @@ class Grant(NamedTuple):
 
 class Held:
     """All objects of one request, held under locks or a lease. Leaving the block releases them.
+    Implicit locks and leases are also released, soon after, if nothing refers to this object: an
+    interrupt may come before the block begins, and where it ends.
 
     requests: in path order, with all parents. tokens: the fencing token of each object. kind: used
     in error messages. A forked process may check them, but only its parent can release them.

@@ -7,15 +7,18 @@ locked resource can reject an owner that lost its lock without noticing.
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol, Self
+from weakref import ref
 
 from txn.clock import Clock
 from txn.errors import CorruptRowError, InvalidRequestError, TxnError
+from txn.host.holds import Hold
 from txn.locks.held import Grant, Held, LockLost
 from txn.locks.model import (
     Lock,
@@ -98,11 +101,20 @@ class LockBackend(Protocol):
         """End the session and its locks; explicit locks stay."""
 
 
-class _Owed(NamedTuple):
-    """Entries that must still be removed; see `LockBackend.remove`."""
+class _Asked(NamedTuple):
+    """Entries of a request; see `LockBackend.remove`. This process must remove them once `hold` is
+    free, because the request has ended, and nothing refers to `held`."""
 
+    hold: Hold
+    ticket: str
     objects: tuple[Path, ...]
     is_unsure: bool
+    pid: int
+    held: Callable[[], Held | None] = lambda: None
+
+    @property
+    def is_owed(self) -> bool:
+        return not self.hold.locked() and self.held() is None and self.pid == os.getpid()
 
 
 class LockManager:
@@ -114,7 +126,7 @@ class LockManager:
         self._backend = backend
         self._waiting = waiting_or_default(waiting)
         self._owner = Owner(check_owner_name(name), socket.gethostname())
-        self._owed: dict[str, _Owed] = {}
+        self._asked: dict[str, _Asked] = {}
         backend.on_contact = self._sweep
 
     def hold(
@@ -133,24 +145,48 @@ class LockManager:
         clock, rng = self._backend.clock, self._backend.rng
         schedule = RetrySchedule(waiting, clock, rng, self._backend.first_poll_ms)
         self._sweep()
-        while True:
-            owner = Owner(self._owner.name, self._owner.host, query)
-            ticket = Ticket(f"{rng.getrandbits(128):032x}", owner, clock.wall_ms(), explicit)
-            attempt = self._backend.begin(ticket, wanted)
-            try:
-                grant = self._acquire(attempt, schedule)
-            except SessionEnded:
-                if (pause_ms := schedule.next_pause_ms()) is None:
-                    raise
-                clock.sleep_ms(pause_ms)
-            except BaseException as error:
-                objects = tuple(each.path for each in wanted)
-                self._owed[ticket.name] = _Owed(objects, not isinstance(error, LockDenied))
-                self._sweep()
-                raise
-            else:
-                give_back = partial(self._give_back, ticket.name, grant)
-                return Held(wanted, grant._replace(give_back=give_back))
+        owner = Owner(self._owner.name, self._owner.host, query)
+        try:
+            with (hold := Hold()):
+                while True:
+                    ticket = Ticket(
+                        f"{rng.getrandbits(128):032x}", owner, clock.wall_ms(), explicit
+                    )
+                    try:
+                        return self._ask(hold, ticket, wanted, schedule)
+                    except SessionEnded:
+                        self._asked.pop(ticket.name, None)
+                        if (pause_ms := schedule.next_pause_ms()) is None:
+                            raise
+                        clock.sleep_ms(pause_ms)
+        except BaseException:
+            self._sweep()
+            raise
+
+    def _ask(
+        self,
+        hold: Hold,
+        ticket: Ticket,
+        wanted: tuple[LockRequest, ...],
+        schedule: RetrySchedule,
+    ) -> Held:
+        objects = tuple(each.path for each in wanted)
+        asked = _Asked(hold, ticket.name, objects, is_unsure=True, pid=os.getpid())
+        attempt = self._backend.begin(ticket, wanted)
+        self._asked[ticket.name] = asked
+        try:
+            grant = self._acquire(attempt, schedule)
+        except LockDenied:
+            self._asked[ticket.name] = asked._replace(is_unsure=False)
+            raise
+        asked = asked._replace(objects=tuple(grant.tokens), is_unsure=False)
+        give_back = partial(self._give_back, asked, grant)
+        held = Held(wanted, grant._replace(give_back=give_back))
+        if ticket.explicit or not wanted:
+            del self._asked[ticket.name]
+        else:
+            self._asked[ticket.name] = asked._replace(held=ref(held))
+        return held
 
     def locks(self, within: str | Path | None = None) -> list[Lock]:
         """Return held and awaited locks in path order, then in order of arrival. within: only an
@@ -200,28 +236,32 @@ class LockManager:
             self._sweep()
         return found
 
-    def _give_back(self, ticket: str, grant: Grant) -> None:
+    def _give_back(self, asked: _Asked, grant: Grant) -> None:
         most = self._waiting.unlock_retries + 1
         for number in UNLOCKING.tries(self._backend.clock, self._backend.rng, most=most):
             try:
                 grant.give_back()
+                self._asked.pop(asked.ticket, None)
                 return
             except TxnError:
                 if number == most:
-                    self._owed[ticket] = _Owed(tuple(grant.tokens), is_unsure=False)
+                    self._asked[asked.ticket] = asked
                     raise
 
     def _sweep(self) -> None:
-        """Remove entries whose removal failed, or that a failed request may still be granted. The
-        rest is retried at the next contact, and ends with the session."""
-        for ticket, owed in list(self._owed.items()):
+        """Remove entries whose removal failed, that a failed request may still be granted, or that
+        an interrupted thread has dropped. The rest is retried at the next contact, and ends with
+        the session."""
+        for owed in [asked for asked in list(self._asked.values()) if asked.is_owed]:
             try:
-                self._backend.remove(ticket, owed.objects, is_unsure=owed.is_unsure, is_owed=True)
+                self._backend.remove(
+                    owed.ticket, owed.objects, is_unsure=owed.is_unsure, is_owed=True
+                )
             except CorruptRowError:
                 continue  # a corrupt row delays no others; requests for its object raise the error
             except TxnError:
                 return
-            self._owed.pop(ticket, None)
+            self._asked.pop(owed.ticket, None)
 
 
 def check_owner_name(name: str | None) -> str:

@@ -16,9 +16,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 from urllib.parse import unquote
+from weakref import ref
 
 from txn.errors import ConflictError, InvalidRequestError
 from txn.host.extras import import_extra
+from txn.host.holds import SafeEvent
 from txn.locks.held import Held, LockLost
 from txn.locks.hive.functions import BUILT_IN
 from txn.locks.hive.model import DATABASE_SETTING, Column, Table
@@ -268,19 +270,22 @@ def watched(spark: SparkSession, held: Held) -> Iterator[None]:
     _refresh(spark, held)
     context = spark.sparkContext
     tag = f"txn-locks-{uuid.uuid4().hex}"
-    done = threading.Event()
+    done = SafeEvent()
+    in_use = ref(held)
 
-    def cancel_if_lost() -> None:
-        if held.lost:  # repeatedly: a statement may start several jobs
+    def cancel_if_lost() -> bool:
+        held = in_use()
+        if held is not None and held.lost:  # repeatedly: a statement may start several jobs
             context.cancelJobsWithTag(tag)
+        return held is not None
 
     work = ("check locks", cancel_if_lost, done, WATCH_S)
     watcher = threading.Thread(target=repeat, args=work, name="txn-locks-watch", daemon=True)
     interrupts = context.getLocalProperty(INTERRUPT)
     context.addJobTag(tag)
     context.setInterruptOnCancel(True)
-    watcher.start()
     try:
+        watcher.start()
         yield
     except Exception as error:
         if held.lost:
@@ -290,7 +295,8 @@ def watched(spark: SparkSession, held: Held) -> Iterator[None]:
         raise
     finally:
         done.set()
-        watcher.join()
+        if watcher.ident is not None:
+            watcher.join()
         context.setLocalProperty(INTERRUPT, interrupts or "false")
         context.removeJobTag(tag)
     if held.requests:

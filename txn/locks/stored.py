@@ -154,23 +154,25 @@ class Session:
         self._engine = engine
         self._lease_ms = lease_ms
         self._count = 0
-        began_ms = clock.monotonic_ms()
-        engine.commit([Mutation(key, self._value())], [Version(key, None)])
+        self.has_begun = False
         self.heartbeat = Heartbeat(
             "send heartbeat",
             self._renew,
             lease_ms / 1000,
             sure_ms=lease_ms,
-            began_ms=began_ms,
+            began_ms=clock.monotonic_ms(),
             clock=clock,
             renewed=renewed,
             on_event=engine.context.on_event,
         )
-        self.heartbeat.start()
 
     @property
     def name(self) -> str:
         return self.key.row.decode()
+
+    def begin(self) -> None:
+        self._engine.commit([Mutation(self.key, self._value())], [Version(self.key, None)])
+        self.has_begun = True
 
     def end(self) -> None:
         """Delete the row, which frees all that the session holds. If the store cannot be reached,
@@ -213,18 +215,22 @@ class Sessions:
         with self._guard:
             if self._closed:
                 raise StoreClosedError("the lock manager was closed")
-            if not self._own or self._own[-1].heartbeat.lost:
+            own = self._own
+            if not own or not own[-1].has_begun or own[-1].heartbeat.lost:
                 key = make_session_key(f"{self._rng.getrandbits(128):032x}", self._table)
                 session = Session(self._engine, key, self._lease_ms, self._clock, renewed)
-                self._own = [each for each in self._own if not each.heartbeat.ended] + [session]
-            return self._own[-1]
+                # known before it begins: `close` ends it, wherever this is interrupted
+                own = self._own = [each for each in own if not each.heartbeat.ended] + [session]
+                session.begin()
+            own[-1].heartbeat.start()
+            return own[-1]
 
     def close(self) -> None:
         with self._guard:
             self._closed = True
-            own, self._own = self._own, []
-        for session in own:
-            session.end()
+        while self._own:
+            self._own[-1].end()  # again, if this is interrupted
+            self._own.pop()
 
     def find_dead(self, names: Collection[str]) -> set[str]:
         """Return the sessions that have ended; end those that were silent for their whole lease."""

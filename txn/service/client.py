@@ -34,6 +34,7 @@ from txn.errors import (
     raise_denial,
 )
 from txn.events import silent
+from txn.host.holds import SafeFuture
 from txn.model import Cell, Key, Row
 from txn.policy import Backoff, Pace, Policy
 from txn.protocol.codec import encode_buffer
@@ -242,7 +243,7 @@ class RemoteBackend:
     def submit(self, request: Request, ack: Ack, deadline_ms: int | None) -> Future[Committed]:
         """Queue a request, to be committed soon in one server request with others."""
         due_ms = self._due_ms(deadline_ms)
-        future: Future[Committed] = Future()
+        future: Future[Committed] = SafeFuture()
         weight = len(encode_buffer(request, 0))
         sent = _Sent(request, ack, due_ms, request.keys, weight, future)
         (sent.trace,) = begin_traces([request], remote=True)

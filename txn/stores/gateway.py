@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
-from threading import Condition
+from threading import Lock
 from types import ModuleType
 from typing import Any, Literal, NamedTuple, TypeVar
 from urllib.parse import SplitResult
@@ -29,6 +29,7 @@ from thriftpy2.transport import TCyBufferedTransport, TCyFramedTransport
 from txn.clock import Clock, limit_due
 from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreClosedError, annotate
 from txn.host.forks import start_in_each_process
+from txn.host.lending import Lender, Loan
 from txn.stores.options import (
     Option,
     file,
@@ -229,28 +230,22 @@ class Connection:
 
 
 class Pool:
-    """At most `gateway.pool` connections to a Thrift service; safe for threads and across fork.
-
-    A free slot has an idle connection, or None. Slots are taken and given back without a lock,
-    since a list does that in one step. A thread that must wait takes the lock and announces this
-    before it looks for a slot, so that a thread that gives one back later wakes it.
-    """
+    """At most `gateway.pool` connections to a Thrift service; safe for threads and across fork."""
 
     def __init__(self, gateway: Gateway, service: ModuleType, clock: Clock) -> None:
         self.gateway = gateway
         self._service = service
         self._clock = clock
         self._tls = trust(gateway.tls, gateway.ca)
-        self._closed = False
-        self._free: list[Connection | None] = []
+        self._lender: Lender[Connection] = Lender(0, clock.monotonic_ms, Connection.close)
         start_in_each_process(self._start)
 
     def _start(self) -> None:
-        inherited = self._free  # the parent's: two processes would mix up their replies
-        self._changed = Condition()
-        self._free = [] if self._closed else [None] * min(self.gateway.pool, MOST_CONNECTIONS)
-        self._waiting = 0
-        for connection in filter(None, inherited):
+        inherited = self._lender  # the parent's: two processes would mix up their replies
+        most = min(self.gateway.pool, MOST_CONNECTIONS)
+        self._lender = Lender(most, self._clock.monotonic_ms, Connection.close)
+        self._lender.is_closed = inherited.is_closed
+        for connection in inherited.free:
             connection.close()
 
     def run_one(
@@ -270,19 +265,20 @@ class Pool:
         lost: OSError | None = None
         while True:
             try:
-                connection = self._take(term)
+                with (hold := Lock()):
+                    loan = self._lender.open_loan(hold)
+                    try:
+                        return work(self._take(loan, term), *arguments)
+                    finally:
+                        self._give_back(loan)
             except (NotApplied, StoreClosedError):
                 if lost is None:
                     raise
                 raise self._make_unanswered(lost) from lost  # the first request was sent
-            try:
-                return work(connection, *arguments)
             except OSError as error:
                 if not repeat or not isinstance(error, ConnectionError):
                     raise self._make_unanswered(error) from error
                 lost = error
-            finally:
-                self._give_back((connection,))
             repeat, term = False, self._renew(term)
 
     def run(
@@ -314,19 +310,20 @@ class Pool:
         takes half of the free ones: with many busy threads, each does best with sequential
         requests. If some cannot be opened, it uses fewer."""
         connections = [first]
-        wanted = min(most, 1 + (len(self._free) + 1) // 2)
-        try:
-            self._take_more(connections, wanted, first.term)
-            return exchange(connections, requests, ahead)
-        finally:
-            self._give_back(connections[1:])
+        with (hold := Lock()):
+            loan = self._lender.open_loan(hold)
+            try:
+                wanted = min(most, 1 + (self._lender.count_free() + 1) // 2)
+                with suppress(NotApplied):
+                    while len(connections) < wanted and self._lender.try_take(loan):
+                        connections.append(self._begin(loan, first.term))
+                return exchange(connections, requests, ahead)
+            finally:
+                self._give_back(loan)
 
     def close(self) -> None:
         """Close the idle connections now, and the busy ones when they are returned."""
-        self._closed = True
-        self._close_idle()
-        with self._changed:
-            self._changed.notify_all()
+        self._lender.close()
 
     def _make_unanswered(self, error: OSError) -> MaybeApplied:
         words = "no valid answer" if isinstance(error, Garbled) else "no answer"
@@ -349,74 +346,41 @@ class Pool:
 
     # ---------------------------------------------------------------- lending connections
 
-    def _take(self, term: Term) -> Connection:
-        """Take a connection, waiting for it, but not before a thread that waits already."""
+    def _take(self, loan: Loan[Connection], term: Term) -> Connection:
+        """Take a connection, waiting for it if all are in use."""
+        if not self._lender.try_take(loan, is_first=True):
+            if not self._lender.wait(loan, term.due_ms):
+                if self._lender.is_closed:
+                    raise StoreClosedError("the store is closed", gateway=str(self.gateway))
+                facts = {"gateway": str(self.gateway), "pool": self.gateway.pool}
+                raise NotApplied("no connection came free in time", **facts)
+            term = self._renew(term)
+        return self._begin(loan, term)
+
+    def _begin(self, loan: Loan[Connection], term: Term) -> Connection:
+        """Return the last connection of a loan, or a new one in its place, for use until the
+        deadline."""
+        found = loan[-1]
+        if found is not None and found.begin(term):
+            return found
+        loan[-1] = None
         try:
-            if self._waiting:
-                raise IndexError
-            slot = self._free.pop()
-        except IndexError:
-            slot, term = self._wait_for_slot(term.due_ms), self._renew(term)
-        return self._begin(slot, term)
-
-    def _wait_for_slot(self, due_ms: int) -> Connection | None:
-        with self._changed:
-            self._waiting += 1
-            try:
-                while True:
-                    with suppress(IndexError):
-                        return self._free.pop()
-                    if self._closed:
-                        raise StoreClosedError("the store is closed", gateway=str(self.gateway))
-                    left_ms = due_ms - self._clock.monotonic_ms()
-                    if left_ms <= 0 or not self._changed.wait(left_ms / 1000):
-                        facts = {"gateway": str(self.gateway), "pool": self.gateway.pool}
-                        raise NotApplied("no connection came free in time", **facts)
-            finally:
-                self._waiting -= 1
-
-    def _take_more(self, connections: list[Connection], wanted: int, term: Term) -> None:
-        """Take connections without waiting until there are so many, if possible."""
-        with suppress(IndexError, NotApplied):
-            while len(connections) < wanted:
-                connections.append(self._begin(self._free.pop(), term))
-
-    def _begin(self, slot: Connection | None, term: Term) -> Connection:
-        """Return the connection of a slot, or a new one, for use until the deadline."""
-        if slot is not None and slot.begin(term):
-            return slot
-        try:
-            if slot is not None:
-                slot.close()
+            if found is not None:
+                found.close()
             within_ms = term.due_ms - self._clock.monotonic_ms()
-            return Connection(self.gateway, self._service, self._tls, term, within_ms)
-        except BaseException as error:
-            self._give_back((None,))
-            if isinstance(error, OSError):
-                message = self._describe("cannot connect to the gateway", error)
-                raise NotApplied(message) from error
-            raise
+            made = Connection(self.gateway, self._service, self._tls, term, within_ms)
+        except OSError as error:
+            message = self._describe("cannot connect to the gateway", error)
+            raise NotApplied(message) from error
+        loan[-1] = made
+        return made
 
-    def _give_back(self, slots: Sequence[Connection | None]) -> None:
-        for slot in slots:
-            if slot is None:
-                self._free.insert(0, None)
-            elif slot.busy:
-                slot.close()
-                self._free.insert(0, None)
-            else:
-                self._free.append(slot)
-        if self._waiting:
-            with self._changed:
-                self._changed.notify(len(slots))
-        if self._closed:
-            self._close_idle()
-
-    def _close_idle(self) -> None:
-        with suppress(IndexError):
-            while True:
-                if connection := self._free.pop():
-                    connection.close()
+    def _give_back(self, loan: Loan[Connection]) -> None:
+        for place, connection in enumerate(loan):
+            if connection is not None and connection.busy:
+                connection.close()
+                loan[place] = None
+        loan.end()
 
 
 def _make_error(error: Any, arguments: tuple[Any, ...]) -> GatewayError:

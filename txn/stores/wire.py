@@ -86,6 +86,11 @@ class SharedWire:
         a fork, stays usable."""
         self._socket.close()
 
+    def __del__(self) -> None:
+        """Close what an interrupted thread has dropped."""
+        with suppress(AttributeError):  # it was not made
+            self._socket.close()
+
 
 class SharedTlsWire(SharedWire):
     """A SharedWire with TLS. The library lets one thread at a time read or write, so threads wait

@@ -14,11 +14,13 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
+from _thread import start_new_thread
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import methodcaller
 from random import SystemRandom
+from threading import Lock
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, unquote
 
@@ -36,12 +38,14 @@ from kazoo.exceptions import (
     SessionExpiredError,
     SessionMovedError,
 )
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.handlers.utils import AsyncResult
 from kazoo.protocol.states import ZnodeStat
 from kazoo.security import CREATOR_ALL_ACL
 
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, NotApplied, StoreClosedError, StoreError
+from txn.host.holds import SafeEvent, _SafeCondition
 from txn.policy import Backoff
 from txn.stores.options import Option, file, hide_login, one_of, parse_address, read_options
 from txn.stores.zookeeper import BoundedClient
@@ -67,6 +71,42 @@ ZOOKEEPER_PORT = 2181
 BASE = "/hbase-txn/locks"
 OPTIONS: dict[str, Option] = {"tls": one_of("off", "on")} | dict.fromkeys(FILES, file)
 LOGGER.addHandler(logging.NullHandler())  # print nothing on stderr by default
+
+
+class _Answer(AsyncResult):  # type: ignore[misc]
+    """The driver's, whose condition no interrupted thread leaves locked: the driver's own threads
+    take it, too, and would stop."""
+
+    def __init__(self, handler: SequentialThreadingHandler) -> None:
+        super().__init__(handler, _SafeCondition, KazooTimeoutError)
+        self._is_open = Lock()
+        self._is_open.acquire()
+
+    def set(self, value: Any = None) -> None:
+        super().set(value)
+        self._note_end()
+
+    def set_exception(self, exception: Exception) -> None:
+        super().set_exception(exception)
+        self._note_end()
+
+    def _note_end(self) -> None:
+        with suppress(RuntimeError):  # it has ended before
+            self._is_open.release()
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Wait for the answer without holding its condition."""
+        if block and not self.ready() and self._is_open.acquire(timeout=timeout or -1):
+            self._is_open.release()
+        return super().get(block=False)
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    def async_result(self) -> _Answer:
+        return _Answer(self)
+
+    def event_object(self) -> SafeEvent:
+        return SafeEvent()
 
 
 class ReplyLost(StoreError):
@@ -179,6 +219,7 @@ class ZooKeeperClient:
                 ensemble.hosts,
                 timeout=session_ms / 1000,
                 logger=LOGGER,
+                handler=_Handler(),
                 connection_retry={"max_tries": -1, "max_delay": pause_s},
                 **options,
             )
@@ -189,12 +230,15 @@ class ZooKeeperClient:
         self._session_ms = session_ms
         self._client.add_listener(self._note_state)
         try:
-            self._client.start(timeout=CALL_WITHIN_S)
+            _call_apart(lambda: self._client.start(timeout=CALL_WITHIN_S))
         except (KazooTimeoutError, KazooException) as error:
             self._client.close()
             cause = _find_tls_error(self._client.hosts, ensemble) or str(error)
             message = "cannot connect to ZooKeeper"
             raise NotApplied(message, hosts=ensemble.hosts, cause=cause) from error
+        except BaseException:
+            start_new_thread(self._stop, ())
+            raise
 
     def lost_since(self, losses: int) -> bool:
         """Return True if the session may have ended since `losses` was read: it did, or there was
@@ -208,6 +252,9 @@ class ZooKeeperClient:
         self.losses += 1
         self._closed = True
         self._client.remove_listener(self._note_state)
+        _call_apart(self._stop)
+
+    def _stop(self) -> None:
         self._client.stop()
         self._client.close()
 
@@ -328,6 +375,25 @@ class ZooKeeperClient:
             LOGGER.warning("not done after a reconnection: %s", name_failure(error))
         except Exception:
             LOGGER.exception("not done after a reconnection")
+
+
+def _call_apart(work: Callable[[], object]) -> None:
+    """Do work in a thread that no interrupt of this one reaches: it starts, or joins, threads."""
+    errors: list[Exception] = []
+    done = SafeEvent()
+
+    def run() -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001  (raised below)
+            errors.append(error)
+        finally:
+            done.set()
+
+    start_new_thread(run, ())
+    done.wait()
+    for error in errors:
+        raise error
 
 
 def _make_options(ensemble: Ensemble) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 from txn.clock import Clock, SystemClock
 from txn.documents import check_types, parse_stored
 from txn.errors import CorruptRowError, StoreError
+from txn.host.holds import SafeEvent
 from txn.locks.held import Grant
 from txn.locks.manager import Ticket
 from txn.locks.model import Lock, LockListing, LockRequest, Mode, Owner, Path, parts_of, text_of
@@ -317,7 +317,7 @@ class _Attempt:
 
     def wait(self, denial: Denial, pause_ms: int, schedule: RetrySchedule) -> None:
         """Wait until the last request before ours goes away, for at most the pause."""
-        gone = threading.Event()
+        gone = SafeEvent()
         at = f"{self._folders.of(denial.wanted.path)}/{denial.blockers[-1].name}"
         is_there = self._client.watch(at, lambda event: gone.set())
         if not is_there or gone.wait(pause_ms / 1000):

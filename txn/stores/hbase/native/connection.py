@@ -15,7 +15,8 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from txn.clock import Clock
+from txn.clock import Clock, poll
+from txn.host.holds import Hold, Holds
 from txn.stores.hbase.native.kerberos import prove_user
 from txn.stores.hbase.native.messages import CODEC, PB, Cells
 from txn.stores.hbase.native.target import Address, Target
@@ -27,6 +28,7 @@ PREAMBLE = b"HBas\x00"  # followed by the version
 SPEAKS = {"version": "2.4.0", "version_major": 2, "version_minor": 4}  # our claimed client
 UNSAID = dict.fromkeys(("url", "revision", "user", "date", "src_checksum"), "")
 SIMPLE, KERBEROS = b"\x50", b"\x51"
+POLL_S = 0.05  # how often a waiting thread looks: an interrupted one wakes nobody
 IDLE_MS = 1_000  # the server may have closed a connection that was idle for longer
 CHUNK = 65_536
 MOST_BYTES = {"ClientMetaService": 1 << 20, "MasterService": 64 << 20, "ClientService": 256 << 20}
@@ -77,6 +79,7 @@ class RpcCall:
         "cells",
         "connection",
         "error",
+        "hold",
         "is_done",
         "leads",
         "number",
@@ -92,6 +95,7 @@ class RpcCall:
         self.cells = NO_CELLS
         self.error: Exception | None = None
         self.is_done = self.leads = False
+        self.hold: Hold | None = None  # of a thread that waits or leads, until it stops
         self.wakes: Lock | None = None  # of a waiting thread; held until there is news
 
     def receive(self, response: Any, due_ms: int) -> Any:
@@ -154,10 +158,13 @@ class RpcConnection:
         self._clock = clock
         self.tenure = tenure
         self._wire = share_wire(connect_socket(*address, within_ms, tls), clock.monotonic_ms)
-        self._sending, self._changing = Lock(), Lock()
+        self._sending: Holds[None] = Holds()  # the first one sends
+        self._changing = Lock()
         self._calls: dict[int, RpcCall] = {}
         self._waiting: list[RpcCall] = []
-        self._is_led = self._is_ended = False
+        self._leader: Hold | None = None
+        self._is_half_sent = self._is_half_read = False  # for good, if a thread was interrupted
+        self._is_ended = False
         self._number = 0
         self._buffer = bytearray()
         self._used_ms = clock.monotonic_ms()
@@ -171,9 +178,12 @@ class RpcConnection:
         """Send a call; the server drops it if it has not begun by the deadline. OSError means that
         nothing was sent. `RpcCall.receive` raises later errors."""
         body = request.SerializeToString()
-        if not self._sending.acquire(blocking=False):
-            now_ms = self._wait_to_send(due_ms)
-        try:
+        with (hold := Hold()):
+            self._sending.add(hold, None)
+            if not self._sending.is_first(hold):
+                now_ms = self._wait_to_send(hold, due_ms)
+            if self._is_half_sent:
+                self.end()
             if self.is_broken:
                 raise ConnectionError("the connection was closed")
             if now_ms >= due_ms:
@@ -187,21 +197,21 @@ class RpcConnection:
             self._send_whole(call, _frame(short + _delimit(body)), due_ms)
             if number == LAST_NUMBER:
                 self.retire()
-        finally:
-            self._sending.release()
-            if self._is_ended:
-                self._close_if_unused()
+            self._sending.remove(hold)
+        if self._is_ended:
+            self._close_if_unused()
         return call
 
-    def _wait_to_send(self, due_ms: int) -> int:
+    def _wait_to_send(self, hold: Hold, due_ms: int) -> int:
         """Wait for the other threads that are sending; return the time."""
-        if not self._sending.acquire(timeout=self._left_ms(due_ms) / 1000):
-            self.retire()  # the thread that holds it is stuck or was interrupted
+        if not poll(lambda: self._sending.is_first(hold), self._left_ms(due_ms)):
+            self.retire()  # the thread that sends is stuck
             raise TimeoutError("timed out")
         return self._clock.monotonic_ms()
 
     def _send_whole(self, call: RpcCall, data: bytes, due_ms: int) -> None:
         """Send all of the data, or end the connection: later data would complete a partial call."""
+        self._is_half_sent = True
         try:
             self._wire.write(data, due_ms)
         except OSError as error:
@@ -210,6 +220,7 @@ class RpcConnection:
         except BaseException:
             self.end()
             raise
+        self._is_half_sent = False
 
     def confirm(self, tenure: Tenure, call: RpcCall, due_ms: int) -> None:
         """Have the cluster confirm an answer for which nothing else vouches."""
@@ -262,8 +273,8 @@ class RpcConnection:
         """Close a forked process's copy. The connection belongs to the parent, and so do the
         threads that wait on it or hold its locks. A call of the thread that forked ends here."""
         self._wire.close()
-        self._sending, self._changing = Lock(), Lock()
-        self._is_led = False
+        self._sending, self._changing = Holds(), Lock()
+        self._leader = None
         for call in self._calls.values():
             call.wakes = None
         self.end(ConnectionError("the connection is the parent's"))
@@ -272,44 +283,57 @@ class RpcConnection:
 
     def wait(self, call: RpcCall, due_ms: int) -> None:
         """Read for all threads, or wait for the one that does, until the answer is there."""
-        leads = False
-        try:
+        with (hold := Hold()):
+            call.hold = hold
             try:
-                leads = self._may_lead(call, due_ms)
-                if leads:
-                    self._receive_one(due_ms)
-                    while not call.is_done:
-                        self._wire.check_time(due_ms)  # others' answers may never stop
-                        self._receive_one(due_ms)
-            finally:
-                if not call.is_done or call.leads:  # in this order: others set both
-                    self._leave(call)
-                if self._is_ended:
-                    self._close_if_unused()
-        except TimeoutError:
-            self.retire()  # it may be dead; other waiting threads keep their own deadlines
-            raise
-        except BaseException:
-            if leads or call.leads:  # bytes that were read may be lost, or the lead
-                self.end()
-            self.drop(call)
-            raise
+                try:
+                    if self._may_lead(call, due_ms):
+                        if self._is_half_read:
+                            self.end(ConnectionError("a reading thread was interrupted"))
+                        else:
+                            self._receive_one(due_ms)
+                        while not call.is_done:
+                            self._wire.check_time(due_ms)  # others' answers may never stop
+                            self._receive_one(due_ms)
+                finally:
+                    if not call.is_done or call.leads:  # in this order: others set both
+                        self._leave(call)
+            except TimeoutError:
+                self.retire()  # it may be dead; other waiting threads keep their own deadlines
+                raise
+            except BaseException:
+                self.drop(call)
+                raise
+        if self._is_ended:
+            self._close_if_unused()
 
     def _may_lead(self, call: RpcCall, due_ms: int) -> bool:
         """Wait until the answer is there (False) or this thread must read (True)."""
-        with self._changing:
-            if call.is_done:
-                return False
-            if not self._is_led:
-                call.leads = self._is_led = True
-                return True
-            call.wakes = wakes = Lock()
-            wakes.acquire()
-            self._waiting.append(call)
-        left_s = max(0, due_ms - self._clock.monotonic_ms()) / 1000
-        if not wakes.acquire(timeout=left_s) and not (call.leads or call.is_done):
-            raise TimeoutError("timed out")
-        return call.leads
+        left_s = None
+        while True:
+            with self._changing:
+                if call.is_done:
+                    return False
+                if not self._is_led:
+                    call.leads, self._leader = True, call.hold
+                if call.leads:
+                    return True
+                if call.wakes is None:
+                    call.wakes = Lock()
+                    call.wakes.acquire()
+                    self._waiting.append(call)
+                wakes = call.wakes
+            if left_s is None:
+                left_s = max(0, due_ms - self._clock.monotonic_ms()) / 1000
+            elif left_s <= 0:
+                raise TimeoutError("timed out")
+            wakes.acquire(timeout=min(left_s, POLL_S))
+            left_s -= POLL_S
+
+    @property
+    def _is_led(self) -> bool:
+        leader = self._leader
+        return leader is not None and leader.locked()
 
     def _leave(self, call: RpcCall) -> None:
         """Stop waiting for a call, and pass the lead on."""
@@ -318,10 +342,10 @@ class RpcConnection:
                 self._waiting.remove(call)
             call.wakes = None
             if call.leads:
-                self._is_led = bool(self._waiting)
+                self._leader = None
                 if self._waiting:
                     following = self._waiting.pop()
-                    following.leads = True
+                    following.leads, self._leader = True, following.hold
                     following.wake()
                 call.leads = False
             if not call.is_done:
@@ -346,6 +370,7 @@ class RpcConnection:
             write(PREAMBLE + SIMPLE + _frame(header.SerializeToString()))
 
     def _receive_one(self, due_ms: int) -> None:
+        self._is_half_read = True
         try:
             frame = self._read_frame(due_ms)
             head, begin = _read_delimited(frame, _LENGTH.size)
@@ -354,6 +379,7 @@ class RpcConnection:
             error = _read_exception(header.exception) if failed else None
             answer, end = (b"", 0) if error else _read_delimited(frame, begin)
         except TimeoutError:
+            self._is_half_read = False  # what came is in the buffer
             raise
         except (OSError, DecodeError) as broken:
             self.end(_refuse_answer(broken))
@@ -368,7 +394,8 @@ class RpcConnection:
                 call.end(error, answer, Cells(frame, end))
                 del self._calls[header.call_id]
                 if call.leads and not self._waiting:
-                    call.leads = self._is_led = False
+                    call.leads, self._leader = False, None
+            self._is_half_read = False
             if self.is_broken:
                 self._end_if_done()
         if error is not None and not 0 < header.call_id <= self._number:
@@ -381,11 +408,8 @@ class RpcConnection:
 
     def _close_if_unused(self) -> None:
         """Close an ended connection once no thread reads from it or writes to it."""
-        if self._is_ended and not self._is_led and self._sending.acquire(blocking=False):
-            try:
-                self._wire.close()
-            finally:
-                self._sending.release()
+        if self._is_ended and not self._is_led and not self._sending.list_held():
+            self._wire.close()
 
     def _read_frame(self, due_ms: int) -> bytes:
         """Return the next answer, which begins with its length."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
+from _thread import start_new_thread
 from collections.abc import Callable
 from functools import partial
-from threading import Thread
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -13,6 +13,7 @@ from kazoo.exceptions import NoNodeError
 
 from txn.clock import Clock
 from txn.errors import NotApplied
+from txn.host.holds import SafeEvent
 from txn.stores.hbase.native.connection import RemoteError, decode_text
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.servers import Servers
@@ -109,14 +110,22 @@ class Registry:
         hosts, limit_ms = str(self._target), 2 * self._target.connect_ms
         within_ms = max(1, min(limit_ms, due_ms - self._clock.monotonic_ms()))
         found: list[Any] = []
-        arguments = hosts, partial(question, node), within_ms, self._clock, found
-        asker = Thread(target=_ask, args=arguments, daemon=True)
+        is_over = SafeEvent()
+
+        def ask() -> None:
+            try:
+                found.append(_ask(hosts, partial(question, node), within_ms, self._clock))
+            except Exception as error:  # noqa: BLE001  (any error of the driver is reported)
+                found.append(error)
+            finally:
+                is_over.set()
+
         try:
-            asker.start()
+            start_new_thread(ask, ())
         except RuntimeError as error:  # the interpreter is shutting down or has no threads left
             found.append(error)
         else:
-            asker.join(within_ms / 1000)
+            is_over.wait(within_ms / 1000)
         result = found[0] if found else TimeoutError("timed out")
         if isinstance(result, NoNodeError):
             raise NotApplied("no HBase is at this node", zookeeper=hosts, node=node) from result
@@ -126,22 +135,19 @@ class Registry:
         return result
 
 
-def _ask(hosts: str, question: Question, within_ms: int, clock: Clock, found: list[Any]) -> None:
+def _ask(hosts: str, question: Question, within_ms: int, clock: Clock) -> Any:
     due_ms = clock.monotonic_ms() + within_ms
 
     def wait(answer: Any) -> Any:
         return answer.get(timeout=max(0, due_ms - clock.monotonic_ms()) / 1000)
 
+    client = BoundedClient(hosts, timeout=within_ms / 1000, logger=LOGGER)
     try:
-        client = BoundedClient(hosts, timeout=within_ms / 1000, logger=LOGGER)
-        try:
-            client.start(timeout=within_ms / 1000)
-            found.append(question(client, wait))
-        finally:
-            client.stop()
-            client.close()
-    except Exception as error:  # noqa: BLE001  (any error of the driver is reported)
-        found.append(error)
+        client.start(timeout=within_ms / 1000)
+        return question(client, wait)
+    finally:
+        client.stop()
+        client.close()
 
 
 def _read_data(node: str, client: BoundedClient, wait: Wait) -> bytes:

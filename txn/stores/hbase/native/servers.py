@@ -9,8 +9,9 @@ from threading import Lock
 from typing import Any
 from weakref import WeakSet
 
-from txn.clock import Clock
+from txn.clock import Clock, poll
 from txn.errors import MaybeApplied, NotApplied, StoreClosedError
+from txn.host.holds import Hold, Holds
 from txn.policy import Backoff
 from txn.stores.hbase.native.connection import RemoteError, RpcCall, RpcConnection
 from txn.stores.hbase.native.kerberos import Unwelcome
@@ -42,7 +43,7 @@ class Servers:
 
     def _start(self) -> None:
         self._open: dict[Place, RpcConnection] = {}
-        self._opening: dict[Place, Lock] = {}
+        self._opening: dict[Place, Holds[None]] = {}  # the first one opens it
         self._made: WeakSet[RpcConnection] = WeakSet()  # including those that were replaced
         self._lock = Lock()
 
@@ -70,30 +71,31 @@ class Servers:
     def _connect(self, place: Place, due_ms: int) -> RpcConnection:
         """Return a usable connection, from now on the one of its place; raise OSError if there is
         none."""
+        with (hold := Hold()):
+            line = self._opening.setdefault(place, Holds())
+            line.add(hold, None)
+            if not poll(lambda: line.is_first(hold), self._left_ms(due_ms)):
+                raise TimeoutError("timed out")
+            made = self._open_in_turn(place, due_ms)
+            line.remove(hold)
+        return made
+
+    def _open_in_turn(self, place: Place, due_ms: int) -> RpcConnection:
+        known = self._open.get(place)
+        if known is not None:
+            if known.rests_well(self.clock.monotonic_ms()):
+                return known
+            if not known.is_broken:
+                known.end()
+        if self._is_closed:
+            raise StoreClosedError("the store is closed", cluster=str(self.target))
+        within_ms = min(self.target.connect_ms, self._left_ms(due_ms))
+        made = self._open[place] = self._open_connection(place, within_ms)
         with self._lock:
-            opening = self._opening.setdefault(place, Lock())
-        if not opening.acquire(timeout=self._left_ms(due_ms) / 1000):
-            self._opening.pop(place, None)  # the thread that holds it is stuck or was interrupted
-            raise TimeoutError("timed out")
-        try:
-            known = self._open.get(place)
-            if known is not None:
-                if known.rests_well(self.clock.monotonic_ms()):
-                    return known
-                if not known.is_broken:
-                    known.end()
-            if self._is_closed:
-                raise StoreClosedError("the store is closed", cluster=str(self.target))
-            within_ms = min(self.target.connect_ms, self._left_ms(due_ms))
-            made = self._open_connection(place, within_ms)
-            self._open[place] = made
-            with self._lock:
-                self._made.add(made)
-            if self._is_closed:  # by another thread
-                made.end()
-            return made
-        finally:
-            opening.release()
+            self._made.add(made)
+        if self._is_closed:  # by another thread
+            made.end()
+        return made
 
     def _open_connection(self, place: Place, within_ms: int) -> RpcConnection:
         address, service, _ = place
@@ -125,7 +127,7 @@ class Servers:
         """Close all connections; calls in flight fail."""
         self._is_closed = True
         with self._lock:
-            made = list(self._made)
+            made = {*self._made, *self._open.values()}
         for connection in made:
             connection.end(StoreClosedError("the store was closed"))
         self._open.clear()

@@ -14,6 +14,7 @@ from typing import Any
 
 from txn.clock import Clock
 from txn.errors import TxnError
+from txn.host.holds import Hold
 from txn.stores.hbase.native.connection import RemoteError
 from txn.stores.hbase.native.items import ReadRow
 
@@ -29,11 +30,12 @@ Read = Callable[[Sequence[ReadRow], int], list[Any]]
 
 
 class SharedRead:
-    """A read. news: in the queue, held until the read is done or its thread must read for its
-    party. answers: None if the thread must read for itself."""
+    """A read. hold: of its thread, until it ends. news: in the queue, held until the read is done
+    or its thread must read for its party. answers: None if the thread must read for itself."""
 
-    __slots__ = ("answers", "due_ms", "items", "news", "party")
+    __slots__ = ("answers", "due_ms", "hold", "items", "news", "party")
 
+    hold: Hold
     news: Lock
 
     def __init__(self, items: Sequence[ReadRow], due_ms: int) -> None:
@@ -66,23 +68,27 @@ class SharedReads:
     def read(self, items: Sequence[ReadRow], due_ms: int) -> list[Any]:
         """Return the answer to each item, read after this call began."""
         mine = SharedRead(items, due_ms)
-        try:
-            if not self._may_read(mine):
-                self._wait(mine)
-            if self._reader is mine:
-                if len(mine.party) > 1:
-                    self._read_for_all(mine.party)
-                else:
-                    mine.answers = self._read(items, due_ms)
-        finally:
-            self._leave(mine)
+        with (hold := Hold()):
+            mine.hold = hold
+            try:
+                if not self._may_read(mine):
+                    self._wait(mine)
+                if self._reader is mine:
+                    if len(mine.party) > 1:
+                        self._read_for_all(mine.party)
+                    else:
+                        mine.answers = self._read(items, due_ms)
+            finally:
+                self._leave(mine)
         return self._read(items, due_ms) if mine.answers is None else mine.answers
 
     def _may_read(self, mine: SharedRead) -> bool:
         """Return True if there is no reader, or a slow one; otherwise join the queue."""
         with self._lock:
             now_ms = self._clock.monotonic_ms()
-            if self._reader is None or now_ms - self._since_ms > PATIENCE_MS:
+            reader = self._reader
+            is_reading = reader is not None and reader.hold.locked()  # otherwise interrupted
+            if not is_reading or now_ms - self._since_ms > PATIENCE_MS:
                 self._reader, self._since_ms = mine, now_ms
                 return True
             mine.news = Lock()

@@ -13,10 +13,10 @@ the cluster, after the answer has come, whether the server is still a member.
 from __future__ import annotations
 
 from collections.abc import Callable, Container
-from threading import Lock
 
-from txn.clock import Clock
+from txn.clock import Clock, poll
 from txn.errors import StoreError
+from txn.host.holds import Hold, Holds
 from txn.stores.hbase.native.target import Address
 
 REST_MS = 3_000
@@ -31,7 +31,7 @@ class Tenure:
         self._address = address
         self._list_servers = list_servers
         self._clock = clock
-        self._asking = Lock()
+        self._asking: Holds[None] = Holds()  # the first one asks
         self._known_ms: int | None = None  # when the server ran and was a member of its cluster
 
     def vouches_for(self, sent_ms: int, came_ms: int) -> bool:
@@ -46,13 +46,15 @@ class Tenure:
         cannot be confirmed in time. The server is only known to have run when the call was sent,
         not now: its answer may have waited here for long."""
         left_ms = max(0, due_ms - self._clock.monotonic_ms())
-        if not self._asking.acquire(timeout=left_ms / 1000):
-            raise TimeoutError("timed out")
-        try:
-            if self._address not in self._list_servers(came_ms, due_ms):
-                raise ConnectionError("the server has lost its regions, and may not know it")
+        with (hold := Hold()):
+            self._asking.add(hold, None)
+            if not poll(lambda: self._asking.is_first(hold), left_ms):
+                raise TimeoutError("timed out")
+            try:
+                if self._address not in self._list_servers(came_ms, due_ms):
+                    raise ConnectionError("the server has lost its regions, and may not know it")
+            except StoreError as error:
+                message = f"cannot confirm that the server is at work: {error}"
+                raise ConnectionError(message) from error
             self._known_ms = max(self._known_ms or 0, sent_ms)
-        except StoreError as error:
-            raise ConnectionError(f"cannot confirm that the server is at work: {error}") from error
-        finally:
-            self._asking.release()
+            self._asking.remove(hold)

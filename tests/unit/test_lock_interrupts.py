@@ -1,0 +1,95 @@
+"""A thread that is interrupted at any step of taking or releasing locks keeps nobody else out."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.unit.interrupting import interrupt_each
+from txn.client.engine import Engine
+from txn.clock import poll
+from txn.leases import model, open_leases, service
+from txn.locks import LockManager, Waiting, exclusive, held, manager, shared, stored
+from txn.locks.opening import open_stored
+from txn.stores import open_store
+
+pytestmark = [
+    pytest.mark.fast,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+WAITING = Waiting(deadline_ms=10_000)
+
+
+def make_manager(engine: Engine, name: str) -> LockManager:
+    return open_stored(engine, name=name, lease_ms=60_000)
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_interrupted_locks_are_released_at_the_next_contact(twice: bool) -> None:
+    """They were held until their manager closed: an interrupt came between `hold` and the block,
+    or where the block ends."""
+    store = open_store("memory://")
+    with Engine(store) as engine, Engine(store) as another, make_manager(another, "two") as two:
+        one = make_manager(engine, "one")
+
+        def act() -> None:
+            with one.hold(exclusive("d/t"), waiting=WAITING):
+                pass
+
+        def check() -> None:
+            one.hold(shared("d/u")).release()
+            two.hold(exclusive("d/t"), waiting=Waiting(retries=0)).release()
+            assert two.locks() == []
+
+        interrupt_each([manager, held], act, check, twice=twice)
+        one.close()
+    assert poll(lambda: not beats(), 10_000)
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_an_interrupted_session_of_locks_lives_or_ends(twice: bool) -> None:
+    """A session without a heartbeat would lose its locks; one that nobody knows would not end."""
+    store = open_store("memory://")
+    with Engine(store) as engine:
+        managers = [make_manager(engine, "one")]
+
+        def act() -> None:
+            with managers[0].hold(exclusive("d/t"), waiting=WAITING):
+                pass
+            managers[0].close()
+
+        def check() -> None:
+            one = managers.pop()
+            sessions = one._backend.sessions  # type: ignore[attr-defined]
+            if not sessions._closed:
+                with one.hold(shared("d/u")):
+                    assert poll(sessions._own[-1].heartbeat._running.locked, 10_000)
+            one.close()
+            assert not list(engine.scan("locks", columns=[("s", "heartbeat")]))
+            assert poll(lambda: not beats(), 10_000)
+            managers.append(make_manager(engine, "one"))
+
+        interrupt_each([stored, held], act, check, twice=twice, every=3)
+        managers[0].close()
+
+
+def beats() -> list[str]:
+    return [each.name for each in threading.enumerate() if each.name.startswith("txn ")]
+
+
+def test_a_dropped_lease_is_not_extended(tmp_path: Path) -> None:
+    """An interrupt between `hold` and the block left a thread that extended it for ever."""
+    with open_leases(f"sqlite:///{tmp_path}/leases.db") as leases:
+
+        def act() -> None:
+            with leases.hold(exclusive("d/t"), 0.2):
+                pass
+
+        def check() -> None:
+            leases.drop_lease(leases.grab_lease(exclusive("d/t"), 1, 10))
+            assert poll(lambda: "txn extend lease" not in beats(), 10_000)
+
+        interrupt_each([model, service, held], act, check, every=17, at_least=5)
