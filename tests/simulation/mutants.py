@@ -70,7 +70,11 @@ def find_killer(folder: Path, mutant: Mutant) -> str | None:
         )
     finally:
         file.write_text(text)
-    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    failed = [
+        line
+        for line in done.stdout.splitlines()
+        if line.startswith(("FAILED tests", "ERROR tests"))
+    ]
     assert failed or done.returncode == 0, done.stdout[-2000:] + done.stderr
     return failed[0].split(" - ")[0].rpartition("::")[2] if failed else None
 

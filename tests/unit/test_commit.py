@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
 import pytest
 
-from tests.unit.worlds import POLICY, TABLE, TAKEN, World, X, Y, Z, is_step
+from tests.unit.worlds import POLICY, TABLE, TAKEN, World, X, Y, Z, is_step, stopped_at
 from txn.assertions import Exact, Not, Some, Version
-from txn.errors import AbortedError, AssertionFailedError, InvalidRequestError
+from txn.errors import AbortedError, AssertionFailedError, ConflictError, InvalidRequestError
 from txn.events import Phase
-from txn.model import Cell, Delete, Edit, Family, Key, Mutation
+from txn.model import Cell, Check, Delete, Edit, Family, Key, Mutation
 from txn.protocol.clocks import FUTURE_MS
 from txn.protocol.recovery import roll_back
 from txn.protocol.row import FAMILY, read_rows
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import load_transaction
 from txn.request import Committed, Outcome, Request
-from txn.testing.faulty import Call, Fault
+from txn.stores.base import Store
+from txn.testing.faulty import Call, Fault, FaultyStore
 
 
 def test_all_cells_get_one_timestamp_and_nothing_stays_locked() -> None:
@@ -307,3 +312,36 @@ def test_an_abort_between_the_read_and_its_step_makes_the_step_fail() -> None:
     world.engine.commit([Mutation(X, b"2")], [Exact(X, b"1")])
     assert world.value(X) == b"2"
     assert world.engine.outcome(aborted[0]) is Outcome.ABORTED
+
+
+class Past(FaultyStore):
+    """A store that answers the reads under locks from the past, as a gateway may."""
+
+    def __init__(self, inner: Store, cells: Mapping[Key, Cell | None]) -> None:
+        super().__init__(inner)
+        self._cells = cells
+
+    def check_and_read(
+        self, checks: Sequence[Check], keys: Collection[Key], *, durable: bool = True
+    ) -> tuple[list[bool], dict[Key, Cell | None]]:
+        answers, found = super().check_and_read(checks, keys, durable=durable)
+        return answers, {key: self._cells.get(key, found[key]) for key in found}
+
+
+def test_an_answer_from_before_its_locks_aborts_a_transaction() -> None:
+    """It shows another holder, and values that this one has replaced since."""
+    world = World(replace(POLICY, attempts=1))
+    world.put(X, b"0")
+    row_key = stopped_at(world, Status.LOCKED)
+    past = world.store.read([X, X.lock, X.tag])
+    assert past[X.lock] and past[X.lock].value == row_key
+    world.clock.advance(POLICY.lock_ttl_ms)
+    later = world.client(seed=2)
+    for _ in range(2):
+        with suppress(AbortedError):
+            later.commit([Mutation(X, b"2")])
+        world.clock.advance(POLICY.lock_ttl_ms)
+    assert world.value(X) == b"2"
+    with pytest.raises(ConflictError):
+        world.client(Past(world.store, past), seed=3).commit([Mutation(X, b"3")], [Exact(X, b"0")])
+    assert world.value(X) == b"2"

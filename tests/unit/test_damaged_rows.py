@@ -19,10 +19,10 @@ from txn.assertions import Exact
 from txn.client.engine import Engine
 from txn.client.parts import PartsClient
 from txn.errors import CorruptRowError, TxnError
-from txn.model import Edit, Key, Mutation
+from txn.model import Cell, Edit, Key, Mutation, Row
 from txn.policy import Policy
 from txn.protocol.recovery import roll_forward
-from txn.protocol.row import child_key, is_row_key, read_rows
+from txn.protocol.row import RowState, child_key, column, decode_row, is_row_key, read_rows
 from txn.protocol.statuses import ProtocolName, Status
 from txn.protocol.transaction import load_transaction
 from txn.request import Outcome
@@ -245,3 +245,15 @@ def meet_between(world: World, number: int, damage: Edit, ends: list[bytes]) -> 
 
     faults.plan = meet
     build(owner, b"new", ends)
+
+
+@pytest.mark.parametrize("status", [None, Status.WRITTEN, Status.LOCKED, Status.ABORTED])
+def test_the_time_of_a_decision_shows_it_without_a_plan(status: Status | None) -> None:
+    """The plan is lost as well: what it was to write may be half put."""
+    name = b"transaction.1700000000000." + b"0" * 32
+    cells = {
+        column(b"txn", name, each.at): Cell(b"", 1) for each in (Status.WRITTEN, Status.ASSERTED)
+    }
+    if status is not None:
+        cells[column(b"txn", name, b"status")] = Cell(status.encoded, 2)
+    assert decode_row(Row(name, cells)).state is RowState.UNREADABLE
