@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import methodcaller
 from random import SystemRandom
-from threading import Lock
+from threading import Lock, Thread
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, unquote
 
@@ -237,7 +237,7 @@ class ZooKeeperClient:
             message = "cannot connect to ZooKeeper"
             raise NotApplied(message, hosts=ensemble.hosts, cause=cause) from error
         except BaseException:
-            start_new_thread(self._stop, ())
+            start_new_thread(Thread(target=self._stop, daemon=True).start, ())
             raise
 
     def lost_since(self, losses: int) -> bool:
@@ -390,7 +390,7 @@ def _call_apart(work: Callable[[], object]) -> None:
         finally:
             done.set()
 
-    start_new_thread(run, ())
+    start_new_thread(Thread(target=run, daemon=True).start, ())
     done.wait()
     for error in errors:
         raise error

@@ -60,7 +60,7 @@ _TRIES = 64
 _MISTAKES = (lmdb.BadDbiError, lmdb.BadTxnError, lmdb.BadValsizeError, lmdb.ReadonlyError)  # ours
 
 _DAMAGES = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError)
-_UNDECODABLE = (ValueError, LookupError, ArithmeticError, RuntimeError, StopIteration, struct.error)
+_UNDECODABLE = (ValueError, LookupError, OverflowError, RuntimeError, StopIteration, struct.error)
 """What the functions of local transactions raise at bytes that they have never written."""
 
 P = ParamSpec("P")

@@ -6,6 +6,7 @@ import logging
 from _thread import start_new_thread
 from collections.abc import Callable
 from functools import partial
+from threading import Thread
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -121,7 +122,7 @@ class Registry:
                 is_over.set()
 
         try:
-            start_new_thread(ask, ())
+            start_new_thread(Thread(target=ask, daemon=True).start, ())
         except RuntimeError as error:  # the interpreter is shutting down or has no threads left
             found.append(error)
         else:
