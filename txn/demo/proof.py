@@ -61,17 +61,20 @@ def reconcile(
     stored = spark.createDataFrame(scan_flights(flight_cells), STORED).cache()
     entries = spark.createDataFrame(scan_indexes(index_cells), ENTRIES).cache()
     names = ("flights", "flights: missing or different", "flights: not in the source")
+    scans = (scan_flights, scan_indexes, scan_transactions)
+    left = spark.sparkContext.union([scan(list_leftovers) for scan in scans]).countByValue()
     return [
         *compare_rows(names, spark.createDataFrame(rows, STORED), stored),
         *prove_index(spark, "route", stored, entries),
         *prove_index(spark, "aircraft", stored, entries),
-        *prove_no_leftovers(spark, (scan_flights, scan_indexes, scan_transactions)),
+        ProofCheck("cells locked", 0, left.get("lock", 0)),
+        ProofCheck("cells tagged", 0, left.get("tag", 0)),
         *prove_transactions(spark, scan_transactions, transactions),
     ]
 
 
 def compare_rows(
-    names: tuple[str, str, str], expected: DataFrame, found: DataFrame
+    names: Sequence[str], expected: DataFrame, found: DataFrame
 ) -> Iterator[ProofCheck]:
     """Compare two frames in one pass, with every column and repeated rows: count their rows, and
     the rows that only one of them has."""
@@ -103,29 +106,18 @@ def prove_index(
     spark: SparkSession, index: str, stored: DataFrame, entries: DataFrame
 ) -> Iterator[ProofCheck]:
     """Check that each flight has its index entry, and each entry its flight."""
-
-    def list_entries(row: Any) -> Iterator[tuple[str, str]]:
-        for entry in index_rows(row.row.split("/")[0], row.row, row.dest, row.tailnum):
-            if entry.startswith(f"{index}/"):
-                yield entry, row.row
-
     known = stored.where(f.col(ANCHOR).isNotNull()).rdd  # the rest is reported already
-    expected = spark.createDataFrame(known.flatMap(list_entries), ENTRIES)
-    found = entries.where(f.col("entry").startswith(f"{index}/"))
-    name = f"index by {index}"
-    names = (
-        f"{name}: entries",
-        f"{name}: flights without entry",
-        f"{name}: entries without flight",
+    pairs = known.flatMap(
+        lambda row: [
+            (entry, row.row)
+            for entry in index_rows(row.row.split("/")[0], row.row, row.dest, row.tailnum)
+            if entry.startswith(f"{index}/")
+        ]
     )
-    return compare_rows(names, expected, found)
-
-
-def prove_no_leftovers(spark: SparkSession, scans: Sequence[Scan]) -> Iterator[ProofCheck]:
-    """Check that no cell of the data tables or of a marker is locked or tagged."""
-    left = spark.sparkContext.union([scan(list_leftovers) for scan in scans]).countByValue()
-    yield ProofCheck("cells locked", 0, left.get("lock", 0))
-    yield ProofCheck("cells tagged", 0, left.get("tag", 0))
+    found = entries.where(f.col("entry").startswith(f"{index}/"))
+    counted = ("entries", "flights without entry", "entries without flight")
+    names = [f"index by {index}: {each}" for each in counted]
+    return compare_rows(names, spark.createDataFrame(pairs, ENTRIES), found)
 
 
 def prove_transactions(spark: SparkSession, scan: Scan, expected: int) -> Iterator[ProofCheck]:
@@ -187,10 +179,9 @@ def flight_cells(row: Row) -> Iterator[tuple[str | None, ...]]:
         yield (f"{row.row.decode()}:{name}", *(None for _ in COLUMNS))
 
 
-def index_cells(row: Row) -> Iterator[tuple[str, str | None]]:
+def index_cells(row: Row) -> list[tuple[str, str | None]]:
     cells = read_texts(row)
-    if cells:
-        yield (row.row.decode(), cells.get(ENTRY))
+    return [(row.row.decode(), cells.get(ENTRY))] if cells else []
 
 
 def list_leftovers(row: Row) -> Iterator[str]:

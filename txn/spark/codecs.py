@@ -304,10 +304,7 @@ CODECS: dict[str, tuple[type[Codec], tuple[type[types.DataType], ...]]] = {
     "double": (NumberCodec, (types.DoubleType,)),
     "boolean": (BooleanCodec, (types.BooleanType,)),
     "binary": (BytesCodec, (types.BinaryType,)),
-    "text": (
-        TextCodec,
-        (types.NumericType, types.DayTimeIntervalType),
-    ),
+    "text": (TextCodec, (types.NumericType, types.DayTimeIntervalType)),
     "iso": (
         IsoCodec,
         (types.TimestampType, types.TimestampNTZType, types.DateType, types.TimeType),

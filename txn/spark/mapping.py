@@ -174,10 +174,7 @@ class TableMapping:
             )
         if part.width is not None and len(data) != part.width:
             raise InvalidRequestError(
-                "row-key column has the wrong width",
-                column=part.name,
-                value=data,
-                width=part.width,
+                "row-key column has the wrong width", column=part.name, value=data, width=part.width
             )
         return data
 

@@ -129,10 +129,7 @@ def intersect_ranges(ranges: Iterable[Range], others: Iterable[Range]) -> tuple[
 
 
 def select_ranges(
-    text: str,
-    row: tuple[MappedColumn, ...],
-    ranges: tuple[Range, ...],
-    names: Collection[str] = (),
+    text: str, row: tuple[MappedColumn, ...], ranges: tuple[Range, ...], names: Collection[str] = ()
 ) -> tuple[Range, ...]:
     """Return the part of the ranges that a condition on the row key selects, exactly. names: of all
     columns, if there are others than the row key's."""
@@ -157,10 +154,7 @@ def _parse_condition(text: str) -> Iterator[tuple[str, str, list[str]]]:
         match = _PART.match(text, place)
         if match is None:
             raise InvalidRequestError(
-                "an option is malformed",
-                option="where",
-                part=text[place:].strip(),
-                shape=SHAPE,
+                "an option is malformed", option="where", part=text[place:].strip(), shape=SHAPE
             )
         yield (
             parse_name(match["name"]),
@@ -172,7 +166,6 @@ def _parse_condition(text: str) -> Iterator[tuple[str, str, list[str]]]:
 
 def _find_ranges(comparison: str, literal: str, part: MappedColumn) -> tuple[Range, ...]:
     codec = part.codec
-    is_text = literal.startswith("'")
     kind = _KINDS.get(codec.name)
     if kind is None or (kind is str and codec.kind != StringType()):
         raise InvalidRequestError(
@@ -180,7 +173,7 @@ def _find_ranges(comparison: str, literal: str, part: MappedColumn) -> tuple[Ran
             column=part.name,
             codec=codec.name,
         )
-    if is_text != (kind is not int):
+    if literal.startswith("'") != (kind is not int):
         raise InvalidRequestError(
             "a literal does not fit its column",
             column=part.name,
