@@ -189,25 +189,26 @@ def _name_row(table: bytes, parts: Sequence[ColumnDefinition]) -> tuple[bytes, A
 def _parse_columns(
     option: str, text: str, names: Sequence[str], *, has_cells: bool = False
 ) -> list[ColumnDefinition]:
-    return [_parse_column(option, part.strip(), names, has_cells) for part in split_list(text)]
-
-
-def _parse_column(
-    option: str, text: str, names: Sequence[str], has_cells: bool
-) -> ColumnDefinition:
-    match = _COLUMN.fullmatch(text)
-    if match is None or (match["family"] is not None) != has_cells:
-        cell = "=[table[(row)]/]family:qualifier" if has_cells else ""
-        shape = f"name [type]{cell} [as codec]"
-        raise InvalidRequestError("an option is malformed", option=option, part=text, shape=shape)
-    name = match_name(parse_name(match["name"]), names)
-    kind = None if match["type"] is None else _parse_type(match["type"], name)
-    table, family, qualifier = (
-        unescape(match[part] or "") for part in ("table", "family", "qualifier")
-    )
-    return ColumnDefinition(
-        name, kind, family, qualifier, match["codec"], None, table, match["row"] or ""
-    )
+    columns = []
+    for column in map(str.strip, split_list(text)):
+        match = _COLUMN.fullmatch(column)
+        if match is None or (match["family"] is not None) != has_cells:
+            cell = "=[table[(row)]/]family:qualifier" if has_cells else ""
+            shape = f"name [type]{cell} [as codec]"
+            raise InvalidRequestError(
+                "an option is malformed", option=option, part=column, shape=shape
+            )
+        name = match_name(parse_name(match["name"]), names)
+        kind = None if match["type"] is None else _parse_type(match["type"], name)
+        table, family, qualifier = (
+            unescape(match[part] or "") for part in ("table", "family", "qualifier")
+        )
+        columns.append(
+            ColumnDefinition(
+                name, kind, family, qualifier, match["codec"], None, table, match["row"] or ""
+            )
+        )
+    return columns
 
 
 # ------------------------------------------------------------ those of HBase's connector and SHC

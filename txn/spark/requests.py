@@ -48,16 +48,8 @@ from txn.text import escape
 
 CONDITIONS = ("ifAbsent", "ifVersion", "assertions")
 REQUESTS = (
-    *MAPPING,
-    *CONDITIONS,
-    "nulls",
-    "empty",
-    "groupBy",
-    "once",
-    "onceBy",
-    "jobId",
-    "onceRetentionMs",
-    "validate",
+    *(*MAPPING, *CONDITIONS, "nulls", "empty", "groupBy"),
+    *("once", "onceBy", "jobId", "onceRetentionMs", "validate"),
 )
 
 ALL = ""
@@ -86,7 +78,12 @@ class Naming:
 
     @classmethod
     def parse(cls, option: str, names: Sequence[str], schema: StructType) -> Naming:
-        codecs = (_choose_codec(name, _find_type(option, schema, name)) for name in names)
+        codecs = []
+        for name in names:
+            kind = _find_type(option, schema, name)
+            # The default codec, but text for numbers: people read tokens.
+            codec = "text" if isinstance(kind, NumericType) else name_codec(kind, name)
+            codecs.append(make_codec(codec, kind, name))
         return cls(tuple(names), tuple(codecs))
 
     def list_values(self, batch: pa.RecordBatch) -> list[bytes]:
@@ -140,12 +137,6 @@ def make_token(*names: bytes) -> bytes:
     return b"//%s/%s" % (digest, token[:READABLE_BYTES])
 
 
-def _choose_codec(name: str, kind: DataType) -> Codec:
-    """Return the default codec, but text for numbers: people read tokens."""
-    codec = "text" if isinstance(kind, NumericType) else name_codec(kind, name)
-    return make_codec(codec, kind, name)
-
-
 def _escape_slashes(name: bytes) -> bytes:
     return name.replace(b"\\", rb"\\").replace(b"/", rb"\/")
 
@@ -190,7 +181,14 @@ class Conditions:
 
     def list_inputs(self, batch: pa.RecordBatch) -> list[list[Any]]:
         """Return the columns from whose values the assertions of a batch's rows are built."""
-        return [_list_values(batch, name) for name in self.sources]
+        inputs = []
+        for name in self.sources:
+            try:
+                inputs.append(batch.column(batch.schema.get_field_index(name)).to_pylist())
+            except (OverflowError, ValueError) as error:
+                problem = "a time is not of the years 1 to 9999"
+                raise InvalidRequestError(problem, column=name) from error
+        return inputs
 
     def list_assertions(
         self, mapping: TableMapping, row: bytes, written: Sequence[Key], inputs: Sequence[Any]
@@ -208,15 +206,6 @@ class Conditions:
         if self.documents is not None and inputs[-1] is not None:
             found += _read_documents(mapping, row, self.documents, inputs[-1])
         return tuple(found)
-
-
-def _list_values(batch: pa.RecordBatch, name: str) -> list[Any]:
-    values = batch.column(batch.schema.get_field_index(name))
-    try:
-        found: list[Any] = values.to_pylist()
-    except (OverflowError, ValueError) as error:
-        raise InvalidRequestError("a time is not of the years 1 to 9999", column=name) from error
-    return found
 
 
 def _parse_versions(text: str | None, names: Collection[str]) -> tuple[tuple[str, str], ...]:
@@ -558,7 +547,16 @@ def parse_requests(
         for option in ("onceBy", "groupBy")
     )
     is_once = options.flag("once", True)
-    _check_once(options, is_once, once_by, group_by)
+    given = [n for n in ("onceBy", "jobId", "onceRetentionMs") if options.text(n) is not None]
+    job = (options.text("jobId") or "").encode()
+    if len(job) > MAX_JOB_NAME:
+        raise InvalidRequestError("a name is too long", option="jobId", limit=MAX_JOB_NAME)
+    if not is_once and given:
+        raise InvalidRequestError("options exclude each other", options=["once=false", *given])
+    if group_by and (others := [name for name in once_by if name not in group_by]):
+        raise InvalidRequestError(
+            "a group has one token: onceBy must be of columns of groupBy", columns=others
+        )
     conditions = Conditions.parse(options, schema)
     mapping = TableMapping.parse(
         options, schema, conditions.sources, [*once_by, *group_by], is_written=True
@@ -572,24 +570,10 @@ def parse_requests(
         is_once,
         Naming.parse("onceBy", once_by, schema) if once_by else None,
         Naming.parse("groupBy", group_by, schema) if group_by else None,
-        name_job((options.text("jobId") or "").encode(), mapping.table),
+        name_job(job, mapping.table),
         retention_ms if is_once else None,
         options.flag("validate") or None,
     )
-
-
-def _check_once(
-    options: SourceOptions, is_once: bool, once_by: list[str], group_by: list[str]
-) -> None:
-    given = [n for n in ("onceBy", "jobId", "onceRetentionMs") if options.text(n) is not None]
-    if len((options.text("jobId") or "").encode()) > MAX_JOB_NAME:
-        raise InvalidRequestError("a name is too long", option="jobId", limit=MAX_JOB_NAME)
-    if not is_once and given:
-        raise InvalidRequestError("options exclude each other", options=["once=false", *given])
-    if group_by and (others := [name for name in once_by if name not in group_by]):
-        raise InvalidRequestError(
-            "a group has one token: onceBy must be of columns of groupBy", columns=others
-        )
 
 
 def _describe_value(value: pa.Scalar) -> Any:

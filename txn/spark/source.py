@@ -182,18 +182,14 @@ def make_batch_writer(options: Mapping[str, Any]) -> Callable[[DataFrame, int], 
     def write_batch(frame: DataFrame, number: int) -> None:
         writer = frame.write.format("txn").mode("append").options(**options)
         if not names_rows:
-            writer = writer.option("jobId", f"{_find_query(frame)}/{number}")
+            query = frame.sparkSession.sparkContext.getLocalProperty(QUERY)
+            if query is None:
+                raise InvalidRequestError(
+                    "Spark does not say which query a batch is of: call this in foreachBatch, and "
+                    "leave PYSPARK_PIN_THREAD at true",
+                    property=QUERY,
+                )
+            writer = writer.option("jobId", f"{query}/{number}")
         writer.save()
 
     return write_batch
-
-
-def _find_query(frame: DataFrame) -> str:
-    query = frame.sparkSession.sparkContext.getLocalProperty(QUERY)
-    if query is None:
-        raise InvalidRequestError(
-            "Spark does not say which query a batch is of: call this in foreachBatch, and leave "
-            "PYSPARK_PIN_THREAD at true",
-            property=QUERY,
-        )
-    return query
