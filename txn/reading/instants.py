@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import NamedTuple
 from zlib import crc32
 
@@ -318,10 +318,9 @@ class LaterChanges:
 
     def _read_versions(self, wanted: Mapping[Key, int]) -> dict[Key, Cell]:
         """Return the given version of each key."""
-        keys, context = list(wanted), self._context
+        keys, context = iter(wanted), self._context
         found: dict[Key, Cell] = {}
-        for place in range(0, len(keys), KEYS_AT_ONCE):
-            some = keys[place : place + KEYS_AT_ONCE]
+        while some := list(islice(keys, KEYS_AT_ONCE)):
             read = partial(context.store.read_versions, some, ALL_VERSIONS)
             for key, cells in call_store(context, read).items():
                 cell = next((cell for cell in cells if cell.timestamp == wanted[key]), None)

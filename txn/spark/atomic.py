@@ -91,9 +91,8 @@ class AtomicWriter(DataSourceArrowWriter):
         if self.transaction is None:
             return
         reports = [message for message in messages if isinstance(message, PartsReport)]
-        counts = [0] * (max((report.partition for report in reports), default=-1) + 1)
-        for report in reports:
-            counts[report.partition] = report.parts
+        parts = {report.partition: report.parts for report in reports}
+        counts = [parts.get(partition, 0) for partition in range(max(parts, default=-1) + 1)]
         newest = max((report.timestamp for report in reports), default=0)
         self._open_client().commit(self.transaction, counts, newest, ack=self.ack)
 

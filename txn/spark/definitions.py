@@ -215,16 +215,13 @@ def _parse_columns(
 
 
 def _read_connector(options: SourceOptions) -> TableDefinition:
-    columns = []
-    for text in options.require("hbase.columns.mapping").split(","):
+    columns, option = [], "hbase.columns.mapping"
+    for text in options.require(option).split(","):
         parts = text.split()
         if len(parts) != 3 or ":" not in parts[2]:
             shape = "NAME TYPE family:qualifier, or NAME TYPE :key"
             raise InvalidRequestError(
-                "an option is malformed",
-                option="hbase.columns.mapping",
-                part=text.strip(),
-                shape=shape,
+                "an option is malformed", option=option, part=text.strip(), shape=shape
             )
         family, _, qualifier = parts[2].partition(":")
         columns.append(_define_column(parts[0], parts[1], (family, qualifier)))

@@ -390,7 +390,7 @@ def commit_requests(
             if refused:
                 seen["repeated"] += (late := refuse(refused))
                 seen["refused"] += len(refused) - late
-    return make_summary(seen)
+    return Summary(**seen)
 
 
 @contextmanager
@@ -403,10 +403,6 @@ def finish_work(worker: Worker, seen: Counter[str]) -> Iterator[None]:
         worker.engine.flush()
         flush_traces()  # Spark kills an idle worker
     seen.update(worker.events - before)
-
-
-def make_summary(seen: Counter[str]) -> Summary:
-    return Summary(*(seen[field.name] for field in fields(Summary)))
 
 
 def check_arguments(given: Mapping[str, Any]) -> None:

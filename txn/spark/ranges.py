@@ -68,8 +68,7 @@ class RangeReader(datasource.DataSourceReader):
         parts: list[datasource.InputPartition] = []
         with self.access.open_engine() as engine:
             for table in self.tables:
-                absent = self._families.difference(describe_table(engine.context, table))
-                if absent:
+                if absent := self._families.difference(describe_table(engine.context, table)):
                     raise InvalidRequestError("no such family", table=table, family=min(absent))
                 store = engine.context.store
                 found = divide_ranges(store, table, self.ranges, self._partitions)
@@ -151,8 +150,7 @@ def _parse_condition(text: str) -> Iterator[tuple[str, str, list[str]]]:
     """Yield column, comparison and literals of each part of `a >= 'x' AND a IN ('y', 'z')`."""
     place, joined = 0, "and"
     while joined:
-        match = _PART.match(text, place)
-        if match is None:
+        if (match := _PART.match(text, place)) is None:
             raise InvalidRequestError(
                 "an option is malformed", option="where", part=text[place:].strip(), shape=SHAPE
             )

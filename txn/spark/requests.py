@@ -465,7 +465,13 @@ class RequestBuilder:
             self._encode_targets(row, batch) for row in self.mapping.rows
         )
         inputs = self.conditions.list_inputs(batch)
-        assertions = self._list_assertions(rows, mutations, inputs)
+        assertions: Iterable[tuple[Assertion, ...]] = repeat((), len(rows))
+        if self.conditions != Conditions():
+            given = zip(*inputs, strict=True) if inputs else repeat((), len(rows))
+            assertions = [
+                self.conditions.list_assertions(self.mapping, row, [m.key for m in each], values)
+                for row, each, values in zip(rows, mutations, given, strict=True)
+            ]
         contents = [rows, *cells, *inputs]
         for keys, more, changes in others:
             contents += [keys, *more]
@@ -487,38 +493,14 @@ class RequestBuilder:
         """Return the row keys, the cells by columns, and the mutations of each row."""
         rows = mapping.encode_rows(batch)
         cells = [column.encode_array(batch.column(column.place)) for column in mapping.columns]
-        changes = [
-            self._list_changes(mapping, rows, column, values)
-            for column, values in zip(mapping.columns, cells, strict=True)
-        ]
+        absent = Delete if self.deletes_nulls else lambda _: None  # the cell is left alone
+        changes = []
+        for column, values in zip(mapping.columns, cells, strict=True):
+            place = (column.family, column.qualifier, mapping.table)
+            pairs = zip([new_tuple(Key, (row, *place)) for row in rows], values, strict=True)
+            changes.append([absent(k) if cell is None else Mutation(k, cell) for k, cell in pairs])
         by_row = zip(*changes, strict=True) if changes else repeat((), len(rows))
         return rows, cells, [tuple(filter(None, each)) for each in by_row]
-
-    def _list_changes(
-        self, mapping: TableMapping, rows: Sequence[bytes], column: MappedColumn, cells: Cells
-    ) -> list[Mutation | Delete | None]:
-        """Return what is done to the cells of a column; None for a cell that is left alone."""
-        place = (column.family, column.qualifier, mapping.table)
-        keys = [new_tuple(Key, (row, *place)) for row in rows]
-        absent = Delete if self.deletes_nulls else lambda _: None
-        return [
-            absent(key) if cell is None else Mutation(key, cell)
-            for key, cell in zip(keys, cells, strict=True)
-        ]
-
-    def _list_assertions(
-        self,
-        rows: Sequence[bytes],
-        mutations: Sequence[Sequence[Mutation | Delete]],
-        inputs: Sequence[Sequence[Any]],
-    ) -> Iterable[tuple[Assertion, ...]]:
-        if self.conditions == Conditions():
-            return repeat((), len(rows))
-        given = zip(*inputs, strict=True) if inputs else repeat((), len(rows))
-        return [
-            self.conditions.list_assertions(self.mapping, row, [m.key for m in each], values)
-            for row, each, values in zip(rows, mutations, given, strict=True)
-        ]
 
 
 def _find_error(rows: list[EncodedRow]) -> InvalidRequestError | None:

@@ -18,7 +18,6 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
-    InputPartition,
 )
 from pyspark.sql.types import StructType
 
@@ -126,17 +125,10 @@ class FailedStreamReader(DataSourceStreamReader):
     def __init__(self, error: InvalidRequestError) -> None:
         self._error = error
 
-    def initialOffset(self) -> NoReturn:
+    def _fail(self, *_: Any, **__: Any) -> NoReturn:
         raise self._error
 
-    def latestOffset(self, *_: Any) -> NoReturn:
-        raise self._error
-
-    def partitions(self, start: Any, end: Any) -> NoReturn:
-        raise self._error
-
-    def read(self, partition: InputPartition) -> NoReturn:
-        raise self._error
+    initialOffset = latestOffset = partitions = read = _fail
 
 
 def _import_name(path: str) -> Any:
