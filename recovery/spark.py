@@ -130,8 +130,7 @@ def plan_shares(
             whole = [(span.start, span.stop)]
             divide = partial(divide_ranges, context.store, span.table, whole, partitions, cores)
             for ranges in call_store(context, divide):  # those of a task are adjacent
-                part = replace(span, start=ranges[0][0], stop=ranges[-1][1])
-                shares.append(Share(part, is_data))
+                shares.append(Share(replace(span, start=ranges[0][0], stop=ranges[-1][1]), is_data))
         if tables and context.rules.locks_rows:
             shares.append(Share(Span(context.table), True, tables))
         return shares

@@ -30,12 +30,8 @@ FLIGHT_SPLITS = (b"JFK/", b"LGA/")
 INDEX_SPLITS = (b"route/", b"route/JFK", b"route/LGA")
 TRANSACTION_SPLITS = (b"transaction.",)
 ENTRIES = "entry string, row string"
-TRANSACTION_ROWS = "row string, part string, status string"
 COMPLETE = str(Status.COMPLETE)
 STORED = ", ".join(f"{name} string" for name in ("row", *COLUMNS))
-
-Scan = Callable[[Callable[[Row], Iterable[Any]]], "RDD[Any]"]
-"""Applies a function to every row of a table, and returns the results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +56,9 @@ def reconcile(
     rows = csv.rdd.map(lambda row: (flight_row(row.asDict()), *(row[name] for name in COLUMNS)))
     stored = spark.createDataFrame(scan_flights(flight_cells), STORED).cache()
     entries = spark.createDataFrame(scan_indexes(index_cells), ENTRIES).cache()
+    columns = "row string, part string, status string"
+    all_rows = spark.createDataFrame(scan_transactions(transaction_cells), columns)
+    markers = spark.createDataFrame(scan_transactions(marker_cells), "row string")
     names = ("flights", "flights: missing or different", "flights: not in the source")
     scans = (scan_flights, scan_indexes, scan_transactions)
     left = spark.sparkContext.union([scan(list_leftovers) for scan in scans]).countByValue()
@@ -69,7 +68,7 @@ def reconcile(
         *prove_index(spark, "aircraft", stored, entries),
         ProofCheck("cells locked", 0, left.get("lock", 0)),
         ProofCheck("cells tagged", 0, left.get("tag", 0)),
-        *prove_transactions(spark, scan_transactions, transactions),
+        *prove_transactions(all_rows, markers, transactions),
     ]
 
 
@@ -120,10 +119,11 @@ def prove_index(
     return compare_rows(names, spark.createDataFrame(pairs, ENTRIES), found)
 
 
-def prove_transactions(spark: SparkSession, scan: Scan, expected: int) -> Iterator[ProofCheck]:
+def prove_transactions(
+    all_rows: DataFrame, markers: DataFrame, expected: int
+) -> Iterator[ProofCheck]:
     """Check that every transaction row is finished, each part has its transaction, and exactly one
     transaction committed each token."""
-    all_rows = spark.createDataFrame(scan(transaction_cells), TRANSACTION_ROWS)
     is_parent = f.col("part").isNull()
     is_open = ~f.col("status").isin(COMPLETE, str(Status.ABORTED))
     rows = all_rows.groupBy("row").agg(
@@ -131,7 +131,6 @@ def prove_transactions(spark: SparkSession, scan: Scan, expected: int) -> Iterat
         f.count(f.when(is_open, 1)).alias("unfinished"),
         f.count(f.when(~is_parent & (f.col("status") == COMPLETE), 1)).alias("complete_parts"),
     )
-    markers = spark.createDataFrame(scan(marker_cells), "row string")
     marked = markers.groupBy("row").agg(f.count("*").alias("markers"))
     has_marker = f.col("markers").isNotNull()
     complete = f.coalesce(f.col("status") == COMPLETE, f.lit(False))

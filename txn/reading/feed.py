@@ -230,8 +230,7 @@ def _read_rows(
         if row.buffer is not None and row.plan is not None and not row.corrupt:
             rows[row_key] = WrittenRow(row_key, row.buffer, row.plan, row.parts)
         elif row.corrupt or status_key(context.table, row_key) in found:
-            cause = row.corrupt or "buffer or plan is missing"
-            raise CorruptRowError(cause, transaction=row_key)
+            raise CorruptRowError(row.corrupt or "buffer or plan is missing", transaction=row_key)
         elif is_strict:
             raise ChangesLostError("a row is gone", transaction=row_key)
     return rows

@@ -213,8 +213,7 @@ def _mark_regions(context: Context, name: bytes) -> tuple[tuple[bytes, ...], tup
     splits = store.find_splits(table, 0)
     keys = [column(table, start + CLOCK_END, name) for start in (b"", *splits)]
     store.write([Edit(key, name, None) for key in keys])
-    found = store.read(keys)
-    marks = {key: cell.timestamp for key, cell in found.items() if cell is not None}
+    marks = {key: cell.timestamp for key, cell in store.read(keys).items() if cell is not None}
     store.write([Edit(key, None, timestamp) for key, timestamp in marks.items()])
     if len(marks) < len(keys) or store.find_splits(table, 0) != splits:
         raise NotApplied("the regions of the transaction table have changed")

@@ -93,8 +93,7 @@ class TableDefinition:
 def read_definition(options: SourceOptions, schema: types.StructType | None) -> TableDefinition:
     """Return the definition in the options, which must use one notation only."""
     given = {name for names in WAYS.values() for name in names if options.text(name)}
-    chosen = [way for way, names in WAYS.items() if given.intersection(names)]
-    match chosen:
+    match [way for way, names in WAYS.items() if given.intersection(names)]:
         case ["row"]:
             return _read_own(options, schema)
         case ["hbase.columns.mapping"]:

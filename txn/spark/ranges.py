@@ -90,8 +90,7 @@ def divide_ranges(
     count = most or cores or os.cpu_count() or 1
     stops = [stop for _, stop in ranges]
     stop = None if None in stops else max(stop for stop in stops if stop is not None)
-    splits = store.find_splits(table, count - 1, ranges[0][0], stop)
-    parts = cut_ranges(ranges, splits)
+    parts = cut_ranges(ranges, store.find_splits(table, count - 1, ranges[0][0], stop))
     return parts if most is None else join_parts(parts, most)
 
 

@@ -56,8 +56,7 @@ class TableReader(RangeReader):
         self._mapping = mapping = TableMapping.parse(options, schema)
         if not mapping.columns:
             raise InvalidRequestError("no column of the schema is a cell")
-        families = [column.family for column in mapping.columns]
-        super().__init__(options, [mapping.table], families)
+        super().__init__(options, [mapping.table], [column.family for column in mapping.columns])
         if (where := options.text(WHERE)) is not None:
             self.ranges = select_ranges(where, mapping.row, self.ranges, schema.names)
         self._bounds: Bounds | None = None

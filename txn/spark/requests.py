@@ -358,8 +358,7 @@ class RequestBuilder:
         """Yield the requests of a task. name: of the write and the partition, for tokens. reject:
         is called for rows that do not encode; without it they raise PartitionError."""
         tokens = RowTokens(name, self._list_targets())
-        can_reject = reject is not None
-        rows = (row for batch in batches for row in self._encode_rows(batch, can_reject))
+        rows = (row for batch in batches for row in self._encode_rows(batch, reject is not None))
         for some in self._list_groups(rows):
             sources = SourceRows([row.source for row in some])
             error = _find_error(some)
