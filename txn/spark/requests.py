@@ -496,8 +496,13 @@ class RequestBuilder:
         changes = []
         for column, values in zip(mapping.columns, cells, strict=True):
             place = (column.family, column.qualifier, mapping.table)
-            pairs = zip([new_tuple(Key, (row, *place)) for row in rows], values, strict=True)
-            changes.append([absent(k) if cell is None else Mutation(k, cell) for k, cell in pairs])
+            keys = [new_tuple(Key, (row, *place)) for row in rows]
+            changes.append(
+                [
+                    absent(key) if cell is None else Mutation(key, cell)
+                    for key, cell in zip(keys, values, strict=True)
+                ]
+            )
         by_row = zip(*changes, strict=True) if changes else repeat((), len(rows))
         return rows, cells, [tuple(filter(None, each)) for each in by_row]
 
