@@ -29,13 +29,7 @@ from recovery.findings import (
     finding_document,
     result_document,
 )
-from recovery.fsck import (
-    check_data,
-    check_transactions,
-    handle_findings,
-    list_data,
-    require_tables,
-)
+from recovery.fsck import check_data, check_transactions, handle_findings, list_data, require_tables
 from recovery.opening import open_store_of
 from recovery.tables import check_counts
 from txn.errors import InvalidRequestError
@@ -117,8 +111,7 @@ def fsck(
     """
     wanted = Inspection(uri, transactions, Ages(grace_ms, retention_ms), repair, policy)
     shares = plan_shares(wanted, scan, partitions, spark.sparkContext.defaultParallelism)
-    find = repair_shares if repair else find_on_executors
-    found = find(spark, wanted, shares)
+    found = (repair_shares if repair else find_on_executors)(spark, wanted, shares)
     return spark.createDataFrame(found.flatMap(list_lines), FINDINGS_SCHEMA, verifySchema=False)
 
 
@@ -132,11 +125,12 @@ def plan_shares(
     with open_store_of(wanted.uri, wanted.transactions, mends=wanted.repairs) as context:
         require_tables(context, tables)
         spans = [(Span(context.table), False), *((s, True) for s in list_data(context, tables))]
-        shares = [
-            Share(share, is_data)
-            for span, is_data in spans
-            for share in _divide_span(context, span, cores, partitions)
-        ]
+        shares = []
+        for span, is_data in spans:
+            whole = [(span.start, span.stop)]
+            divide = partial(divide_ranges, context.store, span.table, whole, partitions, cores)
+            for ranges in call_store(context, divide):  # those of a task are adjacent
+                shares.append(Share(replace(span, start=ranges[0][0], stop=ranges[-1][1]), is_data))
         if tables and context.rules.locks_rows:
             shares.append(Share(Span(context.table), True, tables))
         return shares
@@ -277,16 +271,6 @@ def inspect_shares(wanted: Inspection, shares: Iterable[Share]) -> Iterator[Repo
 # ------------------------------------------------------------------------------ in the driver
 
 
-def _divide_span(
-    context: Context, span: Span, cores: int, partitions: int | None
-) -> Iterator[Span]:
-    """Yield the parts of a span; the ranges of a task are adjacent."""
-    whole = [(span.start, span.stop)]
-    divide = partial(divide_ranges, context.store, span.table, whole, partitions, cores)
-    for ranges in call_store(context, divide):
-        yield replace(span, start=ranges[0][0], stop=ranges[-1][1])
-
-
 def _run(
     spark: SparkSession, found: RDD[Reported], progress: Callable[[int], None], done: int = 0
 ) -> None:
@@ -297,21 +281,16 @@ def _run(
         context.setJobGroup(group, "txn fsck", interruptOnCancel=True)
         found.count()
 
-    executor = ThreadPoolExecutor(1, "txn-fsck")
+    executor, tracker = ThreadPoolExecutor(1, "txn-fsck"), context.statusTracker()
     work = executor.submit(count)
     try:
         while not wait([work], REPORT_EVERY_S).done:
-            progress(done + _count_tasks(spark, group))
+            jobs = filter(None, map(tracker.getJobInfo, tracker.getJobIdsForGroup(group)))
+            stages = [tracker.getStageInfo(stage) for job in jobs for stage in job.stageIds]
+            progress(done + sum(stage.numCompletedTasks for stage in stages if stage))
     except BaseException:
         context.cancelJobGroup(group)
         raise
     finally:
         executor.shutdown(wait=False)
     work.result()
-
-
-def _count_tasks(spark: SparkSession, group: str) -> int:
-    tracker = spark.sparkContext.statusTracker()
-    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
-    stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
-    return sum(stage.numCompletedTasks for stage in stages if stage)

@@ -25,7 +25,7 @@ from threading import Event, Thread
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from txn.client.engine import Engine
@@ -119,31 +119,23 @@ class Way:
     def count_transactions(self, total: int) -> int:
         return self.transactions * (1 if self.is_atomic else total)
 
-    def count_steps(self, total: int) -> int:
-        """Return the number of transactions, or parts of them, to write."""
-        return self.transactions * (count_tasks(total) if self.is_atomic else total)
-
     @contextmanager
     def open_meter(self, load: Load) -> Iterator[Callable[[], dict[str, int]]]:
-        """Yield a function that returns the progress: transactions, parts and steps."""
+        """Yield a function that returns the progress: transactions, steps, and the parts that tasks
+        have begun of transactions that were not aborted."""
         if not self.is_atomic:
             yield lambda: {"done": load.count_ended(), "transactions": load.count_ended()}
             return
         with load.open_engine() as engine:
+            context = engine.context
 
             def count() -> dict[str, int]:
-                parts = count_parts(engine)
+                rows = context.store.scan(context.table, columns=[(OWN_FAMILY, b"status")])
+                statuses = (decode_row(row).status for row in rows if parent_of(row.row))
+                parts = sum(each not in (Status.ABORTING, Status.ABORTED) for each in statuses)
                 return {"done": parts, "transactions": load.count_ended(), "parts": parts}
 
             yield count
-
-
-def count_parts(engine: Engine) -> int:
-    """Return how many parts tasks have begun, of transactions that were not aborted."""
-    context = engine.context
-    rows = context.store.scan(context.table, columns=[(OWN_FAMILY, b"status")])
-    statuses = (decode_row(row).status for row in rows if parent_of(row.row) is not None)
-    return sum(status not in (Status.ABORTING, Status.ABORTED) for status in statuses)
 
 
 # ------------------------------------------------------------- a transaction for each flight
@@ -177,8 +169,13 @@ class TableWrite(NamedTuple):
 def list_writes(load: Load, flights: DataFrame) -> list[TableWrite]:
     """Return the two writes: the flights and their index entries."""
     register(flights.sparkSession)
-    named = flights.withColumn("row", row_column())
-    row = f.col("row")
+    numbers = (
+        f.coalesce(f.col(name).cast("int"), f.lit(0))
+        for name in ("year", "month", "day", "sched_dep_time")
+    )
+    shape = "%s/%04d-%02d-%02d/%04d/%s%s"  # of `flight_row`
+    names = f.format_string(shape, "origin", *numbers, "carrier", "flight")
+    named, row = flights.withColumn("row", names), f.col("row")
     route = f.concat(f.lit("route/"), "origin", f.lit("-"), f.coalesce("dest", f.lit("")))
     aircraft = f.concat(f.lit("aircraft/"), "tailnum")
     entries = f.array(*(f.concat(index, f.lit("/"), row) for index in (route, aircraft)))
@@ -192,15 +189,6 @@ def list_writes(load: Load, flights: DataFrame) -> list[TableWrite]:
     ]
 
 
-def row_column() -> Column:
-    """Return the row key of a flight as a column, equal to that of `txn.demo.data`."""
-    numbers = (
-        f.coalesce(f.col(name).cast("int"), f.lit(0))
-        for name in ("year", "month", "day", "sched_dep_time")
-    )
-    return f.format_string("%s/%04d-%02d-%02d/%04d/%s%s", "origin", *numbers, "carrier", "flight")
-
-
 def load_by_writer(load: Load, total: int) -> None:
     """Write the flights, then their entries. The names of flights are tokens, so a job that runs
     again finds what it has committed."""
@@ -212,7 +200,10 @@ def load_by_writer(load: Load, total: int) -> None:
 def load_by_stream(load: Load, total: int) -> None:
     """Write the same as streams, a day per batch. A restarted stream finds what is committed by its
     checkpoint, and by tokens with the numbers of its batches."""
-    days = write_days(load.flights, load.folder / "days")
+    days = load.folder / "days"
+    if not (days / "_SUCCESS").exists():  # an earlier run may have written them
+        dated = load.flights.withColumn("date", f.concat_ws("-", "year", "month", "day"))
+        dated.repartition("date").write.mode("overwrite").partitionBy("date").json(str(days))
     source = load.flights.sparkSession.readStream.schema(load.flights.schema)
     flights = source.option("maxFilesPerTrigger", 1).json(str(days))
     flights = flights.repartition(TASKS_OF_A_DAY, "origin", "carrier", "flight")
@@ -237,14 +228,6 @@ def load_atomically(load: Load, total: int) -> None:
 
 def count_options(load: Load) -> dict[str, str]:
     return {"lock_ttl_ms": str(LOCK_TTL_MS), "counts": load.counts.name_accumulator()}
-
-
-def write_days(flights: DataFrame, folder: Path) -> Path:
-    """Write a file for each day, unless an earlier run did, and return their folder."""
-    if not (folder / "_SUCCESS").exists():
-        days = flights.withColumn("date", f.concat_ws("-", "year", "month", "day"))
-        days.repartition("date").write.mode("overwrite").partitionBy("date").json(str(folder))
-    return folder
 
 
 WAYS: Mapping[WayName, Way] = {
@@ -274,7 +257,8 @@ def load_flights(load: Load, by: WayName) -> int:
     with reporting("reading", dict):
         total = load.flights.count()
     way = WAYS[by]
-    report("total", flights=total, steps=way.count_steps(total))
+    steps = way.transactions * (count_tasks(total) if way.is_atomic else total)
+    report("total", flights=total, steps=steps)
     began_s = time.monotonic()
     with way.open_meter(load) as meter, reporting("progress", meter):
         way.run(load, total)

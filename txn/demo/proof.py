@@ -30,12 +30,8 @@ FLIGHT_SPLITS = (b"JFK/", b"LGA/")
 INDEX_SPLITS = (b"route/", b"route/JFK", b"route/LGA")
 TRANSACTION_SPLITS = (b"transaction.",)
 ENTRIES = "entry string, row string"
-TRANSACTION_ROWS = "row string, part string, status string"
 COMPLETE = str(Status.COMPLETE)
 STORED = ", ".join(f"{name} string" for name in ("row", *COLUMNS))
-
-Scan = Callable[[Callable[[Row], Iterable[Any]]], "RDD[Any]"]
-"""Applies a function to every row of a table, and returns the results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +56,24 @@ def reconcile(
     rows = csv.rdd.map(lambda row: (flight_row(row.asDict()), *(row[name] for name in COLUMNS)))
     stored = spark.createDataFrame(scan_flights(flight_cells), STORED).cache()
     entries = spark.createDataFrame(scan_indexes(index_cells), ENTRIES).cache()
+    columns = "row string, part string, status string"
+    all_rows = spark.createDataFrame(scan_transactions(transaction_cells), columns)
+    markers = spark.createDataFrame(scan_transactions(marker_cells), "row string")
     names = ("flights", "flights: missing or different", "flights: not in the source")
+    scans = (scan_flights, scan_indexes, scan_transactions)
+    left = spark.sparkContext.union([scan(list_leftovers) for scan in scans]).countByValue()
     return [
         *compare_rows(names, spark.createDataFrame(rows, STORED), stored),
         *prove_index(spark, "route", stored, entries),
         *prove_index(spark, "aircraft", stored, entries),
-        *prove_no_leftovers(spark, (scan_flights, scan_indexes, scan_transactions)),
-        *prove_transactions(spark, scan_transactions, transactions),
+        ProofCheck("cells locked", 0, left.get("lock", 0)),
+        ProofCheck("cells tagged", 0, left.get("tag", 0)),
+        *prove_transactions(all_rows, markers, transactions),
     ]
 
 
 def compare_rows(
-    names: tuple[str, str, str], expected: DataFrame, found: DataFrame
+    names: Sequence[str], expected: DataFrame, found: DataFrame
 ) -> Iterator[ProofCheck]:
     """Compare two frames in one pass, with every column and repeated rows: count their rows, and
     the rows that only one of them has."""
@@ -103,35 +105,25 @@ def prove_index(
     spark: SparkSession, index: str, stored: DataFrame, entries: DataFrame
 ) -> Iterator[ProofCheck]:
     """Check that each flight has its index entry, and each entry its flight."""
-
-    def list_entries(row: Any) -> Iterator[tuple[str, str]]:
-        for entry in index_rows(row.row.split("/")[0], row.row, row.dest, row.tailnum):
-            if entry.startswith(f"{index}/"):
-                yield entry, row.row
-
     known = stored.where(f.col(ANCHOR).isNotNull()).rdd  # the rest is reported already
-    expected = spark.createDataFrame(known.flatMap(list_entries), ENTRIES)
-    found = entries.where(f.col("entry").startswith(f"{index}/"))
-    name = f"index by {index}"
-    names = (
-        f"{name}: entries",
-        f"{name}: flights without entry",
-        f"{name}: entries without flight",
+    pairs = known.flatMap(
+        lambda row: [
+            (entry, row.row)
+            for entry in index_rows(row.row.split("/")[0], row.row, row.dest, row.tailnum)
+            if entry.startswith(f"{index}/")
+        ]
     )
-    return compare_rows(names, expected, found)
+    found = entries.where(f.col("entry").startswith(f"{index}/"))
+    counted = ("entries", "flights without entry", "entries without flight")
+    names = [f"index by {index}: {each}" for each in counted]
+    return compare_rows(names, spark.createDataFrame(pairs, ENTRIES), found)
 
 
-def prove_no_leftovers(spark: SparkSession, scans: Sequence[Scan]) -> Iterator[ProofCheck]:
-    """Check that no cell of the data tables or of a marker is locked or tagged."""
-    left = spark.sparkContext.union([scan(list_leftovers) for scan in scans]).countByValue()
-    yield ProofCheck("cells locked", 0, left.get("lock", 0))
-    yield ProofCheck("cells tagged", 0, left.get("tag", 0))
-
-
-def prove_transactions(spark: SparkSession, scan: Scan, expected: int) -> Iterator[ProofCheck]:
+def prove_transactions(
+    all_rows: DataFrame, markers: DataFrame, expected: int
+) -> Iterator[ProofCheck]:
     """Check that every transaction row is finished, each part has its transaction, and exactly one
     transaction committed each token."""
-    all_rows = spark.createDataFrame(scan(transaction_cells), TRANSACTION_ROWS)
     is_parent = f.col("part").isNull()
     is_open = ~f.col("status").isin(COMPLETE, str(Status.ABORTED))
     rows = all_rows.groupBy("row").agg(
@@ -139,7 +131,6 @@ def prove_transactions(spark: SparkSession, scan: Scan, expected: int) -> Iterat
         f.count(f.when(is_open, 1)).alias("unfinished"),
         f.count(f.when(~is_parent & (f.col("status") == COMPLETE), 1)).alias("complete_parts"),
     )
-    markers = spark.createDataFrame(scan(marker_cells), "row string")
     marked = markers.groupBy("row").agg(f.count("*").alias("markers"))
     has_marker = f.col("markers").isNotNull()
     complete = f.coalesce(f.col("status") == COMPLETE, f.lit(False))
@@ -187,10 +178,9 @@ def flight_cells(row: Row) -> Iterator[tuple[str | None, ...]]:
         yield (f"{row.row.decode()}:{name}", *(None for _ in COLUMNS))
 
 
-def index_cells(row: Row) -> Iterator[tuple[str, str | None]]:
+def index_cells(row: Row) -> list[tuple[str, str | None]]:
     cells = read_texts(row)
-    if cells:
-        yield (row.row.decode(), cells.get(ENTRY))
+    return [(row.row.decode(), cells.get(ENTRY))] if cells else []
 
 
 def list_leftovers(row: Row) -> Iterator[str]:

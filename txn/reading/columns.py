@@ -49,7 +49,13 @@ def scan_columns(
         for place, row in zip(held, resolved, strict=True):
             for column, cells in zip(columns, values, strict=True):
                 cells[place] = _value_of(row, wanted.table, column)
-        yield from _leave_out_empty(rows, values)
+        if all(None in cells for cells in values):  # a row may have no value
+            nothing = (None,) * len(values)
+            is_there = [cells != nothing for cells in zip(*values, strict=True)]
+            rows = list(compress(rows, is_there))
+            values = [list(compress(cells, is_there)) for cells in values]
+        if rows:
+            yield ColumnPage(rows, values)
 
 
 def group_columns(rows: Iterable[Row], table: bytes, columns: Columns) -> Iterator[ColumnPage]:
@@ -83,17 +89,6 @@ def _read_rows(context: Context, wanted: Span, names: Sequence[bytes]) -> list[R
         if cell is not None:
             rows[key.row][key] = cell
     return [Row(name, cells) for name, cells in rows.items()]
-
-
-def _leave_out_empty(rows: list[bytes], values: list[list[bytes | None]]) -> Iterator[ColumnPage]:
-    """Yield a page of the rows that have a value, if there are any."""
-    if all(None in cells for cells in values):
-        nothing = (None,) * len(values)
-        is_there = [cells != nothing for cells in zip(*values, strict=True)]
-        rows = list(compress(rows, is_there))
-        values = [list(compress(cells, is_there)) for cells in values]
-    if rows:
-        yield ColumnPage(rows, values)
 
 
 def _value_of(row: Row, table: bytes, column: tuple[bytes, bytes]) -> bytes | None:

@@ -33,7 +33,7 @@ from itertools import groupby, islice
 from typing import Any, NamedTuple
 
 from txn.errors import CorruptRowError, InvalidRequestError, TxnError
-from txn.model import Cell, Check, Key, Mutation, Row, RowExclusion
+from txn.model import Cell, Check, Key, Row, RowExclusion
 from txn.protocol.codec import Buffer, Plan
 from txn.protocol.context import Context, call_store
 from txn.protocol.protocols import protocol_key
@@ -115,8 +115,7 @@ def find_decision(row: Row) -> int | None:
 def refuse_rowless(context: Context, is_known: bool) -> None:
     """Raise InvalidRequestError if the database commits transactions that leave no row, unless the
     caller accepts that."""
-    is_apart = not context.is_local
-    if context.rules.locks_rows and is_apart and not is_known:
+    if context.rules.locks_rows and not context.is_local and not is_known:
         raise InvalidRequestError(
             "fenced transactions of one row and family leave no transaction row, unless they have "
             "a token or a label, and are missed here: say rowless=skip to do without them",
@@ -231,8 +230,7 @@ def _read_rows(
         if row.buffer is not None and row.plan is not None and not row.corrupt:
             rows[row_key] = WrittenRow(row_key, row.buffer, row.plan, row.parts)
         elif row.corrupt or status_key(context.table, row_key) in found:
-            cause = row.corrupt or "buffer or plan is missing"
-            raise CorruptRowError(cause, transaction=row_key)
+            raise CorruptRowError(row.corrupt or "buffer or plan is missing", transaction=row_key)
         elif is_strict:
             raise ChangesLostError("a row is gone", transaction=row_key)
     return rows
@@ -243,15 +241,8 @@ def _list_changes(whole: WrittenRow, row: WrittenRow, at_ms: int) -> Iterator[Ke
     if len(mutations) != len(replaced):
         raise CorruptRowError("the plan does not fit the buffer", transaction=row.row_key)
     for mutation, old in zip(mutations, replaced, strict=True):
-        yield KeyChange(
-            mutation.key,
-            old,
-            mutation.value if isinstance(mutation, Mutation) else None,
-            whole.plan.timestamp,
-            at_ms,
-            whole.row_key,
-            whole.buffer.request.labels,
-        )
+        key, value, labels = mutation.key, mutation.value, whole.buffer.request.labels
+        yield KeyChange(key, old, value, whole.plan.timestamp, at_ms, whole.row_key, labels)
 
 
 FORMAT = 1
@@ -311,13 +302,8 @@ class Offset:
         return decided.at_ms <= self.until_ms and decided.row_key not in self.undecided
 
     def encode(self) -> dict[str, Any]:
-        rows = sorted(row_key.decode() for row_key in self.undecided)
-        return {
-            "format": FORMAT,
-            "until": self.until_ms,
-            "low": self.low_ms,
-            "undecided": "\n".join(rows),
-        }
+        rows = "\n".join(sorted(row_key.decode() for row_key in self.undecided))
+        return {"format": FORMAT, "until": self.until_ms, "low": self.low_ms, "undecided": rows}
 
 
 @dataclass(slots=True)

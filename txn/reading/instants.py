@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import NamedTuple
 from zlib import crc32
 
@@ -110,14 +110,17 @@ def find_instant(context: Context, bounds: Bounds) -> Instant:
     none was found at which each is known to have decided or not."""
     began_ms = context.clock.wall_ms()
     recent_ms = began_ms - bounds.lateness_ms
-    low_ms = min(_find_oldest(context), recent_ms)
+    unfinished = list_decisions(context, 0, PLACED_BY, RowExclusion(FAMILY, STATUS, FINISHED))
+    undecided = (created_ms(row.row) for row in unfinished if find_decision(row) == 0)
+    low_ms = min((recent_ms, *undecided))
     expires_ms = began_ms + bounds.retention_ms - bounds.margin_ms
     rows = list(_list_placements(context, low_ms))
     for turn in context.tries(most=context.policy.read_tries):
         before = frozenset(each.row_key for each in rows if each.is_decided)
         looks, all_marks = [_look(context)], []
         for _ in range(turn):  # the more, the likelier is one between two decisions
-            all_marks.append(_mark_regions(context))
+            name = b"instant-%016x" % context.rng.getrandbits(64)
+            all_marks.append(call_store(context, partial(_mark_regions, context, name)))
             context.clock.sleep_ms(2)  # so that the times of all later decisions are after it
             looks.append(_look(context))
         rows = list(_list_placements(context, low_ms))
@@ -172,14 +175,6 @@ def _sum_covered(instant: Instant, rows: Iterable[Placement]) -> int:
     return sum((1 << 32) + crc32(row_key) for row_key in recent)
 
 
-def _find_oldest(context: Context) -> int:
-    """Return the earliest creation time of an undecided transaction."""
-    exclude = RowExclusion(FAMILY, STATUS, FINISHED)
-    rows = list_decisions(context, 0, PLACED_BY, exclude)
-    undecided = (created_ms(row.row) for row in rows if find_decision(row) == 0)
-    return min(undecided, default=NOT_PLACED)
-
-
 def _list_placements(context: Context, low_ms: int) -> Iterator[Placement]:
     """Yield the transactions created since `low_ms`, unless aborted."""
     for row in list_decisions(context, low_ms, PLACED_BY):
@@ -211,23 +206,14 @@ def _describe(context: Context, row: Row, at_ms: int) -> Placement:
     return Placement(row.row, at_ms, at_ms > 0 or not is_open, placed_ms)
 
 
-Marks = tuple[tuple[bytes, ...], tuple[int, ...]]
-
-
-def _mark_regions(context: Context) -> Marks:
+def _mark_regions(context: Context, name: bytes) -> tuple[tuple[bytes, ...], tuple[int, ...]]:
     """Return the splits of the transaction table, and the present time of the server of each
     region. It is that of a cell, which is written there and deleted."""
-    name = b"instant-%016x" % context.rng.getrandbits(64)
-    return call_store(context, partial(_write_marks, context, name))
-
-
-def _write_marks(context: Context, name: bytes) -> Marks:
     store, table = context.store, context.table
     splits = store.find_splits(table, 0)
     keys = [column(table, start + CLOCK_END, name) for start in (b"", *splits)]
     store.write([Edit(key, name, None) for key in keys])
-    found = store.read(keys)
-    marks = {key: cell.timestamp for key, cell in found.items() if cell is not None}
+    marks = {key: cell.timestamp for key, cell in store.read(keys).items() if cell is not None}
     store.write([Edit(key, None, timestamp) for key, timestamp in marks.items()])
     if len(marks) < len(keys) or store.find_splits(table, 0) != splits:
         raise NotApplied("the regions of the transaction table have changed")
@@ -323,21 +309,17 @@ class LaterChanges:
             if each.is_decided and each.row_key not in self._known and not instant.covers(each)
         ]
         for change in read_changes(context, sorted(new), tables={self._spans[0].table}):
-            if self._is_wanted(change.key):
+            place = bisect_right(self._starts, change.key.row) - 1
+            if place >= 0 and change.key in self._spans[place]:
                 this = FirstChange(change.timestamp, change.replaced)
                 self._first[change.key] = min(self._first.get(change.key, this), this)
         self._known.update(each.row_key for each in new)
 
-    def _is_wanted(self, key: Key) -> bool:
-        place = bisect_right(self._starts, key.row) - 1
-        return place >= 0 and key in self._spans[place]
-
     def _read_versions(self, wanted: Mapping[Key, int]) -> dict[Key, Cell]:
         """Return the given version of each key."""
-        keys, context = list(wanted), self._context
+        keys, context = iter(wanted), self._context
         found: dict[Key, Cell] = {}
-        for place in range(0, len(keys), KEYS_AT_ONCE):
-            some = keys[place : place + KEYS_AT_ONCE]
+        while some := list(islice(keys, KEYS_AT_ONCE)):
             read = partial(context.store.read_versions, some, ALL_VERSIONS)
             for key, cells in call_store(context, read).items():
                 cell = next((cell for cell in cells if cell.timestamp == wanted[key]), None)

@@ -109,12 +109,6 @@ class HolderRows:
             self._keep(row)
         return rows
 
-    def read_undecided_again(self, first: Holders) -> Holders:
-        """Return the rows after reading again those that were undecided."""
-        open_ones = [h for h, row in first.items() if not row.status or not row.status.is_decided]
-        again = read_rows(self._context, open_ones) if open_ones else {}
-        return {**first, **again}
-
     def take_shares(self, rows: Holders, holders: Iterable[bytes], row: bytes) -> Holders:
         """Return some of the rows, reduced to one row of the table."""
         return {
@@ -188,7 +182,8 @@ def _resolve_rows(
     began_ms = context.clock.monotonic_ms()
     rows = holder_rows.read(set().union(*holders.values()))
     second = _read_again(context, wanted, first)
-    again = holder_rows.read_undecided_again(rows)
+    open_ones = [h for h, row in rows.items() if not row.status or not row.status.is_decided]
+    again = {**rows, **(read_rows(context, open_ones) if open_ones else {})}
     if are_apart(context, began_ms):
         return {}
     rules, resolved = context.rules, {}
@@ -246,17 +241,12 @@ def read_view(
                 {key: cell for key, cell in values.items() if key in span} for span in spans
             ]
         rows = after.rows.items()
-        hiding = {h for h, row in rows if hides_values(context.rules, row, after.cells)}
-        _wait_for_holders(after.cells, hiding, locked)
+        hiding = [h for h, row in rows if hides_values(context.rules, row, after.cells)]
+        locks = [key for key in after.cells if key.column.endswith(LOCK_SUFFIX)]
+        for holder in hiding:  # wait until it has released a key: it has then decided or aborted
+            held = (lock for lock in locks if holder_of(lock, after.cells[lock]) == holder)
+            locked([key_of_cell(next(held))])
     return None
-
-
-def _wait_for_holders(cells: Cells, holders: Collection[bytes], locked: Locked) -> None:
-    """Wait until each holder has released a key: it has then decided or aborted."""
-    for holder in holders:
-        locks = (key for key in cells if key.column.endswith(LOCK_SUFFIX))
-        held = (key_of_cell(lock) for lock in locks if holder_of(lock, cells[lock]) == holder)
-        locked([next(held)])
 
 
 def group_by_row(cells: Mapping[Key, Cell]) -> Iterator[Row]:

@@ -91,10 +91,8 @@ def value_of(key: Key, observation: Observation) -> Cell | None:
     """Return the key's current value, from its own cell and the row of its holder."""
     lock = observation.rules.lock_of(key)
     require_lock(lock, observation.cells.get(lock))
-    cell, holder = (
-        observation.cells.get(key),
-        observation.rows.get(holder_of(lock, observation.cells.get(lock))),
-    )
+    cell = observation.cells.get(key)
+    holder = observation.rows.get(holder_of(lock, observation.cells.get(lock)))
     if holder is None or holder.is_over or holder.status not in (Status.ASSERTED, None):
         return cell
     if holder.state is RowState.UNREADABLE or holder.buffer is None or holder.plan is None:
@@ -115,19 +113,15 @@ def list_values(observation: Observation) -> dict[Key, Cell]:
             raise make_corrupt_error(row)
     buffers = (row.buffer for row in observation.rows.values() if row.status is Status.ASSERTED)
     decided_keys = {m.key for buffer in buffers if buffer for m in buffer.request.mutations}
-    known = (key for key in decided_keys if observation.rules.lock_of(key) in observation.cells)
+    cells, lock_of = observation.cells, observation.rules.lock_of
+    known = (key for key in decided_keys if lock_of(key) in cells)
     keys = {
         key
-        for key in keys_of_cells(observation.cells)
-        if key in observation.cells or _is_locked(key, observation)
+        for key in keys_of_cells(cells)
+        if key in cells or is_row_key(holder_of(lock_of(key), cells.get(lock_of(key))))
     }
     found = {key: value_of(key, observation) for key in sorted({*keys, *known})}
     return {key: cell for key, cell in found.items() if cell is not None}
-
-
-def _is_locked(key: Key, observation: Observation) -> bool:
-    lock = observation.rules.lock_of(key)
-    return is_row_key(holder_of(lock, observation.cells.get(lock)))
 
 
 def read_by_tags(context: Context, keys: Sequence[Key]) -> tuple[Snapshot, bool]:

@@ -29,16 +29,8 @@ from txn.spark.writer import WRITING
 from txn.stores.options import hide_login
 
 ATOMIC = (
-    *MAPPING,
-    *CONDITIONS,
-    *NEW_TABLE,
-    "nulls",
-    "empty",
-    "atomic",
-    "jobId",
-    "ack",
-    "partKeys",
-    "waitMs",
+    *(*MAPPING, *CONDITIONS, *NEW_TABLE),
+    *("nulls", "empty", "atomic", "jobId", "ack", "partKeys", "waitMs"),
 )
 
 LEASE_MS = 60_000
@@ -99,9 +91,8 @@ class AtomicWriter(DataSourceArrowWriter):
         if self.transaction is None:
             return
         reports = [message for message in messages if isinstance(message, PartsReport)]
-        counts = [0] * (max((report.partition for report in reports), default=-1) + 1)
-        for report in reports:
-            counts[report.partition] = report.parts
+        parts = {report.partition: report.parts for report in reports}
+        counts = [parts.get(partition, 0) for partition in range(max(parts, default=-1) + 1)]
         newest = max((report.timestamp for report in reports), default=0)
         self._open_client().commit(self.transaction, counts, newest, ack=self.ack)
 
@@ -171,7 +162,8 @@ def split_parts(requests: Iterable[Request], most_keys: int) -> Iterator[Request
     for _, alike in groupby(sorted(requests, key=_row_of), key=_row_of):
         some = list(alike)
         count = sum(len(request.keys) for request in some)
-        length = sum(_length(m) for request in some for m in request.mutations)
+        changes = [mutation for request in some for mutation in request.mutations]
+        length = sum(sum(map(len, m.key[:3])) + len(m.value or b"") for m in changes)
         if part and (keys + count > most_keys or size + length > PART_BYTES):
             yield _join(part)
             part, keys, size = [], 0, 0
@@ -184,12 +176,6 @@ def split_parts(requests: Iterable[Request], most_keys: int) -> Iterator[Request
 def _row_of(request: Request) -> tuple[bytes, bytes]:
     key = request.keys[0]
     return key.table or b"", key.row
-
-
-def _length(mutation: Mutation | Delete) -> int:
-    return sum(map(len, mutation.key[:3])) + (
-        len(mutation.value) if isinstance(mutation, Mutation) else 0
-    )
 
 
 def _join(requests: list[Request]) -> Request:

@@ -35,7 +35,6 @@ from txn.spark.partitions import (
     find_token,
     finish_work,
     make_error,
-    make_summary,
     open_worker,
 )
 from txn.tracing import Headers, continue_trace
@@ -105,7 +104,7 @@ def run_partition(
             for result, retries in (map if threads == 1 else pool.map)(runner.run, left):
                 seen[result] += 1
                 seen["retries"] += retries
-    summary = make_summary(seen)
+    summary = Summary(**seen)
     if counts is not None:
         counts.add(summary)
     return summary

@@ -23,9 +23,10 @@ from pyspark.sql.types import StructType
 from txn.client.engine import Engine
 from txn.errors import InvalidRequestError
 from txn.reading.feed import (
+    LATENESS_MS,
+    RETENTION_MS,
     Bounds,
     ChangeFeed,
-    KeyChange,
     Offset,
     decode_offset,
     read_changes,
@@ -75,9 +76,8 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 choices=["latest", "earliest", "a time in ms"],
             )
         self._delay_ms = options.whole("delayMs", None, 0)
-        usual = Bounds(0)
-        self._lateness_ms = options.whole("latenessMs", usual.lateness_ms)
-        self._retention_ms = options.whole("retentionMs", usual.retention_ms)
+        self._lateness_ms = options.whole("latenessMs", LATENESS_MS)
+        self._retention_ms = options.whole("retentionMs", RETENTION_MS)
         self._is_strict = options.flag("failOnDataLoss", True)
         self._max_transactions = options.whole("maxTransactionsPerTrigger", MOST)
         self._tables = {name.encode() for name in options.names("tables")} or None
@@ -106,7 +106,10 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the end of the next batch, or `start` itself if nothing is new."""
         feed = self._open()
         if "start" in start:
-            return self._find_start(feed, start["start"]).encode()
+            place = start["start"]
+            if place == "earliest":
+                return feed.find_earliest().encode()
+            return Offset(feed.now_ms() if place == "latest" else int(place)).encode()
         clock = feed.context.clock
         began_ms = clock.monotonic_ms()
         if self._target_ms is None and began_ms < self._rests_until_ms:
@@ -145,11 +148,6 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._feed = ChangeFeed(context, bounds, is_strict=self._is_strict)
         return self._feed
 
-    def _find_start(self, feed: ChangeFeed, start: str) -> Offset:
-        if start == "earliest":
-            return feed.find_earliest()
-        return Offset(feed.now_ms() if start == "latest" else int(start))
-
     # -------------------------------------------------------------------------------- in tasks
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
@@ -158,22 +156,17 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             context, partition.value, tables=self._tables, is_strict=self._is_strict
         )
         for change in changes:
-            row = make_row(change)
+            row = {
+                "table": (change.key.table or b"").decode(errors="replace"),
+                "row": change.key.row,
+                "family": change.key.family.decode(errors="replace"),
+                "column": change.key.column,
+                "kind": "delete" if change.value is None else "put",
+                "value": change.value,
+                "old_version": change.replaced or None,
+                "timestamp": change.timestamp,
+                "committed_at": _EPOCH + timedelta(milliseconds=change.decided_ms),
+                "transaction": change.transaction.decode(),
+                "labels": dict(change.labels),
+            }
             yield tuple(row[name] for name in self._columns)
-
-
-def make_row(change: KeyChange) -> dict[str, Any]:
-    key = change.key
-    return {
-        "table": (key.table or b"").decode(errors="replace"),
-        "row": key.row,
-        "family": key.family.decode(errors="replace"),
-        "column": key.column,
-        "kind": "delete" if change.value is None else "put",
-        "value": change.value,
-        "old_version": change.replaced or None,
-        "timestamp": change.timestamp,
-        "committed_at": _EPOCH + timedelta(milliseconds=change.decided_ms),
-        "transaction": change.transaction.decode(),
-        "labels": dict(change.labels),
-    }

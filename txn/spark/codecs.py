@@ -96,9 +96,7 @@ class Codec:
     def __init__(self, name: str, kind: types.DataType) -> None:
         self.name = name
         self.kind = kind
-        self.arrow = (
-            arrow_schema(types.StructType([types.StructField("value", kind)])).field(0).type
-        )
+        self.arrow = arrow_schema(types.StructType().add("value", kind)).field(0).type
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.name, self.kind)
@@ -304,10 +302,7 @@ CODECS: dict[str, tuple[type[Codec], tuple[type[types.DataType], ...]]] = {
     "double": (NumberCodec, (types.DoubleType,)),
     "boolean": (BooleanCodec, (types.BooleanType,)),
     "binary": (BytesCodec, (types.BinaryType,)),
-    "text": (
-        TextCodec,
-        (types.NumericType, types.DayTimeIntervalType),
-    ),
+    "text": (TextCodec, (types.NumericType, types.DayTimeIntervalType)),
     "iso": (
         IsoCodec,
         (types.TimestampType, types.TimestampNTZType, types.DateType, types.TimeType),

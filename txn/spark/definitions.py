@@ -93,8 +93,7 @@ class TableDefinition:
 def read_definition(options: SourceOptions, schema: types.StructType | None) -> TableDefinition:
     """Return the definition in the options, which must use one notation only."""
     given = {name for names in WAYS.values() for name in names if options.text(name)}
-    chosen = [way for way, names in WAYS.items() if given.intersection(names)]
-    match chosen:
+    match [way for way, names in WAYS.items() if given.intersection(names)]:
         case ["row"]:
             return _read_own(options, schema)
         case ["hbase.columns.mapping"]:
@@ -189,41 +188,39 @@ def _name_row(table: bytes, parts: Sequence[ColumnDefinition]) -> tuple[bytes, A
 def _parse_columns(
     option: str, text: str, names: Sequence[str], *, has_cells: bool = False
 ) -> list[ColumnDefinition]:
-    return [_parse_column(option, part.strip(), names, has_cells) for part in split_list(text)]
-
-
-def _parse_column(
-    option: str, text: str, names: Sequence[str], has_cells: bool
-) -> ColumnDefinition:
-    match = _COLUMN.fullmatch(text)
-    if match is None or (match["family"] is not None) != has_cells:
-        cell = "=[table[(row)]/]family:qualifier" if has_cells else ""
-        shape = f"name [type]{cell} [as codec]"
-        raise InvalidRequestError("an option is malformed", option=option, part=text, shape=shape)
-    name = match_name(parse_name(match["name"]), names)
-    kind = None if match["type"] is None else _parse_type(match["type"], name)
-    table, family, qualifier = (
-        unescape(match[part] or "") for part in ("table", "family", "qualifier")
-    )
-    return ColumnDefinition(
-        name, kind, family, qualifier, match["codec"], None, table, match["row"] or ""
-    )
+    columns = []
+    for column in map(str.strip, split_list(text)):
+        match = _COLUMN.fullmatch(column)
+        if match is None or (match["family"] is not None) != has_cells:
+            cell = "=[table[(row)]/]family:qualifier" if has_cells else ""
+            shape = f"name [type]{cell} [as codec]"
+            raise InvalidRequestError(
+                "an option is malformed", option=option, part=column, shape=shape
+            )
+        name = match_name(parse_name(match["name"]), names)
+        kind = None if match["type"] is None else _parse_type(match["type"], name)
+        table, family, qualifier = (
+            unescape(match[part] or "") for part in ("table", "family", "qualifier")
+        )
+        columns.append(
+            ColumnDefinition(
+                name, kind, family, qualifier, match["codec"], None, table, match["row"] or ""
+            )
+        )
+    return columns
 
 
 # ------------------------------------------------------------ those of HBase's connector and SHC
 
 
 def _read_connector(options: SourceOptions) -> TableDefinition:
-    columns = []
-    for text in options.require("hbase.columns.mapping").split(","):
+    columns, option = [], "hbase.columns.mapping"
+    for text in options.require(option).split(","):
         parts = text.split()
         if len(parts) != 3 or ":" not in parts[2]:
             shape = "NAME TYPE family:qualifier, or NAME TYPE :key"
             raise InvalidRequestError(
-                "an option is malformed",
-                option="hbase.columns.mapping",
-                part=text.strip(),
-                shape=shape,
+                "an option is malformed", option=option, part=text.strip(), shape=shape
             )
         family, _, qualifier = parts[2].partition(":")
         columns.append(_define_column(parts[0], parts[1], (family, qualifier)))

@@ -174,10 +174,7 @@ class TableMapping:
             )
         if part.width is not None and len(data) != part.width:
             raise InvalidRequestError(
-                "row-key column has the wrong width",
-                column=part.name,
-                value=data,
-                width=part.width,
+                "row-key column has the wrong width", column=part.name, value=data, width=part.width
             )
         return data
 
@@ -239,7 +236,16 @@ def _refuse_repeated(what: str, names: Sequence[Any]) -> None:
         raise InvalidRequestError(f"a {what} is there twice", names=sorted(twice))
 
 
-def _check_row(row: Sequence[MappedColumn], separator: bytes) -> None:
+def _map_row(
+    definition: TableDefinition, schema: StructType, others: Collection[str], drops_empty: bool
+) -> TableMapping:
+    columns = [
+        replace(_map_column(definition, column, schema), drops_empty=drops_empty)
+        for column in definition.columns
+        if column.name in schema.names and column.name not in others
+    ]
+    row = tuple(column for column in columns if not column.family)
+    separator = definition.separator
     for part in row:
         if separator and not part.codec.is_text:
             raise InvalidRequestError(
@@ -252,20 +258,8 @@ def _check_row(row: Sequence[MappedColumn], separator: bytes) -> None:
             "a row key without a separator needs a fixed width for all columns but the last",
             columns=loose,
         )
-
-
-def _map_row(
-    definition: TableDefinition, schema: StructType, others: Collection[str], drops_empty: bool
-) -> TableMapping:
-    columns = [
-        replace(_map_column(definition, column, schema), drops_empty=drops_empty)
-        for column in definition.columns
-        if column.name in schema.names and column.name not in others
-    ]
-    row = tuple(column for column in columns if not column.family)
-    _check_row(row, definition.separator)
     cells = tuple(column for column in columns if column.family)
-    return TableMapping(definition.table, schema, row, definition.separator, cells)
+    return TableMapping(definition.table, schema, row, separator, cells)
 
 
 def _map_column(

@@ -48,8 +48,7 @@ class SourceOptions:
                     "options uri and table",
                     path=self._given[name],
                 )
-            near = get_close_matches(name, names, 1)
-            if near:
+            if near := get_close_matches(name, names, 1):
                 raise InvalidRequestError("unknown option", option=name, nearest=names[near[0]])
             raise InvalidRequestError("unknown option", option=name, known=[*names.values()])
 

@@ -112,10 +112,15 @@ class Worker(NamedTuple):
 def open_worker(access: Access) -> Worker:
     """Return this process's engine for a store, which all tasks share. Events of a server's engine
     happen in the server and are not counted."""
-    _calm_collector()
+    if TaskContext.get() is not None:
+        # Collect garbage less often, and never among existing objects. For a batch of many small
+        # objects, collection took a sixth of a commit's time.
+        gc.collect()
+        gc.freeze()
+        young, *older = gc.get_threshold()
+        gc.set_threshold(max(young, YOUNG_OBJECTS), *older)
     events = EventCounter()
-    is_server = access.uri.startswith("txn:")
-    return Worker(access.open_engine(silent if is_server else events), events)
+    return Worker(access.open_engine(silent if access.uri.startswith("txn:") else events), events)
 
 
 def divide_batches(
@@ -138,17 +143,6 @@ def find_partition() -> int:
     context = TaskContext.get()
     assert context is not None
     return context.partitionId()
-
-
-def _calm_collector() -> None:
-    """Collect garbage less often in a Spark worker, and never among existing objects. For a batch
-    of many small objects, collection took a sixth of a commit's time."""
-    if TaskContext.get() is None:
-        return
-    gc.collect()
-    gc.freeze()
-    young, *older = gc.get_threshold()
-    gc.set_threshold(max(young, YOUNG_OBJECTS), *older)
 
 
 # ----------------------------------------------------------------------------------------- counts
@@ -243,9 +237,8 @@ class Counts:
     @classmethod
     def of(cls, spark: SparkSession, name: str = "txn") -> Counts:
         """Return new counts. Spark's UI shows them as `NAME committed` and so on."""
-        context = spark.sparkContext
-        param = _SummaryParam(_StageDisplay(context, name))
-        return cls(context.accumulator(_StageCounts(), param))
+        param = _SummaryParam(_StageDisplay(spark.sparkContext, name))
+        return cls(spark.sparkContext.accumulator(_StageCounts(), param))
 
     def add(self, summary: Summary) -> None:
         context = TaskContext.get()
@@ -310,11 +303,7 @@ def bind_partition(
         table = None if access.table is None else as_bytes("table", access.table)
         if table is not None and engine.context.store.describe(table) is None:
             raise InvalidRequestError("no such table: create it with ensure_table", table=table)
-
-    def run_task(rows: Iterable[Any]) -> Summary:
-        return task(uri, rows, *args, **kwargs)
-
-    return run_task
+    return lambda rows: task(uri, rows, *args, **kwargs)
 
 
 def commit_partition(
@@ -392,16 +381,16 @@ def commit_requests(
         for some in divide_batches(requests, _weigh, size=batch, max_bytes=BATCH_BYTES):
             with continue_trace(trace):
                 results = _commit_batch(worker.engine, [request for _, request in some], ack)
-            seen.update(_name_result(result) for result in results)
-            refused = [
-                (source, request, result)
-                for (source, request), result in zip(some, results, strict=True)
-                if not isinstance(result, Committed)
-            ]
+            refused = []
+            for (source, request), result in zip(some, results, strict=True):
+                if isinstance(result, Committed):
+                    seen["repeated" if result.repeated else "committed"] += 1
+                else:
+                    refused.append((source, request, result))
             if refused:
                 seen["repeated"] += (late := refuse(refused))
-                seen["refused"] -= late
-    return make_summary(seen)
+                seen["refused"] += len(refused) - late
+    return Summary(**seen)
 
 
 @contextmanager
@@ -414,10 +403,6 @@ def finish_work(worker: Worker, seen: Counter[str]) -> Iterator[None]:
         worker.engine.flush()
         flush_traces()  # Spark kills an idle worker
     seen.update(worker.events - before)
-
-
-def make_summary(seen: Counter[str]) -> Summary:
-    return Summary(*(seen[field.name] for field in fields(Summary)))
 
 
 def check_arguments(given: Mapping[str, Any]) -> None:
@@ -436,8 +421,7 @@ def check_arguments(given: Mapping[str, Any]) -> None:
 
 
 def make_error(row: object, why: Exception) -> PartitionError:
-    message = f"request failed: {type(why).__name__}: {why}"
-    return PartitionError(message, row=row)
+    return PartitionError(f"request failed: {type(why).__name__}: {why}", row=row)
 
 
 def find_rows(rows: Iterable[Any]) -> Iterator[Any] | None:
@@ -471,10 +455,7 @@ def find_token(row: Any, once: Once) -> bytes:
 
 
 def _make_request(
-    row: T,
-    to_request: Callable[[T], RequestLike],
-    once: Once | None,
-    once_retention_ms: int | None,
+    row: T, to_request: Callable[[T], RequestLike], once: Once | None, once_retention_ms: int | None
 ) -> Request:
     given: dict[str, Any] = {}
     try:
@@ -504,9 +485,3 @@ def _commit_batch(
         if len(requests) == 1:
             return [error]
         return [result for request in requests for result in _commit_batch(engine, [request], ack)]
-
-
-def _name_result(result: Committed | TxnError) -> str:
-    if not isinstance(result, Committed):
-        return "refused"
-    return "repeated" if result.repeated else "committed"

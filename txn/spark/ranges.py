@@ -68,8 +68,7 @@ class RangeReader(datasource.DataSourceReader):
         parts: list[datasource.InputPartition] = []
         with self.access.open_engine() as engine:
             for table in self.tables:
-                absent = self._families.difference(describe_table(engine.context, table))
-                if absent:
+                if absent := self._families.difference(describe_table(engine.context, table)):
                     raise InvalidRequestError("no such family", table=table, family=min(absent))
                 store = engine.context.store
                 found = divide_ranges(store, table, self.ranges, self._partitions)
@@ -91,8 +90,7 @@ def divide_ranges(
     count = most or cores or os.cpu_count() or 1
     stops = [stop for _, stop in ranges]
     stop = None if None in stops else max(stop for stop in stops if stop is not None)
-    splits = store.find_splits(table, count - 1, ranges[0][0], stop)
-    parts = cut_ranges(ranges, splits)
+    parts = cut_ranges(ranges, store.find_splits(table, count - 1, ranges[0][0], stop))
     return parts if most is None else join_parts(parts, most)
 
 
@@ -129,10 +127,7 @@ def intersect_ranges(ranges: Iterable[Range], others: Iterable[Range]) -> tuple[
 
 
 def select_ranges(
-    text: str,
-    row: tuple[MappedColumn, ...],
-    ranges: tuple[Range, ...],
-    names: Collection[str] = (),
+    text: str, row: tuple[MappedColumn, ...], ranges: tuple[Range, ...], names: Collection[str] = ()
 ) -> tuple[Range, ...]:
     """Return the part of the ranges that a condition on the row key selects, exactly. names: of all
     columns, if there are others than the row key's."""
@@ -154,13 +149,9 @@ def _parse_condition(text: str) -> Iterator[tuple[str, str, list[str]]]:
     """Yield column, comparison and literals of each part of `a >= 'x' AND a IN ('y', 'z')`."""
     place, joined = 0, "and"
     while joined:
-        match = _PART.match(text, place)
-        if match is None:
+        if (match := _PART.match(text, place)) is None:
             raise InvalidRequestError(
-                "an option is malformed",
-                option="where",
-                part=text[place:].strip(),
-                shape=SHAPE,
+                "an option is malformed", option="where", part=text[place:].strip(), shape=SHAPE
             )
         yield (
             parse_name(match["name"]),
@@ -172,7 +163,6 @@ def _parse_condition(text: str) -> Iterator[tuple[str, str, list[str]]]:
 
 def _find_ranges(comparison: str, literal: str, part: MappedColumn) -> tuple[Range, ...]:
     codec = part.codec
-    is_text = literal.startswith("'")
     kind = _KINDS.get(codec.name)
     if kind is None or (kind is str and codec.kind != StringType()):
         raise InvalidRequestError(
@@ -180,7 +170,7 @@ def _find_ranges(comparison: str, literal: str, part: MappedColumn) -> tuple[Ran
             column=part.name,
             codec=codec.name,
         )
-    if is_text != (kind is not int):
+    if literal.startswith("'") != (kind is not int):
         raise InvalidRequestError(
             "a literal does not fit its column",
             column=part.name,

@@ -14,11 +14,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from txn.client.engine import Engine
 from txn.errors import InvalidRequestError
-from txn.reading.columns import Columns, group_columns
+from txn.reading.columns import group_columns
 from txn.reading.feed import LATENESS_MS, RETENTION_MS, Bounds, refuse_rowless
-from txn.reading.instants import Instant, find_instant, restore_rows
+from txn.reading.instants import find_instant, restore_rows
 from txn.spans import Span
 from txn.spark.codecs import arrow_schema
 from txn.spark.definitions import MAPPING
@@ -26,7 +25,6 @@ from txn.spark.mapping import TableMapping
 from txn.spark.options import SourceOptions
 from txn.spark.partitions import open_worker
 from txn.spark.ranges import BOUNDS, PARTITIONS, RangeReader, select_ranges
-from txn.stores.base import ColumnPage
 
 PUSHDOWN, WHERE, SNAPSHOT = "pushDownPredicate", "where", "snapshot"
 OPTIONS = (*MAPPING, *BOUNDS, PARTITIONS, WHERE, SNAPSHOT)
@@ -58,8 +56,7 @@ class TableReader(RangeReader):
         self._mapping = mapping = TableMapping.parse(options, schema)
         if not mapping.columns:
             raise InvalidRequestError("no column of the schema is a cell")
-        families = [column.family for column in mapping.columns]
-        super().__init__(options, [mapping.table], families)
+        super().__init__(options, [mapping.table], [column.family for column in mapping.columns])
         if (where := options.text(WHERE)) is not None:
             self.ranges = select_ranges(where, mapping.row, self.ranges, schema.names)
         self._bounds: Bounds | None = None
@@ -84,35 +81,23 @@ class TableReader(RangeReader):
         columns = [(column.family, column.qualifier) for column in mapping.columns]
         table, ranges, *instants = partition.value
         spans = [Span(table, start, stop, frozenset(columns)) for start, stop in ranges]
-        for page in _scan_columns(engine, spans, columns, *instants):
-            yield _make_batch(mapping, schema, page.rows, page.values)
-
-
-def _scan_columns(
-    engine: Engine, spans: Sequence[Span], columns: Columns, instant: Instant | None = None
-) -> Iterator[ColumnPage]:
-    if instant is None or not spans:
-        return chain.from_iterable(engine.backend.scan_columns(span, columns) for span in spans)
-    found = chain.from_iterable(map(engine.backend.scan, spans))
-    rows = restore_rows(engine.context, spans, instant, found)
-    return group_columns(rows, spans[0].table, columns)
-
-
-def _make_batch(
-    mapping: TableMapping,
-    schema: pa.Schema,
-    names: Sequence[bytes],
-    values: Sequence[Sequence[bytes | None]],
-) -> pa.RecordBatch:
-    arrays: list[pa.Array | None] = [None] * len(schema)
-    for part, decoded in zip(mapping.row, mapping.decode_rows(names), strict=True):
-        arrays[part.place] = decoded
-    for column, cells in zip(mapping.columns, values, strict=True):
-        arrays[column.place] = column.decode_array(cells, names)
-        if not schema.field(column.place).nullable and None in cells:
-            raise InvalidRequestError(
-                "a cell is absent, and its column must not be null",
-                row=names[cells.index(None)],
-                column=column.name,
-            )
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        if instants and spans:
+            found = chain.from_iterable(map(engine.backend.scan, spans))
+            rows = restore_rows(engine.context, spans, instants[0], found)
+            pages = group_columns(rows, table, columns)
+        else:
+            scan = engine.backend.scan_columns
+            pages = chain.from_iterable(scan(span, columns) for span in spans)
+        for page in pages:
+            arrays: list[pa.Array | None] = [None] * len(schema)
+            for part, decoded in zip(mapping.row, mapping.decode_rows(page.rows), strict=True):
+                arrays[part.place] = decoded
+            for column, cells in zip(mapping.columns, page.values, strict=True):
+                arrays[column.place] = column.decode_array(cells, page.rows)
+                if not schema.field(column.place).nullable and None in cells:
+                    raise InvalidRequestError(
+                        "a cell is absent, and its column must not be null",
+                        row=page.rows[cells.index(None)],
+                        column=column.name,
+                    )
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)

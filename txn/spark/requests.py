@@ -48,16 +48,8 @@ from txn.text import escape
 
 CONDITIONS = ("ifAbsent", "ifVersion", "assertions")
 REQUESTS = (
-    *MAPPING,
-    *CONDITIONS,
-    "nulls",
-    "empty",
-    "groupBy",
-    "once",
-    "onceBy",
-    "jobId",
-    "onceRetentionMs",
-    "validate",
+    *(*MAPPING, *CONDITIONS, "nulls", "empty", "groupBy"),
+    *("once", "onceBy", "jobId", "onceRetentionMs", "validate"),
 )
 
 ALL = ""
@@ -86,7 +78,12 @@ class Naming:
 
     @classmethod
     def parse(cls, option: str, names: Sequence[str], schema: StructType) -> Naming:
-        codecs = (_choose_codec(name, _find_type(option, schema, name)) for name in names)
+        codecs = []
+        for name in names:
+            kind = _find_type(option, schema, name)
+            # The default codec, but text for numbers: people read tokens.
+            codec = "text" if isinstance(kind, NumericType) else name_codec(kind, name)
+            codecs.append(make_codec(codec, kind, name))
         return cls(tuple(names), tuple(codecs))
 
     def list_values(self, batch: pa.RecordBatch) -> list[bytes]:
@@ -140,12 +137,6 @@ def make_token(*names: bytes) -> bytes:
     return b"//%s/%s" % (digest, token[:READABLE_BYTES])
 
 
-def _choose_codec(name: str, kind: DataType) -> Codec:
-    """Return the default codec, but text for numbers: people read tokens."""
-    codec = "text" if isinstance(kind, NumericType) else name_codec(kind, name)
-    return make_codec(codec, kind, name)
-
-
 def _escape_slashes(name: bytes) -> bytes:
     return name.replace(b"\\", rb"\\").replace(b"/", rb"\/")
 
@@ -190,7 +181,14 @@ class Conditions:
 
     def list_inputs(self, batch: pa.RecordBatch) -> list[list[Any]]:
         """Return the columns from whose values the assertions of a batch's rows are built."""
-        return [_list_values(batch, name) for name in self.sources]
+        inputs = []
+        for name in self.sources:
+            try:
+                inputs.append(batch.column(batch.schema.get_field_index(name)).to_pylist())
+            except (OverflowError, ValueError) as error:
+                problem = "a time is not of the years 1 to 9999"
+                raise InvalidRequestError(problem, column=name) from error
+        return inputs
 
     def list_assertions(
         self, mapping: TableMapping, row: bytes, written: Sequence[Key], inputs: Sequence[Any]
@@ -208,15 +206,6 @@ class Conditions:
         if self.documents is not None and inputs[-1] is not None:
             found += _read_documents(mapping, row, self.documents, inputs[-1])
         return tuple(found)
-
-
-def _list_values(batch: pa.RecordBatch, name: str) -> list[Any]:
-    values = batch.column(batch.schema.get_field_index(name))
-    try:
-        found: list[Any] = values.to_pylist()
-    except (OverflowError, ValueError) as error:
-        raise InvalidRequestError("a time is not of the years 1 to 9999", column=name) from error
-    return found
 
 
 def _parse_versions(text: str | None, names: Collection[str]) -> tuple[tuple[str, str], ...]:
@@ -369,8 +358,7 @@ class RequestBuilder:
         """Yield the requests of a task. name: of the write and the partition, for tokens. reject:
         is called for rows that do not encode; without it they raise PartitionError."""
         tokens = RowTokens(name, self._list_targets())
-        can_reject = reject is not None
-        rows = (row for batch in batches for row in self._encode_rows(batch, can_reject))
+        rows = (row for batch in batches for row in self._encode_rows(batch, reject is not None))
         for some in self._list_groups(rows):
             sources = SourceRows([row.source for row in some])
             error = _find_error(some)
@@ -476,7 +464,13 @@ class RequestBuilder:
             self._encode_targets(row, batch) for row in self.mapping.rows
         )
         inputs = self.conditions.list_inputs(batch)
-        assertions = self._list_assertions(rows, mutations, inputs)
+        assertions: Iterable[tuple[Assertion, ...]] = repeat((), len(rows))
+        if self.conditions != Conditions():
+            given = zip(*inputs, strict=True) if inputs else repeat((), len(rows))
+            assertions = [
+                self.conditions.list_assertions(self.mapping, row, [m.key for m in each], values)
+                for row, each, values in zip(rows, mutations, given, strict=True)
+            ]
         contents = [rows, *cells, *inputs]
         for keys, more, changes in others:
             contents += [keys, *more]
@@ -498,38 +492,19 @@ class RequestBuilder:
         """Return the row keys, the cells by columns, and the mutations of each row."""
         rows = mapping.encode_rows(batch)
         cells = [column.encode_array(batch.column(column.place)) for column in mapping.columns]
-        changes = [
-            self._list_changes(mapping, rows, column, values)
-            for column, values in zip(mapping.columns, cells, strict=True)
-        ]
+        absent = Delete if self.deletes_nulls else lambda _: None  # the cell is left alone
+        changes = []
+        for column, values in zip(mapping.columns, cells, strict=True):
+            place = (column.family, column.qualifier, mapping.table)
+            keys = [new_tuple(Key, (row, *place)) for row in rows]
+            changes.append(
+                [
+                    absent(key) if cell is None else Mutation(key, cell)
+                    for key, cell in zip(keys, values, strict=True)
+                ]
+            )
         by_row = zip(*changes, strict=True) if changes else repeat((), len(rows))
         return rows, cells, [tuple(filter(None, each)) for each in by_row]
-
-    def _list_changes(
-        self, mapping: TableMapping, rows: Sequence[bytes], column: MappedColumn, cells: Cells
-    ) -> list[Mutation | Delete | None]:
-        """Return what is done to the cells of a column; None for a cell that is left alone."""
-        place = (column.family, column.qualifier, mapping.table)
-        keys = [new_tuple(Key, (row, *place)) for row in rows]
-        absent = Delete if self.deletes_nulls else lambda _: None
-        return [
-            absent(key) if cell is None else Mutation(key, cell)
-            for key, cell in zip(keys, cells, strict=True)
-        ]
-
-    def _list_assertions(
-        self,
-        rows: Sequence[bytes],
-        mutations: Sequence[Sequence[Mutation | Delete]],
-        inputs: Sequence[Sequence[Any]],
-    ) -> Iterable[tuple[Assertion, ...]]:
-        if self.conditions == Conditions():
-            return repeat((), len(rows))
-        given = zip(*inputs, strict=True) if inputs else repeat((), len(rows))
-        return [
-            self.conditions.list_assertions(self.mapping, row, [m.key for m in each], values)
-            for row, each, values in zip(rows, mutations, given, strict=True)
-        ]
 
 
 def _find_error(rows: list[EncodedRow]) -> InvalidRequestError | None:
@@ -558,7 +533,16 @@ def parse_requests(
         for option in ("onceBy", "groupBy")
     )
     is_once = options.flag("once", True)
-    _check_once(options, is_once, once_by, group_by)
+    given = [n for n in ("onceBy", "jobId", "onceRetentionMs") if options.text(n) is not None]
+    job = (options.text("jobId") or "").encode()
+    if len(job) > MAX_JOB_NAME:
+        raise InvalidRequestError("a name is too long", option="jobId", limit=MAX_JOB_NAME)
+    if not is_once and given:
+        raise InvalidRequestError("options exclude each other", options=["once=false", *given])
+    if group_by and (others := [name for name in once_by if name not in group_by]):
+        raise InvalidRequestError(
+            "a group has one token: onceBy must be of columns of groupBy", columns=others
+        )
     conditions = Conditions.parse(options, schema)
     mapping = TableMapping.parse(
         options, schema, conditions.sources, [*once_by, *group_by], is_written=True
@@ -572,24 +556,10 @@ def parse_requests(
         is_once,
         Naming.parse("onceBy", once_by, schema) if once_by else None,
         Naming.parse("groupBy", group_by, schema) if group_by else None,
-        name_job((options.text("jobId") or "").encode(), mapping.table),
+        name_job(job, mapping.table),
         retention_ms if is_once else None,
         options.flag("validate") or None,
     )
-
-
-def _check_once(
-    options: SourceOptions, is_once: bool, once_by: list[str], group_by: list[str]
-) -> None:
-    given = [n for n in ("onceBy", "jobId", "onceRetentionMs") if options.text(n) is not None]
-    if len((options.text("jobId") or "").encode()) > MAX_JOB_NAME:
-        raise InvalidRequestError("a name is too long", option="jobId", limit=MAX_JOB_NAME)
-    if not is_once and given:
-        raise InvalidRequestError("options exclude each other", options=["once=false", *given])
-    if group_by and (others := [name for name in once_by if name not in group_by]):
-        raise InvalidRequestError(
-            "a group has one token: onceBy must be of columns of groupBy", columns=others
-        )
 
 
 def _describe_value(value: pa.Scalar) -> Any:

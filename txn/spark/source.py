@@ -18,7 +18,6 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
-    InputPartition,
 )
 from pyspark.sql.types import StructType
 
@@ -126,17 +125,10 @@ class FailedStreamReader(DataSourceStreamReader):
     def __init__(self, error: InvalidRequestError) -> None:
         self._error = error
 
-    def initialOffset(self) -> NoReturn:
+    def _fail(self, *_: Any, **__: Any) -> NoReturn:
         raise self._error
 
-    def latestOffset(self, *_: Any) -> NoReturn:
-        raise self._error
-
-    def partitions(self, start: Any, end: Any) -> NoReturn:
-        raise self._error
-
-    def read(self, partition: InputPartition) -> NoReturn:
-        raise self._error
+    initialOffset = latestOffset = partitions = read = _fail
 
 
 def _import_name(path: str) -> Any:
@@ -182,18 +174,14 @@ def make_batch_writer(options: Mapping[str, Any]) -> Callable[[DataFrame, int], 
     def write_batch(frame: DataFrame, number: int) -> None:
         writer = frame.write.format("txn").mode("append").options(**options)
         if not names_rows:
-            writer = writer.option("jobId", f"{_find_query(frame)}/{number}")
+            query = frame.sparkSession.sparkContext.getLocalProperty(QUERY)
+            if query is None:
+                raise InvalidRequestError(
+                    "Spark does not say which query a batch is of: call this in foreachBatch, and "
+                    "leave PYSPARK_PIN_THREAD at true",
+                    property=QUERY,
+                )
+            writer = writer.option("jobId", f"{query}/{number}")
         writer.save()
 
     return write_batch
-
-
-def _find_query(frame: DataFrame) -> str:
-    query = frame.sparkSession.sparkContext.getLocalProperty(QUERY)
-    if query is None:
-        raise InvalidRequestError(
-            "Spark does not say which query a batch is of: call this in foreachBatch, and leave "
-            "PYSPARK_PIN_THREAD at true",
-            property=QUERY,
-        )
-    return query

@@ -76,7 +76,9 @@ def count_micros(value: datetime | int, has_zone: bool) -> int:
 def format_iso(kind: types.DataType, value: Any) -> str:
     """Return a date or time of this type, or its whole number, as ISO 8601; instants in UTC."""
     if isinstance(kind, types.TimeType):
-        return _format_time(value)
+        if isinstance(value, int):
+            value = (datetime.min + value // 1_000 * _MICROSECOND).time()
+        return str(value.isoformat())
     if isinstance(kind, types.DateType):
         days = value if isinstance(value, int) else (value - _EPOCH.date()).days
         return _format_micros(days * _DAY).partition("T")[0]
@@ -88,7 +90,10 @@ def parse_iso(kind: types.DataType, text: str) -> int:
     """Return the days, microseconds or, for a time of day, nanoseconds of an ISO 8601 text; without
     an offset it is in UTC."""
     if isinstance(kind, types.TimeType):
-        return _parse_time(text)
+        moment = time.fromisoformat(text)
+        if moment.tzinfo is not None:
+            raise ValueError("a time of day has an offset")
+        return (datetime.combine(datetime.min, moment) - datetime.min) // _MICROSECOND * 1_000
     cycles = 0
     if beyond := _BEYOND.fullmatch(text):
         cycles, year = divmod(int(beyond[1]) - 1, _CYCLE_YEARS)
@@ -101,19 +106,6 @@ def parse_iso(kind: types.DataType, text: str) -> int:
         raise ValueError("a time without a zone has an offset")
     local = (value.replace(tzinfo=None) - _EPOCH) // _MICROSECOND
     return local + cycles * _CYCLE - (offset or timedelta()) // _MICROSECOND
-
-
-def _format_time(value: time | int) -> str:
-    if isinstance(value, int):
-        value = (datetime.min + value // 1_000 * _MICROSECOND).time()
-    return value.isoformat()
-
-
-def _parse_time(text: str) -> int:
-    value = time.fromisoformat(text)
-    if value.tzinfo is not None:
-        raise ValueError("a time of day has an offset")
-    return (datetime.combine(datetime.min, value) - datetime.min) // _MICROSECOND * 1_000
 
 
 def _format_micros(micros: int) -> str:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from txn.model import LOCK_SUFFIX, Cell, Key, Row
+from txn.model import LOCK_SUFFIX, Key, Row
 from txn.protocol.context import Context, call_store
 from txn.protocol.locks import holder_of
 from txn.protocol.ranges import key_of_cell, stored_rows
@@ -74,8 +74,7 @@ class ViewReader(RangeReader):
             row for start, stop in ranges for row in stored_rows(context, Span(table, start, stop))
         )
         for some in divide_batches(rows, _weigh, size=BATCH_ROWS, max_bytes=BATCH_BYTES):
-            records = self.describe_rows(context, some)
-            if records:
+            if records := self.describe_rows(context, some):
                 yield pa.RecordBatch.from_pylist(records, schema=schema)
 
     def list_tables(self, options: SourceOptions) -> list[bytes]:
@@ -125,7 +124,10 @@ class LocksReader(ViewReader):
         if not held:
             return []
         holders = read_rows(context, {holder_of(key, cell) for key, cell in held.items()})
-        gone = _find_released(context, held, holders)
+        # A lock whose holder has ended may have been released since the scan.
+        doubtful = [key for key, cell in held.items() if holders[holder_of(key, cell)].is_over]
+        again = call_store(context, lambda: context.store.read(doubtful)) if doubtful else {}
+        gone = {key for key in doubtful if holder_of(key, again[key]) != holder_of(key, held[key])}
         now_ms = context.clock.wall_ms()
         return [
             _describe_lock(key, holders[holder_of(key, cell)], now_ms)
@@ -141,17 +143,6 @@ def _weigh(row: Row) -> int:
 def _follow(row: TransactionRow, wholes: Mapping[bytes, TransactionRow]) -> TransactionRow:
     whole = parent_of(row.row_key)
     return row if whole is None or whole not in wholes else follow(row, wholes[whole])
-
-
-def _find_released(
-    context: Context, held: Mapping[Key, Cell], holders: Mapping[bytes, TransactionRow]
-) -> set[Key]:
-    """Return the locks whose holders have ended and released them since the scan."""
-    doubtful = [key for key, cell in held.items() if holders[holder_of(key, cell)].is_over]
-    if not doubtful:
-        return set()
-    again = call_store(context, lambda: context.store.read(doubtful))
-    return {key for key in doubtful if holder_of(key, again[key]) != holder_of(key, held[key])}
 
 
 def _describe_transaction(

@@ -83,10 +83,6 @@ class Rejects:
     def are_kept(self) -> bool:
         return self.table is not None or self.folder is not None
 
-    def sample_request(self) -> Request:
-        """Return a request like those of rejects, to check the table and its family."""
-        return Request((Mutation(Key(b"-", self.family, b"reason", self.table), b"-"),))
-
     def name_files(self, job: str, files: Sequence[str | None]) -> None:
         """Rename the files of successful attempts to `NAME-0.jsonl` and so on. Delete the files of
         other attempts, and those of an earlier run of the same job."""
@@ -145,21 +141,15 @@ class RejectKeeper:
         return self._keep(refused)
 
     def _keep(self, refused: Refused[SourceRows]) -> int:
-        if not refused:
-            return 0
-        if self.rejects.table is not None:
-            return self._put(refused)
-        if self.rejects.folder is not None:
-            self._append(self.rejects.folder, refused)
-        return 0
-
-    def _put(self, refused: Refused[SourceRows]) -> int:
-        results = self.engine.commit_many([self._make_record(*each) for each in refused])
         repeated = 0
-        for (rows, _, _), result in zip(refused, results, strict=True):
-            if not isinstance(result, Committed):
-                raise make_error(rows, result) from result
-            repeated += result.repeated
+        if refused and self.rejects.table is not None:
+            results = self.engine.commit_many([self._make_record(*each) for each in refused])
+            for (rows, _, _), result in zip(refused, results, strict=True):
+                if not isinstance(result, Committed):
+                    raise make_error(rows, result) from result
+                repeated += result.repeated
+        elif refused and self.rejects.folder is not None:
+            self._append(self.rejects.folder, refused)
         return repeated
 
     def _make_record(self, rows: SourceRows, request: Request, why: TxnError) -> Request:
@@ -258,7 +248,8 @@ class WritePlan:
         absent or closed to transactions, and StoreError if the store does not answer."""
         with self.access.open_engine() as engine:
             if self.rejects.table is not None:
-                engine.check_request(self.rejects.sample_request())
+                cell = Key(b"-", self.rejects.family, b"reason", self.rejects.table)
+                engine.check_request(Request((Mutation(cell, b"-"),)))
             if self.new_tables is not None:
                 self.new_tables.create(engine, self.builder.mapping)
             engine.check_request(self.builder.sample_request())
