@@ -17,7 +17,7 @@ from txn.protocol import codec as codec_module
 from txn.protocol import row as row_module
 from txn.protocol.codec import Buffer, Plan, decode_buffer, decode_plan, encode_buffer, encode_plan
 from txn.protocol.statuses import Status
-from txn.request import Request
+from txn.request import Request, lock_request
 
 part = st.binary(min_size=1, max_size=20)
 mutations = st.builds(Key, part, part, part, part).flatmap(
@@ -196,3 +196,12 @@ def test_assertions_are_plain_msgpack(tree: Assertion) -> None:
     """Another language can read the rows with nothing but a msgpack library."""
     encoded = encode_buffer(Request((), (tree,)), 1)
     assert msgpack.unpackb(encoded[5:])[1]
+
+
+def test_a_unit_may_be_asserted_but_not_changed() -> None:
+    """A fenced read that takes locks records a unit as a key without a column."""
+    unit = Key(b"r", b"d", b"", b"t")
+    locked = lock_request([unit])
+    assert decode_buffer(encode_buffer(locked, 1)).request == locked
+    with pytest.raises(CorruptRowError, match="column is empty"):
+        decode_buffer(encode_buffer(Request((Mutation(unit, b"v"),)), 1))

@@ -23,16 +23,16 @@ import re
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgpack
 
-from txn.assertions import COMPOUNDS, LEAVES, MAX_DEPTH, Assertion, Operand, fold, make_leaf
+from txn.assertions import COMPOUNDS, LEAVES, MAX_DEPTH, Assertion, Operand, bind, fold, make_leaf
 from txn.errors import CorruptRowError, InvalidRequestError
 from txn.model import MAX_CELL, ROW_KEY, Delete, Key, Mutation, check_whole
 from txn.protocol.statuses import Status
-from txn.request import Request, bind_request
+from txn.request import Request, bind_key, bind_request
 
 FORMAT = 1
 MAX_BUFFER = MAX_CELL - 256  # leaves room for the cell's key
@@ -122,15 +122,22 @@ def decode_buffer(encoded: bytes) -> Buffer:
             raise ValueError("more fields than are known")
         request = bind_request(
             [_unpack_mutation(packed) for packed in mutations],
-            [_unpack_assertion(packed) for packed in assertions],
+            (),
             once,
             labels,
             validate=True if validate else None,
             may_be_empty=True,
         )
-        return Buffer(request, lock_ttl_ms)
+        asserted = [bind(_unpack_assertion(packed), _check_stored_key) for packed in assertions]
+        return Buffer(replace(request, assertions=tuple(asserted)), lock_ttl_ms)
     except (TypeError, ValueError, LookupError, RecursionError) as error:
         raise CorruptRowError("buffer has an unknown shape", cause=str(error)) from error
+
+
+def _check_stored_key(key: Key) -> Key:
+    """Return the key; without a column it stands for a unit, which a fenced read has locked."""
+    bind_key(key if key.column else key._replace(column=b"-"), None)
+    return key
 
 
 def encode_plan(plan: Plan) -> bytes:
