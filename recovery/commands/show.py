@@ -14,14 +14,7 @@ from recovery.inspect import Explanation, ValueChange, explain
 from recovery.opening import open_store_of
 from recovery.purge import LOST, UNFINISHED, find_marker, purge_row, purge_token
 from recovery.scan import find_transaction, whole_row
-from recovery.text import (
-    count_text,
-    duration_text,
-    error_text,
-    labels_text,
-    quote_name,
-    time_text,
-)
+from recovery.text import count_text, duration_text, error_text, labels_text, quote_name, time_text
 from txn.documents import Document
 from txn.errors import CorruptRowError, InvalidRequestError
 from txn.protocol.codec import Marker, decode_marker

@@ -190,12 +190,7 @@ class Jobs:
         return KeptFinding(0, finding, None)
 
     def start(
-        self,
-        grace_ms: int,
-        tables: tuple[bytes, ...],
-        *,
-        repairs: bool = False,
-        client: str = "",
+        self, grace_ms: int, tables: tuple[bytes, ...], *, repairs: bool = False, client: str = ""
     ) -> None:
         self._begin(self._check, client, repairs, grace_ms=grace_ms, tables=tables)
 

@@ -23,14 +23,7 @@ from txn.locks.stored import OBJECTS, SESSIONS, TABLE
 from txn.model import Key, Row
 from txn.protocol.context import Context
 from txn.protocol.listing import find_buckets, name_time, scan_transactions
-from txn.protocol.row import (
-    FAMILY,
-    TransactionRow,
-    created_ms,
-    decode_row,
-    is_row_key,
-    parent_of,
-)
+from txn.protocol.row import FAMILY, TransactionRow, created_ms, decode_row, is_row_key, parent_of
 from txn.protocol.statuses import Status
 from txn.text import unescape
 
