@@ -155,12 +155,12 @@ def explain(
     keys_read, data = _read_keys(context, keys[: limits.rows], budget)
     locks = {key: context.rules.lock_of(key) for key in keys[:keys_read]}
     held = tuple(key for key, lock in locks.items() if holder_of(lock, data.get(lock)) == row_key)
-    old = _find_old(context, row, request, data, budget)
     parts: list[bytes] = []
     if row.parts is not None:  # the rest of their rows is not read
         span = Span(context.table, *child_range(row_key))
         rows = stored_rows(context, span, cells=[(FAMILY, STATUS)])
         parts = [part.row for part in islice(rows, most_parts)]
+    old = _find_old(context, row, request, data, budget)
     return Explanation(
         row,
         request,
