@@ -121,8 +121,7 @@ def _list_cells(item: Item) -> Mapping[Key, Cell | None]:
 
 def is_vacant(item: Guarded, old_ms: int) -> bool:
     """Return True if the key has no value, and nothing of it is newer than this."""
-    is_free = not item.holder and not item.tagged
-    return is_free and item.value is None and item.newest <= old_ms
+    return item.is_free and item.value is None and item.newest <= old_ms
 
 
 def is_stale(item: Guarded, holder: TransactionRow | None) -> bool:
