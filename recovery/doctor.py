@@ -37,7 +37,6 @@ from txn.text import escape, key_text
 
 SKEW_MS = 1_000
 AHEAD_MS = 50
-WRITES = b"write-%016x"
 SLOW_MS = 1_000
 DESCRIBES = 5
 LEFT_MS = 60_000
@@ -123,7 +122,7 @@ def _check_transaction_table(context: Context) -> Iterator[Diagnosis]:
 
 
 def _try_writes(context: Context) -> Iterator[Diagnosis]:
-    key = Key(DOCTOR_ROW, FAMILY, WRITES % context.rng.getrandbits(64), context.table)
+    key = Key(DOCTOR_ROW, FAMILY, b"write-%016x" % context.rng.getrandbits(64), context.table)
     found: list[Diagnosis] = []
 
     def write() -> None:

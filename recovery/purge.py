@@ -41,7 +41,6 @@ LOST = {
 UNFINISHED = frozenset({RowState.UNDECIDED, RowState.ABORTING, RowState.DECIDED})
 """The states from which fsck finishes or undoes a transaction without loss."""
 
-BOUND = frozenset({RowState.UNDECIDED, RowState.DECIDED})
 PART = "without it that one would be committed by halves; fsck --repair ends both"
 
 
@@ -56,7 +55,7 @@ def purge_row(context: Context, seen: Row, *, unfinished: bool = False) -> Resul
         return NothingToDo("the row is gone")
     if row.state in UNFINISHED and not unfinished:
         return LeftAlone("it is not finished, and fsck --repair can still finish or undo it")
-    if row.state in BOUND and row.follows:
+    if row.follows and row.state in (RowState.UNDECIDED, RowState.DECIDED):
         return LeftAlone(f"it is a part of {escape(parent_of(seen.row) or b'')}: {PART}")
     if whole_row(context, seen.row) != seen:
         return NothingToDo("the row has changed")

@@ -39,7 +39,6 @@ from txn.protocol.statuses import COMMITTED, UNDECIDED, ProtocolName, Status
 from txn.stores.options import hide_login
 from txn.text import escape
 
-JOB = "txn.demo.job"
 # The job is killed while both undecided and decided transactions are under way. It is paused until
 # sent requests have arrived; if a kind is missing, it is resumed for a moment.
 TRIES = 40
@@ -102,7 +101,7 @@ class Story:
         arguments += ["--folder", str(self.place), "--by", self.by]
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         with (
-            Job(JOB, [*arguments, *more], self.place) as job,
+            Job("txn.demo.job", [*arguments, *more], self.place) as job,
             Progress(*columns, TimeElapsedColumn(), console=self.out) as progress,
         ):
             yield job, show_lines(job.lines(), progress)
