@@ -102,14 +102,13 @@ class Query:
     def _matches_request(self, request: Request | None) -> bool:
         if self.key is None and self.table is None and self.label is None:
             return True
-        if request is None or not self._matches_labels(request):  # the request may not decode
+        if request is None:  # it may not decode
             return False
         keys = request.keys
         if self.key is not None and self.key not in keys:
             return False
-        return self.table is None or any(key.table == self.table for key in keys)
-
-    def _matches_labels(self, request: Request) -> bool:
+        if self.table is not None and all(key.table != self.table for key in keys):
+            return False
         if self.label is None:
             return True
         name, equals, text = self.label.partition("=")

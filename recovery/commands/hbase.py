@@ -188,7 +188,20 @@ def _print_cluster(cluster: Cluster, as_json: bool) -> bool:
     alive = {name: process.is_alive for name, process in cluster.processes.items()}
     ready = all(alive.values()) and cluster.is_ready()
     if as_json:
-        common.print_json(_document(cluster, alive, ready), pretty=True)
+        document = {
+            "ready": ready,
+            "version": cluster.settings.version,
+            "data": str(cluster.settings.folder),
+            "logs": str(cluster.settings.logs),
+            "distributed": cluster.settings.distributed,
+            "uris": cluster.uris,
+            "ports": cluster.settings.ports,
+            "processes": [
+                {"name": name, "pid": process.pid, "port": process.port, "alive": alive[name]}
+                for name, process in cluster.processes.items()
+            ],
+        }
+        common.print_json(document, pretty=True)
         return ready
     store_of = {"zookeeper" if cluster.settings.distributed else "master": cluster.uris[NATIVE]}
     store_of |= cluster.uris
@@ -203,22 +216,6 @@ def _print_cluster(cluster: Cluster, as_json: bool) -> bool:
         words = "the processes run, but a gateway does not answer"
         common.console().print(words, style="red")
     return ready
-
-
-def _document(cluster: Cluster, alive: dict[str, bool], ready: bool) -> dict[str, object]:
-    return {
-        "ready": ready,
-        "version": cluster.settings.version,
-        "data": str(cluster.settings.folder),
-        "logs": str(cluster.settings.logs),
-        "distributed": cluster.settings.distributed,
-        "uris": cluster.uris,
-        "ports": cluster.settings.ports,
-        "processes": [
-            {"name": name, "pid": process.pid, "port": process.port, "alive": alive[name]}
-            for name, process in cluster.processes.items()
-        ],
-    }
 
 
 def _stay(cluster: Cluster, asked: Sequence[int]) -> None:
