@@ -26,7 +26,6 @@ from txn.errors import CorruptRowError, InvalidRequestError
 from txn.model import (
     LOCK_SUFFIX,
     TAG_SUFFIX,
-    Cell,
     Check,
     Edit,
     Family,
@@ -65,13 +64,6 @@ def find_obstacles(
     their locks may have changed, because not every transaction has a row; it must exceed the life
     of any request. Raises InvalidRequestError for an absent table.
     """
-    yield from _list_row_obstacles(context)
-    require_tables(context, tables)
-    for span in _list_spans(context, tables):
-        yield from _list_cell_obstacles(context, span, retention_ms, on_row)
-
-
-def _list_row_obstacles(context: Context) -> Iterator[str]:
     # The rows of parts follow that of their transaction, if it has one.
     rows = groupby(transactions(context), lambda row: parent_of(row.row_key) or row.row_key)
     counts = Counter(all(row.is_over for row in alike) for _, alike in rows)
@@ -86,6 +78,9 @@ def _list_row_obstacles(context: Context) -> Iterator[str]:
             f"{ended} transactions have rows, and requests of theirs may be on their way: wait for "
             "the retention, and let txn fsck --repair delete them"
         )
+    require_tables(context, tables)
+    for span in _list_spans(context, tables):
+        yield from _list_cell_obstacles(context, span, retention_ms, on_row)
 
 
 def _list_cell_obstacles(
@@ -148,21 +143,17 @@ def _delete_leftovers(context: Context, rules: Rules, tables: Iterable[bytes]) -
     count = 0
     for span in _list_spans(context, tables):
         cells = (
-            item
+            (key, cell)
             for row in stored_rows(context, span)
-            for item in row.cells.items()
-            if _is_leftover(rules, *item)
+            for key, cell in row.cells.items()
+            if _is_guard(key) and (key.column == ROW_LOCK) is not rules.locks_rows
+            if holder_of(key, cell) == FREE
         )
         while some := list(islice(cells, BATCH)):
             edits = [Edit(key, None, cell.timestamp) for key, cell in some]
             call_store(context, lambda: context.store.write(edits))  # noqa: B023
             count += len(some)
     return count
-
-
-def _is_leftover(rules: Rules, key: Key, cell: Cell) -> bool:
-    is_own = (key.column == ROW_LOCK) is rules.locks_rows
-    return _is_guard(key) and not is_own and holder_of(key, cell) == FREE
 
 
 def _is_guard(key: Key) -> bool:
@@ -191,7 +182,14 @@ class TableFacts:
 
 def list_tables(context: Context) -> Iterator[TableFacts]:
     is_shown = "describe" in context.store.features
-    find_protocol = cache(partial(_find_protocol, context))
+
+    @cache
+    def find_protocol(database: bytes) -> str:
+        try:
+            return call_store(context, lambda: find_usual_rules(context.store, database).name)
+        except CorruptRowError:
+            return "unknown"
+
     for name in call_store(context, context.store.list_tables):
         families = call_store(context, partial(context.store.describe, name))
         if families is None:  # dropped meanwhile
@@ -206,13 +204,6 @@ def list_tables(context: Context) -> Iterator[TableFacts]:
             " ".join(sorted(protocols)) or None,
             refusals if is_shown or refusals else None,
         )
-
-
-def _find_protocol(context: Context, database: bytes) -> str:
-    try:
-        return call_store(context, lambda: find_usual_rules(context.store, database).name)
-    except CorruptRowError:
-        return "unknown"
 
 
 def find_databases(context: Context, table: bytes) -> set[bytes | None]:

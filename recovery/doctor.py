@@ -37,7 +37,6 @@ from txn.text import escape, key_text
 
 SKEW_MS = 1_000
 AHEAD_MS = 50
-WRITES = b"write-%016x"
 SLOW_MS = 1_000
 DESCRIBES = 5
 LEFT_MS = 60_000
@@ -66,7 +65,11 @@ class Diagnosis:
 def examine(context: Context, tables: Sequence[bytes] = ()) -> Iterator[Diagnosis]:
     """Yield a diagnosis of each thing that the protocol relies on, in the store and these tables.
     Stop early if nothing answers."""
-    yield _list_versions()
+    found = []
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found.append(f"{package} {version(package)}")
+    yield Diagnosis("versions", Verdict.FINE, ", ".join(found))
     try:
         yield from _check_reach(context)
         try:
@@ -84,14 +87,6 @@ def examine(context: Context, tables: Sequence[bytes] = ()) -> Iterator[Diagnosi
         is_away = isinstance(error, StoreError)
         mend = "see that it runs and can be reached" if is_away else "open it by another URI"
         yield Diagnosis("store", Verdict.WRONG, error_text(error), mend)
-
-
-def _list_versions() -> Diagnosis:
-    found = []
-    for package in PACKAGES:
-        with suppress(PackageNotFoundError):
-            found.append(f"{package} {version(package)}")
-    return Diagnosis("versions", Verdict.FINE, ", ".join(found))
 
 
 def _check_reach(context: Context) -> Iterator[Diagnosis]:
@@ -117,13 +112,17 @@ def _check_transaction_table(context: Context) -> Iterator[Diagnosis]:
         return
     yield from _check_table(context, context.table, families)
     yield _check_protocol(context)
-    yield from _find_set_clock(context)
+    # Timestamps do not show in a local store that its clock was set; a note does.
+    step_ms = find_step(context) if context.is_local else 0
+    if abs(step_ms) > SKEW_MS:
+        seen = f"set by {step_ms} ms since the store was first written to"
+        yield Diagnosis("clock", Verdict.WRONG, seen, f"see that it is right; {ACCEPT}")
     yield from _check_future(context, context.table)
     yield from _try_writes(context)
 
 
 def _try_writes(context: Context) -> Iterator[Diagnosis]:
-    key = Key(DOCTOR_ROW, FAMILY, WRITES % context.rng.getrandbits(64), context.table)
+    key = Key(DOCTOR_ROW, FAMILY, b"write-%016x" % context.rng.getrandbits(64), context.table)
     found: list[Diagnosis] = []
 
     def write() -> None:
@@ -218,14 +217,6 @@ def _compare_clocks(context: Context) -> Diagnosis:
         mend += ", and a client commits nothing"
     seen = f"the server's is {abs(ahead_ms)} ms {'behind' if ahead_ms > 0 else 'ahead of'} ours"
     return Diagnosis("clock", Verdict.WRONG, seen, mend)
-
-
-def _find_set_clock(context: Context) -> Iterator[Diagnosis]:
-    """Check for a note that the clock was set; timestamps do not show it in a local store."""
-    step_ms = find_step(context) if context.is_local else 0
-    if abs(step_ms) > SKEW_MS:
-        seen = f"set by {step_ms} ms since the store was first written to"
-        yield Diagnosis("clock", Verdict.WRONG, seen, f"see that it is right; {ACCEPT}")
 
 
 def _check_future(context: Context, table: bytes) -> Iterator[Diagnosis]:

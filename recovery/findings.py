@@ -202,10 +202,8 @@ def judge(
         case RowState.DEBRIS:
             kind, at, age_ms, facts = Kind.DEBRIS, row.newest, retention_ms, {"newest": row.newest}
         case RowState.UNREADABLE:
-            kind, facts = (
-                Kind.UNREADABLE,
-                facts | {"status": str(row.stored_status), "cause": row.cause},
-            )
+            kind = Kind.UNREADABLE
+            facts |= {"status": str(row.stored_status), "cause": row.cause}
         case RowState.UNDECIDED | RowState.DECIDED | RowState.ABORTING as state:
             kind = Kind[state.name]
         case never:

@@ -65,7 +65,7 @@ from txn.protocol.row import (
     read_rows,
 )
 from txn.protocol.statuses import Status
-from txn.protocol.transaction import Transaction, load_transaction
+from txn.protocol.transaction import load_transaction
 from txn.spans import Span
 
 BATCHED = frozenset({Kind.EXPIRED, Kind.DEBRIS, Kind.EXPIRED_MARKER, Kind.VACANT_KEY})
@@ -212,30 +212,26 @@ def _repair_batch(context: Context, kind: Kind, findings: Sequence[Finding]) -> 
     try:
         if kind.severity is not Severity.REPORT_ONLY:
             check_clock(context)  # the findings were dated by it
-        return _repair(context, kind, findings)
+        match kind:
+            case Kind.EXPIRED | Kind.DEBRIS:
+                return _delete_rows(context, findings)
+            case Kind.EXPIRED_MARKER | Kind.VACANT_KEY:
+                return _retire_keys(context, findings)
+            case Kind.UNDECIDED | Kind.DECIDED | Kind.ABORTING:
+                return [_end_transaction(context, finding) for finding in findings]
+            case Kind.ORPHAN_LOCK:
+                return [_free_lock(context, finding) for finding in findings]
+            case Kind.STALE_TAG:
+                return [_empty_tag(context, finding) for finding in findings]
+            case _:
+                assert kind.severity is Severity.REPORT_ONLY
+                return [LeftAlone(kind.remedy)] * len(findings)
     except AbortedError as error:
         return [LeftAlone(str(error))] * len(findings)
     except TableUnavailable as error:
         if len(findings) == 1:
             return [LeftAlone(f"{error}: {BRING_BACK}")]
         return [repair(context, finding) for finding in findings]
-
-
-def _repair(context: Context, kind: Kind, findings: Sequence[Finding]) -> list[Result]:
-    match kind:
-        case Kind.EXPIRED | Kind.DEBRIS:
-            return _delete_rows(context, findings)
-        case Kind.EXPIRED_MARKER | Kind.VACANT_KEY:
-            return _retire_keys(context, findings)
-        case Kind.UNDECIDED | Kind.DECIDED | Kind.ABORTING:
-            return [_end_transaction(context, finding) for finding in findings]
-        case Kind.ORPHAN_LOCK:
-            return [_free_lock(context, finding) for finding in findings]
-        case Kind.STALE_TAG:
-            return [_empty_tag(context, finding) for finding in findings]
-        case _:
-            assert kind.severity is Severity.REPORT_ONLY
-            return [LeftAlone(kind.remedy)] * len(findings)
 
 
 def _check_transaction(
@@ -294,10 +290,6 @@ def _end_transaction(context: Context, finding: Finding) -> Result:
             roll_back(context, [t], lambda _: "fsck: its owner had stopped")
     except CorruptRowError as error:  # one of its parts
         return LeftAlone(str(error))
-    return _confirm_end(context, row, t)
-
-
-def _confirm_end(context: Context, row: TransactionRow, t: Transaction) -> Result:
     if t.unread is not None:
         return LeftAlone(str(t.unread))
     if t.status is None:
@@ -307,7 +299,7 @@ def _confirm_end(context: Context, row: TransactionRow, t: Transaction) -> Resul
     now = read_rows(context, [row.row_key])[row.row_key]
     if not now.is_over:
         return LeftAlone(f"{UNCHANGED}: it is at {now.status} since {now.status_at}")
-    return Repaired("rolled forward" if row.state is RowState.DECIDED else "rolled back")
+    return Repaired("rolled forward" if state is RowState.DECIDED else "rolled back")
 
 
 def _is_as_found(row: TransactionRow, finding: Finding) -> bool:

@@ -5,7 +5,7 @@ The row is read before the data cells, which may be newer if it is running. Noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -23,14 +23,7 @@ from txn.protocol.codec import decode_marker
 from txn.protocol.context import Context, call_store
 from txn.protocol.locks import holder_of
 from txn.protocol.ranges import stored_rows
-from txn.protocol.row import (
-    FAMILY,
-    RowState,
-    TransactionRow,
-    child_range,
-    marker_key,
-    parent_of,
-)
+from txn.protocol.row import FAMILY, RowState, TransactionRow, child_range, marker_key, parent_of
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import load_transaction
 from txn.request import Request
@@ -162,28 +155,26 @@ def explain(
     keys_read, data = _read_keys(context, keys[: limits.rows], budget)
     locks = {key: context.rules.lock_of(key) for key in keys[:keys_read]}
     held = tuple(key for key, lock in locks.items() if holder_of(lock, data.get(lock)) == row_key)
-    parts = None if row.parts is None else _list_children(context, row_key, most_parts)
+    parts: list[bytes] = []
+    if row.parts is not None:  # the rest of their rows is not read
+        span = Span(context.table, *child_range(row_key))
+        rows = stored_rows(context, span, cells=[(FAMILY, STATUS)])
+        parts = [part.row for part in islice(rows, most_parts)]
+    old = _find_old(context, row, request, data, budget)
     return Explanation(
         row,
         request,
         statuses=list_status_times(row),
         once_retention_ms=_find_promise_ms(context, request),
-        changes=_list_changes(row, request, held, _find_old(context, row, request, data, budget)),
+        changes=tuple(_list_changes(row, request, held, old)),
         verdicts=_judge_assertions(row, request.assertions, data),
         keys_read=keys_read,
         held=held,
         locked=len(load_transaction(context, row).taken_keys),
-        part_rows=None if parts is None else len(parts),
+        part_rows=None if row.parts is None else len(parts),
         first_part=parts[0] if parts else None,
         finding=judge(row, context.clock.wall_ms(), grace_ms, retention_ms),
     )
-
-
-def _list_children(context: Context, whole: bytes, most: int | None) -> list[bytes]:
-    """Return the row keys of a transaction's parts, without reading the rest of the rows."""
-    span = Span(context.table, *child_range(whole))
-    rows = stored_rows(context, span, cells=[(FAMILY, STATUS)])
-    return [row.row for row in islice(rows, most)]
 
 
 def _find_promise_ms(context: Context, request: Request) -> int | None:
@@ -276,12 +267,11 @@ def _list_changes(
     request: Request,
     held: Collection[Key],
     old: Mapping[Key, Cell | Unseen | None],
-) -> tuple[ValueChange, ...]:
+) -> Iterator[ValueChange]:
     replaced = _list_replaced(row, request)
-    changes = []
     for mutation in request.mutations:
         key, cell = mutation.key, old.get(mutation.key)
-        change = ValueChange(
+        yield ValueChange(
             key,
             new=mutation.value,
             replaced=replaced.get(key),
@@ -289,8 +279,6 @@ def _list_changes(
             unseen=cell if isinstance(cell, Unseen) else None,
             held=key in held,
         )
-        changes.append(change)
-    return tuple(changes)
 
 
 def _list_replaced(row: TransactionRow, request: Request) -> Mapping[Key, int]:

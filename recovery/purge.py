@@ -21,14 +21,7 @@ from txn.protocol.codec import decode_marker
 from txn.protocol.context import Context, call_store
 from txn.protocol.locks import read_lock
 from txn.protocol.retire import Guarded, can_retire, make_guarded, read_guarded, retire
-from txn.protocol.row import (
-    FREE,
-    RowState,
-    last_timestamp,
-    marker_key,
-    parent_of,
-    status_key,
-)
+from txn.protocol.row import FREE, RowState, last_timestamp, marker_key, parent_of, status_key
 from txn.protocol.statuses import Status
 from txn.text import escape
 
@@ -48,7 +41,6 @@ LOST = {
 UNFINISHED = frozenset({RowState.UNDECIDED, RowState.ABORTING, RowState.DECIDED})
 """The states from which fsck finishes or undoes a transaction without loss."""
 
-BOUND = frozenset({RowState.UNDECIDED, RowState.DECIDED})
 PART = "without it that one would be committed by halves; fsck --repair ends both"
 
 
@@ -63,7 +55,7 @@ def purge_row(context: Context, seen: Row, *, unfinished: bool = False) -> Resul
         return NothingToDo("the row is gone")
     if row.state in UNFINISHED and not unfinished:
         return LeftAlone("it is not finished, and fsck --repair can still finish or undo it")
-    if row.state in BOUND and row.follows:
+    if row.follows and row.state in (RowState.UNDECIDED, RowState.DECIDED):
         return LeftAlone(f"it is a part of {escape(parent_of(seen.row) or b'')}: {PART}")
     if whole_row(context, seen.row) != seen:
         return NothingToDo("the row has changed")
@@ -160,26 +152,18 @@ def _delete_fenced(context: Context, wanted: Mapping[Key, Cell | None], newest: 
     """Delete markers of the fenced protocol; return those that are gone. The lock must be as it was
     read, and its count increases, which refuses a transaction that has read the marker and not
     locked it. A count never restarts: a late request could match it."""
-    due = [
-        item
-        for item in read_guarded(context, wanted).values()
-        if item.value is not None and item.value == wanted[item.key]
-        if item.is_free and item.newest <= newest
-    ]
-    checks = [_make_delete(item) for item in due]
+    checks: dict[Key, Check] = {}
+    for key, item in read_guarded(context, wanted).items():
+        is_due = item.is_free and item.newest <= newest
+        if item.value is not None and item.value == wanted[key] and is_due:
+            found = read_lock(item.lock_key, item.lock)
+            passed = found._replace(taken=found.taken + 1).give_back()
+            free = Edit(item.lock_key, passed, item.newest + 1)
+            delete = Edit(key, None, item.value.timestamp)
+            held = item.lock.value if item.lock else FREE
+            checks[key] = Check(item.lock_key, held, edits=(delete, free))
     if not checks:
         return set()
-    call_store(context, lambda: context.store.check_and_put(checks, durable=False))
+    call_store(context, lambda: context.store.check_and_put([*checks.values()], durable=False))
     # "No" may be the answer to a request that was sent twice.
-    now = read_guarded(context, [item.key for item in due])
-    return {key for key, item in now.items() if item.value is None}
-
-
-def _make_delete(item: Guarded) -> Check:
-    assert item.value is not None
-    lock = item.lock_key
-    found = read_lock(lock, item.lock)
-    passed = found._replace(taken=found.taken + 1).give_back()
-    free = Edit(lock, passed, item.newest + 1)
-    delete = Edit(item.key, None, item.value.timestamp)
-    return Check(lock, item.lock.value if item.lock else FREE, edits=(delete, free))
+    return {key for key, item in read_guarded(context, checks).items() if item.value is None}

@@ -20,7 +20,7 @@ from txn.errors import CorruptRowError
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Columns, Row, RowExclusion
 from txn.protocol.codec import Buffer, decode_buffer
 from txn.protocol.context import Context, call_store
-from txn.protocol.listing import NAME, STATUS_CELLS, find_buckets, go_back, name_time
+from txn.protocol.listing import STATUS_CELLS, find_buckets, go_back, name_time
 from txn.protocol.locks import holder_of
 from txn.protocol.ranges import stored_rows
 from txn.protocol.row import (
@@ -33,7 +33,6 @@ from txn.protocol.row import (
     parent_of,
     read_rows,
     status_key,
-    strip_database,
 )
 from txn.protocol.statuses import FINISHED, Status
 from txn.spans import Span
@@ -282,17 +281,3 @@ def _list_due(context: Context, statuses: Counter[str]) -> Iterator[bytes]:
             statuses[str(status or "no status")] += 1
             if status is None or not status.is_finished:
                 yield row_key
-
-
-def has_piece(row_key: bytes, piece: bytes) -> bool:
-    """Return True if a piece of a row key names its transaction: see `find`."""
-    row_key, piece = strip_database(row_key), strip_database(piece)
-    name = row_key[row_key.index(NAME) :]
-    _, time, uid = name.split(b".", 2)
-    begins = (row_key, name, time + b"." + uid, uid)
-    return row_key.endswith(piece) or any(text.startswith(piece) for text in begins)
-
-
-def reaches_part(piece: bytes) -> bool:
-    """Return True if a piece of a row key reaches into the suffix of a part."""
-    return b"-" in strip_database(piece)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from recovery.bounds import Budget, ReadLimits, Stop
-from recovery.scan import AHEAD_MS, OnRow, has_piece, reaches_part, whole_row
+from recovery.scan import AHEAD_MS, OnRow, whole_row
 from txn.documents import Document
 from txn.errors import InvalidRequestError
 from txn.model import Key, Row
@@ -61,7 +61,7 @@ class Query:
     @property
     def finds_parts(self) -> bool:
         """Return True if the id means parts: no other row key has a `-`."""
-        return self.with_parts or reaches_part(self.id_)
+        return self.with_parts or b"-" in strip_database(self.id_)
 
     @property
     def is_for_unfinished(self) -> bool:
@@ -83,7 +83,13 @@ class Query:
         """Return True if the query may match a transaction with this row key."""
         if parent_of(row_key) is not None and not self.finds_parts:
             return False
-        return not self.id_ or has_piece(row_key, self.id_)
+        if not self.id_:
+            return True
+        row_key, piece = strip_database(row_key), strip_database(self.id_)
+        name = row_key[row_key.index(NAME) :]
+        _, time, uid = name.split(b".", 2)
+        begins = (row_key, name, time + b"." + uid, uid)
+        return row_key.endswith(piece) or any(text.startswith(piece) for text in begins)
 
     def _matches_status(self, row: TransactionRow, now_ms: int) -> bool:
         if self.statuses is not None and row.status not in self.statuses:
@@ -96,14 +102,13 @@ class Query:
     def _matches_request(self, request: Request | None) -> bool:
         if self.key is None and self.table is None and self.label is None:
             return True
-        if request is None or not self._matches_labels(request):  # the request may not decode
+        if request is None:  # it may not decode
             return False
         keys = request.keys
         if self.key is not None and self.key not in keys:
             return False
-        return self.table is None or any(key.table == self.table for key in keys)
-
-    def _matches_labels(self, request: Request) -> bool:
+        if self.table is not None and all(key.table != self.table for key in keys):
+            return False
         if self.label is None:
             return True
         name, equals, text = self.label.partition("=")
@@ -155,7 +160,8 @@ def find_page(
             rows.append(found)
         stop = Stop.FOUND if len(rows) >= count else budget.over
         if stop is not None:
-            return SearchPage(rows, row.row, budget.rows, stop, _find_time(row.row))
+            back_to = created_ms(row.row) if is_row_key(row.row) else None
+            return SearchPage(rows, row.row, budget.rows, stop, back_to)
     if is_cut:
         cursor = since.removeprefix(NAME)
         return SearchPage(rows, cursor, budget.rows, Stop.AGE, int(cursor))
@@ -194,10 +200,6 @@ def _find_range(query: Query, now_ms: int) -> tuple[bytes, bytes]:
     if query.older_than_ms is not None:
         high = min(high, name_time(now_ms - query.older_than_ms + AHEAD_MS))
     return low, high
-
-
-def _find_time(row_key: bytes) -> int | None:
-    return created_ms(row_key) if is_row_key(row_key) else None
 
 
 def row_document(row: TransactionRow, now_ms: int) -> Document:

@@ -60,9 +60,11 @@ def check_rows(context: Context, rows: Iterable[Row], options: CheckOptions) -> 
         old_ms = newest_old_ms(now_ms, options.ages.grace_ms)
         for item in unchanged:
             holder = found.get(item.holder)
-            is_doomed = holder is not None and _aborts_blindly(
-                holder, now_ms, options.ages.grace_ms
-            )
+            is_doomed = False
+            if holder is not None and holder.buffer is None:
+                # Repair aborts a holder whose keys are unknown, which leaves its locks.
+                doom = judge(holder, now_ms, options.ages.grace_ms)
+                is_doomed = doom is not None and doom.kind in (Kind.UNDECIDED, Kind.ABORTING)
             for since, finding in _judge_item(item, holder, is_doomed, vacant_ms):
                 if since <= old_ms:
                     yield finding
@@ -117,17 +119,9 @@ def _list_cells(item: Item) -> Mapping[Key, Cell | None]:
     return {item.key: item.value, item.key.lock: item.lock, item.key.tag: item.tag}
 
 
-def _aborts_blindly(holder: TransactionRow, now_ms: int, grace_ms: int) -> bool:
-    """Return True if repair will abort a holder whose keys are unknown, which leaves its locks."""
-    found = judge(holder, now_ms, grace_ms)
-    is_undone = found is not None and found.kind in (Kind.UNDECIDED, Kind.ABORTING)
-    return is_undone and holder.buffer is None
-
-
 def is_vacant(item: Guarded, old_ms: int) -> bool:
     """Return True if the key has no value, and nothing of it is newer than this."""
-    is_free = not item.holder and not item.tagged
-    return is_free and item.value is None and item.newest <= old_ms
+    return item.is_free and item.value is None and item.newest <= old_ms
 
 
 def is_stale(item: Guarded, holder: TransactionRow | None) -> bool:
@@ -192,7 +186,10 @@ def _judge_values(item: Guarded, holder: TransactionRow | None, vacant_ms: int) 
         elif is_stale(item, holder):
             yield tag.timestamp, Finding(Kind.STALE_TAG, None, key, make_facts(tag))
     if is_foreign(item, holder):
-        yield 0, Finding(Kind.FOREIGN_VERSION, None, key, _list_versions(item, holder))
+        planned = _plan_writes(key, holder)
+        expected = max(planned) if planned else tag.timestamp if tag else 0
+        facts = {"version": item.value.timestamp if item.value else 0, "expected": expected}
+        yield 0, Finding(Kind.FOREIGN_VERSION, None, key, facts)
     if is_vacant(item, vacant_ms):
         yield 0, Finding(Kind.VACANT_KEY, None, key, {"newest": item.newest})
 
@@ -217,34 +214,23 @@ def make_facts(cell: Cell) -> dict[str, object]:
     return {"value": cell.value, "timestamp": cell.timestamp}
 
 
-def _list_versions(item: Guarded, holder: TransactionRow | None) -> dict[str, object]:
-    planned = _plan_writes(item.key, holder)
-    last = item.tag.timestamp if item.tag else 0
-    version = item.value.timestamp if item.value else 0
-    return {"version": version, "expected": max(planned) if planned else last}
-
-
 def check_counts(context: Context, tables: Collection[bytes]) -> Iterator[Finding]:
     """Yield the locks with a lower count than a transaction row recorded. Counts only grow: a lock
     whose count fell could be granted to a transaction that read the row before."""
     counts: dict[Key, int] = {}
     for row in transactions(context):
-        for lock, count in _list_counts(context, row):
+        if row.plan is None or row.buffer is None:
+            continue
+        taken = load_transaction(context, row).taken_cells
+        for lock, held in zip(taken, row.plan.locks, strict=False):
             if lock.table in tables:
-                counts[lock] = max(count, counts.get(lock, 0))
+                with suppress(CorruptRowError):
+                    count = read_lock(lock, Cell(held, 0)).taken
+                    counts[lock] = max(count, counts.get(lock, 0))
         if len(counts) >= BATCH:
             yield from _find_lower(context, counts)
             counts.clear()
     yield from _find_lower(context, counts)
-
-
-def _list_counts(context: Context, row: TransactionRow) -> Iterator[tuple[Key, int]]:
-    if row.plan is None or row.buffer is None:
-        return
-    taken = load_transaction(context, row).taken_cells
-    for lock, held in zip(taken, row.plan.locks, strict=False):
-        with suppress(CorruptRowError):
-            yield lock, read_lock(lock, Cell(held, 0)).taken
 
 
 def _find_lower(context: Context, counts: Mapping[Key, int]) -> Iterator[Finding]:

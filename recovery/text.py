@@ -18,8 +18,6 @@ from txn.text import escape, key_text, show_text
 
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|h|d)")
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
 _BYTES = r"""b(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
 _MARKS = re.compile(
     r"""(?P<command>(?<=command=)"[^"]*")"""

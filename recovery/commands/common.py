@@ -40,10 +40,7 @@ SHOWN_EVERY = 100  # rows: to show each would take longer than reading it
 StoreOption = Annotated[
     str,
     typer.Option(
-        "--store",
-        envvar="TXN_STORE",
-        metavar="URI",
-        help="The store, such as embedded:///data.",
+        "--store", envvar="TXN_STORE", metavar="URI", help="The store, such as embedded:///data."
     ),
 ]
 TransactionsOption = Annotated[
@@ -108,23 +105,19 @@ def find_row_key(context: Context, part: str) -> bytes:
     with row_bar(console(), "looking", hidden=False) as on_row:
         candidates = list(islice(find(context, unescape(part), on_row), CANDIDATES + 1))
     if not candidates:
-        raise _explain_absence(context, part)
+        row = unescape(part)
+        if not row or whole_row(context, row) is None:
+            raise InvalidRequestError("no such transaction", id=part)
+        if is_own(row):
+            raise InvalidRequestError("the row is no transaction: the database keeps it", row=row)
+        foreign = f"the row is foreign, {Kind.FOREIGN_ROW.meaning}"
+        raise InvalidRequestError(f"{foreign}: see `txn fsck`", row=row)
     if len(candidates) > 1:
         several = [escape(row_key) for row_key in candidates[:CANDIDATES]]
         more = ["and more"] if len(candidates) > CANDIDATES else []
         message = annotate("several transactions match", id=part)
         raise InvalidRequestError(f"{message}: {', '.join([*several, *more])}")
     return candidates[0]
-
-
-def _explain_absence(context: Context, part: str) -> InvalidRequestError:
-    row = unescape(part)
-    if not row or whole_row(context, row) is None:
-        return InvalidRequestError("no such transaction", id=part)
-    if is_own(row):
-        return InvalidRequestError("the row is no transaction: the database keeps it", row=row)
-    meaning = Kind.FOREIGN_ROW.meaning
-    return InvalidRequestError(f"the row is foreign, {meaning}: see `txn fsck`", row=row)
 
 
 def console() -> Console:

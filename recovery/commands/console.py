@@ -55,9 +55,9 @@ def console(
         )
     common.write_log("%(asctime)s %(levelname)s %(name)s %(message)s")
     shown = token if token_file is None else None
-    serve_console(settings, lambda address: _announce(address, shown, as_json))
 
+    def announce(address: str) -> None:
+        line = f"console  {address}" + (f"  token {shown}" if shown else "")
+        common.print_result(as_json, {"url": address, "token": shown}, line)
 
-def _announce(address: str, token: str | None, as_json: bool) -> None:
-    line = f"console  {address}" + (f"  token {token}" if token else "")
-    common.print_result(as_json, {"url": address, "token": token}, line)
+    serve_console(settings, announce)

@@ -22,7 +22,7 @@ from recovery.convert import (
 )
 from recovery.convert import convert as convert_database
 from recovery.convert import take_over as take_over_table
-from recovery.doctor import Diagnosis, Verdict, examine
+from recovery.doctor import Verdict, examine
 from recovery.findings import RETENTION_MS
 from recovery.opening import open_any_store, open_store_of
 from recovery.text import error_text
@@ -168,17 +168,14 @@ def doctor(
             if as_json:
                 common.print_json(asdict(diagnosis) | {"verdict": diagnosis.verdict.value})
             else:
-                common.console().print(_diagnosis_text(diagnosis))
+                about = show_text(f"{diagnosis.about}: {diagnosis.seen}")
+                verdict = diagnosis.verdict
+                text = Text.assemble((f"{verdict.value:8} ", STYLES[verdict]), about)
+                if diagnosis.mend:
+                    text.append(f"\n{'':8} {show_text(diagnosis.mend)}")
+                common.console().print(text)
     if wrong:
         raise typer.Exit(common.FOUND)
-
-
-def _diagnosis_text(diagnosis: Diagnosis) -> Text:
-    verdict = diagnosis.verdict
-    text = Text.assemble(
-        (f"{verdict.value:8} ", STYLES[verdict]), show_text(f"{diagnosis.about}: {diagnosis.seen}")
-    )
-    return text.append(f"\n{'':8} {show_text(diagnosis.mend)}") if diagnosis.mend else text
 
 
 @table_app.command("ls")
@@ -193,20 +190,17 @@ def list_command(store: common.StoreOption, as_json: common.JsonOption = False) 
     with open_any_store(store, common.DEFAULT_TRANSACTIONS) as context:
         tables = list(list_tables(context))
     if as_json:
-        for table in tables:
-            common.print_json(_document(table))
+        for found in tables:
+            document = {
+                "table": escape(found.name),
+                "families": [escape(family) for family in found.families],
+                "databases": [each and escape(each) for each in sorted(found.databases, key=str)],
+                "protocol": found.protocol,
+                "refusals": found.refusals and list(found.refusals),
+            }
+            common.print_json(document)
     else:
         common.print_table(("table", "families", "database", "protocol", "safe"), map(_row, tables))
-
-
-def _document(found: TableFacts) -> Document:
-    return {
-        "table": escape(found.name),
-        "families": [escape(family) for family in found.families],
-        "databases": [each and escape(each) for each in sorted(found.databases, key=str)],
-        "protocol": found.protocol,
-        "refusals": found.refusals and list(found.refusals),
-    }
 
 
 def _row(found: TableFacts) -> list[str]:

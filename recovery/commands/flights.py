@@ -35,12 +35,10 @@ from txn.documents import Document
 from txn.errors import InvalidRequestError
 from txn.protocol.protocols import protocol_key
 from txn.protocol.row import decode_row
-from txn.protocol.statuses import ProtocolName, Status
+from txn.protocol.statuses import COMMITTED, UNDECIDED, ProtocolName, Status
 from txn.stores.options import hide_login
 from txn.text import escape
 
-JOB = "txn.demo.job"
-WORTH_EXPLAINING = (Kind.DECIDED, Kind.UNDECIDED, Kind.ABORTING)
 # The job is killed while both undecided and decided transactions are under way. It is paused until
 # sent requests have arrived; if a kind is missing, it is resumed for a moment.
 TRIES = 40
@@ -103,7 +101,7 @@ class Story:
         arguments += ["--folder", str(self.place), "--by", self.by]
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         with (
-            Job(JOB, [*arguments, *more], self.place) as job,
+            Job("txn.demo.job", [*arguments, *more], self.place) as job,
             Progress(*columns, TimeElapsedColumn(), console=self.out) as progress,
         ):
             yield job, show_lines(job.lines(), progress)
@@ -202,24 +200,19 @@ def describe_crash(crash: Document, total: int) -> str:
 def stop_half_done(story: Story, job: Job) -> None:
     """Pause the job's workers while some transactions are undecided and some decided, if possible.
     If a commit is one local transaction, none is ever seen half done."""
+    unfinished = [status for status in Status if not status.is_finished]
     with story.open_engine() as engine:
         if engine.context.is_local:
             return
         for _ in range(TRIES):
             job.pause_workers()
             time.sleep(SETTLES_S)
-            if has_both_kinds(engine):
+            rows = map(decode_row, scan.list_heads(engine.context, unfinished))
+            statuses = {row.status for row in rows}
+            if statuses & UNDECIDED and statuses & COMMITTED:
                 return
             job.resume_workers()
             time.sleep(GOES_ON_S)
-
-
-def has_both_kinds(engine: Engine) -> bool:
-    """Return True if some transactions are undecided, and others decided but not finished."""
-    unfinished = [status for status in Status if not status.is_finished]
-    rows = map(decode_row, scan.list_heads(engine.context, unfinished))
-    statuses = {row.status for row in rows if row.status is not None}
-    return any(each.is_undecided for each in statuses) and any(each.is_decided for each in statuses)
 
 
 # ------------------------------------------------------------------------------ the repair
@@ -241,10 +234,14 @@ def repair_crash(story: Story) -> Document:
                 found = check_here(context, data, ages, bar, tally, do_repair=do_repair)
                 return [finding for finding, _ in found], tally
 
-        before = count_when_quiet(engine, story.tables)
+        before = count_contents(engine, story.tables)
+        while (now := count_contents(engine, story.tables)) != before:
+            before = now  # a busy server still has requests of the killed job
         findings, found = run_fsck(do_repair=False)
         print_tally(story.out, found, grace_ms=0)
-        victim = choose_victim(findings)
+        kinds = (Kind.DECIDED, Kind.UNDECIDED, Kind.ABORTING)  # the first is best explained
+        ranked = (each.transaction for kind in kinds for each in findings if each.kind is kind)
+        victim = next(ranked, None)
         if victim is not None and (explained := explain(context, victim)):
             story.begin("One of them, explained: txn show")
             print_explanation(story.out, explained)
@@ -267,23 +264,6 @@ def repair_crash(story: Story) -> Document:
         "before": before,
         "after": after,
     }
-
-
-def choose_victim(findings: Sequence[Finding]) -> bytes | None:
-    """Return a transaction to explain: a decided one if possible."""
-    for kind in WORTH_EXPLAINING:
-        for finding in findings:
-            if finding.kind is kind:
-                return finding.transaction
-    return None
-
-
-def count_when_quiet(engine: Engine, tables: DemoTables) -> dict[str, int]:
-    """Count once no request of the killed job arrives any more: a busy server still has some."""
-    held = count_contents(engine, tables)
-    while (now := count_contents(engine, tables)) != held:
-        held = now
-    return held
 
 
 def count_contents(engine: Engine, tables: DemoTables) -> dict[str, int]:

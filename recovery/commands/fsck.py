@@ -25,7 +25,6 @@ from recovery.findings import (
     Ages,
     Finding,
     FindingResult,
-    InGrace,
     Kind,
     Repaired,
     Result,
@@ -103,7 +102,9 @@ def fsck(
     with ExitStack() as stack:
         context = stack.enter_context(open_store_of(store, transactions, mends=do_repair))
         if do_repair:
-            _require_clock(context, clock_is_right)
+            if clock_is_right:
+                accept_clock(context)
+            check_clock(context)  # it dates the ages
         unit = "rows" if spark is None else "parts"
         bar = stack.enter_context(common.row_bar(out, "fsck", unit=unit, hidden=as_json or quiet))
         if spark is None:
@@ -116,8 +117,10 @@ def fsck(
         show(found)
         if do_repair:
             compact(context, retention_ms=retention, tables=tables)
-    if not quiet:
-        _print_end(out, tally, grace, as_json)
+    if as_json and not quiet:
+        common.print_json(tally_document(tally, grace))
+    elif not quiet:
+        print_tally(out, tally, grace)
     if tally.left:
         raise typer.Exit(common.FOUND)
 
@@ -196,13 +199,6 @@ def check_on_executors(
                 yield each
 
 
-def _require_clock(context: Context, is_right: bool) -> None:
-    """Raise AbortedError if the clock that dates the ages is wrong."""
-    if is_right:
-        accept_clock(context)
-    check_clock(context)
-
-
 def _print_json(found: Iterator[FindingResult]) -> None:
     for finding, result in found:
         repaired = {"repair": result_document(result)} if result else {}
@@ -220,7 +216,8 @@ def _print(out: Console, now_ms: int, found: Iterator[FindingResult]) -> None:
 
 
 def _row(finding: Finding, result: Result | None, now_ms: int) -> Group:
-    name = _name(finding.transaction or b"")
+    row_key = finding.transaction or b""
+    name = short_id(row_key) if common.find_width() else escape(row_key)  # as `txn ls` prints it
     holder = {"holder": name} if finding.key and name else {}
     seen = ", ".join(
         f"{name} {_fact(name, fact, now_ms)}"
@@ -237,11 +234,6 @@ def _row(finding: Finding, result: Result | None, now_ms: int) -> Group:
     return Group(row, Padding(common.make_cell(seen), (0, 0, 0, 2), expand=False))
 
 
-def _name(row_key: bytes) -> str:
-    """Return the name of a transaction as `txn ls` prints it; a terminal gets its short id."""
-    return short_id(row_key) if common.find_width() else escape(row_key)
-
-
 def _fact(name: str, fact: object, now_ms: int) -> str:
     match fact:
         case bytes():
@@ -251,13 +243,6 @@ def _fact(name: str, fact: object, now_ms: int) -> str:
             return f"{time_text(fact)} ({f'{far} ago' if fact <= now_ms else f'in {far}'})"
         case _:
             return error_text(str(fact))
-
-
-def _print_end(out: Console, tally: Tally, grace_ms: int, as_json: bool) -> None:
-    if as_json:
-        common.print_json(tally_document(tally, grace_ms))
-    else:
-        print_tally(out, tally, grace_ms)
 
 
 def print_tally(out: Console, tally: Tally, grace_ms: int) -> None:
@@ -286,16 +271,11 @@ def print_summary(out: Console, tally: Tally, grace_ms: int) -> None:
     }
     results = ", ".join(f"{number:,} {name}" for name, number in numbers.items() if number)
     out.print(f"{count_text(tally.found, 'finding')}{results and ': ' + results}; {rows}")
-    if tally.young.counts:
-        out.print(_young_text(tally.young, grace_ms))
-
-
-def _young_text(young: InGrace, grace_ms: int) -> str:
-    """Return the unfinished items within the grace period, which do not change the exit code."""
-    kinds = ", ".join(f"{young.counts[kind]:,} {kind.value}" for kind in Kind if young.counts[kind])
-    oldest, grace = duration_text(young.oldest_ms), duration_text(grace_ms)
-    return (
-        f"unfinished, and left alone: {kinds}. The oldest has been silent for {oldest}, which is "
-        f"within the grace of {grace}, or its lock TTL: its client may be at work. Run fsck again "
-        "later, or with --grace 0s if every client is known to be dead."
-    )
+    if young := tally.young.counts:
+        kinds = ", ".join(f"{young[kind]:,} {kind.value}" for kind in Kind if young[kind])
+        oldest, grace = duration_text(tally.young.oldest_ms), duration_text(grace_ms)
+        out.print(
+            f"unfinished, and left alone: {kinds}. The oldest has been silent for {oldest}, which "
+            f"is within the grace of {grace}, or its lock TTL: its client may be at work. Run fsck "
+            "again later, or with --grace 0s if every client is known to be dead."
+        )

@@ -22,7 +22,6 @@ from txn.cluster.processes import ClusterError
 from txn.cluster.settings import NATIVE, Settings, find_version
 
 POLL_EACH_MS = 500
-ENDS_FOR = (signal.SIGINT, signal.SIGTERM)
 
 app = typer.Typer(help="Run a real HBase on this machine.", no_args_is_help=True)
 
@@ -127,9 +126,12 @@ def start_command(
         if error.log:  # the end of a server's log, above the error that it explains
             typer.echo(error.log, err=True)
         raise
-    asked = _note_signals() if foreground else None  # before others can know that it is up
+    asked: list[int] = []
+    if foreground:  # before others can know that it is up
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda number, _: asked.append(number))
     _print_cluster(cluster, as_json)
-    if asked is not None:
+    if foreground:
         _stay(cluster, asked)
 
 
@@ -186,7 +188,20 @@ def _print_cluster(cluster: Cluster, as_json: bool) -> bool:
     alive = {name: process.is_alive for name, process in cluster.processes.items()}
     ready = all(alive.values()) and cluster.is_ready()
     if as_json:
-        common.print_json(_document(cluster, alive, ready), pretty=True)
+        document = {
+            "ready": ready,
+            "version": cluster.settings.version,
+            "data": str(cluster.settings.folder),
+            "logs": str(cluster.settings.logs),
+            "distributed": cluster.settings.distributed,
+            "uris": cluster.uris,
+            "ports": cluster.settings.ports,
+            "processes": [
+                {"name": name, "pid": process.pid, "port": process.port, "alive": alive[name]}
+                for name, process in cluster.processes.items()
+            ],
+        }
+        common.print_json(document, pretty=True)
         return ready
     store_of = {"zookeeper" if cluster.settings.distributed else "master": cluster.uris[NATIVE]}
     store_of |= cluster.uris
@@ -201,30 +216,6 @@ def _print_cluster(cluster: Cluster, as_json: bool) -> bool:
         words = "the processes run, but a gateway does not answer"
         common.console().print(words, style="red")
     return ready
-
-
-def _document(cluster: Cluster, alive: dict[str, bool], ready: bool) -> dict[str, object]:
-    return {
-        "ready": ready,
-        "version": cluster.settings.version,
-        "data": str(cluster.settings.folder),
-        "logs": str(cluster.settings.logs),
-        "distributed": cluster.settings.distributed,
-        "uris": cluster.uris,
-        "ports": cluster.settings.ports,
-        "processes": [
-            {"name": name, "pid": process.pid, "port": process.port, "alive": alive[name]}
-            for name, process in cluster.processes.items()
-        ],
-    }
-
-
-def _note_signals() -> list[int]:
-    """Return a list that receives the signals that ask for the end."""
-    asked: list[int] = []
-    for number in ENDS_FOR:
-        signal.signal(number, lambda number, _: asked.append(number))
-    return asked
 
 
 def _stay(cluster: Cluster, asked: Sequence[int]) -> None:

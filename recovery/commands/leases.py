@@ -190,7 +190,8 @@ def _choose_leases(url: str | None) -> str:
 def show_leases(leases: Sequence[Lease], now: datetime, as_json: bool) -> None:
     if as_json:
         for lease in leases:
-            common.print_json(_document(lease))
+            times = {"start_utc": lease.start_utc.isoformat(), "end_utc": lease.end_utc.isoformat()}
+            common.print_json({"path": str(lease.path)} | asdict(lease) | times)
         return
     rows = []
     for lease in leases:
@@ -212,8 +213,3 @@ def show_dropped(name: str, count: int, as_json: bool) -> None:
 
 def _moment(at: datetime) -> str:
     return time_text(round(at.timestamp() * 1000))
-
-
-def _document(lease: Lease) -> dict[str, object]:
-    times = {"start_utc": lease.start_utc.isoformat(), "end_utc": lease.end_utc.isoformat()}
-    return {"path": str(lease.path)} | asdict(lease) | times

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Annotated
@@ -164,18 +165,15 @@ def show_requests(requests: Iterable[LockRequest], as_json: bool) -> None:
 
 
 def show_needed(requests: Sequence[LockRequest], as_json: bool) -> None:
+    """Print the locks that a statement needs. Warn of tables locked as shared without a partition,
+    which does not do what it seems to."""
     show_requests(requests, as_json)
-    note_open_tables(requests)
-    if not requests and not as_json:
-        common.print_line("no locks are needed")
-
-
-def note_open_tables(requests: Sequence[LockRequest]) -> None:
-    """Warn of tables locked as shared without a partition, which does not do what it seems to."""
     parents = {parent for request in requests for parent in request.path.parents}
     for at, mode in ((request.path, request.mode) for request in requests):
         if mode is Mode.SHARED and len(at.parts) == 2 and at not in parents:
             common.print_note(f"keeps nobody out of the partitions of {at}, if it has any")
+    if not requests and not as_json:
+        common.print_line("no locks are needed")
 
 
 def show_released(name: str, count: int, as_json: bool) -> None:
@@ -184,25 +182,19 @@ def show_released(name: str, count: int, as_json: bool) -> None:
 
 
 def show_locks(locks: Sequence[Lock], extended: bool, as_json: bool) -> None:
-    places = queue_places(locks)
+    """Print locks with the place of each in the queue of its object: 0: held, 1: next."""
+    waiting: Counter[Path] = Counter()
+    placed: list[tuple[Lock, int]] = []
+    for lock in locks:
+        waiting[lock.request.path] += not lock.granted
+        placed.append((lock, 0 if lock.granted else waiting[lock.request.path]))
     if as_json:
-        for lock, place in zip(locks, places, strict=True):
-            common.print_json(_document(lock, place))
+        for each in placed:
+            common.print_json(_document(*each))
         return
     extras = ("host", "since", "for", "kind", "token", "query") if extended else ()
-    rows = (_row(lock, place, extended) for lock, place in zip(locks, places, strict=True))
+    rows = (_row(*each, extended) for each in placed)
     common.print_table(("object", "mode", "state", "holder", *extras), rows)
-
-
-def queue_places(locks: Sequence[Lock]) -> list[int]:
-    """Return the queue position of each lock at its object: 0: held, 1: next."""
-    places: list[int] = []
-    queues: dict[object, int] = {}
-    for lock in locks:
-        if not lock.granted:
-            queues[lock.request.path] = queues.get(lock.request.path, 0) + 1
-        places.append(0 if lock.granted else queues[lock.request.path])
-    return places
 
 
 def _row(lock: Lock, place: int, extended: bool) -> list[str]:

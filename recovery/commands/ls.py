@@ -6,7 +6,7 @@ A terminal gets short ids, and as much of labels and reason as fits; a pipe gets
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
@@ -65,7 +65,11 @@ def ls(
 
     Example: txn ls --status asserted --older-than 10m
     """
-    query, foreign, listed = _make_query(status, older_than, parts), Foreign(), 0
+    with_parts = parts or str(Status.PART) in (status or ())
+    known = {str(each): each for each in Status if with_parts or each is not Status.PART}
+    statuses = {known.get(name) for name in status or NAMES if name in (*known, NO_STATUS)}
+    query = Query(statuses=frozenset(statuses), older_than_ms=older_than, with_parts=with_parts)
+    foreign, listed = Foreign(), 0
     with open_store_of(store, transactions) as context, ExitStack() as progress:
         # Lines that are printed at once show the progress themselves.
         is_hidden = as_json or not (limit or count)
@@ -74,7 +78,8 @@ def ls(
         found: Iterable[TransactionRow] = _select(context, query, rows, bar)
         if count:
             named = _list_names(context, query, foreign, bar)
-            counts = Counter(map(name_status, found) if query.older_than_ms else named)
+            aged = (NAME_OF[row.status] for row in found)
+            counts = Counter(aged if query.older_than_ms else named)
             progress.close()
             _print_counts(counts, as_json)
         else:
@@ -82,7 +87,7 @@ def ls(
                 newest = list(islice(found, limit))
                 progress.close()
                 listed, found = len(newest), reversed(newest)
-            _print_rows(context, found, Layout(long, query.with_parts), as_json)
+            _print_rows(context, found, Layout(long, with_parts), as_json)
     _print_foreign(foreign, as_json)
     if limit and listed == limit:
         typer.echo(
@@ -165,8 +170,7 @@ class Layout:
         room = max(10, (self._width - len(begin)) // 2) if self._width else 24
         if reason and self._width:
             labels = common.fit_text(labels, room)
-        line = f"{begin}{labels:{room}} {reason}".rstrip()
-        line = show_text(line)
+        line = show_text(f"{begin}{labels:{room}} {reason}".rstrip())
         return common.fit_text(line, self._width) if self._width else line
 
 
@@ -178,7 +182,9 @@ def _print_rows(
     for row in rows:
         now_ms = context.clock.wall_ms()
         if as_json:
-            common.print_json(row_document(row, now_ms) | {"state": _find_state(context, row)})
+            # A part that lags behind has the state of its transaction.
+            now = find_transaction(context, row.row_key) if row.follows else None
+            common.print_json(row_document(row, now_ms) | {"state": (now or row).state.value})
         else:
             typer.echo(_line(layout, row, now_ms))
 
@@ -194,38 +200,17 @@ def _print_foreign(foreign: Foreign, as_json: bool) -> None:
         common.print_line(f"{rows}, see txn fsck; the first is {escape(foreign.first)}")
 
 
-def _make_query(status: Collection[str] | None, older_than: int | None, parts: bool) -> Query:
-    with_parts = parts or str(Status.PART) in (status or ())
-    known = {str(each): each for each in Status if with_parts or each is not Status.PART}
-    statuses = {known.get(name) for name in status or NAMES if name in (*known, NO_STATUS)}
-    return Query(statuses=frozenset(statuses), older_than_ms=older_than, with_parts=with_parts)
-
-
-def _find_state(context: Context, row: TransactionRow) -> str:
-    """Return what a row calls for; a part that lags behind has the state of its transaction."""
-    now = find_transaction(context, row.row_key) if row.follows else None
-    return (now or row).state.value
-
-
-def name_status(row: TransactionRow) -> str:
-    """Return the name of a row's status, as `--status` takes it."""
-    return NAME_OF[row.status]
-
-
-def _parts(row: TransactionRow) -> str:
-    if row.parts is None:
-        return ""
-    return count_text(sum(row.parts), "part") if row.parts else "in parts"
-
-
 def _line(layout: Layout, row: TransactionRow, now_ms: int) -> str:
     request = row.buffer.request if row.buffer else None
     labels = labels_text(request.labels) if request else ""
+    parts = ""
+    if row.parts is not None:
+        parts = count_text(sum(row.parts), "part") if row.parts else "in parts"
     return layout.line(
         escape(row.row_key) if layout.is_long else short_id(row.row_key),
-        name_status(row),
+        NAME_OF[row.status],
         duration_text(max(0, now_ms - (row.since or row.newest))),
         str(len(request.keys)) if request else "?",
-        "; ".join(filter(None, [labels, _parts(row)])),
+        "; ".join(filter(None, [labels, parts])),
         "; ".join(filter(None, [row.reason, error_text(row.cause or "")])),
     )

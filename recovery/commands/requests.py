@@ -17,14 +17,7 @@ from typer import Argument
 from recovery.commands import common
 from txn.assertions import MAX_DEPTH
 from txn.client.connect import connect
-from txn.documents import (
-    parse_assertion,
-    read_bytes,
-    read_fields,
-    read_key,
-    read_list,
-    refuse_part,
-)
+from txn.documents import parse_assertion, read_bytes, read_fields, read_key, read_list, refuse_part
 from txn.errors import AbortedError, InvalidRequestError
 from txn.model import Delete, Mutation
 from txn.request import Request

@@ -14,19 +14,12 @@ from recovery.inspect import Explanation, ValueChange, explain
 from recovery.opening import open_store_of
 from recovery.purge import LOST, UNFINISHED, find_marker, purge_row, purge_token
 from recovery.scan import find_transaction, whole_row
-from recovery.text import (
-    count_text,
-    duration_text,
-    error_text,
-    labels_text,
-    quote_name,
-    time_text,
-)
+from recovery.text import count_text, duration_text, error_text, labels_text, quote_name, time_text
 from txn.documents import Document
 from txn.errors import CorruptRowError, InvalidRequestError
 from txn.protocol.codec import Marker, decode_marker
 from txn.protocol.context import Context
-from txn.protocol.row import RowState, TransactionRow, created_ms, decode_row
+from txn.protocol.row import RowState, created_ms, decode_row
 from txn.text import assertion_text, escape, key_text, shorten, unescape
 
 RECENT = "Be sure that its client has ended: it was changed in the last"
@@ -82,15 +75,19 @@ def print_explanation(out: Console, found: Explanation) -> None:
 def _facts(found: Explanation) -> list[tuple[str, str]]:
     row, request, whole = found.row, found.request, found.whole
     committed = row.plan.timestamp if row.plan else None
+    status = str(row.status) if row.status else "none"
+    once = escape(request.once or b"")
+    if found.once_retention_ms is not None:
+        once += f", kept for {duration_text(found.once_retention_ms)}"
     asserted = zip(request.assertions, found.verdicts, strict=True)
     facts = [
         ("transaction", escape(row.row_key)),
-        ("status", _status(row)),
+        ("status", f"{status}, as its transaction has it" if row.follows else status),
         ("part of", "" if whole is None else escape(whole)),
         ("parts", _parts(found)),
         ("created", f"{time_text(created_ms(row.row_key))} by its owner's clock"),
         ("labels", labels_text(request.labels)),
-        ("once", "" if request.once is None else _once(request.once, found.once_retention_ms)),
+        ("once", once),
         ("lock TTL", duration_text(row.buffer.lock_ttl_ms) if row.buffer else ""),
         ("last heartbeat", time_text(row.heartbeat) if row.heartbeat else ""),
         ("committed at", f"{committed} ({time_text(committed)})" if committed else ""),
@@ -104,11 +101,6 @@ def _facts(found: Explanation) -> list[tuple[str, str]]:
     return [(name, text) for name, text in facts if text]
 
 
-def _status(row: TransactionRow) -> str:
-    status = str(row.status) if row.status else "none"
-    return f"{status}, as its transaction has it" if row.follows else status
-
-
 def _parts(found: Explanation) -> str:
     parts = found.row.parts
     if parts is None:
@@ -118,11 +110,6 @@ def _parts(found: Explanation) -> str:
         counted = f"{sum(parts):,} of {count_text(len(parts), 'task')}"
     one = f": txn show {quote_name(found.first_part)} shows the first" if found.first_part else ""
     return f"{counted}, {count_text(found.part_rows or 0, 'row')}{one}"
-
-
-def _once(token: bytes, retention_ms: int | None) -> str:
-    promised = "" if retention_ms is None else f", kept for {duration_text(retention_ms)}"
-    return escape(token) + promised
 
 
 def _locks(found: Explanation) -> str:
@@ -258,14 +245,12 @@ def _purge_token(context: Context, token: bytes, yes: bool) -> tuple[Document, R
         marker = decode_marker(cell.value)
     except CorruptRowError:  # a person may delete it all the same
         marker = Marker(cell.value)
-    name = escape(marker.transaction)
-    lost = "that it was committed: a request with this token commits again"
     document = {
         "once": escape(token),
-        "transaction": name,
+        "transaction": escape(marker.transaction),
         "timestamp": cell.timestamp,
         "retention_ms": marker.retention_ms,
-        "lost": lost,
+        "lost": "that it was committed: a request with this token commits again",
     }
     kept = "for ever" if marker.retention_ms is None else duration_text(marker.retention_ms)
     when = f"was committed at {time_text(cell.timestamp)} by {document['transaction']}, kept {kept}"

@@ -77,8 +77,12 @@ def draw_timeline(found: Explanation, now_ms: int) -> Timeline | None:
     is_open = not times[-1].status.is_finished
     ends = [*(each.since for each in times[1:]), *([now_ms] if is_open else [])]
     lengths = [max(0, end - each.since) for each, end in zip(times, ends, strict=False)]
+    # Each phase gets the least width, and the rest is shared by duration.
+    rest = max(0, WIDTH - 120 - LEAST * len(lengths))
+    shares = lengths if any(lengths) else [1] * len(lengths)
+    widths = [LEAST + rest * share / sum(shares) for share in shares]
     x, marks, segments = 10.0, list[Mark](), list[Segment]()
-    for each, after, length, width in zip_longest(times, times[1:], lengths, _share(lengths)):
+    for each, after, length, width in zip_longest(times, times[1:], lengths, widths):
         tone = TONES.get(each.status, "warn")
         marks.append(Mark(x, str(each.status), time_text(each.since), tone))
         if width is not None:
@@ -87,14 +91,6 @@ def draw_timeline(found: Explanation, now_ms: int) -> Timeline | None:
             x += width
     summary = ", ".join(f"{each.status} at {time_text(each.since)}" for each in times)
     return Timeline(marks, segments, summary)
-
-
-def _share(lengths: Sequence[int]) -> list[float]:
-    """Divide the width: each phase gets the least, and the rest is shared by duration."""
-    rest = max(0, WIDTH - 120 - LEAST * len(lengths))
-    if not any(lengths):
-        lengths = [1] * len(lengths)
-    return [LEAST + rest * length / sum(lengths) for length in lengths]
 
 
 def name_work(status: Status, following: Status | None) -> str:

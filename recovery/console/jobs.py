@@ -42,7 +42,6 @@ MOST_KEPT_BYTES = 16_000_000
 """The limit of all kept findings: they include values of any size."""
 
 NOT_KEPT = "the results of this check are no longer kept: check again"
-CANCELLED = "cancelled"
 
 
 class JobUnderWayError(TxnError):
@@ -190,12 +189,7 @@ class Jobs:
         return KeptFinding(0, finding, None)
 
     def start(
-        self,
-        grace_ms: int,
-        tables: tuple[bytes, ...],
-        *,
-        repairs: bool = False,
-        client: str = "",
+        self, grace_ms: int, tables: tuple[bytes, ...], *, repairs: bool = False, client: str = ""
     ) -> None:
         self._begin(self._check, client, repairs, grace_ms=grace_ms, tables=tables)
 
@@ -246,7 +240,7 @@ class Jobs:
         try:
             work(report)
         except CancelledError:
-            report.trouble = CANCELLED
+            report.trouble = "cancelled"
         except TxnError as error:
             report.trouble = str(error)
         except Exception:

@@ -172,8 +172,7 @@ def _read_before(
         size = sum(len(cell.value) for cell in versions)
         if size * count > limits.bytes_ * max(1, len(versions)):
             break
-        read = partial(context.store.read_versions, [key], count)
-        versions = call_store(context, read)[key]
+        versions = call_store(context, partial(context.store.read_versions, [key], count))[key]
         are_all = len(versions) < count
         if are_all:
             break

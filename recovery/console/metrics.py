@@ -128,11 +128,9 @@ def read_histogram(phase: str, numbers: Mapping[float, int]) -> Latency:
 
 def fetch_counts(address: str) -> Counts:
     """Return the counts of a server, or raise OSError, ValueError or HTTPException."""
-    text = _fetch(address).decode()
     counts: dict[tuple[str, ...], float] = {}
-    for sample in chain.from_iterable(
-        each.samples for each in text_string_to_metric_families(text)
-    ):
+    families = text_string_to_metric_families(_fetch(address).decode())
+    for sample in chain.from_iterable(each.samples for each in families):
         if sample.name in LABELS:
             labels = (sample.labels.get(label, "") for label in LABELS[sample.name])
             key = (sample.name, *labels)

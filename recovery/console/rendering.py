@@ -22,7 +22,7 @@ from recovery.text import count_text, duration_text, labels_text, time_text
 from txn.errors import InvalidRequestError
 from txn.metrics import SECONDS
 from txn.model import Key
-from txn.protocol.row import TransactionRow, created_ms
+from txn.protocol.row import created_ms
 from txn.protocol.statuses import Status
 from txn.text import assertion_text, escape, key_text, shorten, show_text, unescape
 
@@ -76,11 +76,6 @@ def name_transaction(row_key: bytes) -> str:
     row key, and the suffix of a part."""
     uid, _, part = escape(row_key).rpartition("transaction.")[2].partition(".")[2].partition(".")
     return uid[:ID_LETTERS] + (f"….{part}" if part else "")
-
-
-def name_tone(row: TransactionRow) -> str:
-    """Return the CSS class of a transaction's state: that of RowState, or `aborted`."""
-    return "aborted" if row.status is Status.ABORTED else row.state.value
 
 
 def name_number(number: float, *, is_sampled: bool = False, short: bool = False) -> str:
@@ -164,7 +159,8 @@ ENVIRONMENT.filters |= {
     "labels": labels_text,
     "time": time_tag,
     "label_cells": label_cells,
-    "tone": name_tone,
+    # The CSS class of a transaction's state.
+    "tone": lambda row: "aborted" if row.status is Status.ABORTED else row.state.value,
     "iso": lambda timestamp_ms: time_text(timestamp_ms).replace(" ", "T"),
     "clock": lambda timestamp_ms: time_text(timestamp_ms)[11:16],
     "duration": duration_text,

@@ -23,14 +23,7 @@ from txn.locks.stored import OBJECTS, SESSIONS, TABLE
 from txn.model import Key, Row
 from txn.protocol.context import Context
 from txn.protocol.listing import find_buckets, name_time, scan_transactions
-from txn.protocol.row import (
-    FAMILY,
-    TransactionRow,
-    created_ms,
-    decode_row,
-    is_row_key,
-    parent_of,
-)
+from txn.protocol.row import FAMILY, TransactionRow, created_ms, decode_row, is_row_key, parent_of
 from txn.protocol.statuses import Status
 from txn.text import unescape
 
@@ -209,15 +202,12 @@ class Sampler:
         for at in minutes[:RECENT]:
             self._minutes[at] = self._sample(at, salt_buckets)
         for at in minutes[RECENT:]:
-            if not self._is_final(at):
+            kept = self._minutes.get(at)
+            if kept is None or kept.taken_ms < at + RECENT * MINUTE_MS:  # it was not final
                 self._minutes[at] = self._sample(at, salt_buckets)
                 if clock.monotonic_ms() >= due_ms:
                     break
         return sum_up(clock.wall_ms(), [self._minutes[at] for at in sorted(self._minutes)])
-
-    def _is_final(self, began_ms: int) -> bool:
-        minute = self._minutes.get(began_ms)
-        return minute is not None and minute.taken_ms >= began_ms + RECENT * MINUTE_MS
 
     def _list_rows(
         self, began_ms: int, taken_ms: int, salt_buckets: Sequence[bytes]
