@@ -190,13 +190,11 @@ def port_answers(port: int) -> bool:
 def gateway_answers(kind: str, port: int) -> bool:
     """Return True if a gateway, "thrift1" or "thrift2", gets an answer from the master."""
     name = _QUESTIONS[kind].encode()
-    head = struct.pack(">II", _CALL, len(name)) + name
-    answer = struct.pack(">II", _REPLY, len(name)) + name
-    sequence = struct.pack(">I", 1)
+    message = name + struct.pack(">I", 1)
+    expected = struct.pack(">II", _REPLY, len(name)) + message + _SUCCESS_LIST
     try:
         with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as connection:
-            connection.sendall(head + sequence + b"\0")
-            expected = answer + sequence + _SUCCESS_LIST
+            connection.sendall(struct.pack(">II", _CALL, len(name)) + message + b"\0")
             with connection.makefile("rb") as received:
                 return received.read(len(expected)) == expected
     except OSError:

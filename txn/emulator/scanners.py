@@ -167,7 +167,10 @@ class Scanners:
             taken, position = position.advance(count - len(found))
             for result in taken:
                 found.append(result)
-                size += _size(result)
+                size += len(result.row) + sum(
+                    len(value) + len(column) + VERSION_OVERHEAD
+                    for _, column, _, value in result.versions
+                )
                 if size > self._limits.reply_bytes and len(found) > 1:
                     message = "too much for one reply: ask for fewer"
                     raise Refused("do not retry", message, rows=count)
@@ -190,9 +193,3 @@ def _put_back(scanner: _Scanner, before: _Position, after: _Position) -> None:
     with scanner.lock:
         if scanner.position is after:
             scanner.position = before
-
-
-def _size(result: Result) -> int:
-    return len(result.row) + sum(
-        len(value) + len(column) + VERSION_OVERHEAD for _, column, _, value in result.versions
-    )

@@ -8,6 +8,7 @@ if they are interrupted, the next drop continues.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -132,7 +133,8 @@ class Admin(catalog.CatalogUser):
 
     def create_namespace(self, name: bytes, properties: Mapping[str, str]) -> None:
         """Create a namespace; `namespace exists`."""
-        catalog.check_namespace_name(name)
+        if re.fullmatch(r"\w+", name.decode(errors="replace")) is None:
+            raise Refused("illegal argument", "not a legal namespace name", namespace=name)
 
         def body(writer: Writer) -> None:
             if name in _read_namespaces(writer):

@@ -11,14 +11,7 @@ from typing import NamedTuple
 
 from txn.model import Key, Row, RowExclusion, new_tuple
 from txn.tables import catalog
-from txn.tables.catalog import (
-    ROW_END,
-    ROW_PASSED,
-    FamilyLayout,
-    StoredCells,
-    split_row,
-    walk_cells,
-)
+from txn.tables.catalog import ROW_END, ROW_PASSED, FamilyLayout, StoredCells, split_row, walk_cells
 from txn.tables.cells import newest
 from txn.tables.kv.ordered import Reader
 
@@ -30,8 +23,6 @@ LEAP_CELLS = 10
 
 LEAPS = 2
 """Up to so many cells of a row are found faster by seeking each than by reading all."""
-
-NOTHING = RowExclusion(b"", b"", frozenset())
 
 Layouts = Mapping[tuple[bytes | None, bytes], FamilyLayout]
 
@@ -113,7 +104,7 @@ def _leap(
     table, columns, exclude, reverse = wanted
     get, items = reader.get, reader.items
     named = [(*pair, layouts[table, pair[0]].infix + pair[1]) for pair in sorted(columns or ())]
-    family, column, out = exclude or NOTHING
+    family, column, out = exclude or RowExclusion(b"", b"", frozenset())
 
     def is_excluded(stem: bytes) -> bool:
         layout = layouts[table, family]

@@ -99,17 +99,15 @@ class ReadPlan(NamedTuple):
     def read_row(self, row: bytes) -> list[CellVersion]:
         """Return the selected versions of an escaped row, without the filter."""
         found: list[CellVersion] = []
-        _, families, selection = self
+        reader, families, selection = self
+        wanted = self.store_slice
         for family in families:
-            name = family.family
             of_family = [
-                CellVersion(name, column, timestamp, value)
-                for column, versions in family.read_columns(self.reader, row, selection.versions)
+                CellVersion(family.family, column, timestamp, value)
+                for column, versions in family.read_columns(reader, row, selection.versions)
                 for value, timestamp in versions
             ]
-            if selection.store_limit is not None or selection.store_offset:
-                of_family = of_family[self.store_slice]
-            found += of_family
+            found += of_family[wanted]
         return found
 
     def read_whole_rows(self, low: bytes, high: bytes) -> Iterator[tuple[bytes, list[CellVersion]]]:
@@ -139,10 +137,7 @@ def make_plan(
     """Return the plan of a selection; raise Refused if a family is missing."""
     wanted: dict[bytes, set[bytes] | None] = {}
     for family, column in selection.columns:
-        if column is None:
-            wanted[family] = None
-        else:
-            wanted[family] = (wanted.get(family) or set()) | {column}
+        wanted[family] = None if column is None else (wanted.get(family) or set()) | {column}
     for family in wanted:
         known.layout(table, family)
     times = {family: (since, until) for family, since, until in selection.family_times}
@@ -194,8 +189,7 @@ class FilteredScan:
 
     def _read_family(self, plan: ReadPlan, family: FamilyRead, row: bytes) -> list[CellVersion]:
         wanted = plan.store_slice
-        passed = self._filter_family(plan, family, row)
-        found = list(islice(passed, wanted.start, wanted.stop))
+        found = list(islice(self._filter_family(plan, family, row), wanted.start, wanted.stop))
         if self.filter.filter_all_remaining() and family.has_row(plan.reader, row):
             self._closed.add(family.family)
         return found

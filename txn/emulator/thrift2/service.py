@@ -122,8 +122,7 @@ class Data2:
         return []
 
     def mutateRow(self, table: bytes, trowMutations: Any) -> None:
-        operations = _operations_of(trowMutations)
-        durable = _is_any_durable(trowMutations)
+        operations, durable = _operations_of(trowMutations)
         self._rows.mutate(table, [(trowMutations.row, operations)], durable=durable)
 
     def increment(self, table: bytes, tincrement: Any) -> Any:
@@ -209,10 +208,9 @@ class Data2:
             )
         if value is None:
             raise gateway.InternalError("a comparison needs a value")
-        operations = _operations_of(rowMutations)
+        operations, durable = _operations_of(rowMutations)
         _check_same_row(row, rowMutations)
         condition = Condition(family, qualifier, operator, value)
-        durable = _is_any_durable(rowMutations)
         return self._rows.check_and_mutate(table, row, condition, operations, durable=durable)
 
     # ------------------------------------------------------------------------ scanning
@@ -319,13 +317,10 @@ def _puts_of(put: Any) -> list[Put]:
     if not put.columnValues or not all(cell.family for cell in put.columnValues):
         raise gateway.InternalError("no columns to insert, or no family")
     ttl_ms, at = gateway.ttl_of(put.attributes), _check_optional_time(put.timestamp)
-    times = [
-        at if cell.timestamp is None else gateway.time_of(cell.timestamp)
-        for cell in put.columnValues
-    ]
     return [
         Put(cell.family, cell.qualifier, cell.value, time, ttl_ms)
-        for cell, time in zip(put.columnValues, times, strict=True)
+        for cell in put.columnValues
+        for time in [at if cell.timestamp is None else gateway.time_of(cell.timestamp)]
     ]
 
 
@@ -356,10 +351,12 @@ def _remove_of(column: Any, kind: int) -> Remove:
     return Remove(column.family, qualifier, timestamp, exact=kind == types.DELETE_COLUMN)
 
 
-def _operations_of(mutations: Any) -> list[Operation]:
+def _operations_of(mutations: Any) -> tuple[list[Operation], bool]:
+    """Return the operations of TRowMutations, and whether any must survive a power failure."""
     row = mutations.row
     check_row(row)
     found: list[Operation] = []
+    durable = False
     for mutation in mutations.mutations:
         part = mutation.put or mutation.deleteSingle
         if part is None:
@@ -369,9 +366,10 @@ def _operations_of(mutations: Any) -> list[Operation]:
             text = "The row in the recently added Mutation doesn't match the original one"
             raise IDL.TIOError(message=annotate(text, row=part.row, original=row), canRetry=True)
         found += _puts_of(part) if mutation.put else _removes_of(part)
+        durable = durable or is_durable(part)
     if not found:
         raise gateway.InternalError("no mutations")
-    return found
+    return found, durable
 
 
 def _check_same_row(row: bytes, change: Any) -> None:
@@ -387,11 +385,6 @@ def _check_optional_time(timestamp: int | None) -> int | None:
 
 def is_durable(change: Any) -> bool:
     return change.durability not in NOT_DURABLE
-
-
-def _is_any_durable(mutations: Any) -> bool:
-    parts = [mutation.put or mutation.deleteSingle for mutation in mutations.mutations]
-    return any(is_durable(part) for part in parts if part is not None)
 
 
 def _pack_results(found: Sequence[Result]) -> list[Any]:
