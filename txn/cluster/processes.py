@@ -17,6 +17,7 @@ import socket
 import struct
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
@@ -123,16 +124,12 @@ def end(processes: Iterable[Process], clock: Clock, *, grace_ms: int) -> list[Pr
 
 
 def log_tail(name: str, logs: Path) -> str:
-    return "\n".join(line for suffix in ("log", "out") for line in _tail(logs / f"{name}.{suffix}"))
-
-
-def _tail(path: Path) -> list[str]:
-    try:
-        with path.open("rb") as file:
+    lines: list[str] = []
+    for path in (logs / f"{name}.log", logs / f"{name}.out"):
+        with suppress(FileNotFoundError), path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - LOG_BYTES))
-            return file.read().decode(errors="replace").splitlines()[-LOG_LINES:]
-    except FileNotFoundError:
-        return []
+            lines += file.read().decode(errors="replace").splitlines()[-LOG_LINES:]
+    return "\n".join(lines)
 
 
 def _wait(processes: list[Process], clock: Clock, limit_ms: int) -> list[Process]:

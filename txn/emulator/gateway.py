@@ -123,8 +123,7 @@ def batch_of(size: int | None) -> int | None:
 def check_sizes(row: bytes, puts: Iterable[Put]) -> None:
     """Refuse puts that HBase's client does not send; the server's limit is about the same."""
     for family, column, value, *_ in puts:
-        size = key_value_bytes(row, family, column, value)
-        if size > MAX_CELL:
+        if (size := key_value_bytes(row, family, column, value)) > MAX_CELL:
             raise Refused(
                 "illegal argument", "the cell is too large", cell_bytes=size, limit=MAX_CELL
             )
@@ -161,8 +160,7 @@ class PacedRows(Rows):
         results = super().mutate(table, mutations, durable=durable)
         if any(_deletes_now(operations) for _, operations in mutations):
             self._wait_for(self._clock.wall_ms() + 1)
-        written = [version.timestamp for result in results for version in result.versions]
-        if written:
+        if written := [version.timestamp for result in results for version in result.versions]:
             self._wait_for(max(written))
         return results
 

@@ -54,8 +54,6 @@ DECLARING = frozenset(
 COMPRESSIONS = ("BROTLI", "BZIP2", "GZ", "LZ4", "LZMA", "LZO", "NONE", "SNAPPY", "ZSTD")
 BLOOM_FILTERS = ("NONE", "ROW", "ROWCOL", "ROWPREFIX_FIXED_LENGTH")
 
-_PARTIAL = f"{gateway.HBASE}.client.RetriesExhaustedWithDetailsException"
-
 Attributes = dict[bytes, bytes] | None
 Columns = Sequence[bytes] | None
 
@@ -69,7 +67,8 @@ def explain_error(method: str, error: TxnError) -> Exception:
     is_invalid, reason = isinstance(error, InvalidRequestError), gateway.reason_of(error)
     explained: Exception
     if isinstance(error, gateway.PartialFailure):
-        explained = IDL.IOError(message=f"{_PARTIAL}: {error}", canRetry=True)
+        text = f"{gateway.HBASE}.client.RetriesExhaustedWithDetailsException: {error}"
+        explained = IDL.IOError(message=text, canRetry=True)
     elif not is_invalid or reason != "illegal argument":
         can_retry = not is_invalid or reason == "retries exhausted"
         explained = IDL.IOError(message=gateway.format_error(error), canRetry=can_retry)
@@ -199,10 +198,9 @@ class Gateway1:
         attributes: Attributes,
     ) -> bool:
         target = _split_cell(mput.column)
-        family, qualifier = _split_cell(column)
+        condition = Condition(*_split_cell(column), "=", value)
         put = Put(*target, mput.value or b"", ttl_ms=gateway.ttl_of(attributes))
         gateway.check_sizes(row, [put])
-        condition = Condition(family, qualifier, "=", value)
         return self._rows.check_and_mutate(
             tableName, row, condition, [put], durable=mput.writeToWAL
         )
@@ -265,8 +263,7 @@ class Gateway1:
         self, tableName: bytes, startAndPrefix: bytes, columns: Columns, **_: Attributes
     ) -> int:
         rows = Range(startAndPrefix, find_prefix_end(startAndPrefix))
-        scan = Scan(gateway.check_table(tableName), rows, _select(columns))
-        return self._scanners.open(scan)
+        return self._scanners.open(Scan(gateway.check_table(tableName), rows, _select(columns)))
 
     def scannerGet(self, id: int) -> list[Any]:
         return self.scannerGetList(id, 1)

@@ -85,9 +85,7 @@ class Admin(catalog.CatalogUser):
             if namespace is not None:
                 _check_namespace(reader, namespace)
             tables = sorted(self._load(reader).tables.items())
-            return {
-                name: found for name, found in tables if namespace in {None, _namespace_of(name)}
-            }
+            return {name: each for name, each in tables if namespace in {None, _namespace_of(name)}}
 
         return self._ordered.read(body)
 

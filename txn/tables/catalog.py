@@ -341,10 +341,9 @@ def mark_garbage(writer: Writer, table: TableEntry, family: bytes = b"") -> None
 def remove_garbage(writer: Writer) -> bool:
     """Remove some cells of the first dropped table or family; return False if there is none."""
     garbage = next(writer.keys(_GARBAGE, _GARBAGE_STOP), None)
-    if garbage is None:
-        return False
-    _remove_some(writer, garbage)
-    return True
+    if garbage is not None:
+        _remove_some(writer, garbage)
+    return garbage is not None
 
 
 def _remove_some(writer: Writer, garbage: bytes) -> None:
@@ -386,16 +385,12 @@ def check_row(row: bytes) -> None:
 
 def walk_rows(reader: Reader, low: bytes, high: bytes, *, reverse: bool) -> Iterator[bytes]:
     """Yield the key prefix of each row between two keys, leaping from row to row."""
-    first, before = reader.first, reader.before
     while True:
-        key = before(high) if reverse else first(low, high)
+        key = reader.before(high) if reverse else reader.first(low, high)
         if key is None or key < low:
             return
         stem = key[: key.index(ROW_END, 4)]
-        if reverse:
-            high = stem
-        else:
-            low = stem + ROW_PASSED
+        low, high = (low, stem) if reverse else (stem + ROW_PASSED, high)
         yield stem
 
 
@@ -403,13 +398,8 @@ def walk_cells(items: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, St
     """Yield each escaped row of stored cells, and its cells, which are to be read before the next
     row: a row may have more of them than fit in memory."""
     # What `split_row` and `family_and_column` do is written out: two calls less for each cell.
-    for row, stored in groupby(items, _find_row):
+    for row, stored in groupby(items, lambda item: item[0][4 : item[0].index(ROW_END, 4)]):
         yield row, _name_cells(stored, len(row) + 4)
-
-
-def _find_row(item: tuple[bytes, bytes]) -> bytes:
-    key = item[0]
-    return key[4 : key.index(ROW_END, 4)]
 
 
 def _name_cells(items: Iterable[tuple[bytes, bytes]], end: int) -> StoredCells:
@@ -456,7 +446,9 @@ def check_names(table: bytes, families: Mapping[bytes, FamilySettings]) -> None:
     if not families:
         raise Refused("illegal argument", "a table needs at least one family", table=table)
     for family, settings in families.items():
-        if len(family) > MAX_FAMILY or not _is_family_name(family):
+        text = family.decode(errors="surrogateescape")  # a surrogate is not printable
+        is_legal = text.isprintable() and not set(":/\\") & set(text) and text[:1] not in {"", "."}
+        if len(family) > MAX_FAMILY or not is_legal:
             raise Refused("illegal argument", "not a legal family name", table=table, family=family)
         check_settings(family, settings)
         if settings.keep_deleted_cells.upper() != "FALSE" or settings.new_version_behavior:
@@ -465,14 +457,6 @@ def check_names(table: bytes, families: Mapping[bytes, FamilySettings]) -> None:
                 "only KEEP_DELETED_CELLS=FALSE without NEW_VERSION_BEHAVIOR is supported here",
                 family=family,
             )
-
-
-def _is_family_name(name: bytes) -> bool:
-    try:
-        text = name.decode()
-    except UnicodeDecodeError:
-        return False
-    return text.isprintable() and not set(":/\\") & set(text) and text[:1] not in {"", "."}
 
 
 def check_settings(family: bytes, settings: FamilySettings) -> None:

@@ -166,10 +166,13 @@ def _read_page(
             count += 1
             versions += len(found)
             size += sum(len(value) for _, _, _, value in found)
-            results += _split_batches(catalog.plain_row(row), found, plan.selection.batch)
-        if count == limit_rows or seen == PAGE_ROWS_SEEN:
-            break
-        if versions >= PAGE_VERSIONS or size >= PAGE_BYTES:
+            plain, batch = catalog.plain_row(row), plan.selection.batch or len(found)
+            results += [
+                Result(plain, tuple(found[start : start + batch]), start + batch < len(found))
+                for start in range(0, len(found), batch)
+            ]
+        is_large = versions >= PAGE_VERSIONS or size >= PAGE_BYTES
+        if is_large or count == limit_rows or seen == PAGE_ROWS_SEEN:
             break
     else:
         return Page(results, None)
@@ -203,15 +206,6 @@ def _read_rows(
 def _bound(row: bytes, after: bool) -> bytes:
     """Return the start of all keys from the row on or, with after, beyond it; b"" is open."""
     return catalog.escape_row(row) + (ROW_PASSED if after else ROW_END) if row else b""
-
-
-def _split_batches(row: bytes, found: list[CellVersion], batch: int | None) -> list[Result]:
-    if batch is None or len(found) <= batch:
-        return [Result(row, tuple(found))]
-    starts = range(0, len(found), batch)
-    return [
-        Result(row, tuple(found[start : start + batch]), start != starts[-1]) for start in starts
-    ]
 
 
 def _make_filtered(selection: Selection, reverse: bool = False) -> FilteredScan | None:

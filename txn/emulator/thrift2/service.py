@@ -56,18 +56,14 @@ def explain_error(method: str, error: TxnError) -> Exception:
         or (method in OF_MANY_ROWS and error.reason != "illegal argument")
     ):
         error = gateway.PartialFailure(error)
-    explained: Exception
-    if isinstance(error, gateway.PartialFailure):
-        explained = IDL.TIOError(message=str(error), canRetry=True)
-    elif not isinstance(error, InvalidRequestError):
-        explained = IDL.TIOError(message=gateway.format_error(error), canRetry=True)
-    elif gateway.reason_of(error) == "illegal argument":
-        explained = gateway.make_internal(method, error)
-    else:
-        text = gateway.format_error(error)
-        if method in OF_FAMILIES and gateway.reason_of(error) in OF_FAMILY:
-            text = f"{gateway.HBASE}.InvalidFamilyOperationException: {error}"
-        explained = IDL.TIOError(message=text, canRetry=False)
+    reason, is_partial = gateway.reason_of(error), isinstance(error, gateway.PartialFailure)
+    can_retry = is_partial or not isinstance(error, InvalidRequestError)
+    if reason == "illegal argument" and not can_retry:
+        return gateway.make_internal(method, error)
+    text = str(error) if is_partial else gateway.format_error(error)
+    if method in OF_FAMILIES and reason in OF_FAMILY:
+        text = f"{gateway.HBASE}.InvalidFamilyOperationException: {error}"
+    explained: Exception = IDL.TIOError(message=text, canRetry=can_retry)
     return explained
 
 
@@ -97,14 +93,13 @@ class Data2:
         groups: dict[Selection, list[int]] = {}
         for position, get in enumerate(gets):
             groups.setdefault(_selection_of(get), []).append(position)
-        found: list[Result] = [Result(b"")] * len(gets)
+        found: dict[int, Result] = {}
         for selection, positions in groups.items():
             rows = [gets[position].row for position in positions]
             with gateway.refuse_as_many(len(gets)):
                 results = self._rows.get(table, rows, selection)
-            for position, result in zip(positions, results, strict=True):
-                found[position] = result
-        return found
+            found.update(zip(positions, results, strict=True))
+        return [found[position] for position in range(len(gets))]
 
     # ------------------------------------------------------------------------ changing
 
@@ -329,26 +324,21 @@ def _removes_of(delete: Any) -> list[Operation]:
     if not delete.columns:
         whole = delete.timestamp if delete.columns is None else None
         return [Remove(timestamp=_check_optional_time(whole))]
-    kind = delete.deleteType
-    if kind not in IDL.TDeleteType._VALUES_TO_NAMES:
+    kind, types, columns = delete.deleteType, IDL.TDeleteType, delete.columns
+    if kind not in types._VALUES_TO_NAMES:
         raise gateway.InternalError("a delete of columns needs its type", type=kind)
-    columns = delete.columns
-    if kind == IDL.TDeleteType.DELETE_FAMILY:  # in HBase the last column of a family wins
+    if kind == types.DELETE_FAMILY:  # in HBase the last column of a family wins
         columns = {column.family: column for column in columns}.values()
-    return [_remove_of(column, kind) for column in columns]
-
-
-def _remove_of(column: Any, kind: int) -> Remove:
-    types = IDL.TDeleteType
-    timestamp = _check_optional_time(column.timestamp)
-    if kind == types.DELETE_FAMILY_VERSION:
-        if column.timestamp is None:
+    removes: list[Operation] = []
+    for column in columns:
+        timestamp = _check_optional_time(column.timestamp)
+        if kind == types.DELETE_FAMILY_VERSION and column.timestamp is None:
             raise gateway.InternalError("a delete of a version of a family needs its timestamp")
-        return Remove(column.family, None, timestamp, exact=True)
-    if kind == types.DELETE_FAMILY:
-        return Remove(column.family, None, timestamp)
-    qualifier = column.qualifier or b""
-    return Remove(column.family, qualifier, timestamp, exact=kind == types.DELETE_COLUMN)
+        is_family = kind in (types.DELETE_FAMILY, types.DELETE_FAMILY_VERSION)
+        qualifier = None if is_family else column.qualifier or b""
+        exact = kind in (types.DELETE_COLUMN, types.DELETE_FAMILY_VERSION)
+        removes.append(Remove(column.family, qualifier, timestamp, exact))
+    return removes
 
 
 def _operations_of(mutations: Any) -> tuple[list[Operation], bool]:

@@ -96,11 +96,10 @@ class Tables2:
         return [_describe(name, known[name]) for name in names if name in known]
 
     def getTableDescriptorsByPattern(self, **given: Any) -> list[Any]:
-        return [_describe(name, table) for name, table in self._match(**given).items()]
+        return [_describe(*found) for found in self._match(**given).items()]
 
     def getTableDescriptorsByNamespace(self, name: str) -> list[Any]:
-        found = self._admin.tables(name.encode())
-        return [_describe(table, entry) for table, entry in found.items()]
+        return [_describe(*found) for found in self._admin.tables(name.encode()).items()]
 
     def getTableNamesByPattern(self, **given: Any) -> list[Any]:
         return [_table_name(name) for name in self._match(**given)]
