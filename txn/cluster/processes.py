@@ -135,12 +135,11 @@ def log_tail(name: str, logs: Path) -> str:
 def _wait(processes: list[Process], clock: Clock, limit_ms: int) -> list[Process]:
     """Wait until the processes have ended and freed their ports and locks; return the rest."""
     deadline = clock.monotonic_ms() + limit_ms
-    left = processes
-    while left := [process for process in left if _find_state(process) is not ProcessState.GONE]:
+    while processes := [each for each in processes if _find_state(each) is not ProcessState.GONE]:
         if clock.monotonic_ms() > deadline:
             break
         clock.sleep_ms(POLL_MS)
-    return left
+    return processes
 
 
 def _find_state(process: Process) -> ProcessState:

@@ -98,9 +98,8 @@ class Gateway1:
         numVersions: int = 1,
         **_: Attributes,
     ) -> list[Any]:
-        selection = _select([column], timestamp, numVersions)
-        versions = self._rows.get(tableName, [row], selection)[0].versions
-        return [IDL.TCell(value, timestamp) for _, _, timestamp, value in versions]
+        [result] = self._rows.get(tableName, [row], _select([column], timestamp, numVersions))
+        return [IDL.TCell(value, timestamp) for _, _, timestamp, value in result.versions]
 
     def getRow(self, tableName: bytes, row: bytes, **given: Any) -> list[Any]:
         return self.getRows(tableName, [row], **given)
@@ -115,9 +114,8 @@ class Gateway1:
     ) -> list[Any]:
         if not rows:
             return []
-        selection = _select(columns, timestamp)
         with gateway.refuse_as_many(len(rows)):
-            return _row_results(self._rows.get(tableName, rows, selection))
+            return _row_results(self._rows.get(tableName, rows, _select(columns, timestamp)))
 
     # ------------------------------------------------------------------------ changing
 

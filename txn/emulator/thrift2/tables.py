@@ -279,9 +279,8 @@ def _column(family: bytes, settings: FamilySettings) -> Any:
     texts = {name.encode(LATIN): value.encode(LATIN) for name, value in settings.attributes}
     for name, setting in _SETTINGS.items():
         value = getattr(settings, name)
-        is_default = value == getattr(_DEFAULTS, name)
         shown = gateway.ttl_s(settings) if name == "ttl_ms" else value
-        if setting.is_shown or not is_default:
+        if setting.is_shown or value != getattr(_DEFAULTS, name):
             text = str(shown).lower() if isinstance(shown, bool) else str(shown)
             texts[setting.text] = text.encode()
         if name in _ENUMS:
@@ -290,7 +289,6 @@ def _column(family: bytes, settings: FamilySettings) -> Any:
         if setting.field:
             fields[setting.field] = shown
     texts[b"INDEX_BLOCK_ENCODING"] = b"NONE"
-    configuration = dict(settings.configuration) or None
     return IDL.TColumnFamilyDescriptor(
-        name=family, attributes=texts, configuration=configuration, **fields
+        name=family, attributes=texts, configuration=dict(settings.configuration) or None, **fields
     )

@@ -39,6 +39,7 @@ class _List(Filter):
     def __init__(self, *members: Filter) -> None:
         self._members = members
         self.has_filter_row = any(member.has_filter_row for member in members)
+        self.reset()
 
     def reset(self) -> None:
         for member in self._members:
@@ -96,10 +97,6 @@ class _And(_List):
 
 class _Or(_List):
     _join = staticmethod(all)
-
-    def __init__(self, *members: Filter) -> None:
-        super().__init__(*members)
-        self.reset()
 
     def reset(self) -> None:
         super().reset()
