@@ -90,7 +90,10 @@ class Cluster:
         killed = []
         with _lock_folder(self.settings.folder):
             self.processes = _read_record(self.settings.folder)[1]  # others may have started some
-            for group in _group_by_end(list(self.processes.values())):
+            base = ("namenode", "datanode", "zookeeper")
+            servers = self.processes.keys() - {*GATEWAYS, *base}
+            for names in (GATEWAYS, servers, base):  # each before those that it needs
+                group = [each for name, each in self.processes.items() if name in names]
                 killed += end(group, self._clock, grace_ms=grace_ms)
             # A process identified by its mark may have been the shell that started it.
             killed += end(_read_record(self.settings.folder)[1].values(), self._clock, grace_ms=0)
@@ -106,7 +109,12 @@ class Cluster:
         """Start all processes and wait until the cluster answers. Raises ClusterError."""
         if self.settings.distributed and not (self.settings.folder / "namenode").exists():
             on_step("formatting the name node")
-            self._format(java, jars)
+            role = Role("format", NAMENODE, ("-format", "-nonInteractive"), 192)
+            line = make_command(role, self.settings, java, secrets.token_hex(8))
+            env = self._environ(jars)
+            done = subprocess.run(line, capture_output=True, text=True, env=env, check=False)
+            if done.returncode != 0:
+                raise ClusterError("cannot format the name node", done.stdout + done.stderr)
         for role in list_roles(self.settings):
             on_step(f"starting {role.name}")
             self._launch(role, java, jars)
@@ -115,18 +123,9 @@ class Cluster:
                 port = self.settings.ports["namenode-http"]
                 self._wait_for("namenode", partial(data_node_is_known, port))
         on_step("waiting for HBase")
-        zookeeper = self.settings.ports["zookeeper"]
-        self._wait_for("master", partial(port_answers, zookeeper))
+        self._wait_for("master", partial(port_answers, self.settings.ports["zookeeper"]))
         for name in GATEWAYS:
             self._wait_for(name, partial(self._answers, name))
-
-    def _format(self, java: Path, jars: Sequence[Path]) -> None:
-        role = Role("format", NAMENODE, ("-format", "-nonInteractive"), 192)
-        line = make_command(role, self.settings, java, secrets.token_hex(8))
-        env = self._environ(jars)
-        done = subprocess.run(line, capture_output=True, text=True, env=env, check=False)
-        if done.returncode != 0:
-            raise ClusterError("cannot format the name node", done.stdout + done.stderr)
 
     def _launch(self, role: Role, java: Path, jars: Sequence[Path]) -> None:
         mark, port = secrets.token_hex(8), self.settings.ports[role.name]
@@ -258,13 +257,3 @@ def _lock_folder(folder: Path) -> Iterator[None]:
             yield
         finally:
             fcntl.flock(file, fcntl.LOCK_UN)  # a child between fork and exec holds the lock as well
-
-
-def _group_by_end(processes: Sequence[Process]) -> list[list[Process]]:
-    """Group processes in stop order: gateways, HBase's servers, then HDFS and ZooKeeper."""
-    base = ("namenode", "datanode", "zookeeper")
-    return [
-        [each for each in processes if each.name in GATEWAYS],
-        [each for each in processes if each.name not in (*GATEWAYS, *base)],
-        [each for each in processes if each.name in base],
-    ]

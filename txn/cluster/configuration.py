@@ -40,7 +40,6 @@ _OPENED = (
     "jdk.internal.ref",
     "sun.nio.ch",
 )
-_KERBEROS = "--add-exports=java.security.jgss/sun.security.krb5=ALL-UNNAMED"
 
 
 def write_configuration(settings: Settings) -> None:
@@ -138,8 +137,7 @@ def make_class_path(settings: Settings, jars: Sequence[Path]) -> str:
 
 
 def make_command(role: Role, settings: Settings, java: Path, mark: str) -> list[str]:
-    logs, temporary = settings.logs, settings.folder / "tmp"
-    opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
+    logs = settings.logs
     collector = ["-XX:+UseSerialGC"] if role.memory_mb < SMALL_HEAP_MB else []
     return [
         str(java),
@@ -150,9 +148,9 @@ def make_command(role: Role, settings: Settings, java: Path, mark: str) -> list[
         "-XX:-UsePerfData",
         f"-XX:ErrorFile={logs / f'{role.name}.crash'}",
         *settings.java_options,
-        *opened,
-        _KERBEROS,
-        f"-Djava.io.tmpdir={temporary}",
+        *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
+        "--add-exports=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
+        f"-Djava.io.tmpdir={settings.folder / 'tmp'}",
         "-Djava.net.preferIPv4Stack=true",
         f"-Dhadoop.log.dir={logs}",
         f"-Dhbase.log.dir={logs}",

@@ -17,6 +17,7 @@ import socket
 import struct
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
@@ -123,27 +124,22 @@ def end(processes: Iterable[Process], clock: Clock, *, grace_ms: int) -> list[Pr
 
 
 def log_tail(name: str, logs: Path) -> str:
-    return "\n".join(line for suffix in ("log", "out") for line in _tail(logs / f"{name}.{suffix}"))
-
-
-def _tail(path: Path) -> list[str]:
-    try:
-        with path.open("rb") as file:
+    lines: list[str] = []
+    for path in (logs / f"{name}.log", logs / f"{name}.out"):
+        with suppress(FileNotFoundError), path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - LOG_BYTES))
-            return file.read().decode(errors="replace").splitlines()[-LOG_LINES:]
-    except FileNotFoundError:
-        return []
+            lines += file.read().decode(errors="replace").splitlines()[-LOG_LINES:]
+    return "\n".join(lines)
 
 
 def _wait(processes: list[Process], clock: Clock, limit_ms: int) -> list[Process]:
     """Wait until the processes have ended and freed their ports and locks; return the rest."""
     deadline = clock.monotonic_ms() + limit_ms
-    left = processes
-    while left := [process for process in left if _find_state(process) is not ProcessState.GONE]:
+    while processes := [each for each in processes if _find_state(each) is not ProcessState.GONE]:
         if clock.monotonic_ms() > deadline:
             break
         clock.sleep_ms(POLL_MS)
-    return left
+    return processes
 
 
 def _find_state(process: Process) -> ProcessState:
@@ -190,13 +186,11 @@ def port_answers(port: int) -> bool:
 def gateway_answers(kind: str, port: int) -> bool:
     """Return True if a gateway, "thrift1" or "thrift2", gets an answer from the master."""
     name = _QUESTIONS[kind].encode()
-    head = struct.pack(">II", _CALL, len(name)) + name
-    answer = struct.pack(">II", _REPLY, len(name)) + name
-    sequence = struct.pack(">I", 1)
+    message = name + struct.pack(">I", 1)
+    expected = struct.pack(">II", _REPLY, len(name)) + message + _SUCCESS_LIST
     try:
         with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as connection:
-            connection.sendall(head + sequence + b"\0")
-            expected = answer + sequence + _SUCCESS_LIST
+            connection.sendall(struct.pack(">II", _CALL, len(name)) + message + b"\0")
             with connection.makefile("rb") as received:
                 return received.read(len(expected)) == expected
     except OSError:

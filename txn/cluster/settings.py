@@ -123,12 +123,11 @@ def claim_ports(
     taken = {*ports.values(), *before.values()}
     tried = iter([port for port in rng.sample(range(*PORTS), PORT_TRIES) if port not in taken])
     with ExitStack() as claims:
-        for name in settings.port_names():
+        for name in [each for each in settings.port_names() if each not in ports]:
             last = [before[name]] if name in before else []
-            if name not in ports:
-                ports[name] = next(filter(partial(_claim, claims), chain(last, tried)), 0)
-                if not ports[name]:
-                    raise SettingsError("no free ports", first=PORTS[0], last=PORTS[1])
+            ports[name] = next(filter(partial(_claim, claims), chain(last, tried)), 0)
+            if not ports[name]:
+                raise SettingsError("no free ports", first=PORTS[0], last=PORTS[1])
         yield ports
 
 

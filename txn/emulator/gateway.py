@@ -6,7 +6,6 @@ client mostly become Thrift's own "Internal error". Our messages add the reason 
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,7 +16,7 @@ from thriftpy2.thrift import TApplicationException, TType
 
 from txn.errors import InvalidRequestError, TxnError
 from txn.model import MAX_CELL, MAX_ROW
-from txn.tables.catalog import Region, is_table_name
+from txn.tables.catalog import is_table_name
 from txn.tables.changes import key_value_bytes
 from txn.tables.operations import (
     MAX_TIMESTAMP,
@@ -69,12 +68,6 @@ def check_table(name: bytes | None) -> bytes:
     if not name or not is_table_name(name):
         raise Refused("illegal argument", "not a legal table name", table=name)
     return name
-
-
-def region_name(table: bytes, region: Region) -> bytes:
-    name = b"%s,%s,%d" % (table, region.start, region.number)
-    digest = hashlib.md5(name, usedforsecurity=False).hexdigest()
-    return b"%s.%s." % (name, digest.encode())
 
 
 # ------------------------------------------------------------------------------ arguments
@@ -130,8 +123,7 @@ def batch_of(size: int | None) -> int | None:
 def check_sizes(row: bytes, puts: Iterable[Put]) -> None:
     """Refuse puts that HBase's client does not send; the server's limit is about the same."""
     for family, column, value, *_ in puts:
-        size = key_value_bytes(row, family, column, value)
-        if size > MAX_CELL:
+        if (size := key_value_bytes(row, family, column, value)) > MAX_CELL:
             raise Refused(
                 "illegal argument", "the cell is too large", cell_bytes=size, limit=MAX_CELL
             )
@@ -168,17 +160,12 @@ class PacedRows(Rows):
         results = super().mutate(table, mutations, durable=durable)
         if any(_deletes_now(operations) for _, operations in mutations):
             self._wait_for(self._clock.wall_ms() + 1)
-        written = [version.timestamp for result in results for version in result.versions]
-        if written:
+        if written := [version.timestamp for result in results for version in result.versions]:
             self._wait_for(max(written))
         return results
 
     def mutate_all(
-        self,
-        table: bytes,
-        mutations: Sequence[tuple[bytes, Sequence[Operation]]],
-        *,
-        durable: bool,
+        self, table: bytes, mutations: Sequence[tuple[bytes, Sequence[Operation]]], *, durable: bool
     ) -> None:
         """Change many rows. If the server refuses some, the others are changed, as in HBase."""
         with refuse_as_many():
@@ -301,8 +288,10 @@ def _make_call(
     def call(*arguments: Any) -> Any:
         try:
             given = dict(zip(zeros, arguments, strict=True))
-            if None in arguments:
-                _complete(given, zeros)
+            for argument in [each for each in given if given[each] is None]:  # filled in as in Java
+                given[argument] = zeros[argument]
+                if zeros[argument] is None and argument not in OPTIONAL:
+                    raise InternalError("an argument is missing", argument=argument)
             return method(**given)
         except InternalError as error:
             raise make_internal(name, error) from error
@@ -310,16 +299,6 @@ def _make_call(
             raise explain(name, _name_table(error, arguments)) from error
 
     return call
-
-
-def _complete(given: dict[str, Any], zeros: Mapping[str, int | None]) -> None:
-    """Fill in missing arguments as Java does: numbers become 0. Raise InternalError for any other
-    missing argument that is required."""
-    for name, zero in zeros.items():
-        if given[name] is None:
-            given[name] = zero
-            if zero is None and name not in OPTIONAL:
-                raise InternalError("an argument is missing", argument=name)
 
 
 def _name_table(error: TxnError, arguments: tuple[object, ...]) -> TxnError:

@@ -79,6 +79,12 @@ class _Scanner:
     used_ms: int
     lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def put_back(self, before: _Position, after: _Position) -> None:
+        """Restore the position before a call, unless a later call has moved on."""
+        with self.lock:
+            if self.position is after:
+                self.position = before
+
 
 class Scanners:
     """Safe to share between threads; calls of one scanner run one at a time."""
@@ -119,7 +125,7 @@ class Scanners:
         with scanner.lock:
             before = scanner.position
             after, found = self._take(scanner, count)
-            shown = Revocable(show(scanner.scan, found), partial(_put_back, scanner, before, after))
+            shown = Revocable(show(scanner.scan, found), partial(scanner.put_back, before, after))
             scanner.position = after
         with self._lock:
             if number in self._open:
@@ -141,11 +147,8 @@ class Scanners:
 
     def _expire(self) -> None:
         oldest_ms = self._clock.monotonic_ms() - self._limits.lease_ms
-        while self._open:
-            number, scanner = next(iter(self._open.items()))
-            if scanner.used_ms >= oldest_ms:
-                return
-            del self._open[number]
+        while self._open and next(iter(self._open.values())).used_ms < oldest_ms:
+            self._open.popitem(last=False)
 
     def _touch(self, number: int, scanner: _Scanner) -> None:
         scanner.used_ms = self._clock.monotonic_ms()
@@ -167,32 +170,22 @@ class Scanners:
             taken, position = position.advance(count - len(found))
             for result in taken:
                 found.append(result)
-                size += _size(result)
+                size += len(result.row) + sum(
+                    len(value) + len(column) + VERSION_OVERHEAD
+                    for _, column, _, value in result.versions
+                )
                 if size > self._limits.reply_bytes and len(found) > 1:
                     message = "too much for one reply: ask for fewer"
                     raise Refused("do not retry", message, rows=count)
         return position, found
 
     def _fetch(self, scan: Scan, position: _Position, count: int) -> _Position:
-        limit = min(count, ROWS_A_PAGE, count if position.left is None else position.left)
+        left = position.left
+        limit = min(count, ROWS_A_PAGE, count if left is None else left)
         page = self._rows.scan(
             scan.table, scan.rows, scan.selection, limit_rows=limit, resume=position.resume
         )
-        left = position.left
         if left is not None:
             left -= sum(not result.partial for result in page.results)
         ended = page.resume is None or left == 0
         return _Position(left, page.results, resume=page.resume, ended=ended)
-
-
-def _put_back(scanner: _Scanner, before: _Position, after: _Position) -> None:
-    """Restore the position before a call, unless a later call has moved on."""
-    with scanner.lock:
-        if scanner.position is after:
-            scanner.position = before
-
-
-def _size(result: Result) -> int:
-    return len(result.row) + sum(
-        len(value) + len(column) + VERSION_OVERHEAD for _, column, _, value in result.versions
-    )

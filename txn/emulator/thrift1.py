@@ -8,6 +8,7 @@ methods with another argument.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -52,9 +53,6 @@ DECLARING = frozenset(
 
 COMPRESSIONS = ("BROTLI", "BZIP2", "GZ", "LZ4", "LZMA", "LZO", "NONE", "SNAPPY", "ZSTD")
 BLOOM_FILTERS = ("NONE", "ROW", "ROWCOL", "ROWPREFIX_FIXED_LENGTH")
-REGION_VERSION = 1
-
-_PARTIAL = f"{gateway.HBASE}.client.RetriesExhaustedWithDetailsException"
 
 Attributes = dict[bytes, bytes] | None
 Columns = Sequence[bytes] | None
@@ -66,22 +64,18 @@ def handler(store: OrderedStore, clock: Clock, limits: ScannerLimits | None = No
 
 
 def explain_error(method: str, error: TxnError) -> Exception:
-    is_illegal = (
-        isinstance(error, InvalidRequestError) and gateway.reason_of(error) == "illegal argument"
-    )
+    is_invalid, reason = isinstance(error, InvalidRequestError), gateway.reason_of(error)
     explained: Exception
     if isinstance(error, gateway.PartialFailure):
-        explained = IDL.IOError(message=f"{_PARTIAL}: {error}", canRetry=True)
-    elif is_illegal and method not in DECLARING:
-        explained = gateway.make_internal(method, error)
-    elif is_illegal:
+        text = f"{gateway.HBASE}.client.RetriesExhaustedWithDetailsException: {error}"
+        explained = IDL.IOError(message=text, canRetry=True)
+    elif not is_invalid or reason != "illegal argument":
+        can_retry = not is_invalid or reason == "retries exhausted"
+        explained = IDL.IOError(message=gateway.format_error(error), canRetry=can_retry)
+    elif method in DECLARING:
         explained = IDL.IllegalArgument(message=gateway.format_error(error))
     else:
-        final = (
-            isinstance(error, InvalidRequestError)
-            and gateway.reason_of(error) != "retries exhausted"
-        )
-        explained = IDL.IOError(message=gateway.format_error(error), canRetry=not final)
+        explained = gateway.make_internal(method, error)
     return explained
 
 
@@ -104,9 +98,8 @@ class Gateway1:
         numVersions: int = 1,
         **_: Attributes,
     ) -> list[Any]:
-        selection = _select([column], timestamp, numVersions)
-        versions = self._rows.get(tableName, [row], selection)[0].versions
-        return [IDL.TCell(value, timestamp) for _, _, timestamp, value in versions]
+        [result] = self._rows.get(tableName, [row], _select([column], timestamp, numVersions))
+        return [IDL.TCell(value, timestamp) for _, _, timestamp, value in result.versions]
 
     def getRow(self, tableName: bytes, row: bytes, **given: Any) -> list[Any]:
         return self.getRows(tableName, [row], **given)
@@ -121,9 +114,8 @@ class Gateway1:
     ) -> list[Any]:
         if not rows:
             return []
-        selection = _select(columns, timestamp)
         with gateway.refuse_as_many(len(rows)):
-            return _row_results(self._rows.get(tableName, rows, selection))
+            return _row_results(self._rows.get(tableName, rows, _select(columns, timestamp)))
 
     # ------------------------------------------------------------------------ changing
 
@@ -204,10 +196,9 @@ class Gateway1:
         attributes: Attributes,
     ) -> bool:
         target = _split_cell(mput.column)
-        family, qualifier = _split_cell(column)
+        condition = Condition(*_split_cell(column), "=", value)
         put = Put(*target, mput.value or b"", ttl_ms=gateway.ttl_of(attributes))
         gateway.check_sizes(row, [put])
-        condition = Condition(family, qualifier, "=", value)
         return self._rows.check_and_mutate(
             tableName, row, condition, [put], durable=mput.writeToWAL
         )
@@ -270,14 +261,15 @@ class Gateway1:
         self, tableName: bytes, startAndPrefix: bytes, columns: Columns, **_: Attributes
     ) -> int:
         rows = Range(startAndPrefix, find_prefix_end(startAndPrefix))
-        scan = Scan(gateway.check_table(tableName), rows, _select(columns))
-        return self._scanners.open(scan)
+        return self._scanners.open(Scan(gateway.check_table(tableName), rows, _select(columns)))
 
     def scannerGet(self, id: int) -> list[Any]:
         return self.scannerGetList(id, 1)
 
     def scannerGetList(self, id: int, nbRows: int) -> list[Any]:
-        found = self._scanners.next(id, nbRows, _show)
+        found = self._scanners.next(
+            id, nbRows, lambda scan, results: _row_results(results, in_order=scan.in_order)
+        )
         if found is None:
             raise IDL.IllegalArgument(message="scanner ID is invalid")
         return found
@@ -319,7 +311,15 @@ class Gateway1:
     def getColumnDescriptors(self, tableName: bytes) -> dict[bytes, Any]:
         families = self._admin.table(gateway.check_table(tableName)).families
         return {
-            name + b":": _pack_family(name + b":", family)
+            name + b":": IDL.ColumnDescriptor(
+                name=name + b":",
+                maxVersions=family.versions,
+                compression=family.compression,
+                inMemory=family.in_memory,
+                bloomFilterType=family.bloom_filter,
+                blockCacheEnabled=family.block_cache,
+                timeToLive=gateway.ttl_s(family),
+            )
             for name, family in sorted(families.items())
         }
 
@@ -365,8 +365,7 @@ class Gateway1:
         return _region(name, region)
 
     def getThriftServerType(self) -> int:
-        number: int = IDL.TThriftServerType.ONE
-        return number
+        return int(IDL.TThriftServerType.ONE)
 
     def getClusterId(self) -> str:
         return gateway.CLUSTER
@@ -395,7 +394,7 @@ def _select(columns: Columns, until: int = MAX_TIMESTAMP, versions: int = 1) -> 
     if versions < 1:
         message = "java.io.IOException: versions must be positive"
         raise IDL.IOError(message=message, canRetry=True)
-    names = tuple(_split_column(column) for column in columns or ())
+    names = tuple(map(_split_column, columns or ()))
     gateway.refuse_negative(until)
     return Selection(names, versions, until=until)
 
@@ -425,7 +424,7 @@ def is_durable(mutations: Iterable[Any]) -> bool:
 def scan_of(table: bytes, asked: Any) -> Scan:
     table = gateway.check_table(table)
     rows = gateway.range_of(asked.startRow, asked.stopRow, reverse=bool(asked.reversed))
-    columns = tuple(_split_column(column) for column in asked.columns or ())
+    columns = tuple(map(_split_column, asked.columns or ()))
     until = MAX_TIMESTAMP if asked.timestamp is None else asked.timestamp
     gateway.refuse_negative(until)
     filter_ = None if asked.filterString is None else parse_filter(asked.filterString)
@@ -435,22 +434,18 @@ def scan_of(table: bytes, asked: Any) -> Scan:
     return Scan(table, rows, selection, in_order=bool(asked.sortColumns))
 
 
-def _show(scan: Scan, results: list[Result]) -> list[Any]:
-    return _row_results(results, in_order=scan.in_order)
-
-
 def _row_results(results: Iterable[Result], *, in_order: bool = False) -> list[Any]:
-    return [_row_result(result, in_order) for result in results if result.versions]
-
-
-def _row_result(result: Result, in_order: bool) -> Any:
-    named = [
-        (family + b":" + column, IDL.TCell(value, timestamp))
-        for family, column, timestamp, value in result.versions
-    ]
-    if in_order:
-        return IDL.TRowResult(result.row, None, [IDL.TColumn(*pair) for pair in named])
-    return IDL.TRowResult(result.row, dict(named), None)
+    shown = []
+    for row, versions, _ in results:
+        named = [
+            (family + b":" + column, IDL.TCell(value, timestamp))
+            for family, column, timestamp, value in versions
+        ]
+        if named and in_order:
+            shown.append(IDL.TRowResult(row, None, [IDL.TColumn(*pair) for pair in named]))
+        elif named:
+            shown.append(IDL.TRowResult(row, dict(named), None))
+    return shown
 
 
 def _unpack_family(column: Any) -> tuple[bytes, FamilySettings]:
@@ -473,25 +468,15 @@ def _unpack_family(column: Any) -> tuple[bytes, FamilySettings]:
     return name, settings
 
 
-def _pack_family(name: bytes, family: FamilySettings) -> Any:
-    return IDL.ColumnDescriptor(
-        name=name,
-        maxVersions=family.versions,
-        compression=family.compression,
-        inMemory=family.in_memory,
-        bloomFilterType=family.bloom_filter,
-        blockCacheEnabled=family.block_cache,
-        timeToLive=gateway.ttl_s(family),
-    )
-
-
 def _region(table: bytes, region: Region) -> Any:
+    name = b"%s,%s,%d" % (table, region.start, region.number)
+    digest = hashlib.md5(name, usedforsecurity=False).hexdigest()
     return IDL.TRegionInfo(
         startKey=region.start,
         endKey=region.stop,
         id=region.number,
-        name=gateway.region_name(table, region),
-        version=REGION_VERSION,
+        name=b"%s.%s." % (name, digest.encode()),
+        version=1,
         serverName=gateway.HOST.encode(),
         port=gateway.PORT,
     )

@@ -87,7 +87,17 @@ class Supervisor:
             ready()
             while wait(awaited, chore) not in ASKS_TO_END:
                 self._replace()
-        self._end()
+        for pid in self._born_ms:
+            os.kill(pid, signal.SIGTERM)
+        due_ms = self._clock.monotonic_ms() + self._grace_ms + KILL_AFTER_MS
+        while self._born_ms and self._clock.monotonic_ms() < due_ms:
+            for pid in self._collect_ended():
+                del self._born_ms[pid]
+            self._clock.sleep_ms(POLL_MS)
+        for pid in self._born_ms:
+            self._log.warning(annotate("a worker did not end: killed", pid=pid))
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
     def _fork(self) -> int:
         """Start a worker; return a pipe that closes when it serves or has ended."""
@@ -141,16 +151,13 @@ class Supervisor:
             self._log.warning(annotate("a worker has ended: replaced", pid=pid, lived_ms=lived_ms))
             if lived_ms < QUICK_MS:
                 self._rest()
-            self._fork_again()
-
-    def _fork_again(self) -> None:
-        while not _has_signal():
-            try:
-                os.close(self._fork())
-                return
-            except OSError as error:  # no memory, or too many processes
-                self._log.warning(annotate("cannot start a worker", cause=str(error)))
-                self._rest()
+            while not _has_signal():
+                try:
+                    os.close(self._fork())
+                    break
+                except OSError as error:  # no memory, or too many processes
+                    self._log.warning(annotate("cannot start a worker", cause=str(error)))
+                    self._rest()
 
     def _rest(self) -> None:
         due_ms = self._clock.monotonic_ms() + QUICK_MS
@@ -165,19 +172,6 @@ class Supervisor:
             except Exception:  # noqa: BLE001  (workers must be supervised)
                 self._log.exception("what a worker has counted cannot be closed")
         return ended
-
-    def _end(self) -> None:
-        for pid in self._born_ms:
-            os.kill(pid, signal.SIGTERM)
-        due_ms = self._clock.monotonic_ms() + self._grace_ms + KILL_AFTER_MS
-        while self._born_ms and self._clock.monotonic_ms() < due_ms:
-            for pid in self._collect_ended():
-                del self._born_ms[pid]
-            self._clock.sleep_ms(POLL_MS)
-        for pid in self._born_ms:
-            self._log.warning(annotate("a worker did not end: killed", pid=pid))
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
 
 
 def _await(signals: Collection[int]) -> None:

@@ -8,6 +8,7 @@ if they are interrupted, the next drop continues.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -84,9 +85,7 @@ class Admin(catalog.CatalogUser):
             if namespace is not None:
                 _check_namespace(reader, namespace)
             tables = sorted(self._load(reader).tables.items())
-            return {
-                name: found for name, found in tables if namespace in {None, _namespace_of(name)}
-            }
+            return {name: each for name, each in tables if namespace in {None, _namespace_of(name)}}
 
         return self._ordered.read(body)
 
@@ -132,7 +131,8 @@ class Admin(catalog.CatalogUser):
 
     def create_namespace(self, name: bytes, properties: Mapping[str, str]) -> None:
         """Create a namespace; `namespace exists`."""
-        catalog.check_namespace_name(name)
+        if re.fullmatch(r"\w+", name.decode(errors="replace")) is None:
+            raise Refused("illegal argument", "not a legal namespace name", namespace=name)
 
         def body(writer: Writer) -> None:
             if name in _read_namespaces(writer):

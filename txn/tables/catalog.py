@@ -52,8 +52,6 @@ ROW_END = b"\0\0"
 ROW_PASSED = b"\0\1"
 """After an escaped row: the start of its keys, and a bound below the keys of all later rows."""
 _TABLE_NAME = re.compile(r"(?:\w+:)?\w[\w.-]*")
-_NAMESPACE_NAME = re.compile(r"\w+")
-_PAIRS = ("attributes", "configuration")
 GARBAGE_KEYS = 5_000
 
 StoredCells = Iterable[tuple[bytes, bytes, bytes]]
@@ -155,17 +153,11 @@ class TableCatalog:
         """Return the layout of a family, or raise the error that says why there is none."""
         found = self.layouts.get((table, family))
         if found is None:
-            raise self._missing(table, family)
+            if table is None:
+                raise InvalidRequestError("the key names no table", family=family)
+            self.table(table)  # refuses a missing or disabled one
+            raise Refused("no such column family", "no such family", table=table, family=family)
         return found
-
-    def _missing(self, table: bytes | None, family: bytes) -> InvalidRequestError:
-        if table is None:
-            return InvalidRequestError("the key names no table", family=family)
-        try:
-            self.table(table)
-        except Refused as error:
-            return error
-        return Refused("no such column family", "no such family", table=table, family=family)
 
 
 class CatalogUser:
@@ -187,11 +179,19 @@ class CatalogUser:
 
 def load_catalog(reader: Reader) -> TableCatalog:
     counter = reader.get(_COUNTER)
-    tables = {}
-    for key in reader.keys(_TABLE, _TABLE_STOP):
-        tables[key[len(_TABLE) :]] = _decode(key, reader.get(key) or b"")
+    tables = {
+        key[len(_TABLE) :]: _decode(key, reader.get(key) or b"")
+        for key in reader.keys(_TABLE, _TABLE_STOP)
+    }
     layouts: dict[tuple[bytes | None, bytes], FamilyLayout] = {
-        (name, family): _layout(table, family, settings)
+        (name, family): FamilyLayout(
+            table.prefix,
+            ROW_END + family + b"\0",
+            settings.versions,
+            settings.ttl_ms,
+            settings.min_versions,
+            ROW_END + b"\0" + family if table.masked else None,
+        )
         for name, table in tables.items()
         if table.enabled
         for family, settings in table.families.items()
@@ -199,19 +199,12 @@ def load_catalog(reader: Reader) -> TableCatalog:
     return TableCatalog(counter, tables, layouts)
 
 
-def _layout(table: TableEntry, family: bytes, settings: FamilySettings) -> FamilyLayout:
-    return FamilyLayout(
-        table.prefix,
-        ROW_END + family + b"\0",
-        settings.versions,
-        settings.ttl_ms,
-        settings.min_versions,
-        ROW_END + b"\0" + family if table.masked else None,
-    )
-
-
 def _encode(table: TableEntry) -> bytes:
-    families = {name.decode(): _encode_family(one) for name, one in sorted(table.families.items())}
+    defaults = asdict(FamilySettings()).items()
+    families = {
+        name.decode(): dict(pair for pair in asdict(settings).items() if pair not in defaults)
+        for name, settings in sorted(table.families.items())
+    }
     stored: dict[str, Any] = {"number": table.number, "families": families}
     if not table.enabled:
         stored["enabled"] = False
@@ -239,15 +232,11 @@ def _decode(key: bytes, value: bytes) -> TableEntry:
         raise CorruptRowError("the catalog does not decode", key=key, stored=value[:200]) from error
 
 
-def _encode_family(settings: FamilySettings) -> dict[str, Any]:
-    defaults = asdict(FamilySettings())
-    return {name: value for name, value in asdict(settings).items() if value != defaults[name]}
-
-
 def _decode_family(shown: Mapping[str, Any]) -> FamilySettings:
     known = {name: shown[name] for name in shown if name in FamilySettings.__slots__}
-    pairs = {name: tuple(map(tuple, shown.get(name, ()))) for name in _PAIRS}
-    return FamilySettings(**{**known, **pairs})
+    for name in ("attributes", "configuration"):
+        known[name] = tuple(map(tuple, shown.get(name, ())))
+    return FamilySettings(**known)
 
 
 def family_of(settings: FamilySettings) -> Family:
@@ -352,10 +341,9 @@ def mark_garbage(writer: Writer, table: TableEntry, family: bytes = b"") -> None
 def remove_garbage(writer: Writer) -> bool:
     """Remove some cells of the first dropped table or family; return False if there is none."""
     garbage = next(writer.keys(_GARBAGE, _GARBAGE_STOP), None)
-    if garbage is None:
-        return False
-    _remove_some(writer, garbage)
-    return True
+    if garbage is not None:
+        _remove_some(writer, garbage)
+    return garbage is not None
 
 
 def _remove_some(writer: Writer, garbage: bytes) -> None:
@@ -397,16 +385,12 @@ def check_row(row: bytes) -> None:
 
 def walk_rows(reader: Reader, low: bytes, high: bytes, *, reverse: bool) -> Iterator[bytes]:
     """Yield the key prefix of each row between two keys, leaping from row to row."""
-    first, before = reader.first, reader.before
     while True:
-        key = before(high) if reverse else first(low, high)
+        key = reader.before(high) if reverse else reader.first(low, high)
         if key is None or key < low:
             return
         stem = key[: key.index(ROW_END, 4)]
-        if reverse:
-            high = stem
-        else:
-            low = stem + ROW_PASSED
+        low, high = (low, stem) if reverse else (stem + ROW_PASSED, high)
         yield stem
 
 
@@ -414,13 +398,8 @@ def walk_cells(items: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, St
     """Yield each escaped row of stored cells, and its cells, which are to be read before the next
     row: a row may have more of them than fit in memory."""
     # What `split_row` and `family_and_column` do is written out: two calls less for each cell.
-    for row, stored in groupby(items, _find_row):
+    for row, stored in groupby(items, lambda item: item[0][4 : item[0].index(ROW_END, 4)]):
         yield row, _name_cells(stored, len(row) + 4)
-
-
-def _find_row(item: tuple[bytes, bytes]) -> bytes:
-    key = item[0]
-    return key[4 : key.index(ROW_END, 4)]
 
 
 def _name_cells(items: Iterable[tuple[bytes, bytes]], end: int) -> StoredCells:
@@ -467,7 +446,9 @@ def check_names(table: bytes, families: Mapping[bytes, FamilySettings]) -> None:
     if not families:
         raise Refused("illegal argument", "a table needs at least one family", table=table)
     for family, settings in families.items():
-        if len(family) > MAX_FAMILY or not _is_family_name(family):
+        text = family.decode(errors="surrogateescape")  # a surrogate is not printable
+        is_legal = text.isprintable() and not set(":/\\") & set(text) and text[:1] not in {"", "."}
+        if len(family) > MAX_FAMILY or not is_legal:
             raise Refused("illegal argument", "not a legal family name", table=table, family=family)
         check_settings(family, settings)
         if settings.keep_deleted_cells.upper() != "FALSE" or settings.new_version_behavior:
@@ -476,20 +457,6 @@ def check_names(table: bytes, families: Mapping[bytes, FamilySettings]) -> None:
                 "only KEEP_DELETED_CELLS=FALSE without NEW_VERSION_BEHAVIOR is supported here",
                 family=family,
             )
-
-
-def _is_family_name(name: bytes) -> bool:
-    try:
-        text = name.decode()
-    except UnicodeDecodeError:
-        return False
-    return text.isprintable() and not set(":/\\") & set(text) and text[:1] not in {"", "."}
-
-
-def check_namespace_name(name: bytes) -> None:
-    """Raise Refused unless HBase accepts the namespace's name."""
-    if _NAMESPACE_NAME.fullmatch(name.decode(errors="replace")) is None:
-        raise Refused("illegal argument", "not a legal namespace name", namespace=name)
 
 
 def check_settings(family: bytes, settings: FamilySettings) -> None:

@@ -124,10 +124,16 @@ def put_version(
         end = _HEAD_SIZE + found_size
         if limit == 1 and len(state) == end:
             return head + value
-        is_newer = found < timestamp
-        rest = _trim(state, 0 if is_newer else end, limit - 1, now_ms)
+        rest = _trim(state, 0 if found < timestamp else end, limit - 1, now_ms)
         return b"".join((head, value, rest))
-    return _put_among(state, timestamp, head + value, limit, now_ms)
+    newer, kept, found, found_size = _locate(state, timestamp, now_ms)
+    if kept >= limit or _hides(found, found_size, timestamp):
+        return state
+    older = newer
+    if found == timestamp:
+        older += _HEAD_SIZE + (found_size & _LENGTH)
+    rest = _trim(state, older, limit - kept - 1, now_ms)
+    return b"".join((state[:newer], head, value, rest))
 
 
 def find_ttl(state: bytes, timestamp: int) -> int | None:
@@ -136,17 +142,6 @@ def find_ttl(state: bytes, timestamp: int) -> int | None:
         if found == timestamp and _LENGTH < size < _EXACT:
             return _read_ttl(state, at + _HEAD_SIZE)
     return None
-
-
-def _put_among(state: bytes, timestamp: int, version: bytes, limit: int, now_ms: int) -> bytes:
-    newer, kept, found, size = _locate(state, timestamp, now_ms)
-    if kept >= limit or _hides(found, size, timestamp):
-        return state
-    older = newer
-    if found == timestamp:
-        older += _HEAD_SIZE + (size & _LENGTH)
-    rest = _trim(state, older, limit - kept - 1, now_ms)
-    return b"".join((state[:newer], version, rest))
 
 
 def delete(state: bytes, timestamp: int) -> bytes:

@@ -49,7 +49,16 @@ def prepare_changes(
     marks the table as having masks."""
     found = known.table(table)
     for operation in operations:
-        _check(known, table, operation)
+        family, column = operation[:2]
+        if family is not None:
+            known.layout(table, family)
+        if isinstance(column, bytes) and len(column) > MAX_COLUMN:
+            raise Refused(
+                "illegal argument", "the column is too long", bytes=len(column), limit=MAX_COLUMN
+            )
+        timestamp = operation.timestamp if isinstance(operation, Remove) else None
+        if timestamp is not None and not 0 <= timestamp <= MAX_TIMESTAMP:
+            raise Refused("illegal argument", "timestamps are not negative", timestamp=timestamp)
     if not found.masked and deletes_whole(operations):
         catalog.save(writer, known, table, replace(found, masked=True))
         return catalog.load_catalog(writer)
@@ -78,7 +87,20 @@ class RowChange:
     ) -> tuple[CellVersion, ...]:
         """Carry out all operations; return what Adds and Appends put, in HBase's order. put_ms: the
         time of puts without one, if it is not the server's."""
-        resolved = self._resolve(operations, self._now if put_ms is None else put_ms)
+        put_ms = self._now if put_ms is None else put_ms
+        resolved: list[tuple[Put | Remove, bool]] = []
+        exact: dict[tuple[bytes, bytes], int] = {}
+        for given in operations:
+            match given:
+                case Put():
+                    timestamp = put_ms if given.timestamp is None else given.timestamp
+                    resolved.append((given._replace(timestamp=timestamp), False))
+                case Add() | Append():
+                    resolved.append((self._compute(given), True))
+                case Remove():
+                    resolved.append((self._date(given, exact), False))
+                case _:
+                    assert_never(given)
         results = []
         for operation, computed in resolved:
             if isinstance(operation, Remove):
@@ -88,24 +110,6 @@ class RowChange:
             if computed:
                 results.append(CellVersion(*operation[:2], operation[3], operation[2]))  # type: ignore[arg-type]
         return tuple(sorted(results, key=lambda version: version[:2]))
-
-    def _resolve(
-        self, operations: Sequence[Operation], put_ms: int
-    ) -> list[tuple[Put | Remove, bool]]:
-        resolved: list[tuple[Put | Remove, bool]] = []
-        exact: dict[tuple[bytes, bytes], int] = {}
-        for operation in operations:
-            match operation:
-                case Put():
-                    timestamp = put_ms if operation.timestamp is None else operation.timestamp
-                    resolved.append((operation._replace(timestamp=timestamp), False))
-                case Add() | Append():
-                    resolved.append((self._compute(operation), True))
-                case Remove():
-                    resolved.append((self._date(operation, exact), False))
-                case _:
-                    assert_never(operation)
-        return resolved
 
     def _compute(self, operation: Add | Append) -> Put:
         family, column, _, ttl_ms = operation
@@ -169,14 +173,14 @@ class RowChange:
 
     def _remove_family(self, family: bytes, timestamp: int, exact: bool) -> None:
         """Mask the present cells and record the mask for later ones; so reads ignore the masks."""
-        layout, escaped = self._layout(family), catalog.escape_row(self._row)
+        layout = self._layout(family)
         masks_key = catalog.masks_key(layout, self._row) or b""
         old = self._writer.get(masks_key) or b""
         mask, drop = (
             (cells.delete_exact, cells.drop_exact) if exact else (cells.delete, cells.drop_versions)
         )
         self._store(masks_key, old, mask(old, timestamp))
-        for name in list(catalog.family_keys(self._writer, layout, escaped)):
+        for name in list(catalog.family_keys(self._writer, layout, catalog.escape_row(self._row))):
             state = self._writer.get(name) or b""
             self._store(name, state, drop(state, timestamp))
 
@@ -226,19 +230,6 @@ def _is_masked(reader: Reader, layout: FamilyLayout, row: bytes, timestamp: int)
     key = catalog.masks_key(layout, row)
     masks = None if key is None else reader.get(key)
     return masks is not None and cells.masks(masks, timestamp)
-
-
-def _check(known: TableCatalog, table: bytes, operation: Operation) -> None:
-    family, column = operation[:2]
-    if family is not None:
-        known.layout(table, family)
-    if isinstance(column, bytes) and len(column) > MAX_COLUMN:
-        raise Refused(
-            "illegal argument", "the column is too long", bytes=len(column), limit=MAX_COLUMN
-        )
-    timestamp = operation.timestamp if isinstance(operation, Remove) else None
-    if timestamp is not None and not 0 <= timestamp <= MAX_TIMESTAMP:
-        raise Refused("illegal argument", "timestamps are not negative", timestamp=timestamp)
 
 
 def _check_size(row: bytes, put: Put | Append) -> None:

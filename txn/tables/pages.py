@@ -11,14 +11,7 @@ from typing import NamedTuple
 
 from txn.model import Key, Row, RowExclusion, new_tuple
 from txn.tables import catalog
-from txn.tables.catalog import (
-    ROW_END,
-    ROW_PASSED,
-    FamilyLayout,
-    StoredCells,
-    split_row,
-    walk_cells,
-)
+from txn.tables.catalog import ROW_END, ROW_PASSED, FamilyLayout, StoredCells, split_row, walk_cells
 from txn.tables.cells import newest
 from txn.tables.kv.ordered import Reader
 
@@ -30,8 +23,6 @@ LEAP_CELLS = 10
 
 LEAPS = 2
 """Up to so many cells of a row are found faster by seeking each than by reading all."""
-
-NOTHING = RowExclusion(b"", b"", frozenset())
 
 Layouts = Mapping[tuple[bytes | None, bytes], FamilyLayout]
 
@@ -98,12 +89,10 @@ def _step(
     if wanted.columns is None:
         return walk_cells(reader.items(*limits))
     tails = {family + b"\0" + column for family, column in wanted.columns}
-
-    def read(key: bytes) -> tuple[bytes, bytes]:
-        is_wanted = key[split_row(key) + 2 :] in tails
-        return key, (reader.get(key) or b"") if is_wanted else b""
-
-    return walk_cells(map(read, reader.keys(*limits)))
+    return walk_cells(
+        (key, (reader.get(key) or b"") if key[split_row(key) + 2 :] in tails else b"")
+        for key in reader.keys(*limits)
+    )
 
 
 def _leap(
@@ -111,13 +100,12 @@ def _leap(
 ) -> Iterator[tuple[bytes, StoredCells]]:
     """Leap from row to row: read few cells of each, or all cells of few; none of excluded rows."""
     table, columns, exclude, reverse = wanted
-    get, items = reader.get, reader.items
     named = [(*pair, layouts[table, pair[0]].infix + pair[1]) for pair in sorted(columns or ())]
-    family, column, out = exclude or NOTHING
+    family, column, out = exclude or RowExclusion(b"", b"", frozenset())
 
     def is_excluded(stem: bytes) -> bool:
         layout = layouts[table, family]
-        state = get(stem + layout.infix + column)
+        state = reader.get(stem + layout.infix + column)
         judged = newest(state, layout.find_oldest(now), now) if state else None
         return judged is not None and judged.value in out
 
@@ -125,6 +113,6 @@ def _leap(
         if out and is_excluded(stem):
             yield stem[4:], ()
         elif columns is None:
-            yield from walk_cells(items(stem + ROW_END, stem + ROW_PASSED))
+            yield from walk_cells(reader.items(stem + ROW_END, stem + ROW_PASSED))
         else:
-            yield stem[4:], [(f, c, get(stem + tail) or b"") for f, c, tail in named]
+            yield stem[4:], [(f, c, reader.get(stem + tail) or b"") for f, c, tail in named]

@@ -103,8 +103,7 @@ class Rows(catalog.CatalogUser):
         def body(writer: Writer) -> bool:
             known, now = self._load(writer), self._clock.wall_ms()
             selection = Selection(((condition.family, condition.column),))
-            plan = self._plan(writer, table, selection)
-            found = _read_row(plan, row)
+            found = _read_row(self._plan(writer, table, selection), row)
             if not _holds(condition, found[0] if found else None):
                 return False
             known = changes.prepare_changes(writer, known, table, operations)
@@ -134,7 +133,7 @@ class Rows(catalog.CatalogUser):
             plan = self._plan(reader, table, selection)
             if rows.reverse and fresh is not None and not fresh.goes_back(plan):
                 raise Refused("do not retry", "this filter does not go with a reverse scan")
-            at = None if resume is None else resume.at
+            at = resume.at if resume else None
             return _read_page(plan, rows, at, copy.deepcopy(fresh), limit_rows)
 
         return self._ordered.read(body)
@@ -151,29 +150,33 @@ def _read_page(
     plan: ReadPlan, rows: Range, at: bytes | None, filtered: FilteredScan | None, limit_rows: int
 ) -> Page:
     """Read until enough rows were found or enough was read. at: where to resume, if anywhere."""
-    low, high = _find_bounds(rows)
-    if at is not None:
-        low, high = (low, at) if rows.reverse else (at, high)
+    low = _bound(rows.start, rows.reverse)
+    high = _bound(rows.stop, rows.include_stop != rows.reverse)
+    if rows.reverse:
+        low, high = high, low if at is None else at
+    elif at is not None:
+        low = at
     results: list[Result] = []
     if limit_rows < 1:
         return Page(results, Resume(high if rows.reverse else low, filtered))
-    passed = ROW_END if rows.reverse else ROW_PASSED
     count = versions = size = 0
     found_rows = _read_rows(plan, (low, high), rows.reverse, filtered)
     for seen, (row, found) in enumerate(found_rows, 1):
         if found:
             count += 1
             versions += len(found)
-            for _, _, _, value in found:
-                size += len(value)
-            results += _split_batches(catalog.plain_row(row), found, plan.selection.batch)
-        if count == limit_rows or seen == PAGE_ROWS_SEEN:
-            break
-        if versions >= PAGE_VERSIONS or size >= PAGE_BYTES:
+            size += sum(len(value) for _, _, _, value in found)
+            plain, batch = catalog.plain_row(row), plan.selection.batch or len(found)
+            results += [
+                Result(plain, tuple(found[start : start + batch]), start + batch < len(found))
+                for start in range(0, len(found), batch)
+            ]
+        is_large = versions >= PAGE_VERSIONS or size >= PAGE_BYTES
+        if is_large or count == limit_rows or seen == PAGE_ROWS_SEEN:
             break
     else:
         return Page(results, None)
-    return Page(results, Resume(row + passed, filtered))
+    return Page(results, Resume(row + (ROW_END if rows.reverse else ROW_PASSED), filtered))
 
 
 def _read_rows(
@@ -200,25 +203,9 @@ def _read_rows(
             yield row, filtered.read_row(plan, row, catalog.plain_row(row))
 
 
-def _find_bounds(rows: Range) -> tuple[bytes, bytes]:
-    """Return the key bounds of a range, without the table's prefix; b"" is open."""
-    start = _bound(rows.start, rows.reverse)
-    stop = _bound(rows.stop, rows.include_stop != rows.reverse)
-    return (stop, start) if rows.reverse else (start, stop)
-
-
 def _bound(row: bytes, after: bool) -> bytes:
-    """Return the start of all keys from the row on or, with after, beyond it."""
+    """Return the start of all keys from the row on or, with after, beyond it; b"" is open."""
     return catalog.escape_row(row) + (ROW_PASSED if after else ROW_END) if row else b""
-
-
-def _split_batches(row: bytes, found: list[CellVersion], batch: int | None) -> list[Result]:
-    if batch is None or len(found) <= batch:
-        return [Result(row, tuple(found))]
-    starts = range(0, len(found), batch)
-    return [
-        Result(row, tuple(found[start : start + batch]), start != starts[-1]) for start in starts
-    ]
 
 
 def _make_filtered(selection: Selection, reverse: bool = False) -> FilteredScan | None:

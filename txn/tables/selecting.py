@@ -16,7 +16,7 @@ from txn.model import Cell, new_tuple
 from txn.tables import cells
 from txn.tables.catalog import FamilyLayout, TableCatalog, family_keys, walk_cells
 from txn.tables.cells import CellVersion
-from txn.tables.filters.standard import NEXT_COLUMN, NEXT_ROW, SEEK_TO_HINT, Filter, ReturnCode
+from txn.tables.filters.standard import NEXT_COLUMN, NEXT_ROW, SEEK_TO_HINT, Filter
 from txn.tables.kv.ordered import Reader
 from txn.tables.operations import MAX_TIMESTAMP, Selection
 
@@ -50,8 +50,7 @@ class FamilyRead(NamedTuple):
             else [start + column for column in self.columns]
         )
         for name in names:
-            state = reader.get(name)
-            if state:
+            if state := reader.get(name):
                 found = cells.versions(
                     state,
                     0 if named_kept else self.oldest_ms,
@@ -99,17 +98,15 @@ class ReadPlan(NamedTuple):
     def read_row(self, row: bytes) -> list[CellVersion]:
         """Return the selected versions of an escaped row, without the filter."""
         found: list[CellVersion] = []
-        _, families, selection = self
+        reader, families, selection = self
+        wanted = self.store_slice
         for family in families:
-            name = family.family
             of_family = [
-                CellVersion(name, column, timestamp, value)
-                for column, versions in family.read_columns(self.reader, row, selection.versions)
+                CellVersion(family.family, column, timestamp, value)
+                for column, versions in family.read_columns(reader, row, selection.versions)
                 for value, timestamp in versions
             ]
-            if selection.store_limit is not None or selection.store_offset:
-                of_family = of_family[self.store_slice]
-            found += of_family
+            found += of_family[wanted]
         return found
 
     def read_whole_rows(self, low: bytes, high: bytes) -> Iterator[tuple[bytes, list[CellVersion]]]:
@@ -139,10 +136,7 @@ def make_plan(
     """Return the plan of a selection; raise Refused if a family is missing."""
     wanted: dict[bytes, set[bytes] | None] = {}
     for family, column in selection.columns:
-        if column is None:
-            wanted[family] = None
-        else:
-            wanted[family] = (wanted.get(family) or set()) | {column}
+        wanted[family] = None if column is None else (wanted.get(family) or set()) | {column}
     for family in wanted:
         known.layout(table, family)
     times = {family: (since, until) for family, since, until in selection.family_times}
@@ -194,8 +188,7 @@ class FilteredScan:
 
     def _read_family(self, plan: ReadPlan, family: FamilyRead, row: bytes) -> list[CellVersion]:
         wanted = plan.store_slice
-        passed = self._filter_family(plan, family, row)
-        found = list(islice(passed, wanted.start, wanted.stop))
+        found = list(islice(self._filter_family(plan, family, row), wanted.start, wanted.stop))
         if self.filter.filter_all_remaining() and family.has_row(plan.reader, row):
             self._closed.add(family.family)
         return found
@@ -209,8 +202,15 @@ class FilteredScan:
         for column, found in family.read_columns(plan.reader, row, kept):
             if column < hint:
                 continue
-            versions = (CellVersion(family.family, column, time, value) for value, time in found)
-            for version, code in self._filter_versions(versions, wanted):
+            included = 0
+            for value, time in found:
+                version = CellVersion(family.family, column, time, value)
+                if self.filter.filter_all_remaining():
+                    return
+                code = self.filter.filter_cell(version)
+                included += code.includes
+                if code.includes and included > wanted:
+                    code = NEXT_ROW if code.step == NEXT_ROW.step else NEXT_COLUMN
                 if code.includes:
                     yield self.filter.transform_cell(version)
                 if code.step == NEXT_ROW.step:
@@ -220,26 +220,9 @@ class FilteredScan:
                 if (code.step == NEXT_COLUMN.step and column) or hint > column:
                     break  # to HBase an empty column name has no next column
 
-    def _filter_versions(
-        self, versions: Iterator[CellVersion], wanted: int
-    ) -> Iterator[tuple[CellVersion, ReturnCode]]:
-        """Yield a column's versions with their codes; include at most `wanted`."""
-        included = 0
-        for version in versions:
-            if self.filter.filter_all_remaining():
-                yield version, NEXT_ROW
-                continue
-            code = self.filter.filter_cell(version)
-            included += code.includes
-            if code.includes and included > wanted:
-                code = NEXT_ROW if code.step == NEXT_ROW.step else NEXT_COLUMN
-            yield version, code
-
     def _filter_row(self, found: list[CellVersion]) -> list[CellVersion] | None:
         """Return the versions of a row that stay, or None if the filter leaves out the row."""
         if not found:
             return None
-        if self.filter.has_filter_row:
-            found = self.filter.filter_row_cells(found)
-            return None if found and self.filter.filter_row() else found
-        return None if self.filter.filter_row() else found
+        found = self.filter.filter_row_cells(found)
+        return None if found and self.filter.filter_row() else found

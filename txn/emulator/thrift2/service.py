@@ -56,18 +56,14 @@ def explain_error(method: str, error: TxnError) -> Exception:
         or (method in OF_MANY_ROWS and error.reason != "illegal argument")
     ):
         error = gateway.PartialFailure(error)
-    explained: Exception
-    if isinstance(error, gateway.PartialFailure):
-        explained = IDL.TIOError(message=str(error), canRetry=True)
-    elif not isinstance(error, InvalidRequestError):
-        explained = IDL.TIOError(message=gateway.format_error(error), canRetry=True)
-    elif gateway.reason_of(error) == "illegal argument":
-        explained = gateway.make_internal(method, error)
-    else:
-        text = gateway.format_error(error)
-        if method in OF_FAMILIES and gateway.reason_of(error) in OF_FAMILY:
-            text = f"{gateway.HBASE}.InvalidFamilyOperationException: {error}"
-        explained = IDL.TIOError(message=text, canRetry=False)
+    reason, is_partial = gateway.reason_of(error), isinstance(error, gateway.PartialFailure)
+    can_retry = is_partial or not isinstance(error, InvalidRequestError)
+    if reason == "illegal argument" and not can_retry:
+        return gateway.make_internal(method, error)
+    text = str(error) if is_partial else gateway.format_error(error)
+    if method in OF_FAMILIES and reason in OF_FAMILY:
+        text = f"{gateway.HBASE}.InvalidFamilyOperationException: {error}"
+    explained: Exception = IDL.TIOError(message=text, canRetry=can_retry)
     return explained
 
 
@@ -97,14 +93,13 @@ class Data2:
         groups: dict[Selection, list[int]] = {}
         for position, get in enumerate(gets):
             groups.setdefault(_selection_of(get), []).append(position)
-        found: list[Result] = [Result(b"")] * len(gets)
+        found: dict[int, Result] = {}
         for selection, positions in groups.items():
             rows = [gets[position].row for position in positions]
             with gateway.refuse_as_many(len(gets)):
                 results = self._rows.get(table, rows, selection)
-            for position, result in zip(positions, results, strict=True):
-                found[position] = result
-        return found
+            found.update(zip(positions, results, strict=True))
+        return [found[position] for position in range(len(gets))]
 
     # ------------------------------------------------------------------------ changing
 
@@ -122,8 +117,7 @@ class Data2:
         return []
 
     def mutateRow(self, table: bytes, trowMutations: Any) -> None:
-        operations = _operations_of(trowMutations)
-        durable = _is_any_durable(trowMutations)
+        operations, durable = _operations_of(trowMutations)
         self._rows.mutate(table, [(trowMutations.row, operations)], durable=durable)
 
     def increment(self, table: bytes, tincrement: Any) -> Any:
@@ -209,10 +203,9 @@ class Data2:
             )
         if value is None:
             raise gateway.InternalError("a comparison needs a value")
-        operations = _operations_of(rowMutations)
+        operations, durable = _operations_of(rowMutations)
         _check_same_row(row, rowMutations)
         condition = Condition(family, qualifier, operator, value)
-        durable = _is_any_durable(rowMutations)
         return self._rows.check_and_mutate(table, row, condition, operations, durable=durable)
 
     # ------------------------------------------------------------------------ scanning
@@ -319,13 +312,10 @@ def _puts_of(put: Any) -> list[Put]:
     if not put.columnValues or not all(cell.family for cell in put.columnValues):
         raise gateway.InternalError("no columns to insert, or no family")
     ttl_ms, at = gateway.ttl_of(put.attributes), _check_optional_time(put.timestamp)
-    times = [
-        at if cell.timestamp is None else gateway.time_of(cell.timestamp)
-        for cell in put.columnValues
-    ]
     return [
         Put(cell.family, cell.qualifier, cell.value, time, ttl_ms)
-        for cell, time in zip(put.columnValues, times, strict=True)
+        for cell in put.columnValues
+        for time in [at if cell.timestamp is None else gateway.time_of(cell.timestamp)]
     ]
 
 
@@ -334,32 +324,29 @@ def _removes_of(delete: Any) -> list[Operation]:
     if not delete.columns:
         whole = delete.timestamp if delete.columns is None else None
         return [Remove(timestamp=_check_optional_time(whole))]
-    kind = delete.deleteType
-    if kind not in IDL.TDeleteType._VALUES_TO_NAMES:
+    kind, types, columns = delete.deleteType, IDL.TDeleteType, delete.columns
+    if kind not in types._VALUES_TO_NAMES:
         raise gateway.InternalError("a delete of columns needs its type", type=kind)
-    columns = delete.columns
-    if kind == IDL.TDeleteType.DELETE_FAMILY:  # in HBase the last column of a family wins
+    if kind == types.DELETE_FAMILY:  # in HBase the last column of a family wins
         columns = {column.family: column for column in columns}.values()
-    return [_remove_of(column, kind) for column in columns]
-
-
-def _remove_of(column: Any, kind: int) -> Remove:
-    types = IDL.TDeleteType
-    timestamp = _check_optional_time(column.timestamp)
-    if kind == types.DELETE_FAMILY_VERSION:
-        if column.timestamp is None:
+    removes: list[Operation] = []
+    for column in columns:
+        timestamp = _check_optional_time(column.timestamp)
+        if kind == types.DELETE_FAMILY_VERSION and column.timestamp is None:
             raise gateway.InternalError("a delete of a version of a family needs its timestamp")
-        return Remove(column.family, None, timestamp, exact=True)
-    if kind == types.DELETE_FAMILY:
-        return Remove(column.family, None, timestamp)
-    qualifier = column.qualifier or b""
-    return Remove(column.family, qualifier, timestamp, exact=kind == types.DELETE_COLUMN)
+        is_family = kind in (types.DELETE_FAMILY, types.DELETE_FAMILY_VERSION)
+        qualifier = None if is_family else column.qualifier or b""
+        exact = kind in (types.DELETE_COLUMN, types.DELETE_FAMILY_VERSION)
+        removes.append(Remove(column.family, qualifier, timestamp, exact))
+    return removes
 
 
-def _operations_of(mutations: Any) -> list[Operation]:
+def _operations_of(mutations: Any) -> tuple[list[Operation], bool]:
+    """Return the operations of TRowMutations, and whether any must survive a power failure."""
     row = mutations.row
     check_row(row)
     found: list[Operation] = []
+    durable = False
     for mutation in mutations.mutations:
         part = mutation.put or mutation.deleteSingle
         if part is None:
@@ -369,9 +356,10 @@ def _operations_of(mutations: Any) -> list[Operation]:
             text = "The row in the recently added Mutation doesn't match the original one"
             raise IDL.TIOError(message=annotate(text, row=part.row, original=row), canRetry=True)
         found += _puts_of(part) if mutation.put else _removes_of(part)
+        durable = durable or is_durable(part)
     if not found:
         raise gateway.InternalError("no mutations")
-    return found
+    return found, durable
 
 
 def _check_same_row(row: bytes, change: Any) -> None:
@@ -387,11 +375,6 @@ def _check_optional_time(timestamp: int | None) -> int | None:
 
 def is_durable(change: Any) -> bool:
     return change.durability not in NOT_DURABLE
-
-
-def _is_any_durable(mutations: Any) -> bool:
-    parts = [mutation.put or mutation.deleteSingle for mutation in mutations.mutations]
-    return any(is_durable(part) for part in parts if part is not None)
 
 
 def _pack_results(found: Sequence[Result]) -> list[Any]:

@@ -6,7 +6,7 @@ too. A typed field overrides the text of the same setting.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from txn.emulator import gateway
@@ -96,11 +96,10 @@ class Tables2:
         return [_describe(name, known[name]) for name in names if name in known]
 
     def getTableDescriptorsByPattern(self, **given: Any) -> list[Any]:
-        return [_describe(name, table) for name, table in self._match(**given).items()]
+        return [_describe(*found) for found in self._match(**given).items()]
 
     def getTableDescriptorsByNamespace(self, name: str) -> list[Any]:
-        found = self._admin.tables(name.encode())
-        return [_describe(table, entry) for table, entry in found.items()]
+        return [_describe(*found) for found in self._admin.tables(name.encode()).items()]
 
     def getTableNamesByPattern(self, **given: Any) -> list[Any]:
         return [_table_name(name) for name in self._match(**given)]
@@ -157,12 +156,10 @@ class Tables2:
     # ---------------------------------------------------------------------- namespaces
 
     def createNamespace(self, namespaceDesc: Any) -> None:
-        name, properties = namespaceDesc.name.encode(), namespaceDesc.configuration or {}
-        self._admin.create_namespace(name, properties)
+        self._admin.create_namespace(namespaceDesc.name.encode(), namespaceDesc.configuration or {})
 
     def modifyNamespace(self, namespaceDesc: Any) -> None:
-        name, properties = namespaceDesc.name.encode(), namespaceDesc.configuration or {}
-        self._admin.modify_namespace(name, properties)
+        self._admin.modify_namespace(namespaceDesc.name.encode(), namespaceDesc.configuration or {})
 
     def deleteNamespace(self, name: str) -> None:
         self._admin.drop_namespace(name.encode())
@@ -185,8 +182,7 @@ class Tables2:
     # -------------------------------------------------------------------------- server
 
     def getThriftServerType(self) -> int:
-        number: int = IDL.TThriftServerType.TWO
-        return number
+        return int(IDL.TThriftServerType.TWO)
 
     def getClusterId(self) -> str:
         return gateway.CLUSTER
@@ -252,7 +248,19 @@ def _families(table: bytes, columns: Iterable[Any] | None) -> dict[bytes, Family
 def _settings(column: Any) -> FamilySettings:
     if not column.name:
         raise gateway.InternalError("a family needs a name")
-    changes, others = _read_texts(column.attributes or {})
+    changes: dict[str, Any] = {}
+    others: list[tuple[str, str]] = []
+    for text, shown in (column.attributes or {}).items():
+        if text in _BY_TEXT:
+            name = _BY_TEXT[text]
+            try:
+                changes[name] = _SETTINGS[name].read(shown.decode())
+            except ValueError as error:
+                raise Refused(
+                    "illegal argument", "not a setting", name=text, value=shown
+                ) from error
+        else:
+            others.append((text.decode(LATIN), shown.decode(LATIN)))
     for name, setting in _SETTINGS.items():
         value = getattr(column, setting.field) if setting.field else None
         if value is None:
@@ -261,26 +269,9 @@ def _settings(column: Any) -> FamilySettings:
             value = _ENUMS[name]._VALUES_TO_NAMES.get(value, getattr(_DEFAULTS, name))
         changes[name] = gateway.ttl_ms(value) if name == "ttl_ms" else value
     configuration = tuple((column.configuration or {}).items())
-    settings = FamilySettings(**changes, attributes=others, configuration=configuration)
+    settings = FamilySettings(**changes, attributes=tuple(others), configuration=configuration)
     check_settings(column.name, settings)
     return settings
-
-
-def _read_texts(
-    texts: Mapping[bytes, bytes],
-) -> tuple[dict[str, Any], tuple[tuple[str, str], ...]]:
-    changes: dict[str, Any] = {}
-    for text, value in texts.items():
-        name = _BY_TEXT.get(text)
-        if name is not None:
-            try:
-                changes[name] = _SETTINGS[name].read(value.decode())
-            except ValueError as error:
-                raise Refused(
-                    "illegal argument", "not a setting", name=text, value=value
-                ) from error
-    others = [pair for pair in texts.items() if pair[0] not in _BY_TEXT]
-    return changes, tuple((name.decode(LATIN), value.decode(LATIN)) for name, value in others)
 
 
 def _column(family: bytes, settings: FamilySettings) -> Any:
@@ -288,9 +279,8 @@ def _column(family: bytes, settings: FamilySettings) -> Any:
     texts = {name.encode(LATIN): value.encode(LATIN) for name, value in settings.attributes}
     for name, setting in _SETTINGS.items():
         value = getattr(settings, name)
-        is_default = value == getattr(_DEFAULTS, name)
         shown = gateway.ttl_s(settings) if name == "ttl_ms" else value
-        if setting.is_shown or not is_default:
+        if setting.is_shown or value != getattr(_DEFAULTS, name):
             text = str(shown).lower() if isinstance(shown, bool) else str(shown)
             texts[setting.text] = text.encode()
         if name in _ENUMS:
@@ -299,7 +289,6 @@ def _column(family: bytes, settings: FamilySettings) -> Any:
         if setting.field:
             fields[setting.field] = shown
     texts[b"INDEX_BLOCK_ENCODING"] = b"NONE"
-    configuration = dict(settings.configuration) or None
     return IDL.TColumnFamilyDescriptor(
-        name=family, attributes=texts, configuration=configuration, **fields
+        name=family, attributes=texts, configuration=dict(settings.configuration) or None, **fields
     )

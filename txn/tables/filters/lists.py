@@ -6,9 +6,6 @@ OR the nearest. OR does not call a filter again before the point that it skipped
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterable
-
 from txn.tables.cells import CellVersion
 from txn.tables.filters.parsing import FILTERS
 from txn.tables.filters.standard import (
@@ -36,9 +33,13 @@ def make_filter(expression: Expression, *, reverse: bool = False) -> Filter:
 
 
 class _List(Filter):
+    _join = staticmethod(any)
+    """A list leaves out a row, or ends the scan, if any of its members does; OR if all do."""
+
     def __init__(self, *members: Filter) -> None:
         self._members = members
         self.has_filter_row = any(member.has_filter_row for member in members)
+        self.reset()
 
     def reset(self) -> None:
         for member in self._members:
@@ -49,10 +50,9 @@ class _List(Filter):
 
     def filter_row_key(self, row: bytes) -> bool:
         # Call every member, because some remember the row.
-        out = [
-            member.filter_all_remaining() or member.filter_row_key(row) for member in self._members
-        ]
-        return self._join(out)
+        return self._join(
+            [each.filter_all_remaining() or each.filter_row_key(row) for each in self._members]
+        )
 
     def filter_row_cells(self, found: list[CellVersion]) -> list[CellVersion]:
         for member in self._members:
@@ -65,15 +65,9 @@ class _List(Filter):
     def filter_all_remaining(self) -> bool:
         return self._join(member.filter_all_remaining() for member in self._members)
 
-    @abstractmethod
-    def _join(self, answers: Iterable[bool]) -> bool: ...
-
 
 class _And(_List):
     _seeking: Filter | None = None
-
-    def _join(self, answers: Iterable[bool]) -> bool:
-        return any(answers)
 
     def filter_cell(self, version: CellVersion) -> ReturnCode:
         found = INCLUDE
@@ -102,12 +96,7 @@ class _And(_List):
 
 
 class _Or(_List):
-    def _join(self, answers: Iterable[bool]) -> bool:
-        return all(answers)
-
-    def __init__(self, *members: Filter) -> None:
-        super().__init__(*members)
-        self.reset()
+    _join = staticmethod(all)
 
     def reset(self) -> None:
         super().reset()
@@ -153,14 +142,9 @@ class _Or(_List):
         return version
 
     def next_cell_hint(self, version: CellVersion) -> bytes | None:
-        hints = []
-        for member in self._members:
-            if not member.filter_all_remaining():
-                hint = member.next_cell_hint(version)
-                if hint is None:
-                    return None
-                hints.append(hint)
-        return min(hints, default=None)
+        active = [member for member in self._members if not member.filter_all_remaining()]
+        hints = [hint for each in active if (hint := each.next_cell_hint(version)) is not None]
+        return min(hints, default=None) if len(hints) == len(active) else None
 
 
 def _merge_codes(one: ReturnCode, other: ReturnCode) -> ReturnCode:

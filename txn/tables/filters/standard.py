@@ -152,8 +152,7 @@ class PrefixFilter(Filter):
         if self._passed or len(row) < len(self._prefix):
             return True
         start = row[: len(self._prefix)]
-        if start < self._prefix if self.reverse else start > self._prefix:
-            self._passed = True
+        self._passed = start < self._prefix if self.reverse else start > self._prefix
         self._out = start != self._prefix
         return self._out
 
@@ -344,12 +343,7 @@ class SingleColumnValueFilter(Filter):
     _found = _matched = False
 
     def __init__(
-        self,
-        family: bytes,
-        column: bytes,
-        comparison: str,
-        comparator: Comparator,
-        *flags: bool,
+        self, family: bytes, column: bytes, comparison: str, comparator: Comparator, *flags: bool
     ) -> None:
         self._column = (family, column)
         self._fails = comparator.make_test(comparison)
@@ -366,10 +360,8 @@ class SingleColumnValueFilter(Filter):
         if version[:2] != self._column:
             return INCLUDE
         self._found = True
-        if self._fails(version.value):
-            return NEXT_ROW if self._newest_only else INCLUDE
-        self._matched = True
-        return INCLUDE
+        self._matched = not self._fails(version.value)
+        return INCLUDE if self._matched or not self._newest_only else NEXT_ROW
 
     def filter_row(self) -> bool:
         return not self._matched if self._found else self._out_if_missing
