@@ -117,14 +117,14 @@ def find_instant(context: Context, bounds: Bounds) -> Instant:
     rows = list(_list_placements(context, low_ms))
     for turn in context.tries(most=context.policy.read_tries):
         before = frozenset(each.row_key for each in rows if each.is_decided)
-        looks, all_marks = [_look(context)], []
+        listings, all_marks = [_list_recent(context)], []
         for _ in range(turn):  # the more, the likelier is one between two decisions
             name = b"instant-%016x" % context.rng.getrandbits(64)
             all_marks.append(call_store(context, partial(_mark_regions, context, name)))
             context.clock.sleep_ms(2)  # so that the times of all later decisions are after it
-            looks.append(_look(context))
+            listings.append(_list_recent(context))
         rows = list(_list_placements(context, low_ms))
-        for (splits, marks), (earlier, later) in zip(all_marks, pairwise(looks), strict=True):
+        for (splits, marks), (earlier, later) in zip(all_marks, pairwise(listings), strict=True):
             before |= earlier.decided
             found = Instant(splits, marks, before, frozenset(), low_ms, recent_ms, 0, expires_ms)
             if all(_is_certain(found, later, each) for each in rows):
@@ -132,7 +132,7 @@ def find_instant(context: Context, bounds: Bounds) -> Instant:
     raise ConflictError("transactions decide too often to find an instant between two of them")
 
 
-class Look(NamedTuple):
+class Listing(NamedTuple):
     """What a listing of the transactions created since `low_ms` found: those that had decided, and
     those that may have had their place."""
 
@@ -141,14 +141,14 @@ class Look(NamedTuple):
     placed: frozenset[bytes]
 
 
-def _look(context: Context) -> Look:
+def _list_recent(context: Context) -> Listing:
     low_ms = context.clock.wall_ms() - RECENT_MS
     rows = [each for each in _list_placements(context, low_ms) if each.placed_ms != NOT_PLACED]
     decided = frozenset(each.row_key for each in rows if each.is_decided)
-    return Look(low_ms, decided, frozenset(each.row_key for each in rows))
+    return Listing(low_ms, decided, frozenset(each.row_key for each in rows))
 
 
-def _is_certain(instant: Instant, later: Look, each: Placement) -> bool:
+def _is_certain(instant: Instant, later: Listing, each: Placement) -> bool:
     """Whether it is certain on which side of the instant the transaction has its place. `before`
     are those that were seen to have decided before the instant; the marks, and then `later`, are
     from after it."""

@@ -254,12 +254,12 @@ class _Shared:
         with (hold := threading.Lock()):
             files = self._enter(hold)
             if files.reading is None:
-                return self._look(files, body)
+                return self._read_files(files, body)
             with files.reading.open(hold) as file:
                 files.reading.acquire(file)
-                return self._look(files, body)
+                return self._read_files(files, body)
 
-    def _look(self, files: LmdbFiles, body: Callable[[Reader], R]) -> R:
+    def _read_files(self, files: LmdbFiles, body: Callable[[Reader], R]) -> R:
         files.check()
         files.check_locks()
         transaction = files.environment.begin(buffers=False)
