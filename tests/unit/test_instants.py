@@ -312,15 +312,15 @@ def test_what_begins_after_a_mark_needs_no_time(
     found its row, so busy clients with such clocks cost no tries."""
     world = World(protocol="fenced")
     ahead = ManualClock(world.clock.wall_ms() + 30_000)
-    look, looks = instants._look, []
+    look, looks = instants._list_recent, []
 
-    def look_and_commit(context: Context) -> instants.Look:
+    def look_and_commit(context: Context) -> instants.Listing:
         looks.append(look(context))
         if len(looks) == 2:
             Engine(StepByStep(world.store), clock=ahead).commit([Mutation(X, b"2")])
         return looks[-1]
 
-    monkeypatch.setattr(instants, "_look", look_and_commit)
+    monkeypatch.setattr(instants, "_list_recent", look_and_commit)
     once = replace(world.engine.context, policy=Policy(read_tries=1))
     assert read(world.engine, find_instant(once, BOUNDS)) == {}
 
@@ -332,7 +332,7 @@ def test_a_decision_that_a_mark_follows_is_not_after_it() -> None:
     instant = Instant((), (10,), frozenset(), frozenset(), 0, 0, 0, 0)
     seen, later = (
         instants.Placement(row_key, 10, True, 0),
-        instants.Look(0, frozenset(), frozenset()),
+        instants.Listing(0, frozenset(), frozenset()),
     )
     assert not instants._is_certain(instant, later, seen)
     assert instants._is_certain(instant, later, seen._replace(at_ms=11))
