@@ -169,10 +169,12 @@ class Engine:
         check_choice("ack", ack, ACKS)
         given = list(requests)
         times = list_deadlines(deadline_ms, len(given))
-        wanted = [
-            self._bind_given(i, each, time_ms, validate)
-            for i, (each, time_ms) in enumerate(zip(given, times, strict=True))
-        ]
+        wanted = []
+        for i, (each, time_ms) in enumerate(zip(given, times, strict=True)):
+            try:
+                wanted.append(self._bind(each, time_ms, validate))
+            except InvalidRequestError as error:
+                raise InvalidRequestError(str(error), request=i) from error
         return self._backend.commit_many(wanted, ack, times)
 
     def submit(
@@ -356,14 +358,6 @@ class Engine:
         self.close()
 
     # -------------------------------------------------------------------------------- details
-
-    def _bind_given(
-        self, index: int, given: RequestLike, deadline_ms: int | None, validate: bool | None
-    ) -> Request:
-        try:
-            return self._bind(given, deadline_ms, validate)
-        except InvalidRequestError as error:
-            raise InvalidRequestError(str(error), request=index) from error
 
     def _bind(
         self,

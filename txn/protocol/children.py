@@ -66,7 +66,18 @@ def write_child(
     or if the parent was aborted; or AssertionFailedError.
     """
     check_commit_clock(context)
-    t = _begin_child(context, part, request, due_ms)
+    lock_ttl_ms = context.policy.lock_ttl_ms
+    t = PendingCommit(
+        part,
+        request,
+        asked=request,
+        is_dated=True,
+        lock_of=context.rules.lock_of,
+        buffer=encode_buffer(request, lock_ttl_ms),
+        lock_ttl_ms=lock_ttl_ms,
+        due_ms=due_ms,
+        alive_ms=context.clock.monotonic_ms(),
+    )
     _write_child_row(context, t)
     try:
         _lock_child(context, t, contention)
@@ -106,7 +117,7 @@ def decide_parent(
         lock_of=context.rules.lock_of,
         buffer=b"",
         lock_ttl_ms=row.buffer.lock_ttl_ms,
-        due_ms=_due_ms(context),
+        due_ms=context.clock.monotonic_ms() + context.policy.deadline_ms,
     )
     _prepare_parent(context, t, contention)
     t.plan = replace(t.decided, timestamp=max(t.decided.timestamp, timestamp))
@@ -144,26 +155,10 @@ def _prepare_parent(context: Context, t: PendingCommit, contention: Contention) 
         t.failure = None
         if prepare(context, [t], contention, False):
             return
-        gone = t.status not in (Status.WRITTEN, Status.LOCKED)
-        if gone or not isinstance(t.failure, ConflictError):
+        is_open = t.status in (Status.WRITTEN, Status.LOCKED)
+        if not is_open or not isinstance(t.failure, ConflictError):
             break
-    failure: BaseException = t.failure or ConflictError("key is locked", transaction=t.row_key)
-    raise failure
-
-
-def _begin_child(context: Context, row_key: bytes, request: Request, due_ms: int) -> PendingCommit:
-    lock_ttl_ms = context.policy.lock_ttl_ms
-    return PendingCommit(
-        row_key,
-        request,
-        asked=request,
-        is_dated=True,
-        lock_of=context.rules.lock_of,
-        buffer=encode_buffer(request, lock_ttl_ms),
-        lock_ttl_ms=lock_ttl_ms,
-        due_ms=due_ms,
-        alive_ms=context.clock.monotonic_ms(),
-    )
+    raise t.failure or ConflictError("key is locked", transaction=t.row_key)
 
 
 def _write_child_row(context: Context, t: PendingCommit) -> None:
@@ -197,33 +192,26 @@ def _lock_child(context: Context, t: PendingCommit, contention: Contention) -> N
         if not isinstance(t.failure, ConflictError):
             break
         _refuse_shared(t, t.failure)
-    failure: BaseException = t.failure or ConflictError("key is locked", transaction=t.row_key)
-    raise failure
+    raise t.failure or ConflictError("key is locked", transaction=t.row_key)
 
 
 def _put_plan(context: Context, t: PendingCommit) -> None:
-    def plan(t: PendingCommit) -> list[tuple[Key, bytes]]:
-        return [(column(context.table, t.row_key, b"plan"), encode_plan(t.decided))]
-
+    plan = column(context.table, t.row_key, b"plan")
     # Compared, so that a late writer cannot change the plan once the part follows the decision.
-    advance(context, [t], Status.PART, plan)
+    advance(context, [t], Status.PART, lambda t: [(plan, encode_plan(t.decided))])
     _require_child(t)
 
 
 def _refuse_shared(t: PendingCommit, failure: ConflictError) -> None:
     """Raise if another part of the same transaction holds the key: it will not release it."""
-    if failure.holder and parent_of(failure.holder) == parent_of(t.row_key):
+    key, holder = failure.key, failure.holder
+    if holder and parent_of(holder) == parent_of(t.row_key):
+        shared = "a row and family in common, which have one lock"
+        if isinstance(key, Key) and t.lock_of(key) == key.lock:
+            shared = "a key in common"
         raise InvalidRequestError(
-            f"two parts of a transaction have {_name_lock(t, failure.key)}",
-            key=failure.key,
-            part=t.row_key,
-            other=failure.holder,
+            f"two parts of a transaction have {shared}", key=key, part=t.row_key, other=holder
         )
-
-
-def _name_lock(t: PendingCommit, key: object) -> str:
-    is_of_key = isinstance(key, Key) and t.lock_of(key) == key.lock
-    return "a key in common" if is_of_key else "a row and family in common, which have one lock"
 
 
 def _require_child(t: PendingCommit) -> None:
@@ -232,7 +220,3 @@ def _require_child(t: PendingCommit) -> None:
     if t.status is not Status.PART:
         parent = parent_of(t.row_key)
         raise AbortedError("its transaction is over", part=t.row_key, transaction=parent)
-
-
-def _due_ms(context: Context) -> int:
-    return context.clock.monotonic_ms() + context.policy.deadline_ms

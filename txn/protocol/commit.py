@@ -116,20 +116,13 @@ def decide(
     except Exception as error:  # noqa: BLE001  (whatever it is, the decision was sent)
         lost = error
     if others := [t for t in transactions if t.status is not Status.ASSERTED]:
-        _find_outcomes(context, others, lost)
+        if lost is None:
+            lost = _abort_undone(context, [t for t in others if not _is_settled(t)])
+        for t in others:
+            if t.failure is None and not _is_settled(t):
+                t.failure = CommitOutcomeUnknown(t.row_key, t.unread or lost)
+        _distrust_poison(context, [t for t in others if t.status is Status.ABORTED])
     return fail_aborted(transactions, Status.ASSERTED)
-
-
-def _find_outcomes(
-    context: Context, transactions: Sequence[PendingCommit], lost: Exception | None
-) -> None:
-    """Fail the transactions that are not decided, or may not be. lost: why no answer came."""
-    if lost is None:
-        lost = _abort_undone(context, [t for t in transactions if not _is_settled(t)])
-    for t in transactions:
-        if t.failure is None and not _is_settled(t):
-            t.failure = CommitOutcomeUnknown(t.row_key, t.unread or lost)
-    _distrust_poison(context, [t for t in transactions if t.status is Status.ABORTED])
 
 
 def _is_settled(t: PendingCommit) -> bool:
@@ -232,7 +225,8 @@ def commit_atomically(
     try:
         lost = call_store(limited, attempt, sent_ms)
     except BaseException as error:
-        _reset(transactions)
+        for t in transactions:
+            t.reset()
         if isinstance(error, MustWait):
             return False
         raise
@@ -255,7 +249,8 @@ def _attempt(
     def work() -> None:
         nonlocal is_done
         is_done = False
-        _reset(transactions)  # the store may run this again
+        for t in transactions:  # the store may run this again
+            t.reset()
         events.clear()
         phases(context)
         is_done = True
@@ -279,29 +274,19 @@ def _find_outcome(
     try:
         call_store(context, read_outcome)
     except Exception:  # noqa: BLE001  (whatever it is, the decision was sent)
-        _fail(transactions, lost)
+        for t in transactions:
+            t.failure = t.failure or CommitOutcomeUnknown(t.row_key, lost)
         return
     # An absent row proves that nothing was applied only while fsck would have kept the row.
     is_old = context.clock.monotonic_ms() - sent_ms > WRITTEN_WITHIN_MS
     for t in transactions:
         if t.unread is not None or (t.status is None and is_old):
-            _fail([t], t.unread or lost)
+            t.failure = t.failure or CommitOutcomeUnknown(t.row_key, t.unread or lost)
         elif t.status is None or (t.status is Status.ABORTED and t.failure is None):
-            _reset([t])
+            t.reset()
             why = str(lost) or type(lost).__name__
             t.failure = NotApplied(f"the commit did not take effect: {why}", transaction=t.row_key)
             t.failure.__cause__ = lost
-
-
-def _fail(transactions: Sequence[PendingCommit], cause: Exception) -> None:
-    for t in transactions:
-        if t.failure is None:
-            t.failure = CommitOutcomeUnknown(t.row_key, cause)
-
-
-def _reset(transactions: Sequence[PendingCommit]) -> None:
-    for t in transactions:
-        t.reset()
 
 
 def _refuse_to_wait(holders: Mapping[bytes, Mapping[Key, Cell]]) -> Collection[bytes]:

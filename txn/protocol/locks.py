@@ -319,9 +319,7 @@ class Contention:
         held = [item for item in self._read_hot_locks(live) if item.holder != FREE]
         self.note_hot(item.t.locks[item.key] for item in held)
         for item in held:
-            item.t.failure = ConflictError(
-                "key is locked", key=item.key, holder=item.holder, transaction=item.t.row_key
-            )
+            item.t.failure = make_conflict(item.t, item.key, item.holder)
         return list(dict.fromkeys(item.t for item in held))
 
     def _read_hot_locks(self, attempts: Sequence[PendingCommit]) -> list[Blocker]:
@@ -342,7 +340,13 @@ class Contention:
         context = self._context
         # Most holders live and release their locks soon, so resolve them only from the second try.
         gone = {FREE, *(self.resolve(group_by_holder(missing)) if tries else ())}
-        missing = _fail_late_waiters(context, missing)
+        for t, key, holder, _ in missing:
+            if is_late(context, t):
+                words = "deadline passed waiting for a lock"
+                t.failure = DeadlineError(
+                    words, transaction=t.row_key, key=key, holder=holder or None
+                )
+        missing = [item for item in missing if item.t.failure is None]
         held = [item for item in missing if item.holder not in gone]
         if missing and tries and gone == {FREE} and not held:
             # Refused, yet free: other clients are faster, or the store returned an older state.
@@ -371,18 +375,6 @@ def _list_contended(t: PendingCommit) -> Sequence[Key]:
     return []
 
 
-def _fail_late_waiters(context: Context, missing: list[Blocker]) -> list[Blocker]:
-    for t, key, holder, _ in missing:
-        if is_late(context, t):
-            t.failure = DeadlineError(
-                "deadline passed waiting for a lock",
-                transaction=t.row_key,
-                key=key,
-                holder=holder or None,
-            )
-    return [item for item in missing if item.t.failure is None]
-
-
 def fail_outdated(missing: list[Blocker]) -> list[Blocker]:
     """Fail the transactions that assert a replaced version; return the others' blockers. A
     transaction with a token is spared, since its own first commit may have replaced the version:
@@ -397,6 +389,12 @@ def _fail_outdated(t: PendingCommit, seen: assertions.Evidence) -> None:
     if lost is not None and t.request.once is None:
         t.seen.update((key, seen[key]) for key in assertions.list_keys(lost))
         t.failure = make_assertion_error(t, lost)
+
+
+def make_conflict(t: PendingCommit, key: Key, holder: bytes) -> ConflictError:
+    """Return the error that names the holder of the key; FREE: the holder has released it."""
+    words = "key is locked" if holder else "key is locked by others, again and again"
+    return ConflictError(words, key=key, holder=holder or None, transaction=t.row_key)
 
 
 def make_assertion_error(t: PendingCommit, assertion: Assertion) -> AssertionFailedError:

@@ -17,6 +17,7 @@ from txn.protocol.locks import (
     find_failed,
     holder_of,
     make_assertion_error,
+    make_conflict,
 )
 from txn.protocol.ranges import find_phantom
 from txn.protocol.row import EARLY, LATE, column
@@ -194,12 +195,6 @@ def _judge_validated(
             return ConflictError(words, key=key, transaction=t.row_key)
     lost = find_failed(t)
     return None if lost is None else make_assertion_error(t, lost)
-
-
-def make_conflict(t: PendingCommit, key: Key, holder: bytes) -> ConflictError:
-    """Return the error that names the holder of the key; FREE: the holder has released it."""
-    words = "key is locked" if holder else "key is locked by others, again and again"
-    return ConflictError(words, key=key, holder=holder or None, transaction=t.row_key)
 
 
 def fail_conflicts(blockers: Iterable[Blocker], released: Collection[bytes] = ()) -> None:

@@ -94,7 +94,9 @@ def choose_rules(context: Context, wanted: ProtocolName | None, *, create: bool 
     if rules is None:
         rules = PROTOCOLS[wanted or "six-phase"]
         require_features(context, rules)
-        if rules is not SIX_PHASE and _has_transactions(context):
+        if rules is not SIX_PHASE and any(
+            is_evidence(row.row) for row in context.store.scan(context.table)
+        ):
             raise InvalidRequestError(
                 "the database has transactions of another protocol: see `txn convert`",
                 table=context.table,
@@ -128,10 +130,6 @@ def _name_rules(context: Context, rules: Rules) -> tuple[Rules, bool]:
         return rules, False
     named, is_old = call_store(context, lambda: find_named(context.store, context.table))
     return named or rules, is_old
-
-
-def _has_transactions(context: Context) -> bool:
-    return any(is_evidence(row.row) for row in context.store.scan(context.table))
 
 
 def require_features(context: Context, rules: Rules) -> None:

@@ -339,7 +339,10 @@ class Resolver:
         """Resolve holders, each with the lock cells it was found in; return those whose locks are
         released. A holder that cannot be resolved blocks like a living one: see `add_cause`."""
         now_ms = self._context.clock.monotonic_ms()
-        due = [holder for holder in holders if self._is_due(holder, now_ms)]
+        # Waiters see the lock of a holder go, so its row is read again rarely.
+        old_ms = now_ms - self._context.policy.courtesy_ms
+        seen = ((holder, self._sightings.get(holder)) for holder in holders)
+        due = [holder for holder, last in seen if last is None or last.read_ms <= old_ms]
         rows = read_rows(self._context, due) if due else {}
         return {
             holder for holder, row in rows.items() if self._resolve_holder(row, holders[holder])
@@ -359,15 +362,21 @@ class Resolver:
                 failure.add_cause(cause)
         return failure
 
-    def _is_due(self, holder: bytes, now_ms: int) -> bool:
-        """Whether to read the holder's row again. Waiters see its lock go, so rarely."""
-        seen = self._sightings.get(holder)
-        return seen is None or now_ms - seen.read_ms >= self._context.policy.courtesy_ms
-
     def _resolve_holder(self, row: TransactionRow, locks: Mapping[Key, Cell]) -> bool:
+        context = self._context
         self._stuck.pop(row.row_key, None)
         try:
-            return self._finish_holder(row, locks)
+            if not is_row_key(row.row_key):
+                raise make_foreign_error(NO_LOCK, *next(iter(locks.items())))
+            if row.state is RowState.UNREADABLE:
+                raise make_corrupt_error(row)
+            if row.state is not RowState.FINISHED:
+                if not self._is_abandoned(row) or not _end_holder(context, row):
+                    return False
+                self._sightings.pop(row.row_key, None)
+            # also after rolling back: a late lock request may have arrived meanwhile
+            free_for_holder(context, row.row_key, locks)
+            return True
         except StoreClosedError:
             raise
         except (StoreError, CorruptRowError, InvalidRequestError) as error:
@@ -377,20 +386,6 @@ class Resolver:
             if (seen := self._sightings.get(row.row_key)) is not None:
                 seen.read_ms += STUCK_MS
             return False
-
-    def _finish_holder(self, row: TransactionRow, locks: Mapping[Key, Cell]) -> bool:
-        context = self._context
-        if not is_row_key(row.row_key):
-            raise make_foreign_error(NO_LOCK, *next(iter(locks.items())))
-        if row.state is RowState.UNREADABLE:
-            raise make_corrupt_error(row)
-        if row.state is not RowState.FINISHED:
-            if not self._is_abandoned(row) or not _end_holder(context, row):
-                return False
-            self._sightings.pop(row.row_key, None)
-        # also after rolling back: a late lock request may have arrived meanwhile
-        free_for_holder(context, row.row_key, locks)
-        return True
 
     def _is_abandoned(self, row: TransactionRow) -> bool:
         """Whether the row was unchanged, or absent, for as long as a living owner is granted."""

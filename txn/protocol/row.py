@@ -285,7 +285,7 @@ def decode_row(row: Row) -> TransactionRow:
         else None,
         heartbeat=cells[b"beat"].timestamp if b"beat" in cells else 0,
         newest=newest,
-        began=_began(cells),
+        began={each: cells[each.at].timestamp for each in Status if each.at in cells},
         validates=b"ranges" in cells,
         is_withheld=is_withheld(status, cells.get(b"ranges")),
         parts=_decode_cell(decode_child_counts, cells.get(b"parts"), corrupt),
@@ -379,11 +379,6 @@ def _is_counted(child: TransactionRow, parent: TransactionRow) -> bool:
     task, number = int(match[4]), int(match[5])
     counts = parent.parts or ()
     return task < len(counts) and number < counts[task]
-
-
-def _began(cells: Mapping[bytes, Cell]) -> dict[Status, int]:
-    times = {status: cells.get(status.at) for status in Status}
-    return {status: cell.timestamp for status, cell in times.items() if cell is not None}
 
 
 def _decode_cell(decode: Any, cell: Cell | None, corrupt: list[str]) -> Any:

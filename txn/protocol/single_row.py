@@ -68,7 +68,10 @@ def _request_commits(
         if is_late(context, t):
             t.failure = DeadlineError(TOO_LATE)
         elif t.request.mutations:
-            pending[t] = _make_step(t)
+            ((lock, edits),) = list_edits(t, t.timestamp)
+            cell = t.found[lock]
+            passed = Edit(lock, read_lock(lock, cell).commit_single(t.row_key), t.timestamp + 1)
+            pending[t] = Check(lock, cell.value if cell else FREE, edits=(*edits, passed))
         else:  # all assertions held at one instant
             _set_committed(t)
     errors: list[StoreError] = []
@@ -186,13 +189,6 @@ def _fail_refused(
             t.failure.__cause__ = error
         else:
             t.failure = CommitOutcomeUnknown(t.row_key, error)
-
-
-def _make_step(t: PendingCommit) -> Check:
-    ((lock, edits),) = list_edits(t, t.timestamp)
-    cell = t.found[lock]
-    passed = Edit(lock, read_lock(lock, cell).commit_single(t.row_key), t.timestamp + 1)
-    return Check(lock, cell.value if cell else FREE, edits=(*edits, passed))
 
 
 def _set_committed(t: PendingCommit) -> None:
