@@ -197,8 +197,7 @@ class OptimisticTransaction:
             Delete(key) if value is None else Mutation(key, value)
             for key, value in self._written.items()
         ]
-        assertions = (*self._versions(), *self._required)
-        request = Request(tuple(mutations), assertions)
+        request = Request(tuple(mutations), (*self._versions(), *self._required))
         self.result = self._commit_block(request, self._spans, self._known)
 
     def _validate(self) -> None:

@@ -360,10 +360,7 @@ class Engine:
     # -------------------------------------------------------------------------------- details
 
     def _bind(
-        self,
-        given: RequestLike,
-        deadline_ms: int | None = None,
-        validate: bool | None = None,
+        self, given: RequestLike, deadline_ms: int | None = None, validate: bool | None = None
     ) -> Request:
         if type(given) is tuple and len(given) == 2:
             request = bind_request(*given, validate=validate, table=self._table)

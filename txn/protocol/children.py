@@ -45,8 +45,7 @@ def begin_parent(context: Context, once: bytes | None, labels: Mapping[str, str]
             "the store cannot commit in parts: HBase's Thrift 1 gateway writes one cell at a time"
         )
     check_commit_clock(context)
-    request = Request((), (), once, labels)
-    t = begin_commit(context, request)
+    t = begin_commit(context, Request((), (), once, labels))
     t.parts = ()
     write_rows(context, [t])
     if t.failure is not None:
@@ -81,7 +80,10 @@ def write_child(
     _write_child_row(context, t)
     try:
         _lock_child(context, t, contention)
-        _put_plan(context, t)
+        plan = column(context.table, part, b"plan")
+        # Compared, so that a late writer cannot change the plan once the part follows the decision.
+        advance(context, [t], Status.PART, lambda t: [(plan, encode_plan(t.decided))])
+        _require_child(t)
     except AbortedError:
         if t.status in (None, Status.ABORTING, Status.ABORTED):
             # Another client may have released it before these locks were taken.
@@ -98,8 +100,7 @@ def decide_parent(
     already is returned as it was decided. Raises CommitOutcomeUnknown, or the AbortedError that
     prevented the commit."""
     row = _read_parent(context, parent)
-    is_decided = row.status is not None and row.status.is_decided
-    if is_decided or row.state is RowState.UNREADABLE:
+    if row.state is RowState.UNREADABLE or (row.status is not None and row.status.is_decided):
         return _load_decided(context, row)
     if row.state is RowState.DEBRIS or row.is_poisoned:
         # It may have been complete, and deleted since; or a person has purged it.
@@ -185,33 +186,21 @@ def _lock_child(context: Context, t: PendingCommit, contention: Contention) -> N
     """Prepare the part. It waits with locks held, in no order, and so only until its deadline."""
     for _ in context.tries(due_ms=t.due_ms):
         t.failure = None
-        is_ready = bool(prepare(context, [t], contention, False))
+        live = prepare(context, [t], contention, False)
         _require_child(t)
-        if is_ready:
+        if live:
             return
         if not isinstance(t.failure, ConflictError):
             break
-        _refuse_shared(t, t.failure)
+        key, holder = t.failure.key, t.failure.holder
+        if holder and parent_of(holder) == parent_of(t.row_key):  # it will not release the key
+            shared = "a row and family in common, which have one lock"
+            if isinstance(key, Key) and t.lock_of(key) == key.lock:
+                shared = "a key in common"
+            raise InvalidRequestError(
+                f"two parts of a transaction have {shared}", key=key, part=t.row_key, other=holder
+            )
     raise t.failure or ConflictError("key is locked", transaction=t.row_key)
-
-
-def _put_plan(context: Context, t: PendingCommit) -> None:
-    plan = column(context.table, t.row_key, b"plan")
-    # Compared, so that a late writer cannot change the plan once the part follows the decision.
-    advance(context, [t], Status.PART, lambda t: [(plan, encode_plan(t.decided))])
-    _require_child(t)
-
-
-def _refuse_shared(t: PendingCommit, failure: ConflictError) -> None:
-    """Raise if another part of the same transaction holds the key: it will not release it."""
-    key, holder = failure.key, failure.holder
-    if holder and parent_of(holder) == parent_of(t.row_key):
-        shared = "a row and family in common, which have one lock"
-        if isinstance(key, Key) and t.lock_of(key) == key.lock:
-            shared = "a key in common"
-        raise InvalidRequestError(
-            f"two parts of a transaction have {shared}", key=key, part=t.row_key, other=holder
-        )
 
 
 def _require_child(t: PendingCommit) -> None:

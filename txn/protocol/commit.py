@@ -13,16 +13,9 @@ events are reported afterwards.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 
 from txn.clock import Clock
-from txn.errors import (
-    AbortedError,
-    CommitOutcomeUnknown,
-    ConflictError,
-    NotApplied,
-    StoreError,
-)
+from txn.errors import AbortedError, CommitOutcomeUnknown, ConflictError, NotApplied, StoreError
 from txn.events import Event, silent
 from txn.model import Cell, Key
 from txn.protocol import fenced, six_phase
@@ -31,13 +24,7 @@ from txn.protocol.codec import encode_child_counts, encode_plan
 from txn.protocol.context import Context, call_store, limit_patience
 from txn.protocol.locks import Contention
 from txn.protocol.one_write import MustWait, commit_in_one_write
-from txn.protocol.recovery import (
-    Finish,
-    finish_or_leave,
-    poison,
-    release_aborted,
-    roll_forward,
-)
+from txn.protocol.recovery import Finish, finish_or_leave, poison, release_aborted, roll_forward
 from txn.protocol.row import column, read_rows
 from txn.protocol.single_row import commit_single_rows
 from txn.protocol.statuses import Status
@@ -49,6 +36,8 @@ from txn.protocol.transaction import (
     read_statuses,
     report_phase,
 )
+
+UNDONE = "a crash of a server has undone its first steps"
 
 
 def commit(
@@ -189,22 +178,17 @@ def _send_decision(
 
     sent_ms = context.clock.monotonic_ms()
     decided = advance(
-        *(context, transactions, Status.ASSERTED, plan),
-        durable=True,
-        unsent=unsent,
-        now_ms=sent_ms,
+        *(context, transactions, Status.ASSERTED, plan), durable=True, unsent=unsent, now_ms=sent_ms
     )
     for t in decided:
         t.decided_ms = sent_ms
 
 
-UNDONE = "a crash of a server has undone its first steps"
-
-Phases = Callable[[Context], None]
-
-
 def commit_atomically(
-    context: Context, limited: Context, transactions: Sequence[PendingCommit], phases: Phases
+    context: Context,
+    limited: Context,
+    transactions: Sequence[PendingCommit],
+    phases: Callable[[Context], None],
 ) -> bool:
     """Run all phases of a commit in one local transaction of the store. Return False if it would
     have to wait; nothing was done then.
@@ -220,7 +204,28 @@ def commit_atomically(
         *(context.store, context.table, clock, context.rng, context.policy, listener),
         *(context.rules, context.salt_buckets, context.trust, context.until_ms),
     )
-    attempt = partial(_attempt, local, transactions, phases, events)
+
+    def attempt() -> Exception | None:
+        """Run the phases together; return an error that leaves open whether they took effect."""
+        is_done = False
+
+        def work() -> None:
+            nonlocal is_done
+            is_done = False
+            for t in transactions:  # the store may run this again
+                t.reset()
+            events.clear()
+            phases(local)
+            is_done = True
+
+        try:
+            context.store.atomically(work)
+        except Exception as error:
+            if is_done and not isinstance(error, NotApplied):
+                return error
+            raise
+        return None
+
     sent_ms = context.clock.monotonic_ms()
     try:
         lost = call_store(limited, attempt, sent_ms)
@@ -235,33 +240,6 @@ def commit_atomically(
     for event in events:
         context.on_event(event)
     return True
-
-
-def _attempt(
-    context: Context,
-    transactions: Sequence[PendingCommit],
-    phases: Phases,
-    events: list[Event],
-) -> Exception | None:
-    """Run the phases together; return an error that leaves open whether they took effect."""
-    is_done = False
-
-    def work() -> None:
-        nonlocal is_done
-        is_done = False
-        for t in transactions:  # the store may run this again
-            t.reset()
-        events.clear()
-        phases(context)
-        is_done = True
-
-    try:
-        context.store.atomically(work)
-    except Exception as error:
-        if is_done and not isinstance(error, NotApplied):
-            return error
-        raise
-    return None
 
 
 def _find_outcome(

@@ -165,12 +165,6 @@ def resolve_found(
     return [t for t in live if t.failure is None]
 
 
-def list_guards(context: Context, t: PendingCommit) -> list[Key]:
-    """Return the cells that show whether the keys that it validates have changed."""
-    firsts = [keys[0] for keys in t.validated.values()]  # keys of a lock share its guards
-    return [guard for key in firsts for guard in context.rules.guards_of(key)]
-
-
 def find_locked(t: PendingCommit, cells: Mapping[Key, Cell | None]) -> ConflictError | None:
     """Return a conflict if one of the keys that it validates is locked: its cell may be old."""
     for lock, (key, *_) in t.validated.items():

@@ -292,25 +292,18 @@ def finish_or_leave(
         except Exception as error:  # noqa: BLE001  (the outcome is already decided)
             missing = error.table if isinstance(error, TableUnavailable) else None
             left = {t for t in due if missing and t.needs(missing)} or set(due)
-            _leave(context, name, left, error)
+            context.on_event(Phase(name, "failed", len(left), len(left)))
+            # Those that are finished lack the final status only.
+            keys = [t.row_key.decode() for t in [t for t in left if not t.is_finished] or left]
+            named = ", ".join(keys[:MOST_NAMED]) + (", ..." if len(keys) > MOST_NAMED else "")
+            level, trace = (WARNING, None) if isinstance(error, TxnError) else (ERROR, error)
+            LOG.log(
+                level,
+                "%s of %d left to others: %s cause=%s",
+                *(name, len(keys), named, name_failure(error)),
+                exc_info=trace,
+            )
             due = [t for t in due if t not in left]
-
-
-def _leave(
-    context: Context, name: PhaseName, transactions: Collection[Transaction], cause: Exception
-) -> None:
-    count = len(transactions)
-    context.on_event(Phase(name, "failed", count, count))
-    left = [t.row_key.decode() for t in transactions if not t.is_finished]
-    left = left or [t.row_key.decode() for t in transactions]  # they lack the final status only
-    named = ", ".join(left[:MOST_NAMED]) + (", ..." if len(left) > MOST_NAMED else "")
-    level, trace = (WARNING, None) if isinstance(cause, TxnError) else (ERROR, cause)
-    LOG.log(
-        level,
-        "%s of %d left to others: %s cause=%s",
-        *(name, len(left), named, name_failure(cause)),
-        exc_info=trace,
-    )
 
 
 REMEMBERED = 10_000

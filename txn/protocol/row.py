@@ -103,8 +103,7 @@ class TransactionRow:
     def state(self) -> RowState:
         """The action that the row calls for."""
         if self.status is None:
-            is_unknown = self.corrupt or self.elsewhere
-            return RowState.UNREADABLE if is_unknown else RowState.DEBRIS
+            return RowState.UNREADABLE if self.corrupt or self.elsewhere else RowState.DEBRIS
         if self.status.is_finished:
             return RowState.FINISHED
         if self.status.is_undecided:

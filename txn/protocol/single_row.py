@@ -7,7 +7,7 @@ a lost answer, or a refusal of a repeated request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from txn.errors import (
     AbortedError,
@@ -84,31 +84,22 @@ def _request_commits(
             raise StoreError("lock does not change", key=next(iter(pending.values())).key)
 
     try:
-        _send_until_known(context, attempt, pending, errors)
+        patience = limit_patience(context, pending)
+        while pending:
+            try:
+                call_store(patience, attempt)
+            except TableUnavailable as error:
+                # Requests to other tables may have taken effect; the next attempt finds out.
+                _fail_refused(context, pending, error, errors)
+            except StoreError:
+                # A request that may have been sent is resolved even after its deadline, because
+                # its outcome is worth more time.
+                if patience is context or _is_clear(errors):
+                    raise
+                patience = context
     except Exception as error:  # noqa: BLE001  (whatever it is, the requests were sent)
         _fail_pending(pending, error, errors)
     return refused
-
-
-def _send_until_known(
-    context: Context,
-    attempt: Callable[[], None],
-    pending: dict[PendingCommit, Check],
-    errors: Sequence[StoreError],
-) -> None:
-    """Repeat the attempt until nothing is pending. If one table refuses its requests, those of
-    other tables may have taken effect; the next attempt finds out. A request that may have been
-    sent is resolved even after its deadline, because its outcome is worth more time."""
-    patience = limit_patience(context, pending)
-    while pending:
-        try:
-            call_store(patience, attempt)
-        except TableUnavailable as error:
-            _fail_refused(context, pending, error, errors)
-        except StoreError:
-            if patience is context or _is_clear(errors):
-                raise
-            patience = context
 
 
 def _send(context: Context, pending: dict[PendingCommit, Check], errors: list[StoreError]) -> None:

@@ -30,7 +30,6 @@ from txn.protocol.locks import (
 from txn.protocol.prepare import (
     fail_conflicts,
     find_locked,
-    list_guards,
     report_conflicts,
     resolve_all,
     resolve_found,
@@ -217,7 +216,8 @@ def judge_cells(
         if held.value != t.row_key:
             return make_conflict(t, key, held.value)
     if t.validated:
-        t.found = {guard: cells[guard] for guard in list_guards(context, t)}
+        firsts = [keys[0] for keys in t.validated.values()]  # keys of a lock share its guards
+        t.found = {cell: cells[cell] for key in firsts for cell in context.rules.guards_of(key)}
         if (blocked := find_locked(t, cells)) is not None:
             return blocked
     if is_final and (lost := find_failed(t)) is not None:
