@@ -199,8 +199,7 @@ class Engine:
         """
         check_choice("ack", ack, ACKS)
         check_deadline(deadline_ms)
-        bound = self._bind(request, deadline_ms, validate)
-        return self._backend.submit(bound, ack, deadline_ms)
+        return self._backend.submit(self._bind(request, deadline_ms, validate), ack, deadline_ms)
 
     def check_request(self, request: RequestLike) -> None:
         """Raise InvalidRequestError if a request cannot be committed. May raise StoreError, because

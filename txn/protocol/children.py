@@ -77,7 +77,23 @@ def write_child(
         due_ms=due_ms,
         alive_ms=context.clock.monotonic_ms(),
     )
-    _write_child_row(context, t)
+    buffer = column(context.table, part, b"buffer")
+    # The row may exist with the same content. One that a delayed writer writes after its end locks
+    # nothing.
+    advance(context, [t], Status.PART, lambda t: [(buffer, t.buffer)])
+    _require_child(t)
+    row = read_rows(context, [part])[part]
+    if row.state is RowState.UNREADABLE:
+        raise make_corrupt_error(row)
+    is_orphan = row.status is Status.PART  # an undecided parent gives it another status
+    if row.state is not RowState.UNDECIDED or not row.follows or is_orphan:
+        raise ConflictError("its transaction is over", transaction=part)
+    if row.buffer != Buffer(t.request, t.lock_ttl_ms):
+        raise InvalidRequestError(
+            "the part was written before, with another request: what makes it has to be the same "
+            "whenever it is made",
+            part=part,
+        )
     try:
         _lock_child(context, t, contention)
         plan = column(context.table, part, b"plan")
@@ -160,26 +176,6 @@ def _prepare_parent(context: Context, t: PendingCommit, contention: Contention) 
         if not is_open or not isinstance(t.failure, ConflictError):
             break
     raise t.failure or ConflictError("key is locked", transaction=t.row_key)
-
-
-def _write_child_row(context: Context, t: PendingCommit) -> None:
-    """Write the row, or verify that it exists with the same content; then check that the parent is
-    undecided, and there. A row that a delayed writer writes after its end locks nothing."""
-    buffer = column(context.table, t.row_key, b"buffer")
-    advance(context, [t], Status.PART, lambda t: [(buffer, t.buffer)])
-    _require_child(t)
-    row = read_rows(context, [t.row_key])[t.row_key]
-    if row.state is RowState.UNREADABLE:
-        raise make_corrupt_error(row)
-    is_orphan = row.status is Status.PART  # an undecided parent gives it another status
-    if row.state is not RowState.UNDECIDED or not row.follows or is_orphan:
-        raise ConflictError("its transaction is over", transaction=t.row_key)
-    if row.buffer != Buffer(t.request, t.lock_ttl_ms):
-        raise InvalidRequestError(
-            "the part was written before, with another request: what makes it has to be the same "
-            "whenever it is made",
-            part=t.row_key,
-        )
 
 
 def _lock_child(context: Context, t: PendingCommit, contention: Contention) -> None:

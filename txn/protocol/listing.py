@@ -63,8 +63,7 @@ def go_back(row_key: bytes, ms: int) -> bytes:
     """Return the start of a scan that covers this row and the time before it."""
     if not is_row_key(row_key):
         return row_key
-    bucket = row_key[: row_key.index(NAME)]
-    return bucket + name_time(created_ms(row_key) - ms)
+    return row_key[: row_key.index(NAME)] + name_time(created_ms(row_key) - ms)
 
 
 def scan_transactions(

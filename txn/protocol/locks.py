@@ -260,8 +260,7 @@ class Contention:
         now_ms = self._context.clock.monotonic_ms()
         written = [ms for t in attempts if t.failure is None and (ms := t.written_ms) is not None]
         if written:  # waiting before the first write delays no other client
-            began_ms = min(written)
-            self._pace_ms = (3 * self._pace_ms + now_ms - began_ms) // 4
+            self._pace_ms = (3 * self._pace_ms + now_ms - min(written)) // 4
         for t in attempts:
             if t.failure is not None:
                 self.note_hot(t.locks[key] for key in _list_contended(t) if key in t.locks)

@@ -99,7 +99,11 @@ def choose_rules(context: Context, wanted: ProtocolName | None, *, create: bool 
                 wanted=wanted,
             )
     if named is None and create and wanted in (None, rules.name):
-        rules, is_old = _name_rules(context, rules)
+        key = protocol_key(context.table)
+        check = Check(key, FREE, ((key, rules.stored_name),))
+        if not call_store(context, lambda: context.store.check_and_put([check]))[0]:
+            named, is_old = call_store(context, lambda: find_named(context.store, context.table))
+            rules = named or rules
     if wanted is not None and rules.name != wanted:
         raise InvalidRequestError(
             "the database is of another protocol: see `txn convert`",
@@ -115,16 +119,6 @@ def choose_rules(context: Context, wanted: ProtocolName | None, *, create: bool 
             transactions=context.table,
         )
     return rules
-
-
-def _name_rules(context: Context, rules: Rules) -> tuple[Rules, bool]:
-    """Write the name of a database's rules; return what `find_named` finds then."""
-    key = protocol_key(context.table)
-    check = Check(key, FREE, ((key, rules.stored_name),))
-    if call_store(context, lambda: context.store.check_and_put([check]))[0]:
-        return rules, False
-    named, is_old = call_store(context, lambda: find_named(context.store, context.table))
-    return named or rules, is_old
 
 
 def require_features(context: Context, rules: Rules) -> None:

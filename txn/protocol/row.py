@@ -264,9 +264,8 @@ def decode_row(row: Row) -> TransactionRow:
     cells = {key.column: cell for key, cell in row.cells.items()}
     newest = max((cell.timestamp for cell in cells.values()), default=0)
     cell = cells.get(b"status")
-    has_status = cell is not None and cell.value != b""
     corrupt: list[str] = []
-    stored = _decode_cell(decode_status, cell, corrupt) if has_status else None
+    stored = _decode_cell(decode_status, cell, corrupt) if cell and cell.value else None
     status = (
         stored if corrupt else _judge_status(stored, cells, parent_of(row.row) is not None, corrupt)
     )
