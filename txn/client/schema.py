@@ -73,7 +73,7 @@ class Families:
             )
         refuse_other_database(table, families.values(), context.table)
         if table in self._tables or all(family.database for family in families.values()):
-            return families
+            return families  # a table that names its database is not read
 
         def read_first_rows() -> list[Row]:
             with suppress(TableUnavailable):  # the commit will meet it as well
@@ -97,8 +97,7 @@ class Families:
     def _call(self, call: Callable[[], T], deadline_ms: int | None) -> T:
         context = self._context
         if deadline_ms is not None:
-            until_ms = context.clock.monotonic_ms() + deadline_ms
-            context = replace(context, until_ms=until_ms)
+            context = replace(context, until_ms=context.clock.monotonic_ms() + deadline_ms)
         try:
             return call_store(context, call)
         except StoreError as error:

@@ -78,8 +78,8 @@ def write_child(
         alive_ms=context.clock.monotonic_ms(),
     )
     buffer = column(context.table, part, b"buffer")
-    # The row may exist with the same content. One that a delayed writer writes after its end locks
-    # nothing.
+    # It may exist with the same content, and must have an undecided parent. A row that a delayed
+    # writer writes after its end locks nothing.
     advance(context, [t], Status.PART, lambda t: [(buffer, t.buffer)])
     _require_child(t)
     row = read_rows(context, [part])[part]

@@ -57,10 +57,9 @@ def commit(
     def all_phases(local: Context) -> None:
         if local.on_event is silent and commit_in_one_write(local, transactions):
             return
-        unwaiting = Contention(local, _refuse_to_wait)
-        live = prepare(local, transactions, unwaiting, False)
+        live = prepare(local, transactions, Contention(local, _refuse_to_wait), False)
         roll_forward(local, decide_atomically(local, live))
-        release_aborted(local, _list_aborted(transactions))
+        release_aborted(local, [t for t in transactions if t.failure])
 
     limited = limit_patience(context, transactions)
     if transactions:
@@ -72,7 +71,8 @@ def commit(
         commit_single_rows(context, single, contention, patient)
     # All outcomes are decided here; any client can finish the work that a failing store prevents.
     finish_or_leave(context, "roll forward", finish, live)
-    finish_or_leave(context, "roll back", release_aborted, _list_aborted(transactions))
+    aborted = [t for t in transactions if t.failure and isinstance(t.failure, AbortedError)]
+    finish_or_leave(context, "roll back", release_aborted, aborted)
 
 
 def prepare(
@@ -84,10 +84,6 @@ def prepare(
         t.is_patient = patient
     run = fenced.prepare_fenced if context.rules.locks_rows else six_phase.prepare_six_phase
     return run(context, transactions, contention, patient)
-
-
-def _list_aborted(transactions: Sequence[PendingCommit]) -> list[PendingCommit]:
-    return [t for t in transactions if t.failure and isinstance(t.failure, AbortedError)]
 
 
 @report_phase("decide")
@@ -136,9 +132,8 @@ def _abort_undone(context: Context, undone: Sequence[PendingCommit]) -> Exceptio
 
 def _is_new(context: Context, t: PendingCommit) -> bool:
     """Whether this client wrote the row itself, not long ago."""
-    if t.written_ms is None:
-        return False
-    return context.clock.monotonic_ms() - t.written_ms <= WRITTEN_WITHIN_MS
+    now_ms = context.clock.monotonic_ms()
+    return t.written_ms is not None and now_ms - t.written_ms <= WRITTEN_WITHIN_MS
 
 
 def _distrust_poison(context: Context, aborted: Sequence[PendingCommit]) -> None:

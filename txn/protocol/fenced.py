@@ -361,8 +361,7 @@ def release_row_locks(context: Context, transactions: Sequence[Transaction]) -> 
 
 def _judge_locked(t: PendingCommit) -> None:
     """Evaluate the assertions with all locks held; the result is final."""
-    lost = find_failed(t)
-    if lost is not None:
+    if (lost := find_failed(t)) is not None:
         t.failure = make_assertion_error(t, lost)
 
 

@@ -262,8 +262,12 @@ class Contention:
         if written:  # waiting before the first write delays no other client
             self._pace_ms = (3 * self._pace_ms + now_ms - min(written)) // 4
         for t in attempts:
-            if t.failure is not None:
-                self.note_hot(t.locks[key] for key in _list_contended(t) if key in t.locks)
+            match t.failure:
+                case (
+                    ConflictError(key=Key() as key)
+                    | AssertionFailedError(assertion=Version(key=key))
+                ) if key in t.locks:
+                    self.note_hot([t.locks[key]])
         if now_ms - self._hot_ms < HOT_MS:
             for t in attempts:
                 if t.failure is None and t.plan is not None:
@@ -327,12 +331,11 @@ class Contention:
         wanted = [(t, key) for t, key in hot if t.locks[key] not in t.found]
         if not wanted or self._context.policy.attempts == 1:
             return []  # a client of one attempt never waits
-        return fail_outdated(
-            call_store(
-                limit_patience(self._context, [t for t, _ in wanted]),
-                lambda: read_locks(self._context, wanted),
-            )
-        )
+        return self._read_blockers(wanted)
+
+    def _read_blockers(self, wanted: Sequence[tuple[PendingCommit, Key]]) -> list[Blocker]:
+        limited = limit_patience(self._context, [t for t, _ in wanted])
+        return fail_outdated(call_store(limited, lambda: read_locks(self._context, wanted)))
 
     def wait_for_holders(self, missing: list[Blocker], tries: int) -> list[Blocker]:
         """Resolve the holders, or sleep for a moment; return those that still hold their locks."""
@@ -352,10 +355,8 @@ class Contention:
             context.clock.sleep_ms(context.policy.backoff.pause_ms(tries, context.rng))
         if held:
             context.clock.sleep_ms(self.pause_ms(tries))
-            asked = [(item.t, item.key) for item in held]
-            limited = limit_patience(context, [t for t, _ in asked])
-            seen = call_store(limited, lambda: read_locks(context, asked))
-            held = [item for item in fail_outdated(seen) if item in held]
+            seen = self._read_blockers([(item.t, item.key) for item in held])
+            held = [item for item in seen if item in held]
         return held
 
     def pause_ms(self, tries: int) -> int:
@@ -364,14 +365,6 @@ class Contention:
         random = self._context.rng
         pause_ms = self._context.policy.backoff.pause_ms(tries, random)
         return max(pause_ms, random.randint(self._pace_ms, 4 * self._pace_ms))
-
-
-def _list_contended(t: PendingCommit) -> Sequence[Key]:
-    if isinstance(t.failure, ConflictError) and isinstance(t.failure.key, Key):
-        return [t.failure.key]
-    if isinstance(t.failure, AssertionFailedError) and isinstance(t.failure.assertion, Version):
-        return [t.failure.assertion.key]
-    return []
 
 
 def fail_outdated(missing: list[Blocker]) -> list[Blocker]:

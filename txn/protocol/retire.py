@@ -100,8 +100,7 @@ def _is_same(now: Guarded, before: Guarded) -> bool:
 
 def _exchange(context: Context, items: Collection[Guarded], old: bytes, new: bytes) -> None:
     """Take or release the locks of keys by compare-and-set; the next read shows the result."""
-    locks = [item.key.lock for item in items]
-    checks = [Check(lock, old, ((lock, new),)) for lock in locks]
+    checks = [Check(item.key.lock, old, ((item.key.lock, new),)) for item in items]
     if checks:
         call_store(context, lambda: context.store.check_and_put(checks, durable=False))
 

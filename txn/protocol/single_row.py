@@ -141,12 +141,9 @@ def _fail_pending(
     pending: dict[PendingCommit, Check], error: Exception, errors: Sequence[StoreError]
 ) -> None:
     """Fail the pending requests: as not applied if the store says so of each try, else unknown."""
-    is_clear = _is_clear(errors)
+    known = error if isinstance(error, NotApplied) and _is_clear(errors) else None
     for t in pending:
-        if is_clear and isinstance(error, NotApplied):
-            t.failure = error
-        else:
-            t.failure = CommitOutcomeUnknown(t.row_key, error)
+        t.failure = known or CommitOutcomeUnknown(t.row_key, error)
 
 
 def _is_clear(errors: Sequence[StoreError]) -> bool:
