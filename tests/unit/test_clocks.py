@@ -26,7 +26,7 @@ from txn.errors import AbortedError, ConflictError, InvalidRequestError, NotAppl
 from txn.model import Cell, Delete, Edit, Family, Mutation
 from txn.protocol import clocks
 from txn.protocol.clocks import accept_clock, check_clock, decode_note, find_step, measure_skew
-from txn.protocol.prepare import make_conflict
+from txn.protocol.locks import make_conflict
 from txn.protocol.row import column
 from txn.protocol.statuses import ProtocolName
 from txn.stores import open_store

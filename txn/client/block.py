@@ -180,7 +180,13 @@ class OptimisticTransaction:
             if error is None:
                 self._commit() if self._written else self._validate()
         except AssertionFailedError as failed:
-            raise self._make_conflict(failed) from failed
+            # A failed version of a read is a conflict, so that the block runs again.
+            lost = failed.assertion
+            if not isinstance(lost, Version) or lost in self._required:
+                raise
+            raise ConflictError(
+                "what was read has changed", key=lost.key, transaction=failed.transaction
+            ) from failed
         finally:
             self._ticket.end()
 
@@ -191,8 +197,7 @@ class OptimisticTransaction:
             Delete(key) if value is None else Mutation(key, value)
             for key, value in self._written.items()
         ]
-        assertions = (*self._versions(), *self._required)
-        request = Request(tuple(mutations), assertions)
+        request = Request(tuple(mutations), (*self._versions(), *self._required))
         self.result = self._commit_block(request, self._spans, self._known)
 
     def _validate(self) -> None:
@@ -213,15 +218,6 @@ class OptimisticTransaction:
 
     def _versions(self) -> list[Version]:
         return [Version(key, cell and cell.timestamp) for key, cell in self._read.items()]
-
-    def _make_conflict(self, failed: AssertionFailedError) -> AssertionFailedError | ConflictError:
-        """Turn a failed version of a read into a conflict, so that the block runs again."""
-        assertion = failed.assertion
-        if not isinstance(assertion, Version) or assertion in self._required:
-            return failed
-        return ConflictError(
-            "what was read has changed", key=assertion.key, transaction=failed.transaction
-        )
 
     # -------------------------------------------------------------------------------- details
 

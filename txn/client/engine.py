@@ -169,10 +169,12 @@ class Engine:
         check_choice("ack", ack, ACKS)
         given = list(requests)
         times = list_deadlines(deadline_ms, len(given))
-        wanted = [
-            self._bind_given(i, each, time_ms, validate)
-            for i, (each, time_ms) in enumerate(zip(given, times, strict=True))
-        ]
+        wanted = []
+        for i, (each, time_ms) in enumerate(zip(given, times, strict=True)):
+            try:
+                wanted.append(self._bind(each, time_ms, validate))
+            except InvalidRequestError as error:
+                raise InvalidRequestError(str(error), request=i) from error
         return self._backend.commit_many(wanted, ack, times)
 
     def submit(
@@ -197,8 +199,7 @@ class Engine:
         """
         check_choice("ack", ack, ACKS)
         check_deadline(deadline_ms)
-        bound = self._bind(request, deadline_ms, validate)
-        return self._backend.submit(bound, ack, deadline_ms)
+        return self._backend.submit(self._bind(request, deadline_ms, validate), ack, deadline_ms)
 
     def check_request(self, request: RequestLike) -> None:
         """Raise InvalidRequestError if a request cannot be committed. May raise StoreError, because
@@ -357,19 +358,8 @@ class Engine:
 
     # -------------------------------------------------------------------------------- details
 
-    def _bind_given(
-        self, index: int, given: RequestLike, deadline_ms: int | None, validate: bool | None
-    ) -> Request:
-        try:
-            return self._bind(given, deadline_ms, validate)
-        except InvalidRequestError as error:
-            raise InvalidRequestError(str(error), request=index) from error
-
     def _bind(
-        self,
-        given: RequestLike,
-        deadline_ms: int | None = None,
-        validate: bool | None = None,
+        self, given: RequestLike, deadline_ms: int | None = None, validate: bool | None = None
     ) -> Request:
         if type(given) is tuple and len(given) == 2:
             request = bind_request(*given, validate=validate, table=self._table)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from threading import Event, Thread
 
 from txn.assertions import Assertion
@@ -170,11 +171,8 @@ class PartsClient:
     def sending_heartbeats(self, transaction: bytes) -> Iterator[None]:
         """Send heartbeats for the transaction, three per lock TTL, until the block ends."""
         over, every_s = Event(), self._context.policy.lock_ttl_ms / 3_000
-
-        def heartbeat() -> None:
-            self.heartbeat(transaction)
-
-        work = ("send heartbeat", heartbeat, over, every_s, self._context.on_event)
+        send = partial(self.heartbeat, transaction)
+        work = ("send heartbeat", send, over, every_s, self._context.on_event)
         heartbeats = Thread(target=repeat, args=work, name="txn-beat", daemon=True)
         heartbeats.start()
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import TypeVar
 
@@ -55,29 +56,31 @@ class Families:
         self._known[table, key.family] = family
         return family
 
-    def _assign(self, key: Key, family: Family, deadline_ms: int | None) -> None:
-        """Assign a family without a database to this one, before its first write. Not on HBase,
-        which would reopen the table's regions: there `txn table take-over` does it."""
-        store, table = self._context.store, key.table
-        if table and self._context.is_local:
-            owned = replace(family, database=plain_table(self._context.table))
-            self._call(lambda: store.ensure_table(table, {key.family: owned}), deadline_ms)
-            self._known[table, key.family] = owned
+    def table(self, table: bytes, deadline_ms: int | None = None) -> None:
+        """Raise InvalidRequestError unless the table exists and has this database or none."""
+        if table not in self._tables:
+            self._describe(table, deadline_ms=deadline_ms)
+            self._tables.add(table)
 
-    def _refuse_other_protocol(
-        self, table: bytes, families: Mapping[bytes, Family], deadline_ms: int | None
-    ) -> None:
-        """Raise InvalidRequestError if the first rows of a table have locks of the other protocol,
-        which this client would not see. A table that names its database is not read."""
-        if table in self._tables or all(family.database for family in families.values()):
-            return
+    def _describe(
+        self, table: bytes, asked: Key | None = None, deadline_ms: int | None = None
+    ) -> Mapping[bytes, Family]:
         context = self._context
+        families = self._call(lambda: context.store.describe(table), deadline_ms)
+        if families is None:
+            raise InvalidRequestError(
+                "no such table: create it with ensure_table", table=table, key=asked
+            )
+        refuse_other_database(table, families.values(), context.table)
+        if table in self._tables or all(family.database for family in families.values()):
+            return families  # a table that names its database is not read
 
         def read_first_rows() -> list[Row]:
             with suppress(TableUnavailable):  # the commit will meet it as well
                 return list(islice(context.store.scan(table), SAMPLED_ROWS))
             return []
 
+        # This client would not see locks of the other protocol.
         rows = self._call(read_first_rows, deadline_ms)
         for key, cell in ((key, cell) for row in rows for key, cell in row.cells.items()):
             if is_lock_of_rows(key, cell) is (not context.rules.locks_rows):
@@ -89,30 +92,12 @@ class Families:
                     transactions=context.table,
                     protocol=context.rules.name,
                 )
-
-    def table(self, table: bytes, deadline_ms: int | None = None) -> None:
-        """Raise InvalidRequestError unless the table exists and has this database or none."""
-        if table not in self._tables:
-            self._describe(table, deadline_ms=deadline_ms)
-            self._tables.add(table)
-
-    def _describe(
-        self, table: bytes, key: Key | None = None, deadline_ms: int | None = None
-    ) -> Mapping[bytes, Family]:
-        families = self._call(lambda: self._context.store.describe(table), deadline_ms)
-        if families is None:
-            raise InvalidRequestError(
-                "no such table: create it with ensure_table", table=table, key=key
-            )
-        refuse_other_database(table, families.values(), self._context.table)
-        self._refuse_other_protocol(table, families, deadline_ms)
         return families
 
     def _call(self, call: Callable[[], T], deadline_ms: int | None) -> T:
         context = self._context
         if deadline_ms is not None:
-            until_ms = context.clock.monotonic_ms() + deadline_ms
-            context = replace(context, until_ms=until_ms)
+            context = replace(context, until_ms=context.clock.monotonic_ms() + deadline_ms)
         try:
             return call_store(context, call)
         except StoreError as error:
@@ -132,8 +117,13 @@ class Families:
             if key.table == self._context.table:
                 _refuse(key, "the transaction table is the protocol's alone: it may be read")
             family = self.of(key, deadline_ms)
-            if family.database is None:
-                self._assign(key, family, deadline_ms)
+            if family.database is None and key.table and self._context.is_local:
+                # Assigned to this database before its first write. Not on HBase, which would
+                # reopen the table's regions: there `txn table take-over` does it.
+                owned = replace(family, database=plain_table(self._context.table))
+                assign = partial(self._context.store.ensure_table, key.table, {key.family: owned})
+                self._call(assign, deadline_ms)
+                self._known[key.table, key.family] = owned
         for mutation in request.mutations:
             if type(mutation) is Delete:
                 _refuse(mutation.key, find_delete_refusal(self.of(mutation.key)))

@@ -45,8 +45,7 @@ def begin_parent(context: Context, once: bytes | None, labels: Mapping[str, str]
             "the store cannot commit in parts: HBase's Thrift 1 gateway writes one cell at a time"
         )
     check_commit_clock(context)
-    request = Request((), (), once, labels)
-    t = begin_commit(context, request)
+    t = begin_commit(context, Request((), (), once, labels))
     t.parts = ()
     write_rows(context, [t])
     if t.failure is not None:
@@ -66,11 +65,41 @@ def write_child(
     or if the parent was aborted; or AssertionFailedError.
     """
     check_commit_clock(context)
-    t = _begin_child(context, part, request, due_ms)
-    _write_child_row(context, t)
+    lock_ttl_ms = context.policy.lock_ttl_ms
+    t = PendingCommit(
+        part,
+        request,
+        asked=request,
+        is_dated=True,
+        lock_of=context.rules.lock_of,
+        buffer=encode_buffer(request, lock_ttl_ms),
+        lock_ttl_ms=lock_ttl_ms,
+        due_ms=due_ms,
+        alive_ms=context.clock.monotonic_ms(),
+    )
+    buffer = column(context.table, part, b"buffer")
+    # It may exist with the same content, and must have an undecided parent. A row that a delayed
+    # writer writes after its end locks nothing.
+    advance(context, [t], Status.PART, lambda t: [(buffer, t.buffer)])
+    _require_child(t)
+    row = read_rows(context, [part])[part]
+    if row.state is RowState.UNREADABLE:
+        raise make_corrupt_error(row)
+    is_orphan = row.status is Status.PART  # an undecided parent gives it another status
+    if row.state is not RowState.UNDECIDED or not row.follows or is_orphan:
+        raise ConflictError("its transaction is over", transaction=part)
+    if row.buffer != Buffer(t.request, t.lock_ttl_ms):
+        raise InvalidRequestError(
+            "the part was written before, with another request: what makes it has to be the same "
+            "whenever it is made",
+            part=part,
+        )
     try:
         _lock_child(context, t, contention)
-        _put_plan(context, t)
+        plan = column(context.table, part, b"plan")
+        # Compared, so that a late writer cannot change the plan once the part follows the decision.
+        advance(context, [t], Status.PART, lambda t: [(plan, encode_plan(t.decided))])
+        _require_child(t)
     except AbortedError:
         if t.status in (None, Status.ABORTING, Status.ABORTED):
             # Another client may have released it before these locks were taken.
@@ -87,8 +116,7 @@ def decide_parent(
     already is returned as it was decided. Raises CommitOutcomeUnknown, or the AbortedError that
     prevented the commit."""
     row = _read_parent(context, parent)
-    is_decided = row.status is not None and row.status.is_decided
-    if is_decided or row.state is RowState.UNREADABLE:
+    if row.state is RowState.UNREADABLE or (row.status is not None and row.status.is_decided):
         return _load_decided(context, row)
     if row.state is RowState.DEBRIS or row.is_poisoned:
         # It may have been complete, and deleted since; or a person has purged it.
@@ -106,7 +134,7 @@ def decide_parent(
         lock_of=context.rules.lock_of,
         buffer=b"",
         lock_ttl_ms=row.buffer.lock_ttl_ms,
-        due_ms=_due_ms(context),
+        due_ms=context.clock.monotonic_ms() + context.policy.deadline_ms,
     )
     _prepare_parent(context, t, contention)
     t.plan = replace(t.decided, timestamp=max(t.decided.timestamp, timestamp))
@@ -144,86 +172,31 @@ def _prepare_parent(context: Context, t: PendingCommit, contention: Contention) 
         t.failure = None
         if prepare(context, [t], contention, False):
             return
-        gone = t.status not in (Status.WRITTEN, Status.LOCKED)
-        if gone or not isinstance(t.failure, ConflictError):
+        is_open = t.status in (Status.WRITTEN, Status.LOCKED)
+        if not is_open or not isinstance(t.failure, ConflictError):
             break
-    failure: BaseException = t.failure or ConflictError("key is locked", transaction=t.row_key)
-    raise failure
-
-
-def _begin_child(context: Context, row_key: bytes, request: Request, due_ms: int) -> PendingCommit:
-    lock_ttl_ms = context.policy.lock_ttl_ms
-    return PendingCommit(
-        row_key,
-        request,
-        asked=request,
-        is_dated=True,
-        lock_of=context.rules.lock_of,
-        buffer=encode_buffer(request, lock_ttl_ms),
-        lock_ttl_ms=lock_ttl_ms,
-        due_ms=due_ms,
-        alive_ms=context.clock.monotonic_ms(),
-    )
-
-
-def _write_child_row(context: Context, t: PendingCommit) -> None:
-    """Write the row, or verify that it exists with the same content; then check that the parent is
-    undecided, and there. A row that a delayed writer writes after its end locks nothing."""
-    buffer = column(context.table, t.row_key, b"buffer")
-    advance(context, [t], Status.PART, lambda t: [(buffer, t.buffer)])
-    _require_child(t)
-    row = read_rows(context, [t.row_key])[t.row_key]
-    if row.state is RowState.UNREADABLE:
-        raise make_corrupt_error(row)
-    is_orphan = row.status is Status.PART  # an undecided parent gives it another status
-    if row.state is not RowState.UNDECIDED or not row.follows or is_orphan:
-        raise ConflictError("its transaction is over", transaction=t.row_key)
-    if row.buffer != Buffer(t.request, t.lock_ttl_ms):
-        raise InvalidRequestError(
-            "the part was written before, with another request: what makes it has to be the same "
-            "whenever it is made",
-            part=t.row_key,
-        )
+    raise t.failure or ConflictError("key is locked", transaction=t.row_key)
 
 
 def _lock_child(context: Context, t: PendingCommit, contention: Contention) -> None:
     """Prepare the part. It waits with locks held, in no order, and so only until its deadline."""
     for _ in context.tries(due_ms=t.due_ms):
         t.failure = None
-        is_ready = bool(prepare(context, [t], contention, False))
+        live = prepare(context, [t], contention, False)
         _require_child(t)
-        if is_ready:
+        if live:
             return
         if not isinstance(t.failure, ConflictError):
             break
-        _refuse_shared(t, t.failure)
-    failure: BaseException = t.failure or ConflictError("key is locked", transaction=t.row_key)
-    raise failure
-
-
-def _put_plan(context: Context, t: PendingCommit) -> None:
-    def plan(t: PendingCommit) -> list[tuple[Key, bytes]]:
-        return [(column(context.table, t.row_key, b"plan"), encode_plan(t.decided))]
-
-    # Compared, so that a late writer cannot change the plan once the part follows the decision.
-    advance(context, [t], Status.PART, plan)
-    _require_child(t)
-
-
-def _refuse_shared(t: PendingCommit, failure: ConflictError) -> None:
-    """Raise if another part of the same transaction holds the key: it will not release it."""
-    if failure.holder and parent_of(failure.holder) == parent_of(t.row_key):
-        raise InvalidRequestError(
-            f"two parts of a transaction have {_name_lock(t, failure.key)}",
-            key=failure.key,
-            part=t.row_key,
-            other=failure.holder,
-        )
-
-
-def _name_lock(t: PendingCommit, key: object) -> str:
-    is_of_key = isinstance(key, Key) and t.lock_of(key) == key.lock
-    return "a key in common" if is_of_key else "a row and family in common, which have one lock"
+        key, holder = t.failure.key, t.failure.holder
+        if holder and parent_of(holder) == parent_of(t.row_key):  # it will not release the key
+            shared = "a row and family in common, which have one lock"
+            if isinstance(key, Key) and t.lock_of(key) == key.lock:
+                shared = "a key in common"
+            raise InvalidRequestError(
+                f"two parts of a transaction have {shared}", key=key, part=t.row_key, other=holder
+            )
+    raise t.failure or ConflictError("key is locked", transaction=t.row_key)
 
 
 def _require_child(t: PendingCommit) -> None:
@@ -232,7 +205,3 @@ def _require_child(t: PendingCommit) -> None:
     if t.status is not Status.PART:
         parent = parent_of(t.row_key)
         raise AbortedError("its transaction is over", part=t.row_key, transaction=parent)
-
-
-def _due_ms(context: Context) -> int:
-    return context.clock.monotonic_ms() + context.policy.deadline_ms

@@ -181,7 +181,7 @@ def measure_skew(context: Context, row: bytes = ROW) -> int:
 def find_step(context: Context) -> int:
     """Return how far (ms) the time of day was set since it was noted: see `ClockNote.find_step`.
     Only reads."""
-    note = _decode(_read_note(context))
+    _, note = _read_note(context)
     return 0 if note is None else note.find_step(context.clock)
 
 
@@ -190,8 +190,7 @@ def note_clock(context: Context) -> int:
     origin = find_origin(context.clock)
     if not origin:
         return 0
-    cell = _read_note(context)
-    note = _decode(cell)
+    cell, note = _read_note(context)
     if note is None or note.origin != origin:
         _put_note(context, cell, note.newest_ms if note else 0)
     return 0 if note is None else note.find_step(context.clock)
@@ -202,16 +201,13 @@ def accept_clock(context: Context) -> None:
     servers, which have clocks of their own."""
     if not context.is_local:
         raise InvalidRequestError("the store's servers have clocks of their own: set this one")
-    call_store(context, lambda: _put_note(context, _read_note(context), 0))
+    call_store(context, lambda: _put_note(context, _read_note(context)[0], 0))
 
 
-def _read_note(context: Context) -> Cell | None:
+def _read_note(context: Context) -> tuple[Cell | None, ClockNote | None]:
     key = column(context.table, ROW, b"boot")
-    return context.store.read([key])[key]
-
-
-def _decode(cell: Cell | None) -> ClockNote | None:
-    return None if cell is None else decode_note(cell.value)
+    cell = context.store.read([key])[key]
+    return cell, None if cell is None else decode_note(cell.value)
 
 
 def _put_note(context: Context, old: Cell | None, newest_ms: int) -> None:

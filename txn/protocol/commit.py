@@ -13,16 +13,9 @@ events are reported afterwards.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 
 from txn.clock import Clock
-from txn.errors import (
-    AbortedError,
-    CommitOutcomeUnknown,
-    ConflictError,
-    NotApplied,
-    StoreError,
-)
+from txn.errors import AbortedError, CommitOutcomeUnknown, ConflictError, NotApplied, StoreError
 from txn.events import Event, silent
 from txn.model import Cell, Key
 from txn.protocol import fenced, six_phase
@@ -31,13 +24,7 @@ from txn.protocol.codec import encode_child_counts, encode_plan
 from txn.protocol.context import Context, call_store, limit_patience
 from txn.protocol.locks import Contention
 from txn.protocol.one_write import MustWait, commit_in_one_write
-from txn.protocol.recovery import (
-    Finish,
-    finish_or_leave,
-    poison,
-    release_aborted,
-    roll_forward,
-)
+from txn.protocol.recovery import Finish, finish_or_leave, poison, release_aborted, roll_forward
 from txn.protocol.row import column, read_rows
 from txn.protocol.single_row import commit_single_rows
 from txn.protocol.statuses import Status
@@ -49,6 +36,8 @@ from txn.protocol.transaction import (
     read_statuses,
     report_phase,
 )
+
+UNDONE = "a crash of a server has undone its first steps"
 
 
 def commit(
@@ -68,10 +57,9 @@ def commit(
     def all_phases(local: Context) -> None:
         if local.on_event is silent and commit_in_one_write(local, transactions):
             return
-        unwaiting = Contention(local, _refuse_to_wait)
-        live = prepare(local, transactions, unwaiting, False)
+        live = prepare(local, transactions, Contention(local, _refuse_to_wait), False)
         roll_forward(local, decide_atomically(local, live))
-        release_aborted(local, _list_aborted(transactions))
+        release_aborted(local, [t for t in transactions if t.failure])
 
     limited = limit_patience(context, transactions)
     if transactions:
@@ -83,7 +71,8 @@ def commit(
         commit_single_rows(context, single, contention, patient)
     # All outcomes are decided here; any client can finish the work that a failing store prevents.
     finish_or_leave(context, "roll forward", finish, live)
-    finish_or_leave(context, "roll back", release_aborted, _list_aborted(transactions))
+    aborted = [t for t in transactions if t.failure and isinstance(t.failure, AbortedError)]
+    finish_or_leave(context, "roll back", release_aborted, aborted)
 
 
 def prepare(
@@ -95,10 +84,6 @@ def prepare(
         t.is_patient = patient
     run = fenced.prepare_fenced if context.rules.locks_rows else six_phase.prepare_six_phase
     return run(context, transactions, contention, patient)
-
-
-def _list_aborted(transactions: Sequence[PendingCommit]) -> list[PendingCommit]:
-    return [t for t in transactions if t.failure and isinstance(t.failure, AbortedError)]
 
 
 @report_phase("decide")
@@ -116,20 +101,13 @@ def decide(
     except Exception as error:  # noqa: BLE001  (whatever it is, the decision was sent)
         lost = error
     if others := [t for t in transactions if t.status is not Status.ASSERTED]:
-        _find_outcomes(context, others, lost)
+        if lost is None:
+            lost = _abort_undone(context, [t for t in others if not _is_settled(t)])
+        for t in others:
+            if t.failure is None and not _is_settled(t):
+                t.failure = CommitOutcomeUnknown(t.row_key, t.unread or lost)
+        _distrust_poison(context, [t for t in others if t.status is Status.ABORTED])
     return fail_aborted(transactions, Status.ASSERTED)
-
-
-def _find_outcomes(
-    context: Context, transactions: Sequence[PendingCommit], lost: Exception | None
-) -> None:
-    """Fail the transactions that are not decided, or may not be. lost: why no answer came."""
-    if lost is None:
-        lost = _abort_undone(context, [t for t in transactions if not _is_settled(t)])
-    for t in transactions:
-        if t.failure is None and not _is_settled(t):
-            t.failure = CommitOutcomeUnknown(t.row_key, t.unread or lost)
-    _distrust_poison(context, [t for t in transactions if t.status is Status.ABORTED])
 
 
 def _is_settled(t: PendingCommit) -> bool:
@@ -154,9 +132,8 @@ def _abort_undone(context: Context, undone: Sequence[PendingCommit]) -> Exceptio
 
 def _is_new(context: Context, t: PendingCommit) -> bool:
     """Whether this client wrote the row itself, not long ago."""
-    if t.written_ms is None:
-        return False
-    return context.clock.monotonic_ms() - t.written_ms <= WRITTEN_WITHIN_MS
+    now_ms = context.clock.monotonic_ms()
+    return t.written_ms is not None and now_ms - t.written_ms <= WRITTEN_WITHIN_MS
 
 
 def _distrust_poison(context: Context, aborted: Sequence[PendingCommit]) -> None:
@@ -196,22 +173,17 @@ def _send_decision(
 
     sent_ms = context.clock.monotonic_ms()
     decided = advance(
-        *(context, transactions, Status.ASSERTED, plan),
-        durable=True,
-        unsent=unsent,
-        now_ms=sent_ms,
+        *(context, transactions, Status.ASSERTED, plan), durable=True, unsent=unsent, now_ms=sent_ms
     )
     for t in decided:
         t.decided_ms = sent_ms
 
 
-UNDONE = "a crash of a server has undone its first steps"
-
-Phases = Callable[[Context], None]
-
-
 def commit_atomically(
-    context: Context, limited: Context, transactions: Sequence[PendingCommit], phases: Phases
+    context: Context,
+    limited: Context,
+    transactions: Sequence[PendingCommit],
+    phases: Callable[[Context], None],
 ) -> bool:
     """Run all phases of a commit in one local transaction of the store. Return False if it would
     have to wait; nothing was done then.
@@ -227,12 +199,34 @@ def commit_atomically(
         *(context.store, context.table, clock, context.rng, context.policy, listener),
         *(context.rules, context.salt_buckets, context.trust, context.until_ms),
     )
-    attempt = partial(_attempt, local, transactions, phases, events)
+
+    def attempt() -> Exception | None:
+        """Run the phases together; return an error that leaves open whether they took effect."""
+        is_done = False
+
+        def work() -> None:
+            nonlocal is_done
+            is_done = False
+            for t in transactions:  # the store may run this again
+                t.reset()
+            events.clear()
+            phases(local)
+            is_done = True
+
+        try:
+            context.store.atomically(work)
+        except Exception as error:
+            if is_done and not isinstance(error, NotApplied):
+                return error
+            raise
+        return None
+
     sent_ms = context.clock.monotonic_ms()
     try:
         lost = call_store(limited, attempt, sent_ms)
     except BaseException as error:
-        _reset(transactions)
+        for t in transactions:
+            t.reset()
         if isinstance(error, MustWait):
             return False
         raise
@@ -241,32 +235,6 @@ def commit_atomically(
     for event in events:
         context.on_event(event)
     return True
-
-
-def _attempt(
-    context: Context,
-    transactions: Sequence[PendingCommit],
-    phases: Phases,
-    events: list[Event],
-) -> Exception | None:
-    """Run the phases together; return an error that leaves open whether they took effect."""
-    is_done = False
-
-    def work() -> None:
-        nonlocal is_done
-        is_done = False
-        _reset(transactions)  # the store may run this again
-        events.clear()
-        phases(context)
-        is_done = True
-
-    try:
-        context.store.atomically(work)
-    except Exception as error:
-        if is_done and not isinstance(error, NotApplied):
-            return error
-        raise
-    return None
 
 
 def _find_outcome(
@@ -279,29 +247,19 @@ def _find_outcome(
     try:
         call_store(context, read_outcome)
     except Exception:  # noqa: BLE001  (whatever it is, the decision was sent)
-        _fail(transactions, lost)
+        for t in transactions:
+            t.failure = t.failure or CommitOutcomeUnknown(t.row_key, lost)
         return
     # An absent row proves that nothing was applied only while fsck would have kept the row.
     is_old = context.clock.monotonic_ms() - sent_ms > WRITTEN_WITHIN_MS
     for t in transactions:
         if t.unread is not None or (t.status is None and is_old):
-            _fail([t], t.unread or lost)
+            t.failure = t.failure or CommitOutcomeUnknown(t.row_key, t.unread or lost)
         elif t.status is None or (t.status is Status.ABORTED and t.failure is None):
-            _reset([t])
+            t.reset()
             why = str(lost) or type(lost).__name__
             t.failure = NotApplied(f"the commit did not take effect: {why}", transaction=t.row_key)
             t.failure.__cause__ = lost
-
-
-def _fail(transactions: Sequence[PendingCommit], cause: Exception) -> None:
-    for t in transactions:
-        if t.failure is None:
-            t.failure = CommitOutcomeUnknown(t.row_key, cause)
-
-
-def _reset(transactions: Sequence[PendingCommit]) -> None:
-    for t in transactions:
-        t.reset()
 
 
 def _refuse_to_wait(holders: Mapping[bytes, Mapping[Key, Cell]]) -> Collection[bytes]:

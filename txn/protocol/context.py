@@ -104,12 +104,17 @@ def call_store(context: Context, call: Callable[[], T], now_ms: int | None = Non
             raise
         except StoreError as error:
             if tries is None:
-                due_ms = _find_due(context, began_ms)
+                due_ms = began_ms + min(policy.store_patience_ms, policy.deadline_ms)
+                if context.until_ms is not None:
+                    due_ms = min(due_ms, context.until_ms)
                 tries = policy.store_backoff.tries(clock, context.rng, due_ms=due_ms)
                 next(tries)
             if next(tries, None) is None:
                 raise
-            report_retry(context, error)
+            cause = name_failure(error)
+            LOG.debug("a call of the store is sent again: call=%s cause=%s", error.call, cause)
+            # An unknown call is a failed status change.
+            context.on_event(Retried(cast(CallName, error.call or "check_and_put")))
 
 
 def make_durable(context: Context) -> None:
@@ -118,12 +123,6 @@ def make_durable(context: Context) -> None:
     if context.is_local:
         with suppress(ReadOnlyError):
             call_store(context, partial(context.store.write, [], durable=True))
-
-
-def _find_due(context: Context, began_ms: int) -> int:
-    policy = context.policy
-    due_ms = began_ms + min(policy.store_patience_ms, policy.deadline_ms)
-    return due_ms if context.until_ms is None else min(due_ms, context.until_ms)
 
 
 def limit_patience(context: Context, attempts: Iterable[HasDeadline]) -> Context:
@@ -135,14 +134,6 @@ def limit_patience(context: Context, attempts: Iterable[HasDeadline]) -> Context
             return context
         until_ms = max(until_ms, t.due_ms)
     return replace(context, until_ms=until_ms)
-
-
-def report_retry(context: Context, error: StoreError) -> None:
-    """Report a repeated store call to the listener; an unknown one is a failed status change."""
-    LOG.debug(
-        "a call of the store is sent again: call=%s cause=%s", error.call, name_failure(error)
-    )
-    context.on_event(Retried(cast(CallName, error.call or "check_and_put")))
 
 
 def describe_table(context: Context, table: bytes) -> Mapping[bytes, Family]:

@@ -27,6 +27,7 @@ from txn.protocol.locks import (
     group_by_holder,
     holder_of,
     make_assertion_error,
+    make_conflict,
     make_foreign_error,
     read_free,
     read_lock,
@@ -34,7 +35,6 @@ from txn.protocol.locks import (
 )
 from txn.protocol.prepare import (
     fail_conflicts,
-    make_conflict,
     report_conflicts,
     resolve_all,
     run_for_available,
@@ -361,8 +361,7 @@ def release_row_locks(context: Context, transactions: Sequence[Transaction]) -> 
 
 def _judge_locked(t: PendingCommit) -> None:
     """Evaluate the assertions with all locks held; the result is final."""
-    lost = find_failed(t)
-    if lost is not None:
+    if (lost := find_failed(t)) is not None:
         t.failure = make_assertion_error(t, lost)
 
 

@@ -63,8 +63,7 @@ def go_back(row_key: bytes, ms: int) -> bytes:
     """Return the start of a scan that covers this row and the time before it."""
     if not is_row_key(row_key):
         return row_key
-    bucket = row_key[: row_key.index(NAME)]
-    return bucket + name_time(created_ms(row_key) - ms)
+    return row_key[: row_key.index(NAME)] + name_time(created_ms(row_key) - ms)
 
 
 def scan_transactions(
@@ -136,13 +135,13 @@ def _scan_back(
     while newest := next(stored_rows(context, span, cells=cells, reverse=True), None):
         part = replace(span, start=max(span.start, go_back(newest.row, covered_ms)))
         rows = _read_few(stored_rows(context, part, exclude, cells))
-        if rows is None and covered_ms > 1:
+        if rows is not None:
+            yield from reversed(rows)
+        elif covered_ms > 1:
             covered_ms = max(1, covered_ms // 8)
             continue
-        if rows is None:
-            yield from stored_rows(context, part, exclude, cells, reverse=True)
         else:
-            yield from reversed(rows)
+            yield from stored_rows(context, part, exclude, cells, reverse=True)
         covered_ms, span = 2 * covered_ms, replace(span, stop=part.start)
 
 

@@ -260,11 +260,14 @@ class Contention:
         now_ms = self._context.clock.monotonic_ms()
         written = [ms for t in attempts if t.failure is None and (ms := t.written_ms) is not None]
         if written:  # waiting before the first write delays no other client
-            began_ms = min(written)
-            self._pace_ms = (3 * self._pace_ms + now_ms - began_ms) // 4
+            self._pace_ms = (3 * self._pace_ms + now_ms - min(written)) // 4
         for t in attempts:
-            if t.failure is not None:
-                self.note_hot(t.locks[key] for key in _list_contended(t) if key in t.locks)
+            match t.failure:
+                case (
+                    ConflictError(key=Key() as key)
+                    | AssertionFailedError(assertion=Version(key=key))
+                ) if key in t.locks:
+                    self.note_hot([t.locks[key]])
         if now_ms - self._hot_ms < HOT_MS:
             for t in attempts:
                 if t.failure is None and t.plan is not None:
@@ -319,9 +322,7 @@ class Contention:
         held = [item for item in self._read_hot_locks(live) if item.holder != FREE]
         self.note_hot(item.t.locks[item.key] for item in held)
         for item in held:
-            item.t.failure = ConflictError(
-                "key is locked", key=item.key, holder=item.holder, transaction=item.t.row_key
-            )
+            item.t.failure = make_conflict(item.t, item.key, item.holder)
         return list(dict.fromkeys(item.t for item in held))
 
     def _read_hot_locks(self, attempts: Sequence[PendingCommit]) -> list[Blocker]:
@@ -330,29 +331,32 @@ class Contention:
         wanted = [(t, key) for t, key in hot if t.locks[key] not in t.found]
         if not wanted or self._context.policy.attempts == 1:
             return []  # a client of one attempt never waits
-        return fail_outdated(
-            call_store(
-                limit_patience(self._context, [t for t, _ in wanted]),
-                lambda: read_locks(self._context, wanted),
-            )
-        )
+        return self._read_blockers(wanted)
+
+    def _read_blockers(self, wanted: Sequence[tuple[PendingCommit, Key]]) -> list[Blocker]:
+        limited = limit_patience(self._context, [t for t, _ in wanted])
+        return fail_outdated(call_store(limited, lambda: read_locks(self._context, wanted)))
 
     def wait_for_holders(self, missing: list[Blocker], tries: int) -> list[Blocker]:
         """Resolve the holders, or sleep for a moment; return those that still hold their locks."""
         context = self._context
         # Most holders live and release their locks soon, so resolve them only from the second try.
         gone = {FREE, *(self.resolve(group_by_holder(missing)) if tries else ())}
-        missing = _fail_late_waiters(context, missing)
+        for t, key, holder, _ in missing:
+            if is_late(context, t):
+                words = "deadline passed waiting for a lock"
+                t.failure = DeadlineError(
+                    words, transaction=t.row_key, key=key, holder=holder or None
+                )
+        missing = [item for item in missing if item.t.failure is None]
         held = [item for item in missing if item.holder not in gone]
         if missing and tries and gone == {FREE} and not held:
             # Refused, yet free: other clients are faster, or the store returned an older state.
             context.clock.sleep_ms(context.policy.backoff.pause_ms(tries, context.rng))
         if held:
             context.clock.sleep_ms(self.pause_ms(tries))
-            asked = [(item.t, item.key) for item in held]
-            limited = limit_patience(context, [t for t, _ in asked])
-            seen = call_store(limited, lambda: read_locks(context, asked))
-            held = [item for item in fail_outdated(seen) if item in held]
+            seen = self._read_blockers([(item.t, item.key) for item in held])
+            held = [item for item in seen if item in held]
         return held
 
     def pause_ms(self, tries: int) -> int:
@@ -361,26 +365,6 @@ class Contention:
         random = self._context.rng
         pause_ms = self._context.policy.backoff.pause_ms(tries, random)
         return max(pause_ms, random.randint(self._pace_ms, 4 * self._pace_ms))
-
-
-def _list_contended(t: PendingCommit) -> Sequence[Key]:
-    if isinstance(t.failure, ConflictError) and isinstance(t.failure.key, Key):
-        return [t.failure.key]
-    if isinstance(t.failure, AssertionFailedError) and isinstance(t.failure.assertion, Version):
-        return [t.failure.assertion.key]
-    return []
-
-
-def _fail_late_waiters(context: Context, missing: list[Blocker]) -> list[Blocker]:
-    for t, key, holder, _ in missing:
-        if is_late(context, t):
-            t.failure = DeadlineError(
-                "deadline passed waiting for a lock",
-                transaction=t.row_key,
-                key=key,
-                holder=holder or None,
-            )
-    return [item for item in missing if item.t.failure is None]
 
 
 def fail_outdated(missing: list[Blocker]) -> list[Blocker]:
@@ -397,6 +381,12 @@ def _fail_outdated(t: PendingCommit, seen: assertions.Evidence) -> None:
     if lost is not None and t.request.once is None:
         t.seen.update((key, seen[key]) for key in assertions.list_keys(lost))
         t.failure = make_assertion_error(t, lost)
+
+
+def make_conflict(t: PendingCommit, key: Key, holder: bytes) -> ConflictError:
+    """Return the error that names the holder of the key; FREE: the holder has released it."""
+    words = "key is locked" if holder else "key is locked by others, again and again"
+    return ConflictError(words, key=key, holder=holder or None, transaction=t.row_key)
 
 
 def make_assertion_error(t: PendingCommit, assertion: Assertion) -> AssertionFailedError:

@@ -13,19 +13,16 @@ from collections.abc import Sequence
 from txn.errors import TableUnavailable
 from txn.model import Cell, Edit, Key, new_tuple
 from txn.protocol import fenced, six_phase
-from txn.protocol.codec import Plan, encode_plan
+from txn.protocol.codec import encode_plan
 from txn.protocol.context import Context
 from txn.protocol.locks import find_failed, holder_of, read_lock
 from txn.protocol.row import EARLY, FAMILY, FREE, created_ms, status_key
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import PendingCommit, fail_overdue
 
-SIX_PHASE_TIMES = tuple(
-    status.at
-    for status in (
-        *(Status.WRITTEN, Status.LOCKED, Status.ASSERTED),
-        *(Status.PUT, Status.CLEANING, Status.COMPLETE),
-    )
+SIX_PHASE_TIMES = (
+    *(Status.WRITTEN.at, Status.LOCKED.at, Status.ASSERTED.at),
+    *(Status.PUT.at, Status.CLEANING.at, Status.COMPLETE.at),
 )
 FENCED_TIMES = (Status.WRITTEN.at, Status.ASSERTED.at, Status.COMPLETE.at)
 
@@ -76,9 +73,7 @@ def _list_six_phase(
     for t in transactions:
         new_locks += [lock for lock in t.taken_cells if cells[lock] is None]
         taken_ms = _take_locks(t, cells, now_ms)
-        if taken_ms is None:
-            return None
-        if six_phase.judge_cells(context, t, cells, {}) is not None:
+        if taken_ms is None or six_phase.judge_cells(context, t, cells, {}) is not None:
             return None
         timestamp, tags = t.decided.timestamp, t.tags
         written = {mutation.key: mutation.value for mutation in t.request.mutations}
@@ -89,7 +84,7 @@ def _list_six_phase(
             if key in written:
                 edits.append(new_tuple(Edit, (key, written[key], timestamp)))
                 edits.append(new_tuple(Edit, (tags[key], FREE, timestamp)))
-        edits += _list_row(context, t, t.decided, SIX_PHASE_TIMES)
+        edits += _list_row(context, t)
     fail_overdue(transactions, context.clock.monotonic_ms())
     return None if any([t.failure for t in transactions]) else edits
 
@@ -124,31 +119,30 @@ def _list_fenced(
         if any(map(holder_of, t.found, t.found.values())) or find_failed(t) is not None:
             return None
     fenced.raise_timestamps(context, transactions)
-    planned = fenced.plan_commits(context, transactions)
-    if len(planned) < len(transactions):
+    if len(fenced.plan_commits(context, transactions)) < len(transactions):
         return None
     edits: list[Edit] = []
-    for t in planned:
-        plan, timestamp = t.decided, t.timestamp
-        for (lock, own), taken in zip(fenced.list_edits(t, timestamp), plan.locks, strict=True):
+    for t in transactions:
+        timestamp, taken_locks = t.timestamp, t.decided.locks
+        for (lock, own), taken in zip(fenced.list_edits(t, timestamp), taken_locks, strict=True):
             freed = read_lock(lock, new_tuple(Cell, (taken, timestamp))).give_back()
-            edits.append(new_tuple(Edit, (lock, taken, timestamp)))
-            edits += own
-            edits.append(new_tuple(Edit, (lock, freed, timestamp + 1)))
-        edits += _list_row(context, t, plan, FENCED_TIMES)
+            last = new_tuple(Edit, (lock, freed, timestamp + 1))
+            edits += (new_tuple(Edit, (lock, taken, timestamp)), *own, last)
+        edits += _list_row(context, t)
     return edits
 
 
-def _list_row(context: Context, t: PendingCommit, plan: Plan, times: Sequence[bytes]) -> list[Edit]:
+def _list_row(context: Context, t: PendingCommit) -> list[Edit]:
     """Return the cells of the transaction's row. Fenced clients choose the timestamps of three."""
     buffer_ms = plan_ms = status_ms = None
+    times = FENCED_TIMES if context.rules.locks_rows else SIX_PHASE_TIMES
     if context.rules.locks_rows:
         buffer_ms, offsets = created_ms(t.row_key), context.rules.offsets_ms
         plan_ms = buffer_ms + offsets[Status.ASSERTED]
         status_ms = buffer_ms + offsets[Status.COMPLETE]
     cells = [
         (b"buffer", t.buffer, buffer_ms),
-        (b"plan", encode_plan(plan), plan_ms),
+        (b"plan", encode_plan(t.decided), plan_ms),
         *[(at, FREE, None) for at in times],
         (b"status", Status.COMPLETE.encoded, status_ms),
     ]

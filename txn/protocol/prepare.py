@@ -17,6 +17,7 @@ from txn.protocol.locks import (
     find_failed,
     holder_of,
     make_assertion_error,
+    make_conflict,
 )
 from txn.protocol.ranges import find_phantom
 from txn.protocol.row import EARLY, LATE, column
@@ -164,12 +165,6 @@ def resolve_found(
     return [t for t in live if t.failure is None]
 
 
-def list_guards(context: Context, t: PendingCommit) -> list[Key]:
-    """Return the cells that show whether the keys that it validates have changed."""
-    firsts = [keys[0] for keys in t.validated.values()]  # keys of a lock share its guards
-    return [guard for key in firsts for guard in context.rules.guards_of(key)]
-
-
 def find_locked(t: PendingCommit, cells: Mapping[Key, Cell | None]) -> ConflictError | None:
     """Return a conflict if one of the keys that it validates is locked: its cell may be old."""
     for lock, (key, *_) in t.validated.items():
@@ -194,12 +189,6 @@ def _judge_validated(
             return ConflictError(words, key=key, transaction=t.row_key)
     lost = find_failed(t)
     return None if lost is None else make_assertion_error(t, lost)
-
-
-def make_conflict(t: PendingCommit, key: Key, holder: bytes) -> ConflictError:
-    """Return the error that names the holder of the key; FREE: the holder has released it."""
-    words = "key is locked" if holder else "key is locked by others, again and again"
-    return ConflictError(words, key=key, holder=holder or None, transaction=t.row_key)
 
 
 def fail_conflicts(blockers: Iterable[Blocker], released: Collection[bytes] = ()) -> None:

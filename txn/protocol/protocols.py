@@ -6,12 +6,11 @@ protocol never changes while a client is connected.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 
 from txn.errors import CorruptRowError, InvalidRequestError, TableUnavailable
-from txn.model import Cell, Check, Key, plain_table, refuse_other_database
+from txn.model import Check, Key, plain_table, refuse_other_database
 from txn.protocol.codec import decode_plan
 from txn.protocol.context import Context, call_store
 from txn.protocol.locks import is_lock_of_rows
@@ -69,18 +68,16 @@ def _find_shown(store: Store, table: bytes) -> Rules | None:
         with suppress(CorruptRowError):
             if any(decode_plan(cell.value).locks for cell in row.cells.values()):
                 return FENCED
-    shown = {is_lock_of_rows(*item) for row in _list_first_rows(store, table) for item in row}
-    return FENCED if True in shown else SIX_PHASE if False in shown else None
-
-
-def _list_first_rows(store: Store, table: bytes) -> Iterator[Iterable[tuple[Key, Cell]]]:
+    shown: set[bool | None] = set()
     for name in store.list_tables():
         families: Families | None = None
         with suppress(TableUnavailable):  # another user's, who shows it to nobody
             families = store.describe(name)
         databases = {family.database for family in (families or {}).values()}
         if name != table and plain_table(table) in databases:
-            yield from (row.cells.items() for row in islice(store.scan(name), SAMPLED_ROWS))
+            first_rows = islice(store.scan(name), SAMPLED_ROWS)
+            shown |= {is_lock_of_rows(*item) for row in first_rows for item in row.cells.items()}
+    return FENCED if True in shown else SIX_PHASE if False in shown else None
 
 
 def choose_rules(context: Context, wanted: ProtocolName | None, *, create: bool = True) -> Rules:
@@ -89,12 +86,12 @@ def choose_rules(context: Context, wanted: ProtocolName | None, *, create: bool 
     if the database has other rules than wanted, or the store lacks the features that they need."""
     named, is_old = call_store(context, lambda: find_named(context.store, context.table))
     rules = named or call_store(context, lambda: _find_shown(context.store, context.table))
-    if rules is None and not create:
-        rules = SIX_PHASE
     if rules is None:
-        rules = PROTOCOLS[wanted or "six-phase"]
+        rules = PROTOCOLS[wanted or "six-phase"] if create else SIX_PHASE
         require_features(context, rules)
-        if rules is not SIX_PHASE and _has_transactions(context):
+        if rules is not SIX_PHASE and any(
+            is_evidence(row.row) for row in context.store.scan(context.table)
+        ):
             raise InvalidRequestError(
                 "the database has transactions of another protocol: see `txn convert`",
                 table=context.table,
@@ -102,7 +99,11 @@ def choose_rules(context: Context, wanted: ProtocolName | None, *, create: bool 
                 wanted=wanted,
             )
     if named is None and create and wanted in (None, rules.name):
-        rules, is_old = _name_rules(context, rules)
+        key = protocol_key(context.table)
+        check = Check(key, FREE, ((key, rules.stored_name),))
+        if not call_store(context, lambda: context.store.check_and_put([check]))[0]:
+            named, is_old = call_store(context, lambda: find_named(context.store, context.table))
+            rules = named or rules
     if wanted is not None and rules.name != wanted:
         raise InvalidRequestError(
             "the database is of another protocol: see `txn convert`",
@@ -118,20 +119,6 @@ def choose_rules(context: Context, wanted: ProtocolName | None, *, create: bool 
             transactions=context.table,
         )
     return rules
-
-
-def _name_rules(context: Context, rules: Rules) -> tuple[Rules, bool]:
-    """Write the name of a database's rules; return what `find_named` finds then."""
-    key = protocol_key(context.table)
-    check = Check(key, FREE, ((key, rules.stored_name),))
-    if call_store(context, lambda: context.store.check_and_put([check]))[0]:
-        return rules, False
-    named, is_old = call_store(context, lambda: find_named(context.store, context.table))
-    return named or rules, is_old
-
-
-def _has_transactions(context: Context) -> bool:
-    return any(is_evidence(row.row) for row in context.store.scan(context.table))
 
 
 def require_features(context: Context, rules: Rules) -> None:

@@ -126,10 +126,13 @@ def find_phantom(
     A deleted key's remains may have been there when a read began, and gone before the read reached
     them. So if any remains are found, a second read must find the same.
     """
+    mine = {cell for key in t.keys for cell in (key, *context.rules.guards_of(key))}
     before, before_ms = Digest().value, context.clock.monotonic_ms()
     for _ in range(context.policy.read_tries):
         rest, began_ms = Digest(), context.clock.monotonic_ms()
-        for others in send_heartbeats_between(context, batch, _read_others(context, t)):
+        rows = (row for wanted in t.spans for row in stored_rows(context, wanted))
+        for row in send_heartbeats_between(context, batch, rows):
+            others = {key: cell for key, cell in row.cells.items() if key not in mine}
             for key in list_lockable(others):
                 if failure := _refuse_other(t, key, others, resolve):
                     return failure
@@ -140,13 +143,6 @@ def find_phantom(
             return None
         before, before_ms = rest.value, began_ms
     return ConflictError("scanned rows keep changing", transaction=t.row_key)
-
-
-def _read_others(context: Context, t: PendingCommit) -> Iterator[dict[Key, Cell]]:
-    mine = {cell for key in t.keys for cell in (key, *context.rules.guards_of(key))}
-    for wanted in t.spans:
-        for row in stored_rows(context, wanted):
-            yield {key: cell for key, cell in row.cells.items() if key not in mine}
 
 
 def _refuse_other(

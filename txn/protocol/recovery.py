@@ -292,25 +292,18 @@ def finish_or_leave(
         except Exception as error:  # noqa: BLE001  (the outcome is already decided)
             missing = error.table if isinstance(error, TableUnavailable) else None
             left = {t for t in due if missing and t.needs(missing)} or set(due)
-            _leave(context, name, left, error)
+            context.on_event(Phase(name, "failed", len(left), len(left)))
+            # Those that are finished lack the final status only.
+            keys = [t.row_key.decode() for t in [t for t in left if not t.is_finished] or left]
+            named = ", ".join(keys[:MOST_NAMED]) + (", ..." if len(keys) > MOST_NAMED else "")
+            level, trace = (WARNING, None) if isinstance(error, TxnError) else (ERROR, error)
+            LOG.log(
+                level,
+                "%s of %d left to others: %s cause=%s",
+                *(name, len(keys), named, name_failure(error)),
+                exc_info=trace,
+            )
             due = [t for t in due if t not in left]
-
-
-def _leave(
-    context: Context, name: PhaseName, transactions: Collection[Transaction], cause: Exception
-) -> None:
-    count = len(transactions)
-    context.on_event(Phase(name, "failed", count, count))
-    left = [t.row_key.decode() for t in transactions if not t.is_finished]
-    left = left or [t.row_key.decode() for t in transactions]  # they lack the final status only
-    named = ", ".join(left[:MOST_NAMED]) + (", ..." if len(left) > MOST_NAMED else "")
-    level, trace = (WARNING, None) if isinstance(cause, TxnError) else (ERROR, cause)
-    LOG.log(
-        level,
-        "%s of %d left to others: %s cause=%s",
-        *(name, len(left), named, name_failure(cause)),
-        exc_info=trace,
-    )
 
 
 REMEMBERED = 10_000
@@ -339,7 +332,10 @@ class Resolver:
         """Resolve holders, each with the lock cells it was found in; return those whose locks are
         released. A holder that cannot be resolved blocks like a living one: see `add_cause`."""
         now_ms = self._context.clock.monotonic_ms()
-        due = [holder for holder in holders if self._is_due(holder, now_ms)]
+        # Waiters see the lock of a holder go, so its row is read again rarely.
+        old_ms = now_ms - self._context.policy.courtesy_ms
+        seen = ((holder, self._sightings.get(holder)) for holder in holders)
+        due = [holder for holder, last in seen if last is None or last.read_ms <= old_ms]
         rows = read_rows(self._context, due) if due else {}
         return {
             holder for holder, row in rows.items() if self._resolve_holder(row, holders[holder])
@@ -359,15 +355,21 @@ class Resolver:
                 failure.add_cause(cause)
         return failure
 
-    def _is_due(self, holder: bytes, now_ms: int) -> bool:
-        """Whether to read the holder's row again. Waiters see its lock go, so rarely."""
-        seen = self._sightings.get(holder)
-        return seen is None or now_ms - seen.read_ms >= self._context.policy.courtesy_ms
-
     def _resolve_holder(self, row: TransactionRow, locks: Mapping[Key, Cell]) -> bool:
+        context = self._context
         self._stuck.pop(row.row_key, None)
         try:
-            return self._finish_holder(row, locks)
+            if not is_row_key(row.row_key):
+                raise make_foreign_error(NO_LOCK, *next(iter(locks.items())))
+            if row.state is RowState.UNREADABLE:
+                raise make_corrupt_error(row)
+            if row.state is not RowState.FINISHED:
+                if not self._is_abandoned(row) or not _end_holder(context, row):
+                    return False
+                self._sightings.pop(row.row_key, None)
+            # also after rolling back: a late lock request may have arrived meanwhile
+            free_for_holder(context, row.row_key, locks)
+            return True
         except StoreClosedError:
             raise
         except (StoreError, CorruptRowError, InvalidRequestError) as error:
@@ -377,20 +379,6 @@ class Resolver:
             if (seen := self._sightings.get(row.row_key)) is not None:
                 seen.read_ms += STUCK_MS
             return False
-
-    def _finish_holder(self, row: TransactionRow, locks: Mapping[Key, Cell]) -> bool:
-        context = self._context
-        if not is_row_key(row.row_key):
-            raise make_foreign_error(NO_LOCK, *next(iter(locks.items())))
-        if row.state is RowState.UNREADABLE:
-            raise make_corrupt_error(row)
-        if row.state is not RowState.FINISHED:
-            if not self._is_abandoned(row) or not _end_holder(context, row):
-                return False
-            self._sightings.pop(row.row_key, None)
-        # also after rolling back: a late lock request may have arrived meanwhile
-        free_for_holder(context, row.row_key, locks)
-        return True
 
     def _is_abandoned(self, row: TransactionRow) -> bool:
         """Whether the row was unchanged, or absent, for as long as a living owner is granted."""

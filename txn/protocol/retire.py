@@ -63,7 +63,11 @@ def retire(context: Context, wanted: Mapping[Key, Cell | None], old_ms: int) -> 
     wrong, because it might give the markers their timestamps.
     """
     found = read_guarded(context, wanted)
-    due = [item for item in found.values() if _is_due(item, wanted[item.key], old_ms)]
+    due = [
+        item
+        for key, item in found.items()
+        if item.is_free and item.value == wanted[key] and 0 < item.newest <= old_ms
+    ]
     if due:
         check_clock(context)
         uid = context.rng.getrandbits(128)
@@ -90,18 +94,13 @@ def make_guarded(context: Context, key: Key, cells: Mapping[Key, Cell | None]) -
     return Guarded(key, lock, cells.get(key), cells.get(lock), cells.get(key.tag))
 
 
-def _is_due(item: Guarded, value: Cell | None, old_ms: int) -> bool:
-    return item.is_free and item.value == value and 0 < item.newest <= old_ms
-
-
 def _is_same(now: Guarded, before: Guarded) -> bool:
     return (now.value, now.tag) == (before.value, before.tag)
 
 
 def _exchange(context: Context, items: Collection[Guarded], old: bytes, new: bytes) -> None:
     """Take or release the locks of keys by compare-and-set; the next read shows the result."""
-    locks = [item.key.lock for item in items]
-    checks = [Check(lock, old, ((lock, new),)) for lock in locks]
+    checks = [Check(item.key.lock, old, ((item.key.lock, new),)) for item in items]
     if checks:
         call_store(context, lambda: context.store.check_and_put(checks, durable=False))
 

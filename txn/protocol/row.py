@@ -103,8 +103,7 @@ class TransactionRow:
     def state(self) -> RowState:
         """The action that the row calls for."""
         if self.status is None:
-            is_unknown = self.corrupt or self.elsewhere
-            return RowState.UNREADABLE if is_unknown else RowState.DEBRIS
+            return RowState.UNREADABLE if self.corrupt or self.elsewhere else RowState.DEBRIS
         if self.status.is_finished:
             return RowState.FINISHED
         if self.status.is_undecided:
@@ -265,9 +264,8 @@ def decode_row(row: Row) -> TransactionRow:
     cells = {key.column: cell for key, cell in row.cells.items()}
     newest = max((cell.timestamp for cell in cells.values()), default=0)
     cell = cells.get(b"status")
-    has_status = cell is not None and cell.value != b""
     corrupt: list[str] = []
-    stored = _decode_cell(decode_status, cell, corrupt) if has_status else None
+    stored = _decode_cell(decode_status, cell, corrupt) if cell and cell.value else None
     status = (
         stored if corrupt else _judge_status(stored, cells, parent_of(row.row) is not None, corrupt)
     )
@@ -285,7 +283,7 @@ def decode_row(row: Row) -> TransactionRow:
         else None,
         heartbeat=cells[b"beat"].timestamp if b"beat" in cells else 0,
         newest=newest,
-        began=_began(cells),
+        began={each: cells[each.at].timestamp for each in Status if each.at in cells},
         validates=b"ranges" in cells,
         is_withheld=is_withheld(status, cells.get(b"ranges")),
         parts=_decode_cell(decode_child_counts, cells.get(b"parts"), corrupt),
@@ -379,11 +377,6 @@ def _is_counted(child: TransactionRow, parent: TransactionRow) -> bool:
     task, number = int(match[4]), int(match[5])
     counts = parent.parts or ()
     return task < len(counts) and number < counts[task]
-
-
-def _began(cells: Mapping[bytes, Cell]) -> dict[Status, int]:
-    times = {status: cells.get(status.at) for status in Status}
-    return {status: cell.timestamp for status, cell in times.items() if cell is not None}
 
 
 def _decode_cell(decode: Any, cell: Cell | None, corrupt: list[str]) -> Any:

@@ -7,7 +7,7 @@ a lost answer, or a refusal of a repeated request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from txn.errors import (
     AbortedError,
@@ -68,7 +68,10 @@ def _request_commits(
         if is_late(context, t):
             t.failure = DeadlineError(TOO_LATE)
         elif t.request.mutations:
-            pending[t] = _make_step(t)
+            ((lock, edits),) = list_edits(t, t.timestamp)
+            cell = t.found[lock]
+            passed = Edit(lock, read_lock(lock, cell).commit_single(t.row_key), t.timestamp + 1)
+            pending[t] = Check(lock, cell.value if cell else FREE, edits=(*edits, passed))
         else:  # all assertions held at one instant
             _set_committed(t)
     errors: list[StoreError] = []
@@ -81,31 +84,22 @@ def _request_commits(
             raise StoreError("lock does not change", key=next(iter(pending.values())).key)
 
     try:
-        _send_until_known(context, attempt, pending, errors)
+        patience = limit_patience(context, pending)
+        while pending:
+            try:
+                call_store(patience, attempt)
+            except TableUnavailable as error:
+                # Requests to other tables may have taken effect; the next attempt finds out.
+                _fail_refused(context, pending, error, errors)
+            except StoreError:
+                # A request that may have been sent is resolved even after its deadline, because
+                # its outcome is worth more time.
+                if patience is context or _is_clear(errors):
+                    raise
+                patience = context
     except Exception as error:  # noqa: BLE001  (whatever it is, the requests were sent)
         _fail_pending(pending, error, errors)
     return refused
-
-
-def _send_until_known(
-    context: Context,
-    attempt: Callable[[], None],
-    pending: dict[PendingCommit, Check],
-    errors: Sequence[StoreError],
-) -> None:
-    """Repeat the attempt until nothing is pending. If one table refuses its requests, those of
-    other tables may have taken effect; the next attempt finds out. A request that may have been
-    sent is resolved even after its deadline, because its outcome is worth more time."""
-    patience = limit_patience(context, pending)
-    while pending:
-        try:
-            call_store(patience, attempt)
-        except TableUnavailable as error:
-            _fail_refused(context, pending, error, errors)
-        except StoreError:
-            if patience is context or _is_clear(errors):
-                raise
-            patience = context
 
 
 def _send(context: Context, pending: dict[PendingCommit, Check], errors: list[StoreError]) -> None:
@@ -147,12 +141,9 @@ def _fail_pending(
     pending: dict[PendingCommit, Check], error: Exception, errors: Sequence[StoreError]
 ) -> None:
     """Fail the pending requests: as not applied if the store says so of each try, else unknown."""
-    is_clear = _is_clear(errors)
+    known = error if isinstance(error, NotApplied) and _is_clear(errors) else None
     for t in pending:
-        if is_clear and isinstance(error, NotApplied):
-            t.failure = error
-        else:
-            t.failure = CommitOutcomeUnknown(t.row_key, error)
+        t.failure = known or CommitOutcomeUnknown(t.row_key, error)
 
 
 def _is_clear(errors: Sequence[StoreError]) -> bool:
@@ -186,13 +177,6 @@ def _fail_refused(
             t.failure.__cause__ = error
         else:
             t.failure = CommitOutcomeUnknown(t.row_key, error)
-
-
-def _make_step(t: PendingCommit) -> Check:
-    ((lock, edits),) = list_edits(t, t.timestamp)
-    cell = t.found[lock]
-    passed = Edit(lock, read_lock(lock, cell).commit_single(t.row_key), t.timestamp + 1)
-    return Check(lock, cell.value if cell else FREE, edits=(*edits, passed))
 
 
 def _set_committed(t: PendingCommit) -> None:

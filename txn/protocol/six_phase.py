@@ -7,7 +7,7 @@ docs/protocol.md gives the argument for each rule.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from txn.errors import AbortedError
@@ -22,6 +22,7 @@ from txn.protocol.locks import (
     find_failed,
     group_by_holder,
     make_assertion_error,
+    make_conflict,
     make_foreign_error,
     read_locks,
     send_releases,
@@ -29,8 +30,6 @@ from txn.protocol.locks import (
 from txn.protocol.prepare import (
     fail_conflicts,
     find_locked,
-    list_guards,
-    make_conflict,
     report_conflicts,
     resolve_all,
     resolve_found,
@@ -66,14 +65,13 @@ def prepare_six_phase(
     live = run_for_available(lambda some: lock(context, some, contention), transactions)
     live = run_for_available(lambda some: assert_under_locks(context, some), live)
     if any([t.spans or _must_look_again(t) for t in live]):
-        live = run_for_available(lambda some: _validate(context, some, contention), live)
+        live = run_for_available(
+            lambda some: validate(
+                context, some, contention, [t for t in some if _must_look_again(t)]
+            ),
+            live,
+        )
     return resolve_found(context, transactions, live, contention)
-
-
-def _validate(
-    context: Context, transactions: Sequence[PendingCommit], contention: Contention
-) -> list[PendingCommit]:
-    return validate(context, transactions, contention, [*filter(_must_look_again, transactions)])
 
 
 @report_phase("lock")
@@ -85,7 +83,10 @@ def lock_at_once(
     that a failing transaction has blocked no other."""
     is_calm = contention.is_calm(context.clock.monotonic_ms())
     hot = {t: [] if is_calm else contention.list_hot_keys(t.taken_keys) for t in transactions}
-    for due in send_heartbeats_between(context, transactions, split_rounds(hot)):
+    most = max(map(len, hot.values()), default=0)
+    first = [[(t, keys[i]) for t, keys in hot.items() if i < len(keys)] for i in range(most)]
+    rest = split_portions([(t, key) for t in hot for key in t.taken_keys if key not in hot[t]])
+    for due in send_heartbeats_between(context, transactions, [*first, *rest]):
         wanted = [(t, key) for t, key in due if t.failure is None]
         missing = take_locks(context, wanted)
         if missing:
@@ -97,15 +98,6 @@ def lock_at_once(
             kept += take_locks(context, [item[:2] for item in missing if item.holder in gone])
             fail_conflicts(kept)
     return [t for t in transactions if t.failure is None]
-
-
-def split_rounds(
-    hot: Mapping[PendingCommit, Sequence[Key]],
-) -> Iterator[Sequence[tuple[PendingCommit, Key]]]:
-    """Yield all keys of the transactions: the hot keys one by one, then the others in portions."""
-    for place in range(max(map(len, hot.values()), default=0)):
-        yield [(t, keys[place]) for t, keys in hot.items() if place < len(keys)]
-    yield from split_portions([(t, key) for t in hot for key in t.taken_keys if key not in hot[t]])
 
 
 def take_locks(context: Context, wanted: Sequence[tuple[PendingCommit, Key]]) -> list[Blocker]:
@@ -224,7 +216,8 @@ def judge_cells(
         if held.value != t.row_key:
             return make_conflict(t, key, held.value)
     if t.validated:
-        t.found = {guard: cells[guard] for guard in list_guards(context, t)}
+        firsts = [keys[0] for keys in t.validated.values()]  # keys of a lock share its guards
+        t.found = {cell: cells[cell] for key in firsts for cell in context.rules.guards_of(key)}
         if (blocked := find_locked(t, cells)) is not None:
             return blocked
     if is_final and (lost := find_failed(t)) is not None:

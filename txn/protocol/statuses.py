@@ -113,8 +113,7 @@ Steps = Mapping[Status, frozenset[Status]]
 
 def check_step(steps: Steps, old: Status | None, new: Status) -> None:
     """Raise IllegalStepError unless a row may step from `old` (None: no row) to `new`."""
-    is_legal = new in BEGINNINGS if old is None else new in steps[old]
-    if not is_legal:
+    if new not in (BEGINNINGS if old is None else steps[old]):
         raise IllegalStepError(f"no step leads from {old} to {new}")
 
 
