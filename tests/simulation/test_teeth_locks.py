@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -103,10 +104,14 @@ def test_a_lock_that_is_not_there_under_the_lock_aborts(rule: bool, monkeypatch:
         verdict = six_phase_module.judge_cells
 
         def trust(
-            context: Context, t: PendingCommit, cells: dict[Key, Cell | None], **options: bool
+            context: Context,
+            t: PendingCommit,
+            cells: dict[Key, Cell | None],
+            *more: Any,
+            **options: bool,
         ) -> object:
             mine = {lock: Cell(t.row_key, 1) for lock in t.locks.values()}
-            return verdict(context, t, {**cells, **mine}, **options)
+            return verdict(context, t, {**cells, **mine}, *more, **options)
 
         monkeypatch.setattr(six_phase_module, "judge_cells", trust)
     world = World()

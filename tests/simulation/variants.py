@@ -82,7 +82,7 @@ def hold_reading_first(context: Context, transactions: Sequence[Transaction]) ->
     six_phase_module.advance(context, transactions, Status.LOCKED)
     live = transaction_module.fail_aborted(transactions, Status.LOCKED)
     for t in live:
-        t.failure = six_phase_module.judge_cells(context, t, cells)
+        t.failure = six_phase_module.judge_cells(context, t, cells, {})
     return [t for t in live if t.failure is None]
 
 
@@ -302,10 +302,13 @@ def without(
     """Let the commit timestamp be computed without some of the cells that were read."""
     verdict = six_phase_module.judge_cells
 
-    def partial_verdict(context: Context, t: Any, cells: Cells, **options: bool) -> Any:
-        failure = verdict(context, t, cells, **options)
+    def partial_verdict(
+        context: Context, t: Any, cells: Cells, stamps: Mapping[Key, Any], **options: bool
+    ) -> Any:
+        failure = verdict(context, t, cells, stamps, **options)
         if failure is None:
-            known = [cell for k, cell in cells.items() if cell and k not in forget(t, cells)]
+            found = {**cells, **stamps}
+            known = [cell for k, cell in found.items() if cell and k not in forget(t, found)]
             newest = max((cell.timestamp for cell in known), default=0)
             t.plan = replace(t.decided, timestamp=newest + 1)
         return failure
