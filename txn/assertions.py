@@ -202,26 +202,22 @@ def make_leaf(name: str, key: Key, operand: Operand = None) -> Assertion:
 
 def list_keys(assertion: Assertion) -> list[Key]:
     """Return the assertion's keys in the order of its text, with repetitions."""
-    match assertion:
-        case Not(inner):
-            return list_keys(inner)
-        case And(parts) | Or(parts):
-            return [key for part in parts for key in list_keys(part)]
-        case leaf:
-            return [leaf.key]
+    return [leaf.key for leaf in _list_leaves(assertion)]
 
 
 def list_compared_keys(assertion: Assertion) -> list[Key]:
     """Return the keys whose values are needed. `Some` compares none, but its error shows it."""
+    return [leaf.key for leaf in _list_leaves(assertion) if not isinstance(leaf, Version)]
+
+
+def _list_leaves(assertion: Assertion) -> list[Exact | Some | GreaterThan | Version]:
     match assertion:
-        case Version():
-            return []
         case Not(inner):
-            return list_compared_keys(inner)
+            return _list_leaves(inner)
         case And(parts) | Or(parts):
-            return [key for part in parts for key in list_compared_keys(part)]
+            return [leaf for part in parts for leaf in _list_leaves(part)]
         case leaf:
-            return [leaf.key]
+            return [leaf]
 
 
 def bind(assertion: object, bind_key: Callable[[Any], Key], depth: int = 1) -> Assertion:
@@ -234,18 +230,17 @@ def bind(assertion: object, bind_key: Callable[[Any], Key], depth: int = 1) -> A
             return assertion if key is given else type(assertion)(key, value)
         case Version(given, timestamp):
             key = bind_key(given)
-            _check_timestamp(key, timestamp)
+            if timestamp is not None and not (
+                isinstance(timestamp, int) and 0 < timestamp < 1 << 63
+            ):
+                raise InvalidRequestError(
+                    "version must be a timestamp in ms or None", key=key, given=timestamp
+                )
             return assertion if key is given else Version(key, timestamp)
         case Some(given):
             return Some(bind_key(given))
-        case _:
-            return _bind_compound(assertion, bind_key, depth)
-
-
-def _bind_compound(assertion: object, bind_key: Callable[[Any], Key], depth: int) -> Assertion:
-    if depth == MAX_DEPTH:
-        raise InvalidRequestError("assertion is nested too deeply", limit=MAX_DEPTH)
-    match assertion:
+        case _ if depth == MAX_DEPTH:
+            raise InvalidRequestError("assertion is nested too deeply", limit=MAX_DEPTH)
         case Not(inner):
             return Not(bind(inner, bind_key, depth + 1))
         case And(parts) | Or(parts):
@@ -258,10 +253,3 @@ def _bind_compound(assertion: object, bind_key: Callable[[Any], Key], depth: int
             raise InvalidRequestError(
                 "not an assertion", given=assertion, type=type(assertion).__name__
             )
-
-
-def _check_timestamp(key: Key, timestamp: object) -> None:
-    if timestamp is not None and not (isinstance(timestamp, int) and 1 <= timestamp < 1 << 63):
-        raise InvalidRequestError(
-            "version must be a timestamp in ms or None", key=key, given=timestamp
-        )

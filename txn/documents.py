@@ -98,18 +98,6 @@ def parse_assertion(item: object, place: str, reader: AssertionReader = PLAIN) -
             return And(*parse_assertions(parts, f"{place}.and", reader))
         case {"or": parts} if len(item) == 1:
             return Or(*parse_assertions(parts, f"{place}.or", reader))
-    return _parse_leaf(item, place, reader)
-
-
-def parse_assertions(items: object, place: str, reader: AssertionReader = PLAIN) -> list[Assertion]:
-    return [
-        parse_assertion(item, f"{place}[{i}]", reader)
-        for i, item in enumerate(read_list(items, place))
-    ]
-
-
-def _parse_leaf(item: Document, place: str, reader: AssertionReader) -> Assertion:
-    match item:
         case {"exact": key, "value": value} if len(item) == 2:
             return Exact(reader.key(key, place), reader.value(key, value, f"{place}.value"))
         case {"greater": key, "value": value} if len(item) == 2:
@@ -124,6 +112,13 @@ def _parse_leaf(item: Document, place: str, reader: AssertionReader) -> Assertio
             "not an assertion", place=place, fields=sorted(item), known=list(FORMS)
         )
     raise refuse_part(f"an assertion is {' or '.join(meant)}", place, item)
+
+
+def parse_assertions(items: object, place: str, reader: AssertionReader = PLAIN) -> list[Assertion]:
+    return [
+        parse_assertion(item, f"{place}[{i}]", reader)
+        for i, item in enumerate(read_list(items, place))
+    ]
 
 
 def read_list(given: object, place: str) -> list[object]:

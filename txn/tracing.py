@@ -39,7 +39,6 @@ Headers = Mapping[str, str]
 
 W3C = ("traceparent", "tracestate")
 NAME = "txn.commit"
-SYSTEM = "hbase"
 API = "opentelemetry.trace"
 PARENTS = "txn.parents"
 FLUSH_MS = 5_000
@@ -217,7 +216,7 @@ def flush_traces() -> None:
 def _describe(request: Request) -> dict[str, Any]:
     keys: Sequence[Key] = request.keys
     tables = {key.table or b"" for key in keys}
-    facts: dict[str, Any] = {"db.system.name": SYSTEM, "db.operation.name": "commit"}
+    facts: dict[str, Any] = {"db.system.name": "hbase", "db.operation.name": "commit"}
     facts["txn.keys"] = len(keys)
     if len(request.mutations) > 1:
         facts["db.operation.batch.size"] = len(request.mutations)

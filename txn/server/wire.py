@@ -286,11 +286,6 @@ class WireReader:
                 return self._list(spec, depth)
             case TType.MAP:
                 return self._map(spec, depth)
-            case _:
-                return self._scalar(kind)
-
-    def _scalar(self, kind: int) -> Any:
-        match kind:
             case TType.I64 | TType.I32 | TType.I16 | TType.BYTE:
                 return self.integer(kind)
             case TType.STRING:

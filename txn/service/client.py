@@ -111,11 +111,7 @@ class RemoteBackend:
         self.pace = Pace(self._clock, self._rng, Policy())
         self._database: tuple[bytes, Rules] | None = None
         self._group_commit = GroupCommit(
-            self._commit_batch,
-            _report,
-            self._clock,
-            self.pace.policy,
-            can_join=_can_join,
+            self._commit_batch, _report, self._clock, self.pace.policy, can_join=_can_join
         )
 
     @property
@@ -442,9 +438,7 @@ def _report(sent: _Sent) -> None:
 
 
 @contextmanager
-def _end_traces(
-    traces: Sequence[Trace | None],
-) -> Iterator[list[Committed | TxnError]]:
+def _end_traces(traces: Sequence[Trace | None]) -> Iterator[list[Committed | TxnError]]:
     """Yield a list for the results of requests, with which their spans end."""
     results: list[Committed | TxnError] = []
     error: BaseException = CommitOutcomeUnknown(b"-")

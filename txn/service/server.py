@@ -172,11 +172,11 @@ class Transactional:
     ) -> list[Committed | TxnError]:
         if options.scanned:
             raise InvalidRequestError("only a commit of its own can have scanned ranges")
-        named = []
-        for number, (r, _, _) in enumerate(requests):
-            name = options.request and name_part(options.request, number)
-            labels = _add_name(r.labels, name)
-            named.append(replace(r, labels=labels))
+        name = options.request
+        named = [
+            replace(r, labels=_add_name(r.labels, name and name_part(name, number)))
+            for number, (r, _, _) in enumerate(requests)
+        ]
         times = [each.deadline_ms for each in requests]
         with continue_traces([each.trace for each in requests]):
             return self._engine.commit_many(named, ack=_ack(options), deadline_ms=times)

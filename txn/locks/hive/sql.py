@@ -71,8 +71,7 @@ def make_object_path(table: Path, spec: Spec, known: Table | None) -> Path:
         columns = [Column(name) for name, _ in spec]
     else:
         columns = list(known.partitioned_by)
-        wrong = {name for name, _ in spec} - {column.name for column in columns}
-        if wrong:
+        if wrong := {name for name, _ in spec} - {column.name for column in columns}:
             raise InvalidRequestError(
                 "not partitioned by this", table=str(table), columns=sorted(wrong)
             )

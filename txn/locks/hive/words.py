@@ -95,22 +95,17 @@ def tokenize(text: str) -> list[Token]:
         raise InvalidRequestError(
             "not understood", statement=" ".join(text.split())[:SHOWN]
         ) from error
-    _check_known(text, tokens)
+    for brace, token in pairwise(tokens):
+        if brace.token_type is TokenType.L_BRACE and _NAME.fullmatch(token.text):
+            refuse_statement(text, "a placeholder whose value is not known", placeholder=token.text)
+    if any(each.rstrip("\r").endswith("\\") for token in tokens for each in token.comments):
+        refuse_statement(text, "a comment that may go on in the next line")  # as in Spark
     for token in tokens:
         if token.token_type is TokenType.RAW_STRING:
             token.token_type = TokenType.STRING
         elif token.token_type is TokenType.STRING and "\\" in text[token.start : token.end + 1]:
             token.token_type = TokenType.RAW_STRING
     return tokens
-
-
-def _check_known(text: str, tokens: list[Token]) -> None:
-    """Refuse placeholders, and comments that Spark continues on the next line."""
-    for brace, token in pairwise(tokens):
-        if brace.token_type is TokenType.L_BRACE and _NAME.fullmatch(token.text):
-            refuse_statement(text, "a placeholder whose value is not known", placeholder=token.text)
-    if any(each.rstrip("\r").endswith("\\") for token in tokens for each in token.comments):
-        refuse_statement(text, "a comment that may go on in the next line")
 
 
 def split_statements(sql: str) -> list[str]:
@@ -240,10 +235,8 @@ class WordReader:
         """Read `(p=1, q)`; a comparison other than equality determines no value."""
         self.expect("(")
         found: list[tuple[str, Constant | None]] = []
-        while True:
+        while not found or self.accept(","):
             found.append((self.read_identifier(), self._read_value()))
-            if not self.accept(","):
-                break
         self.expect(")")
         return tuple(found)
 
@@ -407,14 +400,11 @@ def _make_literal(value: Any) -> str | None:
             return None
         case date():
             return f"DATE'{value}'"
-        case str():
-            return f"'{value}'" if _PLAIN.fullmatch(value) else _escape(value)
+        case str() if _PLAIN.fullmatch(value):
+            return f"'{value}'"
+        case str():  # no reader treats this as a constant, but it ends at the right quote
+            return "'" + "".join(f"\\u{ord(each):04x}" for each in value) + "'"
     return None
-
-
-def _escape(text: str) -> str:
-    """Return a string that no reader treats as a constant, but that ends at the right quote."""
-    return "'" + "".join(f"\\u{ord(each):04x}" for each in text) + "'"
 
 
 def _read_name(words: Sequence[Word], _: str) -> str:
