@@ -108,16 +108,13 @@ class Metrics:
         # because a thread that it lacks may hold the locks of the metrics.
         self._are_queues_foreign, self._lock = True, Lock()
 
-    def _empty_queues(self) -> None:
-        with self._lock:  # counting in a queue waits until all are cleared
-            if self._are_queues_foreign:
-                for queue in get_args(events.QueueName):
-                    self._child(self._queues, queue).set(0)
-                self._are_queues_foreign = False
-
     def __call__(self, event: events.Event) -> None:
         if self._are_queues_foreign:
-            self._empty_queues()
+            with self._lock:  # counting in a queue waits until all are cleared
+                if self._are_queues_foreign:
+                    for queue in get_args(events.QueueName):
+                        self._child(self._queues, queue).set(0)
+                    self._are_queues_foreign = False
         match event:
             case events.Phase() | events.StoreCall() | events.Retried() | events.WorkFailed():
                 self._count_work(event)

@@ -156,9 +156,11 @@ class Check(NamedTuple):
 def check_targets(check: Check) -> None:
     """Raise InvalidRequestError unless the check writes only cells of its own row."""
     row, _, _, table = check.key
-    for target in check.targets:
-        if target[0] != row or target[3] != table:
-            raise refuse_target(check.key, target)
+    for part in (check.puts, check.edits):
+        for item in part:
+            target = item[0]
+            if target[0] != row or target[3] != table:
+                raise refuse_target(check.key, target)
 
 
 def refuse_target(checked: Key, target: Key) -> InvalidRequestError:

@@ -26,7 +26,6 @@ from txn.events import (
     result_of,
 )
 from txn.host.extras import import_extra
-from txn.model import Key
 from txn.request import Committed, Request
 from txn.text import escape, explain_failure, holder_text, key_text
 
@@ -41,7 +40,6 @@ W3C = ("traceparent", "tracestate")
 NAME = "txn.commit"
 API = "opentelemetry.trace"
 PARENTS = "txn.parents"
-FLUSH_MS = 5_000
 
 HAPPENED: Mapping[CommitOutcome, str] = {"committed": "yes", "repeated": "yes", "unknown": "maybe"}
 """Whether the request's changes were written; for all other outcomes they never will be."""
@@ -210,14 +208,13 @@ def flush_traces() -> None:
 
         flush = getattr(get_tracer_provider(), "force_flush", None)
         if flush is not None:
-            flush(FLUSH_MS)
+            flush(5_000)
 
 
 def _describe(request: Request) -> dict[str, Any]:
-    keys: Sequence[Key] = request.keys
-    tables = {key.table or b"" for key in keys}
+    tables = {key.table or b"" for key in request.keys}
     facts: dict[str, Any] = {"db.system.name": "hbase", "db.operation.name": "commit"}
-    facts["txn.keys"] = len(keys)
+    facts["txn.keys"] = len(request.keys)
     if len(request.mutations) > 1:
         facts["db.operation.batch.size"] = len(request.mutations)
     if len(tables) == 1:

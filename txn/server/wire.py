@@ -253,8 +253,6 @@ class WireReader:
 
     def struct(self, kind: Any, depth: int) -> TPayload:
         """Read a struct; refuse the message if a required field is missing."""
-        if depth <= 0:
-            raise self._make_depth_error()
         made: TPayload = kind()
         fields, values = made.thrift_spec, made.__dict__
         self.source.owed += STRUCT_BYTES + STRUCT_FIELD_BYTES * len(fields)
@@ -280,6 +278,8 @@ class WireReader:
         match kind:
             case TType.BINARY:
                 return self.source.take(self.length())
+            case TType.STRUCT | TType.LIST | TType.SET | TType.MAP if depth <= 0:
+                raise Malformed(f"nested too deeply limit={self.source.limits.depth}")
             case TType.STRUCT:
                 return self.struct(spec or _Unknown, depth)
             case TType.LIST | TType.SET:
@@ -298,8 +298,6 @@ class WireReader:
                 raise Malformed(f"unknown type type={kind}")
 
     def _list(self, spec: Any, depth: int) -> list[Any]:
-        if depth <= 0:
-            raise self._make_depth_error()
         wire, size = self.elements()
         kind, inner = _split_type(spec)
         if _WIRE.get(kind, kind) == wire:
@@ -309,8 +307,6 @@ class WireReader:
         return []
 
     def _map(self, spec: Any, depth: int) -> dict[Any, Any]:
-        if depth <= 0:
-            raise self._make_depth_error()
         wire_key, wire_value, size = self.entries()
         (key, key_spec), (value, value_spec) = map(_split_type, spec or (None, None))
         if (_WIRE.get(key, key), _WIRE.get(value, value)) == (wire_key, wire_value):
@@ -327,9 +323,6 @@ class WireReader:
         if wire == TType.BINARY:  # thriftpy2's own, never on the wire
             raise Malformed(f"unknown type type={wire}")
         self._value(_SKIPPED.get(wire, wire), None, depth)
-
-    def _make_depth_error(self) -> Malformed:
-        return Malformed(f"nested too deeply limit={self.source.limits.depth}")
 
     def _refuse(self, kind: int, message: str) -> None:
         self._refused = self._refused or RequestRefused(kind, message)

@@ -403,10 +403,8 @@ LISTS[IDL.Versions] = MessageCodec(
     lambda versions: [*map(_versions.encode, versions.items())],
     lambda messages: dict(map(_versions.decode, messages)),
 )
-TYPES[IDL.Described] = MessageCodec(
-    lambda found: IDL.Described(None if found is None else LISTS[IDL.Family].encode(found)),
-    lambda m: None if m.families is None else LISTS[IDL.Family].decode(m.families),
-)
+_described = _make_codec(IDL.Described, lambda families: families)
+TYPES[IDL.Described] = MessageCodec(lambda found: _described.encode((found,)), _described.decode)
 
 
 class RemoteMethod(NamedTuple):

@@ -307,21 +307,17 @@ class Transactional:
             if clock.monotonic_ms() >= due_ms:
                 return
             buffer = row.cells.get(column(table, row.row, b"buffer"))
-            # Decoding each row would take most of the time.
-            if buffer and _label(name).encode() in buffer.value and (found := _judge_row(row)):
-                yield found
-
-
-def _judge_row(row: Row) -> tuple[str | None, Outcome, Committed | None] | None:
-    found = decode_row(row)
-    if found.buffer is None or found.status is None:
-        return None
-    label = found.buffer.request.labels.get(REQUEST_LABEL)
-    if found.status.is_decided and found.plan is not None:
-        complete = found.status.is_finished
-        done = Committed(row.row, found.plan.timestamp, complete=complete)
-        return label, Outcome.COMMITTED, done
-    return (label, Outcome.UNDECIDED, None) if found.status.is_undecided else None
+            if buffer is None or _label(name).encode() not in buffer.value:
+                continue  # decoding each row would take most of the time
+            found = decode_row(row)
+            if found.buffer is None or found.status is None:
+                continue
+            label, status = found.buffer.request.labels.get(REQUEST_LABEL), found.status
+            if status.is_decided and found.plan is not None:
+                done = Committed(row.row, found.plan.timestamp, complete=status.is_finished)
+                yield label, Outcome.COMMITTED, done
+            elif status.is_undecided:
+                yield label, Outcome.UNDECIDED, None
 
 
 def _label(name: bytes) -> str:

@@ -132,8 +132,7 @@ class ServedStore:
         """Carry out the checks in one request, which is never repeated."""
         results: list[bool] = self._call("storeCheck", checks, durable) if checks else []
         if len(results) != len(checks):
-            message = "answers are missing"
-            raise MaybeApplied(message, asked=len(checks), got=len(results))
+            raise MaybeApplied("answers are missing", asked=len(checks), got=len(results))
         return results
 
     check_and_read = check_then_read
