@@ -202,22 +202,26 @@ def make_leaf(name: str, key: Key, operand: Operand = None) -> Assertion:
 
 def list_keys(assertion: Assertion) -> list[Key]:
     """Return the assertion's keys in the order of its text, with repetitions."""
-    return [leaf.key for leaf in _list_leaves(assertion)]
+    match assertion:
+        case Not(inner):
+            return list_keys(inner)
+        case And(parts) | Or(parts):
+            return [key for part in parts for key in list_keys(part)]
+        case leaf:
+            return [leaf.key]
 
 
 def list_compared_keys(assertion: Assertion) -> list[Key]:
     """Return the keys whose values are needed. `Some` compares none, but its error shows it."""
-    return [leaf.key for leaf in _list_leaves(assertion) if not isinstance(leaf, Version)]
-
-
-def _list_leaves(assertion: Assertion) -> list[Exact | Some | GreaterThan | Version]:
     match assertion:
+        case Version():
+            return []
         case Not(inner):
-            return _list_leaves(inner)
+            return list_compared_keys(inner)
         case And(parts) | Or(parts):
-            return [leaf for part in parts for leaf in _list_leaves(part)]
+            return [key for part in parts for key in list_compared_keys(part)]
         case leaf:
-            return [leaf]
+            return [leaf.key]
 
 
 def bind(assertion: object, bind_key: Callable[[Any], Key], depth: int = 1) -> Assertion:

@@ -55,9 +55,13 @@ class Request:
         """Each distinct key of the mutations and assertions, mutated keys first."""
         keys = self._keys
         if keys is None:
-            mutated = [mutation.key for mutation in self.mutations]
-            asserted = [key for assertion in self.assertions for key in list_keys(assertion)]
-            keys = tuple(dict.fromkeys(mutated + asserted))
+            found: dict[Key, None] = {}
+            for mutation in self.mutations:
+                found[mutation.key] = None
+            for assertion in self.assertions:
+                for key in list_keys(assertion):
+                    found[key] = None
+            keys = tuple(found)
             object.__setattr__(self, "_keys", keys)
         return keys
 
