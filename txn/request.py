@@ -136,9 +136,26 @@ def bind_request(
     def bind_known(key: object) -> Key:
         return known[key] if type(key) is Key and key in known else bind_key(key, table)
 
-    changes = _bind_mutations(_check_items("mutations", mutations), table, known)
+    changes: dict[Key, Mutation | Delete] = {}
+    for mutation in _check_items("mutations", mutations):
+        change: Mutation | Delete
+        match mutation:
+            case Mutation(key, value):
+                bound = known[key] = bind_key(key, table)
+                check_value(bound, value)
+                change = mutation if bound is key else Mutation(bound, value)
+            case Delete(key):
+                bound = known[key] = bind_key(key, table)
+                change = mutation if bound is key else Delete(bound)
+            case _:
+                raise InvalidRequestError(
+                    "not a Mutation or Delete", given=mutation, type=type(mutation).__name__
+                )
+        if bound in changes:
+            raise InvalidRequestError("key is mutated twice", key=bound)
+        changes[bound] = change
     return make_request(
-        tuple(changes),
+        tuple(changes.values()),
         tuple([bind(each, bind_known) for each in _check_items("assertions", assertions)]),
         once,
         labels,
@@ -196,31 +213,6 @@ def bind_key(key: object, table: bytes | None) -> Key:
     if table is None:
         raise InvalidRequestError("key names no table and there is no default table", key=key)
     return new_tuple(Key, (row, family, column, table))
-
-
-def _bind_mutations(
-    mutations: Iterable[object], table: bytes | None, known: dict[Key, Key]
-) -> Iterable[Mutation | Delete]:
-    """Return valid mutations, each of another key, and add their keys to the known ones."""
-    found: dict[Key, Mutation | Delete] = {}
-    for mutation in mutations:
-        change: Mutation | Delete
-        match mutation:
-            case Mutation(key, value):
-                bound = known[key] = bind_key(key, table)
-                check_value(bound, value)
-                change = mutation if bound is key else Mutation(bound, value)
-            case Delete(key):
-                bound = known[key] = bind_key(key, table)
-                change = mutation if bound is key else Delete(bound)
-            case _:
-                raise InvalidRequestError(
-                    "not a Mutation or Delete", given=mutation, type=type(mutation).__name__
-                )
-        if bound in found:
-            raise InvalidRequestError("key is mutated twice", key=bound)
-        found[bound] = change
-    return found.values()
 
 
 def _check_items(name: str, given: object) -> Iterable[Any]:

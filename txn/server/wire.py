@@ -22,7 +22,6 @@ from txn.server.options import Limits
 ITEM_BYTES, STRUCT_BYTES, STRUCT_FIELD_BYTES = 64, 144, 8
 OWED_BYTES = 4096
 PORTION = 65_536
-LONGEST_NAME = 256
 LENGTH = Struct(">i")
 COMPACT = 0x82
 VERSION = 0x8001
@@ -328,7 +327,7 @@ class WireReader:
         self._refused = self._refused or RequestRefused(kind, message)
 
     def name(self, size: int) -> str:
-        if not 0 <= size <= LONGEST_NAME:
+        if not 0 <= size <= 256:
             raise Malformed(f"not a method's name bytes={size}")
         return self.source.take(size).decode(errors="replace")
 

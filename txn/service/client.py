@@ -315,13 +315,12 @@ class RemoteBackend:
     ) -> tuple[Snapshot, list[dict[Key, Cell]]]:
         if not spans:
             return self.read(keys, deadline_ms), []
-        view: tuple[Snapshot, list[dict[Key, Cell]]]
-        view = self._call_read("view", deadline_ms, keys, spans)
-        refuse_missing(keys, view[0])
-        if len(view[1]) != len(spans):
+        cells, ranges = self._call_read("view", deadline_ms, keys, spans)
+        refuse_missing(keys, cells)
+        if len(ranges) != len(spans):
             message = "ranges are missing in the server's answer"
-            raise NotApplied(message, asked=len(spans), got=len(view[1]))
-        return view
+            raise NotApplied(message, asked=len(spans), got=len(ranges))
+        return cells, ranges
 
     def _call_read(self, name: str, deadline_ms: int | None, *values: Any) -> Any:
         """Call a method that changes nothing, so that a lost reply is a definite failure."""

@@ -120,9 +120,7 @@ class ServedStore:
 
     def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
         check_count(count)
-        if not keys:
-            return {}
-        return self._read("storeVersions", keys, count)
+        return self._read("storeVersions", keys, count) if keys else {}
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         if edits or durable:
