@@ -72,16 +72,12 @@ def read_bytes(given: Any, place: str) -> bytes:
     raise refuse_part('bytes are a text or {"base64": text}', place, given)
 
 
-def _read_value(_: object, given: object, place: str) -> bytes:
-    return read_bytes(given, place)
-
-
 @dataclass(frozen=True, slots=True)
 class AssertionReader:
     """How to read keys and values in assertions; both functions get the place in the document."""
 
     key: Callable[[object, str], Key] = read_key
-    value: Callable[[object, object, str], bytes] = _read_value
+    value: Callable[[object, object, str], bytes] = lambda _, given, place: read_bytes(given, place)
 
 
 PLAIN = AssertionReader()

@@ -54,11 +54,6 @@ class Trace:
         self._span = span
 
     @property
-    def is_recording(self) -> bool:
-        """Whether the span's events are kept."""
-        return self._span.is_recording()
-
-    @property
     def headers(self) -> Headers:
         """The headers that make a server's spans children of this one."""
         from opentelemetry.trace import set_span_in_context  # noqa: PLC0415
@@ -145,7 +140,7 @@ def list_headers(traces: Sequence[Trace | None]) -> list[Headers | None]:
 def watch_batch(known: Mapping[bytes, Trace | None], on_event: Listener) -> Listener:
     """Return a listener that reports the events of a batch to the spans of its requests, by row
     key, and all events to `on_event`. If no span is recorded, return `on_event` itself."""
-    traces = {key: trace for key, trace in known.items() if trace and trace.is_recording}
+    traces = {key: trace for key, trace in known.items() if trace and trace._span.is_recording()}
     if not traces:
         return on_event
 

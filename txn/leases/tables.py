@@ -120,10 +120,8 @@ def match_within(objects: Iterable[Path]) -> ColumnElement[bool]:
 def match_overlaps(objects: Sequence[Path]) -> ColumnElement[bool]:
     """Match the rows that could deny one of these objects (at least one) to a request: those of
     `match_within`, and exclusive ones of the containing objects."""
-    return or_(
-        match_within(objects),
-        _match_exclusive(chain.from_iterable(each.parents for each in objects)),
-    )
+    parents = chain.from_iterable(each.parents for each in objects)
+    return or_(match_within(objects), _match_exclusive(parents))
 
 
 def match_conflicts(requests: Sequence[LockRequest]) -> ColumnElement[bool]:

@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Literal, Protocol, get_args
 from urllib.parse import quote, unquote
 
-from txn.errors import InvalidRequestError, TxnError, annotate
+from txn.errors import InvalidRequestError, TxnError
 from txn.model import check_choice, check_whole
 from txn.text import show_text
 
@@ -174,9 +174,7 @@ class LockDenied(TxnError):
 
     def __init__(self, wanted: LockRequest, holders: Sequence[Lock]) -> None:
         held = ", ".join(f"{lock.request} by {lock.owner}" for lock in holders)
-        super().__init__(
-            annotate(f"lock denied: {held or 'somebody is before us'}", wanted=str(wanted))
-        )
+        super().__init__(f"lock denied: {held or 'somebody is before us'}", wanted=str(wanted))
         self.wanted = wanted
         self.holders = tuple(holders)
 

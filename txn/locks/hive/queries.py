@@ -221,12 +221,10 @@ def _drops_rows(join: exp.Join, table: exp.Table) -> bool:
     match join.side, join.kind:
         case "", "" | "INNER" | "CROSS":
             return True
-        case "LEFT", _:
+        case ("LEFT", _) | ("", "SEMI" | "ANTI"):
             return is_right
         case "RIGHT", "" | "OUTER":
             return not is_right
-        case "", "SEMI" | "ANTI":
-            return is_right
     return False
 
 
