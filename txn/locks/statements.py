@@ -48,9 +48,8 @@ class TakeLock:
         waiting = from_hive(dict(self.settings), waiting)
         if not waiting.enabled:
             raise InvalidRequestError("locking is turned off", statement=self.statement)
-        return manager.hold(
-            [self.request], query=self.statement, explicit=True, waiting=waiting
-        ).requests
+        held = manager.hold([self.request], query=self.statement, explicit=True, waiting=waiting)
+        return held.requests
 
 
 @dataclass(frozen=True, slots=True)

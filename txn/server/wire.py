@@ -81,11 +81,10 @@ class Source:
     ) -> None:
         self._receive = receive
         self._charge = charge
-        self.items = self.owed = 0
         self.limits = limits
         self.data = bytearray()
         self.at = 0
-        self.end = limits.message_bytes
+        self.begin()
 
     def begin(self) -> None:
         del self.data[: self.at]

@@ -339,9 +339,8 @@ class RemoteBackend:
 
     def outcome(self, key: bytes) -> Outcome:
         """Return the outcome of a transaction, by its row key or its request's name."""
-        outcome: Outcome
         if not key.startswith(NAME):
-            outcome = self._call_read("outcome", None, key)
+            outcome: Outcome = self._call_read("outcome", None, key)
             return outcome
         try:
             began_ms = int(key.split(b".")[1])

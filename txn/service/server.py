@@ -208,8 +208,7 @@ class Transactional:
 
     @dispatch
     def findOutcome(self, request: bytes, ago_ms: int, options: Any) -> FoundOutcome:
-        (found,) = self._find_requests([request], ago_ms, options)
-        return found
+        return self._find_requests([request], ago_ms, options)[0]
 
     @dispatch
     def findOutcomes(

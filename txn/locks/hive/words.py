@@ -80,8 +80,7 @@ class Word:
 
 
 def refuse_statement(statement: str, reason: str = "not understood", **facts: object) -> NoReturn:
-    shown = " ".join(statement.split())[:SHOWN]
-    raise InvalidRequestError(reason, statement=shown, **facts)
+    raise InvalidRequestError(reason, statement=" ".join(statement.split())[:SHOWN], **facts)
 
 
 def tokenize(text: str) -> list[Token]:
@@ -208,8 +207,7 @@ class WordReader:
         if self.at_end:
             self.refuse()
         word = self._words[self._next]
-        is_quoted = word.kind is TokenType.IDENTIFIER
-        if not is_quoted and not _NAME.fullmatch(word.key):
+        if word.kind is not TokenType.IDENTIFIER and not _NAME.fullmatch(word.key):
             self.refuse("a name is needed")
         self._next += 1
         return word.text.lower()
@@ -364,8 +362,7 @@ def bind_values(sql: str, args: Args | None = None) -> str:
         refuse_statement(sql, "values in order are of one statement")
     found, end = "", 0
     for first, last, value in _find_markers(sql, args or {}):
-        literal = _make_literal(value)
-        if literal is not None:
+        if (literal := _make_literal(value)) is not None:
             found += sql[end:first] + literal
             end = last
     return replace_words(found + sql[end:], [(_IDENTIFIER, _read_name)])
