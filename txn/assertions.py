@@ -234,18 +234,17 @@ def bind(assertion: object, bind_key: Callable[[Any], Key], depth: int = 1) -> A
             return assertion if key is given else type(assertion)(key, value)
         case Version(given, timestamp):
             key = bind_key(given)
-            _check_timestamp(key, timestamp)
+            if timestamp is not None and not (
+                isinstance(timestamp, int) and 0 < timestamp < 1 << 63
+            ):
+                raise InvalidRequestError(
+                    "version must be a timestamp in ms or None", key=key, given=timestamp
+                )
             return assertion if key is given else Version(key, timestamp)
         case Some(given):
             return Some(bind_key(given))
-        case _:
-            return _bind_compound(assertion, bind_key, depth)
-
-
-def _bind_compound(assertion: object, bind_key: Callable[[Any], Key], depth: int) -> Assertion:
-    if depth == MAX_DEPTH:
-        raise InvalidRequestError("assertion is nested too deeply", limit=MAX_DEPTH)
-    match assertion:
+        case _ if depth == MAX_DEPTH:
+            raise InvalidRequestError("assertion is nested too deeply", limit=MAX_DEPTH)
         case Not(inner):
             return Not(bind(inner, bind_key, depth + 1))
         case And(parts) | Or(parts):
@@ -258,10 +257,3 @@ def _bind_compound(assertion: object, bind_key: Callable[[Any], Key], depth: int
             raise InvalidRequestError(
                 "not an assertion", given=assertion, type=type(assertion).__name__
             )
-
-
-def _check_timestamp(key: Key, timestamp: object) -> None:
-    if timestamp is not None and not (isinstance(timestamp, int) and 1 <= timestamp < 1 << 63):
-        raise InvalidRequestError(
-            "version must be a timestamp in ms or None", key=key, given=timestamp
-        )

@@ -18,9 +18,6 @@ from typing import Protocol, TypeVar
 # Prefer a clock that runs during suspension: an owner that sleeps past its lock TTL must notice it.
 _MONOTONIC = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
-EAGER_TRIES = 20
-SHORTEST_PAUSE_S = 0.000_05
-LONGEST_PAUSE_S = 0.002
 MOMENT_MS = 1_000
 
 T = TypeVar("T")
@@ -133,14 +130,14 @@ def stamp_ns() -> int:
 def poll(is_done: Callable[[], bool], within_ms: int) -> bool:
     """Call the function until it returns true; return False after `within_ms`. The first calls only
     yield to other threads; later pauses are short relative to the time waited."""
-    for _ in range(EAGER_TRIES):
+    for _ in range(20):
         if is_done():
             return True
         os.sched_yield()
     since = time.monotonic()
     waited = 0.0
     while waited < within_ms / 1000:
-        time.sleep(min(max(waited / 8, SHORTEST_PAUSE_S), LONGEST_PAUSE_S))
+        time.sleep(min(max(waited / 8, 0.000_05), 0.002))
         if is_done():
             return True
         waited = time.monotonic() - since

@@ -72,16 +72,12 @@ def read_bytes(given: Any, place: str) -> bytes:
     raise refuse_part('bytes are a text or {"base64": text}', place, given)
 
 
-def _read_value(_: object, given: object, place: str) -> bytes:
-    return read_bytes(given, place)
-
-
 @dataclass(frozen=True, slots=True)
 class AssertionReader:
     """How to read keys and values in assertions; both functions get the place in the document."""
 
     key: Callable[[object, str], Key] = read_key
-    value: Callable[[object, object, str], bytes] = _read_value
+    value: Callable[[object, object, str], bytes] = lambda _, given, place: read_bytes(given, place)
 
 
 PLAIN = AssertionReader()
@@ -98,18 +94,6 @@ def parse_assertion(item: object, place: str, reader: AssertionReader = PLAIN) -
             return And(*parse_assertions(parts, f"{place}.and", reader))
         case {"or": parts} if len(item) == 1:
             return Or(*parse_assertions(parts, f"{place}.or", reader))
-    return _parse_leaf(item, place, reader)
-
-
-def parse_assertions(items: object, place: str, reader: AssertionReader = PLAIN) -> list[Assertion]:
-    return [
-        parse_assertion(item, f"{place}[{i}]", reader)
-        for i, item in enumerate(read_list(items, place))
-    ]
-
-
-def _parse_leaf(item: Document, place: str, reader: AssertionReader) -> Assertion:
-    match item:
         case {"exact": key, "value": value} if len(item) == 2:
             return Exact(reader.key(key, place), reader.value(key, value, f"{place}.value"))
         case {"greater": key, "value": value} if len(item) == 2:
@@ -124,6 +108,13 @@ def _parse_leaf(item: Document, place: str, reader: AssertionReader) -> Assertio
             "not an assertion", place=place, fields=sorted(item), known=list(FORMS)
         )
     raise refuse_part(f"an assertion is {' or '.join(meant)}", place, item)
+
+
+def parse_assertions(items: object, place: str, reader: AssertionReader = PLAIN) -> list[Assertion]:
+    return [
+        parse_assertion(item, f"{place}[{i}]", reader)
+        for i, item in enumerate(read_list(items, place))
+    ]
 
 
 def read_list(given: object, place: str) -> list[object]:

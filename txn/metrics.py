@@ -86,17 +86,8 @@ class Metrics:
         self._tables: set[bytes] = set()
         # Looking up a child by its labels costs more than counting with it.
         self._children: dict[tuple[object, ...], Any] = {}
-        self._make_children()
-        start_in_each_process(self._start)
-
-    def _start(self) -> None:
-        # A fork's child inherits its parent's queue counts. They are cleared at its first event,
-        # because a thread that it lacks may hold the locks of the metrics.
-        self._are_queues_foreign, self._lock = True, Lock()
-
-    def _make_children(self) -> None:
-        """Start series of rare events at 0, because Prometheus sees no increase in a series that
-        begins with its first event. Calls by outcome are left out: they would fill the page."""
+        # Start series of rare events at 0, because Prometheus sees no increase in a series that
+        # begins with its first event. Calls by outcome are left out: they would fill the page.
         known: Sequence[tuple[Counter | Gauge | Histogram, Any]] = (
             (self._commits, events.CommitOutcome),
             (self._helped, events.Action),
@@ -110,17 +101,20 @@ class Metrics:
         for phase in get_args(events.PhaseName):
             self._child(self._transactions, phase, "done")
             self._child(self._transactions, phase, "failed")
+        start_in_each_process(self._start)
 
-    def _empty_queues(self) -> None:
-        with self._lock:  # counting in a queue waits until all are cleared
-            if self._are_queues_foreign:
-                for queue in get_args(events.QueueName):
-                    self._child(self._queues, queue).set(0)
-                self._are_queues_foreign = False
+    def _start(self) -> None:
+        # A fork's child inherits its parent's queue counts. They are cleared at its first event,
+        # because a thread that it lacks may hold the locks of the metrics.
+        self._are_queues_foreign, self._lock = True, Lock()
 
     def __call__(self, event: events.Event) -> None:
         if self._are_queues_foreign:
-            self._empty_queues()
+            with self._lock:  # counting in a queue waits until all are cleared
+                if self._are_queues_foreign:
+                    for queue in get_args(events.QueueName):
+                        self._child(self._queues, queue).set(0)
+                    self._are_queues_foreign = False
         match event:
             case events.Phase() | events.StoreCall() | events.Retried() | events.WorkFailed():
                 self._count_work(event)

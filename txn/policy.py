@@ -16,8 +16,6 @@ from txn.clock import Clock
 from txn.model import check_choice, check_whole
 
 Checking = Literal["locked", "validated"]
-STORE_PAUSE_MS = 1_000
-MOST_DOUBLINGS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +27,7 @@ class Backoff:
 
     def pause_ms(self, tries: int, random: Random) -> int:
         """Return the pause after so many tries: between half and all of the doubled pause."""
-        pause_ms = min(self.first_ms << min(tries, MOST_DOUBLINGS), self.longest_ms)
+        pause_ms = min(self.first_ms << min(tries, 20), self.longest_ms)
         return random.randint((pause_ms + 1) // 2, pause_ms)
 
     def tries(
@@ -117,7 +115,7 @@ class Policy:
     @property
     def store_backoff(self) -> Backoff:
         """The pauses between tries when the store fails."""
-        return _make_backoff(self.first_pause_ms, max(self.longest_pause_ms, STORE_PAUSE_MS))
+        return _make_backoff(self.first_pause_ms, max(self.longest_pause_ms, 1_000))
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,22 +77,17 @@ def txn_engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     """
     from txn.client.connect import connect  # noqa: PLC0415
 
-    uri, arguments = read_marker(request.node.get_closest_marker(MARKER))
+    def take(uri: str | None = None, **arguments: Any) -> tuple[str | None, dict[str, Any]]:
+        return uri, arguments
+
+    mark = request.node.get_closest_marker(MARKER)
+    uri, arguments = take(*mark.args, **mark.kwargs) if mark else take()
     wanted = uri or request.config.getoption("--txn-store") or request.config.getini(MARKER)
     if wanted == FRESH:
         folder: Path = request.getfixturevalue("tmp_path")
         wanted = f"embedded://{folder}/txn_store"
     with connect(wanted, **arguments) as engine:
         yield engine
-
-
-def read_marker(mark: pytest.Mark | None) -> tuple[str | None, dict[str, Any]]:
-    """Return a marker's URI, if any, and the other arguments for `connect`."""
-
-    def take(uri: str | None = None, **arguments: Any) -> tuple[str | None, dict[str, Any]]:
-        return uri, arguments
-
-    return (None, {}) if mark is None else take(*mark.args, **mark.kwargs)
 
 
 @pytest.fixture(scope="session")

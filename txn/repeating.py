@@ -43,11 +43,10 @@ def repeat(
 
 def _report_failure(name: WorkName, error: Exception, on_event: Listener) -> None:
     is_ours = not isinstance(error, TxnError)
-    cause = name_failure(error)
     LOG.log(
         ERROR if is_ours else WARNING,
         "failed, and is tried again: work=%s cause=%s",
-        *(name, cause),
+        *(name, name_failure(error)),
         exc_info=error if is_ours else None,
     )
     try:

@@ -136,9 +136,26 @@ def bind_request(
     def bind_known(key: object) -> Key:
         return known[key] if type(key) is Key and key in known else bind_key(key, table)
 
-    changes = _bind_mutations(_check_items("mutations", mutations), table, known)
+    changes: dict[Key, Mutation | Delete] = {}
+    for mutation in _check_items("mutations", mutations):
+        change: Mutation | Delete
+        match mutation:
+            case Mutation(key, value):
+                bound = known[key] = bind_key(key, table)
+                check_value(bound, value)
+                change = mutation if bound is key else Mutation(bound, value)
+            case Delete(key):
+                bound = known[key] = bind_key(key, table)
+                change = mutation if bound is key else Delete(bound)
+            case _:
+                raise InvalidRequestError(
+                    "not a Mutation or Delete", given=mutation, type=type(mutation).__name__
+                )
+        if bound in changes:
+            raise InvalidRequestError("key is mutated twice", key=bound)
+        changes[bound] = change
     return make_request(
-        tuple(changes),
+        tuple(changes.values()),
         tuple([bind(each, bind_known) for each in _check_items("assertions", assertions)]),
         once,
         labels,
@@ -161,14 +178,17 @@ def make_request(
     """Return a request of valid items; raise InvalidRequestError if the rest is invalid."""
     if not (mutations or assertions or may_be_empty):
         raise InvalidRequestError("a transaction needs a mutation or an assertion")
-    return Request(
-        mutations,
-        assertions,
-        None if once is None else _check_token(once),
-        _check_labels(labels) if labels else {},
-        None if once_retention_ms is None else _check_retention(once, once_retention_ms),
-        check_validate(validate),
-    )
+    token = None if once is None else as_bytes("once", once)
+    if token is not None and not 1 <= len(token) <= MAX_TOKEN:
+        raise InvalidRequestError(
+            "once must have 1 to 1024 bytes", bytes=len(token), limit=MAX_TOKEN
+        )
+    shown = _check_labels(labels) if labels else {}
+    if once_retention_ms is not None:
+        _check_retention(once, once_retention_ms)
+    if validate is not None and not isinstance(validate, bool):
+        raise InvalidRequestError("validate must be True, False or None", given=validate)
+    return Request(mutations, assertions, token, shown, once_retention_ms, validate)
 
 
 def add_marker(request: Request, marker: Key, value: bytes) -> Request:
@@ -195,31 +215,6 @@ def bind_key(key: object, table: bytes | None) -> Key:
     return new_tuple(Key, (row, family, column, table))
 
 
-def _bind_mutations(
-    mutations: Iterable[object], table: bytes | None, known: dict[Key, Key]
-) -> Iterable[Mutation | Delete]:
-    """Return valid mutations, each of another key, and add their keys to the known ones."""
-    found: dict[Key, Mutation | Delete] = {}
-    for mutation in mutations:
-        change: Mutation | Delete
-        match mutation:
-            case Mutation(key, value):
-                bound = known[key] = bind_key(key, table)
-                check_value(bound, value)
-                change = mutation if bound is key else Mutation(bound, value)
-            case Delete(key):
-                bound = known[key] = bind_key(key, table)
-                change = mutation if bound is key else Delete(bound)
-            case _:
-                raise InvalidRequestError(
-                    "not a Mutation or Delete", given=mutation, type=type(mutation).__name__
-                )
-        if bound in found:
-            raise InvalidRequestError("key is mutated twice", key=bound)
-        found[bound] = change
-    return found.values()
-
-
 def _check_items(name: str, given: object) -> Iterable[Any]:
     if type(given) is list or type(given) is tuple:
         return given
@@ -228,16 +223,7 @@ def _check_items(name: str, given: object) -> Iterable[Any]:
     raise InvalidRequestError(f"{name} must be a list", type=type(given).__name__)
 
 
-def _check_token(once: str | bytes) -> bytes:
-    token = as_bytes("once", once)
-    if not 1 <= len(token) <= MAX_TOKEN:
-        raise InvalidRequestError(
-            "once must have 1 to 1024 bytes", bytes=len(token), limit=MAX_TOKEN
-        )
-    return token
-
-
-def _check_retention(once: str | bytes | None, retention_ms: int) -> int:
+def _check_retention(once: str | bytes | None, retention_ms: int) -> None:
     if once is None:
         raise InvalidRequestError("once_retention_ms is a promise about a token: give once as well")
     check_whole("once_retention_ms", retention_ms, 1)
@@ -247,13 +233,6 @@ def _check_retention(once: str | bytes | None, retention_ms: int) -> int:
             given=retention_ms,
             limit=MAX_RETENTION_MS,
         )
-    return retention_ms
-
-
-def check_validate(validate: bool | None) -> bool | None:
-    if validate is not None and not isinstance(validate, bool):
-        raise InvalidRequestError("validate must be True, False or None", given=validate)
-    return validate
 
 
 def check_deadline(deadline_ms: int | None) -> None:

@@ -26,7 +26,6 @@ from txn.events import (
     result_of,
 )
 from txn.host.extras import import_extra
-from txn.model import Key
 from txn.request import Committed, Request
 from txn.text import escape, explain_failure, holder_text, key_text
 
@@ -39,10 +38,8 @@ Headers = Mapping[str, str]
 
 W3C = ("traceparent", "tracestate")
 NAME = "txn.commit"
-SYSTEM = "hbase"
 API = "opentelemetry.trace"
 PARENTS = "txn.parents"
-FLUSH_MS = 5_000
 
 HAPPENED: Mapping[CommitOutcome, str] = {"committed": "yes", "repeated": "yes", "unknown": "maybe"}
 """Whether the request's changes were written; for all other outcomes they never will be."""
@@ -55,11 +52,6 @@ class Trace:
 
     def __init__(self, span: Span) -> None:
         self._span = span
-
-    @property
-    def is_recording(self) -> bool:
-        """Whether the span's events are kept."""
-        return self._span.is_recording()
 
     @property
     def headers(self) -> Headers:
@@ -148,7 +140,7 @@ def list_headers(traces: Sequence[Trace | None]) -> list[Headers | None]:
 def watch_batch(known: Mapping[bytes, Trace | None], on_event: Listener) -> Listener:
     """Return a listener that reports the events of a batch to the spans of its requests, by row
     key, and all events to `on_event`. If no span is recorded, return `on_event` itself."""
-    traces = {key: trace for key, trace in known.items() if trace and trace.is_recording}
+    traces = {key: trace for key, trace in known.items() if trace and trace._span.is_recording()}
     if not traces:
         return on_event
 
@@ -211,14 +203,13 @@ def flush_traces() -> None:
 
         flush = getattr(get_tracer_provider(), "force_flush", None)
         if flush is not None:
-            flush(FLUSH_MS)
+            flush(5_000)
 
 
 def _describe(request: Request) -> dict[str, Any]:
-    keys: Sequence[Key] = request.keys
-    tables = {key.table or b"" for key in keys}
-    facts: dict[str, Any] = {"db.system.name": SYSTEM, "db.operation.name": "commit"}
-    facts["txn.keys"] = len(keys)
+    tables = {key.table or b"" for key in request.keys}
+    facts: dict[str, Any] = {"db.system.name": "hbase", "db.operation.name": "commit"}
+    facts["txn.keys"] = len(request.keys)
     if len(request.mutations) > 1:
         facts["db.operation.batch.size"] = len(request.mutations)
     if len(tables) == 1:

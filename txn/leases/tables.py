@@ -77,14 +77,12 @@ def _now_of_sqlite(*_: Any, **__: Any) -> str:
     return "strftime('%Y-%m-%d %H:%M:%f000', 'now')"
 
 
-_object_text = Text().with_variant(Text(collation="C"), "postgresql")
-
 metadata = MetaData()
 leases = Table(
     "txn_leases",
     metadata,
     Column("lease_id", BigInteger, primary_key=True, autoincrement=False),
-    Column("object", _object_text, primary_key=True),
+    Column("object", Text().with_variant(Text(collation="C"), "postgresql"), primary_key=True),
     Column("user_name", Text, nullable=False),
     Column("db_name", Text, nullable=False),
     Column("table_name", Text, nullable=False),
@@ -115,16 +113,15 @@ def _create_ids(_: Table, connection: Connection, **__: Any) -> None:
 def match_within(objects: Iterable[Path]) -> ColumnElement[bool]:
     """Match the rows of these objects (at least one) and of all that they contain."""
     names = [str(each) for each in objects]
-    return or_(leases.c.object.in_(names), *map(_match_inside, names))
+    inside = (and_(leases.c.object >= f"{name}/", leases.c.object < f"{name}0") for name in names)
+    return or_(leases.c.object.in_(names), *inside)
 
 
 def match_overlaps(objects: Sequence[Path]) -> ColumnElement[bool]:
     """Match the rows that could deny one of these objects (at least one) to a request: those of
     `match_within`, and exclusive ones of the containing objects."""
-    return or_(
-        match_within(objects),
-        _match_exclusive(chain.from_iterable(each.parents for each in objects)),
-    )
+    parents = chain.from_iterable(each.parents for each in objects)
+    return or_(match_within(objects), _match_exclusive(parents))
 
 
 def match_conflicts(requests: Sequence[LockRequest]) -> ColumnElement[bool]:
@@ -138,7 +135,3 @@ def match_conflicts(requests: Sequence[LockRequest]) -> ColumnElement[bool]:
 
 def _match_exclusive(objects: Iterable[Path]) -> ColumnElement[bool]:
     return and_(leases.c.object.in_(sorted(map(str, set(objects)))), leases.c.lease_type == "x")
-
-
-def _match_inside(name: str) -> ColumnElement[bool]:
-    return and_(leases.c.object >= f"{name}/", leases.c.object < f"{name}0")

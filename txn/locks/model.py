@@ -11,20 +11,21 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, Protocol, get_args
 from urllib.parse import quote, unquote
 
-from txn.errors import InvalidRequestError, TxnError, annotate
+from txn.errors import InvalidRequestError, TxnError
 from txn.model import check_choice, check_whole
 from txn.text import show_text
 
 NAMES = 2  # the names of the database and the table
 MAX_PARTS = 32
 MAX_PART = 255
-SAFE = "=-_.+ "
+_SURROGATE = re.compile("[\ud800-\udfff]")  # UTF-8 cannot write it
 
 Fairness = Literal["fair", "hive"]
 """`fair`: readers that come after a waiting writer wait behind it. `hive`: a request keeps no place
@@ -50,13 +51,16 @@ class Path:
     def __post_init__(self) -> None:
         if not isinstance(self.parts, tuple) or not all(isinstance(p, str) for p in self.parts):
             raise InvalidRequestError(f"a path is a tuple of texts: parts={self.parts!r}")
-        object.__setattr__(self, "parts", lower_names(self.parts))
+        # Below the table, only the column of `column=value` is a name.
+        columns = (part.partition("=") for part in self.parts[NAMES:])
+        below = (name.lower() + sign + value if sign else name for name, sign, value in columns)
+        object.__setattr__(self, "parts", (*map(str.lower, self.parts[:NAMES]), *below))
         if not 0 < len(self.parts) <= MAX_PARTS:
             raise InvalidRequestError(
                 "a path has one part at least", parts=len(self.parts), limit=MAX_PARTS
             )
         for part in self.parts:
-            if not part or len(part) > MAX_PART or part in {".", ".."} or not _is_unicode(part):
+            if not part or len(part) > MAX_PART or part in {".", ".."} or _SURROGATE.search(part):
                 raise InvalidRequestError(
                     "not a part of a path", part=part[:40], path="/".join(self.parts[:3])
                 )
@@ -83,20 +87,12 @@ def as_path(given: str | Path) -> Path:
 
 def text_of(parts: Iterable[str]) -> str:
     """Return parts of a path as text; a `/` within a part becomes %2F."""
-    return "/".join(quote(part, safe=SAFE) for part in parts)
+    return "/".join(quote(part, safe="=-_.+ ") for part in parts)
 
 
 def parts_of(text: str) -> tuple[str, ...]:
     """Return the parts in a text, with their case unchanged."""
     return tuple(unquote(part) for part in text.split("/"))
-
-
-def lower_names(parts: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the parts with names in lower case: the database, the table, and each `column` of
-    `column=value`. Below the table, a part without `=` is a value."""
-    columns = (part.partition("=") for part in parts[NAMES:])
-    below = (column.lower() + sign + value if sign else column for column, sign, value in columns)
-    return (*map(str.lower, parts[:NAMES]), *below)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -131,32 +127,19 @@ def in_order(requests: Iterable[LockRequest] | LockRequest) -> tuple[LockRequest
     """Return all locks that the requests need, in path order: each object once in its stronger
     mode, and every parent at least as shared."""
     modes: dict[Path, Mode] = {}
-    for request in _each(requests):
+    given = (requests,) if isinstance(requests, LockRequest | str) else requests
+    if not isinstance(given, Iterable):
+        raise InvalidRequestError(f"requests are a list: given={requests!r}")
+    for request in given:
+        if not isinstance(request, LockRequest):
+            raise InvalidRequestError(
+                f"say how to lock it: shared(..) or exclusive(..): given={request!r}"
+            )
         for parent in request.path.parents:
             modes.setdefault(parent, Mode.SHARED)
         if modes.get(request.path) is not Mode.EXCLUSIVE:
             modes[request.path] = request.mode
     return tuple(LockRequest(each, modes[each]) for each in sorted(modes))
-
-
-def _each(requests: Iterable[LockRequest] | LockRequest) -> Iterator[LockRequest]:
-    found = (requests,) if isinstance(requests, LockRequest | str) else requests
-    if not isinstance(found, Iterable):
-        raise InvalidRequestError(f"requests are a list: given={requests!r}")
-    for request in found:
-        if not isinstance(request, LockRequest):
-            raise InvalidRequestError(
-                f"say how to lock it: shared(..) or exclusive(..): given={request!r}"
-            )
-        yield request
-
-
-def _is_unicode(part: str) -> bool:
-    try:
-        part.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,9 +174,7 @@ class LockDenied(TxnError):
 
     def __init__(self, wanted: LockRequest, holders: Sequence[Lock]) -> None:
         held = ", ".join(f"{lock.request} by {lock.owner}" for lock in holders)
-        super().__init__(
-            annotate(f"lock denied: {held or 'somebody is before us'}", wanted=str(wanted))
-        )
+        super().__init__(f"lock denied: {held or 'somebody is before us'}", wanted=str(wanted))
         self.wanted = wanted
         self.holders = tuple(holders)
 

@@ -14,7 +14,6 @@ from txn.locks.stored import StoredQueues
 from txn.stores.options import hide_login, split_uri
 
 ZOOKEEPER = "zookeeper"
-OF_ALL, OF_STORE, OF_ZOOKEEPER = ("clock", "rng"), ("lease_ms", "table"), ("session_ms",)
 
 
 def open_manager(
@@ -27,7 +26,8 @@ def open_manager(
     store. The manager closes a store that was opened here.
     """
     parts = split_uri(uri)
-    known = (*OF_ALL, *(OF_ZOOKEEPER if parts.scheme == ZOOKEEPER else OF_STORE))
+    own = ("session_ms",) if parts.scheme == ZOOKEEPER else ("lease_ms", "table")
+    known = ("clock", "rng", *own)
     if wrong := sorted(details.keys() - set(known)):
         raise InvalidRequestError("no such details here", given=wrong, known=known)
     check_owner_name(name)  # before a session is opened

@@ -102,7 +102,14 @@ class RetrySchedule:
         """Return how long to wait before the next try, or None to give up."""
         if self._left == 0 or self.is_over:
             return None
-        pause_ms = self._next_poll_ms() or self._next_retry_ms()
+        pause_ms = self._add_jitter(self._poll_ms)
+        if self._polled_ms + self._poll_ms < self.waiting.pause_ms:
+            self._poll_ms *= 2
+            self._polled_ms += pause_ms
+        else:
+            pause_ms = max(1, self._add_jitter(self.waiting.pause_ms) - self._polled_ms)
+            self._left -= 1
+            self._poll_ms, self._polled_ms = self.waiting.pause_ms, 0
         left_ms = self.left_ms
         return pause_ms if left_ms is None else min(pause_ms, max(1, left_ms))
 
@@ -115,20 +122,6 @@ class RetrySchedule:
     def note_move(self) -> None:
         """Poll soon again: the queue has changed and may change again."""
         self._poll_ms = self._first_poll_ms
-
-    def _next_poll_ms(self) -> int:
-        poll_ms = self._add_jitter(self._poll_ms)
-        if self._polled_ms + self._poll_ms >= self.waiting.pause_ms:
-            return 0
-        self._poll_ms *= 2
-        self._polled_ms += poll_ms
-        return poll_ms
-
-    def _next_retry_ms(self) -> int:
-        self._left -= 1
-        polled_ms, self._polled_ms = self._polled_ms, 0
-        self._poll_ms = self.waiting.pause_ms
-        return max(1, self._add_jitter(self.waiting.pause_ms) - polled_ms)
 
     def _add_jitter(self, most_ms: int) -> int:
         return self._rng.randint((most_ms + 1) // 2, most_ms)

@@ -7,7 +7,7 @@ until they are released, even after their owner has ended.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from txn.errors import InvalidRequestError
@@ -48,9 +48,8 @@ class TakeLock:
         waiting = from_hive(dict(self.settings), waiting)
         if not waiting.enabled:
             raise InvalidRequestError("locking is turned off", statement=self.statement)
-        return manager.hold(
-            [self.request], query=self.statement, explicit=True, waiting=waiting
-        ).requests
+        held = manager.hold([self.request], query=self.statement, explicit=True, waiting=waiting)
+        return held.requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,31 +97,31 @@ def explain_statements(
 
 
 def _parse(words: WordReader, catalog: Catalog | None) -> Statement:
-    for keys, read in _FORMS.items():
-        if words.accept(*keys):
-            statement = read(words, catalog)
-            words.expect_end()
-            return statement
-    if words.accept("SET"):
+    database = {DATABASE_SETTING: words.database}
+    statement: Statement
+    if words.accept("SHOW", "LOCKS"):
+        is_of_all = words.at_end or words.key == "EXTENDED"
+        within = None if is_of_all else _read_locked(words, catalog)
+        statement = ShowLocks(within, words.accept("EXTENDED"))
+    elif words.accept("EXPLAIN", "LOCKS"):
+        explained = words.read_rest() or words.refuse()
+        statement = ExplainLocks(explain_statements(explained, database, catalog))
+    elif words.accept("LOCK"):
+        words.read_rest()
+        (*_, last) = requests(words.statement, database, catalog)
+        statement = TakeLock(last, words.statement, tuple(words.settings.items()))
+    elif words.accept("UNLOCK"):
+        statement = ReleaseLocks(_read_locked(words, catalog))
+    elif words.accept("SHOW", "LEASE"):
+        statement = ShowLeases(_read_leased(words, catalog))
+    elif words.accept("DROP", "FORCE", "LEASE"):
+        statement = DropLeases(_read_leased(words, catalog))
+    elif words.accept("SET"):
         refuse_statement(words.statement, "write SET name=value", known=HIVE_SETTINGS)
-    return refuse_statement(words.statement, "not a statement about locks or leases")
-
-
-def _read_show(words: WordReader, catalog: Catalog | None) -> ShowLocks:
-    is_of_all = words.at_end or words.key == "EXTENDED"
-    within = None if is_of_all else _read_locked(words, catalog)
-    return ShowLocks(within, words.accept("EXTENDED"))
-
-
-def _read_explain(words: WordReader, catalog: Catalog | None) -> ExplainLocks:
-    settings = {DATABASE_SETTING: words.database}
-    return ExplainLocks(explain_statements(words.read_rest() or words.refuse(), settings, catalog))
-
-
-def _read_lock(words: WordReader, catalog: Catalog | None) -> TakeLock:
-    words.read_rest()
-    (*_, last) = requests(words.statement, {DATABASE_SETTING: words.database}, catalog)
-    return TakeLock(last, words.statement, tuple(words.settings.items()))
+    else:
+        refuse_statement(words.statement, "not a statement about locks or leases")
+    words.expect_end()
+    return statement
 
 
 def _read_locked(words: WordReader, catalog: Catalog | None) -> Path:
@@ -145,13 +144,3 @@ def _read_table(words: WordReader, catalog: Catalog | None) -> tuple[Path, bool]
     table, spec = words.read_table(), words.read_partition()
     at = make_object_path(table, spec, catalog.table(table) if catalog is not None else None)
     return at, len(at.parts) == len(table.parts) + len(spec)
-
-
-_FORMS: dict[tuple[str, ...], Callable[[WordReader, Catalog | None], Statement]] = {
-    ("SHOW", "LOCKS"): _read_show,
-    ("EXPLAIN", "LOCKS"): _read_explain,
-    ("LOCK",): _read_lock,
-    ("UNLOCK",): lambda words, catalog: ReleaseLocks(_read_locked(words, catalog)),
-    ("SHOW", "LEASE"): lambda words, catalog: ShowLeases(_read_leased(words, catalog)),
-    ("DROP", "FORCE", "LEASE"): lambda words, catalog: DropLeases(_read_leased(words, catalog)),
-}

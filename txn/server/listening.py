@@ -6,14 +6,12 @@ import socket
 
 from txn.errors import InvalidRequestError
 
-BACKLOG = 1024
-
 
 def listen(bind: str, port: int) -> socket.socket:
     """Return a listening socket for the port; 0 picks a free one."""
     family = socket.AF_INET6 if ":" in bind else socket.AF_INET
     try:
-        return socket.create_server((bind, port), family=family, backlog=BACKLOG)
+        return socket.create_server((bind, port), family=family, backlog=1024)
     except (OSError, OverflowError) as error:
         raise InvalidRequestError(
             "cannot listen", bind=bind, port=port, cause=str(error)

@@ -22,7 +22,6 @@ from txn.server.options import Limits
 ITEM_BYTES, STRUCT_BYTES, STRUCT_FIELD_BYTES = 64, 144, 8
 OWED_BYTES = 4096
 PORTION = 65_536
-LONGEST_NAME = 256
 LENGTH = Struct(">i")
 COMPACT = 0x82
 VERSION = 0x8001
@@ -82,11 +81,10 @@ class Source:
     ) -> None:
         self._receive = receive
         self._charge = charge
-        self.items = self.owed = 0
         self.limits = limits
         self.data = bytearray()
         self.at = 0
-        self.end = limits.message_bytes
+        self.begin()
 
     def begin(self) -> None:
         del self.data[: self.at]
@@ -253,8 +251,6 @@ class WireReader:
 
     def struct(self, kind: Any, depth: int) -> TPayload:
         """Read a struct; refuse the message if a required field is missing."""
-        if depth <= 0:
-            raise self._make_depth_error()
         made: TPayload = kind()
         fields, values = made.thrift_spec, made.__dict__
         self.source.owed += STRUCT_BYTES + STRUCT_FIELD_BYTES * len(fields)
@@ -280,17 +276,14 @@ class WireReader:
         match kind:
             case TType.BINARY:
                 return self.source.take(self.length())
+            case TType.STRUCT | TType.LIST | TType.SET | TType.MAP if depth <= 0:
+                raise Malformed(f"nested too deeply limit={self.source.limits.depth}")
             case TType.STRUCT:
                 return self.struct(spec or _Unknown, depth)
             case TType.LIST | TType.SET:
                 return self._list(spec, depth)
             case TType.MAP:
                 return self._map(spec, depth)
-            case _:
-                return self._scalar(kind)
-
-    def _scalar(self, kind: int) -> Any:
-        match kind:
             case TType.I64 | TType.I32 | TType.I16 | TType.BYTE:
                 return self.integer(kind)
             case TType.STRING:
@@ -303,8 +296,6 @@ class WireReader:
                 raise Malformed(f"unknown type type={kind}")
 
     def _list(self, spec: Any, depth: int) -> list[Any]:
-        if depth <= 0:
-            raise self._make_depth_error()
         wire, size = self.elements()
         kind, inner = _split_type(spec)
         if _WIRE.get(kind, kind) == wire:
@@ -314,8 +305,6 @@ class WireReader:
         return []
 
     def _map(self, spec: Any, depth: int) -> dict[Any, Any]:
-        if depth <= 0:
-            raise self._make_depth_error()
         wire_key, wire_value, size = self.entries()
         (key, key_spec), (value, value_spec) = map(_split_type, spec or (None, None))
         if (_WIRE.get(key, key), _WIRE.get(value, value)) == (wire_key, wire_value):
@@ -333,14 +322,11 @@ class WireReader:
             raise Malformed(f"unknown type type={wire}")
         self._value(_SKIPPED.get(wire, wire), None, depth)
 
-    def _make_depth_error(self) -> Malformed:
-        return Malformed(f"nested too deeply limit={self.source.limits.depth}")
-
     def _refuse(self, kind: int, message: str) -> None:
         self._refused = self._refused or RequestRefused(kind, message)
 
     def name(self, size: int) -> str:
-        if not 0 <= size <= LONGEST_NAME:
+        if not 0 <= size <= 256:
             raise Malformed(f"not a method's name bytes={size}")
         return self.source.take(size).decode(errors="replace")
 

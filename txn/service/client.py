@@ -112,11 +112,7 @@ class RemoteBackend:
         self.pace = Pace(self._clock, self._rng, Policy())
         self._database: tuple[bytes, Rules] | None = None
         self._group_commit = GroupCommit(
-            self._commit_batch,
-            _report,
-            self._clock,
-            self.pace.policy,
-            can_join=_can_join,
+            self._commit_batch, _report, self._clock, self.pace.policy, can_join=_can_join
         )
 
     @property
@@ -320,13 +316,12 @@ class RemoteBackend:
     ) -> tuple[Snapshot, list[dict[Key, Cell]]]:
         if not spans:
             return self.read(keys, deadline_ms), []
-        view: tuple[Snapshot, list[dict[Key, Cell]]]
-        view = self._call_read("view", deadline_ms, keys, spans)
-        refuse_missing(keys, view[0])
-        if len(view[1]) != len(spans):
+        cells, ranges = self._call_read("view", deadline_ms, keys, spans)
+        refuse_missing(keys, cells)
+        if len(ranges) != len(spans):
             message = "ranges are missing in the server's answer"
-            raise NotApplied(message, asked=len(spans), got=len(view[1]))
-        return view
+            raise NotApplied(message, asked=len(spans), got=len(ranges))
+        return cells, ranges
 
     def _call_read(self, name: str, deadline_ms: int | None, *values: Any) -> Any:
         """Call a method that changes nothing, so that a lost reply is a definite failure."""
@@ -345,9 +340,8 @@ class RemoteBackend:
 
     def outcome(self, key: bytes) -> Outcome:
         """Return the outcome of a transaction, by its row key or its request's name."""
-        outcome: Outcome
         if not key.startswith(NAME):
-            outcome = self._call_read("outcome", None, key)
+            outcome: Outcome = self._call_read("outcome", None, key)
             return outcome
         try:
             began_ms = int(key.split(b".")[1])
@@ -443,9 +437,7 @@ def _report(sent: _Sent) -> None:
 
 
 @contextmanager
-def _end_traces(
-    traces: Sequence[Trace | None],
-) -> Iterator[list[Committed | TxnError]]:
+def _end_traces(traces: Sequence[Trace | None]) -> Iterator[list[Committed | TxnError]]:
     """Yield a list for the results of requests, with which their spans end."""
     results: list[Committed | TxnError] = []
     error: BaseException = CommitOutcomeUnknown(b"-")

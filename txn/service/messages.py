@@ -150,7 +150,12 @@ def decode_assertions(messages: Sequence[Any]) -> list[Assertion]:
     for node in messages:
         name = NAMES.get(node.kind, "")
         if name in LEAVES:
-            stack.append(make_leaf(name, *_decode_operands(node, name)))
+            if node.key is None:
+                raise InvalidRequestError("an assertion lacks its key")
+            if OPERANDS.get(name) == "value" and node.value is None:
+                raise InvalidRequestError("an assertion lacks its value")
+            operand = getattr(node, OPERANDS.get(name, "timestamp"))
+            stack.append(make_leaf(name, decode_key(node.key), operand))
             depths.append(1)
         elif name in COMPOUNDS:
             count = 1 if name == "not" else node.count or 0
@@ -165,14 +170,6 @@ def decode_assertions(messages: Sequence[Any]) -> list[Assertion]:
         else:
             raise InvalidRequestError("unknown kind of assertion", kind=node.kind)
     return stack
-
-
-def _decode_operands(node: Any, name: str) -> tuple[Key, Operand]:
-    if node.key is None:
-        raise InvalidRequestError("an assertion lacks its key")
-    if OPERANDS.get(name) == "value" and node.value is None:
-        raise InvalidRequestError("an assertion lacks its value")
-    return decode_key(node.key), getattr(node, OPERANDS.get(name, "timestamp"))
 
 
 # ------------------------------------------------------------------------ results and errors
@@ -308,10 +305,9 @@ def _make_codec(struct: Any, make: Callable[..., Any]) -> MessageCodec:
 
 def _list_codecs(struct: Any) -> tuple[list[Conversion | None], list[Conversion | None]]:
     codecs = [_find_codec(kind, *detail[:-1]) for kind, _, *detail in struct.thrift_spec.values()]
-    plain = [codec is PLAIN for codec in codecs]
     return (
-        [None if keep else codec.encode for keep, codec in zip(plain, codecs, strict=True)],
-        [None if keep else codec.decode for keep, codec in zip(plain, codecs, strict=True)],
+        [None if codec is PLAIN else codec.encode for codec in codecs],
+        [None if codec is PLAIN else codec.decode for codec in codecs],
     )
 
 
@@ -338,6 +334,9 @@ def _find_codec(kind: int, detail: Any = None) -> MessageCodec:
 
 
 def _list_fields(value: Any) -> Sequence[Any]:
+    if isinstance(value, TimedRequest):
+        *fields, validate = _list_fields(value.request)
+        return *fields, value.deadline_ms, value.trace, validate
     if isinstance(value, tuple):
         return value
     return [getattr(value, name) for name in value.__match_args__]
@@ -351,11 +350,6 @@ def _make_request(*fields: Any) -> TimedRequest:
     mutations, assertions, once, labels, retention_ms, deadline_ms, trace, validate = fields
     items = tuple(mutations), tuple(assertions or ()), once, labels or {}, retention_ms
     return TimedRequest(Request(*items, validate), deadline_ms, trace)
-
-
-def _list_request(timed: TimedRequest) -> Sequence[Any]:
-    *fields, validate = _list_fields(timed.request)
-    return *fields, timed.deadline_ms, timed.trace, validate
 
 
 LISTS = {
@@ -400,7 +394,7 @@ MAKERS: Mapping[Any, Callable[..., Any]] = {
 }
 for struct, make in MAKERS.items():
     TYPES[struct] = _make_codec(struct, make)
-_families, _request, _versions = (TYPES[each] for each in (IDL.Family, IDL.Request, IDL.Versions))
+_families, _versions = TYPES[IDL.Family], TYPES[IDL.Versions]
 LISTS[IDL.Family] = MessageCodec(
     lambda families: [_families.encode((name, *_list_fields(families[name]))) for name in families],
     lambda messages: dict(map(_families.decode, messages)),
@@ -409,13 +403,8 @@ LISTS[IDL.Versions] = MessageCodec(
     lambda versions: [*map(_versions.encode, versions.items())],
     lambda messages: dict(map(_versions.decode, messages)),
 )
-TYPES[IDL.Request] = MessageCodec(
-    lambda each: _request.encode(_list_request(each)), _request.decode
-)
-TYPES[IDL.Described] = MessageCodec(
-    lambda found: IDL.Described(None if found is None else LISTS[IDL.Family].encode(found)),
-    lambda m: None if m.families is None else LISTS[IDL.Family].decode(m.families),
-)
+_described = _make_codec(IDL.Described, lambda families: families)
+TYPES[IDL.Described] = MessageCodec(lambda found: _described.encode((found,)), _described.decode)
 
 
 class RemoteMethod(NamedTuple):

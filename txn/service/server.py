@@ -172,11 +172,11 @@ class Transactional:
     ) -> list[Committed | TxnError]:
         if options.scanned:
             raise InvalidRequestError("only a commit of its own can have scanned ranges")
-        named = []
-        for number, (r, _, _) in enumerate(requests):
-            name = options.request and name_part(options.request, number)
-            labels = _add_name(r.labels, name)
-            named.append(replace(r, labels=labels))
+        name = options.request
+        named = [
+            replace(r, labels=_add_name(r.labels, name and name_part(name, number)))
+            for number, (r, _, _) in enumerate(requests)
+        ]
         times = [each.deadline_ms for each in requests]
         with continue_traces([each.trace for each in requests]):
             return self._engine.commit_many(named, ack=_ack(options), deadline_ms=times)
@@ -208,8 +208,7 @@ class Transactional:
 
     @dispatch
     def findOutcome(self, request: bytes, ago_ms: int, options: Any) -> FoundOutcome:
-        (found,) = self._find_requests([request], ago_ms, options)
-        return found
+        return self._find_requests([request], ago_ms, options)[0]
 
     @dispatch
     def findOutcomes(
@@ -307,21 +306,17 @@ class Transactional:
             if clock.monotonic_ms() >= due_ms:
                 return
             buffer = row.cells.get(column(table, row.row, b"buffer"))
-            # Decoding each row would take most of the time.
-            if buffer and _label(name).encode() in buffer.value and (found := _judge_row(row)):
-                yield found
-
-
-def _judge_row(row: Row) -> tuple[str | None, Outcome, Committed | None] | None:
-    found = decode_row(row)
-    if found.buffer is None or found.status is None:
-        return None
-    label = found.buffer.request.labels.get(REQUEST_LABEL)
-    if found.status.is_decided and found.plan is not None:
-        complete = found.status.is_finished
-        done = Committed(row.row, found.plan.timestamp, complete=complete)
-        return label, Outcome.COMMITTED, done
-    return (label, Outcome.UNDECIDED, None) if found.status.is_undecided else None
+            if buffer is None or _label(name).encode() not in buffer.value:
+                continue  # decoding each row would take most of the time
+            found = decode_row(row)
+            if found.buffer is None or found.status is None:
+                continue
+            label, status = found.buffer.request.labels.get(REQUEST_LABEL), found.status
+            if status.is_decided and found.plan is not None:
+                done = Committed(row.row, found.plan.timestamp, complete=status.is_finished)
+                yield label, Outcome.COMMITTED, done
+            elif status.is_undecided:
+                yield label, Outcome.UNDECIDED, None
 
 
 def _label(name: bytes) -> str:

@@ -120,9 +120,7 @@ class ServedStore:
 
     def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
         check_count(count)
-        if not keys:
-            return {}
-        return self._read("storeVersions", keys, count)
+        return self._read("storeVersions", keys, count) if keys else {}
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         if edits or durable:
@@ -132,8 +130,7 @@ class ServedStore:
         """Carry out the checks in one request, which is never repeated."""
         results: list[bool] = self._call("storeCheck", checks, durable) if checks else []
         if len(results) != len(checks):
-            message = "answers are missing"
-            raise MaybeApplied(message, asked=len(checks), got=len(results))
+            raise MaybeApplied("answers are missing", asked=len(checks), got=len(results))
         return results
 
     check_and_read = check_then_read

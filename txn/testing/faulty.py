@@ -16,14 +16,7 @@ from typing import Any, TypeVar, cast
 
 from txn.errors import MaybeApplied, NotApplied, StoreError
 from txn.model import Cell, Check, Edit, Family, Key
-from txn.stores.base import (
-    Answers,
-    Feature,
-    Store,
-    StoreWrapper,
-    check_then_read,
-    divide_found,
-)
+from txn.stores.base import Answers, Feature, Store, StoreWrapper, check_then_read, divide_found
 
 Item = Key | Edit | Check | bytes
 T = TypeVar("T", Edit, Check)

@@ -13,7 +13,6 @@ from functools import cache
 from txn.locks.hive.model import Access, Change, Keep, Read, Restore, Spec
 from txn.locks.hive.queries import list_query_accesses
 from txn.locks.hive.words import Shape, WordReader, refuse_statement
-from txn.locks.model import Path
 
 Accesses = list[Access]
 DATABASE = ("DATABASE", "SCHEMA", "NAMESPACE")
@@ -233,10 +232,6 @@ def _make_restore(words: WordReader) -> Access:
     return Change(table, partition) if partition else Restore(table)
 
 
-def _change_and_read(view: Path) -> Accesses:
-    return [Change(view), Read(view)]
-
-
 def _read_query(words: WordReader) -> Accesses:
     return list_query_accesses(words.read_rest(), words.database)
 
@@ -275,7 +270,7 @@ def _read_body(words: WordReader) -> Accesses:
 
 # The pattern of each accessed part, and the function that reads it.
 _ACCESSES: dict[str, tuple[str, Callable[[WordReader], Accesses]]] = {
-    "again": (_DOTTED, lambda words: _change_and_read(words.read_table())),
+    "again": (_DOTTED, lambda words: [Change(view := words.read_table()), Read(view)]),
     "bare": (_BARE, _read_query),
     "body": (r" .+", _read_body),
     "database": (_DOTTED, lambda words: [Change(words.read_database())]),

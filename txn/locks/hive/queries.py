@@ -82,19 +82,15 @@ def _parse(statement: str) -> exp.Expr:
     return tree
 
 
-def _check_calls(tree: exp.Expr, statement: str) -> None:
-    """Refuse a database's function that has the name of a built-in one with special syntax."""
+def _list_calls(tree: exp.Expr, statement: str, database: str) -> Iterator[FunctionCall]:
+    """Return the functions called by name; a hint that looks like a call is not one."""
     for call in tree.find_all(exp.Func):
         around = call.parent
         is_behind = isinstance(around, exp.Dot) and around.expression is call
         has_database = is_behind or (isinstance(around, exp.Table) and around.args.get("db"))
         if has_database and not isinstance(call, exp.Anonymous):
+            # A database's function that has the name of a built-in one with special syntax.
             refuse_statement(statement, "a function that is named as one built in")
-
-
-def _list_calls(tree: exp.Expr, statement: str, database: str) -> Iterator[FunctionCall]:
-    """Return the functions called by name; a hint that looks like a call is not one."""
-    _check_calls(tree, statement)
     found: dict[FunctionCall, None] = {}
     for call in tree.find_all(exp.Anonymous):
         if call.find_ancestor(exp.Hint):
@@ -225,12 +221,10 @@ def _drops_rows(join: exp.Join, table: exp.Table) -> bool:
     match join.side, join.kind:
         case "", "" | "INNER" | "CROSS":
             return True
-        case "LEFT", _:
+        case ("LEFT", _) | ("", "SEMI" | "ANTI"):
             return is_right
         case "RIGHT", "" | "OUTER":
             return not is_right
-        case "", "SEMI" | "ANTI":
-            return is_right
     return False
 
 
@@ -279,14 +273,10 @@ def _belongs_to(column: exp.Column, table: exp.Table) -> bool:
     if database and database.name.lower() != table.text("db").lower():
         return False
     if not column.table:
-        return not _is_only_matched(table)
+        # The columns of a table in a SEMI or ANTI join are visible only in the ON.
+        joins = (each for each in _list_ancestors(table) if isinstance(each, exp.Join))
+        return not any(join.kind in {"SEMI", "ANTI"} for join in joins)
     return column.table.lower() == table.alias_or_name.lower()
-
-
-def _is_only_matched(table: exp.Table) -> bool:
-    """Return True for a table in a SEMI or ANTI join, whose columns are visible only in the ON."""
-    joins = (each for each in _list_ancestors(table) if isinstance(each, exp.Join))
-    return any(join.kind in {"SEMI", "ANTI"} for join in joins)
 
 
 def _read_constant(value: exp.Expr) -> Constant | None:

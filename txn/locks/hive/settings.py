@@ -10,9 +10,6 @@ from txn.errors import InvalidRequestError
 from txn.locks.hive.model import DATABASE_SETTING
 from txn.locks.model import Waiting, waiting_or_default
 
-TRUE, FALSE = "true", "false"
-MAX_DIGITS = 18
-
 
 def from_hive(settings: Mapping[str, str], base: Waiting | None = None) -> Waiting:
     """Return the wait policy of Hive's settings: `hive.support.concurrency`,
@@ -42,9 +39,9 @@ def check_texts(settings: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _is_true(name: str, text: str) -> bool:
-    if text not in {TRUE, FALSE}:
+    if text not in {"true", "false"}:
         raise InvalidRequestError("neither true nor false", setting=name, given=text)
-    return text == TRUE
+    return text == "true"
 
 
 def _number(name: str, text: str) -> int:
@@ -71,7 +68,7 @@ def _duration_ms(name: str, text: str) -> int:
 
 
 def _is_number(text: str) -> bool:
-    return text.isdecimal() and len(text) <= MAX_DIGITS
+    return text.isdecimal() and len(text) <= 18
 
 
 _SETTINGS: dict[str, tuple[str, Callable[[str, str], Any]]] = {

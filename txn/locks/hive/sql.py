@@ -71,8 +71,7 @@ def make_object_path(table: Path, spec: Spec, known: Table | None) -> Path:
         columns = [Column(name) for name, _ in spec]
     else:
         columns = list(known.partitioned_by)
-        wrong = {name for name, _ in spec} - {column.name for column in columns}
-        if wrong:
+        if wrong := {name for name, _ in spec} - {column.name for column in columns}:
             raise InvalidRequestError(
                 "not partitioned by this", table=str(table), columns=sorted(wrong)
             )
@@ -93,7 +92,14 @@ def _list_locks(access: Access, catalog: Catalog, depth: int) -> Iterator[LockRe
     known = catalog.table(access.table) if len(access.table.parts) > 1 else None
     match access:
         case Read():
-            yield from _lock_read(access, known, catalog, depth)
+            yield shared(access.table)
+            if known is not None and known.query is not None:
+                yield from _lock_query(known, access.table, catalog, depth)
+            elif known is not None and known.partitioned_by:
+                names = [column.name for column in known.partitioned_by]
+                for values in _list_partitions(access, known.partitioned_by, catalog):
+                    parts = (f"{name}={value}" for name, value in zip(names, values, strict=False))
+                    yield shared(Path((*access.table.parts, *parts)))
         case Change():
             yield exclusive(make_object_path(access.table, access.partition, known))
         case Keep():
@@ -103,21 +109,6 @@ def _list_locks(access: Access, catalog: Catalog, depth: int) -> Iterator[LockRe
             yield LockRequest(access.table, Mode.SHARED if has_partitions else Mode.EXCLUSIVE)
         case _:
             assert_never(access)
-
-
-def _lock_read(
-    read: Read, known: Table | None, catalog: Catalog, depth: int
-) -> Iterator[LockRequest]:
-    yield shared(read.table)
-    if known is None:
-        return
-    if known.query is not None:
-        yield from _lock_query(known, read.table, catalog, depth)
-    elif known.partitioned_by:
-        names = [column.name for column in known.partitioned_by]
-        for values in _list_partitions(read, known.partitioned_by, catalog):
-            parts = (f"{name}={value}" for name, value in zip(names, values, strict=False))
-            yield shared(Path((*read.table.parts, *parts)))
 
 
 def _lock_query(view: Table, name: Path, catalog: Catalog, depth: int) -> Iterator[LockRequest]:

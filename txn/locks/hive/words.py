@@ -80,8 +80,7 @@ class Word:
 
 
 def refuse_statement(statement: str, reason: str = "not understood", **facts: object) -> NoReturn:
-    shown = " ".join(statement.split())[:SHOWN]
-    raise InvalidRequestError(reason, statement=shown, **facts)
+    raise InvalidRequestError(reason, statement=" ".join(statement.split())[:SHOWN], **facts)
 
 
 def tokenize(text: str) -> list[Token]:
@@ -95,22 +94,17 @@ def tokenize(text: str) -> list[Token]:
         raise InvalidRequestError(
             "not understood", statement=" ".join(text.split())[:SHOWN]
         ) from error
-    _check_known(text, tokens)
+    for brace, token in pairwise(tokens):
+        if brace.token_type is TokenType.L_BRACE and _NAME.fullmatch(token.text):
+            refuse_statement(text, "a placeholder whose value is not known", placeholder=token.text)
+    if any(each.rstrip("\r").endswith("\\") for token in tokens for each in token.comments):
+        refuse_statement(text, "a comment that may go on in the next line")  # as in Spark
     for token in tokens:
         if token.token_type is TokenType.RAW_STRING:
             token.token_type = TokenType.STRING
         elif token.token_type is TokenType.STRING and "\\" in text[token.start : token.end + 1]:
             token.token_type = TokenType.RAW_STRING
     return tokens
-
-
-def _check_known(text: str, tokens: list[Token]) -> None:
-    """Refuse placeholders, and comments that Spark continues on the next line."""
-    for brace, token in pairwise(tokens):
-        if brace.token_type is TokenType.L_BRACE and _NAME.fullmatch(token.text):
-            refuse_statement(text, "a placeholder whose value is not known", placeholder=token.text)
-    if any(each.rstrip("\r").endswith("\\") for token in tokens for each in token.comments):
-        refuse_statement(text, "a comment that may go on in the next line")
 
 
 def split_statements(sql: str) -> list[str]:
@@ -213,8 +207,7 @@ class WordReader:
         if self.at_end:
             self.refuse()
         word = self._words[self._next]
-        is_quoted = word.kind is TokenType.IDENTIFIER
-        if not is_quoted and not _NAME.fullmatch(word.key):
+        if word.kind is not TokenType.IDENTIFIER and not _NAME.fullmatch(word.key):
             self.refuse("a name is needed")
         self._next += 1
         return word.text.lower()
@@ -240,10 +233,8 @@ class WordReader:
         """Read `(p=1, q)`; a comparison other than equality determines no value."""
         self.expect("(")
         found: list[tuple[str, Constant | None]] = []
-        while True:
+        while not found or self.accept(","):
             found.append((self.read_identifier(), self._read_value()))
-            if not self.accept(","):
-                break
         self.expect(")")
         return tuple(found)
 
@@ -371,8 +362,7 @@ def bind_values(sql: str, args: Args | None = None) -> str:
         refuse_statement(sql, "values in order are of one statement")
     found, end = "", 0
     for first, last, value in _find_markers(sql, args or {}):
-        literal = _make_literal(value)
-        if literal is not None:
+        if (literal := _make_literal(value)) is not None:
             found += sql[end:first] + literal
             end = last
     return replace_words(found + sql[end:], [(_IDENTIFIER, _read_name)])
@@ -407,14 +397,11 @@ def _make_literal(value: Any) -> str | None:
             return None
         case date():
             return f"DATE'{value}'"
-        case str():
-            return f"'{value}'" if _PLAIN.fullmatch(value) else _escape(value)
+        case str() if _PLAIN.fullmatch(value):
+            return f"'{value}'"
+        case str():  # no reader treats this as a constant, but it ends at the right quote
+            return "'" + "".join(f"\\u{ord(each):04x}" for each in value) + "'"
     return None
-
-
-def _escape(text: str) -> str:
-    """Return a string that no reader treats as a constant, but that ends at the right quote."""
-    return "'" + "".join(f"\\u{ord(each):04x}" for each in text) + "'"
 
 
 def _read_name(words: Sequence[Word], _: str) -> str:
