@@ -194,10 +194,11 @@ def _encode_failed(error: AssertionFailedError) -> Any:
 
 def _decode_failed(message: Any) -> TxnError:
     (assertion,) = decode_assertions(message.assertion)
-    seen = {
-        key: Stamp(cell.timestamp) if cell and cell.value is None else cell
-        for key, cell in _decode_cells(message.seen).items()
-    }
+    seen: dict[Key, Cell | Stamp | None] = {}
+    for found in message.seen:
+        is_stamp = found.cell is not None and found.cell.value is None
+        stamp = Stamp(*_require(found.cell.timestamp)) if is_stamp else None
+        seen[decode_key(found.key)] = stamp or (found.cell and _decode_cell(found.cell))
     return AssertionFailedError(assertion, seen, transaction=message.transaction)
 
 
