@@ -11,7 +11,7 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path as Folder
@@ -279,6 +279,31 @@ def test_no_folders_stay_behind(zookeeper: ZooKeeper) -> None:  # noqa: F811
         assert [name for name in client.get_children(f"{base}/d") if "-" not in name] == ["u"]
         assert other.release(path("d/u")) == 1
         assert client.get_children(base) == []
+
+
+def test_a_release_leaves_the_parents_of_a_request_granted_meanwhile(
+    zookeeper: ZooKeeper,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The scan had passed the other partition before the request. The table then seemed not to be
+    needed, and another client could lock it beside the locked partition."""
+    uri = f"zookeeper://{zookeeper.hosts}/tests/{uuid.uuid4().hex}"
+    both = [exclusive("d/t/p=1"), exclusive("d/t/p=2")]
+    with open_manager(uri, name="one") as one, open_manager(uri, name="one") as late:
+        backend = late._backend
+        assert isinstance(backend, ZooKeeperQueues)
+        list_children = backend.client.list_children
+        with one.hold(both):  # the folders stay
+            last = [lock.request.path for lock in backend.scan(path("d/t"))][1]
+
+        def take_before_last(folders: Sequence[str]) -> list[list[str]]:
+            if folders[0] == backend.folders.of(last) and not one.locks():
+                one.hold(both, explicit=True)
+            return list_children(folders)
+
+        monkeypatch.setattr(backend.client, "list_children", take_before_last)
+        assert late.release(last) == 1
+        assert [str(lock.request.path) for lock in one.locks()][:2] == ["d", "d/t"]
 
 
 def test_the_lost_reply_to_a_release_is_no_error(zookeeper: ZooKeeper) -> None:  # noqa: F811

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
 from random import Random
+from typing import cast
 
 import pytest
 
+from tests.simulation.puppets import RowByRow
 from tests.unit.worlds import is_step
 from txn import Key, Mutation
 from txn.client.engine import Engine
@@ -162,3 +166,57 @@ def test_giving_back_between_two_beats_leaves_time_for_the_next(store: Store) ->
     undone.faulty.plan = lambda call: Fault()
     undone.manager.hold([])
     undone.end()
+
+
+def manager_reading_by_row(
+    store: Store, clock: ManualClock, row: bytes, number: int, act: Callable[[], object]
+) -> LockManager:
+    """Return a manager that acts before it reads a row for this time, counted from 1."""
+    times = count(1)
+
+    def stop(call: Call) -> None:
+        names = {key.row for key in call.items if isinstance(key, Key)}
+        if row in names and next(times) == number:
+            act()
+
+    return manager_on(cast(Store, RowByRow(store, stop)), clock, "one")
+
+
+def test_a_release_leaves_the_parents_of_a_request_granted_meanwhile(store: Store) -> None:
+    """The scan had passed the other partition before the request. The table then seemed not to be
+    needed, and another client locked it beside the locked partition."""
+    clock = ManualClock()
+    one, two = manager_on(store, clock, "one"), manager_on(store, clock, "two")
+    both = [exclusive("d/t/p=1"), exclusive("d/t/p=2")]
+    one.hold(both).release()  # the rows stay
+
+    def act() -> None:
+        one.hold(both, explicit=True)
+
+    late = manager_reading_by_row(store, clock, b"d/t/p=2", 1, act)
+    assert late.release("d/t/p=2") == 1
+    with pytest.raises(LockDenied):
+        two.hold(exclusive("d/t"), waiting=Waiting(retries=0))
+    assert one.release("d/t/p=1") == 1
+    assert one.locks() == []
+    for each in (one, two, late):
+        each.close()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_releases_at_once_of_all_objects_of_a_request_leave_no_parents(
+    store: Store, number: int
+) -> None:
+    """Each left the parents to the other, and an explicit lock never ends by itself."""
+    clock = ManualClock()
+    one = manager_on(store, clock, "one")
+    one.hold([exclusive("d/t/p=1"), exclusive("d/t/p=2")], explicit=True)
+    released = []
+    late = manager_reading_by_row(
+        store, clock, b"d/t/p=2", number, lambda: released.append(one.release("d/t/p=1"))
+    )
+    assert late.release("d/t/p=2") == 1
+    assert released == [1]
+    assert one.locks() == []
+    one.close()
+    late.close()

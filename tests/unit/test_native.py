@@ -9,7 +9,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
@@ -83,11 +83,17 @@ def send_get(store: NativeStore, place: Address, due_ms: int) -> RpcCall:
     return store._servers.send(place, "ClientService", "Get", request, due_ms)
 
 
-def fail(server: FakeRegionServer, error: Exception, times: int = 1) -> None:
+def fail(
+    server: FakeRegionServer,
+    error: Exception,
+    times: int = 1,
+    after: Callable[[], None] = lambda: None,
+) -> None:
     """Let the next calls fail that are for rows."""
 
     def before(number: int, method: str) -> None:
         if method == "Multi" and number <= times:
+            after()
             raise error
 
     server.before = before
@@ -317,7 +323,7 @@ def test_a_row_of_which_a_part_was_written_is_not_said_to_be_as_it_was(
 ) -> None:
     """Here its put is refused, again and again, and its delete marker is taken."""
     server.refused[b"a"] = ["RegionTooBusyException", ""] * 1_000
-    store = open_store(f"{server.uri}&timeout_ms=300")
+    store = open_store(f"{server.uri}&timeout_ms=300", ManualClock())
     with pytest.raises(MaybeApplied, match="could not do it in time"):
         store.write([Edit(key("a"), b"1", 5), Edit(key("a"), None, 4)])
     store.close()
@@ -604,7 +610,7 @@ def test_a_server_that_cannot_be_reached_has_done_nothing() -> None:
     """It is asked until the time of the call is over."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    store = open_store(f"hbase://?registry=127.0.0.1:{port}&timeout_ms=300")
+    store = open_store(f"hbase://?registry=127.0.0.1:{port}&timeout_ms=300", ManualClock())
     with pytest.raises(NotApplied, match=r"127\.0\.0\.1"):
         store.check_and_put([put_if("a", b"", b"1")])
     store.close()
@@ -628,15 +634,16 @@ def test_a_connection_is_replaced_before_its_numbers_end(
 
 def test_a_call_that_is_not_answered_ends_in_time(server: FakeRegionServer) -> None:
     """And the next one goes over another connection: this one may be dead."""
-    store = open_store(server.uri + "&timeout_ms=400")
+    clock = ManualClock()
+    store = open_store(server.uri + "&timeout_ms=400", clock)
     store.read([key("a")])
     connections = server.connections
     server.methods.clear()
-    fail(server, Silence())
+    fail(server, Silence(), after=lambda: clock.advance(400))
     began = time.monotonic()
     with pytest.raises(MaybeApplied, match="timed out"):
         store.check_and_put([put_if("a", b"", b"1")])
-    assert 0.3 <= time.monotonic() - began < 2
+    assert time.monotonic() - began < 2
     assert store.check_and_put([put_if("a", b"", b"1")]) == [True]
     assert server.connections == connections + 1
     store.close()
@@ -663,14 +670,15 @@ def test_a_call_ends_in_time_whatever_comes_instead_of_its_answer(
     server: FakeRegionServer, data: bytes
 ) -> None:
     """Its thread reads for others, and their answers may come without a pause."""
-    store = open_store(server.uri + "&timeout_ms=400")
+    clock = ManualClock()
+    store = open_store(server.uri + "&timeout_ms=400", clock)
     store.read([key("a")])
     server.methods.clear()
-    fail(server, Flood(data))
+    fail(server, Flood(data), after=lambda: clock.advance(400))
     began = time.monotonic()
     with pytest.raises(MaybeApplied, match="timed out"):
         store.check_and_put([put_if("a", b"", b"1")])
-    assert 0.3 <= time.monotonic() - began < 2
+    assert time.monotonic() - began < 2
     assert store.check_and_put([put_if("a", b"", b"1")]) == [True]
     store.close()
 
@@ -688,7 +696,7 @@ def test_an_answer_is_no_longer_than_its_service_can_make_it(
             raise Flood(struct.pack(">I", size) * 16_384)
 
     server.before = before
-    store = open_store(server.uri + "&timeout_ms=200")
+    store = open_store(server.uri + "&timeout_ms=200", ManualClock())
     with pytest.raises(StoreError, match=f"an answer of {size} bytes limit={size // 2}"):
         store.check_and_put([put_if("a", b"", b"1")])
     store.close()
@@ -696,12 +704,21 @@ def test_an_answer_is_no_longer_than_its_service_can_make_it(
 
 def test_a_page_of_a_scan_ends_in_time(server: FakeRegionServer) -> None:
     """The row that it stopped in is read in what is left of its time."""
-    store = open_store(server.uri + "&timeout_ms=600")
+    clock = ManualClock()
+    store = open_store(server.uri + "&timeout_ms=600", clock)
     store.read([key("a")])
     server.pages = [([b"b"], True, b"b", False)]
-    server.before = lambda number, method: time.sleep(0.4) if method in {"Scan", "Multi"} else None
+    given_up = threading.Event()
+
+    def before(number: int, method: str) -> None:
+        clock.advance(400)
+        if method == "Multi":
+            given_up.wait(5)
+
+    server.before = before
     with pytest.raises(MaybeApplied, match="timed out"):
         list(store.scan(TABLE, columns=[(b"d", b"x")]))
+    given_up.set()
     store.close()
 
 
@@ -790,7 +807,7 @@ def test_only_what_was_not_done_is_asked_again(
 
 def test_what_is_never_done_was_not_applied(server: FakeRegionServer) -> None:
     """Not if it was all of the call; else a part of it was."""
-    store = open_store(server.uri + "&timeout_ms=300")
+    store = open_store(server.uri + "&timeout_ms=300", ManualClock())
     server.refused[b"b"] = ["*RegionTooBusyException"]
     with pytest.raises(NotApplied, match="RegionTooBusy"):
         store.check_and_put([put_if("b", b"", b"1")])
@@ -878,7 +895,7 @@ def test_what_was_done_before_regions_could_not_be_found_is_not_denied(
     server: FakeRegionServer,
 ) -> None:
     """One row was written; the region of the other has moved, and nobody can say where to."""
-    store = open_store(server.uri + "&timeout_ms=500")
+    store = open_store(server.uri + "&timeout_ms=500", ManualClock())
     store.read([key("a"), key("b")])
     server.refused[b"b"] = ["NotServingRegionException"]
 
@@ -915,7 +932,7 @@ def test_a_master_that_is_mute_does_not_keep_the_next_one_from_being_asked(
 
 def test_a_table_of_regions_that_is_nowhere_was_not_asked(server: FakeRegionServer) -> None:
     """Its server has gone, and the next one has not opened it yet."""
-    store = open_store(server.uri + "&timeout_ms=300")
+    store = open_store(server.uri + "&timeout_ms=300", ManualClock())
     server.has_meta = False
     with pytest.raises(NotApplied, match=r"cannot read where regions are.*is nowhere"):
         store.check_and_put([put_if("a", b"", b"1")])

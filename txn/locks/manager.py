@@ -199,19 +199,32 @@ class LockManager:
         owners; return how many there were. Parents are released too unless another object of the
         same request needs them. If the object itself is such a parent, it stays."""
         wanted = as_path(wanted)
-        locks = list(self._backend.scan(Path(wanted.parts[:1])))
+        us = (self._owner.name, self._owner.host)
+        tickets = {
+            lock.ticket
+            for lock in self._backend.scan(wanted)
+            if lock.request.path == wanted and lock.explicit
+            if force or (lock.owner.name, lock.owner.host) == us
+        }
         count = 0
-        for lock in locks:
-            is_ours = (lock.owner.name, lock.owner.host) == (self._owner.name, self._owner.host)
-            if lock.request.path != wanted or not lock.explicit or not (force or is_ours):
-                continue
-            held = {each.request.path for each in locks if each.ticket == lock.ticket}
-            rest = held - {wanted, *wanted.parents}
-            needed = {parent for at in rest for parent in at.parents}
-            if wanted not in needed:
+        while tickets:
+            # These requests are granted, and as a whole: unlike the scan that found them, one that
+            # begins now shows all that they still hold.
+            locks = list(self._backend.scan(Path(wanted.parts[:1])))
+            again = set()
+            for ticket in tickets:
+                held = {each.request.path for each in locks if each.ticket == ticket}
+                rest = held - {wanted, *wanted.parents}
+                needed = {parent for at in rest for parent in at.parents}
+                if wanted in needed:
+                    continue
                 released = [at for at in (*wanted.parents, wanted) if at not in needed]
-                self._backend.remove(lock.ticket, released)
-                count += 1
+                self._backend.remove(ticket, released)
+                if wanted in held:
+                    count += 1
+                    if needed:
+                        again.add(ticket)  # for the parents, if another client releases the rest
+            tickets = again
         return count
 
     def close(self) -> None:
