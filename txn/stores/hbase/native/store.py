@@ -208,7 +208,8 @@ class NativeStore(HBaseTables):
         """Return the rows of an answer, and the rest of the range. A slow server stops early:
         within a row, which is then read separately, or where there are no rows."""
         table, counts = region.table, answer.cells_per_result
-        rows = [_make_row(cells.take(count, table)) for count in counts if count]
+        taken = [cells.take(count, table) for count in counts if count]
+        rows = [Row(next(iter(found)).row, found) for found in taken]
         rest = _find_rest(region, answer, wanted, rows[-1].row if rows else b"")
         if rows and any(answer.partial_flag_per_result[-1:]):
             last = self._read_row(wanted, rows.pop().row, due_ms)
@@ -284,7 +285,3 @@ def _find_rest(region: Location, answer: Any, wanted: ScanRange, last: bytes) ->
         return wanted.skip_rows(answer.cursor.row, last)
     bound = region.start if wanted.reverse else region.stop
     return wanted.move(bound) if bound else None
-
-
-def _make_row(cells: dict[Key, Cell]) -> Row:
-    return Row(next(iter(cells)).row, cells)
