@@ -164,7 +164,12 @@ def session_requests(spark: SparkSession, sql: str, args: Args | None = None) ->
     """Return the locks that a statement needs in this session, after variable substitution. args:
     values of parameter markers, as in `spark.sql`."""
     text = replace_variables(spark, sql)
-    _check_session(spark, text)
+    current = spark.catalog.currentCatalog()
+    if current not in SESSION_CATALOGS:
+        raise InvalidRequestError("only the session's own catalogue is known", catalog=current)
+    for setting, sign in MEANINGS.items():
+        if sign in text and str(spark.conf.get(setting, "false")).lower() == "true":
+            raise InvalidRequestError("not understood with this setting", setting=setting, at=sign)
     text = bind_values(text, args)
     settings = {DATABASE_SETTING: spark.catalog.currentDatabase()}
     each = list(read_statements(text, settings))
@@ -209,15 +214,6 @@ def replace_variables(spark: SparkSession, sql: str) -> str:
     if found != sql and len(split_statements(found)) > 1 and _SETS.search(found):
         raise InvalidRequestError("a variable beside SET: its value then is not known", given=sql)
     return found
-
-
-def _check_session(spark: SparkSession, sql: str) -> None:
-    catalog = spark.catalog.currentCatalog()
-    if catalog not in SESSION_CATALOGS:
-        raise InvalidRequestError("only the session's own catalogue is known", catalog=catalog)
-    for setting, sign in MEANINGS.items():
-        if sign in sql and str(spark.conf.get(setting, "false")).lower() == "true":
-            raise InvalidRequestError("not understood with this setting", setting=setting, at=sign)
 
 
 def locked_sql(

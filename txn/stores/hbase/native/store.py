@@ -11,21 +11,9 @@ from typing import Any, TypeVar
 from urllib.parse import SplitResult
 
 from txn.clock import Clock, limit_due
-from txn.errors import (
-    MaybeApplied,
-    NotApplied,
-    StoreError,
-    TableUnavailable,
-    TxnError,
-)
+from txn.errors import MaybeApplied, NotApplied, StoreError, TableUnavailable, TxnError
 from txn.host.forks import start_in_each_process
-from txn.model import (
-    Cell,
-    Check,
-    Edit,
-    Key,
-    Row,
-)
+from txn.model import Cell, Check, Edit, Key, Row
 from txn.stores.base import ColumnPage, Families, Feature, TableSize
 from txn.stores.hbase.base import ASKED_WITHIN_MS, HBaseTables, ScanRange
 from txn.stores.hbase.native.batch import Batches
