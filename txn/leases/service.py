@@ -75,11 +75,6 @@ class _Grab(NamedTuple):
     def tables(self) -> tuple[Path, ...]:
         return find_tables([each.path for each in self.objects])
 
-    def match_others(self, place: int) -> list[ColumnElement[bool]]:
-        """Match conflicting leases, and conflicting requests queued before `place`."""
-        is_before = or_(this.granted, this.lease_id < place)
-        return [and_(match_conflicts(some), is_before) for some in _split_batches(self.objects)]
-
 
 class LeaseService:
     """Grants leases. Safe to share between threads, and usable after a fork.
@@ -253,6 +248,11 @@ class LeaseService:
                 since_ms = self._clock.monotonic_ms()
                 extend()
             paths = {each.path for each in request.objects}
+
+            def are_there() -> bool:
+                there = self.list_lease(paths)
+                return paths <= {each.path for each in there if each.lease_id == lease_id}
+
             return HeldLease(
                 lease_id,
                 request.objects,
@@ -260,7 +260,7 @@ class LeaseService:
                 began_ms=since_ms,
                 clock=self._clock,
                 extend=extend,
-                are_there=partial(self._are_leased, lease_id, paths),
+                are_there=are_there,
                 drop=partial(self.drop_lease, lease_id),
             )
 
@@ -286,10 +286,6 @@ class LeaseService:
 
     # ------------------------------------------------------------------------------- one grab
 
-    def _are_leased(self, lease_id: int, objects: set[Path]) -> bool:
-        there = self.list_lease(objects)
-        return objects <= {each.path for each in there if each.lease_id == lease_id}
-
     def _retry_until_granted(self, request: _Grab, due_ms: int) -> int:
         tries = 0
         while True:
@@ -310,8 +306,14 @@ class LeaseService:
         mine = connection.execute(select(leases).where(is_mine)).first()
         if mine is not None and mine.granted:
             return int(mine.lease_id)  # granted by an attempt whose reply was lost
-        in_the_way = request.match_others(LAST_ID if mine is None else mine.lease_id)
-        found = [row for some in in_the_way for row in _find_latest(connection, some)]
+        # Conflicting leases, and conflicting requests that are before this one in the queue.
+        is_before = or_(this.granted, this.lease_id < (LAST_ID if mine is None else mine.lease_id))
+        batches = _split_batches(request.objects)
+        in_the_way = [and_(match_conflicts(some), is_before) for some in batches]
+        found: list[Row[Any]] = []
+        for some in in_the_way:  # if the rows that end last have expired, all have
+            rows = select(leases).where(some).order_by(this.end_utc.desc()).limit(MOST_SHOWN)
+            found += connection.execute(rows)
         at = _read_now(connection)
         if live := [row for row in found if row.end_utc > at]:
             if waits:
@@ -396,12 +398,6 @@ def _match_lease(lease_id: int, objects: Sequence[Path]) -> ColumnElement[bool]:
 def _read_now(connection: Connection) -> datetime:
     found: datetime = connection.execute(select(now())).scalar_one()
     return found
-
-
-def _find_latest(connection: Connection, chosen: ColumnElement[bool]) -> Sequence[Row[Any]]:
-    """Return some of the rows that end last; if these have expired, all have."""
-    rows = select(leases).where(chosen).order_by(this.end_utc.desc()).limit(MOST_SHOWN)
-    return connection.execute(rows).all()
 
 
 def _make_columns(request: LockRequest) -> dict[str, str]:

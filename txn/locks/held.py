@@ -77,9 +77,6 @@ class Heartbeat:
         """True if the claim has ended, or may have because the server could not be reached."""
         return self.ended or self._clock.monotonic_ms() >= self._sure_until_ms
 
-    def end(self) -> None:
-        self.ended = True
-
     def stop(self) -> None:
         self._stopped.set()
         with self._running:  # until the thread has ended

@@ -11,9 +11,8 @@ import json
 import re
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 from urllib.parse import unquote
 from weakref import ref
@@ -81,7 +80,12 @@ class SessionCatalog:
             return None
         kind = str(self._spark.catalog.getTable(sql_name).tableType)
         if kind == "VIEW":
-            return self._view(name)
+            rows = self._spark.sql(f"DESCRIBE TABLE EXTENDED {sql_name}").collect()
+            facts = {row[0]: row[1] for row in rows}
+            # If Hive made the view, its names are qualified and its database is not recorded.
+            namespace = facts.get("View Catalog and Namespace", name.parts[0]).rpartition(".")[2]
+            query = bind_values(facts["View Text"])
+            return Table(query=query, database=namespace.strip("`").lower())
         if kind not in TABLES:
             raise InvalidRequestError(
                 "neither a table nor a view of SQL", name=str(name), kind=kind
@@ -99,14 +103,6 @@ class SessionCatalog:
         for row in self._spark.sql(f"SHOW PARTITIONS {quoted(name)}").collect():
             parts = str(row[0]).split("/")
             yield tuple(unquote(part.partition("=")[2]) for part in parts)
-
-    def _view(self, name: Path) -> Table:
-        rows = self._spark.sql(f"DESCRIBE TABLE EXTENDED {quoted(name)}").collect()
-        facts = {row[0]: row[1] for row in rows}
-        # If Hive made the view, its names are qualified and its database is not recorded.
-        namespace = facts.get("View Catalog and Namespace", name.parts[0]).rpartition(".")[2]
-        query = bind_values(facts["View Text"])
-        return Table(query=query, database=namespace.strip("`").lower())
 
     def _refuse_temporary(self, name: Path) -> None:
         """Refuse a temporary view: its name does not determine what it reads."""
@@ -168,7 +164,12 @@ def session_requests(spark: SparkSession, sql: str, args: Args | None = None) ->
     """Return the locks that a statement needs in this session, after variable substitution. args:
     values of parameter markers, as in `spark.sql`."""
     text = replace_variables(spark, sql)
-    _check_session(spark, text)
+    current = spark.catalog.currentCatalog()
+    if current not in SESSION_CATALOGS:
+        raise InvalidRequestError("only the session's own catalogue is known", catalog=current)
+    for setting, sign in MEANINGS.items():
+        if sign in text and str(spark.conf.get(setting, "false")).lower() == "true":
+            raise InvalidRequestError("not understood with this setting", setting=setting, at=sign)
     text = bind_values(text, args)
     settings = {DATABASE_SETTING: spark.catalog.currentDatabase()}
     each = list(read_statements(text, settings))
@@ -215,15 +216,6 @@ def replace_variables(spark: SparkSession, sql: str) -> str:
     return found
 
 
-def _check_session(spark: SparkSession, sql: str) -> None:
-    catalog = spark.catalog.currentCatalog()
-    if catalog not in SESSION_CATALOGS:
-        raise InvalidRequestError("only the session's own catalogue is known", catalog=catalog)
-    for setting, sign in MEANINGS.items():
-        if sign in sql and str(spark.conf.get(setting, "false")).lower() == "true":
-            raise InvalidRequestError("not understood with this setting", setting=setting, at=sign)
-
-
 def locked_sql(
     spark: SparkSession,
     manager: LockManager,
@@ -255,19 +247,28 @@ def locked(
 ) -> Iterator[Held]:
     """Hold the locks of one or more statements within the block. If they are lost, jobs that the
     block's thread started are cancelled. args: values of parameter markers."""
-    wanted = partial(session_requests, spark, sql, args)
-    with (
-        _hold(manager, sql, wanted, waiting or _read_waiting(spark)) as held,
-        watched(spark, held),
-    ):
-        yield held
+    if waiting is None:
+        found = {name: spark.conf.get(name, None) for name in HIVE_SETTINGS}
+        waiting = from_hive({name: value for name, value in found.items() if value is not None})
+    for _ in range(MOST_TRIES):
+        wanted = session_requests(spark, sql, args)
+        with manager.hold(wanted, query=sql, waiting=waiting) as held:
+            wanted = session_requests(spark, sql, args) if waiting.enabled else []
+            modes = {request.path: request.mode for request in held.requests}
+            if all(modes.get(each.path) in {each.mode, Mode.EXCLUSIVE} for each in wanted):
+                with watched(spark, held):
+                    yield held
+                return
+    raise ConflictError(f"what the statement accesses keeps changing: {' '.join(sql.split())[:80]}")
 
 
 @contextmanager
 def watched(spark: SparkSession, held: Held) -> Iterator[None]:
     """Run the block's jobs under held locks or a lease. If they are lost, jobs that the block's
     thread started are cancelled, and LockLost is raised whatever their result."""
-    _refresh(spark, held)
+    for table in {request.path.parts[:2] for request in held.requests}:
+        if len(table) == 2 and spark.catalog.tableExists(quoted(Path(table))):
+            spark.catalog.refreshTable(quoted(Path(table)))  # its files may be of before the locks
     context = spark.sparkContext
     tag = f"txn-locks-{uuid.uuid4().hex}"
     done = SafeEvent()
@@ -301,32 +302,3 @@ def watched(spark: SparkSession, held: Held) -> Iterator[None]:
         context.removeJobTag(tag)
     if held.requests:
         held.check()
-
-
-@contextmanager
-def _hold(
-    manager: LockManager, sql: str, find_requests: Callable[[], list[LockRequest]], waiting: Waiting
-) -> Iterator[Held]:
-    for _ in range(MOST_TRIES):
-        with manager.hold(find_requests(), query=sql, waiting=waiting) as held:
-            if not waiting.enabled or _covers(held, find_requests()):
-                yield held
-                return
-    raise ConflictError(f"what the statement accesses keeps changing: {' '.join(sql.split())[:80]}")
-
-
-def _covers(held: Held, wanted: Iterable[LockRequest]) -> bool:
-    modes = {request.path: request.mode for request in held.requests}
-    return all(modes.get(each.path) in {each.mode, Mode.EXCLUSIVE} for each in wanted)
-
-
-def _read_waiting(spark: SparkSession) -> Waiting:
-    found = {name: spark.conf.get(name, None) for name in HIVE_SETTINGS}
-    return from_hive({name: value for name, value in found.items() if value is not None})
-
-
-def _refresh(spark: SparkSession, held: Held) -> None:
-    """Refresh Spark's cached file lists, which may be older than the locks."""
-    for table in {request.path.parts[:2] for request in held.requests}:
-        if len(table) == 2 and spark.catalog.tableExists(quoted(Path(table))):
-            spark.catalog.refreshTable(quoted(Path(table)))

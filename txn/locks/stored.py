@@ -166,10 +166,6 @@ class Session:
             on_event=engine.context.on_event,
         )
 
-    @property
-    def name(self) -> str:
-        return self.key.row.decode()
-
     def begin(self) -> None:
         self._engine.commit([Mutation(self.key, self._value())], [Version(self.key, None)])
         self.has_begun = True
@@ -177,7 +173,7 @@ class Session:
     def end(self) -> None:
         """Delete the row, which frees all that the session holds. If the store cannot be reached,
         that happens when the lease ends."""
-        self.heartbeat.end()
+        self.heartbeat.ended = True
         self.heartbeat.stop()
         with suppress(TxnError):
             self._engine.commit([Delete(self.key)])
@@ -405,7 +401,7 @@ class _Attempt:
             return denial or Denial(self._wanted[0], ())
         except AssertionFailedError as failed:
             if self._session is not None:
-                self._session.heartbeat.end()
+                self._session.heartbeat.ended = True
             raise SessionEnded("our session was ended while we waited") from failed
 
     def wait(self, denial: Denial, pause_ms: int, schedule: RetrySchedule) -> None:
@@ -439,7 +435,7 @@ class _Attempt:
         return QueuedRequest(
             ticket.name,
             request.mode,
-            session.name if session else None,
+            session.key.row.decode() if session else None,
             ticket.owner.name,
             ticket.owner.host,
             ticket.owner.query,
@@ -503,7 +499,10 @@ class StoredLockReader:
         columns = frozenset({(OBJECTS.encode(), COLUMN.encode())})
         rows = scan_rows(self._context, Span(self._table, columns=columns), self._read)
         queues = sorted(islice(_read_queues(rows), MOST_OBJECTS + 1), key=lambda each: each[0])
-        alive = self._find_alive({e.session for _, queue in queues for e in queue.requests})
+        sessions = {e.session for _, queue in queues for e in queue.requests if e.session}
+        names = {make_session_key(name, self._table): name for name in sessions}
+        found = self._read(list(names)) if names else {}
+        alive = {names[key] for key, cell in found.items() if cell is not None}
         locks = [
             each.as_lock(at)
             for at, queue in queues
@@ -520,8 +519,3 @@ class StoredLockReader:
         """Read a row that keeps changing as it is, without locks."""
         found = call_store(self._context, lambda: self._context.store.read(list(keys)))
         return {key: found[key] for key in keys}
-
-    def _find_alive(self, sessions: Collection[str | None]) -> set[str]:
-        keys = {make_session_key(name, self._table): name for name in sessions if name}
-        found = self._read(list(keys)) if keys else {}
-        return {keys[key] for key, cell in found.items() if cell is not None}

@@ -17,7 +17,7 @@ from typing import Self
 
 from txn.clock import Clock, SystemClock
 from txn.errors import InvalidRequestError, annotate
-from txn.host.holds import _SafeCondition
+from txn.host.holds import SafeCondition
 from txn.server.connection import Memory, RateLimitedLog, ServerConnection, Service, Shared
 from txn.server.options import Limits, Options
 
@@ -58,7 +58,7 @@ class Server:
         self._warn = RateLimitedLog(log, clock)
         self._shared = Shared(limits, Memory(limits.memory_bytes), clock, log, self._warn, tls)
         self._connections: set[ServerConnection] = set()
-        self._changed = _SafeCondition()  # a second Ctrl-C may interrupt `stop`
+        self._changed = SafeCondition()  # a second Ctrl-C may interrupt `stop`
         self._stopping = False
         self._woken, self._wakes = socket.socketpair()
         self._listening = services

@@ -25,15 +25,7 @@ from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
 from txn.stores.base import Store
 from txn.stores.local import LocalStore
-from txn.stores.options import (
-    Option,
-    hide_login,
-    one_of,
-    read_options,
-    show_uri,
-    split_uri,
-    up_to,
-)
+from txn.stores.options import Option, hide_login, one_of, read_options, show_uri, split_uri, up_to
 from txn.tables.kv.lmdb import MAX_READERS, LmdbStore
 from txn.tables.kv.memory import MemoryStore
 from txn.tables.kv.ordered import OrderedStore

@@ -30,15 +30,7 @@ from txn.clock import Clock, limit_due
 from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreClosedError, annotate
 from txn.host.forks import start_in_each_process
 from txn.host.lending import Lender, Loan
-from txn.stores.options import (
-    Option,
-    file,
-    hide_login,
-    number,
-    one_of,
-    parse_address,
-    read_options,
-)
+from txn.stores.options import Option, file, hide_login, number, one_of, parse_address, read_options
 from txn.stores.wire import NS_PER_MS, Wire, connect_socket, trust
 
 DEFAULT_PORT = 9090
@@ -279,7 +271,7 @@ class Pool:
                 if not repeat or not isinstance(error, ConnectionError):
                     raise self._make_unanswered(error) from error
                 lost = error
-            repeat, term = False, self._renew(term)
+            repeat, term = False, term._replace(now_ms=self._clock.monotonic_ms())
 
     def run(
         self,
@@ -340,10 +332,6 @@ class Pool:
         due_ms = limit_due(now_ms, now_ms + wait_ms)
         return Term(now_ms, due_ms, time.monotonic_ns() + (due_ms - now_ms) * NS_PER_MS)
 
-    def _renew(self, term: Term) -> Term:
-        """Return what is left of a term."""
-        return term._replace(now_ms=self._clock.monotonic_ms())
-
     # ---------------------------------------------------------------- lending connections
 
     def _take(self, loan: Loan[Connection], term: Term) -> Connection:
@@ -354,7 +342,7 @@ class Pool:
                     raise StoreClosedError("the store is closed", gateway=str(self.gateway))
                 facts = {"gateway": str(self.gateway), "pool": self.gateway.pool}
                 raise NotApplied("no connection came free in time", **facts)
-            term = self._renew(term)
+            term = term._replace(now_ms=self._clock.monotonic_ms())
         return self._begin(loan, term)
 
     def _begin(self, loan: Loan[Connection], term: Term) -> Connection:

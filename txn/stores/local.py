@@ -123,8 +123,17 @@ class LocalStore(catalog.CatalogUser):
         check_exclusion(columns, exclude)
         wanted = RowChoice(table, None if columns is None else frozenset(columns), exclude, reverse)
         low, high = catalog.escape_row(start), catalog.escape_row(stop) if stop else None
+
+        def read_page(reader: Reader) -> ScanPage:
+            known = self._load(reader)
+            found = known.table(table)
+            for family in wanted.families:
+                known.layout(table, family)
+            limits = found.prefix + low, found.stop if high is None else found.prefix + high
+            return pages.read_page(reader, known.layouts, wanted, limits, self._clock.wall_ms())
+
         for number in count(1):
-            page = self._page(wanted, low, high)
+            page = self._read(read_page)
             yield from page.rows
             if page.resume is None:
                 return
@@ -184,11 +193,9 @@ class LocalStore(catalog.CatalogUser):
         self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
     ) -> None:
         """Create what is missing, and wait for no writer if nothing is. Splits have no effect."""
-
-        def is_missing(reader: Reader) -> bool:
-            return catalog.find_missing(self._load(reader), table, families) is not None
-
-        if self._ordered.read(is_missing):
+        if self._ordered.read(
+            lambda reader: catalog.find_missing(self._load(reader), table, families) is not None
+        ):
             self._ordered.write(
                 lambda writer: catalog.ensure(writer, self._load(writer), table, families)
             )
@@ -219,9 +226,22 @@ class LocalStore(catalog.CatalogUser):
     ) -> bytes | None:
         """Compact a bounded part of a table from `resume` on, b"" at first. Return where the next
         part begins, or None at the end. A writer has to wait only if there is something to drop."""
-        stale, following = self._read(
-            lambda reader: self._stale(reader, table, resume, purge_before_ms)
-        )
+
+        def find_stale(reader: Reader) -> tuple[list[bytes], bytes | None]:
+            known = self._load(reader)
+            found, now = known.table(table), self._clock.wall_ms()
+            stale: list[bytes] = []
+            size = 0
+            for looked, key in enumerate(reader.keys(found.prefix + resume, found.stop)):
+                if looked == PAGE_ROWS or size >= PAGE_BYTES:
+                    return stale, key[len(found.prefix) :]
+                old = reader.get(key) or b""
+                size += len(old)
+                if _compact(known, table, key, (old, now, purge_before_ms)) != old:
+                    stale.append(key)
+            return stale, None
+
+        stale, following = self._read(find_stale)
 
         def body(writer: Writer) -> None:
             known, now = self._load(writer), self._clock.wall_ms()
@@ -254,35 +274,6 @@ class LocalStore(catalog.CatalogUser):
             return self._ordered.write(body, durable=durable, shared=shared)
         except Refused as error:
             _raise_meaning(error)
-
-    def _page(self, wanted: RowChoice, low: bytes, high: bytes | None) -> ScanPage:
-        def body(reader: Reader) -> ScanPage:
-            known = self._load(reader)
-            found = known.table(wanted.table)
-            for family in wanted.families:
-                known.layout(wanted.table, family)
-            end = found.stop if high is None else found.prefix + high
-            limits = found.prefix + low, end
-            return pages.read_page(reader, known.layouts, wanted, limits, self._clock.wall_ms())
-
-        return self._read(body)
-
-    def _stale(
-        self, reader: Reader, table: bytes, resume: bytes, purge_before_ms: int | None
-    ) -> tuple[list[bytes], bytes | None]:
-        """Return the keys of a page that a compaction changes, and where the next page begins."""
-        known = self._load(reader)
-        found, now = known.table(table), self._clock.wall_ms()
-        stale: list[bytes] = []
-        size = 0
-        for looked, key in enumerate(reader.keys(found.prefix + resume, found.stop)):
-            if looked == PAGE_ROWS or size >= PAGE_BYTES:
-                return stale, key[len(found.prefix) :]
-            old = reader.get(key) or b""
-            size += len(old)
-            if _compact(known, table, key, (old, now, purge_before_ms)) != old:
-                stale.append(key)
-        return stale, None
 
 
 def _count_cells(reader: Reader, table: TableEntry, most: int, most_bytes: int) -> TableSize:

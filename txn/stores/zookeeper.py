@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Iterator
+from _thread import start_new_thread
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from threading import Thread
+from typing import Any, TypeVar
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionDropped, KazooException
@@ -18,10 +20,13 @@ from kazoo.protocol.connection import AUTH_XID, ConnectionHandler, RWServerAvail
 from kazoo.protocol.serialization import Auth
 
 from txn.errors import annotate
+from txn.host.holds import SafeEvent
 
 MOST_BYTES = 4 << 20  # of a message, as ZooKeeper's own client: a server sends 1 MB by default
 TICK_S = 0.05
 ENDING_S = 1.0  # how long a message may take once the session is being closed
+T = TypeVar("T")
+
 OWN_ERRORS = (KazooException, KazooTimeoutError, ConnectionDropped, RWServerAvailable)
 
 
@@ -97,3 +102,27 @@ def _drop_at_nonsense() -> Iterator[None]:
     except Exception as error:  # the driver may raise anything on such bytes
         cause = f"{type(error).__name__}: {error}"
         raise ConnectionDropped(f"not a message of ZooKeeper's: {cause}") from error
+
+
+def call_apart(work: Callable[[], T], within_s: float | None = None) -> T:
+    """Do work of the driver in a thread that no interrupt of this one reaches, since it starts, or
+    joins, threads; return its result. After a TimeoutError it goes on."""
+    found: list[T] = []
+    errors: list[Exception] = []
+    is_over = SafeEvent()
+
+    def run() -> None:
+        try:
+            found.append(work())
+        except Exception as error:  # noqa: BLE001  (raised below)
+            errors.append(error)
+        finally:
+            is_over.set()
+
+    start_new_thread(Thread(target=run, daemon=True).start, ())
+    is_over.wait(within_s)
+    if errors:
+        raise errors[0]
+    if not found:
+        raise TimeoutError("timed out")
+    return found[0]

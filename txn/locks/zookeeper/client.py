@@ -45,10 +45,10 @@ from kazoo.security import CREATOR_ALL_ACL
 
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, NotApplied, StoreClosedError, StoreError
-from txn.host.holds import SafeEvent, _SafeCondition
+from txn.host.holds import SafeCondition, SafeEvent
 from txn.policy import Backoff
 from txn.stores.options import Option, file, hide_login, one_of, parse_address, read_options
-from txn.stores.zookeeper import BoundedClient
+from txn.stores.zookeeper import BoundedClient, call_apart
 from txn.text import name_failure
 
 LOST_REPLY = (
@@ -78,7 +78,7 @@ class _Answer(AsyncResult):  # type: ignore[misc]
     take it, too, and would stop."""
 
     def __init__(self, handler: SequentialThreadingHandler) -> None:
-        super().__init__(handler, _SafeCondition, KazooTimeoutError)
+        super().__init__(handler, SafeCondition, KazooTimeoutError)
         self._is_open = Lock()
         self._is_open.acquire()
 
@@ -230,7 +230,7 @@ class ZooKeeperClient:
         self._session_ms = session_ms
         self._client.add_listener(self._note_state)
         try:
-            _call_apart(lambda: self._client.start(timeout=CALL_WITHIN_S))
+            call_apart(lambda: self._client.start(timeout=CALL_WITHIN_S))
         except (KazooTimeoutError, KazooException) as error:
             self._client.close()
             cause = _find_tls_error(self._client.hosts, ensemble) or str(error)
@@ -252,7 +252,7 @@ class ZooKeeperClient:
         self.losses += 1
         self._closed = True
         self._client.remove_listener(self._note_state)
-        _call_apart(self._stop)
+        call_apart(self._stop)
 
     def _stop(self) -> None:
         self._client.stop()
@@ -375,25 +375,6 @@ class ZooKeeperClient:
             LOGGER.warning("not done after a reconnection: %s", name_failure(error))
         except Exception:
             LOGGER.exception("not done after a reconnection")
-
-
-def _call_apart(work: Callable[[], object]) -> None:
-    """Do work in a thread that no interrupt of this one reaches: it starts, or joins, threads."""
-    errors: list[Exception] = []
-    done = SafeEvent()
-
-    def run() -> None:
-        try:
-            work()
-        except Exception as error:  # noqa: BLE001  (raised below)
-            errors.append(error)
-        finally:
-            done.set()
-
-    start_new_thread(Thread(target=run, daemon=True).start, ())
-    done.wait()
-    for error in errors:
-        raise error
 
 
 def _make_options(ensemble: Ensemble) -> dict[str, Any]:

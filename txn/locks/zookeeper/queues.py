@@ -324,21 +324,19 @@ class _Attempt:
             schedule.note_wake()
 
     def _find_denial(self, queues: dict[Path, Queue]) -> Denial | None:
-        self._note_nodes({each.path: queues[each.path] for each in self._wanted})
-        return find_denial(queues, self._ticket.name, self._wanted)
-
-    def _note_nodes(self, queues: dict[Path, Queue]) -> None:
-        """Note our node in each queue, in their order, and delete duplicates."""
+        """Note our node in the queue of each object, in their order, and delete duplicates. Return
+        the denial, if any."""
         self._nodes = {}
-        for at, queue in queues.items():
+        for at in [each.path for each in self._wanted]:
             folder = self._folders.of(at)
-            ours = [node for node in queue if node.ticket == self._ticket.name]
+            ours = [node for node in queues[at] if node.ticket == self._ticket.name]
             if any(node.number < 0 for node in ours):
                 raise StoreError(USED_UP, folder=folder)
             if ours:
                 self._nodes[at] = f"{folder}/{ours[0].name}"
             if ours[1:]:
                 self._queues.remove_nodes([f"{folder}/{node.name}" for node in ours[1:]], TRIES)
+        return find_denial(queues, self._ticket.name, self._wanted)
 
     def _read_tokens(self) -> dict[Path, int]:
         unknown = [node for node in self._nodes.values() if node not in self._created_in]
@@ -350,11 +348,9 @@ class _Attempt:
     def _stand_back(self, denial: Denial, is_fair: bool, places: Collection[Path]) -> Denial:
         """Keep those of these places that a denied request keeps, and leave all others."""
         kept = {denial.wanted.path, *filter(denial.keeps, places)} if is_fair else set()
-        self._leave([each for each in self._nodes if each not in kept])
+        left = [each for each in self._nodes if each not in kept]
+        self._queues.remove_nodes([self._nodes.pop(at) for at in left], TRIES)
         return denial
-
-    def _leave(self, objects: Sequence[Path]) -> None:
-        self._queues.remove_nodes([self._nodes.pop(at) for at in objects], TRIES)
 
     def _enter(self) -> dict[Path, Queue]:
         """Enter the queue of each object; return the queues as they were afterwards."""

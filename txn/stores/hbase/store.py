@@ -15,16 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, MaybeApplied, TableUnavailable, TxnError, annotate
-from txn.model import (
-    Cell,
-    Check,
-    Edit,
-    Family,
-    Key,
-    Row,
-    check_targets,
-    plain_table,
-)
+from txn.model import Cell, Check, Edit, Family, Key, Row, check_targets, plain_table
 from txn.stores.base import Families, Feature, TableSize, follow_checks
 from txn.stores.gateway import AHEAD_BYTES, Connection, GatewayError, Pool, Request
 from txn.stores.hbase.base import ANSWER_BYTES, ASKED_WITHIN_MS, HBaseTables, ScanRange
@@ -148,7 +139,8 @@ class HBaseStore(HBaseTables):
             answers, found = self._check_rows(checks, keys, wanted[0])
             return answers, complete(keys, found)
         found = []
-        if len(wanted) > 1 and _fit_one_connection(groups, wanted):
+        is_one_each = len(wanted) > 1 and all(len(part) == 1 for part in wanted)
+        if is_one_each and all(_bytes(group) <= AHEAD_BYTES for group in groups[1:]):
             in_turn = [request for part in wanted for request in part]
             found = self._run(keys, in_turn, repeat=True, ahead=AHEAD, connections=1)
             return [], complete(keys, found)
@@ -395,13 +387,6 @@ def _list_requests(
     make: Callable[..., list[Request[T]]], tables: Mapping[bytes, Any], *arguments: object
 ) -> list[Request[T]]:
     return [request for table, part in tables.items() for request in make(table, part, *arguments)]
-
-
-def _fit_one_connection(
-    groups: Sequence[Collection[Key]], requests: Sequence[Sequence[Request[T]]]
-) -> bool:
-    is_one_each = all(len(part) == 1 for part in requests)
-    return is_one_each and all(_bytes(group) <= AHEAD_BYTES for group in groups[1:])
 
 
 def is_absence(error: GatewayError, table: bytes) -> bool:

@@ -8,7 +8,7 @@ no tables.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from urllib.parse import SplitResult
 
@@ -19,14 +19,7 @@ from txn.clock import Clock
 from txn.errors import InvalidRequestError
 from txn.model import Cell, Check, Edit, Family, Key, Row, new_tuple
 from txn.stores.base import Families, Feature
-from txn.stores.gateway import (
-    Connection,
-    Pool,
-    Request,
-    check_reply,
-    parse_gateway,
-    require_whole,
-)
+from txn.stores.gateway import Connection, Pool, Request, check_reply, parse_gateway, require_whole
 from txn.stores.hbase.places import KeysByRow, cut
 from txn.stores.hbase.schema import FOREVER_S, shell_command
 from txn.stores.hbase.store import BYTES_A_REQUEST, ROWS_A_REQUEST, HBaseStore, PageScan
@@ -77,7 +70,12 @@ class Thrift1:
         return [
             ("mutateRowsTs", (table, part, NOW if timestamp is None else timestamp, {}), bool)
             for timestamp, rows in times.items()
-            for part in _parts([BatchMutation(row, mutations) for row, mutations in rows.items()])
+            for part in cut(
+                [BatchMutation(row, mutations) for row, mutations in rows.items()],
+                lambda batch: sum(len(one.value or b"") for one in batch.mutations),
+                BYTES_A_REQUEST,
+                ROWS_A_REQUEST,
+            )
         ]
 
     def check(self, check: Check) -> list[Request[bool]]:
@@ -170,15 +168,6 @@ def _cells(table: bytes, result: TRowResult) -> dict[Key, Cell]:
         key = new_tuple(Key, (result.row, family, column, table))
         cells[key] = new_tuple(Cell, (cell.value, cell.timestamp))
     return cells
-
-
-def _parts(batches: Sequence[BatchMutation]) -> Iterator[list[BatchMutation]]:
-    return cut(
-        batches,
-        lambda batch: sum(len(one.value or b"") for one in batch.mutations),
-        BYTES_A_REQUEST,
-        ROWS_A_REQUEST,
-    )
 
 
 def _cannot_make(table: bytes, command: str) -> InvalidRequestError:

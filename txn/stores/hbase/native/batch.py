@@ -179,7 +179,7 @@ class _Run:
                 del flying[0]
         finally:
             for part in flying:
-                part.call.drop()
+                part.call.connection.drop(part.call)
 
     def _receive(self, part: Shipment) -> None:
         try:
@@ -214,17 +214,13 @@ class _Run:
                         failed[position] = _decode_error(answer)
                 if not failed:
                     self._answers[position] = item.read(result, cells)
-            if failed:
-                self._note_all(failed, region)
-
-    def _note_all(self, failed: dict[int, RemoteError], region: Location) -> None:
-        for position, error in failed.items():
-            if not (error.is_elsewhere or error.is_busy):
-                error.table = region.table
-                raise error
-            if self._answers[position] is not None:  # one of a row's two writes was done
-                self._answers[position], self._is_touched = None, True
-            self._note(error, region)
+            for at, error in failed.items():
+                if not (error.is_elsewhere or error.is_busy):
+                    error.table = region.table
+                    raise error
+                if self._answers[at] is not None:  # one of a row's two writes was done
+                    self._answers[at], self._is_touched = None, True
+                self._note(error, region)
 
     def _read_list(
         self, items: list[tuple[int, Item]], result: Any, cells: Cells

@@ -116,10 +116,6 @@ class RpcCall:
             connection.end(garbled)
             raise garbled from error
 
-    def drop(self) -> None:
-        """Discard the answer, for which no thread waits."""
-        self.connection.drop(self)
-
     def end(self, error: Exception | None, answer: bytes = b"", cells: Cells = NO_CELLS) -> None:
         """Store the answer, or the reason why there will be none, and wake the waiting thread."""
         self.error, self.answer, self.cells, self.is_done = error, answer, cells, True
@@ -181,7 +177,12 @@ class RpcConnection:
         with (hold := Hold()):
             self._sending.add(hold, None)
             if not self._sending.is_first(hold):
-                now_ms = self._wait_to_send(hold, due_ms)
+                left_ms = due_ms - self._clock.monotonic_ms()
+                if not (left_ms > 0 and poll(lambda: self._sending.is_first(hold), left_ms)):
+                    if left_ms > 0:
+                        self.retire()  # the thread that sends is stuck
+                    raise TimeoutError("timed out")
+                now_ms = self._clock.monotonic_ms()
             if self._is_half_sent:
                 self.end()
             if self.is_broken:
@@ -201,13 +202,6 @@ class RpcConnection:
         if self._is_ended:
             self._close_if_unused()
         return call
-
-    def _wait_to_send(self, hold: Hold, due_ms: int) -> int:
-        """Wait for the other threads that are sending; return the time."""
-        if not poll(lambda: self._sending.is_first(hold), self._left_ms(due_ms)):
-            self.retire()  # the thread that sends is stuck
-            raise TimeoutError("timed out")
-        return self._clock.monotonic_ms()
 
     def _send_whole(self, call: RpcCall, data: bytes, due_ms: int) -> None:
         """Send all of the data, or end the connection: later data would complete a partial call."""
@@ -372,11 +366,17 @@ class RpcConnection:
     def _receive_one(self, due_ms: int) -> None:
         self._is_half_read = True
         try:
-            frame = self._read_frame(due_ms)
+            self._fill(_LENGTH.size, due_ms)
+            (size,) = _LENGTH.unpack_from(self._buffer)
+            if size > self._most_bytes:
+                raise ConnectionError(f"an answer of {size} bytes limit={self._most_bytes}")
+            frame = self._take(_LENGTH.size + size, due_ms)
             head, begin = _read_delimited(frame, _LENGTH.size)
             header = PB.ResponseHeader.FromString(head)
-            failed = header.HasField("exception")
-            error = _read_exception(header.exception) if failed else None
+            error = None
+            if header.HasField("exception"):
+                name, trace = header.exception.exception_class_name, header.exception.stack_trace
+                error = RemoteError(name, trace, do_not_retry=header.exception.do_not_retry)
             answer, end = (b"", 0) if error else _read_delimited(frame, begin)
         except TimeoutError:
             self._is_half_read = False  # what came is in the buffer
@@ -411,14 +411,6 @@ class RpcConnection:
         if self._is_ended and not self._is_led and not self._sending.list_held():
             self._wire.close()
 
-    def _read_frame(self, due_ms: int) -> bytes:
-        """Return the next answer, which begins with its length."""
-        self._fill(_LENGTH.size, due_ms)
-        (size,) = _LENGTH.unpack_from(self._buffer)
-        if size > self._most_bytes:
-            raise ConnectionError(f"an answer of {size} bytes limit={self._most_bytes}")
-        return self._take(_LENGTH.size + size, due_ms)
-
     def _take(self, size: int, due_ms: int) -> bytes:
         if len(self._buffer) < size:
             self._fill(size, due_ms)
@@ -436,12 +428,6 @@ class RpcConnection:
             if missing > 0:
                 self._wire.check_time(due_ms)  # data may never stop
 
-    def _left_ms(self, due_ms: int) -> int:
-        left_ms = due_ms - self._clock.monotonic_ms()
-        if left_ms <= 0:
-            raise TimeoutError("timed out")
-        return left_ms
-
 
 def _frame(data: bytes) -> bytes:
     return _LENGTH.pack(len(data)) + data
@@ -450,11 +436,6 @@ def _frame(data: bytes) -> bytes:
 def decode_text(said: str | bytes) -> str:
     """Decode a server's message; protobuf returns invalid text as bytes."""
     return said if isinstance(said, str) else said.decode(errors="replace")
-
-
-def _read_exception(thrown: Any) -> RemoteError:
-    name, trace = thrown.exception_class_name, thrown.stack_trace
-    return RemoteError(name, trace, do_not_retry=thrown.do_not_retry)
 
 
 def _refuse_answer(error: OSError | DecodeError) -> OSError:

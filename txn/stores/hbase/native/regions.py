@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from random import Random
 from typing import Any, NamedTuple
 
@@ -108,11 +109,17 @@ class Regions:
 
     def check_table(self, table: bytes, due_ms: int) -> None:
         """Raise TableUnavailable if a table is absent or disabled."""
-        state = self._read_state(table, due_ms)
-        if state is None:
+        request = PB.GetRequest()
+        request.get.row = table.removeprefix(DEFAULT_NAMESPACE)
+        request.get.column.add(family=b"table", qualifier=[b"state"])
+        response, cells = self.ask_meta("Get", request, PB.GetResponse, due_ms)
+        found = cells.take(response.result.associated_cell_count, META)
+        if not found:
             raise TableUnavailable(annotate("no such table", table=table), table)
-        if state in {DISABLED, DISABLING}:
-            raise TableUnavailable(annotate("the table is disabled", table=table), table)
+        with suppress(DecodeError):
+            state = PB.TableState.FromString(next(iter(found.values())).value).state
+            if state in {DISABLED, DISABLING}:
+                raise TableUnavailable(annotate("the table is disabled", table=table), table)
 
     def _find_known(self, table: bytes, row: bytes, before: bool) -> Location | None:
         known = self._tables.get(table, NOTHING)
@@ -134,10 +141,14 @@ class Regions:
 
     def _keep(self, found: Location) -> None:
         known = self._tables.get(found.table, NOTHING)
-        kept = _without(known, lambda each: _overlap(each, found))
-        at = bisect_right(kept.starts, found.start)
+        start, stop = found.start, found.stop
+        kept = _without(
+            known,
+            lambda each: (not stop or each.start < stop) and (not each.stop or start < each.stop),
+        )
+        at = bisect_right(kept.starts, start)
         self._tables[found.table] = _Known(
-            (*kept.starts[:at], found.start, *kept.starts[at:]),
+            (*kept.starts[:at], start, *kept.starts[at:]),
             (*kept.regions[:at], found, *kept.regions[at:]),
         )
 
@@ -158,19 +169,6 @@ class Regions:
             return _decode_region(table, cells.take(count, META))
         return None
 
-    def _read_state(self, table: bytes, due_ms: int) -> int | None:
-        request = PB.GetRequest()
-        request.get.row = table.removeprefix(DEFAULT_NAMESPACE)
-        request.get.column.add(family=b"table", qualifier=[b"state"])
-        response, cells = self.ask_meta("Get", request, PB.GetResponse, due_ms)
-        for cell in cells.take(response.result.associated_cell_count, META).values():
-            try:
-                state: int = PB.TableState.FromString(cell.value).state
-            except DecodeError:
-                return 0
-            return state
-        return None
-
     def ask_meta(self, method: str, request: Any, response: Any, due_ms: int) -> tuple[Any, Cells]:
         """Send a request to the server that has the meta table now."""
         request.region.type, request.region.value = BY_NAME, META_REGION
@@ -183,11 +181,6 @@ class Regions:
 def _without(known: _Known, is_gone: Callable[[Location], bool]) -> _Known:
     kept = tuple(region for region in known.regions if not is_gone(region))
     return _Known(tuple(region.start for region in kept), kept)
-
-
-def _overlap(one: Location, other: Location) -> bool:
-    begins_before = not other.stop or one.start < other.stop
-    return begins_before and (not one.stop or other.start < one.stop)
 
 
 def _decode_region(table: bytes, cells: Mapping[Key, Cell]) -> Location | None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import logging
-from _thread import start_new_thread
 from collections.abc import Callable
-from functools import partial
-from threading import Thread
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -14,13 +11,12 @@ from kazoo.exceptions import NoNodeError
 
 from txn.clock import Clock
 from txn.errors import NotApplied
-from txn.host.holds import SafeEvent
 from txn.stores.hbase.native.connection import RemoteError, decode_text
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.servers import Servers
 from txn.stores.hbase.native.target import Address, Target
 from txn.stores.hbase.places import first_line
-from txn.stores.zookeeper import BoundedClient
+from txn.stores.zookeeper import BoundedClient, call_apart
 
 LOGGER = logging.getLogger(__name__)
 LOGGER.addHandler(logging.NullHandler())  # nothing on stderr unless a program asks for it
@@ -79,9 +75,17 @@ class Registry:
             except (OSError, RemoteError) as error:
                 raise NotApplied("the master does not answer", cause=first_line(error)) from error
             return frozenset(map(_address, answer.cluster_status.servers_name))
-        names = self._ask_zookeeper(f"{self._target.znode}/rs", _list_names, due_ms)
+
+        node = f"{self._target.znode}/rs"
+
+        def list_names(client: BoundedClient, wait: Wait) -> Any:
+            wait(client.sync_async(node))  # without it, a ZooKeeper server may lag behind
+            return wait(client.get_children_async(node))
+
+        names = self._ask_zookeeper(node, list_names, due_ms)
         try:
-            return frozenset(map(_read_name, names))
+            named = [name.rsplit(",", 2) for name in names]
+            return frozenset((host, int(port)) for host, port, _ in named)
         except ValueError as error:
             raise NotApplied("a node of ZooKeeper is not HBase's", cause=str(error)) from error
 
@@ -102,88 +106,54 @@ class Registry:
         raise NotApplied("no master answers", registry=failures)
 
     def _read_node(self, name: str, kind: Any, due_ms: int) -> Any:
+        """Decode the message of a node, which may follow its writer's name and a mark."""
         node = f"{self._target.znode}/{name}"
-        return _decode_node(node, self._ask_zookeeper(node, _read_data, due_ms), kind)
+        data = self._ask_zookeeper(
+            node, lambda client, wait: wait(client.get_async(node))[0], due_ms
+        )
+        if data[:1] == bytes([NAMED]):
+            data = data[5 + int.from_bytes(data[1:5]) :]
+        try:
+            if not data.startswith(MARK):
+                raise DecodeError("no mark")
+            message = kind.FromString(data[len(MARK) :])
+            if not message.IsInitialized():
+                raise DecodeError("no server")
+            return message
+        except DecodeError as error:
+            raise NotApplied(
+                "a node of ZooKeeper is not HBase's", node=node, cause=str(error)
+            ) from error
 
-    def _ask_zookeeper(self, node: str, question: Callable[..., Any], due_ms: int) -> Any:
+    def _ask_zookeeper(self, node: str, question: Question, due_ms: int) -> Any:
         """Ask about a node in a new session, as this is rare. The driver has waits of its own, so
         it runs in a thread that can be abandoned, and that ends soon after the call."""
         hosts, limit_ms = str(self._target), 2 * self._target.connect_ms
         within_ms = max(1, min(limit_ms, due_ms - self._clock.monotonic_ms()))
-        found: list[Any] = []
-        is_over = SafeEvent()
+        within_s = within_ms / 1000
 
-        def ask() -> None:
+        def ask() -> Any:
+            end_ms = self._clock.monotonic_ms() + within_ms
+
+            def wait(answer: Any) -> Any:
+                return answer.get(timeout=max(0, end_ms - self._clock.monotonic_ms()) / 1000)
+
+            client = BoundedClient(hosts, timeout=within_s, logger=LOGGER)
             try:
-                found.append(_ask(hosts, partial(question, node), within_ms, self._clock))
-            except Exception as error:  # noqa: BLE001  (any error of the driver is reported)
-                found.append(error)
+                client.start(timeout=within_s)
+                return question(client, wait)
             finally:
-                is_over.set()
+                client.stop()
+                client.close()
 
         try:
-            start_new_thread(Thread(target=ask, daemon=True).start, ())
-        except RuntimeError as error:  # the interpreter is shutting down or has no threads left
-            found.append(error)
-        else:
-            is_over.wait(within_ms / 1000)
-        result = found[0] if found else TimeoutError("timed out")
-        if isinstance(result, NoNodeError):
-            raise NotApplied("no HBase is at this node", zookeeper=hosts, node=node) from result
-        if isinstance(result, Exception):
-            cause = f"{type(result).__name__}: {result}"
-            raise NotApplied("no answer from ZooKeeper", zookeeper=hosts, cause=cause) from result
-        return result
-
-
-def _ask(hosts: str, question: Question, within_ms: int, clock: Clock) -> Any:
-    due_ms = clock.monotonic_ms() + within_ms
-
-    def wait(answer: Any) -> Any:
-        return answer.get(timeout=max(0, due_ms - clock.monotonic_ms()) / 1000)
-
-    client = BoundedClient(hosts, timeout=within_ms / 1000, logger=LOGGER)
-    try:
-        client.start(timeout=within_ms / 1000)
-        return question(client, wait)
-    finally:
-        client.stop()
-        client.close()
-
-
-def _read_data(node: str, client: BoundedClient, wait: Wait) -> bytes:
-    data: bytes = wait(client.get_async(node))[0]
-    return data
-
-
-def _list_names(node: str, client: BoundedClient, wait: Wait) -> list[str]:
-    """Return the names below a node as of now; a ZooKeeper server may lag behind without `sync`."""
-    wait(client.sync_async(node))
-    names: list[str] = wait(client.get_children_async(node))
-    return names
-
-
-def _decode_node(node: str, data: bytes, kind: Any) -> Any:
-    """Decode a message that may follow its writer's name and a mark."""
-    if data[:1] == bytes([NAMED]):
-        data = data[5 + int.from_bytes(data[1:5]) :]
-    try:
-        if not data.startswith(MARK):
-            raise DecodeError("no mark")
-        message = kind.FromString(data[len(MARK) :])
-        if not message.IsInitialized():
-            raise DecodeError("no server")
-        return message
-    except DecodeError as error:
-        raise NotApplied(
-            "a node of ZooKeeper is not HBase's", node=node, cause=str(error)
-        ) from error
+            return call_apart(ask, within_s)
+        except NoNodeError as error:
+            raise NotApplied("no HBase is at this node", zookeeper=hosts, node=node) from error
+        except Exception as error:  # any error of the driver, or of starting a thread
+            cause = f"{type(error).__name__}: {error}"
+            raise NotApplied("no answer from ZooKeeper", zookeeper=hosts, cause=cause) from error
 
 
 def _address(server: Any) -> Address:
     return decode_text(server.host_name), server.port
-
-
-def _read_name(name: str) -> Address:
-    host, port, _ = name.rsplit(",", 2)
-    return host, int(port)

@@ -11,21 +11,9 @@ from typing import Any, TypeVar
 from urllib.parse import SplitResult
 
 from txn.clock import Clock, limit_due
-from txn.errors import (
-    MaybeApplied,
-    NotApplied,
-    StoreError,
-    TableUnavailable,
-    TxnError,
-)
+from txn.errors import MaybeApplied, NotApplied, StoreError, TableUnavailable, TxnError
 from txn.host.forks import start_in_each_process
-from txn.model import (
-    Cell,
-    Check,
-    Edit,
-    Key,
-    Row,
-)
+from txn.model import Cell, Check, Edit, Key, Row
 from txn.stores.base import ColumnPage, Families, Feature, TableSize
 from txn.stores.hbase.base import ASKED_WITHIN_MS, HBaseTables, ScanRange
 from txn.stores.hbase.native.batch import Batches
@@ -208,7 +196,8 @@ class NativeStore(HBaseTables):
         """Return the rows of an answer, and the rest of the range. A slow server stops early:
         within a row, which is then read separately, or where there are no rows."""
         table, counts = region.table, answer.cells_per_result
-        rows = [_make_row(cells.take(count, table)) for count in counts if count]
+        taken = [cells.take(count, table) for count in counts if count]
+        rows = [Row(next(iter(found)).row, found) for found in taken]
         rest = _find_rest(region, answer, wanted, rows[-1].row if rows else b"")
         if rows and any(answer.partial_flag_per_result[-1:]):
             last = self._read_row(wanted, rows.pop().row, due_ms)
@@ -284,7 +273,3 @@ def _find_rest(region: Location, answer: Any, wanted: ScanRange, last: bytes) ->
         return wanted.skip_rows(answer.cursor.row, last)
     bound = region.start if wanted.reverse else region.stop
     return wanted.move(bound) if bound else None
-
-
-def _make_row(cells: dict[Key, Cell]) -> Row:
-    return Row(next(iter(cells)).row, cells)

@@ -96,7 +96,14 @@ class MasterTables:
         if schema is None:
             raise InvalidRequestError("no such table", table=table)
         for column in schema.column_families:
-            _assign_column(column, database)
+            others = [
+                (pair.name, pair.value)
+                for pair in column.configuration
+                if pair.name != DATABASE_ENTRY
+            ]
+            del column.configuration[:]
+            for name, value in (*others, (DATABASE_ENTRY, database.decode())):
+                column.configuration.add(name=name, value=value)
         request = PB.ModifyTableRequest(table_name=_table_name(table), table_schema=schema)
         return self._change(table, "ModifyTable", request)
 
@@ -178,15 +185,6 @@ def _column(name: bytes, family: Family) -> Any:
     if family.database:
         column.configuration.add(name=DATABASE_ENTRY, value=family.database.decode())
     return column
-
-
-def _assign_column(column: Any, database: bytes) -> None:
-    others = [
-        (pair.name, pair.value) for pair in column.configuration if pair.name != DATABASE_ENTRY
-    ]
-    del column.configuration[:]
-    for name, value in (*others, (DATABASE_ENTRY, database.decode())):
-        column.configuration.add(name=name, value=value)
 
 
 def _read_schema(schema: Any) -> dict[bytes, Family]:
