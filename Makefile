@@ -40,7 +40,7 @@ check: $(VENV)/.ready-dev ## lint, types, import rules and the fast tests: under
 	$(BIN)/python -m pytest -q -m fast $(ARGS)
 
 coverage: $(VENV)/.ready-dev ## branches of the protocol's modules: 100 % or an error
-	$(BIN)/python -m pytest -q tests/unit -n 2 --dist loadfile \
+	$(BIN)/python -m pytest -q tests/unit -m "not long" -n 2 --dist loadfile \
 	  --no-loadscope-reorder --cov --cov-report=term-missing:skip-covered
 
 sim: $(VENV)/.ready-dev ## a million simulated schedules, one in ten with a history
