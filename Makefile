@@ -37,7 +37,7 @@ check: $(VENV)/.ready-dev ## lint, types, import rules and the fast tests: under
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python -m pytest -q -m fast $(ARGS)
+	$(BIN)/python -m pytest -q -m "fast and not long" $(ARGS)
 
 coverage: $(VENV)/.ready-dev ## branches of the protocol's modules: 100 % or an error
 	$(BIN)/python -m pytest -q tests/unit -m "not long" -n 2 --dist loadfile \

@@ -11,7 +11,7 @@ cd "$(dirname "$0")/../.."
 
 pythons=(3.11 3.12 3.13 3.14)
 options=()
-tests=(-q -m fast -n 2 --dist loadfile -p no:cacheprovider)
+tests=(-q -m "fast and not long" -n 2 --dist loadfile -p no:cacheprovider)
 if [ "${1:-}" = --lowest ]; then
   shift
   pythons=(3.11)
