@@ -12,10 +12,10 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import NullType, StringType, StructField, StructType
 
 from recovery.spark import OPTIONS as FINDINGS
-from txn import Engine, InvalidRequestError, Key, Mutation, connect
+from txn import AbortedError, Engine, InvalidRequestError, Key, Mutation, Outcome, connect
 from txn.reading import columns
 from txn.spark import changes, make_batch_writer, reader, views
-from txn.spark.atomic import ATOMIC
+from txn.spark.atomic import ATOMIC, AtomicWriter, PartsReport
 from txn.spark.changes import CHANGES
 from txn.spark.options import COMMON
 from txn.spark.source import TxnDataSource
@@ -255,6 +255,21 @@ def test_a_table_of_the_catalogue_names_what_works(options: dict[str, str]) -> N
     ):
         with pytest.raises(InvalidRequestError, match="CREATE TEMPORARY VIEW"):
             use()
+
+
+def test_an_atomic_frame_with_a_task_without_report_is_aborted(
+    empty_store: tuple[str, Engine],
+) -> None:
+    """The parts of that task would not be counted, so half of the frame would commit."""
+    uri, engine = empty_store
+    writer = TxnDataSource({**MAPPED, "uri": uri, "newTable": "1", "atomic": "true"}).writer(
+        SCHEMA, False
+    )
+    assert isinstance(writer, AtomicWriter)
+    with pytest.raises(AbortedError, match="a task has no report"):
+        writer.commit([PartsReport(0, 0, 0), None])
+    assert writer.transaction is not None
+    assert engine.outcome(writer.transaction) is Outcome.ABORTED
 
 
 def test_an_atomic_stream_names_what_works() -> None:

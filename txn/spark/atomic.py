@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from txn.client.parts import PartsClient
-from txn.errors import InvalidRequestError
+from txn.errors import AbortedError, InvalidRequestError
 from txn.model import Delete, Mutation
 from txn.policy import Policy
 from txn.request import Ack, Request
@@ -91,6 +91,10 @@ class AtomicWriter(DataSourceArrowWriter):
         if self.transaction is None:
             return
         reports = [message for message in messages if isinstance(message, PartsReport)]
+        if len(reports) < len(messages):  # its parts would not be counted, and so not committed
+            self.abort(messages)
+            facts = {"tasks": len(messages), "reports": len(reports)}
+            raise AbortedError("a task has no report", transaction=self.transaction, **facts)
         parts = {report.partition: report.parts for report in reports}
         counts = [parts.get(partition, 0) for partition in range(max(parts, default=-1) + 1)]
         newest = max((report.timestamp for report in reports), default=0)
