@@ -12,8 +12,15 @@ from typing import Any, NoReturn
 
 def annotate(message: str, **facts: object) -> str:
     """Join a message and its facts in the format of all errors of this library."""
-    known = [f"{name}={value!r}" for name, value in facts.items() if value is not None]
+    known = [f"{name}={_show(value)}" for name, value in facts.items() if value is not None]
     return " ".join([message, *known])
+
+
+def _show(value: object) -> str:
+    try:
+        return repr(value)
+    except RecursionError:
+        return f"a {type(value).__name__} that is nested too deeply"
 
 
 class TxnError(Exception):

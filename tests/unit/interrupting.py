@@ -42,11 +42,12 @@ class Interruption:
         self._twice = twice
 
     def __enter__(self) -> Interruption:
+        self._before = sys.gettrace()  # of a measurement of coverage
         sys.settrace(self._enter)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
-        sys.settrace(None)
+        sys.settrace(self._before)
         sys.setprofile(None)
         return kind is Interrupt
 

@@ -19,7 +19,7 @@ from txn.protocol.row import FAMILY, read_rows
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import load_transaction
 from txn.request import Committed, Outcome, Request
-from txn.stores.base import Store
+from txn.stores.base import Answers, Store
 from txn.testing.faulty import Call, Fault, FaultyStore
 
 
@@ -322,10 +322,15 @@ class Past(FaultyStore):
         self._cells = cells
 
     def check_and_read(
-        self, checks: Sequence[Check], keys: Collection[Key], *, durable: bool = True
-    ) -> tuple[list[bool], dict[Key, Cell | None]]:
-        answers, found = super().check_and_read(checks, keys, durable=durable)
-        return answers, {key: self._cells.get(key, found[key]) for key in found}
+        self,
+        checks: Sequence[Check],
+        keys: Collection[Key],
+        stamps: Collection[Key] = (),
+        *,
+        durable: bool = True,
+    ) -> Answers:
+        answers, found, times = super().check_and_read(checks, keys, stamps, durable=durable)
+        return answers, {key: self._cells.get(key, found[key]) for key in found}, times
 
 
 def test_an_answer_from_before_its_locks_aborts_a_transaction() -> None:

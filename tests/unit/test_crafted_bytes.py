@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import sys
 import zlib
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -147,9 +148,19 @@ def of_frame(sample: bytes) -> Callable[[Random], bytes]:
     return make
 
 
+def dump_json(given: Any) -> str:
+    """Return JSON that is nested more deeply than a decoder may go."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(10_000)
+    try:
+        return json.dumps(given, default=str)
+    finally:
+        sys.setrecursionlimit(limit)
+
+
 def of_json(sample: Any) -> Callable[[Random], bytes]:
     def make(rng: Random) -> bytes:
-        text = json.dumps(change(rng, sample), default=str).encode()
+        text = dump_json(change(rng, sample)).encode()
         match rng.randrange(4):
             case 0:
                 return damage(rng, text)

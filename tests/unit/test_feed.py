@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -411,20 +412,24 @@ def test_a_local_transaction_that_has_begun_is_waited_for(
     there was no row to be seen undecided."""
     if not waits:
         monkeypatch.setattr(feed, "wait_for_writer", lambda context: None)
-    with closing(connect(f"embedded://{tmp_path}/store?sync=off", table=TABLE)) as engine:
+    uri = f"embedded://{tmp_path}/store?sync=off"
+    with ExitStack() as stack:
+        engine = stack.enter_context(closing(connect(uri, table=TABLE)))
         engine.ensure_table(TABLE, ["d"])
         engine.commit([Mutation(Y, b"1")])
         reader = ChangeFeed(engine.context, Bounds(delay_ms=1))
         start = Offset(engine.context.clock.wall_ms() - 1_000)
         is_inside, may_end = threading.Event(), threading.Event()
 
-        def work() -> None:
-            engine.commit([Mutation(X, b"1")])
-            is_inside.set()
-            assert may_end.wait(10)
+        other = stack.enter_context(closing(connect(uri, table=TABLE)))
+        begin = other.context.store.atomically
 
+        def begin_slowly(work: Callable[[], None]) -> None:
+            begin(lambda: (work(), is_inside.set(), may_end.wait(10))[0])
+
+        monkeypatch.setattr(other.context.store, "atomically", begin_slowly)
         with ThreadPoolExecutor(2) as pool:
-            writing = pool.submit(engine.context.store.atomically, work)
+            writing = pool.submit(other.commit, [Mutation(X, b"1")])
             assert is_inside.wait(10)
             engine.context.clock.sleep_ms(20)
             planning = pool.submit(reader.find_end, start)

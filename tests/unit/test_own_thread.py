@@ -91,10 +91,11 @@ class Handler:
         self._call = call
 
     def __enter__(self) -> None:
+        self._before = sys.gettrace()  # of a measurement of coverage
         sys.settrace(self._step)
 
     def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
+        sys.settrace(self._before)
 
     def _step(self, frame: FrameType, event: str, argument: object) -> Any:
         if frame.f_code.co_filename not in FILES:

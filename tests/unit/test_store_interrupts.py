@@ -67,10 +67,11 @@ class Interrupts:
         self.place: str | None = None
 
     def __enter__(self) -> None:
+        self._before = sys.gettrace()  # of a measurement of coverage
         sys.settrace(self._enter)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
-        sys.settrace(None)
+        sys.settrace(self._before)
         sys.setprofile(None)
         return kind is KeyboardInterrupt
 

@@ -338,7 +338,7 @@ def decode_offset(encoded: Mapping[str, Any]) -> Offset:
             )
         rows = str(encoded["undecided"]).encode().split()
         return Offset(int(encoded["until"]), int(encoded["low"]), frozenset(rows))
-    except (LookupError, OverflowError, TypeError, ValueError) as error:
+    except (LookupError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise InvalidRequestError("not an offset of a feed", offset=encoded) from error
 
 

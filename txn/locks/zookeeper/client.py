@@ -101,7 +101,7 @@ class _Answer(AsyncResult):  # type: ignore[misc]
         return super().get(block=False)
 
 
-class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+class _SafeThreading(SequentialThreadingHandler):  # type: ignore[misc]
     def async_result(self) -> _Answer:
         return _Answer(self)
 
@@ -219,7 +219,7 @@ class ZooKeeperClient:
                 ensemble.hosts,
                 timeout=session_ms / 1000,
                 logger=LOGGER,
-                handler=_Handler(),
+                handler=_SafeThreading(),
                 connection_retry={"max_tries": -1, "max_delay": pause_s},
                 **options,
             )
