@@ -36,6 +36,7 @@ from txn.reading.feed import (
     list_decisions,
     read_changes,
 )
+from txn.stores.local import LocalStore
 from txn.testing.faulty import Call, Fault, FaultyStore
 
 BOUNDS = Bounds(delay_ms=5, lateness_ms=50_000)
@@ -422,12 +423,18 @@ def test_a_local_transaction_that_has_begun_is_waited_for(
         is_inside, may_end = threading.Event(), threading.Event()
 
         other = stack.enter_context(closing(connect(uri, table=TABLE)))
-        begin = other.context.store.atomically
+        begin = LocalStore.atomically
 
-        def begin_slowly(work: Callable[[], None]) -> None:
-            begin(lambda: (work(), is_inside.set(), may_end.wait(10))[0])
+        def begin_slowly(store: LocalStore, work: Callable[[], None]) -> None:
+            def work_slowly() -> None:
+                work()
+                if store is other.context.store:
+                    is_inside.set()
+                    assert may_end.wait(10)
 
-        monkeypatch.setattr(other.context.store, "atomically", begin_slowly)
+            begin(store, work_slowly)
+
+        monkeypatch.setattr(LocalStore, "atomically", begin_slowly)
         with ThreadPoolExecutor(2) as pool:
             writing = pool.submit(other.commit, [Mutation(X, b"1")])
             assert is_inside.wait(10)
