@@ -57,7 +57,7 @@ from txn.tables.admin import Admin
 from txn.tables.kv.memory import MemoryStore
 from txn.testing.faulty import NO_FAULT, Call, Crash, Fault, FaultyStore, Reply
 
-MOST_STEPS = 60_000
+MOST_STEPS = 20_000
 MOST_CRASHES = 3
 PART_WAITS_MS = 1_000
 IN_PARTS = (0.0, 0.0, 0.5)

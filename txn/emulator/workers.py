@@ -151,13 +151,16 @@ class Supervisor:
             self._log.warning(annotate("a worker has ended: replaced", pid=pid, lived_ms=lived_ms))
             if lived_ms < QUICK_MS:
                 self._rest()
-            while not _has_signal():
-                try:
-                    os.close(self._fork())
-                    break
-                except OSError as error:  # no memory, or too many processes
-                    self._log.warning(annotate("cannot start a worker", cause=str(error)))
-                    self._rest()
+            self._fork_again()
+
+    def _fork_again(self) -> None:
+        while not _has_signal():
+            try:
+                os.close(self._fork())
+                return
+            except OSError as error:  # no memory, or too many processes
+                self._log.warning(annotate("cannot start a worker", cause=str(error)))
+                self._rest()
 
     def _rest(self) -> None:
         due_ms = self._clock.monotonic_ms() + QUICK_MS
