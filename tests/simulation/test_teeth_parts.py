@@ -14,7 +14,7 @@ from recovery.purge import purge_row
 from recovery.scan import whole_row
 from tests.simulation.puppets import Puppet, asks_for, counts, puts, when
 from tests.simulation.variants_parts import PARTS_RULES
-from tests.simulation.world import TABLE, TRANSACTIONS, World, key
+from tests.simulation.world import TABLE, TRANSACTIONS, OneCell, World, key
 from txn import (
     AbortedError,
     AssertionFailedError,
@@ -327,3 +327,19 @@ def test_a_copy_of_a_part_with_a_false_assertion_fails_at_once(
     with pytest.raises(AssertionFailedError if rule else DeadlineError):
         write(engine)
     assert (store.calls < 10) is rule
+
+
+def test_a_part_that_another_transport_finishes_shows_when() -> None:
+    """Rows that tell when they began tell when they ended. Without that the part was unreadable,
+    and its transaction stayed at 2 for ever."""
+    world = world_with_values("six-phase")
+    _, transaction, stamp = begin(world)
+    owner = Puppet(world, lambda engine: PartsClient(engine).commit(transaction, [1, 1], stamp))
+    owner.until(asks_for(Status.ASSERTED))
+    owner.step()  # decided, and the owner dies
+    world.clock.sleep_ms(60_000)
+    helper, _ = world.client(store=OneCell(world.memory))
+    helper.commit([Mutation(X, b"9")])
+    world.mend()
+    assert all(row.is_over and row.corrupt is None for row in world.rows())
+    assert world.values([X, Y]) == {X: b"9", Y: b"1"}

@@ -366,7 +366,7 @@ def follow(child: TransactionRow, parent: TransactionRow) -> TransactionRow:
             plan = child.plan
             if plan is not None and parent.plan is not None:
                 plan = replace(plan, timestamp=parent.plan.timestamp)
-            began = {Status.ASSERTED: parent.since}
+            began = {**child.began, Status.ASSERTED: parent.since}
             return replace(child, status=Status.ASSERTED, plan=plan, began=began)
     return replace(child, status=Status.ABORTING)
 
