@@ -61,7 +61,6 @@ def test_the_overview_tells_what_is_going_on(url: str, browse: Browse, picture: 
     expect(page.get_by_role("row", name="accounts/alice/d:balance")).to_be_visible()
     expect(page.get_by_role("row", name="assertion failed 1")).to_be_visible()
     expect(page.get_by_role("img", name=re.compile("in each minute"))).to_be_visible()
-    expect(page.get_by_text("3 left by dead clients")).to_be_visible()
     picture(page, "overview")
     page.emulate_media(color_scheme="dark")
     page.set_viewport_size(NARROW)

@@ -23,7 +23,7 @@ from txn.reading.instants import LaterChanges
 
 SCHEDULES = 25
 MOST = 600
-RARE = (66, 95, 362)
+RARE = (66, 95, 362, 674, 3408)
 """Where a listing that is taken for one instant was last found to show a mixture."""
 Patch = pytest.MonkeyPatch
 
