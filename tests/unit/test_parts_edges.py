@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
 import pytest
@@ -26,6 +26,7 @@ from txn import (
 )
 from txn.client.parts import PartsClient
 from txn.clock import ManualClock
+from txn.errors import NotApplied
 from txn.model import Edit, Row
 from txn.protocol.commit import prepare
 from txn.protocol.row import RowState, child_key, column
@@ -419,3 +420,23 @@ def test_a_part_that_a_scan_missed_is_finished(engine: Engine, client: PartsClie
     assert make_client(other).commit(transaction, [2], newest).complete
     assert not store.forgets
     assert values(engine, X, Y) == [b"1", b"1"]
+
+
+def test_a_decision_that_cannot_be_made_durable_is_unknown(
+    engine: Engine, client: PartsClient
+) -> None:
+    """A power failure may undo what was only read, so it is no answer to a second question."""
+    transaction, newest = write_two(client)
+    assert client.commit(transaction, [2], newest).complete
+
+    class Failing(FaultyStore):
+        def write(self, edits: Sequence[Edit], **named: Any) -> None:
+            if not edits:
+                raise NotApplied("the disk does not take it")
+            super().write(edits, **named)
+
+    store = Failing(engine.context.store)
+    store.features |= {"atomic"}
+    other = Engine(store, table="rows", policy=POLICY, clock=engine.context.clock)
+    with pytest.raises(CommitOutcomeUnknown):
+        make_client(other).commit(transaction, [2], newest)
