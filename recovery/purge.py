@@ -62,6 +62,13 @@ def purge_row(context: Context, seen: Row, *, unfinished: bool = False) -> Resul
     key = status_key(context.table, seen.row)
     status = seen.cells.get(key)
     if status is None or "row_mutations" not in context.store.features:
+        if status is not None and row.state is RowState.UNDECIDED:
+            # Such a store deletes cell by cell: the owner, if it lives, must not decide meanwhile.
+            abort = Check(key, status.value, ((key, Status.ABORTED.encoded),))
+            if not all(call_store(context, lambda: context.store.check_and_put([abort]))):
+                return NothingToDo("the row has changed")
+            aborted = whole_row(context, seen.row)
+            seen = seen if aborted is None else aborted
         delete_cells(context, [seen])
         return Repaired("deleted")
     # Its owner may live, and decide meanwhile.
