@@ -358,7 +358,7 @@ def _free_lock(context: Context, finding: Finding) -> Result:
         return NothingToDo("its holder is not finished")
     if row.state is RowState.DEBRIS and not poison(context, load_transaction(context, row)):
         return NothingToDo("its holder's row has arrived")
-    free_for_holder(context, finding.transaction, {finding.key.lock: found.lock})
+    free_for_holder(context, finding.transaction, {finding.key.lock: found.lock}, row.owner)
     now = read_guarded(context, [finding.key])[finding.key]
     return LeftAlone(UNCHANGED) if now.lock == found.lock else Repaired("freed")
 
