@@ -93,7 +93,7 @@ def facts_text(finding: Finding) -> Markup:
     holder = {"holder": finding.transaction} if finding.key and finding.transaction else {}
     facts = {**holder, **finding.facts}
     return Markup(", ").join(
-        Markup("{} {}").format(name, _fact_text(name, fact))
+        Markup("{} {}").format(name.removesuffix("_ms"), _fact_text(name, fact))
         for name, fact in facts.items()
         if fact or name not in TIMES
     )
@@ -105,6 +105,8 @@ def _fact_text(name: str, fact: object) -> str:
             return shorten(fact)
         case int() if name in TIMES:
             return time_tag(fact, precise=True)
+        case int() if name.endswith("_ms"):
+            return duration_text(fact)
         case _:
             return escape(str(fact).encode(errors="replace"))
 
