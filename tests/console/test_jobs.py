@@ -170,7 +170,7 @@ def test_a_single_repair_is_cancelled_as_it_waits_for_the_store(
         return Fault(frozenset(), Reply.NOT_APPLIED)
 
     store.plan = fail
-    jobs.start_one(kept)
+    jobs.start_some([kept])
     assert failed.wait(PATIENCE_S)
     jobs.cancel()
     wait_until_over(jobs)
@@ -291,7 +291,7 @@ def test_the_repair_of_one_finding_leaves_the_rest_of_the_report(
     report = jobs.find_report(1)
     ended_ms = report.ended_ms
     time.sleep(0.01)
-    jobs.start_one(report.kept[0])
+    jobs.start_some(report.kept[:1])
     wait_until_over(jobs)
     assert [type(each.result) for each in report.kept] == [Repaired, type(None)]
     assert (jobs.find_report(1), report.ended_ms, report.trouble) == (report, ended_ms, None)
@@ -351,9 +351,9 @@ def test_a_transaction_is_judged_before_its_repair(store: StandingStore, jobs: J
     assert row_key is not None
     for given in (row_key, new_row_key(1, 1)):
         with pytest.raises(InvalidRequestError, match="there is nothing to repair"):
-            jobs.judge_transaction(given)
+            jobs.judge_transactions([given])
     assert jobs.find_repair(row_key) is None
-    jobs.start_one(kept, "10.0.0.7")
+    jobs.start_some([kept], "10.0.0.7")
     jobs.wait(PATIENCE_S)
     found = jobs.find_repair(row_key)
     assert found is jobs.history[0]
