@@ -261,7 +261,7 @@ def _is_blamed(assertion: Assertion, reason: str) -> bool:
     return reason.startswith(said) or f"{said[:LONGEST_REASON]}…" == reason
 
 
-def find_holders(
+def read_holders(
     context: Context, keys: Collection[Key]
 ) -> dict[Key, tuple[bytes, TransactionRow | None]]:
     """Return the holder of the lock of each key that is locked, and its row. None: the cell of the

@@ -15,7 +15,7 @@ from typing import Any
 from typer import Argument
 
 from recovery.commands import common
-from recovery.inspect import find_holders
+from recovery.inspect import read_holders
 from txn.assertions import MAX_DEPTH
 from txn.client.connect import connect
 from txn.documents import parse_assertion, read_bytes, read_fields, read_key, read_list, refuse_part
@@ -43,7 +43,7 @@ def get(
     wanted = [parse_key(key) for key in keys]
     with connect(store, transactions=transactions, create=False) as engine:
         cells = engine.read(wanted)
-        holders = find_holders(engine.context, wanted)  # as of a moment later
+        holders = read_holders(engine.context, wanted)  # as of a moment later
     for key in wanted:
         cell = cells[key]
         value, timestamp = (escape(cell.value), cell.timestamp) if cell else (None, None)

@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from recovery.commands import common
 from recovery.findings import LONGEST_REQUEST_MS, Repaired, Result, result_document
-from recovery.inspect import Explanation, ValueChange, explain, find_holders
+from recovery.inspect import Explanation, ValueChange, explain, read_holders
 from recovery.opening import open_store_of
 from recovery.purge import LOST, UNFINISHED, find_marker, purge_row, purge_token
 from recovery.scan import find_transaction, whole_row
@@ -58,7 +58,7 @@ def show(
 def show_lock(context: Context, key: Key, as_json: bool) -> None:
     """Print whether the key is locked, and the transaction that holds it."""
     describe_table(context, key.table or b"")
-    holder, row = find_holders(context, [key]).get(key, (None, None))
+    holder, row = read_holders(context, [key]).get(key, (None, None))
     found = explain(context, row.row_key) if row is not None else None
     if as_json:
         held = None if holder is None else holder_text(holder)
