@@ -103,7 +103,7 @@ def ls(
     _print_foreign(foreign, as_json)
     if limit and listed == limit:
         typer.echo(
-            f"only the newest {count_text(limit, 'transaction')}: --limit 0 shows all", err=as_json
+            f"only the newest {count_text(limit, 'transaction')}: --limit 0 shows all", err=True
         )
 
 

@@ -262,6 +262,8 @@ class Jobs:
 
     def _repair_some(self, report: FsckReport) -> None:
         for each in report.marked:
+            each.result = None  # of an earlier repair
+        for each in report.marked:
             report.require_going()
             each.result = repair(self._make_context(report), each.finding)
             report.tally.add(each.finding, each.result)

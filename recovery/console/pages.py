@@ -54,7 +54,7 @@ from recovery.findings import (
 )
 from recovery.fsck import require_tables
 from recovery.inspect import explain
-from recovery.search import Query
+from recovery.search import COUNT, Query
 from recovery.text import parse_duration
 from txn.errors import InvalidRequestError, StoreError, TableUnavailable
 from txn.protocol.row import TransactionRow, created_ms, is_row_key
@@ -454,6 +454,8 @@ def _find_asked(request: Request, given: QueryParams) -> AskedRepair:
     if "marked" in given and not (given.get("id") or given.get("finding")):
         raise InvalidRequestError("nothing was marked, so there is nothing to repair")
     if ids := given.getlist("id"):
+        if len(ids) > COUNT:  # each row may have ten megabytes
+            raise InvalidRequestError("too many are marked", given=len(ids), limit=COUNT)
         return AskedRepair(console.jobs.judge_transactions([*map(unescape, ids)]))
     if given.get("left"):
         left = console.background.owners.left

@@ -214,6 +214,8 @@ def test_what_is_over_is_left_out_of_what_was_marked(url: str) -> None:
     body = ask(f"{url}/fsck/repair?{'&'.join(f'id={each}' for each in ids)}").body
     assert "Repair 3 findings" in body
     assert "The others that were marked are over" in body
+    many = ask(f"{url}/fsck/repair?{'&'.join(51 * ['id=' + ids[0]])}")
+    assert (many.status, "too many are marked" in many.body) == (400, True)
 
 
 def test_who_waits_for_whom_is_shown_as_a_tree(url: str, store: Store, browse: Browse) -> None:
