@@ -203,9 +203,10 @@ def judge(
             kind, at, age_ms, facts = Kind.DEBRIS, row.newest, retention_ms, {"newest": row.newest}
         case RowState.UNREADABLE:
             kind = Kind.UNREADABLE
-            facts |= {"status": str(row.stored_status), "cause": row.cause}
+            facts |= list_owner(row) | {"status": str(row.stored_status), "cause": row.cause}
         case RowState.UNDECIDED | RowState.DECIDED | RowState.ABORTING as state:
             kind = Kind[state.name]
+            facts |= list_owner(row) | {"silent_ms": max(0, now_ms - at)}
         case never:
             assert_never(never)
     is_old = at <= newest_old_ms(now_ms, age_ms)
@@ -223,6 +224,10 @@ def find_alive_ms(row: TransactionRow, now_ms: int, grace_ms: int) -> int:
     heartbeat = trust_heartbeat(row.heartbeat, now_ms, grace_ms)
     newest = row.newest if row.state is RowState.UNREADABLE else 0
     return max(row.since, heartbeat, newest)
+
+
+def list_owner(row: TransactionRow | None) -> dict[str, object]:
+    return {"owner": row.owner} if row is not None and row.owner else {}
 
 
 def list_facts(row: TransactionRow) -> dict[str, object]:
@@ -258,15 +263,20 @@ class Tally:
     """The totals of a check or repair.
 
     rows: how many rows were read. counts: the number of findings by kind and result; the result
-    None means that no repair was wanted. young: unfinished items within the grace period.
+    None means that no repair was wanted. young: unfinished items within the grace period. left_old:
+    unfinished transactions that were silent for longer, and were not repaired.
     """
 
     rows: int = 0
     counts: Counter[tuple[Kind, type[Result] | None]] = field(default_factory=Counter)
     young: InGrace = field(default_factory=InGrace)
+    left_old: InGrace = field(default_factory=InGrace)
 
     def add(self, finding: Finding, result: Result | None = None) -> None:
         self.counts[finding.kind, type(result) if result else None] += 1
+        silent_ms = finding.facts.get("silent_ms")
+        if isinstance(silent_ms, int) and (result is None or isinstance(result, LeftAlone)):
+            self.left_old.add(finding.kind, silent_ms)
 
     @property
     def is_repair(self) -> bool:
@@ -333,7 +343,7 @@ def finding_document(finding: Finding) -> Document:
 
 def tally_document(tally: Tally, grace_ms: int) -> Document:
     """Return the last line of `txn fsck --json`; no finding has its kind, `summary`."""
-    young = tally.young.counts
+    unfinished = tally.young.counts + tally.left_old.counts
     return {
         "kind": "summary",
         "rows": tally.rows,
@@ -344,8 +354,8 @@ def tally_document(tally: Tally, grace_ms: int) -> Document:
         "cleaned_up": tally.cleaned_up,
         "moved_on": tally.moved_on,
         "left": tally.left,
-        "unfinished": {kind.value: young[kind] for kind in Kind if young[kind]},
-        "oldest_ms": tally.young.oldest_ms,
+        "unfinished": {kind.value: unfinished[kind] for kind in Kind if unfinished[kind]},
+        "oldest_ms": max(tally.young.oldest_ms, tally.left_old.oldest_ms),
         "grace_ms": grace_ms,
     }
 

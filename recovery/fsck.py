@@ -253,18 +253,18 @@ def _check_transaction(
             return
         finding, state = judge(now, now_ms, *options.ages), now.state
         if finding:
-            yield _find_lost_part(context, now) or finding
+            yield _find_lost_part(context, now, finding) or finding
         elif state not in (RowState.FINISHED, RowState.DEBRIS):
             alive_ms = find_alive_ms(now, now_ms, options.ages.grace_ms)
             options.young.add(Kind[state.name], now_ms - alive_ms)
 
 
-def _find_lost_part(context: Context, row: TransactionRow) -> Finding | None:
+def _find_lost_part(context: Context, row: TransactionRow, found: Finding) -> Finding | None:
     """Return the finding for a decided transaction that counts a part which is lost."""
     is_open = row.state is RowState.DECIDED and row.status is Status.ASSERTED
     parts = list_decided_children(context, row) if is_open and row.parts else ()
     for lost in (part for part in parts if part.cause == LOST):
-        facts = list_facts(row) | {"part": lost.row_key, "cause": f"part: {LOST}"}
+        facts = {**found.facts, "part": lost.row_key, "cause": f"part: {LOST}"}
         return Finding(Kind.UNREADABLE, row.row_key, None, facts)
     return None
 
@@ -358,7 +358,7 @@ def _free_lock(context: Context, finding: Finding) -> Result:
         return NothingToDo("its holder is not finished")
     if row.state is RowState.DEBRIS and not poison(context, load_transaction(context, row)):
         return NothingToDo("its holder's row has arrived")
-    free_for_holder(context, finding.transaction, {finding.key.lock: found.lock})
+    free_for_holder(context, finding.transaction, {finding.key.lock: found.lock}, row.owner)
     now = read_guarded(context, [finding.key])[finding.key]
     return LeftAlone(UNCHANGED) if now.lock == found.lock else Repaired("freed")
 

@@ -23,7 +23,17 @@ from txn.protocol.codec import decode_marker
 from txn.protocol.context import Context, call_store
 from txn.protocol.locks import holder_of
 from txn.protocol.ranges import stored_rows
-from txn.protocol.row import FAMILY, RowState, TransactionRow, child_range, marker_key, parent_of
+from txn.protocol.retire import read_guarded
+from txn.protocol.row import (
+    FAMILY,
+    RowState,
+    TransactionRow,
+    child_range,
+    is_row_key,
+    marker_key,
+    parent_of,
+    read_rows,
+)
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import load_transaction
 from txn.request import Request
@@ -249,6 +259,17 @@ def _is_blamed(assertion: Assertion, reason: str) -> bool:
     """Return True if this assertion caused the abort: see `reason_text`, which cuts it."""
     said = f"assertion failed: assertion {assertion_text(assertion)}, seen "
     return reason.startswith(said) or f"{said[:LONGEST_REASON]}…" == reason
+
+
+def read_holders(
+    context: Context, keys: Collection[Key]
+) -> dict[Key, tuple[bytes, TransactionRow | None]]:
+    """Return the holder of the lock of each key that is locked, and its row. None: the cell of the
+    lock names no transaction."""
+    found = read_guarded(context, keys).items()
+    holders = {key: guarded.holder for key, guarded in found if guarded.holder}
+    rows = read_rows(context, {each for each in holders.values() if is_row_key(each)})
+    return {key: (holder, rows.get(holder)) for key, holder in holders.items()}
 
 
 def list_status_times(row: TransactionRow) -> tuple[StatusTime, ...]:

@@ -64,6 +64,11 @@ class Query:
         return self.with_parts or b"-" in strip_database(self.id_)
 
     @property
+    def needs_request(self) -> bool:
+        """Return True if the query looks into the requests of transactions."""
+        return not (self.key is None and self.table is None and self.label is None)
+
+    @property
     def is_for_unfinished(self) -> bool:
         """Return True if only unfinished transactions can match."""
         return bool(self.statuses) and not any(
@@ -100,7 +105,7 @@ class Query:
         return self.newer_than_ms is None or age_ms <= self.newer_than_ms
 
     def _matches_request(self, request: Request | None) -> bool:
-        if self.key is None and self.table is None and self.label is None:
+        if not self.needs_request:
             return True
         if request is None:  # it may not decode
             return False
@@ -215,6 +220,7 @@ def row_document(row: TransactionRow, now_ms: int) -> Document:
         "age_ms": max(0, now_ms - row.since) if row.since else None,
         "keys": len(request.keys) if request else None,
         "labels": dict(request.labels) if request else {},
+        "owner": row.owner or None,
         "reason": row.reason,
         "corrupt": row.cause,
         "part_of": None if whole is None else escape(whole),

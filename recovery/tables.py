@@ -15,7 +15,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
-from recovery.findings import CheckOptions, Finding, Kind, judge
+from recovery.findings import CheckOptions, Finding, Kind, judge, list_owner
 from recovery.scan import BATCH, newest_old_ms, transactions
 from txn.errors import CorruptRowError
 from txn.model import LOCK_SUFFIX, RESERVED, TAG_SUFFIX, Cell, Delete, Key, Row
@@ -204,6 +204,7 @@ def _judge_lock(
         yield 0, Finding(Kind.FOREIGN_LOCK, holder.row_key, key, {"since": since})
     elif holder.is_over or is_doomed:
         facts = {"since": since, "status": str(holder.status) if holder.status else "no row"}
+        facts |= list_owner(holder)
         yield since, Finding(Kind.ORPHAN_LOCK, holder.row_key, key, facts)
     elif holder.state is RowState.UNREADABLE and holder.stored_status in FINISHED:
         # The check of rows skips young ones with a finished status.

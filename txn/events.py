@@ -132,10 +132,14 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class Helped:
-    """Another client's transaction was finished, or its leftover locks were released."""
+    """Another client's transaction was finished, or its leftover locks were released.
+
+    owner: that client's program, process and host, such as `etl.py[4711]@web-3`; empty: not known.
+    """
 
     holder: bytes
     action: Action
+    owner: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,7 @@ class Metrics:
                 self._count_work(event)
             case events.Conflict(_, key):
                 self._child(self._conflicts, self._name_table(key.table or b"")).inc()
-            case events.Helped(_, action):
+            case events.Helped(_, action, _):
                 self._child(self._helped, action).inc()
             case events.BatchStarted(transactions):
                 self._gathered.observe(transactions)

@@ -220,7 +220,7 @@ def _row(finding: Finding, result: Result | None, now_ms: int) -> Group:
     name = short_id(row_key) if common.find_width() else escape(row_key)  # as `txn ls` prints it
     holder = {"holder": name} if finding.key and name else {}
     seen = ", ".join(
-        f"{name} {_fact(name, fact, now_ms)}"
+        f"{name.removesuffix('_ms')} {_fact(name, fact, now_ms)}"
         for name, fact in (holder | dict(finding.facts)).items()
         if fact or name not in TIMES
     )
@@ -241,6 +241,8 @@ def _fact(name: str, fact: object, now_ms: int) -> str:
         case int() if name in TIMES:
             far = duration_text(abs(now_ms - fact))
             return f"{time_text(fact)} ({f'{far} ago' if fact <= now_ms else f'in {far}'})"
+        case int() if name.endswith("_ms"):
+            return duration_text(fact)
         case _:
             return error_text(str(fact))
 
@@ -271,6 +273,10 @@ def print_summary(out: Console, tally: Tally, grace_ms: int) -> None:
     }
     results = ", ".join(f"{number:,} {name}" for name, number in numbers.items() if number)
     out.print(f"{count_text(tally.found, 'finding')}{results and ': ' + results}; {rows}")
+    if tally.left_old.counts:
+        unfinished = count_text(tally.left_old.counts.total(), "unfinished transaction")
+        oldest = duration_text(tally.left_old.oldest_ms)
+        out.print(f"{unfinished} left; the oldest has been silent for {oldest}")
     if young := tally.young.counts:
         kinds = ", ".join(f"{young[kind]:,} {kind.value}" for kind in Kind if young[kind])
         oldest, grace = duration_text(tally.young.oldest_ms), duration_text(grace_ms)

@@ -27,9 +27,9 @@ from txn.protocol.ranges import stored_rows
 from txn.protocol.row import TransactionRow, is_own, is_row_key
 from txn.protocol.statuses import Status
 from txn.spans import Span
-from txn.text import escape, show_text
+from txn.text import escape, parse_key, show_text
 
-HEADINGS = ("transaction", "status", "age", "keys", "labels", "reason")
+HEADINGS = ("transaction", "status", "age", "keys", "labels", "reason; owner")
 NO_STATUS = "none"
 NAME_OF: dict[Status | None, str] = {status: str(status) for status in Status} | {None: NO_STATUS}
 NAMES = tuple(NAME_OF.values())
@@ -52,6 +52,12 @@ def ls(
     older_than: Duration | None = time_option(
         "--older-than", "Only transactions whose status is as old as this.", None
     ),
+    key: str | None = Option(
+        None, metavar="KEY", help="Only transactions that name this key: table/row/family:column."
+    ),
+    label: str | None = Option(
+        None, metavar="NAME=VALUE", help="Only those with this label, or with this text in one."
+    ),
     limit: int = Option(100, min=0, metavar="N", help="List only the newest N; 0 lists all."),
     parts: bool = Option(False, "--parts", help="List the parts of transactions, too."),
     long: bool = Option(
@@ -68,7 +74,13 @@ def ls(
     with_parts = parts or str(Status.PART) in (status or ())
     known = {str(each): each for each in Status if with_parts or each is not Status.PART}
     statuses = {known.get(name) for name in status or NAMES if name in (*known, NO_STATUS)}
-    query = Query(statuses=frozenset(statuses), older_than_ms=older_than, with_parts=with_parts)
+    query = Query(
+        key=None if key is None else parse_key(key),
+        statuses=frozenset(statuses),
+        label=label,
+        older_than_ms=older_than,
+        with_parts=with_parts,
+    )
     foreign, listed = Foreign(), 0
     with open_store_of(store, transactions) as context, ExitStack() as progress:
         # Lines that are printed at once show the progress themselves.
@@ -79,7 +91,7 @@ def ls(
         if count:
             named = _list_names(context, query, foreign, bar)
             aged = (NAME_OF[row.status] for row in found)
-            counts = Counter(aged if query.older_than_ms else named)
+            counts = Counter(aged if query.older_than_ms or query.needs_request else named)
             progress.close()
             _print_counts(counts, as_json)
         else:
@@ -91,7 +103,7 @@ def ls(
     _print_foreign(foreign, as_json)
     if limit and listed == limit:
         typer.echo(
-            f"only the newest {count_text(limit, 'transaction')}: --limit 0 shows all", err=as_json
+            f"only the newest {count_text(limit, 'transaction')}: --limit 0 shows all", err=True
         )
 
 
@@ -106,7 +118,7 @@ def _read_rows(
         few = others if len(others.values) > 1 else None  # parts are passed over by their keys
         yield from scan_transactions(context, exclude=few, with_parts=query.with_parts)
         return
-    if count:
+    if count and not query.needs_request:
         rows = list_heads(context, statuses, with_ages=context.rules.locks_rows)
     else:
         rows = stored_rows(context, Span(context.table), others)
@@ -212,5 +224,5 @@ def _line(layout: Layout, row: TransactionRow, now_ms: int) -> str:
         duration_text(max(0, now_ms - (row.since or row.newest))),
         str(len(request.keys)) if request else "?",
         "; ".join(filter(None, [labels, parts])),
-        "; ".join(filter(None, [row.reason, error_text(row.cause or "")])),
+        "; ".join(filter(None, [row.reason, error_text(row.cause or ""), row.owner])),
     )

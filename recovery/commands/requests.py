@@ -15,13 +15,14 @@ from typing import Any
 from typer import Argument
 
 from recovery.commands import common
+from recovery.inspect import read_holders
 from txn.assertions import MAX_DEPTH
 from txn.client.connect import connect
 from txn.documents import parse_assertion, read_bytes, read_fields, read_key, read_list, refuse_part
 from txn.errors import AbortedError, InvalidRequestError
 from txn.model import Delete, Mutation
 from txn.request import Request
-from txn.text import escape, key_text, parse_key, reason_text
+from txn.text import escape, holder_text, key_text, parse_key, reason_text
 
 
 def get(
@@ -35,16 +36,24 @@ def get(
 ) -> None:
     """Print cells as of one instant: each transaction is seen wholly or not at all.
 
+    If a key is locked a moment later, its line names the transaction: see `txn show`.
+
     Example: txn get accounts/alice/d:balance accounts/bob/d:balance
     """
     wanted = [parse_key(key) for key in keys]
     with connect(store, transactions=transactions, create=False) as engine:
         cells = engine.read(wanted)
+        holders = read_holders(engine.context, wanted)  # as of a moment later
     for key in wanted:
         cell = cells[key]
         value, timestamp = (escape(cell.value), cell.timestamp) if cell else (None, None)
-        document = {"key": key_text(key), "value": value, "timestamp": timestamp}
         line = f"{key_text(key)}  {timestamp}  {value}" if cell else f"{key_text(key)}  absent"
+        holder, row = holders.get(key, (None, None))
+        document = {"key": key_text(key), "value": value, "timestamp": timestamp}
+        document["locked_by"] = None if holder is None else holder_text(holder)
+        if holder is not None:
+            owner = f" of {row.owner}" if row and row.owner else ""
+            line += f"  locked by {holder_text(holder)}{owner}"
         common.print_result(as_json, document, line)
 
 

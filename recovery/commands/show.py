@@ -10,25 +10,27 @@ from typer import Argument, Option
 
 from recovery.commands import common
 from recovery.findings import LONGEST_REQUEST_MS, Repaired, Result, result_document
-from recovery.inspect import Explanation, ValueChange, explain
+from recovery.inspect import Explanation, ValueChange, explain, read_holders
 from recovery.opening import open_store_of
 from recovery.purge import LOST, UNFINISHED, find_marker, purge_row, purge_token
 from recovery.scan import find_transaction, whole_row
 from recovery.text import count_text, duration_text, error_text, labels_text, quote_name, time_text
 from txn.documents import Document
 from txn.errors import CorruptRowError, InvalidRequestError
+from txn.model import Key
 from txn.protocol.codec import Marker, decode_marker
-from txn.protocol.context import Context
+from txn.protocol.context import Context, describe_table
 from txn.protocol.row import RowState, created_ms, decode_row
-from txn.text import assertion_text, escape, key_text, shorten, unescape
+from txn.text import assertion_text, escape, holder_text, key_text, parse_key, shorten, unescape
 
 RECENT = "Be sure that its client has ended: it was changed in the last"
 
 
 def show(
     transaction: str = Argument(
-        metavar="ID",
-        help="What `txn ls` prints: a row key, or the end of it, or its first random digits.",
+        metavar="ID|KEY",
+        help="What `txn ls` prints: a row key, or the end of it, or its first random digits; "
+        "or a key, table/row/family:column, for the transaction that has locked it.",
     ),
     *,
     store: common.StoreOption,
@@ -40,6 +42,9 @@ def show(
     Example: txn show 7dd8fcaf
     """
     with open_store_of(store, transactions) as context:
+        if "/" in transaction:  # no ID has one
+            show_lock(context, parse_key(transaction), as_json)
+            return
         row_key = common.find_row_key(context, transaction)
         found = explain(context, row_key)
         if found is None:
@@ -48,6 +53,27 @@ def show(
             common.print_json(explanation_document(found), pretty=True)
         else:
             print_explanation(common.console(), found)
+
+
+def show_lock(context: Context, key: Key, as_json: bool) -> None:
+    """Print whether the key is locked, and the transaction that holds it."""
+    describe_table(context, key.table or b"")
+    holder, row = read_holders(context, [key]).get(key, (None, None))
+    found = explain(context, row.row_key) if row is not None else None
+    if as_json:
+        held = None if holder is None else holder_text(holder)
+        shown = None if found is None else explanation_document(found)
+        document = {"key": key_text(key), "locked_by": held, "transaction": shown}
+        common.print_json(document, pretty=True)
+        return
+    lock = "free" if holder is None else f"held by {holder_text(holder)}"
+    if holder is not None and found is None:
+        lock += (
+            f": there is no such transaction, see txn fsck --scan {quote_name(key.table or b'')}"
+        )
+    common.print_line(f"{key_text(key)}  {lock}")
+    if found is not None:
+        print_explanation(common.console(), found)
 
 
 def print_explanation(out: Console, found: Explanation) -> None:
@@ -86,6 +112,7 @@ def _facts(found: Explanation) -> list[tuple[str, str]]:
         ("part of", "" if whole is None else escape(whole)),
         ("parts", _parts(found)),
         ("created", f"{time_text(created_ms(row.row_key))} by its owner's clock"),
+        ("owner", row.owner),
         ("labels", labels_text(request.labels)),
         ("once", once),
         ("lock TTL", duration_text(row.buffer.lock_ttl_ms) if row.buffer else ""),
@@ -142,6 +169,7 @@ def explanation_document(found: Explanation) -> Document:
             {"status": str(each.status), "since": each.since, "after_ms": each.after_ms}
             for each in found.statuses
         ],
+        "owner": row.owner or None,
         "labels": dict(request.labels),
         "once": None if request.once is None else escape(request.once),
         "once_retention_ms": found.once_retention_ms,

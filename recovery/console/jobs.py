@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
@@ -72,8 +72,8 @@ class KeptFinding:
 
 @dataclass(slots=True)
 class FsckReport:
-    """A check, or a repair of all findings or (`one`) of a single one. client: the address that
-    asked for it. table: the one that is being read. kept: the first findings, until the next check.
+    """A check, or a repair of all findings or of some (`marked`). client: the address that asked
+    for it. table: the one that is being read. kept: the first findings, until the next check.
     trouble: why it ended early."""
 
     number: int
@@ -82,7 +82,7 @@ class FsckReport:
     repairs: bool = False
     grace_ms: int = GRACE_MS
     tables: tuple[bytes, ...] = ()
-    one: KeptFinding | None = None
+    marked: Sequence[KeptFinding] = ()
     ended_ms: int | None = None
     table: bytes = b""
     progress: CheckProgress | None = None
@@ -109,9 +109,12 @@ class FsckReport:
         """Return how it ended, in words."""
         if self.ended_ms is None:
             return "running"
-        if self.one is not None and self.one.result is not None and self.trouble is None:
-            return self.one.result.why
-        return self.trouble or "done"
+        if self.trouble is not None or not self.marked:
+            return self.trouble or "done"
+        results = [each.result.why for each in self.marked if each.result is not None]
+        return ", ".join(
+            f"{count}x {why}" if count > 1 else why for why, count in Counter(results).items()
+        )
 
     def reach(self, table: bytes, row: bytes) -> None:
         self.require_going()
@@ -175,27 +178,27 @@ class Jobs:
 
     def find_repair(self, row_key: bytes) -> FsckReport | None:
         """Return the last repair of this transaction alone."""
-        singles = ((job, job.one) for job in tuple(self.history) if job.one is not None)
-        return next((job for job, one in singles if one.finding.transaction == row_key), None)
+        repaired = ((job, each.finding) for job in tuple(self.history) for each in job.marked)
+        return next((job for job, finding in repaired if finding.transaction == row_key), None)
 
-    def judge_transaction(self, row_key: bytes) -> KeptFinding:
-        """Return what is to be repaired of a transaction; InvalidRequestError if nothing is."""
-        row = find_transaction(self._context, row_key)
-        finding = judge(row, self._context.clock.wall_ms()) if row else None
-        if finding is None or finding.kind.severity is not Severity.REPAIRABLE:
-            raise InvalidRequestError(
-                "there is nothing to repair: it is over, or within the grace", transaction=row_key
-            )
-        return KeptFinding(0, finding, None)
+    def judge_transactions(self, row_keys: Sequence[bytes]) -> list[KeptFinding]:
+        """Return what is to be repaired of transactions; InvalidRequestError if nothing is."""
+        rows = (find_transaction(self._context, row_key) for row_key in dict.fromkeys(row_keys))
+        found = [judge(row, self._context.clock.wall_ms()) for row in rows if row]
+        due = [each for each in found if each and each.kind.severity is Severity.REPAIRABLE]
+        if not due:
+            words = "there is nothing to repair: it is over, or within the grace"
+            raise InvalidRequestError(words, transaction=row_keys[0])
+        return [KeptFinding(number, finding, None) for number, finding in enumerate(due)]
 
     def start(
         self, grace_ms: int, tables: tuple[bytes, ...], *, repairs: bool = False, client: str = ""
     ) -> None:
         self._begin(self._check, client, repairs, grace_ms=grace_ms, tables=tables)
 
-    def start_one(self, kept: KeptFinding, client: str = "") -> None:
-        """Repair one finding, and note its result or trouble in it."""
-        self._begin(self._repair_one, client, True, one=kept)
+    def start_some(self, marked: Sequence[KeptFinding], client: str = "") -> None:
+        """Repair some findings, and note the result or trouble of each in it."""
+        self._begin(self._repair_some, client, True, marked=marked)
 
     def wait(self, seconds: float) -> None:
         """Wait for the job to end, up to this time."""
@@ -228,7 +231,7 @@ class Jobs:
             now_ms = self._context.clock.wall_ms()
             report = FsckReport(self._numbers, now_ms, client, repairs, **facts)
             self.history.appendleft(report)
-            if report.one is None:
+            if not report.marked:
                 if self.report is not None:
                     self.report.kept = []
                 self.report = report
@@ -249,19 +252,21 @@ class Jobs:
         else:
             report.trouble = None
         finally:
-            if report.one is not None:
-                report.one.trouble = report.trouble
+            for each in report.marked:
+                each.trouble = report.trouble if each.result is None else None
             report.ended_ms = self._context.clock.wall_ms()
 
     def _make_context(self, report: FsckReport) -> Context:
         """Return a context whose waits for the store end when the job is cancelled."""
         return replace(self._context, clock=EndingClock(self._context.clock, report))
 
-    def _repair_one(self, report: FsckReport) -> None:
-        assert report.one is not None
-        report.require_going()
-        report.one.result = repair(self._make_context(report), report.one.finding)
-        report.tally.add(report.one.finding, report.one.result)
+    def _repair_some(self, report: FsckReport) -> None:
+        for each in report.marked:
+            each.result = None  # of an earlier repair
+        for each in report.marked:
+            report.require_going()
+            each.result = repair(self._make_context(report), each.finding)
+            report.tally.add(each.finding, each.result)
 
     def _check(self, report: FsckReport) -> None:
         context = self._make_context(report)

@@ -7,11 +7,13 @@ criteria cannot be used.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
+from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
@@ -21,7 +23,14 @@ from recovery.console.downloads import Download, Write
 from recovery.console.jobs import NOT_KEPT, FsckReport, KeptFinding
 from recovery.console.keys import list_table_keys, read_key_details
 from recovery.console.locks import MOST_SHOWN
-from recovery.console.rendering import link_to, parse_number, parse_tables
+from recovery.console.rendering import (
+    find_attention,
+    link_to,
+    list_remarks,
+    name_transaction,
+    parse_number,
+    parse_tables,
+)
 from recovery.console.search import MOST_DOWNLOADED, UNKNOWN, Search, Unfinished
 from recovery.console.state import Console
 from recovery.console.statistics import (
@@ -45,16 +54,16 @@ from recovery.findings import (
 )
 from recovery.fsck import require_tables
 from recovery.inspect import explain
-from recovery.search import Query
+from recovery.search import COUNT, Query
 from recovery.text import parse_duration
 from txn.errors import InvalidRequestError, StoreError, TableUnavailable
-from txn.protocol.row import TransactionRow, is_row_key
+from txn.protocol.row import TransactionRow, created_ms, is_row_key
 from txn.protocol.statuses import FENCED_STEPS, STEPS, Status
 from txn.stores.options import hide_login
 from txn.text import parse_key, unescape
 
 Facts = dict[str, Any]
-Form = Mapping[str, str]
+Form = QueryParams
 
 SHOWN = 10
 BESIDE = (Status.PART, Status.ABORTING, Status.ABORTED)
@@ -69,8 +78,20 @@ FIELDS = {
     "older": "In status for at least",
     "newer": "In status for at most",
     "parts": "Parts",
+    "sort": "Sorted by",
 }
 """The criteria of a search: their names in an address, and their labels."""
+
+SORTS: Mapping[str, tuple[str, Callable[[TransactionRow], Any]]] = {
+    "id": ("Transaction", lambda row: name_transaction(row.row_key)),
+    "status": ("Status", lambda row: str(row.status or "")),
+    "age": ("#In status", lambda row: -(row.since or row.newest)),
+    "started": ("Started", lambda row: created_ms(row.row_key)),
+    "keys": ("Keys", lambda row: row.buffer.request.keys if row.buffer else ()),
+    "owner": ("Owner", lambda row: row.owner),
+    "labels": ("Labels or abort reason", list_remarks),
+}
+"""The columns of a search, and what they are sorted by; `-` before the name reverses the order."""
 
 MOST_KEYS = 200
 STATUSES = {
@@ -190,13 +211,13 @@ def show_search(request: Request) -> Facts:
     given = _read_fields(request)
     asked = {name: value for name, value in given.items() if value}
     before = request.query_params.get("before")
-    facts = {"given": given, "asked": asked, "fields": FIELDS, "statuses": STATUSES}
+    facts = {"given": given, "fields": FIELDS, "statuses": STATUSES, "sorts": SORTS}
     facts |= {"live": None, "wrong": None, "most": MOST_DOWNLOADED}
     facts |= {"downloaded": {**asked, "before": before}}
     try:
         search = _find(request, again=True)
     except InvalidRequestError as error:
-        return facts | {"wrong": str(error)}
+        return facts | {"wrong": str(error), "asked": asked}
     if search.is_running:
         facts["live"] = link_to("/live/transactions", **asked, before=before)
     return facts | _describe_search(request, search)
@@ -273,8 +294,12 @@ def _find(request: Request, *, again: bool) -> Search:
 def _read_query(request: Request) -> tuple[Query, bytes | None]:
     """Return the query of an address, and the cursor where its results begin."""
     given, before = _read_fields(request), request.query_params.get("before")
-    if given["status"] and given["status"] not in STATUSES:
-        raise InvalidRequestError("no such status", given=given["status"])
+    for name, known in {
+        "status": STATUSES,
+        "sort": [*SORTS, *(f"-{sort}" for sort in SORTS)],
+    }.items():
+        if given[name] and given[name] not in known:
+            raise InvalidRequestError(f"no such {name}", given=given[name])
     query = Query(
         id_=unescape(given["id"]),
         key=parse_key(given["key"]) if given["key"] else None,
@@ -298,11 +323,22 @@ def download_search(request: Request, write: Write) -> Iterator[str]:
 
 def _describe_search(request: Request, search: Search) -> Facts:
     further = None
+    asked = {name: value for name, value in _read_fields(request).items() if value}
     if search.page.next is not None and not search.is_running:
-        asked = {name: value for name, value in _read_fields(request).items() if value}
         further = link_to("/transactions", **asked, before=search.page.next)
     again_ms = SEARCH_AGAIN_MS if search.is_running else None
-    return {"search": search, "page": search.page, "further": further, "again_ms": again_ms}
+    sort, rows, columns = asked.get("sort", ""), search.rows, {}
+    for name, (heading, by) in SORTS.items():
+        order = {name: "ascending", f"-{name}": "descending"}.get(sort, "none")
+        if order != "none":
+            rows = sorted(rows, key=by, reverse=order == "descending")
+        changed = asked | {"sort": f"-{name}" if order == "ascending" else name}
+        before = request.query_params.get("before")
+        columns[heading] = link_to("/transactions", **changed, before=before), order
+    now_ms = find_console(request).context.clock.wall_ms()
+    due = {row.row_key for row in rows if find_attention(row, now_ms) == "left"}
+    facts = {"search": search, "page": search.page, "further": further, "again_ms": again_ms}
+    return facts | {"rows": rows, "asked": asked, "columns": columns, "due": due}
 
 
 # ----------------------------------------------------------------- locks, leases, the doctor
@@ -336,8 +372,8 @@ def show_fsck(request: Request) -> Facts:
     jobs = find_console(request).jobs
     report, is_running, history = jobs.report, jobs.is_running, tuple(jobs.history)
     facts: Facts = {"report": report, "is_running": is_running, "is_writing": jobs.is_writing}
-    is_single = is_running and history[0].one is not None
-    facts |= {"history": history, "percent": None if is_single or not report else report.percent}
+    is_partial = is_running and history[0].marked
+    facts |= {"history": history, "percent": None if is_partial or not report else report.percent}
     return facts | _describe_report(report, is_running) | {"report_only": Severity.REPORT_ONLY}
 
 
@@ -359,12 +395,13 @@ def _describe_report(report: FsckReport | None, is_running: bool) -> Facts:
 def show_repair(request: Request) -> Facts:
     """Show what a repair would do, and ask."""
     jobs, asked = find_console(request).jobs, _find_asked(request, request.query_params)
-    names = {name: request.query_params.get(name) for name in ("check", "finding", "left", "id")}
+    given = request.query_params.multi_items()
+    names = [each for each in given if each[0] in ("check", "finding", "left", "id")]
     return {
-        **{"one": asked.one, "counts": asked.counts, "grace_ms": asked.grace_ms},
+        **{"marked": asked.marked, "counts": asked.counts, "grace_ms": asked.grace_ms},
         **{"tables": asked.tables, "origin": asked.origin, "names": names},
         "refusal": jobs.find_refusal(),
-        "back": link_to("/fsck/repair", **names),
+        "back": f"/fsck/repair?{urlencode(names)}",
     }
 
 
@@ -389,43 +426,47 @@ def start_repair(request: Request, form: Form) -> str | None:
     transaction if it was asked for there, once the repair is over or takes long."""
     jobs, client = find_console(request).jobs, find_client(request)
     asked = _find_asked(request, form)
-    if asked.one is None:
+    if not asked.marked:
         jobs.start(asked.grace_ms, asked.tables, repairs=True, client=client)
         return None
-    jobs.start_one(asked.one, client)
-    if not form.get("id"):
+    jobs.start_some(asked.marked, client)
+    if len(form.getlist("id")) != 1:
         return None
     jobs.wait(SHORT_S)
     return link_to("/transaction", id=form["id"])
 
 
 class AskedRepair(NamedTuple):
-    """A repair of one finding, or of all that a new check finds. counts: how many there were of
+    """A repair of marked findings, or of all that a new check finds. counts: how many there were of
     each kind; origin: at the last "check", or "left" by dead clients."""
 
-    one: KeptFinding | None = None
+    marked: Sequence[KeptFinding] = ()
     counts: Mapping[Kind, int] = {}
     grace_ms: int = GRACE_MS
     tables: tuple[bytes, ...] = ()
     origin: str = "check"
 
 
-def _find_asked(request: Request, given: Mapping[str, str]) -> AskedRepair:
-    """Return the repair that is asked for: of a transaction, of what dead clients left, or of the
-    check and the finding with these numbers."""
+def _find_asked(request: Request, given: QueryParams) -> AskedRepair:
+    """Return the repair that is asked for: of transactions, of what dead clients left, or of the
+    check and the findings with these numbers."""
     console = find_console(request)
-    if given.get("id"):
-        return AskedRepair(console.jobs.judge_transaction(unescape(given["id"])))
+    if "marked" in given and not (given.get("id") or given.get("finding")):
+        raise InvalidRequestError("nothing was marked, so there is nothing to repair")
+    if ids := given.getlist("id"):
+        if len(ids) > COUNT:  # each row may have ten megabytes
+            raise InvalidRequestError("too many are marked", given=len(ids), limit=COUNT)
+        return AskedRepair(console.jobs.judge_transactions([*map(unescape, ids)]))
     if given.get("left"):
         left = console.background.owners.left
         if left is None or not left.total:
             raise InvalidRequestError("there is nothing to repair that dead clients have left")
         return AskedRepair(counts=left.kinds, origin="left")
     report = console.jobs.find_report(parse_number(given.get("check", "")))
-    if not given.get("finding"):
+    numbers = [*map(parse_number, given.getlist("finding"))]
+    if not numbers:
         counts = report.count_repairable()
-        return AskedRepair(None, counts, report.grace_ms, report.tables)
-    at = parse_number(given["finding"])
-    if at >= len(report.kept):
+        return AskedRepair((), counts, report.grace_ms, report.tables)
+    if max(numbers) >= len(report.kept):
         raise InvalidRequestError(NOT_KEPT)
-    return AskedRepair(report.kept[at])
+    return AskedRepair([report.kept[at] for at in dict.fromkeys(numbers)])

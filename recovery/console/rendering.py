@@ -17,13 +17,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from recovery.console.auth import get_return_address
-from recovery.findings import Finding
+from recovery.findings import Finding, Severity, judge
 from recovery.text import count_text, duration_text, labels_text, time_text
 from txn.errors import InvalidRequestError
 from txn.metrics import SECONDS
 from txn.model import Key
-from txn.protocol.row import created_ms
-from txn.protocol.statuses import Status
+from txn.protocol.row import RowState, TransactionRow, created_ms
 from txn.text import assertion_text, escape, key_text, shorten, show_text, unescape
 
 PAGES = (
@@ -93,7 +92,7 @@ def facts_text(finding: Finding) -> Markup:
     holder = {"holder": finding.transaction} if finding.key and finding.transaction else {}
     facts = {**holder, **finding.facts}
     return Markup(", ").join(
-        Markup("{} {}").format(name, _fact_text(name, fact))
+        Markup("{} {}").format(name.removesuffix("_ms"), _fact_text(name, fact))
         for name, fact in facts.items()
         if fact or name not in TIMES
     )
@@ -105,6 +104,8 @@ def _fact_text(name: str, fact: object) -> str:
             return shorten(fact)
         case int() if name in TIMES:
             return time_tag(fact, precise=True)
+        case int() if name.endswith("_ms"):
+            return duration_text(fact)
         case _:
             return escape(str(fact).encode(errors="replace"))
 
@@ -147,6 +148,21 @@ def latency_text(duration_ms: float) -> str:
     return duration_text(round(duration_ms))
 
 
+def list_remarks(row: TransactionRow) -> list[str]:
+    """Return the labels of a transaction, and why it was aborted or cannot be read."""
+    labels = labels_text(row.buffer.request.labels) if row.buffer else ""
+    return [*filter(None, [labels, row.reason, row.cause])]
+
+
+def find_attention(row: TransactionRow, now_ms: int) -> str:
+    """Return why an operator should look at a transaction, "" if nothing is wrong: it was "left" by
+    a dead client, or is "unreadable". A part is what its transaction is."""
+    finding = None if row.follows else judge(row, now_ms)
+    if finding is not None and finding.kind.severity is Severity.REPAIRABLE:
+        return "left"
+    return "unreadable" if row.state is RowState.UNREADABLE else ""
+
+
 ENVIRONMENT.filters |= {
     "latency": latency_text,
     "facts": facts_text,
@@ -159,8 +175,8 @@ ENVIRONMENT.filters |= {
     "labels": labels_text,
     "time": time_tag,
     "label_cells": label_cells,
-    # The CSS class of a transaction's state.
-    "tone": lambda row: "aborted" if row.status is Status.ABORTED else row.state.value,
+    "attention": find_attention,
+    "remarks": list_remarks,
     "iso": lambda timestamp_ms: time_text(timestamp_ms).replace(" ", "T"),
     "clock": lambda timestamp_ms: time_text(timestamp_ms)[11:16],
     "duration": duration_text,

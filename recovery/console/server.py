@@ -15,11 +15,11 @@ from hashlib import blake2b
 from http import HTTPStatus
 from importlib.resources import files
 from typing import Any
-from urllib.parse import parse_qs
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
@@ -160,7 +160,7 @@ def make_app(console: Console) -> AccessGate:
 
 
 async def read_form(request: Request) -> Form:
-    """Return the fields of a form, each once; InvalidRequestError if it is too long or late."""
+    """Return the fields of a form; InvalidRequestError if it is too long or late."""
     body = bytearray()
     try:
         async with asyncio.timeout(FORM_S):
@@ -171,8 +171,7 @@ async def read_form(request: Request) -> Form:
     except TimeoutError:
         words = "nothing was done: the form did not arrive in time"
         raise InvalidRequestError(words, limit_s=FORM_S) from None
-    fields = parse_qs(body.decode(errors="replace"), keep_blank_values=True)
-    return {name: values[-1] for name, values in fields.items()}
+    return QueryParams(body.decode(errors="replace"))
 
 
 def send_part(request: Request) -> Response:

@@ -18,7 +18,7 @@ from playwright.sync_api import expect
 
 from recovery.console import jobs as jobs_module
 from recovery.console.jobs import MOST_REMEMBERED, Jobs, JobUnderWayError, KeptFinding
-from recovery.findings import Finding, Kind, LeftAlone, Repaired
+from recovery.findings import Finding, Kind, LeftAlone, NothingToDo, Repaired
 from recovery.fsck import RETENTION_MS
 from tests.console.conftest import Browse
 from tests.console.crashing import crash_client, crash_engine
@@ -170,7 +170,7 @@ def test_a_single_repair_is_cancelled_as_it_waits_for_the_store(
         return Fault(frozenset(), Reply.NOT_APPLIED)
 
     store.plan = fail
-    jobs.start_one(kept)
+    jobs.start_some([kept])
     assert failed.wait(PATIENCE_S)
     jobs.cancel()
     wait_until_over(jobs)
@@ -291,10 +291,42 @@ def test_the_repair_of_one_finding_leaves_the_rest_of_the_report(
     report = jobs.find_report(1)
     ended_ms = report.ended_ms
     time.sleep(0.01)
-    jobs.start_one(report.kept[0])
+    jobs.start_some(report.kept[:1])
     wait_until_over(jobs)
     assert [type(each.result) for each in report.kept] == [Repaired, type(None)]
     assert (jobs.find_report(1), report.ended_ms, report.trouble) == (report, ended_ms, None)
+
+
+def test_marked_findings_are_repaired_until_the_store_fails(
+    store: StandingStore, context: Context
+) -> None:
+    """Each keeps its own result, and what is left can be repaired again."""
+    for row in (b"one", b"two", b"three"):
+        crash_engine(store, Status.LOCKED, [row])
+    jobs = Jobs(replace(context, policy=Policy(store_patience_ms=1)))
+    jobs.start(0, ())
+    wait_until_over(jobs)
+    marked = jobs.find_report(1).kept[:2]
+    two = marked[1].finding.transaction
+
+    def fail(call: Call) -> Fault:
+        is_two = two is not None and any(two in repr(item).encode() for item in call.items)
+        return Fault(frozenset(), Reply.NOT_APPLIED) if is_two else Fault()
+
+    for plan, results in (
+        (fail, [Repaired, type(None)]),
+        (lambda _: Fault(), [NothingToDo, Repaired]),
+    ):
+        store.plan = plan
+        jobs.start_some(marked)
+        wait_until_over(jobs)
+        assert [type(each.result) for each in marked] == results
+        assert [each.trouble is None for each in marked] == [
+            each is not type(None) for each in results
+        ]
+    assert jobs.history[0].outcome == "it is finished, rolled back"
+    assert jobs.find_report(1).kept[2].result is None
+    jobs.close()
 
 
 def test_the_repair_of_one_finding_that_fails_is_told_beside_it(
@@ -351,9 +383,9 @@ def test_a_transaction_is_judged_before_its_repair(store: StandingStore, jobs: J
     assert row_key is not None
     for given in (row_key, new_row_key(1, 1)):
         with pytest.raises(InvalidRequestError, match="there is nothing to repair"):
-            jobs.judge_transaction(given)
+            jobs.judge_transactions([given])
     assert jobs.find_repair(row_key) is None
-    jobs.start_one(kept, "10.0.0.7")
+    jobs.start_some([kept], "10.0.0.7")
     jobs.wait(PATIENCE_S)
     found = jobs.find_repair(row_key)
     assert found is jobs.history[0]

@@ -222,17 +222,17 @@ def test_what_is_no_search_is_refused_in_words(
 def test_a_transaction_is_explained(url: str, browse: Browse) -> None:
     """Its phases, what it changes, why it was aborted, and what becomes of it."""
     page = browse(f"{url}/transactions?status=2-ASSERTED")
-    page.locator("tbody td:first-child a").click()
+    page.locator("tbody td a.id").click()
     expect(page.get_by_role("img", name=re.compile("0-WRITTEN at .*2-ASSERTED at"))).to_be_visible()
     expect(page.get_by_role("row", name=re.compile("^Repair "))).to_contain_text("roll it forward")
     change = page.get_by_role("region", name="Mutations").get_by_role("row", name="stock/pears")
     expect(change.get_by_role("cell")).to_have_text(["stock/pears/d:count", "12", "7", "held"])
     page.goto(f"{url}/transactions?label=number%3D{TRANSFERS - 1}")
-    page.locator("tbody td:first-child a").click()
+    page.locator("tbody td a.id").click()
     change = page.get_by_role("region", name="Mutations").get_by_role("row", name="accounts/alice")
     expect(change.get_by_role("cell")).to_have_text(["accounts/alice/d:balance", "041", "040", ""])
     page.goto(f"{url}/transactions?status=7-ABORTED")
-    page.locator("tbody td:first-child a").click()
+    page.locator("tbody td a.id").click()
     expect(page.get_by_role("row", name=re.compile("^Abort reason"))).to_contain_text("seen")
     verdict = page.get_by_role("region", name="Assertions").locator("tbody tr")
     expect(verdict).to_contain_text(["accounts/alice/d:balance = 100"])
@@ -289,7 +289,7 @@ def test_pages_say_what_they_leave_out(serve: Serve, tmp_path: Path) -> None:
 def test_a_hostile_row_key_is_shown_and_not_run(row: bytes, url: str, browse: Browse) -> None:
     """Rows are written by whoever uses the store, and read by whoever may repair it."""
     page = browse(f"{url}/transactions?table=stock&status=1-LOCKED")
-    page.locator("tbody td:first-child a").click()
+    page.locator("tbody td a.id").click()
     link = page.get_by_role("region", name="Mutations").get_by_role("link").nth(HOSTILE.index(row))
     expect(link).to_contain_text(escape(row))
     link.click()

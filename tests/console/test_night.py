@@ -16,10 +16,11 @@ from playwright.sync_api import Page, expect
 from starlette.applications import Starlette
 from starlette.requests import Request as HttpRequest
 
-from recovery.console.pages import show_overview
+from recovery.console.pages import SORTS, show_overview
 from recovery.console.settings import ConsoleSettings
 from recovery.console.state import PATIENT, Console
-from tests.console.conftest import Browse, Picture
+from tests.console.browser import find_violations
+from tests.console.conftest import NARROW, WIDE, Browse, Picture
 from tests.console.crashing import crash_engine
 from tests.console.served import PATIENCE_S, TOKEN, serve_here
 from tests.console.visits import ask
@@ -27,6 +28,7 @@ from txn import Engine, Key, Mutation
 from txn.clock import ManualClock, SystemClock
 from txn.errors import NotApplied
 from txn.events import silent
+from txn.host.owner import name_owner
 from txn.model import Edit
 from txn.policy import Policy
 from txn.protocol.codec import encode_buffer
@@ -136,6 +138,84 @@ def test_a_transaction_is_repaired_from_its_own_page(
     again = ask(f"{url}/fsck/repair?id={number}")
     assert (again.status, "there is nothing to repair" in again.body) == (400, True)
     expect(page.get_by_role("region", name="Left by dead clients")).to_contain_text("2 left by")
+
+
+@pytest.mark.parametrize("viewport", [WIDE, NARROW])
+def test_marked_transactions_are_repaired_together(
+    viewport: dict[str, int], url: str, browse: Browse
+) -> None:
+    """Found with one tap, with the keyboard alone; only what waits for a person has a color."""
+    page = browse(f"{url}/transactions", viewport=viewport)
+    rows = page.get_by_role("region", name="Transactions").locator("tbody tr")
+    expect(rows).to_have_count(4)
+    assert page.get_by_role("checkbox").count() == 3
+    ground = "each => getComputedStyle(each).backgroundColor"
+    colors = {each.inner_text(): each.evaluate(ground) for each in page.locator(".state").all()}
+    assert len(colors) == 3 and colors.pop("5-COMPLETE") == "rgba(0, 0, 0, 0)"
+    assert len({*colors.values()} - {"rgba(0, 0, 0, 0)"}) == 1 and "1-LOCKED, left" in colors
+    assert find_violations(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+    page.get_by_role("navigation", name="Status").get_by_role("link", name="1-LOCKED").click()
+    expect(rows).to_have_count(2)
+    page.get_by_role("button", name="Mark all").press("Enter")
+    page.get_by_role("checkbox").last.press("Space")
+    assert [each.is_checked() for each in page.get_by_role("checkbox").all()] == [True, False]
+    page.get_by_role("button", name="Mark all").press("Enter")
+    page.get_by_role("button", name="Repair marked…").press("Enter")
+    expect(page.get_by_role("heading", name="Repair 2 findings")).to_be_visible()
+    assert page.get_by_text(name_owner()).count() == 2
+    log_in(page)
+    page.get_by_role("button", name="Repair these").press("Enter")
+    jobs = page.get_by_role("region", name="Checks and repairs").locator("tbody tr")
+    expect(jobs).to_contain_text("repair of 2 marked")
+    expect(jobs).to_contain_text("2x rolled back")
+    page.goto(f"{url}/transactions?status=unfinished")
+    expect(rows).to_have_count(1)
+
+
+def read_column(url: str, sort: str, column: str) -> list[str]:
+    cells = re.findall(rf'data-label="{column}"[^>]*>(.*?)</td>', ask(f"{url}&sort={sort}").body)
+    return [re.sub("<[^>]*>", "", each) for each in cells]
+
+
+def test_a_search_is_sorted_by_each_column(url: str) -> None:
+    """Both ways, and what follows keeps the order."""
+    url += "/transactions?table=stock"
+    for name, (heading, _) in SORTS.items():
+        found = read_column(url, name, heading.removeprefix("#"))
+        assert len(found) == 4
+        assert found == sorted(found) or name == "age"
+        assert sorted(found) == sorted(read_column(url, f"-{name}", heading.removeprefix("#")))
+    statuses = read_column(url, "-status", "Status")
+    assert statuses == ["5-COMPLETE", "2-ASSERTED, left", *["1-LOCKED, left"] * 2]
+    started = read_column(url, "started", "Started")
+    assert (
+        read_column(url, "age", "Started")
+        == started[::-1]
+        == read_column(url, "-started", "Started")
+    )
+    body = ask(f"{url}&sort=status").body
+    assert 'aria-sort="ascending"><a href="/transactions?table=stock&amp;sort=-status">' in body
+    assert "Only the 4 transactions of this page are sorted" in body
+    assert ask(f"{url}&sort=size").status == 400
+
+
+@pytest.mark.parametrize("query", ["marked=1", "check=1&marked=1", "marked=1&id="])
+def test_nothing_marked_is_not_everything(query: str, url: str) -> None:
+    """The button beside it repairs all."""
+    answer = ask(f"{url}/fsck/repair?{query}")
+    assert (answer.status, "nothing was marked" in answer.body) == (400, True)
+
+
+def test_what_is_over_is_left_out_of_what_was_marked(url: str) -> None:
+    """A page may be old when its button is pressed."""
+    ids = re.findall(r'/transaction\?id=([^"]+)', ask(f"{url}/transactions").body)
+    assert len(ids) == 4
+    body = ask(f"{url}/fsck/repair?{'&'.join(f'id={each}' for each in ids)}").body
+    assert "Repair 3 findings" in body
+    assert "The others that were marked are over" in body
+    many = ask(f"{url}/fsck/repair?{'&'.join(51 * ['id=' + ids[0]])}")
+    assert (many.status, "too many are marked" in many.body) == (400, True)
 
 
 def test_who_waits_for_whom_is_shown_as_a_tree(url: str, store: Store, browse: Browse) -> None:

@@ -42,6 +42,7 @@ BUFFERS = {
         86_400_000,
     ),
     "large-value": Buffer(Request((Mutation(A, b"0123456789abcdef" * 5_000),)), 10_000),
+    "owner": Buffer(Request((Delete(A),), validate=True), 10_000, "größe.py[4711]@web-3"),
     "many-keys": Buffer(
         Request(tuple(Mutation(Key(f"row {i}", "d", "c", "t"), b"%d" % i) for i in range(300))),
         10_000,
@@ -64,7 +65,7 @@ PLANS = {
 def files() -> dict[str, bytes]:
     """Return the name and the content of each golden file, as the current code writes it."""
     buffers = {
-        f"{name}.buffer": encode_buffer(buffer.request, buffer.lock_ttl_ms)
+        f"{name}.buffer": encode_buffer(buffer.request, buffer.lock_ttl_ms, buffer.owner)
         for name, buffer in BUFFERS.items()
     }
     plans = {f"{name}.plan": encode_plan(plan) for name, plan in PLANS.items()}

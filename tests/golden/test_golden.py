@@ -22,7 +22,8 @@ ROW_KEYS = (
 @pytest.mark.parametrize("name", BUFFERS)
 def test_a_buffer_of_format_1_is_read_as_it_was_meant(name: str) -> None:
     """The row of a crashed client may be met by a client of any later version."""
-    assert decode_buffer((FORMAT1 / f"{name}.buffer").read_bytes()) == BUFFERS[name]
+    found = decode_buffer((FORMAT1 / f"{name}.buffer").read_bytes())
+    assert (found, found.owner) == (BUFFERS[name], BUFFERS[name].owner)
 
 
 @pytest.mark.parametrize("name", PLANS)

@@ -54,6 +54,7 @@ from txn import (
 )
 from txn.clock import ManualClock, SystemClock
 from txn.emulator.serving import NAMES
+from txn.host.owner import name_owner
 from txn.locks import LockDenied, Mode, Waiting, exclusive, open_manager, shared
 from txn.model import Check, Row, Stamp
 from txn.protocol.codec import decode_marker, encode_buffer
@@ -109,6 +110,22 @@ def find_port() -> int:
 def plain(uri: str) -> AbstractContextManager[Any]:
     """A client as thriftpy2 makes it of the interface."""
     return client(int(uri.rpartition(":")[2]), service=IDL.Transactional)
+
+
+def test_the_name_of_a_client_is_a_label() -> None:
+    """The owner of its transactions, which is what dies, is the server."""
+    with endpoint() as (uri, store), connect(uri, table="data", name="billing") as engine:
+        engine.ensure_table("data", ["d"])
+        mutation = Mutation(X, "1")
+        engine.commit([mutation], labels={"a": "b"})
+        engine.commit_many([([mutation], [])])
+        engine.submit(([mutation], [])).result()
+        rows = [decode_row(row).buffer for row in store.scan(b"txn", b"transaction.", ROWS[1])]
+    for row, more in zip(rows, [{"a": "b"}, {}, {}], strict=True):
+        assert row is not None
+        assert row.owner == name_owner()
+        labels = {k: v for k, v in row.request.labels.items() if k != REQUEST_LABEL}
+        assert labels == {"client": name_owner("billing"), **more}
 
 
 @pytest.fixture(params=get_args(ProtocolName))

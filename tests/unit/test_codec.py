@@ -83,6 +83,8 @@ def framed(body: object) -> bytes:
         *(7, [], [[], [], None, 1], [[[1]], [], None, 1, {}], [[], [["other", 1]], None, 1, {}]),
         *([[{"a": 1}], [], None, 1, {}], [[], [], None, b"1", {}], [[], [], None, 1, 7]),
         *([[], [], None, 1, {}, False], [[], [], None, 1, {}, True, True]),
+        *([[], [], None, 1, {}, 1, "a"], [[], [], None, 1, {}, True, ""]),
+        *([[], [], None, 1, {}, True, "a" * 1025], [[], [], None, 1, {}, True, "a", "a"]),
     ],
 )
 def test_bodies_of_another_shape_are_noticed(body: object) -> None:

@@ -20,6 +20,7 @@ from tests.unit.worlds import (
 from txn.assertions import Exact
 from txn.errors import CorruptRowError, DeadlineError
 from txn.events import Conflict, Helped
+from txn.host.owner import name_owner
 from txn.model import Check, Edit, Mutation
 from txn.protocol.locks import Contention
 from txn.protocol.prepare import write_rows
@@ -54,7 +55,8 @@ def test_a_decided_holder_is_finished_by_whoever_waits(status: Status) -> None:
     world.engine.commit([Mutation(X, b"3")], [Exact(X, b"2")])
     assert world.value(X) == b"3"
     assert world.engine.outcome(holder) is Outcome.COMMITTED
-    assert Helped(holder, "rolled forward") in world.events
+    (helped,) = [event for event in world.events if isinstance(event, Helped)]
+    assert (helped, helped.owner) == (Helped(holder, "rolled forward"), name_owner())
 
 
 def test_an_aborting_holder_is_released_after_a_moment() -> None:
@@ -77,7 +79,8 @@ def test_a_late_lock_of_a_finished_transaction_is_freed() -> None:
     began = world.clock.monotonic_ms()
     world.client(seed=2).commit([Mutation(X, b"3")])
     assert world.clock.monotonic_ms() == began
-    assert Helped(holder, "freed") in world.events
+    (helped,) = [event for event in world.events if isinstance(event, Helped)]
+    assert helped == Helped(holder, "freed")
 
 
 @pytest.mark.parametrize("name", [b"buffer", b"status"])

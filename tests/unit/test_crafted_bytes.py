@@ -217,7 +217,7 @@ def decode_whole_row(cells: dict[bytes, bytes]) -> None:
 def change_row(rng: Random) -> dict[bytes, bytes]:
     cells = {
         b"status": b"2-ASSERTED",
-        b"buffer": encode_buffer(REQUEST, 1),
+        b"buffer": encode_buffer(REQUEST, 1, "a[1]@b"),
         b"plan": encode_plan(Plan(5, (1, 0))),
         b"parts": b"1 2",
         b"ranges": b"0",
@@ -268,7 +268,7 @@ def of_text(decode: Callable[[str], Any], sample: bytes) -> Fuzzed:
 
 
 FUZZED = {
-    "buffer": of_stored(decode_and_show, of_frame(encode_buffer(REQUEST, 1))),
+    "buffer": of_stored(decode_and_show, of_frame(encode_buffer(REQUEST, 1, "a[1]@b"))),
     "plan": of_stored(decode_plan, of_frame(encode_plan(Plan(5, (1, 0), (b"l",))))),
     "parts": of_stored(decode_child_counts, of_bytes(b"1 20 3")),
     "status": of_stored(decode_status, of_bytes(b"2-ASSERTED")),

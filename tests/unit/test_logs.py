@@ -13,6 +13,7 @@ import pytest
 from tests.unit.worlds import World, X, Y, after_status, stopped_at
 from txn import AssertionFailedError, Exact, Mutation
 from txn.events import Event, Helped
+from txn.host.owner import name_owner
 from txn.protocol.statuses import Status
 from txn.testing.faulty import Fault, Reply
 
@@ -58,7 +59,7 @@ def test_no_line_has_a_value_of_a_cell(caplog: pytest.LogCaptureFixture) -> None
     levels = {record.levelno for record in caplog.records}
     assert levels == {logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR}
     assert {record.name for record in caplog.records} == {"txn"}
-    assert holder.decode() in caplog.text
+    assert f"transaction={holder.decode()} owner={name_owner()}" in caplog.text
     assert SECRET not in caplog.text
 
 

@@ -18,6 +18,7 @@ from recovery.commands.common import row_bar
 from tests.integration.test_commands import crashed
 from txn import AbortedError, Key, Mutation, Some, connect
 from txn.client.parts import PartsClient
+from txn.host.owner import name_owner
 from txn.model import Edit, Family
 from txn.protocol.statuses import Status
 from txn.stores import open_store
@@ -78,11 +79,12 @@ def screen(uri: str, width: int, monkeypatch: pytest.MonkeyPatch) -> Screen:
 def test_ls_fits_and_its_columns_are_aligned(screen: Screen, width: int) -> None:
     """The beginning of each field is under its heading, and what is cut says so."""
     heading, *rows = screen("ls")[:4]
-    assert heading.split() == ["id", "status", "age", "keys", "labels", "reason"]
+    assert heading.split()[:6] == ["id", "status", "age", "keys", "labels", "reason;"]
     assert all(len(line) <= width for line in (heading, *rows))
     at = [heading.index(name) for name in ("status", "labels", "reason")]
     assert {row[at[0] - 1] + row[at[1] - 1] for row in rows} == {"  "}
     assert [row[at[0] :].split()[0] for row in rows] == ["1-LOCKED", "4-CLEANING", "7-ABORTED"]
+    assert all(row[at[2] :].startswith(name_owner()[:9]) for row in rows[:2])
     assert len(rows[2]) == width and rows[2].endswith("…")
     assert rows[2][at[2] - 2] == "…" and rows[2][at[2] :].startswith("assertion")
 

@@ -24,6 +24,7 @@ def connect(
     clock: Clock | None = None,
     protocol: ProtocolName | None = None,
     create: bool = True,
+    name: str | None = None,
 ) -> Engine:
     """Open a store, or a server's, by its URI and return an engine on it.
 
@@ -44,6 +45,9 @@ def connect(
     create: whether to create a missing store or transaction table; otherwise it is an
     InvalidRequestError.
 
+    name: of this program, 1 to 64 characters; transaction rows show it with process id and host;
+    None: that of its script or module. Of a server's client, it becomes the label `client`.
+
     A server has its own transaction table, salt buckets, policy, listener and protocol.
     """
     if not (isinstance(uri, str) and uri.startswith("txn:")):
@@ -60,6 +64,7 @@ def connect(
                 clock=clock,
                 protocol=protocol,
                 create=create,
+                name=name,
             )
         except BaseException:
             store.close()
@@ -71,4 +76,4 @@ def connect(
         )
     with require_extra("emulator", uri="txn://"):
         from txn.service.client import connect_server  # noqa: PLC0415
-    return Engine.over(connect_server(uri, clock), table)
+    return Engine.over(connect_server(uri, clock, name), table)

@@ -20,6 +20,7 @@ from txn.client.measured import MeasuredStore
 from txn.clock import Clock, SystemClock
 from txn.errors import ConflictError, InvalidRequestError, TxnError
 from txn.events import Listener, guard, silent, wants_calls
+from txn.host.owner import check_name
 from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_choice, check_key
 from txn.policy import Pace, Policy
 from txn.protocol.context import Context
@@ -64,7 +65,9 @@ class Engine:
         rng: random.Random | None = None,
         protocol: ProtocolName | None = None,
         create: bool = True,
+        name: str | None = None,
     ) -> None:
+        check_name(name)
         if not 1 <= salt_buckets <= 100:
             raise InvalidRequestError("salt_buckets must be 1 to 100", salt_buckets=salt_buckets)
         if protocol is not None:
@@ -79,6 +82,7 @@ class Engine:
             listener,
             SIX_PHASE,
             salt_buckets,
+            program=name,
         )
         self._set_backend(LocalBackend(context, protocol, create=create), table)
 

@@ -18,6 +18,7 @@ from txn.errors import (
     InvalidRequestError,
     StoreError,
 )
+from txn.host.owner import name_owner
 from txn.model import Key
 from txn.protocol.clocks import check_commit_clock
 from txn.protocol.codec import Buffer, encode_buffer, encode_plan
@@ -72,7 +73,7 @@ def write_child(
         asked=request,
         is_dated=True,
         lock_of=context.rules.lock_of,
-        buffer=encode_buffer(request, lock_ttl_ms),
+        buffer=encode_buffer(request, lock_ttl_ms, name_owner(context.program)),
         lock_ttl_ms=lock_ttl_ms,
         due_ms=due_ms,
         alive_ms=context.clock.monotonic_ms(),

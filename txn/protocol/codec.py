@@ -1,8 +1,9 @@
 """The bytes of a transaction row: the buffer, the plan, the marker and the counts of children.
 
     frame   = version(1 byte, 0x01) crc32-of-body(4 bytes, big-endian) body(msgpack)
-    buffer  = frame of [mutations, assertions, once or nil, lock_ttl_ms, labels], then true
-              if the keys that it only asserts are validated, not locked
+    buffer  = frame of [mutations, assertions, once or nil, lock_ttl_ms, labels, validate, owner];
+              validate: whether the keys that it only asserts are validated, not locked. An empty
+              owner is left out, and then a false `validate` too
     plan    = frame of [commit timestamp, [replaced timestamp or 0, for each mutation in order]],
               fenced: and [the value of each lock while it is held, in the order of the keys]
     mutation  = [key, value], or [key] for a delete
@@ -23,7 +24,7 @@ import re
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgpack
@@ -37,6 +38,7 @@ from txn.request import Request, bind_key, bind_request
 FORMAT = 1
 MAX_BUFFER = MAX_CELL - 256  # leaves room for the cell's key
 
+MAX_OWNER = 1024  # characters, more than `name_owner` returns
 PACKED_AT_FIRST = 2048  # bytes; the buffer grows, and msgpack's default of 256 KB takes time
 OPEN = b"-"
 """The value of the cell `parts` before the decision."""
@@ -48,10 +50,12 @@ _PROMISE = re.compile(rb"[1-9][0-9]{0,15}")
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A transaction's request, and how long its owner may be silent."""
+    """A transaction's request, and how long its owner may be silent. owner: its program, process
+    and host, for people; empty if it is not known."""
 
     request: Request
     lock_ttl_ms: int
+    owner: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,7 @@ def decode_marker(value: bytes, key: Key | None = None) -> Marker:
     return Marker(transaction, int(promise) if _PROMISE.fullmatch(promise) else None)
 
 
-def encode_buffer(request: Request, lock_ttl_ms: int) -> bytes:
+def encode_buffer(request: Request, lock_ttl_ms: int, owner: str = "") -> bytes:
     """Return the buffer's bytes; raise InvalidRequestError if they exceed one cell."""
     encoded = _frame(
         [
@@ -101,7 +105,7 @@ def encode_buffer(request: Request, lock_ttl_ms: int) -> bytes:
             request.once,
             lock_ttl_ms,
             dict(request.labels),
-            *([True] if request.validate else ()),
+            *((bool(request.validate), owner) if owner else (True,) if request.validate else ()),
         ]
     )
     if len(encoded) > MAX_BUFFER:
@@ -115,23 +119,32 @@ def decode_buffer(encoded: bytes) -> Buffer:
     """Return the decoded buffer; raise CorruptRowError if the bytes are not a buffer."""
     body = _unframe("buffer", encoded)
     try:
-        mutations, assertions, once, lock_ttl_ms, labels, *validate = body
+        mutations, assertions, once, lock_ttl_ms, labels, *more = body
         check_whole("lock_ttl_ms", lock_ttl_ms, 0)
         _require(dict, labels)
-        if validate not in ([], [True]):
-            raise ValueError("more fields than are known")
+        validate, owner = _read_more(more)
         request = bind_request(
             [_unpack_mutation(packed) for packed in mutations],
             (),
             once,
             labels,
-            validate=True if validate else None,
+            validate=validate or None,
             may_be_empty=True,
         )
         asserted = [bind(_unpack_assertion(packed), _check_stored_key) for packed in assertions]
-        return Buffer(replace(request, assertions=tuple(asserted)), lock_ttl_ms)
+        return Buffer(replace(request, assertions=tuple(asserted)), lock_ttl_ms, owner)
     except (TypeError, ValueError, LookupError, RecursionError) as error:
         raise CorruptRowError("buffer has an unknown shape", cause=str(error)) from error
+
+
+def _read_more(fields: list[object]) -> tuple[bool, str]:
+    """Return `validate` and the owner from the fields that a buffer may leave out."""
+    match fields:
+        case [] | [True]:
+            return bool(fields), ""
+        case [bool(validate), str(owner)] if 0 < len(owner) <= MAX_OWNER:
+            return validate, owner
+    raise ValueError("fields that are not known")
 
 
 def _check_stored_key(key: Key) -> Key:

@@ -197,7 +197,7 @@ def commit_atomically(
     clock = _SleeplessClock(context.clock)
     local = Context(  # `replace` takes twenty times as many calls
         *(context.store, context.table, clock, context.rng, context.policy, listener),
-        *(context.rules, context.salt_buckets, context.trust, context.until_ms),
+        *(context.rules, context.salt_buckets, context.trust, context.until_ms, context.program),
     )
 
     def attempt() -> Exception | None:

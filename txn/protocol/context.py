@@ -62,7 +62,7 @@ class Context:
 
     table: the transaction table. salt_buckets: the number of prefixes that spread the rows of new
     transactions. trust: see `clocks`. until_ms: when to give up a failing store (monotonic), if the
-    policy's patience lasts longer.
+    policy's patience lasts longer. program: its name in transaction rows; None: see `name_owner`.
     """
 
     store: Store
@@ -75,6 +75,7 @@ class Context:
     salt_buckets: int = 1
     trust: ClockTrust = field(default_factory=ClockTrust, compare=False)
     until_ms: int | None = None
+    program: str | None = None
 
     @property
     def is_local(self) -> bool:

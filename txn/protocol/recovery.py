@@ -57,7 +57,7 @@ from txn.protocol.transaction import (
 )
 from txn.request import Request
 from txn.spans import Span
-from txn.text import holder_text, name_failure, reason_text
+from txn.text import holder_text, name_failure, reason_text, show_text
 
 Finish = Callable[[Context, Sequence[Transaction]], None]
 PutStatus = Callable[[Context, Sequence[Transaction], Status], object]
@@ -368,7 +368,7 @@ class Resolver:
                     return False
                 self._sightings.pop(row.row_key, None)
             # also after rolling back: a late lock request may have arrived meanwhile
-            free_for_holder(context, row.row_key, locks)
+            free_for_holder(context, row.row_key, locks, row.owner)
             return True
         except StoreClosedError:
             raise
@@ -414,7 +414,7 @@ def _end_holder(context: Context, row: TransactionRow) -> bool:
     if not t.status.is_finished:
         return False
     done: Action = "rolled forward" if t.status is Status.COMPLETE else "rolled back"
-    report_help(context, row.row_key, done)
+    report_help(context, row.row_key, done, row.owner)
     return True
 
 
@@ -432,12 +432,15 @@ def make_corrupt_error(row: TransactionRow) -> TxnError:
     return CorruptRowError("transaction row does not decode", row=row.row_key, cause=row.cause)
 
 
-def free_for_holder(context: Context, holder: bytes, locks: Mapping[Key, Cell]) -> None:
+def free_for_holder(
+    context: Context, holder: bytes, locks: Mapping[Key, Cell], owner: str = ""
+) -> None:
     """Release lock cells of a finished or poisoned transaction."""
     if release_locks(context, locks):
-        report_help(context, holder, "freed")
+        report_help(context, holder, "freed", owner)
 
 
-def report_help(context: Context, holder: bytes, done: Action) -> None:
-    LOG.info("helped another client: %s transaction=%s", done, holder_text(holder))
-    context.on_event(Helped(holder, done))
+def report_help(context: Context, holder: bytes, done: Action, owner: str) -> None:
+    facts = (done, holder_text(holder), show_text(owner) or "unknown")
+    LOG.info("helped another client: %s transaction=%s owner=%s", *facts)
+    context.on_event(Helped(holder, done, owner))

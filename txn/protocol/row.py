@@ -133,6 +133,11 @@ class TransactionRow:
         return max(self.buffer.lock_ttl_ms if self.buffer else 0, self.parent_ttl_ms)
 
     @property
+    def owner(self) -> str:
+        """The program, process and host of its owner; empty: not known."""
+        return self.buffer.owner if self.buffer else ""
+
+    @property
     def shows_decision(self) -> bool:
         """Whether a cell besides the status shows a decision, even if not its content."""
         return self.plan is not None or Status.ASSERTED in self.began

@@ -30,6 +30,7 @@ from txn.errors import (
 )
 from txn.events import Phase, PhaseName, PhaseOutcome, silent
 from txn.host.holds import Holds
+from txn.host.owner import name_owner
 from txn.model import Cell, Check, Edit, Key, Stamp, new_tuple
 from txn.protocol.codec import Marker, Plan, decode_status, encode_buffer, encode_marker
 from txn.protocol.context import Context, call_store
@@ -299,7 +300,8 @@ def _encode_attempt(
     if request.once is not None:
         marker = encode_marker(Marker(row_key, request.once_retention_ms))
         request = add_marker(request, marker_key(context.table, request.once), marker)
-    return row_key, request, encode_buffer(request, context.policy.lock_ttl_ms)
+    owner = name_owner(context.program)
+    return row_key, request, encode_buffer(request, context.policy.lock_ttl_ms, owner)
 
 
 def is_late(context: Context, t: PendingCommit) -> bool:

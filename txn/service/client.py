@@ -35,6 +35,7 @@ from txn.errors import (
 )
 from txn.events import silent
 from txn.host.holds import SafeFuture
+from txn.host.owner import check_name, name_owner
 from txn.model import Cell, Key, Row
 from txn.policy import Backoff, Pace, Policy
 from txn.protocol.codec import encode_buffer
@@ -89,10 +90,14 @@ def _can_join(one: _Sent, other: _Sent) -> bool:
     return one.ack == other.ack and abs(one.due_ms - other.due_ms) <= APART_MS
 
 
-def connect_server(uri: str, clock: Clock | None = None) -> RemoteBackend:
-    """Return the backend of a server's URI, without sending anything yet."""
+def connect_server(
+    uri: str, clock: Clock | None = None, program: str | None = None
+) -> RemoteBackend:
+    """Return the backend of a server's URI, without sending anything yet. program: see `connect`;
+    the owner of transactions is the server, so it becomes their label `client`."""
+    check_name(program)
     gateway, token = parse_server(split_uri(uri))
-    return RemoteBackend(gateway, token=token, clock=clock)
+    return RemoteBackend(gateway, token=token, clock=clock, program=program)
 
 
 class RemoteBackend:
@@ -105,7 +110,9 @@ class RemoteBackend:
         token: str | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
+        program: str | None = None,
     ) -> None:
+        self._program = program
         self._clock = clock or SystemClock()
         self._rng = rng or random.SystemRandom()
         self._service = RemoteService(gateway, token, self._clock)
@@ -144,12 +151,19 @@ class RemoteBackend:
         known: Snapshot,
     ) -> Committed:
         """Commit through the server. An unknown outcome raises an error with the request's name."""
+        request = self._sign(request)
         traces = begin_traces([request], remote=True)
         with _end_traces(traces) as results:
             (headers,) = list_headers(traces)
             done = self._commit(TimedRequest(request, deadline_ms, headers), ack, spans)
             results.append(done)
         return done
+
+    def _sign(self, request: Request) -> Request:
+        """Return the request with the name of this program, if it was given one."""
+        if self._program is None:
+            return request
+        return replace(request, labels={"client": name_owner(self._program), **request.labels})
 
     def _commit(self, timed: TimedRequest, ack: Ack, spans: Sequence[Span] = ()) -> Committed:
         request, deadline_ms, headers = timed
@@ -201,7 +215,8 @@ class RemoteBackend:
         """Commit independent requests in one request to the server."""
         traces = begin_traces(requests, remote=True)
         with _end_traces(traces) as results:
-            timed = map(TimedRequest, requests, deadlines_ms, list_headers(traces))
+            signed = map(self._sign, requests)
+            timed = map(TimedRequest, signed, deadlines_ms, list_headers(traces))
             results.extend(self._commit_many([*timed], ack))
         return results
 
@@ -241,7 +256,7 @@ class RemoteBackend:
         due_ms = self._due_ms(deadline_ms)
         future: Future[Committed] = SafeFuture()
         weight = len(encode_buffer(request, 0))
-        sent = _Sent(request, ack, due_ms, request.keys, weight, future)
+        sent = _Sent(self._sign(request), ack, due_ms, request.keys, weight, future)
         (sent.trace,) = begin_traces([request], remote=True)
         try:
             self._group_commit.submit(sent)

@@ -24,11 +24,25 @@ function replace(part, html) {
   const focused = part.contains(document.activeElement) ? document.activeElement : null;
   const mark = focused && selectFocused(focused);
   const open = new Set([...part.querySelectorAll("details[open]")].map(nameDetails));
+  const marked = [...part.querySelectorAll("input:checked")].map((each) => each.value);
   part.innerHTML = html;
+  for (const each of part.querySelectorAll("input[type=checkbox]")) each.checked = marked.includes(each.value);
+  showMarkers(part);
   for (const each of part.querySelectorAll("details")) if (open.has(nameDetails(each))) each.open = true;
   showTimes(part);
   if (mark) part.querySelector(mark)?.focus({ preventScroll: true });
 }
+
+function showMarkers(part) {
+  for (const each of part.querySelectorAll("[data-mark]")) each.hidden = false;
+}
+
+document.addEventListener("click", (event) => {
+  const boxes = event.target.closest("[data-mark]")?.form.querySelectorAll("input[type=checkbox]");
+  if (!boxes) return;
+  const isAll = [...boxes].every((each) => each.checked);
+  for (const each of boxes) each.checked = !isAll;
+});
 
 function tell(words) {
   trouble.textContent = words;
@@ -141,6 +155,7 @@ function showAllTimes() {
 }
 
 showAllTimes();
+showMarkers(document);
 setInterval(() => { if (times.value === "relative" && !document.hidden) showTimes(document); }, 5_000);
 
 // A browser lets pages copy only where they came by TLS or from this machine.
