@@ -1,12 +1,12 @@
 """Transactions for Apache HBase: changes of cells in many rows and tables, all or none."""
 
 from logging import NullHandler, getLogger
+from typing import TYPE_CHECKING, Any
 
 from txn.assertions import And, Assertion, Exact, GreaterThan, Not, Or, Some, Version
 from txn.client.block import OptimisticTransaction
 from txn.client.connect import connect
 from txn.client.engine import Engine
-from txn.client.tasks import AsyncEngine, AsyncTransaction, connect_async
 from txn.errors import (
     AbortedError,
     AssertionFailedError,
@@ -23,6 +23,28 @@ from txn.errors import (
 from txn.model import Cell, Delete, Key, Mutation, Row, Stamp, Value
 from txn.policy import Policy
 from txn.request import Committed, Outcome, Request
+
+if TYPE_CHECKING:
+    from txn.client.tasks import AsyncEngine, AsyncTransaction, connect_async
+
+    __version__: str
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Load at its first use what a commit does not need."""
+        if name == "__version__":
+            from importlib import metadata  # noqa: PLC0415
+
+            try:
+                return metadata.version("hbase-txn")
+            except metadata.PackageNotFoundError:  # a bare folder or zip
+                return "unknown"
+        if name in ("AsyncEngine", "AsyncTransaction", "connect_async"):
+            from txn.client import tasks  # noqa: PLC0415
+
+            return getattr(tasks, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "AbortedError",

@@ -9,11 +9,11 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
+import txn
 from recovery.commands.common import COULD_NOT_RUN, complain
 from recovery.commands.console import console
 from recovery.commands.database import convert, doctor, init, ping, table_app
@@ -65,7 +65,7 @@ _set_help(app)
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"hbase-txn {version('hbase-txn')}")
+        typer.echo(f"hbase-txn {txn.__version__}")
         raise typer.Exit
 
 

@@ -495,8 +495,8 @@ def test_a_full_disk_is_called_so(path: str, monkeypatch: pytest.MonkeyPatch) ->
     """LMDB calls a write that came to less than was asked for an input/output error."""
     error = lmdb_module.lmdb.Error("mdb_txn_commit: Input/output error")
     assert lmdb_module.find_reason("/", error) == str(error)
-    full = SimpleNamespace(free=4_096)
-    monkeypatch.setattr(lmdb_module.shutil, "disk_usage", lambda path: full)
+    full = SimpleNamespace(f_bavail=1, f_frsize=4_096)
+    monkeypatch.setattr(lmdb_module.os, "statvfs", lambda path: full)
     assert lmdb_module.find_reason("/", error).startswith("the disk is full, 4,096 bytes are free")
 
 

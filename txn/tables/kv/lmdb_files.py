@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
 from contextlib import suppress
 from io import FileIO
 from threading import Lock
@@ -263,6 +262,8 @@ def refuse_reader(path: str, slots: int | None) -> NotApplied:
 
 
 def _free_dead_slots(path: str) -> int:
-    with tempfile.TemporaryDirectory() as model:
+    from tempfile import TemporaryDirectory  # noqa: PLC0415
+
+    with TemporaryDirectory() as model:
         lmdb.Environment(model, max_readers=1, lib_version=0).close()
         return files.free_dead_slots(path, model)
