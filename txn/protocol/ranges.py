@@ -8,6 +8,7 @@ range that two reads found equal was in that state at every instant in between.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
 
 from txn.assertions import Version
 from txn.errors import (
@@ -99,8 +100,6 @@ class Digest:
     __slots__ = ("_hash", "_is_empty")
 
     def __init__(self) -> None:
-        from hashlib import blake2b  # noqa: PLC0415 -- loads OpenSSL
-
         self._hash = blake2b(digest_size=32)
         self._is_empty = True
 
