@@ -1,20 +1,20 @@
 """The `txn` console script, one command per file.
 
 Each command parses, opens, loops over what the library yields, prints, and returns an exit code:
-0 clean, 1 something was found or refused, 2 it could not run.
+0 clean, 1 something was found or refused, 2 it could not run, 141 nobody reads what it prints.
 """
 
 from __future__ import annotations
 
 import inspect
-import os
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from typing import Annotated
 
 import typer
 
 import txn
-from recovery.commands.common import COULD_NOT_RUN, complain
+from recovery.commands.common import COULD_NOT_RUN, Output, complain
 from recovery.commands.console import console
 from recovery.commands.database import convert, doctor, init, ping, table_app
 from recovery.commands.demo import app as demo_app
@@ -79,14 +79,16 @@ def _options(
 
 
 def main() -> None:
+    with redirect_stdout(Output(sys.stdout)), redirect_stderr(Output(sys.stderr)):
+        _run()
+
+
+def _run() -> None:
     try:
         app()
     except CommitOutcomeUnknown as error:
         complain(f"{error}: see `txn show`, it may be committed or not")
         sys.exit(COULD_NOT_RUN)
     except (TxnError, OSError) as error:
-        if isinstance(error, BrokenPipeError):  # the reader of the pipe has closed it
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        else:
-            complain(error)
+        complain(error)
         sys.exit(COULD_NOT_RUN)
