@@ -7,6 +7,7 @@ Each command parses, opens, loops over what the library yields, prints, and retu
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from typing import Annotated
@@ -84,6 +85,10 @@ def main() -> None:
 
 
 def _run() -> None:
+    if "_TXN_COMPLETE" in os.environ:
+        from recovery.commands.completion import add_completions  # noqa: PLC0415
+
+        add_completions(app)
     try:
         app()
     except CommitOutcomeUnknown as error:
