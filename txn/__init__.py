@@ -35,10 +35,8 @@ else:
         if name == "__version__":
             from importlib import metadata  # noqa: PLC0415
 
-            try:
-                return metadata.version("hbase-txn")
-            except metadata.PackageNotFoundError:  # a bare folder or zip
-                return "unknown"
+            found = metadata.distributions(name="hbase-txn")
+            return next((each.version for each in found), "unknown")  # of a bare zip
         if name in ("AsyncEngine", "AsyncTransaction", "connect_async"):
             from txn.client import tasks  # noqa: PLC0415
 

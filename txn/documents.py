@@ -7,6 +7,7 @@ is a text or `{"base64": text}`. Every error names the place in the document.
 
 from __future__ import annotations
 
+import base64
 import binascii
 import json
 from collections.abc import Callable, Mapping
@@ -65,9 +66,7 @@ def read_bytes(given: Any, place: str) -> bytes:
             return given.encode()
         case {"base64": str(encoded)} if len(given) == 1:
             try:
-                from base64 import b64decode  # noqa: PLC0415
-
-                return b64decode(encoded, validate=True)
+                return base64.b64decode(encoded, validate=True)
             except binascii.Error as error:
                 raise refuse_part("not base64", place, encoded) from error
     raise refuse_part('bytes are a text or {"base64": text}', place, given)

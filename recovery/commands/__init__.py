@@ -40,11 +40,9 @@ app = typer.Typer(
 COMMANDS = (init, ping, ls, show, fsck, purge, convert, doctor, get, commit, serve, sql, console)
 for command in COMMANDS:
     app.command(cls=MasterCommand if command is fsck else None)(command)
-app.add_typer(table_app, name="table")
-app.add_typer(demo_app, name="demo")
-app.add_typer(hbase_app, name="hbase")
-app.add_typer(locks_app, name="locks")
-app.add_typer(leases_app, name="leases")
+GROUPS = {"table": table_app, "demo": demo_app, "hbase": hbase_app, "locks": locks_app}
+for name, group in (GROUPS | {"leases": leases_app}).items():
+    app.add_typer(group, name=name)
 
 
 def _set_help(group: typer.Typer) -> None:
@@ -80,20 +78,14 @@ def _options(
 
 
 def main() -> None:
-    with redirect_stdout(Output(sys.stdout)), redirect_stderr(Output(sys.stderr)):
-        _run()
-
-
-def _run() -> None:
     if "_TXN_COMPLETE" in os.environ:
         from recovery.commands.completion import add_completions  # noqa: PLC0415
 
         add_completions(app)
-    try:
-        app()
-    except CommitOutcomeUnknown as error:
-        complain(f"{error}: see `txn show`, it may be committed or not")
-        sys.exit(COULD_NOT_RUN)
-    except (TxnError, OSError) as error:
-        complain(error)
-        sys.exit(COULD_NOT_RUN)
+    with redirect_stdout(Output(sys.stdout)), redirect_stderr(Output(sys.stderr)):
+        try:
+            app()
+        except (TxnError, OSError) as error:
+            unknown = isinstance(error, CommitOutcomeUnknown)
+            complain(f"{error}: see `txn show`, it may be committed or not" if unknown else error)
+            sys.exit(COULD_NOT_RUN)

@@ -10,10 +10,11 @@ import sys
 from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, TextIO, TypeVar
+from typing import Annotated, Any, TextIO
 
 import typer
 from rich import markup
@@ -33,7 +34,6 @@ from txn.request import TRANSACTIONS
 from txn.stores.base import Store
 from txn.text import escape, show_text, unescape
 
-T = TypeVar("T")
 FOUND, COULD_NOT_RUN = 1, 2
 WIDE = 240
 CANDIDATES = 5
@@ -141,15 +141,10 @@ class Output:
     def __getattr__(self, name: str) -> Any:
         if name == "buffer":  # else typer would write bytes
             raise AttributeError(name)
-        return getattr(self._stream, name)
+        found = getattr(self._stream, name)
+        return partial(self._call, found) if name in ("write", "flush") else found
 
-    def write(self, text: str) -> int:
-        return self._call(self._stream.write, text)
-
-    def flush(self) -> None:
-        self._call(self._stream.flush)
-
-    def _call(self, method: Callable[..., T], *given: str) -> T:
+    def _call(self, method: Callable[..., Any], *given: str) -> Any:
         try:
             return method(*given)
         except BrokenPipeError:  # 141 is what a shell makes of SIGPIPE

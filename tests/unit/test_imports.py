@@ -16,7 +16,7 @@ import txn
 pytestmark = pytest.mark.fast
 ROOT = Path(__file__).parents[2]
 HEAVY = {
-    *("asyncio", "base64", "difflib", "http", "kazoo", "lmdb", "opentelemetry"),
+    *("asyncio", "difflib", "http", "kazoo", "lmdb", "opentelemetry"),
     *("pyspark", "prometheus_client", "rich", "shutil", "socket", "ssl", "subprocess"),
     *("tempfile", "thriftpy2", "typer"),
 }

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 from re import fullmatch
-from typing import TYPE_CHECKING
+from typing import Any
 from urllib.parse import SplitResult, quote, unquote
 
 from txn.clock import Clock, SystemClock
@@ -25,13 +25,9 @@ from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
 from txn.stores.base import Store
 from txn.stores.options import Option, hide_login, one_of, read_options, show_uri, split_uri, up_to
+from txn.tables.kv.ordered import OrderedStore
 
-if TYPE_CHECKING:
-    from txn.tables.kv.lmdb import LmdbStore
-    from txn.tables.kv.memory import MemoryStore
-    from txn.tables.kv.ordered import OrderedStore
-
-_NAMED: dict[str, MemoryStore] = {}
+_NAMED: dict[str, Any] = {}
 _LOCAL = ("embedded", "memory")
 _REMOTE = {"hbase": "hbase", "hbase+thrift1": "hbase", "hbase+thrift2": "hbase", "txn": "emulator"}
 """The extra that each scheme needs."""
@@ -76,7 +72,7 @@ def open_ordered(uri: str, *, create: bool = True) -> OrderedStore:
     )
 
 
-def _open_lmdb(parts: SplitResult, create: bool) -> LmdbStore:
+def _open_lmdb(parts: SplitResult, create: bool) -> OrderedStore:
     options = read_options(parts, _EMBEDDED)
     path = unquote(parts.path)
     if parts.netloc or not path.startswith("/") or path == "/" or "\0" in path:

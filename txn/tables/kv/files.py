@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 import re
 import struct
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, lockf
@@ -109,9 +110,7 @@ def _write_format(path: str) -> None:
         # again, since the flush of an earlier attempt may have failed: see `txn.tables.kv.lmdb`
         os.pwrite(data.fileno(), os.pread(data.fileno(), 2 * max(_PAGE_SIZES), 0), 0)
         os.fsync(data.fileno())
-    from tempfile import mkstemp  # noqa: PLC0415
-
-    handle, aside = mkstemp(prefix=_ASIDE, dir=path)
+    handle, aside = tempfile.mkstemp(prefix=_ASIDE, dir=path)
     with open(handle, "w", encoding="ascii") as file:
         file.write(_FORMAT_TEXT.format(FORMAT))
         os.fchmod(file.fileno(), 0o644)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 from contextlib import suppress
 from io import FileIO
 from threading import Lock
@@ -262,8 +263,6 @@ def refuse_reader(path: str, slots: int | None) -> NotApplied:
 
 
 def _free_dead_slots(path: str) -> int:
-    from tempfile import TemporaryDirectory  # noqa: PLC0415
-
-    with TemporaryDirectory() as model:
+    with tempfile.TemporaryDirectory() as model:
         lmdb.Environment(model, max_readers=1, lib_version=0).close()
         return files.free_dead_slots(path, model)
