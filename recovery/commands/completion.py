@@ -43,12 +43,12 @@ def _complete(kind: str) -> Callable[[typer.Context, str], list[str]]:
     def find(ctx: typer.Context, incomplete: str) -> list[str]:
         found: list[str] = []
 
-        def look() -> None:
+        def read_values() -> None:
             with suppress(Exception):
                 found.extend(e for e in _list_values(kind, ctx.params) if e.startswith(incomplete))
 
         logging.disable()
-        thread = Thread(target=look, daemon=True)
+        thread = Thread(target=read_values, daemon=True)
         thread.start()
         thread.join(PATIENCE_S)
         return list(found)
