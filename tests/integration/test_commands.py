@@ -252,7 +252,7 @@ def test_ls_lists_and_selects(uri: str, run: Run) -> None:
     newest = run("ls", "--json", "--limit", "1")
     assert [row["transaction"] for row in lines(newest)] == [decided.decode()]
     assert "only the newest 1 transaction: --limit 0 shows all" in newest.stderr
-    assert "--limit 0" in run("ls", "--limit", "1").stdout
+    assert "--limit 0" in run("ls", "--limit", "1").stderr
     all_of_them = run("ls", "--limit", "0", "--json")
     found = [row["transaction"] for row in lines(all_of_them)]
     assert (found, all_of_them.stderr) == ([undecided.decode(), decided.decode()], "")
