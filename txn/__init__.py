@@ -1,5 +1,6 @@
 """Transactions for Apache HBase: changes of cells in many rows and tables, all or none."""
 
+from importlib import import_module
 from logging import NullHandler, getLogger
 from typing import TYPE_CHECKING, Any
 
@@ -32,15 +33,11 @@ else:
 
     def __getattr__(name: str) -> Any:
         """Load at its first use what a commit does not need."""
-        if name == "__version__":
-            from importlib import metadata  # noqa: PLC0415
-
-            found = metadata.distributions(name="hbase-txn")
-            return next((each.version for each in found), "unknown")  # of a bare zip
         if name in ("AsyncEngine", "AsyncTransaction", "connect_async"):
-            from txn.client import tasks  # noqa: PLC0415
-
-            return getattr(tasks, name)
+            return getattr(import_module("txn.client.tasks"), name)
+        if name == "__version__":
+            found = import_module("importlib.metadata").distributions(name="hbase-txn")
+            return next((each.version for each in found), "unknown")  # of a bare zip
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
