@@ -15,10 +15,13 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Protocol, TypeVar
 
+from txn.errors import NotApplied
+
 # Prefer a clock that runs during suspension: an owner that sleeps past its lock TTL must notice it.
 _MONOTONIC = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 MOMENT_MS = 1_000
+_BOOT = "/proc/sys/kernel/random/boot_id"
 
 T = TypeVar("T")
 
@@ -111,10 +114,13 @@ def find_origin(clock: Clock) -> bytes:
 @cache
 def _find_boot() -> bytes:
     try:
-        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+        with open(_BOOT, "rb") as file:
             return file.read().strip()
     except FileNotFoundError:  # not Linux
         return b""
+    except OSError as error:
+        message = "nothing was written: cannot read when this machine was booted"
+        raise NotApplied(message, file=_BOOT, reason=error.strerror) from error
 
 
 def measure_ms() -> float:

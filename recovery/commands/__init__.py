@@ -1,7 +1,7 @@
 """The `txn` console script, one command per file.
 
 Each command parses, opens, loops over what the library yields, prints, and returns an exit code:
-0 clean, 1 something was found or refused, 2 it could not run.
+0 clean, 1 something was found or refused, 2 it could not run, 141 nobody reads what it prints.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from importlib.metadata import version
+from contextlib import redirect_stderr, redirect_stdout
 from typing import Annotated
 
 import typer
 
-from recovery.commands.common import COULD_NOT_RUN, complain
+import txn
+from recovery.commands.common import COULD_NOT_RUN, Output, complain
 from recovery.commands.console import console
 from recovery.commands.database import convert, doctor, init, ping, table_app
 from recovery.commands.demo import app as demo_app
@@ -39,11 +40,9 @@ app = typer.Typer(
 COMMANDS = (init, ping, ls, show, fsck, purge, convert, doctor, get, commit, serve, sql, console)
 for command in COMMANDS:
     app.command(cls=MasterCommand if command is fsck else None)(command)
-app.add_typer(table_app, name="table")
-app.add_typer(demo_app, name="demo")
-app.add_typer(hbase_app, name="hbase")
-app.add_typer(locks_app, name="locks")
-app.add_typer(leases_app, name="leases")
+GROUPS = {"table": table_app, "demo": demo_app, "hbase": hbase_app, "locks": locks_app}
+for name, group in (GROUPS | {"leases": leases_app}).items():
+    app.add_typer(group, name=name)
 
 
 def _set_help(group: typer.Typer) -> None:
@@ -65,7 +64,7 @@ _set_help(app)
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"hbase-txn {version('hbase-txn')}")
+        typer.echo(f"hbase-txn {txn.__version__}")
         raise typer.Exit
 
 
@@ -79,14 +78,14 @@ def _options(
 
 
 def main() -> None:
-    try:
-        app()
-    except CommitOutcomeUnknown as error:
-        complain(f"{error}: see `txn show`, it may be committed or not")
-        sys.exit(COULD_NOT_RUN)
-    except (TxnError, OSError) as error:
-        if isinstance(error, BrokenPipeError):  # the reader of the pipe has closed it
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        else:
-            complain(error)
-        sys.exit(COULD_NOT_RUN)
+    if "_TXN_COMPLETE" in os.environ:
+        from recovery.commands.completion import add_completions  # noqa: PLC0415
+
+        add_completions(app)
+    with redirect_stdout(Output(sys.stdout)), redirect_stderr(Output(sys.stderr)):
+        try:
+            app()
+        except (TxnError, OSError) as error:
+            unknown = isinstance(error, CommitOutcomeUnknown)
+            complain(f"{error}: see `txn show`, it may be committed or not" if unknown else error)
+            sys.exit(COULD_NOT_RUN)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 import sys
 from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 from rich import markup
@@ -124,6 +127,29 @@ def console() -> Console:
     """Return the console for text; a pipe gets long lines instead of cut ones."""
     width = None if sys.stdout.isatty() else WIDE
     return Console(width=width, highlight=False, markup=False, emoji=False)
+
+
+class Output:
+    """Text for a terminal or a pipe. What its encoding lacks is escaped, and the command ends as
+    `cat` does if nobody reads any more."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream or open(os.devnull, "w")  # noqa: SIM115 -- None: it is closed
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "buffer":  # else typer would write bytes
+            raise AttributeError(name)
+        found = getattr(self._stream, name)
+        return partial(self._call, found) if name in ("write", "flush") else found
+
+    def _call(self, method: Callable[..., Any], *given: str) -> Any:
+        try:
+            return method(*given)
+        except BrokenPipeError:  # 141 is what a shell makes of SIGPIPE
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+            sys.exit(141)
 
 
 class RowBar:

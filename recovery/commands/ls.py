@@ -102,8 +102,8 @@ def ls(
             _print_rows(context, found, Layout(long, with_parts), as_json)
     _print_foreign(foreign, as_json)
     if limit and listed == limit:
-        typer.echo(
-            f"only the newest {count_text(limit, 'transaction')}: --limit 0 shows all", err=True
+        common.print_note(
+            f"only the newest {count_text(limit, 'transaction')}: --limit 0 shows all"
         )
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from typing import Any
 from urllib.parse import urlencode
 
@@ -16,6 +15,7 @@ from markupsafe import escape as escape_html
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
+import txn
 from recovery.console.auth import get_return_address
 from recovery.findings import Finding, Severity, judge
 from recovery.text import count_text, duration_text, labels_text, time_text
@@ -183,7 +183,7 @@ ENVIRONMENT.filters |= {
 }
 ENVIRONMENT.globals |= {
     "pages": PAGES,
-    "version": version("hbase-txn"),
+    "version": txn.__version__,
     "count": count_text,
     "number": name_number,
     "most_letters": MOST_LETTERS,

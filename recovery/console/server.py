@@ -14,6 +14,7 @@ from functools import partial
 from hashlib import blake2b
 from http import HTTPStatus
 from importlib.resources import files
+from mimetypes import guess_type
 from typing import Any
 
 import uvicorn
@@ -23,8 +24,7 @@ from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
-from starlette.routing import Mount, Route
-from starlette.staticfiles import StaticFiles
+from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from recovery.console import pages
@@ -91,6 +91,8 @@ PARTS: Mapping[str, Show] = {
 EVERY_MS = 2_000
 """The time (ms) from an update of a part to the next, unless the fact `again_ms` says otherwise."""
 
+FILES = {each.name: each.read_bytes() for each in (files("recovery.console") / "static").iterdir()}
+
 LINE_BREAK = re.compile(r"\r\n|\r|\n")
 LONGEST_FORM = 65_536
 FORM_S = 10.0
@@ -146,7 +148,7 @@ def make_app(console: Console) -> AccessGate:
             Route("/live/{part}", send_part, methods=["GET"]),
             Route(LOGIN, show_login, methods=["GET", "POST"]),
             Route("/logout", log_out, methods=["POST"]),
-            Mount("/static", StaticFiles(directory=str(files("recovery.console") / "static"))),
+            Route("/static/{name}", send_file, methods=["GET"]),
         ],
         exception_handlers={
             InvalidRequestError: _show_error,
@@ -172,6 +174,12 @@ async def read_form(request: Request) -> Form:
         words = "nothing was done: the form did not arrive in time"
         raise InvalidRequestError(words, limit_s=FORM_S) from None
     return QueryParams(body.decode(errors="replace"))
+
+
+def send_file(request: Request) -> Response:
+    if (name := request.path_params["name"]) not in FILES:
+        raise HTTPException(404)
+    return Response(FILES[name], media_type=guess_type(name)[0])
 
 
 def send_part(request: Request) -> Response:

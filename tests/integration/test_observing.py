@@ -18,11 +18,13 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 import thriftpy2
 from opentelemetry.trace import SpanKind
 
+from tests.console.visits import Answer, ask
 from tests.integration.serving import client, raw, rest, served
 from tests.tracing import (
     PROVIDER,
@@ -86,6 +88,7 @@ def test_a_server_shows_what_becomes_of_its_transactions(tmp_path: Path) -> None
                 engine.commit([], [Exact(X, "2")])
         with raw(server.ports["metrics"]):  # one who says nothing keeps nobody
             page = read_metrics(server.uris["metrics"])
+        assert ask(server.uris["metrics"], "HEAD") == Answer(200, ANY, "")
         assert value(page, COMMITTED) == 1
         assert value(page, 'hbase_txn_commit_seconds_count{outcome="assertion"}') == 1
         assert value(page, 'hbase_txn_store_seconds_count{call="atomically",outcome="done"}') >= 1

@@ -7,16 +7,22 @@ Those that take long to install are tried by `make release`, which sets HBASE_TX
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from tests.release.building import (
     EXTRAS,
+    PACKAGES,
     ROOT,
     Distributions,
     Environment,
+    clean_environ,
     make_environment,
+    tracked_files,
 )
 from tests.release.trials import TRIALS
 
@@ -72,3 +78,31 @@ def test_an_extra_that_is_missing_is_named(extra: str, environments: Environment
     done = environments.having(trial.within).run_program(trial.missing)
     assert done.returncode != 0
     assert f"install hbase-txn[{extra}]" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import txn.stores.hbase.thrift1, txn.stores.hbase.thrift2, txn.stores.hbase.native.store",
+        TRIALS["emulator"].works,
+        TRIALS["console"].works,
+    ],
+    ids=["hbase", "emulator", "console"],
+)
+def test_our_files_are_found_in_a_zip(program: str, tmp_path: Path) -> None:
+    """`spark-submit --py-files` and pex import from a zip, where a file beside a module has no
+    path."""
+    with zipfile.ZipFile(tmp_path / "ours.zip", "w") as ours:
+        for name in tracked_files(*PACKAGES):
+            ours.write(ROOT / name, name)
+    here = Path(sys.executable).parent
+    path = f"{here}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import txn; assert '.zip' in txn.__file__\n{program}"],
+        env=clean_environ() | {"PYTHONPATH": str(tmp_path / "ours.zip"), "PATH": path},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

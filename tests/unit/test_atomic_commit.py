@@ -33,8 +33,9 @@ from txn import (
     Policy,
     StoreError,
     Version,
+    connect,
 )
-from txn.clock import Clock, ManualClock
+from txn.clock import Clock, ManualClock, _find_boot
 from txn.errors import StoreClosedError, TableUnavailable
 from txn.events import Event, Phase, StoreCall
 from txn.model import Edit, Family
@@ -491,12 +492,35 @@ def test_a_disk_without_room_is_named(path: str) -> None:
     engine.close()
 
 
+@pytest.mark.parametrize("scheme", ["memory://", "embedded://"])
+def test_a_process_without_free_descriptors_writes_nothing(scheme: str, path: str) -> None:
+    """The first commit reads a file of the kernel's, and each one of LMDB opens a lock file."""
+    uri = scheme if scheme == "memory://" else scheme + path
+    key, limits, held = Key("r", "d", "c", "t"), resource.getrlimit(resource.RLIMIT_NOFILE), []
+    _find_boot.cache_clear()
+    with connect(uri, policy=Policy(store_patience_ms=1)) as engine:
+        engine.ensure_table("t", ["d"])
+        resource.setrlimit(resource.RLIMIT_NOFILE, (512, limits[1]))
+        try:
+            with suppress(OSError):
+                while True:
+                    held.append(os.open(os.devnull, os.O_RDONLY))
+            with pytest.raises(NotApplied, match="nothing was written"):
+                engine.commit([Mutation(key, "1")])
+        finally:
+            for each in held:
+                os.close(each)
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert engine.read([key]) == {key: None}
+        assert engine.commit([Mutation(key, "2")]).complete
+
+
 def test_a_full_disk_is_called_so(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """LMDB calls a write that came to less than was asked for an input/output error."""
     error = lmdb_module.lmdb.Error("mdb_txn_commit: Input/output error")
     assert lmdb_module.find_reason("/", error) == str(error)
-    full = SimpleNamespace(free=4_096)
-    monkeypatch.setattr(lmdb_module.shutil, "disk_usage", lambda path: full)
+    full = SimpleNamespace(f_bavail=1, f_frsize=4_096)
+    monkeypatch.setattr(lmdb_module.os, "statvfs", lambda path: full)
     assert lmdb_module.find_reason("/", error).startswith("the disk is full, 4,096 bytes are free")
 
 

@@ -62,8 +62,9 @@ def test_help_cuts_nothing_in_a_narrow_terminal(
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_and_argument_is_explained(name: str) -> None:
-    """A name alone says too little."""
+    """A name alone says too little. With typer 0.27 it was `--PORT`, as is its metavar."""
     assert [each.name for each in COMMANDS[name].params if not each.help] == []
+    assert [opt for each in COMMANDS[name].params for opt in each.opts if not opt.islower()] == []
 
 
 def test_an_option_has_one_variable_and_a_variable_one_option() -> None:

@@ -86,6 +86,7 @@ def shown(sql: str, manager: LockManager) -> list[str]:
         ("USE d; EXPLAIN LOCKS SELECT * FROM u", ExplainLocks((shared("d"), shared("d/u")))),
         ("UNLOCK TABLE t PARTITION (p=1)", ReleaseLocks(path("default/t/p=1"))),
         ("UNLOCK DATABASE d", ReleaseLocks(path("d"))),
+        ("\ufeffSHOW LOCKS d.t", ShowLocks(path("d/t"), False)),  # from an editor's file
     ],
 )
 def test_each_form_is_understood(sql: str, expected: object) -> None:

@@ -54,6 +54,14 @@ def test_the_newest_transaction_is_one_row(monkeypatch: pytest.MonkeyPatch) -> N
     assert opened.store.calls == {"scan": 2}  # the other one asks for salt buckets
 
 
+def test_what_is_not_listed_is_told_beside_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe gets lines of transactions alone."""
+    Opened(monkeypatch, 1)
+    done = CliRunner().invoke(app, ["ls", "--store", "memory://", "--limit", "2"])
+    assert len(done.stdout.splitlines()) == 1 + 2
+    assert done.stderr == "note: only the newest 2 transactions: --limit 0 shows all\n"
+
+
 def test_the_newest_transaction_is_one_row_of_each_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
     """And one cell of each, which tells that there is the bucket."""
     opened = Opened(monkeypatch, 10)

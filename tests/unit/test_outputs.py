@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import uuid
 from collections.abc import Callable
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from urllib.parse import quote
 
@@ -24,6 +26,7 @@ from recovery.text import error_text
 from tests.console.served import TOKEN, serve_here
 from tests.console.visits import ask
 from tests.unit.worlds import TABLE, World, stopped_at
+from txn import connect
 from txn.clock import SystemClock
 from txn.errors import InvalidRequestError
 from txn.leases import exclusive, open_leases
@@ -148,6 +151,44 @@ def test_commands_show_stored_text_literally(run: Run, row_key: str, tmp_path: P
         rest = out
         while rest:
             rest = rest[json.JSONDecoder().raw_decode(rest)[1] :].lstrip()
+
+
+@pytest.mark.parametrize("words", [["ls", "--json"], ["show", "ID"], ["fsck"], ["--help"]])
+def test_a_command_ends_quietly_if_nobody_reads_it(
+    words: list[str],
+    row_key: str,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`txn ls | head -1` had exit code 1, which means findings. This one is that of `cat`."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        monkeypatch.setattr(sys, "argv", ["txn", *(row_key if w == "ID" else w for w in words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    assert (ended.value.code, capsys.readouterr().err) == (141, "")
+
+
+def test_what_a_terminal_cannot_encode_is_escaped(
+    uri: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A traceback is exit code 1, which means findings."""
+    with connect(uri) as engine:
+        engine.ensure_table("t", ["d"])
+        done = engine.commit([Mutation(Key("r\u2603", "d", "c", "t"), "1")], labels={"a": "\xfc"})
+    for words in (["show", done.transaction.decode()], ["ls"], ["get", "x/\u2603\xfc/d:c"]):
+        with TextIOWrapper(BytesIO(), "ascii") as out:
+            monkeypatch.setattr(sys, "stdout", out)
+            monkeypatch.setattr(sys, "stderr", out)
+            monkeypatch.setattr(sys, "argv", ["txn", *words])
+            with pytest.raises(SystemExit) as ended:
+                main()
+            assert ended.value.code == (2 if words[0] == "get" else 0)
+            out.flush()
+            assert rb"\xfc" in out.buffer.getvalue() or rb"\u2603" in out.buffer.getvalue()
 
 
 def test_the_console_shows_stored_text_literally(row_key: str, uri: str, leases: str) -> None:

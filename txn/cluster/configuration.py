@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from xml.sax.saxutils import escape
 
 from txn.cluster.processes import MARK_PROPERTY
 from txn.cluster.settings import GATEWAYS, Settings

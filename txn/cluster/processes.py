@@ -21,8 +21,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
-from urllib.error import HTTPError
-from urllib.request import urlopen
 
 from txn.clock import Clock, SystemClock
 from txn.errors import TxnError
@@ -199,6 +197,9 @@ def gateway_answers(kind: str, port: int) -> bool:
 
 def data_node_is_known(namenode_http_port: int) -> bool:
     """Return True if HDFS can take data: its name node knows a data node."""
+    from urllib.error import HTTPError  # noqa: PLC0415 -- loads http, ssl and email
+    from urllib.request import urlopen  # noqa: PLC0415
+
     url = f"http://127.0.0.1:{namenode_http_port}/{_LIVE_NODES}"
     try:
         with urlopen(url, timeout=TIMEOUT_S) as answer:

@@ -295,7 +295,10 @@ class MetricsConnection:
 
     def _answer(self, environ: dict[str, Any], start: StartResponse) -> Iterable[bytes]:
         try:
-            return self._app(environ, start)
+            if environ["REQUEST_METHOD"] != "HEAD":
+                return self._app(environ, start)
+            self._app(environ | {"REQUEST_METHOD": "GET"}, start)
+            return iter([b""])  # without a length, which would be that of the page
         except Exception as error:
             self._shared.warn("metrics cannot be shown", error)
             raise

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from importlib.resources import files
+from io import StringIO
 from typing import Any
 
 import thriftpy2
@@ -42,8 +43,8 @@ from txn.tables.operations import (
     Selection,
 )
 
-IDL: Any = thriftpy2.load(
-    str(Path(__file__).with_name("hbase1.thrift")), module_name="txn_emulator_hbase1_thrift"
+IDL: Any = thriftpy2.load_fp(
+    StringIO(files(__package__).joinpath("hbase1.thrift").read_text()), "txn_emulator_hbase1_thrift"
 )
 SERVICE = IDL.Hbase
 DECLARING = frozenset(

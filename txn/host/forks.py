@@ -78,9 +78,7 @@ def _after(in_child: bool) -> None:
 # It calls the hooks before a fork from the last to the first.
 for _ in range(3):
     os.register_at_fork(
-        before=_before,
-        after_in_parent=partial(_after, False),
-        after_in_child=partial(_after, True),
+        before=_before, after_in_parent=partial(_after, False), after_in_child=partial(_after, True)
     )
 for acquire, release in (
     (partial(FORKING.acquire, False), FORKING.release),

@@ -130,11 +130,7 @@ class Sqlite:
         except OSError as error:
             raise StoreError("no place for the leases", url=str(url), reason=str(error)) from error
         # With the driver in autocommit mode, a transaction begins only where take_turn begins it.
-        options = {
-            "factory": _SqliteConnection,
-            "isolation_level": None,
-            "timeout": TIMEOUT_S,
-        }
+        options = {"factory": _SqliteConnection, "isolation_level": None, "timeout": TIMEOUT_S}
         engine = create_engine(
             url.set(drivername="sqlite"), connect_args=options, poolclass=NullPool
         )

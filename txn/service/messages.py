@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
+from importlib.resources import files
+from io import StringIO
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -36,8 +37,9 @@ from txn.request import Ack, Committed, Outcome, Request
 from txn.spans import make_span
 from txn.text import reason_text
 
-IDL: ModuleType = thriftpy2.load(
-    str(Path(__file__).with_name("transactional.thrift")), module_name="txn_transactional_thrift"
+IDL: ModuleType = thriftpy2.load_fp(
+    StringIO(files(__package__).joinpath("transactional.thrift").read_text()),
+    "txn_transactional_thrift",
 )
 KINDS = {
     "exact": IDL.AssertionKind.EXACT,

@@ -16,21 +16,18 @@ txn://host:port                 the store of a `txn serve`, for recovery; option
 from __future__ import annotations
 
 import os
-from difflib import get_close_matches
 from re import fullmatch
+from typing import Any
 from urllib.parse import SplitResult, quote, unquote
 
 from txn.clock import Clock, SystemClock
 from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
 from txn.stores.base import Store
-from txn.stores.local import LocalStore
 from txn.stores.options import Option, hide_login, one_of, read_options, show_uri, split_uri, up_to
-from txn.tables.kv.lmdb import MAX_READERS, LmdbStore
-from txn.tables.kv.memory import MemoryStore
 from txn.tables.kv.ordered import OrderedStore
 
-_NAMED: dict[str, MemoryStore] = {}
+_NAMED: dict[str, Any] = {}
 _LOCAL = ("embedded", "memory")
 _REMOTE = {"hbase": "hbase", "hbase+thrift1": "hbase", "hbase+thrift2": "hbase", "txn": "emulator"}
 """The extra that each scheme needs."""
@@ -46,6 +43,8 @@ def open_store(uri: str, clock: Clock | None = None, *, create: bool = True) -> 
     Without create, an absent embedded store is an InvalidRequestError and nothing is written."""
     parts, clock = split_uri(uri), clock or SystemClock()
     if parts.scheme in _LOCAL:
+        from txn.stores.local import LocalStore  # noqa: PLC0415
+
         return LocalStore(open_ordered(uri, create=create), clock)
     if parts.scheme in _REMOTE:
         with require_extra(_REMOTE[parts.scheme], uri=_show_place(parts)):
@@ -61,6 +60,8 @@ def open_ordered(uri: str, *, create: bool = True) -> OrderedStore:
     parts = split_uri(uri)
     match parts.scheme:
         case "memory":
+            from txn.tables.kv.memory import MemoryStore  # noqa: PLC0415
+
             read_options(parts, {})
             name = parts.netloc + parts.path
             return _NAMED.setdefault(name, MemoryStore()).share() if name else MemoryStore()
@@ -71,7 +72,7 @@ def open_ordered(uri: str, *, create: bool = True) -> OrderedStore:
     )
 
 
-def _open_lmdb(parts: SplitResult, create: bool) -> LmdbStore:
+def _open_lmdb(parts: SplitResult, create: bool) -> OrderedStore:
     options = read_options(parts, _EMBEDDED)
     path = unquote(parts.path)
     if parts.netloc or not path.startswith("/") or path == "/" or "\0" in path:
@@ -80,12 +81,14 @@ def _open_lmdb(parts: SplitResult, create: bool) -> LmdbStore:
         if path and "@" not in path:
             message += f": did you mean {_make_embedded_uri('/' + path)}"
         raise InvalidRequestError(message, uri=show_uri(parts))
-    return LmdbStore(
+    from txn.tables.kv import lmdb  # noqa: PLC0415
+
+    return lmdb.LmdbStore(
         path,
         create=create,
         read_only=options.get("mode") == "ro",
         sync=options.get("sync") != "off",
-        max_readers=options.get("max_readers", MAX_READERS),
+        max_readers=options.get("max_readers", lmdb.MAX_READERS),
     )
 
 
@@ -114,6 +117,8 @@ def _guess_uri(parts: SplitResult, place: str) -> str | None:
         return None
     if parts.scheme in {"", "file"}:
         return _make_embedded_uri(parts.path if parts.scheme else place)
+    from difflib import get_close_matches  # noqa: PLC0415
+
     near = get_close_matches(parts.scheme, [*_LOCAL, *_REMOTE], 1)
     return near[0] + place[len(parts.scheme) :] if near else None
 

@@ -110,6 +110,7 @@ def tokenize(text: str) -> list[Token]:
 def split_statements(sql: str) -> list[str]:
     if not isinstance(sql, str):
         raise InvalidRequestError(f"statements are text: given={sql!r}")
+    sql = sql.removeprefix("\ufeff")  # the byte order mark of an editor's file
     found: list[str] = []
     run: list[Token] = []
     for token in [*tokenize(sql), None]:

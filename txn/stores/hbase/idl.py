@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from importlib.resources import files
+from io import StringIO
 from types import ModuleType
 
 import thriftpy2
 
-IDL: ModuleType = thriftpy2.load(
-    str(Path(__file__).with_name("hbase2.thrift")), module_name="txn_hbase2_thrift"
+IDL: ModuleType = thriftpy2.load_fp(
+    StringIO(files(__package__).joinpath("hbase2.thrift").read_text()), "txn_hbase2_thrift"
 )

@@ -22,7 +22,6 @@ child.
 from __future__ import annotations
 
 import os
-import shutil
 import struct
 import threading
 from collections.abc import Callable
@@ -212,7 +211,8 @@ class LmdbStore:
 def find_reason(path: str, error: Exception | None) -> str:
     """Return why LMDB failed. If the disk is full, LMDB only knows that a write was short."""
     with suppress(OSError):
-        free = shutil.disk_usage(path).free
+        disk = os.statvfs(path)
+        free = disk.f_bavail * disk.f_frsize
         if free < FULL_BYTES:
             return f"the disk is full, {free:,} bytes are free: {error}"
     return str(error)
