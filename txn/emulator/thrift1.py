@@ -24,7 +24,6 @@ from txn.spans import find_prefix_end
 from txn.stores.local import LocalStore
 from txn.tables.admin import Admin
 from txn.tables.catalog import Region, check_row, check_settings
-from txn.tables.cells import CellVersion
 from txn.tables.filters.parsing import parse_filter
 from txn.tables.kv.ordered import OrderedStore
 from txn.tables.operations import (
@@ -207,14 +206,16 @@ class Gateway1:
 
     def atomicIncrement(self, tableName: bytes, row: bytes, column: bytes, value: int) -> int:
         family, qualifier = _split_column(column)
-        found = self._add(tableName, row, Add(family, qualifier or b"", value))
-        return int.from_bytes(found.value, signed=True)
+        add = Add(family, qualifier or b"", value)
+        [result] = self._rows.mutate(tableName, [(row, [add])])
+        return int.from_bytes(result.versions[0].value, signed=True)
 
     def increment(self, increment: Any) -> None:
         table, row = increment.table, increment.row
         if not table or not row:
             raise gateway.InternalError("an increment needs a table and a row")
-        self._add(table, row, Add(*_split_cell(increment.column), increment.ammount or 0))
+        add = Add(*_split_cell(increment.column), increment.ammount or 0)
+        self._rows.mutate(table, [(row, [add])])
 
     def incrementRows(self, increments: Sequence[Any]) -> None:
         for each in increments:
@@ -234,10 +235,6 @@ class Gateway1:
             raise gateway.InternalError("an append needs a family")
         [result] = self._rows.mutate(append.table, [(append.row, appends)])
         return [IDL.TCell(value, timestamp) for _, _, timestamp, value in result.versions]
-
-    def _add(self, table: bytes, row: bytes, add: Add) -> CellVersion:
-        [result] = self._rows.mutate(table, [(row, [add])])
-        return result.versions[0]
 
     # ------------------------------------------------------------------------- scanners
 
@@ -366,9 +363,6 @@ class Gateway1:
 
     def getThriftServerType(self) -> int:
         return int(IDL.TThriftServerType.ONE)
-
-    def getClusterId(self) -> str:
-        return gateway.CLUSTER
 
 
 # ------------------------------------------------------- between the interface and tables

@@ -84,7 +84,7 @@ class Data2:
         return self.getMultiple(table, [tget])[0]
 
     def getMultiple(self, table: bytes, tgets: Sequence[Any]) -> list[Any]:
-        found = _pack_results(self._read(table, tgets))
+        found = [*map(_pack_result, self._read(table, tgets))]
         if any(get.existence_only for get in tgets):
             raise gateway.InternalError("what exists alone has no cells to show")
         return found
@@ -175,8 +175,7 @@ class Data2:
     ) -> bool:
         check_row(change.row)
         _check_same_row(row, change)
-        condition = Condition(family, qualifier, "=", value)
-        durable = is_durable(change)
+        condition, durable = Condition(family, qualifier, "=", value), is_durable(change)
         try:
             return self._rows.check_and_mutate(table, row, condition, operations, durable=durable)
         except Refused as refused:  # HBase's clients do not retry checked changes
@@ -214,7 +213,9 @@ class Data2:
         return self._scanners.open(scan_of(table, tscan))
 
     def getScannerRows(self, scannerId: int, numRows: int) -> list[Any]:
-        found = self._scanners.next(scannerId, numRows, lambda _, results: _pack_results(results))
+        found = self._scanners.next(
+            scannerId, numRows, lambda _, results: [*map(_pack_result, results)]
+        )
         if found is None:
             raise IDL.TIllegalArgument(message="Invalid scanner Id")
         return found
@@ -224,7 +225,7 @@ class Data2:
         self._scanners.close(scannerId)
 
     def getScannerResults(self, table: bytes, tscan: Any, numRows: int) -> list[Any]:
-        return _pack_results(self._scanners.first(scan_of(table, tscan), numRows))
+        return [*map(_pack_result, self._scanners.first(scan_of(table, tscan), numRows))]
 
 
 # ------------------------------------------------------- between the interface and tables
@@ -375,10 +376,6 @@ def _check_optional_time(timestamp: int | None) -> int | None:
 
 def is_durable(change: Any) -> bool:
     return change.durability not in NOT_DURABLE
-
-
-def _pack_results(found: Sequence[Result]) -> list[Any]:
-    return [_pack_result(each) for each in found]
 
 
 def _pack_result(found: Result) -> Any:
