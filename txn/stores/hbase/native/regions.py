@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from txn.clock import Clock
 from txn.errors import MaybeApplied, NotApplied, TableUnavailable, annotate
-from txn.model import Cell, Key
+from txn.model import Cell, Key, plain_table
 from txn.policy import Backoff
 from txn.stores.hbase.native.connection import RemoteError
 from txn.stores.hbase.native.messages import PB, Cells
@@ -28,7 +28,7 @@ from txn.stores.hbase.places import first_line
 META = b"hbase:meta"
 META_REGION = b"hbase:meta,,1"
 BY_NAME = 1
-DEFAULT_NAMESPACE = b"default:"  # omitted in the names of its tables
+
 AFTER_ALL = b":"  # sorts behind the number that ends a region's name
 DISABLED, DISABLING = 1, 2
 LONGEST_PORT = 5  # digits
@@ -110,7 +110,7 @@ class Regions:
     def check_table(self, table: bytes, due_ms: int) -> None:
         """Raise TableUnavailable if a table is absent or disabled."""
         request = PB.GetRequest()
-        request.get.row = table.removeprefix(DEFAULT_NAMESPACE)
+        request.get.row = plain_table(table)
         request.get.column.add(family=b"table", qualifier=[b"state"])
         response, cells = self.ask_meta("Get", request, PB.GetResponse, due_ms)
         found = cells.take(response.result.associated_cell_count, META)
@@ -156,7 +156,7 @@ class Regions:
         """Read the last region that begins at or before the row or, with before, strictly before
         it. Return None if it is on no server now."""
         request = PB.ScanRequest(number_of_rows=1, close_scanner=True)
-        name = table.removeprefix(DEFAULT_NAMESPACE)
+        name = plain_table(table)
         if before:
             request.scan.start_row = b"%b,%b," % (name, row) if row else name + b"\0"
         else:
