@@ -149,7 +149,7 @@ def _begin(path: str) -> None:
         raise NotApplied(
             "the directory is not a store of ours", path=path, contains=sorted(others)[:_SHOWN]
         )
-    os.close(create_public(os.path.join(path, _BEGUN), os.O_WRONLY))
+    os.close(os.open(os.path.join(path, _BEGUN), os.O_WRONLY | os.O_CREAT, 0o644))
 
 
 # ------------------------------------------------------------------------- the data file
