@@ -43,7 +43,18 @@ def make_table(
             )
     for _ in range(len(families) + CHANGE_TRIES):
         known = schema.describe(table)
-        compare_families(table, known or {}, families)
+        for name, family in families.items():
+            refuse_other_database(table, (known or {}).values(), family.database)
+            found = (known or {}).get(name, family)
+            if (found.versions, found.ttl_ms) != (family.versions, family.ttl_ms):
+                raise InvalidRequestError(
+                    "the family exists with other settings",
+                    table=table,
+                    family=name,
+                    existing=found,
+                    given=family,
+                )
+            refuse_family(table, name, found)
         missing = [name for name in families if name not in (known or {})]
         if known is not None and not missing:
             return
@@ -63,22 +74,6 @@ def refuse_change(table: bytes, error: Exception) -> bool:
     raise InvalidRequestError(
         "cannot make the table", table=table, cause=first_line(error)
     ) from error
-
-
-def compare_families(table: bytes, known: Families, asked: Families) -> None:
-    """Raise InvalidRequestError if a known family differs, or belongs to another database."""
-    for name, family in asked.items():
-        refuse_other_database(table, known.values(), family.database)
-        found = known.get(name, family)
-        if (found.versions, found.ttl_ms) != (family.versions, family.ttl_ms):
-            raise InvalidRequestError(
-                "the family exists with other settings",
-                table=table,
-                family=name,
-                existing=found,
-                given=family,
-            )
-        refuse_family(table, name, found)
 
 
 def refuse_family(table: bytes, name: bytes, family: Family) -> None:

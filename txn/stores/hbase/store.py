@@ -315,23 +315,21 @@ class HBaseStore(HBaseTables):
             self._raise_meaning(keys, table, error)
             raise
 
-    def _raise_meaning(self, keys: Iterable[Key], table: bytes, error: BaseException) -> None:
+    def _raise_meaning(
+        self, keys: Iterable[Key], table: bytes, error: GatewayError | MaybeApplied
+    ) -> None:
         """Raise the error that a failure means for a request on these keys, if it is another one.
         Most gateway errors name a missing part in no fixed way, and HBase tries to write to a
         disabled table for longer than we wait."""
+        asked, gone = list(keys), None
+        tables = {table, *(key.table or b"" for key in asked)}
         if isinstance(error, GatewayError):
-            gone = self._find_obstacle(list(keys), table)
+            with suppress(GatewayError, TxnError):
+                gone = places.find_absent(self.describe, asked, table)
+                gone = gone or self._find_disabled(tables)
             raise gone or self._make_unexplained(error, error.table) from error
-        if isinstance(error, MaybeApplied) and isinstance(error.__cause__, TimeoutError):
-            gone = self._find_disabled({table, *(key.table or b"" for key in keys)})
-            if gone is not None:
-                raise gone from error
-
-    def _find_obstacle(self, keys: Collection[Key], table: bytes) -> TableUnavailable | None:
-        with suppress(GatewayError, TxnError):
-            gone = places.find_absent(self.describe, keys, table)
-            return gone or self._find_disabled({table, *(key.table or b"" for key in keys)})
-        return None
+        if isinstance(error.__cause__, TimeoutError) and (gone := self._find_disabled(tables)):
+            raise gone from error
 
     def _find_disabled(self, tables: Iterable[bytes]) -> TableUnavailable | None:
         with suppress(GatewayError, TxnError):

@@ -79,7 +79,15 @@ class Regions:
         the deadline.
         """
         region = self._find_known(table, row, before)
-        return self._look_up(table, row, due_ms, before) if region is None else region
+        if region is not None:
+            return region
+        for _ in PAUSES.tries(self._clock, self._rng, due_ms=due_ms):
+            found = self._read_region(table, row, due_ms, before)
+            if found is not None and found.has(row, before):
+                self._keep(found)
+                return found
+            self.check_table(table, due_ms)  # a region that moves, splits or merges has no server
+        raise NotApplied("no server has the region", table=table, row=row[:40])
 
     def find_server(self, table: bytes, row: bytes) -> Address | None:
         """Return the server of a row, or None if its region is not in the cache."""
@@ -129,15 +137,6 @@ class Regions:
             at = bisect_right(known.starts, row)
         region = known.regions[at - 1] if at else None
         return region if region is not None and region.has(row, before) else None
-
-    def _look_up(self, table: bytes, row: bytes, due_ms: int, before: bool) -> Location:
-        for _ in PAUSES.tries(self._clock, self._rng, due_ms=due_ms):
-            found = self._read_region(table, row, due_ms, before)
-            if found is not None and found.has(row, before):
-                self._keep(found)
-                return found
-            self.check_table(table, due_ms)  # a region that moves, splits or merges has no server
-        raise NotApplied("no server has the region", table=table, row=row[:40])
 
     def _keep(self, found: Location) -> None:
         known = self._tables.get(found.table, NOTHING)
