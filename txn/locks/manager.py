@@ -265,14 +265,14 @@ class LockManager:
         """Remove entries whose removal failed, that a failed request may still be granted, or that
         an interrupted thread has dropped. The rest is retried at the next contact, and ends with
         the session."""
-        for owed in [asked for asked in list(self._asked.values()) if asked.is_owed]:
+        for owed in [asked.entries for asked in list(self._asked.values()) if asked.is_owed]:
             try:
-                self._backend.remove(owed.entries._replace(is_owed=True))
+                self._backend.remove(owed._replace(is_owed=True))
             except CorruptRowError:
                 continue  # a corrupt row delays no others; requests for its object raise the error
             except TxnError:
                 return
-            self._asked.pop(owed.entries.ticket, None)
+            self._asked.pop(owed.ticket, None)
 
 
 def check_owner_name(name: str | None) -> str:
