@@ -123,5 +123,5 @@ def put(
     start, end = f"<!-- {name}: written by tests/bench -->", f"<!-- end of {name} -->"
     before, rest = page.read_text().split(start)
     after = rest.split(end)[1]
-    table = "\n".join(map(join_cells, (head, ["---"] * len(head), *body)))
+    table = "\n".join((join_cells(head), f"|{'---|' * len(head)}", *map(join_cells, body)))
     page.write_text(f"{before}{start}\n\n{table}\n\n{end}{after}")

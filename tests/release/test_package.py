@@ -66,7 +66,8 @@ def test_the_wheel_has_what_git_has_and_nothing_else(built: Distributions) -> No
     files = {name for name in read_wheel(built.wheel) if ".dist-info/" not in name}
     assert files == set(tracked_files(*PACKAGES))
     assert {f"{package}/py.typed" for package in PACKAGES} <= files
-    assert {Path(name).suffix for name in files} >= {".lock", ".proto", ".thrift", ".typed", ".xml"}
+    data = {".lock", ".proto", ".thrift", ".txt", ".typed", ".xml"}
+    assert {Path(name).suffix for name in files} >= data
 
 
 def test_the_sdist_makes_the_wheel_that_the_checkout_makes(built: Distributions) -> None:

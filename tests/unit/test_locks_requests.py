@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from txn.clock import ManualClock
 from txn.errors import InvalidRequestError
 from txn.locks import Mode, Path, Waiting, exclusive, from_hive, open_manager, path, shared
-from txn.locks.model import LockRequest, in_order
+from txn.locks.model import LockRequest, in_order, parts_of
 from txn.locks.queue import RetrySchedule, find_denial
-from txn.locks.zookeeper.queues import Folders, Node, folder_name, parse_node, part_of
+from txn.locks.zookeeper.queues import Folders, Node, folder_name, parse_node
 
 PARTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20).filter(
     lambda part: part not in {".", ".."}
@@ -193,7 +193,7 @@ def test_a_setting_that_means_nothing_is_refused(setting: str, text: str) -> Non
 def test_a_folder_is_no_lock_node_and_is_known_again(part: str) -> None:
     """Folders and lock nodes stand side by side."""
     assert parse_node(folder_name(part)) is None
-    assert part_of(folder_name(part)) == part
+    assert parts_of(folder_name(part)) == (part,)
 
 
 def test_a_value_that_looks_like_a_lock_node_is_disguised() -> None:
@@ -201,7 +201,7 @@ def test_a_value_that_looks_like_a_lock_node_is_disguised() -> None:
     looks = f"write-{'0' * 32}-0000000001"
     assert parse_node(looks) is not None
     assert parse_node(folder_name(looks)) is None
-    assert part_of(folder_name(looks)) == looks
+    assert parts_of(folder_name(looks)) == (looks,)
 
 
 def test_a_node_is_known_after_its_number_has_run_over() -> None:

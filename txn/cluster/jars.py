@@ -71,7 +71,8 @@ def fetch(
     folder = folder or cache_folder() / "jars"
     jars = read_locked() if jars is None else jars
     with ThreadPoolExecutor() as pool:
-        cached = list(pool.map(lambda jar: _hash_cached(folder / jar.name), jars))
+        places = (folder / jar.name for jar in jars)
+        cached = list(pool.map(lambda at: _sha256(at) if at.exists() else None, places))
     missing = [jar for jar, sha256 in zip(jars, cached, strict=True) if sha256 != jar.sha256]
     if missing:
         folder.mkdir(parents=True, exist_ok=True)
@@ -130,10 +131,6 @@ def _maven(folder: Path) -> MavenContext:
 def find_roots(version: str) -> list[str]:
     """Return the jars whose dependencies include all others."""
     return [f"org.apache.hbase:{name}:{version}" for name in ("hbase-server", "hbase-thrift")]
-
-
-def _hash_cached(path: Path) -> str | None:
-    return _sha256(path) if path.exists() else None
 
 
 def _sha256(path: Path) -> str:

@@ -20,7 +20,6 @@ from txn.tables.catalog import is_table_name
 from txn.tables.changes import key_value_bytes
 from txn.tables.operations import (
     MAX_TIMESTAMP,
-    Condition,
     FamilySettings,
     Operation,
     Put,
@@ -150,19 +149,11 @@ class PacedRows(Rows):
 
     __slots__ = ()
 
-    def mutate(
-        self,
-        table: bytes,
-        mutations: Sequence[tuple[bytes, Sequence[Operation]]],
-        *,
-        durable: bool = True,
-    ) -> list[Result]:
-        results = super().mutate(table, mutations, durable=durable)
-        if any(_deletes_now(operations) for _, operations in mutations):
+    def _finish(self, operations: Sequence[Operation], results: Sequence[Result] = ()) -> None:
+        if any(isinstance(one, Remove) and one.timestamp is None for one in operations):
             self._wait_for(self._clock.wall_ms() + 1)
         if written := [version.timestamp for result in results for version in result.versions]:
             self._wait_for(max(written))
-        return results
 
     def mutate_all(
         self, table: bytes, mutations: Sequence[tuple[bytes, Sequence[Operation]]], *, durable: bool
@@ -178,20 +169,6 @@ class PacedRows(Rows):
                             self.mutate(table, [each], durable=durable)
                 raise
 
-    def check_and_mutate(
-        self,
-        table: bytes,
-        row: bytes,
-        condition: Condition,
-        operations: Sequence[Operation],
-        *,
-        durable: bool = True,
-    ) -> bool:
-        done = super().check_and_mutate(table, row, condition, operations, durable=durable)
-        if done and _deletes_now(operations):
-            self._wait_for(self._clock.wall_ms() + 1)
-        return done
-
     def _wait_for(self, timestamp: int) -> None:
         missing_ms = timestamp - self._clock.wall_ms()
         if 0 < missing_ms <= WAIT_LIMIT_MS:
@@ -199,10 +176,6 @@ class PacedRows(Rows):
                 self._clock.sleep_ms(1)
                 if self._clock.wall_ms() >= timestamp:
                     return
-
-
-def _deletes_now(operations: Iterable[Operation]) -> bool:
-    return any(isinstance(one, Remove) and one.timestamp is None for one in operations)
 
 
 # --------------------------------------------------------------------------------- errors
@@ -268,6 +241,7 @@ def join_services(
     be implemented under its base name for all arguments. explain: maps a method name and an error
     to the service's own exception.
     """
+    parts = (*parts, SimpleNamespace(getClusterId=lambda: CLUSTER))
     return SimpleNamespace(
         **{name: _make_call(service, name, explain, parts) for name in service.thrift_services}
     )

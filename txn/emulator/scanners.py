@@ -89,14 +89,12 @@ class _Scanner:
 class Scanners:
     """Safe to share between threads; calls of one scanner run one at a time."""
 
-    def __init__(
-        self, rows: Rows, clock: Clock, limits: ScannerLimits, rng: random.Random | None = None
-    ) -> None:
+    def __init__(self, rows: Rows, clock: Clock, limits: ScannerLimits) -> None:
         self._rows = rows
         self._clock = clock
         self._limits = limits
         self._open: OrderedDict[int, _Scanner] = OrderedDict()  # least recently used first
-        self._next = (rng or random.SystemRandom()).getrandbits(30)
+        self._next = random.SystemRandom().getrandbits(30)
         self._lock = threading.Lock()
 
     def open(self, scan: Scan) -> int:

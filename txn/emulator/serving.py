@@ -241,14 +241,10 @@ class Compactor:
     def _pages(self, table: bytes) -> Iterator[int]:
         resume: bytes | None = b""
         while resume is not None:
-            purge_before_ms = self._find_time() - self._keep_deletes_ms
-            resume = self._tables.compact_page(table, resume, purge_before_ms)
+            # Setting the clock forward since the start makes nothing expire.
+            now_ms = min(self._clock.wall_ms(), self._clock.monotonic_ms() + self._ahead_ms)
+            resume = self._tables.compact_page(table, resume, now_ms - self._keep_deletes_ms)
             yield PAGE_REST_MS
-
-    def _find_time(self) -> int:
-        """Return the time of day without forward clock adjustments since the start: setting the
-        clock forward makes nothing expire."""
-        return min(self._clock.wall_ms(), self._clock.monotonic_ms() + self._ahead_ms)
 
 
 class _Handler(WSGIRequestHandler):

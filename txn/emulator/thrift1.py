@@ -23,25 +23,11 @@ from txn.errors import InvalidRequestError, TableUnavailable, TxnError
 from txn.model import KEEP_DELETES_MS
 from txn.spans import find_prefix_end
 from txn.stores.local import LocalStore
+from txn.tables import operations as ops
 from txn.tables.admin import Admin
 from txn.tables.catalog import Region, check_row, check_settings
-from txn.tables.cells import CellVersion
 from txn.tables.filters.parsing import parse_filter
 from txn.tables.kv.ordered import OrderedStore
-from txn.tables.operations import (
-    MAX_TIMESTAMP,
-    Add,
-    Append,
-    Condition,
-    FamilySettings,
-    Operation,
-    Put,
-    Range,
-    Refused,
-    Remove,
-    Result,
-    Selection,
-)
 
 IDL: Any = thriftpy2.load_fp(
     StringIO(files(__package__).joinpath("hbase1.thrift").read_text()), "txn_emulator_hbase1_thrift"
@@ -95,7 +81,7 @@ class Gateway1:
         tableName: bytes,
         row: bytes,
         column: bytes,
-        timestamp: int = MAX_TIMESTAMP,
+        timestamp: int = ops.MAX_TIMESTAMP,
         numVersions: int = 1,
         **_: Attributes,
     ) -> list[Any]:
@@ -110,7 +96,7 @@ class Gateway1:
         tableName: bytes,
         rows: Sequence[bytes],
         columns: Columns = None,
-        timestamp: int = MAX_TIMESTAMP,
+        timestamp: int = ops.MAX_TIMESTAMP,
         **_: Attributes,
     ) -> list[Any]:
         if not rows:
@@ -125,12 +111,12 @@ class Gateway1:
         tableName: bytes,
         row: bytes,
         mutations: Sequence[Any],
-        timestamp: int = MAX_TIMESTAMP,
+        timestamp: int = ops.MAX_TIMESTAMP,
         attributes: Attributes = None,
     ) -> None:
         """Apply the deletes, then the puts, which are later and so survive."""
         if not row:
-            raise Refused("illegal argument", "a row is 1 to 32767 bytes", bytes=0)
+            raise ops.Refused("illegal argument", "a row is 1 to 32767 bytes", bytes=0)
         removes, puts = _split_mutations(
             mutations, gateway.check_time(timestamp), gateway.ttl_of(attributes)
         )
@@ -145,11 +131,11 @@ class Gateway1:
         self,
         tableName: bytes,
         rowBatches: Sequence[Any],
-        timestamp: int = MAX_TIMESTAMP,
+        timestamp: int = ops.MAX_TIMESTAMP,
         attributes: Attributes = None,
     ) -> None:
         """Apply the puts of all rows, then the deletes, which hide them."""
-        changes: list[tuple[bytes, Sequence[Operation]]] = []
+        changes: list[tuple[bytes, Sequence[ops.Operation]]] = []
         durable = False
         with gateway.refuse_as_many():
             ttl_ms = gateway.ttl_of(attributes)
@@ -175,16 +161,16 @@ class Gateway1:
         tableName: bytes,
         row: bytes,
         column: bytes,
-        timestamp: int = MAX_TIMESTAMP,
+        timestamp: int = ops.MAX_TIMESTAMP,
         **_: Attributes,
     ) -> None:
-        remove = Remove(*_split_column(column), gateway.check_time(timestamp))
+        remove = ops.Remove(*_split_column(column), gateway.check_time(timestamp))
         self._rows.mutate(tableName, [(row, [remove])])
 
     def deleteAllRow(
-        self, tableName: bytes, row: bytes, timestamp: int = MAX_TIMESTAMP, **_: Attributes
+        self, tableName: bytes, row: bytes, timestamp: int = ops.MAX_TIMESTAMP, **_: Attributes
     ) -> None:
-        remove = Remove(timestamp=gateway.check_time(timestamp))
+        remove = ops.Remove(timestamp=gateway.check_time(timestamp))
         self._rows.mutate(tableName, [(row, [remove])])
 
     def checkAndPut(  # noqa: PLR0917  (they are the interface's)
@@ -197,8 +183,8 @@ class Gateway1:
         attributes: Attributes,
     ) -> bool:
         target = _split_cell(mput.column)
-        condition = Condition(*_split_cell(column), "=", value)
-        put = Put(*target, mput.value or b"", ttl_ms=gateway.ttl_of(attributes))
+        condition = ops.Condition(*_split_cell(column), "=", value)
+        put = ops.Put(*target, mput.value or b"", ttl_ms=gateway.ttl_of(attributes))
         gateway.check_sizes(row, [put])
         return self._rows.check_and_mutate(
             tableName, row, condition, [put], durable=mput.writeToWAL
@@ -208,14 +194,16 @@ class Gateway1:
 
     def atomicIncrement(self, tableName: bytes, row: bytes, column: bytes, value: int) -> int:
         family, qualifier = _split_column(column)
-        found = self._add(tableName, row, Add(family, qualifier or b"", value))
-        return int.from_bytes(found.value, signed=True)
+        add = ops.Add(family, qualifier or b"", value)
+        [result] = self._rows.mutate(tableName, [(row, [add])])
+        return int.from_bytes(result.versions[0].value, signed=True)
 
     def increment(self, increment: Any) -> None:
         table, row = increment.table, increment.row
         if not table or not row:
             raise gateway.InternalError("an increment needs a table and a row")
-        self._add(table, row, Add(*_split_cell(increment.column), increment.ammount or 0))
+        add = ops.Add(*_split_cell(increment.column), increment.ammount or 0)
+        self._rows.mutate(table, [(row, [add])])
 
     def incrementRows(self, increments: Sequence[Any]) -> None:
         for each in increments:
@@ -228,17 +216,13 @@ class Gateway1:
         if not append.columns or len(append.columns) != len(append.values):
             raise gateway.InternalError("an append needs columns, and as many values")
         appends = [
-            Append(*_split_cell(column), value)
+            ops.Append(*_split_cell(column), value)
             for column, value in zip(append.columns, append.values, strict=True)
         ]
         if not all(each.family for each in appends):
             raise gateway.InternalError("an append needs a family")
         [result] = self._rows.mutate(append.table, [(append.row, appends)])
         return [IDL.TCell(value, timestamp) for _, _, timestamp, value in result.versions]
-
-    def _add(self, table: bytes, row: bytes, add: Add) -> CellVersion:
-        [result] = self._rows.mutate(table, [(row, [add])])
-        return result.versions[0]
 
     # ------------------------------------------------------------------------- scanners
 
@@ -251,7 +235,7 @@ class Gateway1:
         startRow: bytes,
         columns: Columns,
         stopRow: bytes = b"",
-        timestamp: int = MAX_TIMESTAMP,
+        timestamp: int = ops.MAX_TIMESTAMP,
         **_: Attributes,
     ) -> int:
         selection = _select(columns, timestamp)
@@ -261,7 +245,7 @@ class Gateway1:
     def scannerOpenWithPrefix(
         self, tableName: bytes, startAndPrefix: bytes, columns: Columns, **_: Attributes
     ) -> int:
-        rows = Range(startAndPrefix, find_prefix_end(startAndPrefix))
+        rows = ops.Range(startAndPrefix, find_prefix_end(startAndPrefix))
         return self._scanners.open(Scan(gateway.check_table(tableName), rows, _select(columns)))
 
     def scannerGet(self, id: int) -> list[Any]:
@@ -335,10 +319,10 @@ class Gateway1:
             raise IDL.AlreadyExists(message="table name already in use")
         families = dict(map(_unpack_family, columnFamilies))
         if not families:
-            raise Refused("do not retry", "a table needs at least one family", table=tableName)
+            raise ops.Refused("do not retry", "a table needs at least one family", table=tableName)
         try:
             self._admin.create(tableName, families)
-        except Refused as error:
+        except ops.Refused as error:
             if error.reason != "table exists":
                 raise
             raise IDL.AlreadyExists(message="table name already in use") from error
@@ -368,9 +352,6 @@ class Gateway1:
     def getThriftServerType(self) -> int:
         return int(IDL.TThriftServerType.ONE)
 
-    def getClusterId(self) -> str:
-        return gateway.CLUSTER
-
 
 # ------------------------------------------------------- between the interface and tables
 
@@ -390,30 +371,30 @@ def _split_cell(name: bytes | None) -> tuple[bytes, bytes]:
     return family, qualifier
 
 
-def _select(columns: Columns, until: int = MAX_TIMESTAMP, versions: int = 1) -> Selection:
+def _select(columns: Columns, until: int = ops.MAX_TIMESTAMP, versions: int = 1) -> ops.Selection:
     """Select columns (all if none are given) with timestamps before `until`."""
     if versions < 1:
         message = "java.io.IOException: versions must be positive"
         raise IDL.IOError(message=message, canRetry=True)
     names = tuple(map(_split_column, columns or ()))
     gateway.refuse_negative(until)
-    return Selection(names, versions, until=until)
+    return ops.Selection(names, versions, until=until)
 
 
 def _split_mutations(
     mutations: Iterable[Any], timestamp: int | None, ttl_ms: int | None
-) -> tuple[list[Remove], list[Put]]:
+) -> tuple[list[ops.Remove], list[ops.Put]]:
     """Return the deletes and puts of a row; a put of a whole family is ignored."""
-    removes: list[Remove] = []
-    puts: list[Put] = []
+    removes: list[ops.Remove] = []
+    puts: list[ops.Put] = []
     for mutation in mutations:
         family, qualifier = _split_column(mutation.column)
         if mutation.isDelete:
-            removes.append(Remove(family, qualifier, timestamp))
+            removes.append(ops.Remove(family, qualifier, timestamp))
         elif qualifier is not None and not family:
-            raise Refused("illegal argument", "a put needs a family", column=mutation.column)
+            raise ops.Refused("illegal argument", "a put needs a family", column=mutation.column)
         elif qualifier is not None:
-            puts.append(Put(family, qualifier, mutation.value or b"", timestamp, ttl_ms))
+            puts.append(ops.Put(family, qualifier, mutation.value or b"", timestamp, ttl_ms))
     return removes, puts
 
 
@@ -426,16 +407,16 @@ def scan_of(table: bytes, asked: Any) -> Scan:
     table = gateway.check_table(table)
     rows = gateway.range_of(asked.startRow, asked.stopRow, reverse=bool(asked.reversed))
     columns = tuple(map(_split_column, asked.columns or ()))
-    until = MAX_TIMESTAMP if asked.timestamp is None else asked.timestamp
+    until = ops.MAX_TIMESTAMP if asked.timestamp is None else asked.timestamp
     gateway.refuse_negative(until)
     filter_ = None if asked.filterString is None else parse_filter(asked.filterString)
-    selection = Selection(
+    selection = ops.Selection(
         columns, until=until, filter=filter_, batch=gateway.batch_of(asked.batchSize)
     )
     return Scan(table, rows, selection, in_order=bool(asked.sortColumns))
 
 
-def _row_results(results: Iterable[Result], *, in_order: bool = False) -> list[Any]:
+def _row_results(results: Iterable[ops.Result], *, in_order: bool = False) -> list[Any]:
     shown = []
     for row, versions, _ in results:
         named = [
@@ -449,15 +430,15 @@ def _row_results(results: Iterable[Result], *, in_order: bool = False) -> list[A
     return shown
 
 
-def _unpack_family(column: Any) -> tuple[bytes, FamilySettings]:
+def _unpack_family(column: Any) -> tuple[bytes, ops.FamilySettings]:
     if not column.name:
         raise IDL.IllegalArgument(message="column name is empty")
     name = column.name.partition(b":")[0]
     if column.compression.upper() not in COMPRESSIONS:
-        raise Refused("illegal argument", "unknown compression", given=column.compression)
+        raise ops.Refused("illegal argument", "unknown compression", given=column.compression)
     if column.bloomFilterType not in BLOOM_FILTERS:
-        raise Refused("illegal argument", "unknown bloom filter", given=column.bloomFilterType)
-    settings = FamilySettings(
+        raise ops.Refused("illegal argument", "unknown bloom filter", given=column.bloomFilterType)
+    settings = ops.FamilySettings(
         versions=column.maxVersions,
         ttl_ms=gateway.ttl_ms(column.timeToLive if column.timeToLive > 0 else gateway.FOREVER_S),
         compression=column.compression.upper(),

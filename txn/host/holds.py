@@ -17,7 +17,7 @@ more. No other thread ever acquires that lock, so none is woken by its end: `pol
 from __future__ import annotations
 
 from concurrent.futures import Future
-from threading import Condition, Event, Lock, RLock, Semaphore
+from threading import Condition, Event, Lock, RLock
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
@@ -115,14 +115,6 @@ class SafeEvent(Event):
 
     def __init__(self) -> None:
         super().__init__()
-        self._cond = SafeCondition()
-
-
-class SafeSemaphore(Semaphore):
-    """A semaphore of which the same holds."""
-
-    def __init__(self, value: int) -> None:
-        super().__init__(value)
         self._cond = SafeCondition()
 
 

@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
+from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -33,23 +34,6 @@ USUAL_PLACES = (
     "~/.sdkman/candidates/java/*",
     "~/.jdks/*",
 )
-
-# The loop takes each argument from the front and puts those it keeps at the back.
-_SCRIPT = """\
-#!/bin/sh
-# Made by hbase-txn: this Java lacks the module {module}, which Spark asks for and does not need.
-previous=
-for argument do
-  shift
-  case "$previous$argument" in
-    --add-modules={module}) previous= ;;
-    --add-modules) previous=--add-modules= ;;
-    --add-modules=*) set -- "$@" "$previous$argument"; previous= ;;
-    *) set -- "$@" "$argument" ;;
-  esac
-done
-exec {java} "$@"
-"""
 
 
 class JavaNotFoundError(TxnError):
@@ -107,7 +91,8 @@ def _run(java: Path, *arguments: str) -> subprocess.CompletedProcess[str] | None
 
 def _own_home(java: Path, environ: Mapping[str, str]) -> Path:
     """Return a JAVA_HOME whose `bin/java` is our script; its name contains the script's hash."""
-    script = _SCRIPT.format(module=VECTOR_MODULE, java=shlex.quote(str(java.absolute())))
+    template = files("txn.host").joinpath("java.sh").read_text()
+    script = template.format(module=VECTOR_MODULE, java=shlex.quote(str(java.absolute())))
     name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
     try:
         return _write_script(cache_folder(environ) / name, script)

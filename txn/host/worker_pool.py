@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Any
 
 from txn.host.forks import start_in_each_process
-from txn.host.holds import OwnLock, SafeSemaphore
+from txn.host.holds import OwnLock, SafeCondition
 
 LOG = getLogger("txn")
 
@@ -17,7 +17,7 @@ LOG = getLogger("txn")
 def make_executor(most: int, name: str) -> ThreadPoolExecutor:
     """Return an executor that survives an interrupt of a thread that submits work."""
     pool: Any = ThreadPoolExecutor(most, thread_name_prefix=name)
-    pool._idle_semaphore = SafeSemaphore(0)
+    pool._idle_semaphore._cond = SafeCondition()
     executor: ThreadPoolExecutor = pool
     return executor
 

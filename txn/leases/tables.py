@@ -12,26 +12,7 @@ from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    ColumnElement,
-    Connection,
-    DateTime,
-    Dialect,
-    Double,
-    Index,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    Text,
-    and_,
-    event,
-    or_,
-    text,
-)
+import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import FunctionElement
 from sqlalchemy.types import TypeDecorator
@@ -46,13 +27,13 @@ BATCH = 100
 class Utc(TypeDecorator[datetime]):
     """An instant, in microseconds. SQLite stores it as UTC text, which sorts like the times."""
 
-    impl = DateTime(timezone=True)
+    impl = sa.DateTime(timezone=True)
     cache_ok = True
 
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
         return None if value is None else value.astimezone(UTC)
 
-    def process_result_value(self, value: Any | None, dialect: Dialect) -> datetime | None:
+    def process_result_value(self, value: Any | None, dialect: sa.Dialect) -> datetime | None:
         match value:
             case datetime(tzinfo=None):
                 return value.replace(tzinfo=UTC)
@@ -77,61 +58,65 @@ def _now_of_sqlite(*_: Any, **__: Any) -> str:
     return "strftime('%Y-%m-%d %H:%M:%f000', 'now')"
 
 
-metadata = MetaData()
-leases = Table(
+metadata = sa.MetaData()
+leases = sa.Table(
     "txn_leases",
     metadata,
-    Column("lease_id", BigInteger, primary_key=True, autoincrement=False),
-    Column("object", Text().with_variant(Text(collation="C"), "postgresql"), primary_key=True),
-    Column("user_name", Text, nullable=False),
-    Column("db_name", Text, nullable=False),
-    Column("table_name", Text, nullable=False),
-    Column("partition_name", Text, nullable=False),
-    Column("start_utc", Utc, nullable=False),
-    Column("end_utc", Utc, nullable=False),
-    Column("lease_type", String(1), nullable=False),
-    Column("granted", Boolean, nullable=False),
-    Column("duration_s", Double, nullable=False),
-    Column("token", String(32), nullable=False),
+    sa.Column("lease_id", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column(
+        "object", sa.Text().with_variant(sa.Text(collation="C"), "postgresql"), primary_key=True
+    ),
+    sa.Column("user_name", sa.Text, nullable=False),
+    sa.Column("db_name", sa.Text, nullable=False),
+    sa.Column("table_name", sa.Text, nullable=False),
+    sa.Column("partition_name", sa.Text, nullable=False),
+    sa.Column("start_utc", Utc, nullable=False),
+    sa.Column("end_utc", Utc, nullable=False),
+    sa.Column("lease_type", sa.String(1), nullable=False),
+    sa.Column("granted", sa.Boolean, nullable=False),
+    sa.Column("duration_s", sa.Double, nullable=False),
+    sa.Column("token", sa.String(32), nullable=False),
     # The number of objects granted, so that the loss of one is noticed.
-    Column("claims", Integer, nullable=False),
-    Index("txn_leases_object", "object"),
-    Index("txn_leases_end_utc", "end_utc"),
-    Index("txn_leases_token", "token"),
+    sa.Column("claims", sa.Integer, nullable=False),
+    sa.Index("txn_leases_object", "object"),
+    sa.Index("txn_leases_end_utc", "end_utc"),
+    sa.Index("txn_leases_token", "token"),
 )
 
 
-@event.listens_for(leases, "after_create")
-def _create_ids(_: Table, connection: Connection, **__: Any) -> None:
+@sa.event.listens_for(leases, "after_create")
+def _create_ids(_: sa.Table, connection: sa.Connection, **__: Any) -> None:
     if connection.dialect.name == "postgresql":
-        connection.execute(text(f"CREATE SEQUENCE {IDS}"))
+        connection.execute(sa.text(f"CREATE SEQUENCE {IDS}"))
     else:
-        connection.execute(text(f"CREATE TABLE {IDS} (last INTEGER NOT NULL)"))
-        connection.execute(text(f"INSERT INTO {IDS} VALUES (0)"))
+        connection.execute(sa.text(f"CREATE TABLE {IDS} (last INTEGER NOT NULL)"))
+        connection.execute(sa.text(f"INSERT INTO {IDS} VALUES (0)"))
 
 
-def match_within(objects: Iterable[Path]) -> ColumnElement[bool]:
+def match_within(objects: Iterable[Path]) -> sa.ColumnElement[bool]:
     """Match the rows of these objects (at least one) and of all that they contain."""
     names = [str(each) for each in objects]
-    inside = (and_(leases.c.object >= f"{name}/", leases.c.object < f"{name}0") for name in names)
-    return or_(leases.c.object.in_(names), *inside)
+    inside = (
+        sa.and_(leases.c.object >= f"{name}/", leases.c.object < f"{name}0") for name in names
+    )
+    return sa.or_(leases.c.object.in_(names), *inside)
 
 
-def match_overlaps(objects: Sequence[Path]) -> ColumnElement[bool]:
+def match_overlaps(objects: Sequence[Path]) -> sa.ColumnElement[bool]:
     """Match the rows that could deny one of these objects (at least one) to a request: those of
     `match_within`, and exclusive ones of the containing objects."""
     parents = chain.from_iterable(each.parents for each in objects)
-    return or_(match_within(objects), _match_exclusive(parents))
+    return sa.or_(match_within(objects), _match_exclusive(parents))
 
 
-def match_conflicts(requests: Sequence[LockRequest]) -> ColumnElement[bool]:
+def match_conflicts(requests: Sequence[LockRequest]) -> sa.ColumnElement[bool]:
     """Match rows that conflict with at least one request: exclusive ones of its object and of what
     contains it; for an exclusive request, all rows of its object and within it."""
     objects = [each.path for each in requests]
     alone = [each.path for each in requests if each.mode is Mode.EXCLUSIVE]
     is_exclusive = _match_exclusive(chain(objects, *(each.parents for each in objects)))
-    return or_(is_exclusive, match_within(alone)) if alone else is_exclusive
+    return sa.or_(is_exclusive, match_within(alone)) if alone else is_exclusive
 
 
-def _match_exclusive(objects: Iterable[Path]) -> ColumnElement[bool]:
-    return and_(leases.c.object.in_(sorted(map(str, set(objects)))), leases.c.lease_type == "x")
+def _match_exclusive(objects: Iterable[Path]) -> sa.ColumnElement[bool]:
+    return sa.and_(leases.c.object.in_(sorted(map(str, set(objects)))), leases.c.lease_type == "x")

@@ -62,6 +62,19 @@ class LockAttempt(Protocol):
         """Wait for the pause, or until the queue moves."""
 
 
+class Removal(NamedTuple):
+    """The entries of a ticket, to be removed from the queues of these objects.
+
+    is_unsure: an attempt of the ticket may still be under way and must not take effect later.
+    is_owed: the call runs between two heartbeats, so it must take a fraction of the lease.
+    """
+
+    ticket: str
+    objects: Sequence[Path]
+    is_unsure: bool = False
+    is_owed: bool = False
+
+
 class LockBackend(Protocol):
     """The storage of queues, and the session of this process. Safe to share between threads."""
 
@@ -83,32 +96,19 @@ class LockBackend(Protocol):
     def list_locks(self, denial: Denial) -> Sequence[Lock]:
         """Return the locks that deny a request."""
 
-    def remove(
-        self,
-        ticket: str,
-        objects: Sequence[Path],
-        *,
-        is_unsure: bool = False,
-        is_owed: bool = False,
-    ) -> None:
-        """Remove a ticket's entries from the queues of these objects.
-
-        is_unsure: an attempt of the ticket may still be under way and must not take effect later.
-        is_owed: the call runs between two heartbeats, so it must take a fraction of the lease.
-        """
+    def remove(self, entries: Removal) -> None:
+        """Remove entries from queues; some may be missing."""
 
     def close(self) -> None:
         """End the session and its locks; explicit locks stay."""
 
 
 class _Asked(NamedTuple):
-    """Entries of a request; see `LockBackend.remove`. This process must remove them once `hold` is
-    free, because the request has ended, and nothing refers to `held`."""
+    """Entries of a request. This process must remove them once `hold` is free, because the request
+    has ended, and nothing refers to `held`."""
 
     hold: Hold
-    ticket: str
-    objects: tuple[Path, ...]
-    is_unsure: bool
+    entries: Removal
     pid: int
     held: Callable[[], Held | None] = lambda: None
 
@@ -171,15 +171,15 @@ class LockManager:
         schedule: RetrySchedule,
     ) -> Held:
         objects = tuple(each.path for each in wanted)
-        asked = _Asked(hold, ticket.name, objects, is_unsure=True, pid=os.getpid())
+        asked = _Asked(hold, Removal(ticket.name, objects, is_unsure=True), os.getpid())
         attempt = self._backend.begin(ticket, wanted)
         self._asked[ticket.name] = asked
         try:
             grant = self._acquire(attempt, schedule)
         except LockDenied:
-            self._asked[ticket.name] = asked._replace(is_unsure=False)
+            self._asked[ticket.name] = asked._replace(entries=Removal(ticket.name, objects))
             raise
-        asked = asked._replace(objects=tuple(grant.tokens), is_unsure=False)
+        asked = asked._replace(entries=Removal(ticket.name, tuple(grant.tokens)))
         give_back = partial(self._give_back, asked, grant)
         held = Held(wanted, grant._replace(give_back=give_back))
         if ticket.explicit or not wanted:
@@ -219,7 +219,7 @@ class LockManager:
                 if wanted in needed:
                     continue
                 released = [at for at in (*wanted.parents, wanted) if at not in needed]
-                self._backend.remove(ticket, released)
+                self._backend.remove(Removal(ticket, released))
                 if wanted in held:
                     count += 1
                     if needed:
@@ -254,22 +254,20 @@ class LockManager:
         for number in UNLOCKING.tries(self._backend.clock, self._backend.rng, most=most):
             try:
                 grant.give_back()
-                self._asked.pop(asked.ticket, None)
+                self._asked.pop(asked.entries.ticket, None)
                 return
             except TxnError:
                 if number == most:
-                    self._asked[asked.ticket] = asked
+                    self._asked[asked.entries.ticket] = asked
                     raise
 
     def _sweep(self) -> None:
         """Remove entries whose removal failed, that a failed request may still be granted, or that
         an interrupted thread has dropped. The rest is retried at the next contact, and ends with
         the session."""
-        for owed in [asked for asked in list(self._asked.values()) if asked.is_owed]:
+        for owed in [asked.entries for asked in list(self._asked.values()) if asked.is_owed]:
             try:
-                self._backend.remove(
-                    owed.ticket, owed.objects, is_unsure=owed.is_unsure, is_owed=True
-                )
+                self._backend.remove(owed._replace(is_owed=True))
             except CorruptRowError:
                 continue  # a corrupt row delays no others; requests for its object raise the error
             except TxnError:

@@ -37,7 +37,7 @@ from txn.errors import (
     TxnError,
 )
 from txn.locks.held import Grant, Heartbeat
-from txn.locks.manager import SessionEnded, Ticket
+from txn.locks.manager import Removal, SessionEnded, Ticket
 from txn.locks.model import Lock, LockListing, LockRequest, Mode, Owner, Path, path
 from txn.locks.queue import Denial, RetrySchedule, find_denial
 from txn.model import Cell, Delete, Key, Mutation, Row, check_key, check_whole
@@ -315,23 +315,17 @@ class StoredQueues:
     def list_locks(self, denial: Denial) -> list[Lock]:
         return [each.as_lock(denial.wanted.path) for each in denial.blockers]
 
-    def remove(
-        self,
-        ticket: str,
-        objects: Sequence[Path],
-        *,
-        is_unsure: bool = False,
-        is_owed: bool = False,
-    ) -> None:
+    def remove(self, entries: Removal) -> None:
         """Remove a ticket's entries. If one of its transactions may be under way, write every
         queue: that transaction has then committed before, or fails."""
+        ticket = entries.ticket
 
         def work(t: OptimisticTransaction) -> None:
-            for at, queue in self.read(t, objects).items():
-                if is_unsure or queue.has(ticket):
+            for at, queue in self.read(t, entries.objects).items():
+                if entries.is_unsure or queue.has(ticket):
                     t.put(self.key(at), queue.without({ticket}).encode())
 
-        deadline_ms = self._lease_ms // SWEEPS_IN_LEASE if is_owed else TRY_WITHIN_MS
+        deadline_ms = self._lease_ms // SWEEPS_IN_LEASE if entries.is_owed else TRY_WITHIN_MS
         self.engine.run(work, deadline_ms=deadline_ms)
 
     def close(self) -> None:
@@ -457,7 +451,7 @@ class _Attempt:
             tokens,
             is_lost=lambda: session is not None and session.heartbeat.lost,
             are_there=lambda: self._are_granted(tokens, session),
-            give_back=lambda: self._queues.remove(self._ticket.name, tuple(tokens)),
+            give_back=lambda: self._queues.remove(Removal(self._ticket.name, tuple(tokens))),
         )
 
     def _are_granted(self, tokens: Mapping[Path, int], session: Session | None) -> bool:

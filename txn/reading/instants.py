@@ -23,22 +23,12 @@ from txn.protocol.codec import decode_status
 from txn.protocol.context import Context, call_store
 from txn.protocol.row import CLOCK_END, EARLY, FAMILY, column, created_ms, is_withheld
 from txn.protocol.statuses import FENCED, Status
-from txn.reading.feed import (
-    COLUMNS,
-    DECIDED_AT,
-    STATUS,
-    Bounds,
-    ChangesLostError,
-    Decided,
-    find_decision,
-    list_decisions,
-    read_changes,
-)
+from txn.reading import feed
 from txn.spans import Span
 
 RANGES = b"ranges"
 WRITTEN_AT, LOCKED_AT = Status.WRITTEN.at, Status.LOCKED.at
-PLACED_BY = COLUMNS | {(FAMILY, RANGES), (FAMILY, WRITTEN_AT), (FAMILY, LOCKED_AT)}
+PLACED_BY = feed.COLUMNS | {(FAMILY, RANGES), (FAMILY, WRITTEN_AT), (FAMILY, LOCKED_AT)}
 FINISHED = frozenset({Status.COMPLETE.encoded, Status.ABORTED.encoded})
 OPEN = frozenset({Status.WRITTEN.encoded, Status.LOCKED.encoded})
 LAST_CHOSEN_MS = FENCED.offsets_ms[Status.LOCKED]
@@ -105,13 +95,15 @@ class Placement(NamedTuple):
     placed_ms: int
 
 
-def find_instant(context: Context, bounds: Bounds) -> Instant:
+def find_instant(context: Context, bounds: feed.Bounds) -> Instant:
     """Return an instant during this call. Raise ConflictError if transactions decide so often that
     none was found at which each is known to have decided or not."""
     began_ms = context.clock.wall_ms()
     recent_ms = began_ms - bounds.lateness_ms
-    unfinished = list_decisions(context, 0, PLACED_BY, RowExclusion(FAMILY, STATUS, FINISHED))
-    undecided = (created_ms(row.row) for row in unfinished if find_decision(row) == 0)
+    unfinished = feed.list_decisions(
+        context, 0, PLACED_BY, RowExclusion(FAMILY, feed.STATUS, FINISHED)
+    )
+    undecided = (created_ms(row.row) for row in unfinished if feed.find_decision(row) == 0)
     low_ms = min((recent_ms, *undecided))
     expires_ms = began_ms + bounds.retention_ms - bounds.margin_ms
     rows = list(_list_placements(context, low_ms))
@@ -177,8 +169,8 @@ def _sum_covered(instant: Instant, rows: Iterable[Placement]) -> int:
 
 def _list_placements(context: Context, low_ms: int) -> Iterator[Placement]:
     """Yield the transactions created since `low_ms`, unless aborted."""
-    for row in list_decisions(context, low_ms, PLACED_BY):
-        at_ms = find_decision(row)
+    for row in feed.list_decisions(context, low_ms, PLACED_BY):
+        at_ms = feed.find_decision(row)
         if at_ms is not None:
             yield _describe(context, row, at_ms)
 
@@ -190,12 +182,12 @@ def _describe(context: Context, row: Row, at_ms: int) -> Placement:
     nothing compares its first write, so a late duplicate gives it a new date, which never counts.
     """
     cells = {key.column: cell for key, cell in row.cells.items()}
-    status, mark = cells.get(STATUS), cells.get(RANGES)
+    status, mark = cells.get(feed.STATUS), cells.get(RANGES)
     stored = b"" if status is None else status.value
     is_open = stored in OPEN
     if at_ms == 0 and is_open and not is_withheld(decode_status(stored), mark):
         return Placement(row.row, at_ms, False, NOT_PLACED)
-    step = DECIDED_AT if mark is None else WRITTEN_AT if mark.value == EARLY else LOCKED_AT
+    step = feed.DECIDED_AT if mark is None else WRITTEN_AT if mark.value == EARLY else LOCKED_AT
     if context.rules.offsets_ms:
         proof = {step} - {WRITTEN_AT}
         least_ms = created_ms(row.row) + LAST_CHOSEN_MS
@@ -297,18 +289,18 @@ class LaterChanges:
         context, instant = self._context, self._instant
         seen = list(_list_placements(context, instant.low_ms))
         if context.clock.wall_ms() > instant.expires_ms:
-            raise ChangesLostError("the snapshot is older than transaction rows are kept for")
+            raise feed.ChangesLostError("the snapshot is older than transaction rows are kept for")
         if _sum_covered(instant, seen) != instant.covered:
-            raise ChangesLostError(
+            raise feed.ChangesLostError(
                 "transaction rows from before the snapshot were deleted, or a server's clock was "
                 "set back: read again"
             )
         new = [
-            Decided(each.at_ms, each.row_key)
+            feed.Decided(each.at_ms, each.row_key)
             for each in seen
             if each.is_decided and each.row_key not in self._known and not instant.covers(each)
         ]
-        for change in read_changes(context, sorted(new), tables={self._spans[0].table}):
+        for change in feed.read_changes(context, sorted(new), tables={self._spans[0].table}):
             place = bisect_right(self._starts, change.key.row) - 1
             if place >= 0 and change.key in self._spans[place]:
                 this = FirstChange(change.timestamp, change.replaced)

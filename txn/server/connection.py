@@ -23,16 +23,8 @@ from thriftpy2.transport import TCyMemoryBuffer
 
 from txn.clock import Clock
 from txn.errors import annotate
+from txn.server import wire
 from txn.server.options import Limits
-from txn.server.wire import (
-    LENGTH,
-    Compact,
-    Malformed,
-    Source,
-    WireCall,
-    WireReader,
-    open_reader,
-)
 
 INTERNAL_ERROR = TApplicationException.INTERNAL_ERROR
 LONG_AT_ONCE = 2
@@ -150,7 +142,7 @@ class Memory:
         with self._lock:
             if size > self._left:
                 words = "too much in flight for the server's memory"
-                raise Malformed(annotate(words, bytes=size, limit_mb=self._limit >> 20))
+                raise wire.Malformed(annotate(words, bytes=size, limit_mb=self._limit >> 20))
             self._left -= size
 
     def give_back(self, size: int) -> None:
@@ -189,7 +181,7 @@ class ClientConnection:
         self._due_ms: int | None = None  # None: between requests
         self._since_ms = shared.clock.monotonic_ms()
         self._stopping = False
-        self._source = Source(self._receive, self._charge, shared.limits)
+        self._source = wire.Source(self._receive, self._charge, shared.limits)
         self._peer = ""  # of a client that has left already
         with suppress(OSError):
             self._peer = str(connected.getpeername()[0])
@@ -199,7 +191,7 @@ class ClientConnection:
         try:
             self._prepare()
             self._serve()
-        except (Malformed, Overdue) as error:
+        except (wire.Malformed, Overdue) as error:
             is_idle = self._due_ms is None and isinstance(error, Overdue)
             log = self._shared.log.info if is_idle else self._shared.warn
             log(annotate("closed a connection", reason=str(error), peer=self._peer))
@@ -229,28 +221,28 @@ class ClientConnection:
 
     def _serve(self) -> None:
         source = self._source
-        reader: WireReader | None = None
+        reader: wire.WireReader | None = None
         framed = False
         while source.arrives():
             self._due_ms = self._clock.monotonic_ms() + self._limits.request_ms
             if reader is None:
-                reader, framed = open_reader(source)
+                reader, framed = wire.open_reader(source)
             if framed:
                 source.frame()
             call = reader.call(self._interface.arguments)
             if framed:
                 source.at = source.end
-            reply = self._answer(call, isinstance(reader, Compact))
+            reply = self._answer(call, isinstance(reader, wire.Compact))
             del call
             source.begin()
-            self._deliver(LENGTH.pack(len(reply)) + reply if framed and reply else reply)
+            self._deliver(wire.LENGTH.pack(len(reply)) + reply if framed and reply else reply)
             del reply
             self._release()
             self._since_ms, self._due_ms = self._clock.monotonic_ms(), None
             if self._stopping:
                 self._end_reading()
 
-    def _answer(self, call: WireCall, compact: bool) -> bytes:
+    def _answer(self, call: wire.WireCall, compact: bool) -> bytes:
         """Carry out a call. From then on the memory of its reply counts instead of the call's."""
         answer = self._carry_out(call)
         if call.kind == TMessageType.ONEWAY:
@@ -262,7 +254,7 @@ class ClientConnection:
                 self._release()  # a client with its answer may count on the memory
                 self._charge(len(reply))
                 return reply
-        except Malformed as error:
+        except wire.Malformed as error:
             self._shared.warn(annotate("a reply is too large", method=call.name, reason=str(error)))
             self._revoke_call()
             refused = TApplicationException(INTERNAL_ERROR, f"the reply is too large: {error}")
@@ -272,7 +264,7 @@ class ClientConnection:
             self._revoke_call()
             return _encode_reply(call, _internal(call.name), compact)
 
-    def _carry_out(self, call: WireCall) -> TPayload:
+    def _carry_out(self, call: wire.WireCall) -> TPayload:
         name, arguments, refused = call.name, call.arguments, call.refused
         if arguments is None:
             assert refused is not None
@@ -397,7 +389,7 @@ def _internal(name: str) -> TApplicationException:
     return TApplicationException(INTERNAL_ERROR, f"Internal error processing {name}")
 
 
-def _encode_reply(call: WireCall, answer: TPayload, compact: bool) -> bytes:
+def _encode_reply(call: wire.WireCall, answer: TPayload, compact: bool) -> bytes:
     failed = isinstance(answer, TApplicationException)
     buffer = TCyMemoryBuffer()
     spoken: Any = TCompactProtocol if compact else TCyBinaryProtocol

@@ -253,7 +253,10 @@ class Pool:
         within_ms: a time limit shorter than the gateway's.
         Raises GatewayError if the gateway answered with an error.
         """
-        term = self._make_term(within_ms)
+        now_ms, limit_ms = self._clock.monotonic_ms(), self.gateway.timeout_ms
+        wait_ms = limit_ms if within_ms is None else min(limit_ms, within_ms)
+        due_ms = limit_due(now_ms, now_ms + wait_ms)
+        term = Term(now_ms, due_ms, time.monotonic_ns() + (due_ms - now_ms) * NS_PER_MS)
         lost: OSError | None = None
         while True:
             try:
@@ -324,13 +327,6 @@ class Pool:
     def _describe(self, message: str, error: Exception) -> str:
         cause = str(error) or type(error).__name__
         return annotate(message, gateway=str(self.gateway), cause=cause)
-
-    def _make_term(self, within_ms: int | None) -> Term:
-        now_ms, wait_ms = self._clock.monotonic_ms(), self.gateway.timeout_ms
-        if within_ms is not None and within_ms < wait_ms:
-            wait_ms = within_ms
-        due_ms = limit_due(now_ms, now_ms + wait_ms)
-        return Term(now_ms, due_ms, time.monotonic_ns() + (due_ms - now_ms) * NS_PER_MS)
 
     # ---------------------------------------------------------------- lending connections
 

@@ -21,19 +21,10 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby, islice, pairwise
 from typing import Any, NamedTuple
 
+from txn import model
 from txn.clock import Clock
 from txn.documents import parse_stored
 from txn.errors import CorruptRowError, InvalidRequestError
-from txn.model import (
-    DATABASE_ENTRY,
-    KEEP_DELETES_MS,
-    MAX_FAMILY,
-    MAX_ROW,
-    MAX_TABLE,
-    Cell,
-    Family,
-    refuse_other_database,
-)
 from txn.tables import cells
 from txn.tables.kv.ordered import OrderedStore, Reader, Writer
 from txn.tables.operations import FamilySettings, Refused
@@ -41,7 +32,7 @@ from txn.tables.operations import FamilySettings, Refused
 CATALOG = bytes(4)
 BLOCK_SIZES = range(1024, 16 * 1024 * 1024 + 1)
 # HBase needs this setting and clients of the emulator read it; here no marker is purged earlier.
-KEEPS_MARKERS = (("hbase.hstore.time.to.purge.deletes", str(KEEP_DELETES_MS + 3_600_000)),)
+KEEPS_MARKERS = (("hbase.hstore.time.to.purge.deletes", str(model.KEEP_DELETES_MS + 3_600_000)),)
 
 _COUNTER = CATALOG + b"counter"
 _TABLE = CATALOG + b"table "
@@ -116,7 +107,7 @@ class FamilyLayout(NamedTuple):
         """Return the timestamp below which the newest version has expired."""
         return 0 if self.ttl_ms is None or self.min_versions else now_ms - self.ttl_ms
 
-    def read_versions(self, state: bytes, now_ms: int, limit: int) -> list[Cell]:
+    def read_versions(self, state: bytes, now_ms: int, limit: int) -> list[model.Cell]:
         """Return up to `limit` visible versions, newest first, of a cell's stored state."""
         return cells.versions(
             state,
@@ -239,10 +230,10 @@ def _decode_family(shown: Mapping[str, Any]) -> FamilySettings:
     return FamilySettings(**known)
 
 
-def family_of(settings: FamilySettings) -> Family:
+def family_of(settings: FamilySettings) -> model.Family:
     """Return a family's settings that the protocol needs."""
-    database = dict(settings.configuration).get(DATABASE_ENTRY)
-    return Family(
+    database = dict(settings.configuration).get(model.DATABASE_ENTRY)
+    return model.Family(
         settings.versions, settings.ttl_ms, database=database.encode() if database else None
     )
 
@@ -268,7 +259,7 @@ def next_number(known: TableCatalog) -> int:
 
 
 def find_missing(
-    known: TableCatalog, name: bytes, families: Mapping[bytes, Family]
+    known: TableCatalog, name: bytes, families: Mapping[bytes, model.Family]
 ) -> dict[bytes, FamilySettings] | None:
     """Return all families that a table must get, or None if it has them.
 
@@ -280,7 +271,7 @@ def find_missing(
     found = {family: family_of(settings) for family, settings in existing.items()}
     merged = existing.copy()
     for family, given in families.items():
-        refuse_other_database(name, found.values(), given.database)
+        model.refuse_other_database(name, found.values(), given.database)
         known_one = found.get(family, given)
         if replace(known_one, database=given.database) != given:
             raise InvalidRequestError(
@@ -299,7 +290,7 @@ def find_missing(
 
 
 def ensure(
-    writer: Writer, known: TableCatalog, name: bytes, families: Mapping[bytes, Family]
+    writer: Writer, known: TableCatalog, name: bytes, families: Mapping[bytes, model.Family]
 ) -> None:
     """Create the missing table and families, in the caller's transaction."""
     missing = find_missing(known, name, families)
@@ -313,8 +304,8 @@ def ensure(
 
 def assign_family(settings: FamilySettings, database: bytes | None) -> FamilySettings:
     """Return a family's settings with this database, or with none for None."""
-    others = tuple(pair for pair in settings.configuration if pair[0] != DATABASE_ENTRY)
-    owned = ((DATABASE_ENTRY, database.decode()),) if database else ()
+    others = tuple(pair for pair in settings.configuration if pair[0] != model.DATABASE_ENTRY)
+    owned = ((model.DATABASE_ENTRY, database.decode()),) if database else ()
     return replace(settings, configuration=others + owned)
 
 
@@ -368,7 +359,7 @@ def escape_row(row: bytes) -> bytes:
 
 def cell_key(layout: FamilyLayout, row: bytes, column: bytes) -> bytes:
     """Return the key of a cell; raise InvalidRequestError for a row that HBase would refuse."""
-    if not 0 < len(row) <= MAX_ROW:
+    if not 0 < len(row) <= model.MAX_ROW:
         check_row(row)
     if b"\0" in row:
         row = row.replace(b"\0", b"\0\xff")
@@ -377,7 +368,7 @@ def cell_key(layout: FamilyLayout, row: bytes, column: bytes) -> bytes:
 
 def check_row(row: bytes) -> None:
     """Raise Refused for a row that HBase would refuse."""
-    if not 0 < len(row) <= MAX_ROW:
+    if not 0 < len(row) <= model.MAX_ROW:
         raise Refused(
             "illegal argument", "a row is 1 to 32767 bytes", bytes=len(row), starts=row[:40]
         )
@@ -441,14 +432,14 @@ def is_table_name(name: bytes) -> bool:
 
 def check_names(table: bytes, families: Mapping[bytes, FamilySettings]) -> None:
     """Raise Refused unless HBase accepts these names and settings."""
-    if len(table) > MAX_TABLE or not is_table_name(table):
+    if len(table) > model.MAX_TABLE or not is_table_name(table):
         raise Refused("illegal argument", "not a legal table name", table=table)
     if not families:
         raise Refused("illegal argument", "a table needs at least one family", table=table)
     for family, settings in families.items():
         text = family.decode(errors="surrogateescape")  # a surrogate is not printable
         is_legal = text.isprintable() and not set(":/\\") & set(text) and text[:1] not in {"", "."}
-        if len(family) > MAX_FAMILY or not is_legal:
+        if len(family) > model.MAX_FAMILY or not is_legal:
             raise Refused("illegal argument", "not a legal family name", table=table, family=family)
         check_settings(family, settings)
         if settings.keep_deleted_cells.upper() != "FALSE" or settings.new_version_behavior:

@@ -140,7 +140,7 @@ def find_ttl(state: bytes, timestamp: int) -> int | None:
     """Return the TTL of the version with this timestamp, or None."""
     for at, _, found, size in _entries(state):
         if found == timestamp and _LENGTH < size < _EXACT:
-            return _read_ttl(state, at + _HEAD_SIZE)
+            return int(_TTL_FORM.unpack_from(state, at + _HEAD_SIZE)[0])
     return None
 
 
@@ -206,13 +206,9 @@ def compact_cell(
     return b"".join(kept)
 
 
-def _read_ttl(state: bytes, at: int) -> int:
-    ttl_ms: int = _TTL_FORM.unpack_from(state, at)[0]
-    return ttl_ms
-
-
 def _has_expired(state: bytes, at: int, timestamp: int, now_ms: int) -> bool:
-    return _is_over(timestamp + _read_ttl(state, at), now_ms)
+    (ttl_ms,) = _TTL_FORM.unpack_from(state, at)
+    return _is_over(timestamp + ttl_ms, now_ms)
 
 
 def _is_over(ends_ms: int, now_ms: int) -> bool:

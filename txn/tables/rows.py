@@ -83,7 +83,9 @@ class Rows(catalog.CatalogUser):
             return results
 
         shared = not any(changes.deletes_whole(operations) for _, operations in mutations)
-        return self._ordered.write(body, durable=durable, shared=shared)
+        results = self._ordered.write(body, durable=durable, shared=shared)
+        self._finish([each for _, operations in mutations for each in operations], results)
+        return results
 
     def check_and_mutate(
         self,
@@ -112,7 +114,13 @@ class Rows(catalog.CatalogUser):
             return True
 
         shared = not changes.deletes_whole(operations)
-        return self._ordered.write(body, durable=durable, shared=shared)
+        done = self._ordered.write(body, durable=durable, shared=shared)
+        if done:
+            self._finish(operations)
+        return done
+
+    def _finish(self, operations: Sequence[Operation], results: Sequence[Result] = ()) -> None:
+        """Called after a change, before it returns."""
 
     def scan(
         self,

@@ -14,30 +14,18 @@ from txn.emulator.scanners import Scan, ScannerLimits, Scanners
 from txn.emulator.thrift2.tables import Tables2
 from txn.errors import InvalidRequestError, TxnError, annotate
 from txn.stores.hbase.idl import IDL
+from txn.tables import operations as ops
 from txn.tables.admin import Admin
 from txn.tables.catalog import check_row
 from txn.tables.filters.parsing import parse_filter
 from txn.tables.kv.ordered import OrderedStore
-from txn.tables.operations import (
-    MAX_TIMESTAMP,
-    Add,
-    Append,
-    Condition,
-    Operation,
-    Operator,
-    Put,
-    Refused,
-    Remove,
-    Result,
-    Selection,
-)
 
 SERVICE: Any = IDL.THBaseService
 OF_MANY_ROWS = frozenset({"mutateRow", "checkAndMutate"})
 """The methods that HBase executes as requests about many rows."""
 OF_FAMILIES = frozenset({"addColumnFamily", "modifyColumnFamily", "deleteColumnFamily"})
 OF_FAMILY = ("do not retry", "no such column family")
-OPERATORS: dict[int, Operator] = {0: "<", 1: "<=", 2: "=", 3: "!=", 4: ">=", 5: ">", 6: "no-op"}
+OPERATORS: dict[int, ops.Operator] = {0: "<", 1: "<=", 2: "=", 3: "!=", 4: ">=", 5: ">", 6: "no-op"}
 NOT_DURABLE = (IDL.TDurability.SKIP_WAL, IDL.TDurability.ASYNC_WAL)
 
 _ColumnValue = IDL.TColumnValue
@@ -51,7 +39,7 @@ def handler(store: OrderedStore, clock: Clock, limits: ScannerLimits | None = No
 
 
 def explain_error(method: str, error: TxnError) -> Exception:
-    if isinstance(error, Refused) and (
+    if isinstance(error, ops.Refused) and (
         error.reason == "retries exhausted"
         or (method in OF_MANY_ROWS and error.reason != "illegal argument")
     ):
@@ -84,16 +72,16 @@ class Data2:
         return self.getMultiple(table, [tget])[0]
 
     def getMultiple(self, table: bytes, tgets: Sequence[Any]) -> list[Any]:
-        found = _pack_results(self._read(table, tgets))
+        found = [*map(_pack_result, self._read(table, tgets))]
         if any(get.existence_only for get in tgets):
             raise gateway.InternalError("what exists alone has no cells to show")
         return found
 
-    def _read(self, table: bytes, gets: Sequence[Any]) -> list[Result]:
-        groups: dict[Selection, list[int]] = {}
+    def _read(self, table: bytes, gets: Sequence[Any]) -> list[ops.Result]:
+        groups: dict[ops.Selection, list[int]] = {}
         for position, get in enumerate(gets):
             groups.setdefault(_selection_of(get), []).append(position)
-        found: dict[int, Result] = {}
+        found: dict[int, ops.Result] = {}
         for selection, positions in groups.items():
             rows = [gets[position].row for position in positions]
             with gateway.refuse_as_many(len(gets)):
@@ -125,7 +113,7 @@ class Data2:
             raise gateway.InternalError("no columns to increment")
         ttl_ms = gateway.ttl_of(tincrement.attributes)
         adds = [
-            Add(each.family, each.qualifier, 1 if each.amount is None else each.amount, ttl_ms)
+            ops.Add(each.family, each.qualifier, 1 if each.amount is None else each.amount, ttl_ms)
             for each in tincrement.columns
         ]
         return self._compute(table, tincrement, adds)
@@ -136,19 +124,22 @@ class Data2:
         if not cells or not all(cell.family for cell in cells):
             raise gateway.InternalError("no columns to append to, or no family")
         ttl_ms = gateway.ttl_of(tappend.attributes)
-        appends = [Append(cell.family, cell.qualifier, cell.value, ttl_ms) for cell in cells]
+        appends = [ops.Append(cell.family, cell.qualifier, cell.value, ttl_ms) for cell in cells]
         return self._compute(table, tappend, appends)
 
-    def _change(self, table: bytes, change: Any, operations: Sequence[Operation]) -> Result:
+    def _change(self, table: bytes, change: Any, operations: Sequence[ops.Operation]) -> ops.Result:
         durable = is_durable(change)
         return self._rows.mutate(table, [(change.row, operations)], durable=durable)[0]
 
-    def _compute(self, table: bytes, change: Any, operations: Sequence[Operation]) -> Any:
+    def _compute(self, table: bytes, change: Any, operations: Sequence[ops.Operation]) -> Any:
         found = self._change(table, change, operations)
-        return _pack_result(found if change.returnResults is not False else Result(b""))
+        return _pack_result(found if change.returnResults is not False else ops.Result(b""))
 
     def _change_all(
-        self, table: bytes, changes: Sequence[Any], operations: Callable[[Any], Sequence[Operation]]
+        self,
+        table: bytes,
+        changes: Sequence[Any],
+        operations: Callable[[Any], Sequence[ops.Operation]],
     ) -> None:
         if changes:
             rows = [(change.row, operations(change)) for change in changes]
@@ -165,7 +156,7 @@ class Data2:
     def _check_and_mutate(
         self,
         change: Any,
-        operations: Sequence[Operation],
+        operations: Sequence[ops.Operation],
         *,
         table: bytes,
         row: bytes,
@@ -175,14 +166,13 @@ class Data2:
     ) -> bool:
         check_row(change.row)
         _check_same_row(row, change)
-        condition = Condition(family, qualifier, "=", value)
-        durable = is_durable(change)
+        condition, durable = ops.Condition(family, qualifier, "=", value), is_durable(change)
         try:
             return self._rows.check_and_mutate(table, row, condition, operations, durable=durable)
-        except Refused as refused:  # HBase's clients do not retry checked changes
+        except ops.Refused as refused:  # HBase's clients do not retry checked changes
             if refused.reason != "retries exhausted":
                 raise
-            raise Refused("do not retry", str(refused)) from refused
+            raise ops.Refused("do not retry", str(refused)) from refused
 
     def checkAndMutate(
         self,
@@ -205,7 +195,7 @@ class Data2:
             raise gateway.InternalError("a comparison needs a value")
         operations, durable = _operations_of(rowMutations)
         _check_same_row(row, rowMutations)
-        condition = Condition(family, qualifier, operator, value)
+        condition = ops.Condition(family, qualifier, operator, value)
         return self._rows.check_and_mutate(table, row, condition, operations, durable=durable)
 
     # ------------------------------------------------------------------------ scanning
@@ -214,7 +204,9 @@ class Data2:
         return self._scanners.open(scan_of(table, tscan))
 
     def getScannerRows(self, scannerId: int, numRows: int) -> list[Any]:
-        found = self._scanners.next(scannerId, numRows, lambda _, results: _pack_results(results))
+        found = self._scanners.next(
+            scannerId, numRows, lambda _, results: [*map(_pack_result, results)]
+        )
         if found is None:
             raise IDL.TIllegalArgument(message="Invalid scanner Id")
         return found
@@ -224,25 +216,25 @@ class Data2:
         self._scanners.close(scannerId)
 
     def getScannerResults(self, table: bytes, tscan: Any, numRows: int) -> list[Any]:
-        return _pack_results(self._scanners.first(scan_of(table, tscan), numRows))
+        return [*map(_pack_result, self._scanners.first(scan_of(table, tscan), numRows))]
 
 
 # ------------------------------------------------------- between the interface and tables
 
 
-def _selection_of(get: Any) -> Selection:
+def _selection_of(get: Any) -> ops.Selection:
     """Return the selection of a TGet; a single timestamp overrides a time range."""
     if get.maxVersions is not None and get.maxVersions < 1:
         raise IDL.TIOError(message="versions must be positive", canRetry=True)
     _refuse_bytes(get)
     if get.timestamp is None:
         since, until = _time_range(get.timeRange)
-    elif 0 <= get.timestamp < MAX_TIMESTAMP:
+    elif 0 <= get.timestamp < ops.MAX_TIMESTAMP:
         since, until = get.timestamp, get.timestamp + 1
     else:
-        raise Refused("illegal argument", "not a timestamp to read", timestamp=get.timestamp)
+        raise ops.Refused("illegal argument", "not a timestamp to read", timestamp=get.timestamp)
     limit = get.storeLimit
-    return Selection(
+    return ops.Selection(
         columns=_columns_of(get.columns),
         versions=1 if get.maxVersions is None else get.maxVersions,
         since=since,
@@ -263,7 +255,7 @@ def scan_of(table: bytes, asked: Any) -> Scan:
     return Scan(
         gateway.check_table(table),
         gateway.range_of(asked.startRow, asked.stopRow, reverse=bool(asked.reversed)),
-        Selection(
+        ops.Selection(
             columns=_columns_of(asked.columns),
             versions=max(versions, 1),
             since=since,
@@ -290,10 +282,10 @@ def _refuse_bytes(asked: Any) -> None:
 
 def _time_range(times: Any) -> tuple[int, int]:
     if times is None:
-        return 0, MAX_TIMESTAMP
+        return 0, ops.MAX_TIMESTAMP
     since, until = times.minStamp, times.maxStamp
     if since < 0 or until < since:
-        raise Refused("illegal argument", "not a range of timestamps", since=since, until=until)
+        raise ops.Refused("illegal argument", "not a range of timestamps", since=since, until=until)
     return since, until
 
 
@@ -301,35 +293,35 @@ def _columns_of(columns: Iterable[Any] | None) -> tuple[tuple[bytes, bytes | Non
     return tuple((column.family, column.qualifier) for column in columns or ())
 
 
-def _check_puts(put: Any) -> list[Put]:
+def _check_puts(put: Any) -> list[ops.Put]:
     """Return the puts of a TPut, for methods where HBase's client checks their sizes."""
     puts = _puts_of(put)
     gateway.check_sizes(put.row, puts)
     return puts
 
 
-def _puts_of(put: Any) -> list[Put]:
+def _puts_of(put: Any) -> list[ops.Put]:
     if not put.columnValues or not all(cell.family for cell in put.columnValues):
         raise gateway.InternalError("no columns to insert, or no family")
     ttl_ms, at = gateway.ttl_of(put.attributes), _check_optional_time(put.timestamp)
     return [
-        Put(cell.family, cell.qualifier, cell.value, time, ttl_ms)
+        ops.Put(cell.family, cell.qualifier, cell.value, time, ttl_ms)
         for cell in put.columnValues
         for time in [at if cell.timestamp is None else gateway.time_of(cell.timestamp)]
     ]
 
 
-def _removes_of(delete: Any) -> list[Operation]:
+def _removes_of(delete: Any) -> list[ops.Operation]:
     """Return the operations of a TDelete. As in HBase, an empty list of columns means the row."""
     if not delete.columns:
         whole = delete.timestamp if delete.columns is None else None
-        return [Remove(timestamp=_check_optional_time(whole))]
+        return [ops.Remove(timestamp=_check_optional_time(whole))]
     kind, types, columns = delete.deleteType, IDL.TDeleteType, delete.columns
     if kind not in types._VALUES_TO_NAMES:
         raise gateway.InternalError("a delete of columns needs its type", type=kind)
     if kind == types.DELETE_FAMILY:  # in HBase the last column of a family wins
         columns = {column.family: column for column in columns}.values()
-    removes: list[Operation] = []
+    removes: list[ops.Operation] = []
     for column in columns:
         timestamp = _check_optional_time(column.timestamp)
         if kind == types.DELETE_FAMILY_VERSION and column.timestamp is None:
@@ -337,15 +329,15 @@ def _removes_of(delete: Any) -> list[Operation]:
         is_family = kind in (types.DELETE_FAMILY, types.DELETE_FAMILY_VERSION)
         qualifier = None if is_family else column.qualifier or b""
         exact = kind in (types.DELETE_COLUMN, types.DELETE_FAMILY_VERSION)
-        removes.append(Remove(column.family, qualifier, timestamp, exact))
+        removes.append(ops.Remove(column.family, qualifier, timestamp, exact))
     return removes
 
 
-def _operations_of(mutations: Any) -> tuple[list[Operation], bool]:
+def _operations_of(mutations: Any) -> tuple[list[ops.Operation], bool]:
     """Return the operations of TRowMutations, and whether any must survive a power failure."""
     row = mutations.row
     check_row(row)
-    found: list[Operation] = []
+    found: list[ops.Operation] = []
     durable = False
     for mutation in mutations.mutations:
         part = mutation.put or mutation.deleteSingle
@@ -365,7 +357,7 @@ def _operations_of(mutations: Any) -> tuple[list[Operation], bool]:
 def _check_same_row(row: bytes, change: Any) -> None:
     if change.row != row:
         text = "the row of the action doesn't match the original one"
-        raise Refused("do not retry", text, row=change.row, original=row)
+        raise ops.Refused("do not retry", text, row=change.row, original=row)
 
 
 def _check_optional_time(timestamp: int | None) -> int | None:
@@ -377,11 +369,7 @@ def is_durable(change: Any) -> bool:
     return change.durability not in NOT_DURABLE
 
 
-def _pack_results(found: Sequence[Result]) -> list[Any]:
-    return [_pack_result(each) for each in found]
-
-
-def _pack_result(found: Result) -> Any:
+def _pack_result(found: ops.Result) -> Any:
     row, versions, partial = found
     values = [
         _ColumnValue(family, column, value, timestamp, None, _PUT_TYPE)

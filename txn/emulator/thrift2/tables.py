@@ -184,9 +184,6 @@ class Tables2:
     def getThriftServerType(self) -> int:
         return int(IDL.TThriftServerType.TWO)
 
-    def getClusterId(self) -> str:
-        return gateway.CLUSTER
-
     def getSlowLogResponses(self, **_: object) -> list[Any]:
         return []
 

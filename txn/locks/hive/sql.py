@@ -14,24 +14,8 @@ from typing import assert_never
 
 from txn.errors import InvalidRequestError
 from txn.host.extras import import_extra
+from txn.locks.hive import model
 from txn.locks.hive.functions import BUILT_IN
-from txn.locks.hive.model import (
-    Access,
-    Catalog,
-    Change,
-    Column,
-    Constant,
-    FunctionCall,
-    Functions,
-    Keep,
-    Read,
-    Restore,
-    Spec,
-    Table,
-    Tables,
-    find_equal,
-    spell_constant,
-)
 from txn.locks.model import LockRequest, Mode, Path, exclusive, in_order, shared
 
 with import_extra("locks"):
@@ -46,7 +30,7 @@ MAX_COMBINATIONS = 1000
 
 
 def requests(
-    sql: str, settings: Mapping[str, str] | None = None, catalog: Catalog | None = None
+    sql: str, settings: Mapping[str, str] | None = None, catalog: model.Catalog | None = None
 ) -> list[LockRequest]:
     """Return the locks that a statement needs, in order, including the parents of partitions.
 
@@ -56,7 +40,7 @@ def requests(
     writes them, and a query locks only tables, which does not exclude others from their partitions.
     Raises InvalidRequestError for what is not understood; it never returns too few locks.
     """
-    known = catalog if catalog is not None else Tables({})
+    known = catalog if catalog is not None else model.Tables({})
     found: list[LockRequest] = []
     for words in read_statements(sql, settings):
         for access in list_accesses(words.statement, words.database):
@@ -65,10 +49,10 @@ def requests(
     return [each for each in in_order(found) if len(each.path.parts) > 1 or each.path in asked]
 
 
-def make_object_path(table: Path, spec: Spec, known: Table | None) -> Path:
+def make_object_path(table: Path, spec: model.Spec, known: model.Table | None) -> Path:
     """Return the path of a partition up to its first uncertain part, or of the table."""
     if known is None or not spec:
-        columns = [Column(name) for name, _ in spec]
+        columns = [model.Column(name) for name, _ in spec]
     else:
         columns = list(known.partitioned_by)
         if wrong := {name for name, _ in spec} - {column.name for column in columns}:
@@ -78,20 +62,20 @@ def make_object_path(table: Path, spec: Spec, known: Table | None) -> Path:
     values, parts = dict(spec), list(table.parts)
     for column in columns:
         value = values.get(column.name)
-        text = None if value is None else spell_constant(value, column.kind)
+        text = None if value is None else model.spell_constant(value, column.kind)
         if text is None:
             break
         parts.append(f"{column.name}={text}")
     return Path(tuple(parts))
 
 
-def _list_locks(access: Access, catalog: Catalog, depth: int) -> Iterator[LockRequest]:
-    if isinstance(access, FunctionCall):
+def _list_locks(access: model.Access, catalog: model.Catalog, depth: int) -> Iterator[LockRequest]:
+    if isinstance(access, model.FunctionCall):
         yield from _lock_call(access, catalog, depth)
         return
     known = catalog.table(access.table) if len(access.table.parts) > 1 else None
     match access:
-        case Read():
+        case model.Read():
             yield shared(access.table)
             if known is not None and known.query is not None:
                 yield from _lock_query(known, access.table, catalog, depth)
@@ -100,28 +84,32 @@ def _list_locks(access: Access, catalog: Catalog, depth: int) -> Iterator[LockRe
                 for values in _list_partitions(access, known.partitioned_by, catalog):
                     parts = (f"{name}={value}" for name, value in zip(names, values, strict=False))
                     yield shared(Path((*access.table.parts, *parts)))
-        case Change():
+        case model.Change():
             yield exclusive(make_object_path(access.table, access.partition, known))
-        case Keep():
+        case model.Keep():
             yield shared(make_object_path(access.table, access.partition, known))
-        case Restore():
+        case model.Restore():
             has_partitions = known is None or known.partitioned_by
             yield LockRequest(access.table, Mode.SHARED if has_partitions else Mode.EXCLUSIVE)
         case _:
             assert_never(access)
 
 
-def _lock_query(view: Table, name: Path, catalog: Catalog, depth: int) -> Iterator[LockRequest]:
+def _lock_query(
+    view: model.Table, name: Path, catalog: model.Catalog, depth: int
+) -> Iterator[LockRequest]:
     if depth >= MAX_VIEWS:
         raise InvalidRequestError("views within views", limit=MAX_VIEWS, view=str(name))
     for access in list_query_accesses(view.query or "", view.database or name.parts[0]):
         yield from _list_locks(access, catalog, depth + 1)
 
 
-def _lock_call(call: FunctionCall, catalog: Catalog, depth: int) -> Iterator[LockRequest]:
+def _lock_call(
+    call: model.FunctionCall, catalog: model.Catalog, depth: int
+) -> Iterator[LockRequest]:
     """Yield the locks for a called function: none for a built-in one."""
     name = Path(call.name if len(call.name) > 1 else (call.database, *call.name))
-    found = catalog.functions(name) if isinstance(catalog, Functions) else ()
+    found = catalog.functions(name) if isinstance(catalog, model.Functions) else ()
     is_built_in = call.name[-1] in BUILT_IN and call.name[:-1] in BUILT_IN_AT
     if not (found or is_built_in):
         raise InvalidRequestError(UNKNOWN_FUNCTION, function=".".join(call.name))
@@ -131,7 +119,7 @@ def _lock_call(call: FunctionCall, catalog: Catalog, depth: int) -> Iterator[Loc
 
 
 def _list_partitions(
-    read: Read, columns: Sequence[Column], catalog: Catalog
+    read: model.Read, columns: Sequence[model.Column], catalog: model.Catalog
 ) -> Iterator[tuple[str, ...]]:
     """Yield the values of the partitions that are read, or of their first columns. Partitions that
     the statement names are locked even if they do not exist. If it does not name all columns, the
@@ -147,8 +135,8 @@ def _list_partitions(
                 yield tuple(values)
 
 
-def _list_values(constants: Iterable[Constant], kind: str) -> frozenset[str]:
+def _list_values(constants: Iterable[model.Constant], kind: str) -> frozenset[str]:
     """Return the values that a column may have; empty if it may have any."""
-    texts = [find_equal(constant, kind) for constant in constants]
+    texts = [model.find_equal(constant, kind) for constant in constants]
     known = frozenset(text for text in texts if text is not None)
     return known if len(known) == len(set(texts)) else frozenset()

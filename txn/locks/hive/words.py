@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
+from functools import partial
 from itertools import islice, pairwise
 from typing import Any, ClassVar, NoReturn
 
@@ -261,21 +262,16 @@ class WordReader:
 
 
 def make_table_path(parts: list[str], database: str, statement: str) -> Path:
+    refuse = partial(refuse_statement, statement)
     if len(parts) == 3 and parts[0] in SESSION_CATALOGS:
         parts = parts[1:]
     if len(parts) > 2:
-        refuse_statement(
-            statement, "only the session's own catalogue is known", name=".".join(parts)
-        )
+        refuse("only the session's own catalogue is known", name=".".join(parts))
     path = Path((database, *parts) if len(parts) == 1 else tuple(parts))
     if path.parts[0] in TEMPORARY:
-        refuse_statement(
-            statement, "a temporary view: name the tables that it reads", view=str(path)
-        )
+        refuse("a temporary view: name the tables that it reads", view=str(path))
     if path.parts[0] in FORMATS or any("/" in part for part in parts) or "." in path.parts[0]:
-        refuse_statement(
-            statement, "files by their path are no table that can be locked", at=str(path)
-        )
+        refuse("files by their path are no table that can be locked", at=str(path))
     return path
 
 

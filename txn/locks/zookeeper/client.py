@@ -24,20 +24,8 @@ from threading import Lock, Thread
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, unquote
 
+from kazoo import exceptions
 from kazoo.client import KazooState, TransactionRequest
-from kazoo.exceptions import (
-    ConnectionLoss,
-    KazooException,
-    NoAuthError,
-    NodeExistsError,
-    NoNodeError,
-    NotEmptyError,
-    OperationTimeoutError,
-    RolledBackError,
-    RuntimeInconsistency,
-    SessionExpiredError,
-    SessionMovedError,
-)
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.handlers.utils import AsyncResult
 from kazoo.protocol.states import ZnodeStat
@@ -52,14 +40,14 @@ from txn.stores.zookeeper import BoundedClient, call_apart
 from txn.text import name_failure
 
 LOST_REPLY = (
-    ConnectionLoss,
-    OperationTimeoutError,
-    SessionExpiredError,
-    SessionMovedError,
+    exceptions.ConnectionLoss,
+    exceptions.OperationTimeoutError,
+    exceptions.SessionExpiredError,
+    exceptions.SessionMovedError,
     KazooTimeoutError,
 )
 LOGGER = logging.getLogger(__name__)
-NOT_REACHED = (RolledBackError, RuntimeInconsistency)
+NOT_REACHED = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
 CALL_WITHIN_S = 30
 CALL_WITHIN_MS = 1000 * CALL_WITHIN_S
 TLS_WITHIN_S = 5
@@ -231,7 +219,7 @@ class ZooKeeperClient:
         self._client.add_listener(self._note_state)
         try:
             call_apart(lambda: self._client.start(timeout=CALL_WITHIN_S))
-        except (KazooTimeoutError, KazooException) as error:
+        except (KazooTimeoutError, exceptions.KazooException) as error:
             self._client.close()
             cause = _find_tls_error(self._client.hosts, ensemble) or str(error)
             message = "cannot connect to ZooKeeper"
@@ -345,11 +333,11 @@ class ZooKeeperClient:
         left_ms = max(1, due_ms - self._clock.monotonic_ms())
         try:
             return answer.get(timeout=left_ms / 1000)
-        except (NoNodeError, NodeExistsError, NotEmptyError):
+        except (exceptions.NoNodeError, exceptions.NodeExistsError, exceptions.NotEmptyError):
             return None
         except LOST_REPLY:
             raise
-        except KazooException as error:
+        except exceptions.KazooException as error:
             raise _make_failure("refused", error) from error
         except Exception as error:  # the driver passes on what was wrong with the bytes
             raise _make_failure("not an answer", error) from error
@@ -419,14 +407,14 @@ def _read_results(answer: Any, count: int) -> list[Any]:
     """Return the results of a transaction's steps; if it was refused, they are fewer."""
     try:
         results: list[Any] = answer.get(timeout=CALL_WITHIN_S)
-    except KazooException as error:
+    except exceptions.KazooException as error:
         if not isinstance(error, LOST_REPLY):
             raise _make_failure("refused", error) from error
         raise ReplyLost("ZooKeeper: the reply was lost", cause=_describe(error)) from error
     except Exception as error:  # the driver's time-out, or what was wrong with the bytes
         raise ReplyLost("ZooKeeper: the reply was lost", cause=_describe(error)) from error
     for result in results:
-        if isinstance(result, NoNodeError):
+        if isinstance(result, exceptions.NoNodeError):
             raise NodeMissing("a node is absent")
         if isinstance(result, Exception) and not isinstance(result, NOT_REACHED):
             raise _make_failure("refused", result)
@@ -436,7 +424,7 @@ def _read_results(answer: Any, count: int) -> list[Any]:
 
 
 def _make_failure(message: str, error: Exception) -> StoreError:
-    if isinstance(error, NoAuthError):
+    if isinstance(error, exceptions.NoAuthError):
         return NotApplied(
             "ZooKeeper: not for this user: name who made it, zookeeper://user:password@host"
         )

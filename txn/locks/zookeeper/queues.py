@@ -21,7 +21,7 @@ from txn.documents import check_types, parse_stored
 from txn.errors import CorruptRowError, StoreError
 from txn.host.holds import SafeEvent
 from txn.locks.held import Grant
-from txn.locks.manager import Ticket
+from txn.locks.manager import Removal, Ticket
 from txn.locks.model import Lock, LockListing, LockRequest, Mode, Owner, Path, parts_of, text_of
 from txn.locks.queue import Denial, RetrySchedule, find_denial
 from txn.locks.zookeeper.client import (
@@ -103,11 +103,6 @@ def folder_name(part: str) -> str:
     return f"%{ord(text[0]):02x}{text[1:]}" if parse_node(text) else text
 
 
-def part_of(name: str) -> str:
-    (part,) = parts_of(name)
-    return part
-
-
 class Folders(NamedTuple):
     """The folders of queues: one for each object, within that of its parent."""
 
@@ -146,7 +141,7 @@ class QueueReader:
         for name in names:
             if parse_node(name) is None:
                 outer = within.parts if within else ()
-                yield from self.scan(Path((*outer, part_of(name))))
+                yield from self.scan(Path((*outer, *parts_of(name))))
         if within is not None:
             yield from self._read_locks(within, make_queue(names))
 
@@ -220,26 +215,19 @@ class ZooKeeperQueues:
     def begin(self, ticket: Ticket, wanted: Sequence[LockRequest]) -> _Attempt:
         return _Attempt(self, ticket, wanted)
 
-    def remove(
-        self,
-        ticket: str,
-        objects: Sequence[Path],
-        *,
-        is_unsure: bool = False,
-        is_owed: bool = False,
-    ) -> None:
+    def remove(self, entries: Removal) -> None:
         """Remove a ticket's nodes, including those of attempts whose reply was lost."""
         self.client.sync(self.folders.base)
-        queues = self.reader.read(reversed(objects))
+        queues = self.reader.read(reversed(entries.objects))
         nodes = [
             f"{self.folders.of(at)}/{node.name}"
             for at, queue in queues.items()
             for node in queue
-            if node.ticket == ticket
+            if node.ticket == entries.ticket
         ]
-        self.remove_nodes(nodes, 0 if is_owed else TRIES)
-        self.tidy_later(objects)
-        if not is_owed:
+        self.remove_nodes(nodes, 0 if entries.is_owed else TRIES)
+        self.tidy_later(entries.objects)
+        if not entries.is_owed:
             self._tidy()
 
     def close(self) -> None:

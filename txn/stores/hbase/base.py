@@ -112,10 +112,9 @@ class RowSizes:
 
     def learn_written(self, edits: Sequence[Edit]) -> None:
         """Learn from long values that are being written."""
-        if max(map(len, [edit[1] for edit in edits if edit[1]]), default=0) > LEAST_BYTES:
-            for key, value, _ in edits:
-                if value is not None and len(value) > LEAST_BYTES:
-                    self.learn(key[3], 1, len(value))
+        for key, value, _ in edits:
+            if value is not None and len(value) > LEAST_BYTES:
+                self.learn(key[3], 1, len(value))
 
 
 class HBaseTables(ABC):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from txn.clock import Clock
@@ -43,7 +43,18 @@ def make_table(
             )
     for _ in range(len(families) + CHANGE_TRIES):
         known = schema.describe(table)
-        compare_families(table, known or {}, families)
+        for name, family in families.items():
+            refuse_other_database(table, (known or {}).values(), family.database)
+            found = (known or {}).get(name, family)
+            if (found.versions, found.ttl_ms) != (family.versions, family.ttl_ms):
+                raise InvalidRequestError(
+                    "the family exists with other settings",
+                    table=table,
+                    family=name,
+                    existing=found,
+                    given=family,
+                )
+            refuse_family(table, name, found)
         missing = [name for name in families if name not in (known or {})]
         if known is not None and not missing:
             return
@@ -65,22 +76,6 @@ def refuse_change(table: bytes, error: Exception) -> bool:
     ) from error
 
 
-def compare_families(table: bytes, known: Families, asked: Families) -> None:
-    """Raise InvalidRequestError if a known family differs, or belongs to another database."""
-    for name, family in asked.items():
-        refuse_other_database(table, known.values(), family.database)
-        found = known.get(name, family)
-        if (found.versions, found.ttl_ms) != (family.versions, family.ttl_ms):
-            raise InvalidRequestError(
-                "the family exists with other settings",
-                table=table,
-                family=name,
-                existing=found,
-                given=family,
-            )
-        refuse_family(table, name, found)
-
-
 def refuse_family(table: bytes, name: bytes, family: Family) -> None:
     """Raise InvalidRequestError if no transaction may write to the family."""
     reason = find_refusal(family)
@@ -88,9 +83,37 @@ def refuse_family(table: bytes, name: bytes, family: Family) -> None:
         raise InvalidRequestError(reason, table=table, family=name)
 
 
+def make_configuration(family: Family) -> dict[str, str]:
+    """Return the configuration that transactions need of a family."""
+    owned = {DATABASE_ENTRY: family.database.decode()} if family.database else {}
+    return {PURGE: str(family.keep_deletes_ms or PURGE_MS), **owned}
+
+
+def read_family(
+    versions: int,
+    ttl_s: int,
+    durability: str | None,
+    *,
+    own: Mapping[bytes, bytes],
+    configured: Mapping[str, str],
+    above: Mapping[bytes, bytes],
+) -> Family:
+    """Return a family. own, configured: its settings, which override those of its table, above."""
+    name = PURGE.encode()
+    return Family(
+        versions=versions,
+        ttl_ms=None if ttl_s == FOREVER_S else ttl_s * 1000,
+        keep_deletes_ms=int(own.get(name) or configured.get(PURGE) or above.get(name) or b"0"),
+        durability=durability,
+        new_version_behavior=own.get(b"NEW_VERSION_BEHAVIOR", b"").lower() == b"true",
+        replicas=int(above.get(b"REGION_REPLICATION", b"1")),
+        database=configured.get(DATABASE_ENTRY, "").encode() or None,
+    )
+
+
 def make_assign_command(table: bytes, families: Iterable[bytes], database: bytes) -> str:
     """Return the HBase shell command that assigns a table to a database."""
-    entry = f"CONFIGURATION => {{'{DATABASE_ENTRY}' => {_quote(database)}}}"
+    entry = _write_configuration({DATABASE_ENTRY: database.decode()})
     parts = [f"{{NAME => {_quote(name)}, {entry}}}" for name in families]
     return f"alter {_quote(table)}, {', '.join(parts)}"
 
@@ -102,15 +125,16 @@ def _quote(value: bytes) -> str:
     return '"' + "".join(f"\\x{byte:02X}" for byte in value) + '"'
 
 
-def _database_entry(family: Family) -> str:
-    return f", '{DATABASE_ENTRY}' => {_quote(family.database)}" if family.database else ""
+def _write_configuration(configuration: Mapping[str, str]) -> str:
+    entries = (f"'{name}' => {_quote(value.encode())}" for name, value in configuration.items())
+    return f"CONFIGURATION => {{{', '.join(entries)}}}"
 
 
 def shell_command(verb: str, table: bytes, families: Families, splits: Sequence[bytes] = ()) -> str:
     """Return the HBase shell command that creates such a table, or adds such families."""
     parts = [
-        f"{{NAME => {_quote(name)}, VERSIONS => {family.versions}, CONFIGURATION => "
-        f"{{'{PURGE}' => '{family.keep_deletes_ms or PURGE_MS}'{_database_entry(family)}}}}}"
+        f"{{NAME => {_quote(name)}, VERSIONS => {family.versions}, "
+        f"{_write_configuration(make_configuration(family))}}}"
         for name, family in families.items()
     ]
     if splits:

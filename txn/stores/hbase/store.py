@@ -18,24 +18,8 @@ from txn.errors import InvalidRequestError, MaybeApplied, TableUnavailable, TxnE
 from txn.model import Cell, Check, Edit, Family, Key, Row, check_targets, plain_table
 from txn.stores.base import Families, Feature, TableSize, follow_checks
 from txn.stores.gateway import AHEAD_BYTES, Connection, GatewayError, Pool, Request
+from txn.stores.hbase import places
 from txn.stores.hbase.base import ANSWER_BYTES, ASKED_WITHIN_MS, HBaseTables, ScanRange
-from txn.stores.hbase.places import (
-    KeysByRow,
-    check_place,
-    complete,
-    complete_versions,
-    find_absent,
-    first_line,
-    group_by_table,
-    is_final,
-    is_legal,
-    keep_between,
-    keep_last,
-    list_targets,
-    make_refusal,
-    row_below,
-    write_filter,
-)
 from txn.stores.hbase.schema import make_table, refuse_change
 
 T = TypeVar("T")
@@ -69,13 +53,13 @@ class Dialect(Protocol):
     features: frozenset[Feature]
 
     def read(
-        self, table: bytes, rows: KeysByRow, stamps: Collection[Key]
+        self, table: bytes, rows: places.KeysByRow, stamps: Collection[Key]
     ) -> list[Request[dict[Key, Cell]]]:
         """Return requests for the newest versions, which together find all existing keys. Stamps
         have the lengths of their values, in four bytes, instead of these."""
 
     def read_versions(
-        self, table: bytes, rows: KeysByRow, count: int
+        self, table: bytes, rows: places.KeysByRow, count: int
     ) -> list[Request[dict[Key, list[Cell]]]]:
         """Return requests for up to `count` versions, which together find all existing keys."""
 
@@ -133,25 +117,25 @@ class HBaseStore(HBaseTables):
             with follow_checks(checks):
                 return answers, self._read((), groups, stamps)[1]
         read = self._dialect.read
-        wanted = [_list_requests(read, group_by_table(part), stamps) for part in groups]
+        wanted = [_list_requests(read, places.group_by_table(part), stamps) for part in groups]
         if checks:
             self._require_possible(checks)
             answers, found = self._check_rows(checks, keys, wanted[0])
-            return answers, complete(keys, found)
+            return answers, places.complete(keys, found)
         found = []
         is_one_each = len(wanted) > 1 and all(len(part) == 1 for part in wanted)
         if is_one_each and all(_bytes(group) <= AHEAD_BYTES for group in groups[1:]):
             in_turn = [request for part in wanted for request in part]
             found = self._run(keys, in_turn, repeat=True, ahead=AHEAD, connections=1)
-            return [], complete(keys, found)
+            return [], places.complete(keys, found)
         for part in wanted:
             found += self._run(keys, part, repeat=True)
-        return [], complete(keys, found)
+        return [], places.complete(keys, found)
 
     def _read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
         """Read with the requests of `read`; Thrift 1 needs one for each key."""
-        wanted = _list_requests(self._dialect.read_versions, group_by_table(keys), count)
-        return complete_versions(keys, self._run(keys, wanted, repeat=True))
+        wanted = _list_requests(self._dialect.read_versions, places.group_by_table(keys), count)
+        return places.complete_versions(keys, self._run(keys, wanted, repeat=True))
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         """Write everything in parallel: no edit depends on the order."""
@@ -159,7 +143,7 @@ class HBaseStore(HBaseTables):
         if by_row:
             self._require_row_mutations(edits[0].key if edits else None)
         tables: dict[bytes, list[Edit]] = {}
-        for edit in keep_last(edits):
+        for edit in places.keep_last(edits):
             tables.setdefault(edit[0][3] or b"", []).append(edit)
         keys = (edit.key for edit in edits)
         self._run(keys, _list_requests(self._dialect.write, tables, by_row), repeat=True)
@@ -172,12 +156,13 @@ class HBaseStore(HBaseTables):
         if len(checks) == 1 and checks[0].expected is not None:
             steps = self._dialect.check(checks[0])
             if len(steps) == 1:
-                return self._run(list_targets(checks), steps, repeat=False)  # nine times in ten
+                targets = places.list_targets(checks)
+                return self._run(targets, steps, repeat=False)  # nine times in ten
         return self._check_rows(checks, (), ())[0]
 
     def _require_possible(self, checks: Sequence[Check]) -> None:
         for check in checks:
-            check_place(check[0])
+            places.check_place(check[0])
             check_targets(check)
             if check.edits and check.expected is not None:
                 self._require_row_mutations(check.key)
@@ -216,7 +201,7 @@ class HBaseStore(HBaseTables):
                 left = [steps for steps in left if steps]
 
         others = [*writes, *reads]
-        self._ask(chain(list_targets(checks), keys), b"", send, others, repeat=False)
+        self._ask(chain(places.list_targets(checks), keys), b"", send, others, repeat=False)
         return answers, found[len(writes) :]
 
     def _list_writes(self, checks: Sequence[Check]) -> list[Request[bool]]:
@@ -231,7 +216,7 @@ class HBaseStore(HBaseTables):
         return [
             request
             for (table, is_deferred), group in groups.items()
-            for request in self._dialect.write(table, keep_last(group), by_row, is_deferred)
+            for request in self._dialect.write(table, places.keep_last(group), by_row, is_deferred)
         ]
 
     def _read_page(
@@ -274,7 +259,7 @@ class HBaseStore(HBaseTables):
         return found
 
     def describe(self, table: bytes) -> Families | None:
-        if not is_legal(table):
+        if not places.is_legal(table):
             return None  # there can be no such table, but gateways fail at the question
         try:
             return self._pool.run_one(self._dialect.describe, table, repeat=True)
@@ -285,7 +270,7 @@ class HBaseStore(HBaseTables):
                 raise InvalidRequestError(
                     "the gateway is of the other kind, Thrift 1 or 2, or too old",
                     gateway=str(self._pool.gateway),
-                    cause=first_line(error),
+                    cause=places.first_line(error),
                 ) from error
             raise self._make_unexplained(error, table) from error
 
@@ -302,7 +287,7 @@ class HBaseStore(HBaseTables):
     def find_splits(
         self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
     ) -> list[bytes]:
-        return keep_between(self._ask((), table, self._dialect.starts, table), start, stop)
+        return places.keep_between(self._ask((), table, self._dialect.starts, table), start, stop)
 
     def close(self) -> None:
         self._pool.close()
@@ -330,23 +315,21 @@ class HBaseStore(HBaseTables):
             self._raise_meaning(keys, table, error)
             raise
 
-    def _raise_meaning(self, keys: Iterable[Key], table: bytes, error: BaseException) -> None:
+    def _raise_meaning(
+        self, keys: Iterable[Key], table: bytes, error: GatewayError | MaybeApplied
+    ) -> None:
         """Raise the error that a failure means for a request on these keys, if it is another one.
         Most gateway errors name a missing part in no fixed way, and HBase tries to write to a
         disabled table for longer than we wait."""
+        asked, gone = list(keys), None
+        tables = {table, *(key.table or b"" for key in asked)}
         if isinstance(error, GatewayError):
-            gone = self._find_obstacle(list(keys), table)
+            with suppress(GatewayError, TxnError):
+                gone = places.find_absent(self.describe, asked, table)
+                gone = gone or self._find_disabled(tables)
             raise gone or self._make_unexplained(error, error.table) from error
-        if isinstance(error, MaybeApplied) and isinstance(error.__cause__, TimeoutError):
-            gone = self._find_disabled({table, *(key.table or b"" for key in keys)})
-            if gone is not None:
-                raise gone from error
-
-    def _find_obstacle(self, keys: Collection[Key], table: bytes) -> TableUnavailable | None:
-        with suppress(GatewayError, TxnError):
-            gone = find_absent(self.describe, keys, table)
-            return gone or self._find_disabled({table, *(key.table or b"" for key in keys)})
-        return None
+        if isinstance(error.__cause__, TimeoutError) and (gone := self._find_disabled(tables)):
+            raise gone from error
 
     def _find_disabled(self, tables: Iterable[bytes]) -> TableUnavailable | None:
         with suppress(GatewayError, TxnError):
@@ -359,12 +342,12 @@ class HBaseStore(HBaseTables):
         return None
 
     def _make_unexplained(self, error: GatewayError, table: bytes | None) -> MaybeApplied:
-        if is_final(error, getattr(error.__cause__, "canRetry", None)):
-            return make_refusal(table or b"", error)
+        if places.is_final(error, getattr(error.__cause__, "canRetry", None)):
+            return places.make_refusal(table or b"", error)
         return MaybeApplied(
             "the gateway answered with an error",
             gateway=str(self._pool.gateway),
-            cause=first_line(error),
+            cause=places.first_line(error),
         )
 
     def _require_row_mutations(self, key: Key | None) -> None:
@@ -391,7 +374,7 @@ def _list_requests(
 
 def is_absence(error: GatewayError, table: bytes) -> bool:
     """Return True if the gateway says, perhaps by the bare name, that the table does not exist."""
-    line = first_line(error)
+    line = places.first_line(error)
     return line == table.decode(errors="replace") or "TableNotFound" in line
 
 
@@ -405,8 +388,8 @@ def _make_page_scan(wanted: ScanRange) -> PageScan:
     excludes the other, also in reverse. So a reverse page asks for one row more, down to a row
     slightly below the start; neither extra row belongs to the range."""
     table, start, stop, columns, exclude, is_reverse, limit = wanted
-    sieve = None if exclude is None else write_filter(exclude) or None
+    sieve = None if exclude is None else places.write_filter(exclude) or None
     if not is_reverse:
         return PageScan(table, start, stop, columns, limit, sieve, is_reverse)
-    first, last = stop, row_below(start)
+    first, last = stop, places.row_below(start)
     return PageScan(table, first, last, columns, limit + bool(stop), sieve, is_reverse)

@@ -6,14 +6,14 @@ value. The interface is hbase2.thrift beside this file.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import SplitResult
 
 from txn.clock import Clock
 from txn.errors import annotate
-from txn.model import DATABASE_ENTRY, Cell, Check, Edit, Family, Key, Row, new_tuple
+from txn.model import Cell, Check, Edit, Family, Key, Row, new_tuple
 from txn.stores.base import Families, Feature
 from txn.stores.gateway import (
     Connection,
@@ -26,7 +26,7 @@ from txn.stores.gateway import (
 )
 from txn.stores.hbase.idl import IDL
 from txn.stores.hbase.places import KeysByRow, cut, list_valued_columns, write_sieve
-from txn.stores.hbase.schema import FOREVER_S, PURGE, PURGE_MS
+from txn.stores.hbase.schema import FOREVER_S, make_configuration, read_family
 from txn.stores.hbase.store import BYTES_A_REQUEST, ROWS_A_REQUEST, HBaseStore, PageScan
 
 DELETE_COLUMNS = IDL.TDeleteType.DELETE_COLUMNS
@@ -160,14 +160,13 @@ class Thrift2:
         for column in found.columns or ():
             require_whole(column.name, column.maxVersions)
         return {
-            column.name: Family(
-                versions=column.maxVersions,
-                ttl_ms=None if column.timeToLive == FOREVER_S else column.timeToLive * 1000,
-                keep_deletes_ms=_keep_deletes_ms(column, above),
-                durability=DURABILITIES.get(found.durability),
-                new_version_behavior=_is_true(column.attributes, b"NEW_VERSION_BEHAVIOR"),
-                replicas=int(above.get(b"REGION_REPLICATION", b"1")),
-                database=(column.configuration or {}).get(DATABASE_ENTRY, "").encode() or None,
+            column.name: read_family(
+                column.maxVersions,
+                column.timeToLive,
+                DURABILITIES.get(found.durability),
+                own=column.attributes or {},
+                configured=column.configuration or {},
+                above=above,
             )
             for column in found.columns or ()
         }
@@ -267,28 +266,9 @@ def _table_name(table: bytes) -> Any:
 
 
 def _column(name: bytes, family: Family) -> Any:
-    configuration = {PURGE: str(family.keep_deletes_ms or PURGE_MS)}
-    if family.database:
-        configuration[DATABASE_ENTRY] = family.database.decode()
     return IDL.TColumnFamilyDescriptor(
         name=name,
-        configuration=configuration,
+        configuration=make_configuration(family),
         maxVersions=family.versions,
         timeToLive=FOREVER_S if family.ttl_ms is None else family.ttl_ms // 1000,
     )
-
-
-def _keep_deletes_ms(column: Any, above: Mapping[bytes, bytes]) -> int:
-    """Return how long delete markers live; the family's setting overrides the table's."""
-    name = PURGE.encode()
-    text = (
-        (column.attributes or {}).get(name)
-        or (column.configuration or {}).get(PURGE)
-        or above.get(name)
-        or b"0"
-    )
-    return int(text)
-
-
-def _is_true(attributes: Mapping[bytes, bytes] | None, name: bytes) -> bool:
-    return (attributes or {}).get(name, b"").lower() == b"true"

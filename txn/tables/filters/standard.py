@@ -81,9 +81,13 @@ class Filter:
 
     has_filter_row = False
     reverse = False
+    of_row: ClassVar[tuple[str, ...]] = ()
+    """The attributes that begin each row with the values of the class."""
 
     def reset(self) -> None:
         """Forget the last row."""
+        for name in self.of_row:
+            self.__dict__.pop(name, None)
 
     def filter_row_key(self, row: bytes) -> bool:
         """Return True to leave out the row without reading its versions."""
@@ -128,10 +132,8 @@ class KeyOnlyFilter(Filter):
 
 
 class FirstKeyOnlyFilter(Filter):
+    of_row = ("_found",)
     _found = False
-
-    def reset(self) -> None:
-        self._found = False
 
     def filter_cell(self, version: CellVersion) -> ReturnCode:
         found, self._found = self._found, True
@@ -139,14 +141,12 @@ class FirstKeyOnlyFilter(Filter):
 
 
 class PrefixFilter(Filter):
+    of_row = ("_out",)
     _passed = False
     _out = True
 
     def __init__(self, prefix: bytes) -> None:
         self._prefix = prefix
-
-    def reset(self) -> None:
-        self._out = True
 
     def filter_row_key(self, row: bytes) -> bool:
         if self._passed or len(row) < len(self._prefix):
@@ -215,13 +215,11 @@ class ColumnRangeFilter(Filter):
 
 
 class ColumnCountGetFilter(Filter):
+    of_row = ("_count",)
     _count = 0
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-
-    def reset(self) -> None:
-        self._count = 0
 
     def filter_cell(self, version: CellVersion) -> ReturnCode:
         self._count += 1
@@ -232,14 +230,12 @@ class ColumnCountGetFilter(Filter):
 
 
 class ColumnPaginationFilter(Filter):
+    of_row = ("_count",)
     _count = 0
 
     def __init__(self, limit: int, offset: int) -> None:
         self._offset = offset
         self._end = offset + limit
-
-    def reset(self) -> None:
-        self._count = 0
 
     def filter_cell(self, version: CellVersion) -> ReturnCode:
         if self._count >= self._end:
@@ -322,10 +318,8 @@ class ValueFilter(CompareFilter):
 
 
 class RowFilter(CompareFilter):
+    of_row = ("_out",)
     _out = False
-
-    def reset(self) -> None:
-        self._out = False
 
     def filter_row_key(self, row: bytes) -> bool:
         self._out = self._fails(row)
@@ -340,6 +334,7 @@ class RowFilter(CompareFilter):
 
 class SingleColumnValueFilter(Filter):
     has_filter_row = True
+    of_row = ("_found", "_matched")
     _found = _matched = False
 
     def __init__(
@@ -348,9 +343,6 @@ class SingleColumnValueFilter(Filter):
         self._column = (family, column)
         self._fails = comparator.make_test(comparison)
         self._out_if_missing, self._newest_only = flags or (False, True)
-
-    def reset(self) -> None:
-        self._found = self._matched = False
 
     def filter_cell(self, version: CellVersion) -> ReturnCode:
         if self._matched:
@@ -407,6 +399,7 @@ class DependentColumnFilter(Filter):
 
 
 class ColumnValueFilter(Filter):
+    of_row = ("_found",)
     _found = False
 
     def __init__(
@@ -414,9 +407,6 @@ class ColumnValueFilter(Filter):
     ) -> None:
         self._column = (family, column)
         self._fails = comparator.make_test(comparison)
-
-    def reset(self) -> None:
-        self._found = False
 
     def filter_cell(self, version: CellVersion) -> ReturnCode:
         if version[:2] != self._column:

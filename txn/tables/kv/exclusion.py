@@ -43,14 +43,15 @@ def open_file(folder: str, *, may_write: bool) -> FileIO | None:
     can only be shared; the result is None if no process ever wrote there."""
     path = os.path.join(folder, WRITER_FILE)
     if may_write:
-        return FileIO(path, "r+", opener=_make_file)
+        return FileIO(path, "r+", opener=create_public)
     try:
         return FileIO(path)
     except FileNotFoundError:
         return None
 
 
-def _make_file(path: str, flags: int) -> int:
+def create_public(path: str, flags: int) -> int:
+    """Open a file, which is made readable for all if it is absent."""
     return os.open(path, flags | os.O_CREAT, 0o644)
 
 
@@ -119,24 +120,18 @@ class FileLock:
         if poll(lambda: self._take(file), LINE_MS):
             return
         due_ms = began_ms + find_patience(began_ms)
-        if not poll(lambda: self._take_in_line(file), due_ms - _CLOCK.monotonic_ms()):
+        in_line = (self._place, 1), (self._lock, 1)
+        if not poll(lambda: self._take(file, *in_line), due_ms - _CLOCK.monotonic_ms()):
             process, kind = self._find_owner(file, self._lock)
             if process is None:
                 process, kind = self._find_owner(file, self._place)
             raise self._make_refusal(process, kind, began_ms)
 
-    def _take(self, file: FileIO) -> bool:
+    def _take(self, file: FileIO, *steps: tuple[int, int]) -> bool:
+        """Lock the bytes of each step, even if held already; by default both bytes at once."""
         try:
-            fcntl.lockf(file, self._kind, 2, self._lock)
-        except _HELD:
-            return False
-        fcntl.lockf(file, fcntl.LOCK_UN, 1, self._place)
-        return True
-
-    def _take_in_line(self, file: FileIO) -> bool:
-        try:
-            fcntl.lockf(file, self._kind, 1, self._place)  # repeated if held already
-            fcntl.lockf(file, self._kind, 1, self._lock)
+            for byte, count in steps or ((self._lock, 2),):
+                fcntl.lockf(file, self._kind, count, byte)
         except _HELD:
             return False
         fcntl.lockf(file, fcntl.LOCK_UN, 1, self._place)

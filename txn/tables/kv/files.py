@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from txn.errors import InvalidRequestError, NotApplied
 from txn.host.folders import flush, make_folder
-from txn.tables.kv.exclusion import WRITER_FILE
+from txn.tables.kv.exclusion import WRITER_FILE, create_public
 
 DATA_FILE = "data.mdb"
 LOCK_FILE = "lock.mdb"
@@ -181,15 +181,11 @@ def check_data_file(path: str, *, may_write: bool) -> int:
 def make_data_file(path: str) -> None:
     """Create an empty data file for a new store. A file left by a process that was killed, or met a
     full disk, before its first pages were complete is not yet a store."""
-    with open(path, "r+b", buffering=0, opener=_open_public) as file:
+    with open(path, "r+b", buffering=0, opener=create_public) as file:
         try:
             _check_pages(file.fileno(), path)
         except NotApplied:
             file.truncate(0)
-
-
-def _open_public(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CREAT, 0o644)
 
 
 def extend_data_file(path: str, size: int) -> None:
@@ -286,7 +282,7 @@ def make_lock_file(folder: str, max_readers: int) -> None:
     if os.path.exists(path) and os.path.getsize(path):
         return
     try:
-        with open(path, "r+b", opener=_open_public) as file:
+        with open(path, "r+b", opener=create_public) as file:
             file.write(bytes(_LOCK_HEADER_BYTES + max_readers * _SLOT_BYTES))
     except OSError:
         os.truncate(path, 0)

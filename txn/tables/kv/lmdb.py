@@ -138,10 +138,10 @@ class LmdbStore:
             return
 
         def body(writer: LmdbWriter) -> None:
-            joined.writer = gathering = GatheringWriter(writer)
+            gathering = GatheringWriter(writer)
             joined.durable, joined.obstacle = False, None
             with (hold := threading.Lock()):
-                joined.hold = hold
+                joined.hold, joined.writer = hold, gathering  # a handler refused before clears it
                 work()
             if joined.obstacle is not None:
                 raise joined.obstacle

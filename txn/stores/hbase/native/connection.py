@@ -74,17 +74,8 @@ class RpcCall:
     """A call in flight; later its answer and the cells behind it, or an error."""
 
     __slots__ = (
-        "answer",
-        "came_ms",
-        "cells",
-        "connection",
-        "error",
-        "hold",
-        "is_done",
-        "leads",
-        "number",
-        "sent_ms",
-        "wakes",
+        *("answer", "came_ms", "cells", "connection", "error", "hold"),
+        *("is_done", "leads", "number", "sent_ms", "wakes"),
     )
 
     def __init__(self, connection: RpcConnection, number: int, sent_ms: int) -> None:

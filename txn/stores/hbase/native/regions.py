@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from txn.clock import Clock
 from txn.errors import MaybeApplied, NotApplied, TableUnavailable, annotate
-from txn.model import Cell, Key
+from txn.model import Cell, Key, plain_table
 from txn.policy import Backoff
 from txn.stores.hbase.native.connection import RemoteError
 from txn.stores.hbase.native.messages import PB, Cells
@@ -28,7 +28,7 @@ from txn.stores.hbase.places import first_line
 META = b"hbase:meta"
 META_REGION = b"hbase:meta,,1"
 BY_NAME = 1
-DEFAULT_NAMESPACE = b"default:"  # omitted in the names of its tables
+
 AFTER_ALL = b":"  # sorts behind the number that ends a region's name
 DISABLED, DISABLING = 1, 2
 LONGEST_PORT = 5  # digits
@@ -79,7 +79,15 @@ class Regions:
         the deadline.
         """
         region = self._find_known(table, row, before)
-        return self._look_up(table, row, due_ms, before) if region is None else region
+        if region is not None:
+            return region
+        for _ in PAUSES.tries(self._clock, self._rng, due_ms=due_ms):
+            found = self._read_region(table, row, due_ms, before)
+            if found is not None and found.has(row, before):
+                self._keep(found)
+                return found
+            self.check_table(table, due_ms)  # a region that moves, splits or merges has no server
+        raise NotApplied("no server has the region", table=table, row=row[:40])
 
     def find_server(self, table: bytes, row: bytes) -> Address | None:
         """Return the server of a row, or None if its region is not in the cache."""
@@ -110,7 +118,7 @@ class Regions:
     def check_table(self, table: bytes, due_ms: int) -> None:
         """Raise TableUnavailable if a table is absent or disabled."""
         request = PB.GetRequest()
-        request.get.row = table.removeprefix(DEFAULT_NAMESPACE)
+        request.get.row = plain_table(table)
         request.get.column.add(family=b"table", qualifier=[b"state"])
         response, cells = self.ask_meta("Get", request, PB.GetResponse, due_ms)
         found = cells.take(response.result.associated_cell_count, META)
@@ -130,15 +138,6 @@ class Regions:
         region = known.regions[at - 1] if at else None
         return region if region is not None and region.has(row, before) else None
 
-    def _look_up(self, table: bytes, row: bytes, due_ms: int, before: bool) -> Location:
-        for _ in PAUSES.tries(self._clock, self._rng, due_ms=due_ms):
-            found = self._read_region(table, row, due_ms, before)
-            if found is not None and found.has(row, before):
-                self._keep(found)
-                return found
-            self.check_table(table, due_ms)  # a region that moves, splits or merges has no server
-        raise NotApplied("no server has the region", table=table, row=row[:40])
-
     def _keep(self, found: Location) -> None:
         known = self._tables.get(found.table, NOTHING)
         start, stop = found.start, found.stop
@@ -156,7 +155,7 @@ class Regions:
         """Read the last region that begins at or before the row or, with before, strictly before
         it. Return None if it is on no server now."""
         request = PB.ScanRequest(number_of_rows=1, close_scanner=True)
-        name = table.removeprefix(DEFAULT_NAMESPACE)
+        name = plain_table(table)
         if before:
             request.scan.start_row = b"%b,%b," % (name, row) if row else name + b"\0"
         else:

@@ -15,6 +15,7 @@ from txn.errors import MaybeApplied, NotApplied, StoreError, TableUnavailable, T
 from txn.host.forks import start_in_each_process
 from txn.model import Cell, Check, Edit, Key, Row
 from txn.stores.base import ColumnPage, Families, Feature, TableSize
+from txn.stores.hbase import places
 from txn.stores.hbase.base import ASKED_WITHIN_MS, HBaseTables, ScanRange
 from txn.stores.hbase.native.batch import Batches
 from txn.stores.hbase.native.connection import RemoteError
@@ -26,16 +27,6 @@ from txn.stores.hbase.native.servers import Servers
 from txn.stores.hbase.native.sharing import SharedReads
 from txn.stores.hbase.native.tables import MasterTables
 from txn.stores.hbase.native.target import Address, Target, parse_target
-from txn.stores.hbase.places import (
-    complete,
-    complete_versions,
-    find_absent,
-    first_line,
-    keep_between,
-    list_targets,
-    list_valued_columns,
-    make_refusal,
-)
 from txn.stores.hbase.schema import make_table
 
 T = TypeVar("T")
@@ -85,12 +76,12 @@ class NativeStore(HBaseTables):
         if len(groups) == 1:
             call = self._batches.run if checks else self._shared.read
             items = [*list_checks(checks), *rows[0]]
-        found = self._try(lambda: chain(list_targets(checks), keys), b"", call, items)
-        return found[: len(checks)], complete(keys, found[len(checks) :])
+        found = self._try(lambda: chain(places.list_targets(checks), keys), b"", call, items)
+        return found[: len(checks)], places.complete(keys, found[len(checks) :])
 
     def _read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
         found = self._try(lambda: keys, b"", self._batches.run, _list_reads(keys, count))
-        return complete_versions(keys, found)
+        return places.complete_versions(keys, found)
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         self._sizes.learn_written(edits)
@@ -104,7 +95,7 @@ class NativeStore(HBaseTables):
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
         self._sizes.learn_written([edit for check in checks for edit in check.edits])
         items = list_checks(checks)
-        return self._try(lambda: list_targets(checks), b"", self._batches.run, items)
+        return self._try(lambda: places.list_targets(checks), b"", self._batches.run, items)
 
     def list_tables(self) -> list[bytes]:
         return self._tables.list_names()
@@ -129,7 +120,7 @@ class NativeStore(HBaseTables):
         self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
     ) -> list[bytes]:
         found = self._try(tuple, table, self._regions.list_starts, table, start, stop)
-        return keep_between(found, start, stop)
+        return places.keep_between(found, start, stop)
 
     def find_server(self, table: bytes, row: bytes) -> Address | None:
         return self._regions.find_server(table, row)
@@ -188,7 +179,9 @@ class NativeStore(HBaseTables):
                 self._regions.forget_server(region.server)
             else:
                 return take(region, answer, call.cells, wanted, due_ms)
-        raise NotApplied("no server could read it in time", table=table, cause=first_line(cause))
+        raise NotApplied(
+            "no server could read it in time", table=table, cause=places.first_line(cause)
+        )
 
     def _take_rows(
         self, region: Location, answer: Any, cells: Cells, wanted: ScanRange, due_ms: int
@@ -244,12 +237,12 @@ class NativeStore(HBaseTables):
             if gone is not None:
                 raise gone from error
             if error.is_final:
-                raise make_refusal(error.table or table, error) from error
-            raise MaybeApplied("a server refused", cause=first_line(error)) from error
+                raise places.make_refusal(error.table or table, error) from error
+            raise MaybeApplied("a server refused", cause=places.first_line(error)) from error
 
     def _find_absent(self, keys: Iterable[Key], table: bytes) -> TableUnavailable | None:
         with suppress(TxnError):
-            return find_absent(
+            return places.find_absent(
                 lambda name: self._tables.describe(name, ASKED_WITHIN_MS), keys, table
             )
         return None
@@ -263,7 +256,7 @@ def _list_reads(
         rows[key[3], key[0]].append(key)
     if not stamps:
         return [ReadRow(part[0], part, versions) for part in rows.values()]
-    sieves = (list_valued_columns(part, stamps) for part in rows.values())
+    sieves = (places.list_valued_columns(part, stamps) for part in rows.values())
     return [ReadRow(part[0], part, None, s) for part, s in zip(rows.values(), sieves, strict=True)]
 
 

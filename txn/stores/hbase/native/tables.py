@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Any, cast
 
@@ -17,7 +17,7 @@ from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.registry import Registry
 from txn.stores.hbase.native.servers import Servers, SoleService
 from txn.stores.hbase.places import first_line, is_legal, make_refusal
-from txn.stores.hbase.schema import FOREVER_S, PURGE, PURGE_MS, refuse_change
+from txn.stores.hbase.schema import FOREVER_S, make_configuration, read_family, refuse_change
 
 PAUSES = Backoff(first_ms=20, longest_ms=500)
 CHANGE_MS = 180_000
@@ -181,32 +181,22 @@ def _column(name: bytes, family: Family) -> Any:
     column.attributes.add(first=b"VERSIONS", second=b"%d" % family.versions)
     if family.ttl_ms is not None:
         column.attributes.add(first=b"TTL", second=b"%d" % (family.ttl_ms // 1000))
-    column.configuration.add(name=PURGE, value=str(family.keep_deletes_ms or PURGE_MS))
-    if family.database:
-        column.configuration.add(name=DATABASE_ENTRY, value=family.database.decode())
+    for entry, value in make_configuration(family).items():
+        column.configuration.add(name=entry, value=value)
     return column
 
 
 def _read_schema(schema: Any) -> dict[bytes, Family]:
     above = {pair.first: pair.second for pair in schema.attributes}
     durability = above.get(b"DURABILITY", b"").decode()
-    return {
-        column.name: _read_family(column, above, durability) for column in schema.column_families
-    }
-
-
-def _read_family(column: Any, above: Mapping[bytes, bytes], durability: str) -> Family:
-    own = {pair.first: pair.second for pair in column.attributes}
-    configured = {pair.name: pair.value for pair in column.configuration}
-    ttl = own.get(b"TTL", b"FOREVER")
-    keep = own.get(PURGE.encode()) or configured.get(PURGE) or above.get(PURGE.encode()) or b"0"
-    ttl_s = int(ttl) if ttl.isdigit() else FOREVER_S
-    return Family(
-        versions=int(own.get(b"VERSIONS", b"1")),
-        ttl_ms=None if ttl_s == FOREVER_S else ttl_s * 1000,
-        keep_deletes_ms=int(keep),
-        durability=durability if durability in LOSES else None,
-        new_version_behavior=own.get(b"NEW_VERSION_BEHAVIOR", b"").lower() == b"true",
-        replicas=int(above.get(b"REGION_REPLICATION", b"1")),
-        database=configured[DATABASE_ENTRY].encode() if configured.get(DATABASE_ENTRY) else None,
-    )
+    found = {}
+    for column in schema.column_families:
+        own = {pair.first: pair.second for pair in column.attributes}
+        configured = {pair.name: pair.value for pair in column.configuration}
+        ttl, versions = own.get(b"TTL", b"FOREVER"), int(own.get(b"VERSIONS", b"1"))
+        ttl_s = int(ttl) if ttl.isdigit() else FOREVER_S
+        loses = durability if durability in LOSES else None
+        found[column.name] = read_family(
+            versions, ttl_s, loses, own=own, configured=configured, above=above
+        )
+    return found
