@@ -1,5 +1,6 @@
 """The operator's side of hbase-txn: find and repair what crashed clients left behind."""
 
+from recovery.backup import Backup, backup
 from recovery.convert import convert, find_obstacles
 from recovery.findings import (
     Finding,
@@ -17,6 +18,7 @@ from recovery.purge import purge_row, purge_token
 from recovery.scan import Summary, summary
 
 __all__ = [
+    "Backup",
     "Explanation",
     "Finding",
     "InGrace",
@@ -27,6 +29,7 @@ __all__ = [
     "Result",
     "Severity",
     "Summary",
+    "backup",
     "check",
     "compact",
     "convert",

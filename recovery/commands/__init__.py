@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from recovery.commands.backup import backup
 from recovery.commands.common import COULD_NOT_RUN, complain
 from recovery.commands.console import console
 from recovery.commands.database import convert, doctor, init, ping, table_app
@@ -36,8 +37,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-COMMANDS = (init, ping, ls, show, fsck, purge, convert, doctor, get, commit, serve, sql, console)
-for command in COMMANDS:
+COMMANDS = (init, ping, ls, show, fsck, purge, convert, doctor, backup, get, commit, serve, sql)
+for command in (*COMMANDS, console):
     app.command(cls=MasterCommand if command is fsck else None)(command)
 app.add_typer(table_app, name="table")
 app.add_typer(demo_app, name="demo")
