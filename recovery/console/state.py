@@ -136,7 +136,7 @@ class StoreCollector(Collector):
         if last is not None:
             minute = GaugeMetricFamily(
                 "hbase_txn_minute_transactions",
-                "Transactions that were begun in the last minute that is over, estimated",
+                "Transactions begun in the last minute that is over, as far as they are counted",
                 labels=["outcome"],
             )
             for name in OUTCOMES:
