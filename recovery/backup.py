@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from txn.errors import CorruptRowError, InvalidRequestError, NotApplied, TxnError
 from txn.host.folders import flush, make_folder
@@ -24,14 +24,15 @@ from txn.stores.options import hide_login, split_uri
 from txn.tables.kv.files import DATA_FILE, complete_directory
 from txn.tables.kv.lmdb import LmdbStore
 
-CHUNK = 1 << 20
+CHUNK, REPORTED = 1 << 20, 10_000
 NONE_MADE = "no backup was made"
+ON_HBASE = "take HBase's snapshots of all tables of the database: see docs/howto/hbase-cluster.md"
 ELSEWHERE = {
     "": "write the store as embedded:///path",
     "memory": "a store in memory has no files: keep what must last in an embedded store",
     "txn": "run it where the server keeps its embedded store",
+    **dict.fromkeys(("hbase", "hbase+thrift1", "hbase+thrift2"), ON_HBASE),
 }
-ON_HBASE = "take HBase's snapshots of all tables of the database: see docs/howto/hbase-cluster.md"
 
 OnStep: TypeAlias = Callable[[str, int, int], object]
 """Receives the step, how much of it is done, and of how much."""
@@ -48,18 +49,14 @@ class Backup(NamedTuple):
 def backup(
     store: str, dest: str | os.PathLike[str], *, on_step: OnStep = lambda step, done, total: None
 ) -> Backup:
-    """Copy an embedded store to a folder that is absent or empty, and check the copy.
+    """Copy the embedded store with this URI to a folder that is absent or empty, beside its users,
+    and check the copy. It has all commits up to one instant and is on disk; `connect` opens it.
 
-    store: its URI; its clients may go on. The copy has all commits up to one instant, also of other
-    processes, and is on disk when this returns. `connect` opens it. on_step: its exception ends the
-    backup.
-
-    After any exception there is no backup: InvalidRequestError names what to change, NotApplied has
-    the reason, such as a full disk, and CorruptRowError means that the store is damaged.
+    After any exception, also of `on_step`, there is no backup: InvalidRequestError names what to
+    change, NotApplied the reason, such as a full disk; CorruptRowError: the store is damaged.
     """
-    scheme = split_uri(store).scheme
-    if "hbase" in scheme or scheme in ELSEWHERE:
-        remedy = ELSEWHERE.get(scheme, ON_HBASE)
+    remedy = ELSEWHERE.get(split_uri(store).scheme)
+    if remedy is not None:
         raise InvalidRequestError(f"{NONE_MADE}: {remedy}", store=hide_login(store))
     path = os.path.realpath(dest)
     try:
@@ -70,7 +67,7 @@ def backup(
                 size = _copy(opened, part, on_step)
                 complete_directory(part)
                 with closing(LmdbStore(part, create=False, read_only=True)) as copied:
-                    entries = copied.check_entries(partial(on_step, "checking entries"))
+                    entries = copied.use_environment(partial(count_entries, on_step=on_step))
                 flush(part)
                 os.rename(part, path)
                 flush(os.path.dirname(path))
@@ -118,16 +115,14 @@ def _make_part(path: str) -> Iterator[str]:
 
 def _copy(opened: LmdbStore, part: str, on_step: OnStep) -> int:
     """Write the data file, and return its size."""
-    total, free, done = opened.measure_data(), shutil.disk_usage(part).free, 0
+    total, free, done = opened.use_environment(measure_data), shutil.disk_usage(part).free, 0
     if free < total:
         raise NotApplied("the disk is too small", needs_bytes=total, free_bytes=free)
     heard, said = os.pipe()
 
     def send() -> None:
-        try:
-            opened.copy(said)
-        finally:
-            os.close(said)
+        with open(said, "wb"):  # whose end the reader waits for
+            opened.use_environment(lambda environment: environment.copyfd(said, compact=True))
 
     with (
         ThreadPoolExecutor(1) as pool,
@@ -136,10 +131,31 @@ def _copy(opened: LmdbStore, part: str, on_step: OnStep) -> int:
     ):
         sending = pool.submit(send)
         while chunk := pipe.read(CHUNK):
-            file.write(chunk)
-            done += len(chunk)
+            done += file.write(chunk)
             on_step("copying bytes", done, max(done, total))
         sending.result()
         file.flush()
         os.fsync(file.fileno())
     return done
+
+
+def measure_data(environment: Any) -> int:
+    """Return the size of the data without free pages."""
+    stat = environment.stat()
+    pages: int = 2 + stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+    return pages * int(stat["psize"])
+
+
+def count_entries(environment: Any, on_step: OnStep) -> int:
+    """Read all entries: ValueError unless they are in order and as many as the file says."""
+    number, last, total = 0, b"", environment.stat()["entries"]
+    with environment.begin() as transaction:
+        for number, (key, _) in enumerate(transaction.cursor(), 1):
+            if key <= last:
+                raise ValueError("keys are not in order")
+            last = key
+            if number % REPORTED == 1:
+                on_step("checking entries", number, total)
+    if number != total:
+        raise ValueError(f"it has {number} entries of {total}")
+    return number

@@ -6,7 +6,6 @@ import json
 import logging
 import shutil
 import sys
-from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -28,13 +27,11 @@ from txn.errors import InvalidRequestError, TxnError, annotate
 from txn.protocol.context import Context
 from txn.protocol.row import is_own
 from txn.request import TRANSACTIONS
-from txn.stores.base import Store
 from txn.text import escape, show_text, unescape
 
 FOUND, COULD_NOT_RUN = 1, 2
 WIDE = 240
 CANDIDATES = 5
-PARTS = 50  # of a table: progress is shown at the end of each
 SHOWN_EVERY = 100  # rows: to show each would take longer than reading it
 
 StoreOption = Annotated[
@@ -144,9 +141,6 @@ class RowBar:
         )
         self._task = self.progress.add_task(about, total=None, counted="")
         self._table: bytes | None = None
-        self._splits: dict[bytes, list[bytes]] = {}
-        self._first: dict[bytes, int] = {}
-        self._done = 0
 
     def __call__(self, table: bytes) -> None:
         self.rows += 1
@@ -165,25 +159,8 @@ class RowBar:
         self.progress.tasks[0].total = None  # an update with None changes nothing
         self.progress.update(self._task, description=step, counted="")
 
-    def expect_tables(self, store: Store, tables: Iterable[bytes]) -> None:
-        """Show progress by these tables, read in this order, in parts of about as many cells."""
-        if not self.progress.disable:
-            self._splits = {table: store.find_splits(table, PARTS) for table in tables}
-        if any(self._splits.values()):
-            total = sum(len(splits) + 1 for splits in self._splits.values())
-            self.progress.update(self._task, total=total)
-
-    def reach_row(self, table: bytes, row: bytes) -> None:
-        """Show how far the reading of a table has come, from its first row or from its last."""
-        done = 0
-        for name, splits in self._splits.items():
-            if name == table:
-                part = bisect(splits, row)
-                first = self._first.setdefault(table, part)
-                self._done = max(self._done, done + abs(part - first))
-                self.progress.update(self._task, completed=self._done)
-                return
-            done += len(splits) + 1
+    def show_percent(self, percent: int) -> None:
+        self.progress.update(self._task, completed=percent, total=100)
 
 
 @contextmanager

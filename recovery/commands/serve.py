@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
@@ -15,8 +15,12 @@ from recovery.commands import common
 from recovery.commands.common import Duration, time_option
 from txn.host.extras import require_extra
 from txn.host.tokens import read_token
+from txn.protocol.context import Context
 from txn.protocol.statuses import ProtocolName
 from txn.server.options import MEGABYTE, Limits, Options
+
+if TYPE_CHECKING:
+    from wsgiref.types import WSGIApplication
 
 DEFAULTS, KEEP_DELETES_MS = Limits(), Options().keep_deletes_ms
 URIS = {
@@ -108,7 +112,13 @@ def serve(
     options = Options(bind, workers, tls_cert, tls_key, limits, keep_deletes)
     common.write_log("%(asctime)s %(levelname)s %(process)d %(message)s")
     log = logging.getLogger("txn.serve")
-    serving.serve(hosted, options, lambda ports: _announce(bind, ports, as_json), log)
+    serving.serve(hosted, options, lambda ports: _announce(bind, ports, as_json), log, _make_app)
+
+
+def _make_app(context: Context) -> WSGIApplication:
+    from recovery.series import make_app  # noqa: PLC0415  (after serving.FOLDER is set)
+
+    return make_app(context)
 
 
 def _announce(bind: str, ports: Mapping[str, int], as_json: bool) -> None:

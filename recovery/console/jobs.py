@@ -28,7 +28,7 @@ from recovery.findings import (
     Tally,
     judge,
 )
-from recovery.fsck import check, compact, handle_findings, repair
+from recovery.fsck import check, compact, handle_findings, note_repair, repair
 from recovery.scan import find_transaction
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, TxnError
@@ -279,6 +279,7 @@ class Jobs:
         report.require_going()
         if report.repairs:
             compact(context, tables=report.tables)
+            note_repair(context)
 
 
 class Doctor:

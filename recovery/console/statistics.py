@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice, pairwise
 from random import Random
 from typing import NamedTuple, TypeVar
@@ -89,30 +89,57 @@ class Reason(NamedTuple):
     table: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Minute:
-    """The transactions that began in a minute, and their present states.
+    """The transactions that began in a minute, and their present states, as far as they were read.
 
-    taken_ms: when counting began. is_whole: all rows were read; otherwise each number is a lower
-    bound. outcomes: how many committed, aborted, or may still go either way. statuses: how many
-    have each now. reasons: why some were aborted, by the first words. conflicts: those that met
-    another transaction, also by table, which is empty if the reason does not name it. keys: the
-    most frequent ones in `whole_rows` requests of a sample. phases: the times (ms) between the
-    statuses of the committed ones in a sample.
+    taken_ms: when counting began. position: where it goes on; None: all rows were read, otherwise
+    each number is a lower bound. outcomes: how many committed, aborted, or may still go either way.
+    statuses: how many have each now. reasons: why some were aborted, by the first words.
+    conflicts_by_table: those that met another transaction; the table is empty if the reason does
+    not name it. keys: the most frequent ones in `whole_rows` requests of a sample. sample: rows,
+    each as likely as any other.
     """
 
     began_ms: int
     taken_ms: int
-    is_whole: bool
-    started: int
+    position: bytes | None = None
+    started: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     statuses: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
-    conflicts: int = 0
     conflicts_by_table: Counter[bytes] = field(default_factory=Counter)
     whole_rows: int = 0
     keys: Counter[Key] = field(default_factory=Counter)
-    phases: Mapping[Steps, Sequence[int]] = field(default_factory=dict)
+    sample: list[TransactionRow] = field(default_factory=list, compare=False)
+
+    @property
+    def is_whole(self) -> bool:
+        return self.position is None
+
+    @property
+    def conflicts(self) -> int:
+        return self.conflicts_by_table.total()
+
+    def copy(self) -> Minute:
+        """Return one that later rows do not change."""
+        names = ("outcomes", "statuses", "reasons", "conflicts_by_table", "keys", "sample")
+        return replace(self, **{name: getattr(self, name).copy() for name in names})
+
+    def add(self, row: TransactionRow, rng: Random) -> None:
+        self.started += 1
+        outcome = _find_outcome(row.status)
+        self.outcomes[outcome] += 1
+        self.statuses[str(row.status or NO_STATUS)] += 1
+        if row.reason is not None and outcome == ABORTED:
+            reason = read_reason(row.reason)
+            self.reasons[reason.words] += 1
+            if reason.table is not None:
+                self.conflicts_by_table[reason.table] += 1
+        if len(self.sample) < SAMPLED_ROWS:
+            self.sample.append(row)
+        elif (place := rng.randrange(self.started)) < SAMPLED_ROWS:
+            self.sample[place] = row
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +147,7 @@ class Hour:
     """The last hour, as far as it was counted: the oldest minute first.
 
     as_of: the time of the last step, by our clock. keys, reasons, conflicts_by_table: as in
-    `Minute`, the most frequent first. phases: as in `Minute`, in order of time.
+    `Minute`, the most frequent first. phases: see `list_phases`, in order of time.
     """
 
     as_of: int
@@ -155,26 +182,19 @@ def sum_up(as_of: int, minutes: Sequence[Minute]) -> Hour:
         rank(minute.keys for minute in minutes),
         rank(minute.reasons for minute in minutes),
         rank(minute.conflicts_by_table for minute in minutes),
-        _join(minute.phases for minute in minutes),
+        list_phases(chain.from_iterable(minute.sample for minute in minutes)),
     )
 
 
-def _join(minutes: Iterable[Mapping[Steps, Sequence[int]]]) -> Mapping[Steps, Sequence[int]]:
-    phases: dict[Steps, list[int]] = {}
-    for steps, times in chain.from_iterable(each.items() for each in minutes):
-        phases.setdefault(steps, []).extend(times)
-    return {steps: phases[steps] for steps in sorted(phases, key=lambda pair: pair[0].value)}
-
-
 def list_phases(rows: Iterable[TransactionRow]) -> Mapping[Steps, Sequence[int]]:
-    """Return the times between the statuses of committed transactions, by the server's clock."""
+    """Return the times (ms) between statuses of committed transactions, by the server's clock."""
     phases: dict[Steps, list[int]] = {}
     for row in rows:
         if row.status is not None and row.status.is_decided:
             for before, after in pairwise(list_status_times(row)):
                 times = phases.setdefault((before.status, after.status), [])
                 times.append(max(0, after.since - before.since))
-    return phases
+    return {steps: phases[steps] for steps in sorted(phases, key=lambda pair: pair[0].value)}
 
 
 def measure_latency(phase: str, times: Sequence[int]) -> Latency:
@@ -184,62 +204,13 @@ def measure_latency(phase: str, times: Sequence[int]) -> Latency:
     return Latency(phase, number, p50, p95, p99)
 
 
-@dataclass(slots=True)
-class _Count:
-    """A count of a minute. position: where it goes on. sample: rows, each as likely as another."""
-
-    began_ms: int
-    taken_ms: int
-    position: bytes
-    started: int = 0
-    statuses: Counter[Status | None] = field(default_factory=Counter)
-    reasons: Counter[Reason] = field(default_factory=Counter)
-    sample: list[TransactionRow] = field(default_factory=list)
-    requests: Sequence[Sequence[Key]] = ()
-
-    def add(self, row: TransactionRow, rng: Random) -> None:
-        self.started += 1
-        self.statuses[row.status] += 1
-        if row.reason is not None and _find_outcome(row.status) == ABORTED:
-            self.reasons[read_reason(row.reason)] += 1
-        if len(self.sample) < SAMPLED_ROWS:
-            self.sample.append(row)
-        elif (place := rng.randrange(self.started)) < SAMPLED_ROWS:
-            self.sample[place] = row
-
-    def sum_up(self, *, is_whole: bool) -> Minute:
-        outcomes, statuses, words = Counter[str](), Counter[str](), Counter[str]()
-        tables, keys = Counter[bytes](), Counter(chain.from_iterable(self.requests))
-        for status, number in self.statuses.items():
-            outcomes[_find_outcome(status)] += number
-            statuses[str(status or NO_STATUS)] += number
-        for reason, number in self.reasons.items():
-            words[reason.words] += number
-            if reason.table is not None:
-                tables[reason.table] += number
-        return Minute(
-            self.began_ms,
-            self.taken_ms,
-            is_whole,
-            self.started,
-            outcomes,
-            statuses,
-            words,
-            tables.total(),
-            tables,
-            len(self.requests),
-            Counter(dict(keys.most_common(KEPT_KEYS))),
-            list_phases(self.sample),
-        )
-
-
 class Sampler:
     """The last hour of a store, counted again and again."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._minutes: dict[int, Minute] = {}
-        self._counts: dict[int, _Count] = {}
+        self._begun: dict[int, Minute] = {}
 
     def refresh(self, ms: int = 1_000) -> Hour:
         """Read a step of each of the last minutes, and, for about this time (ms), of others that
@@ -250,7 +221,7 @@ class Sampler:
         salt_buckets = find_buckets(self._context)
         minutes = [at * MINUTE_MS for at in range(now, now - MINUTES, -1)]
         self._minutes = {at: self._minutes[at] for at in minutes if at in self._minutes}
-        self._counts = {at: self._counts[at] for at in minutes if at in self._counts}
+        self._begun = {at: self._begun[at] for at in minutes if at in self._begun}
         later = sorted(filter(self._is_due, minutes[RECENT:]), key=self._minutes.__contains__)
         queue = deque([*minutes[:RECENT], *later])
         steps = 0
@@ -268,31 +239,31 @@ class Sampler:
     def _read_step(self, at: int, salt_buckets: Sequence[bytes]) -> bool:
         """Count on in a minute; return True at its end. A higher number stays until then."""
         context = self._context
-        count = self._counts.pop(at, None) or _Count(at, context.clock.wall_ms(), name_time(at))
-        end = name_time(at + MINUTE_MS)
+        found = self._begun.pop(at, None) or Minute(at, context.clock.wall_ms(), name_time(at))
         listed = scan_transactions(
             context,
-            count.position,
-            end,
+            found.position or b"",
+            name_time(at + MINUTE_MS),
             cells=OUTCOME_CELLS,
             with_parts=False,
             reverse=False,
             salt_buckets=salt_buckets,
         )
-        some = list(islice(listed, STEP_ROWS))
-        for row in some:
+        rows = list(islice(listed, STEP_ROWS))
+        for row in rows:
             if is_row_key(row.row) and parent_of(row.row) is None:
-                count.add(decode_row(row), context.rng)
-        if not count.requests:
-            rows = [row.row_key for row in count.sample[:WHOLE_ROWS]]
-            count.requests = list(self._read_keys(rows))
-        is_whole, known = len(some) < STEP_ROWS, self._minutes.get(at)
-        if not is_whole:
-            count.position = strip_bucket(some[-1].row) + b"\0"
-            self._counts[at] = count
-        if is_whole or known is None or known.started <= count.started:
-            self._minutes[at] = count.sum_up(is_whole=is_whole)
-        return is_whole
+                found.add(decode_row(row), context.rng)
+        if not found.whole_rows:
+            requests = list(self._read_keys([row.row_key for row in found.sample[:WHOLE_ROWS]]))
+            keys = Counter(chain.from_iterable(requests))
+            found.whole_rows, found.keys = len(requests), Counter(dict(keys.most_common(KEPT_KEYS)))
+        found.position = strip_bucket(rows[-1].row) + b"\0" if len(rows) == STEP_ROWS else None
+        if not found.is_whole:
+            self._begun[at] = found
+        known = self._minutes.get(at)
+        if found.is_whole or known is None or known.started <= found.started:
+            self._minutes[at] = found.copy()
+        return found.is_whole
 
     def _read_keys(self, row_keys: Sequence[bytes]) -> Iterator[Sequence[Key]]:
         """Yield the first keys of each row's request, without our own, up to the limit of bytes."""

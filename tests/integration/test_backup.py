@@ -13,12 +13,14 @@ import sys
 import time
 from collections import namedtuple
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import lmdb
 import pytest
 
 from recovery import backup, check, repair_all
+from recovery.backup import count_entries
 from tests.integration.bank import ACCOUNTS, BALANCE, TABLE, found_bank, open_bank
 from tests.integration.commands import run_here
 from tests.integration.test_lmdb_processes import Child
@@ -143,13 +145,13 @@ def test_a_copy_whose_entries_are_missing_is_found(store: str, tmp_path: Path) -
     """The check counts what it can reach."""
     path = tmp_path / "copy"
     with closing(LmdbStore(backup(store, path).path)) as copied:
-        entries = copied.check_entries(lambda done, total: None)
+        entries = copied.use_environment(partial(count_entries, on_step=lambda *_: None))
     data = (path / "data.mdb").read_bytes()
     number, false = (struct.pack("@N", each) for each in (entries, entries + 1))
     assert data[:8192].count(number) > 0
     (path / "data.mdb").write_bytes(data[:8192].replace(number, false) + data[8192:])
     with closing(LmdbStore(str(path))) as copied, pytest.raises(CorruptRowError, match="damaged"):
-        copied.check_entries(lambda done, total: None)
+        copied.use_environment(partial(count_entries, on_step=lambda *_: None))
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,8 @@ def test_a_server_shows_what_becomes_of_its_transactions(tmp_path: Path) -> None
         with raw(server.ports["metrics"]):  # one who says nothing keeps nobody
             page = read_metrics(server.uris["metrics"])
         assert value(page, COMMITTED) == 1
+        assert value(page, "hbase_txn_oldest_unfinished_seconds") == 0
+        assert read_metrics(server.uris["metrics"].replace("metrics", "healthz")) == "ok\n"
         assert value(page, 'hbase_txn_commit_seconds_count{outcome="assertion"}') == 1
         assert value(page, 'hbase_txn_store_seconds_count{call="atomically",outcome="done"}') >= 1
         assert server.stop() == 0

@@ -63,7 +63,7 @@ def test_a_latency_has_the_digits_that_are_known(duration_ms: float, text: str) 
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_a_lower_bound_never_says_none(is_whole: bool) -> None:
     """What was not found yet may be in the rest."""
-    minute = Minute(0, 0, is_whole, 70_000, Counter(committed=70_000))
+    minute = Minute(0, 0, None if is_whole else b"x", 70_000, Counter(committed=70_000))
     hour = Hour(60_000, [minute] * 60)
     facts = {
         **{"trouble": None, "unfinished": None, "oldest": [], "servers": None, "waiting": []},

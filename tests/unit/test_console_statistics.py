@@ -67,12 +67,10 @@ def test_a_minute_of_few_rows_is_counted(prefixes: list[bytes]) -> None:
     assert found == Minute(
         began,
         NOW_MS,
-        True,
         started=10 * many,
         outcomes=Counter(committed=6 * many, aborted=3 * many, undecided=many),
         statuses=Counter({"5-COMPLETE": 6 * many, "7-ABORTED": 3 * many, "1-LOCKED": many}),
         reasons=Counter({"key is locked": many}),
-        conflicts=many,
         conflicts_by_table=Counter({b"data": many}),
         whole_rows=10 * many,
     )

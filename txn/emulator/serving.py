@@ -29,6 +29,7 @@ from txn.emulator.workers import Chore, Supervisor, serve_here
 from txn.errors import InvalidRequestError, TxnError, annotate
 from txn.events import Listener, silent
 from txn.host.extras import require_extra
+from txn.protocol.context import Context
 from txn.protocol.statuses import ProtocolName
 from txn.request import TRANSACTIONS
 from txn.server.connection import ServedInterface, Shared
@@ -112,9 +113,11 @@ def serve(
     options: Options,
     ready: Callable[[Mapping[str, int]], None],
     log: logging.Logger,
+    make_app: Callable[[Context], WSGIApplication],
 ) -> None:
-    """Serve until SIGTERM or SIGINT. `ready` is called with the ports once all are served. No
-    threads may be running. Raises InvalidRequestError if the options do not fit the store."""
+    """Serve until SIGTERM or SIGINT. `ready` is called with the ports once all are served.
+    make_app: makes what answers at the port for metrics. No threads may be running. Raises
+    InvalidRequestError if the options do not fit the store."""
     if options.workers > 1 and hosted.scheme == "memory":
         raise InvalidRequestError("a store in memory has one worker", store=hosted.store)
     clock = SystemClock()
@@ -125,9 +128,13 @@ def serve(
     sockets = {name: listen(options.bind, port) for name, port in ports.items() if port is not None}
     exposition = Exposition(sockets.get("metrics"), log, shared=options.workers > 1)
 
+    def expose(context: Context) -> None:
+        if hosted.metrics is not None:
+            exposition.start(make_app(context))
+
     def start() -> Callable[[], object]:
-        on_event = exposition.start()
-        close, services = open_services(hosted, keys, clock, on_event)
+        on_event = exposition.make_listener()
+        close, services = open_services(hosted, keys, clock, on_event, expose)
         pairs = [(sockets[name], service) for name, service in services.items()]
         server = Server(pairs, options.limits, tls=tls, clock=clock, log=log)
         server.start()
@@ -175,10 +182,15 @@ def _prepare(
 
 
 def open_services(
-    hosted: Hosted, keys: OrderedStore | None, clock: Clock, on_event: Listener = silent
+    hosted: Hosted,
+    keys: OrderedStore | None,
+    clock: Clock,
+    on_event: Listener = silent,
+    opened: Callable[[Context], None] = lambda context: None,
 ) -> tuple[Callable[[], None], dict[str, ServedInterface]]:
     """Return a function to call after the services have stopped, and the services by name. keys:
-    the keys of a store on this machine; None for a remote store, which has tables of its own."""
+    the keys of a store on this machine; None for a remote store, which has tables of its own.
+    opened: receives the context of the transactional service."""
     services: dict[str, ServedInterface] = {}
     with ExitStack() as ends:
         store = open_store(hosted.store, clock) if keys is None else LocalStore(keys, clock)
@@ -194,6 +206,7 @@ def open_services(
             )
             services["transactional"] = transactional.service
             ends.callback(transactional.flush)
+            opened(transactional.context)
         for name, module in (("thrift1", thrift1), ("thrift2", thrift2)):
             if keys is not None and name in hosted.ports:
                 services[name] = ServedInterface(module.SERVICE, module.handler(keys, clock), LONG)
@@ -331,16 +344,16 @@ class Exposition:
             self.close()
             raise
 
-    def start(self) -> Listener:
-        """Begin to answer; return the listener that counts."""
-        if self._listening is None:
-            return silent
-        on_event: Listener = self._metrics.Metrics()
-        page = partial(MetricsConnection, self._metrics.make_metrics_app())
+    def make_listener(self) -> Listener:
+        return silent if self._listening is None else self._metrics.Metrics()
+
+    def start(self, app: WSGIApplication) -> None:
+        """Begin to answer."""
+        assert self._listening is not None
+        page = partial(MetricsConnection, app)
         limits = Limits(connections=METRICS_CONNECTIONS, grace_ms=METRICS_GRACE_MS)
         self._server = Server([(self._listening, page)], limits, log=self._log)
         self._server.start()
-        return on_event
 
     def stop(self) -> None:
         if self._server is not None:

@@ -56,7 +56,6 @@ MAX_READERS = 1024
 FORK_PATIENCE_S = 10.0
 
 FULL_BYTES = 1 << 20
-_COUNTED = 10_000  # entries, from one report to the next
 _TRIES = 64
 _MISTAKES = (lmdb.BadDbiError, lmdb.BadTxnError, lmdb.BadValsizeError, lmdb.ReadonlyError)  # ours
 
@@ -158,34 +157,9 @@ class LmdbStore:
     def path(self) -> str:
         return self._shared.path
 
-    def measure_data(self) -> int:
-        """Return the size of what `copy` would write now."""
-        stat = self._run(self._shared.read, lambda _: self._shared.stat())
-        pages = 2 + stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
-        return pages * stat["psize"]
-
-    def copy(self, file: int) -> None:
-        """Write the data file of one instant, without free pages, to this descriptor. Meanwhile no
-        page is reused that is in use now, so the store may grow."""
-        self._run(self._shared.read, lambda _: self._shared.copy(file))
-
-    def check_entries(self, on_entries: Callable[[int, int], object]) -> int:
-        """Read every entry, and return their number: CorruptRowError unless they are in order and
-        as many as the file says. on_entries: gets the number so far, and of all."""
-
-        def body(reader: LmdbReader) -> int:
-            number, last, total = 0, b"", self._shared.stat()["entries"]
-            for number, (key, _) in enumerate(reader.entries(), 1):
-                if key <= last:
-                    raise ValueError("keys are not in order")
-                last = key
-                if number % _COUNTED == 1:
-                    on_entries(number, total)
-            if number != total:
-                raise ValueError(f"it has {number} entries of {total}")
-            return number
-
-        return self._run(self._shared.read, partial(self._decode, body))
+    def use_environment(self, body: Callable[[Any], R]) -> R:
+        """Run the function on LMDB's environment, within a local transaction that reads."""
+        return self._run(self._shared.read, partial(self._decode, self._shared.lend(body)))
 
     def is_inside(self) -> bool:
         return self._joined.writer is not None and self._joined.hold.locked()
@@ -284,7 +258,7 @@ class _Shared:
         with (hold := threading.Lock()):
             self._enter(hold)
 
-    def read(self, body: Callable[[LmdbReader], R]) -> R:
+    def read(self, body: Callable[[Reader], R]) -> R:
         with (hold := threading.Lock()):
             files = self._enter(hold)
             if files.reading is None:
@@ -293,18 +267,10 @@ class _Shared:
                 files.reading.acquire(file)
                 return self._read_files(files, body)
 
-    def copy(self, file: int) -> None:
-        """Copy the data within `read`."""
-        assert self._files is not None
-        self._files.environment.copyfd(file, compact=True)
+    def lend(self, body: Callable[[Any], R]) -> Callable[[Reader], R]:
+        return lambda _: body(self._files and self._files.environment)
 
-    def stat(self) -> dict[str, int]:
-        """Return LMDB's numbers of the data, within `read`."""
-        assert self._files is not None
-        stat: Any = self._files.environment.stat()
-        return dict(stat)
-
-    def _read_files(self, files: LmdbFiles, body: Callable[[LmdbReader], R]) -> R:
+    def _read_files(self, files: LmdbFiles, body: Callable[[Reader], R]) -> R:
         files.check()
         files.check_locks()
         transaction = files.environment.begin(buffers=False)

@@ -88,10 +88,6 @@ class LmdbReader:
             raise ValueError(_DISORDER)
         return found
 
-    def entries(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield all entries as they are stored."""
-        return iter(self._transaction.cursor())
-
     def _descend(self, key: bytes) -> tuple[list[tuple[bytes, bytes]], bytes, bytes]:
         """Return the existing pointers on the way to a key with the prefixes of their layers, the
         last prefix, and the rest of the key, which is longer than a slice if a layer is missing."""
