@@ -1,6 +1,6 @@
 """The operator's side of hbase-txn: find and repair what crashed clients left behind."""
 
-from recovery.backup import Backup, backup
+from recovery.backup import backup
 from recovery.convert import convert, find_obstacles
 from recovery.findings import (
     Finding,
@@ -18,7 +18,6 @@ from recovery.purge import purge_row, purge_token
 from recovery.scan import Summary, summary
 
 __all__ = [
-    "Backup",
     "Explanation",
     "Finding",
     "InGrace",

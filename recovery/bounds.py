@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
 from threading import Lock, Thread
 from time import monotonic
 from typing import Generic, TypeVar
@@ -94,18 +95,15 @@ class Cached(Generic[T]):
     def read(self) -> T:
         """Return the result, or raise its error, or TimeoutError."""
         with self._guard:
-            if self._last is None or (self._last.done() and monotonic() >= self._until):
-                self._last = Future()
+            if self._last is None or monotonic() >= self._until:
+                self._last, self._until = Future(), inf
                 Thread(target=self._fill, args=(self._last,), daemon=True).start()
             last = self._last
         return last.result(self._limit_s)
 
     def _fill(self, last: Future[T]) -> None:
         try:
-            found = self._read()
+            last.set_result(self._read())
         except Exception as error:  # noqa: BLE001  (all who wait raise it)
-            self._until = monotonic() + FRESH_S
             last.set_exception(error)
-        else:
-            self._until = monotonic() + FRESH_S
-            last.set_result(found)
+        self._until = monotonic() + FRESH_S

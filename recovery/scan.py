@@ -20,7 +20,14 @@ from txn.errors import CorruptRowError
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Columns, Row, RowExclusion
 from txn.protocol.codec import Buffer, decode_buffer
 from txn.protocol.context import Context, call_store
-from txn.protocol.listing import STATUS_CELLS, find_buckets, go_back, name_time, scan_transactions
+from txn.protocol.listing import (
+    NAME,
+    STATUS_CELLS,
+    find_buckets,
+    go_back,
+    name_time,
+    scan_transactions,
+)
 from txn.protocol.locks import holder_of
 from txn.protocol.ranges import stored_rows
 from txn.protocol.row import (
@@ -275,19 +282,11 @@ def summary(context: Context, tables: Iterable[bytes] = ()) -> Summary:
     return Summary(dict(statuses), unfinished, counts[LOCK_SUFFIX], counts[TAG_SUFFIX])
 
 
-def count_old(context: Context, age_ms: int, most: int) -> tuple[int, int]:
-    """Return how many of the first rows are older than this, up to `most`, and when the first row
-    began; now, if there is none."""
-    now_ms, number = context.clock.wall_ms(), 0
-    first_ms = now_ms
-    listed = scan_transactions(context, cells=STATUS_CELLS, with_parts=False, reverse=False)
-    for row in islice(listed, most):
-        if is_row_key(row.row):
-            first_ms = min(first_ms, created_ms(row.row))
-            if created_ms(row.row) > now_ms - age_ms:
-                break
-            number += 1
-    return number, first_ms
+def list_old(context: Context, age_ms: int, most: int) -> list[int]:
+    """Return when the first `most` rows began, of those older than this."""
+    old = name_time(context.clock.wall_ms() - age_ms)
+    listed = scan_transactions(context, NAME, old, cells=STATUS_CELLS, reverse=False)
+    return [created_ms(row.row) for row in islice(listed, most) if is_row_key(row.row)]
 
 
 def _list_due(context: Context, statuses: Counter[str]) -> Iterator[bytes]:

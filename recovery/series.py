@@ -16,11 +16,11 @@ from recovery.bounds import Cached
 from recovery.console.search import UnfinishedScan
 from recovery.findings import RETENTION_MS
 from recovery.fsck import find_last_repair_ms
-from recovery.scan import count_old
+from recovery.scan import list_old
 from txn.errors import TxnError
 from txn.metrics import make_metrics_app
 from txn.protocol.context import Context
-from txn.protocol.protocols import find_named, require_transactions
+from txn.protocol.protocols import find_named
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication
@@ -66,23 +66,17 @@ def list_series(context: Context, scan: UnfinishedScan, ms: int) -> list[GaugeMe
     for name, rows in found.statuses.items():
         statuses.add_metric([name], rows)
     since_ms = min((head.since for head in found.oldest), default=found.read_ms)
-    expired, oldest_ms = count_old(context, RETENTION_MS, MOST_OLD)
-    found_ages = (found.read_ms - since_ms, context.clock.wall_ms() - oldest_ms)
-    age_s, row_age_s = (max(0, age_ms) / 1000 for age_ms in found_ages)
+    expired = list_old(context, RETENTION_MS, MOST_OLD)
+    oldest_s = max(0, found.read_ms - since_ms) / 1000
+    row_s = (context.clock.wall_ms() - expired[0]) / 1000 if expired else 0.0
+    repair_s = find_last_repair_ms(context) / 1000
     gauges = (
-        ("oldest_unfinished_seconds", "For how long one has had its status, at most", age_s),
-        ("expired_rows", f"Rows older than fsck keeps them, up to {MOST_OLD}", expired),
-        ("oldest_row_seconds", "Age of the oldest transaction row", row_age_s),
-        (
-            "last_repair_timestamp_seconds",
-            "When `fsck --repair` last came to its end; 0: never",
-            find_last_repair_ms(context) / 1000,
-        ),
+        ("oldest_unfinished_seconds", "For how long one has had its status, at most", oldest_s),
+        ("expired_rows", f"Rows older than fsck keeps them, up to {MOST_OLD}", len(expired)),
+        ("oldest_expired_seconds", "Age of the first of them; 0: there is none", row_s),
+        ("last_repair_timestamp_seconds", "End of the last `fsck --repair`; 0: none", repair_s),
     )
-    return [
-        statuses,
-        *(GaugeMetricFamily(PREFIX + name, about, number) for name, about, number in gauges),
-    ]
+    return [statuses, *(GaugeMetricFamily(PREFIX + n, about, value) for n, about, value in gauges)]
 
 
 def make_app(context: Context) -> WSGIApplication:
@@ -103,14 +97,9 @@ def make_app(context: Context) -> WSGIApplication:
 
 
 def watch_health(context: Context) -> Callable[[], str | None]:
-    """Return a function that reads the database's own row: None if that is there within LIMIT_S,
-    otherwise why not, without names of hosts and files."""
-
-    def read() -> None:
-        require_transactions(context.store, context.table)
-        find_named(context.store, context.table)
-
-    cached = Cached(read, LIMIT_S)
+    """Return a function that reads the database's own row: None if that took no longer than
+    LIMIT_S, otherwise what is wrong, without names of hosts and files."""
+    cached = Cached(lambda: find_named(context.store, context.table), LIMIT_S)
 
     def find_trouble() -> str | None:
         try:

@@ -24,20 +24,11 @@ def backup(
 
     Example: txn backup embedded:///var/lib/app /backup/monday
     """
-    steps = set[str]()
-    with common.row_bar(common.console(), "copying", unit="", hidden=as_json) as shown:
-
-        def show(step: str, done: int, total: int) -> None:
-            if step not in steps:
-                steps.add(step)
-                shown.say(step)
-            shown.reach(done, total)
-
+    with common.row_bar(common.console(), "backup", unit="", hidden=as_json) as bar:
         try:
-            made = copy_store(store, dest, on_step=show)
+            size = copy_store(store, dest, on_step=bar.show_step)
         except KeyboardInterrupt:
             common.complain(f"interrupted: {NONE_MADE}")
             raise Exit(common.COULD_NOT_RUN) from None
-    line = f"backup of {made.bytes_:,} bytes, {made.entries:,} entries, checked: {made.path}"
-    document = {"path": made.path, "bytes": made.bytes_, "entries": made.entries}
-    common.print_result(as_json, document, line)
+    line = f"backup of {size:,} bytes, checked: {dest}"
+    common.print_result(as_json, {"path": dest, "bytes": size}, line)

@@ -159,8 +159,8 @@ class RowBar:
         self.progress.tasks[0].total = None  # an update with None changes nothing
         self.progress.update(self._task, description=step, counted="")
 
-    def show_percent(self, percent: int) -> None:
-        self.progress.update(self._task, completed=percent, total=100)
+    def show_step(self, step: str, done: int, total: int) -> None:
+        self.progress.update(self._task, description=step, completed=done, total=total)
 
 
 @contextmanager

@@ -163,7 +163,7 @@ def doctor(
     """
     wrong = False
     with open_any_store(store, transactions) as context:
-        for diagnosis in examine(context, [table.encode() for table in tables or ()]):
+        for diagnosis in examine(context, [each.encode() for each in tables or ()], uri=store):
             wrong = wrong or diagnosis.verdict is Verdict.WRONG
             if as_json:
                 common.print_json(asdict(diagnosis) | {"verdict": diagnosis.verdict.value})

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from rich import markup
 from rich.console import Console, Group
 from rich.padding import Padding
 from rich.table import Table
@@ -149,7 +150,7 @@ def check_here(
     def on_progress(table: bytes, row: bytes) -> None:
         if progress is not None:
             progress.reach(table, row)
-            bar.show_percent(progress.percent)
+            bar.show_step(markup.escape(escape(table)), progress.percent, 100)
 
     def on_row(table: bytes) -> None:
         tally.rows += 1

@@ -6,21 +6,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer import Option
 
 from recovery.commands import common
 from recovery.commands.common import Duration, time_option
+from recovery.opening import make_context
+from txn.clock import SystemClock
 from txn.host.extras import require_extra
 from txn.host.tokens import read_token
-from txn.protocol.context import Context
 from txn.protocol.statuses import ProtocolName
 from txn.server.options import MEGABYTE, Limits, Options
-
-if TYPE_CHECKING:
-    from wsgiref.types import WSGIApplication
+from txn.stores.base import Store
 
 DEFAULTS, KEEP_DELETES_MS = Limits(), Options().keep_deletes_ms
 URIS = {
@@ -112,13 +111,13 @@ def serve(
     options = Options(bind, workers, tls_cert, tls_key, limits, keep_deletes)
     common.write_log("%(asctime)s %(levelname)s %(process)d %(message)s")
     log = logging.getLogger("txn.serve")
-    serving.serve(hosted, options, lambda ports: _announce(bind, ports, as_json), log, _make_app)
 
+    def make_app(store: Store) -> Any:
+        from recovery.series import make_app  # noqa: PLC0415  (after serving.FOLDER is set)
 
-def _make_app(context: Context) -> WSGIApplication:
-    from recovery.series import make_app  # noqa: PLC0415  (after serving.FOLDER is set)
+        return make_app(make_context(store, transactions, SystemClock()))
 
-    return make_app(context)
+    serving.serve(hosted, options, lambda ports: _announce(bind, ports, as_json), log, make_app)
 
 
 def _announce(bind: str, ports: Mapping[str, int], as_json: bool) -> None:

@@ -285,8 +285,9 @@ class Jobs:
 class Doctor:
     """The results and the time of the last doctor run, if any. Runs do not overlap."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, uri: str) -> None:
         self._context = context
+        self._uri = uri
         self._guard = threading.Lock()
         self.diagnoses: tuple[Diagnosis, ...] = ()
         self.at_ms: int | None = None
@@ -295,7 +296,7 @@ class Doctor:
         if not self._guard.acquire(blocking=False):
             raise JobUnderWayError("nothing was done: the doctor is already running")
         try:
-            self.diagnoses = tuple(examine(self._context, tables))
+            self.diagnoses = tuple(examine(self._context, tables, uri=self._uri))
             self.at_ms = self._context.clock.wall_ms()
         finally:
             self._guard.release()

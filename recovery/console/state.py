@@ -124,7 +124,7 @@ class Console:
         self.find_trouble = watch_health(self.context)
         self.searches = Searches(self.context, self.limits, lambda: self.background.unfinished)
         self.jobs = Jobs(measured)
-        self.doctor = Doctor(self.context)
+        self.doctor = Doctor(self.context, settings.store)
         self._ends = ExitStack()
         self.locks = cache_locks(settings, self.context, self._ends)
         self.leases = cache_leases(settings)

@@ -54,8 +54,8 @@ NO_STATUS = "no status"
 OUTCOMES = COMMITTED, ABORTED, UNDECIDED = ("committed", "aborted", "undecided")
 
 STEP_ROWS = 2_000
-SAMPLED_ROWS = 200
-"""How many rows of a minute are kept for the times of their phases."""
+SAMPLED_ROWS, SAMPLED_OF_HOUR = 200, 2_000
+"""How many rows of a minute are kept, and how many of all tell the times of their phases."""
 WHOLE_ROWS = 40
 WHOLE_BYTES = 256_000
 """How many rows of a minute, and bytes, are read for the keys of their requests."""
@@ -176,13 +176,14 @@ def sum_up(as_of: int, minutes: Sequence[Minute]) -> Hour:
     def rank(counts: Iterable[Counter[T]]) -> list[tuple[T, int]]:
         return sum(counts, Counter[T]()).most_common(MOST_NAMED)
 
+    rows = list(chain.from_iterable(minute.sample for minute in minutes))
     return Hour(
         as_of,
         minutes,
         rank(minute.keys for minute in minutes),
         rank(minute.reasons for minute in minutes),
         rank(minute.conflicts_by_table for minute in minutes),
-        list_phases(chain.from_iterable(minute.sample for minute in minutes)),
+        list_phases(rows[:: 1 + len(rows) // SAMPLED_OF_HOUR]),
     )
 
 

@@ -155,8 +155,8 @@ def test_a_bar_shows_how_far_a_check_has_come() -> None:
     shown = Console(file=Terminal(), force_terminal=True, width=80)
     with row_bar(shown, "fsck", hidden=False) as bar:
         (task,) = bar.progress.tasks
-        bar.show_percent(45)
-        assert task.percentage == 45
+        bar.show_step("t", 45, 100)
+        assert (task.description, task.percentage) == ("t", 45)
         bar.reach(1, 4)
         assert task.percentage == 25
         bar.say("starting")

@@ -29,7 +29,6 @@ from txn.emulator.workers import Chore, Supervisor, serve_here
 from txn.errors import InvalidRequestError, TxnError, annotate
 from txn.events import Listener, silent
 from txn.host.extras import require_extra
-from txn.protocol.context import Context
 from txn.protocol.statuses import ProtocolName
 from txn.request import TRANSACTIONS
 from txn.server.connection import ServedInterface, Shared
@@ -38,6 +37,7 @@ from txn.server.options import Limits, Options
 from txn.server.ports import Server, server_tls_context
 from txn.service.server import Transactional
 from txn.stores import open_ordered, open_store
+from txn.stores.base import Store
 from txn.stores.local import LocalStore
 from txn.tables.admin import Admin
 from txn.tables.kv.ordered import OrderedStore
@@ -113,7 +113,7 @@ def serve(
     options: Options,
     ready: Callable[[Mapping[str, int]], None],
     log: logging.Logger,
-    make_app: Callable[[Context], WSGIApplication],
+    make_app: Callable[[Store], WSGIApplication],
 ) -> None:
     """Serve until SIGTERM or SIGINT. `ready` is called with the ports once all are served.
     make_app: makes what answers at the port for metrics. No threads may be running. Raises
@@ -128,13 +128,11 @@ def serve(
     sockets = {name: listen(options.bind, port) for name, port in ports.items() if port is not None}
     exposition = Exposition(sockets.get("metrics"), log, shared=options.workers > 1)
 
-    def expose(context: Context) -> None:
-        if hosted.metrics is not None:
-            exposition.start(make_app(context))
-
     def start() -> Callable[[], object]:
         on_event = exposition.make_listener()
-        close, services = open_services(hosted, keys, clock, on_event, expose)
+        close, services = open_services(hosted, keys, clock, on_event)
+        if hosted.metrics is not None:
+            exposition.start(make_app(_open_tables(hosted, keys, clock)))
         pairs = [(sockets[name], service) for name, service in services.items()]
         server = Server(pairs, options.limits, tls=tls, clock=clock, log=log)
         server.start()
@@ -181,19 +179,18 @@ def _prepare(
     return None, lambda: ROUND_REST_MS
 
 
+def _open_tables(hosted: Hosted, keys: OrderedStore | None, clock: Clock) -> Store:
+    return open_store(hosted.store, clock) if keys is None else LocalStore(keys, clock)
+
+
 def open_services(
-    hosted: Hosted,
-    keys: OrderedStore | None,
-    clock: Clock,
-    on_event: Listener = silent,
-    opened: Callable[[Context], None] = lambda context: None,
+    hosted: Hosted, keys: OrderedStore | None, clock: Clock, on_event: Listener = silent
 ) -> tuple[Callable[[], None], dict[str, ServedInterface]]:
     """Return a function to call after the services have stopped, and the services by name. keys:
-    the keys of a store on this machine; None for a remote store, which has tables of its own.
-    opened: receives the context of the transactional service."""
+    the keys of a store on this machine; None for a remote store, which has tables of its own."""
     services: dict[str, ServedInterface] = {}
     with ExitStack() as ends:
-        store = open_store(hosted.store, clock) if keys is None else LocalStore(keys, clock)
+        store = _open_tables(hosted, keys, clock)
         ends.callback(store.close)
         if "transactional" in hosted.ports:
             transactional = Transactional(
@@ -206,7 +203,6 @@ def open_services(
             )
             services["transactional"] = transactional.service
             ends.callback(transactional.flush)
-            opened(transactional.context)
         for name, module in (("thrift1", thrift1), ("thrift2", thrift2)):
             if keys is not None and name in hosted.ports:
                 services[name] = ServedInterface(module.SERVICE, module.handler(keys, clock), LONG)

@@ -123,10 +123,6 @@ class Transactional:
         self._backend = self._engine.backend
 
     @property
-    def context(self) -> Any:
-        return self._engine.context
-
-    @property
     def service(self) -> ServedInterface:
         return ServedInterface(IDL.Transactional, self, LONG, self.admit)
 
