@@ -26,14 +26,12 @@ from txn.tables.kv.lmdb import LmdbStore
 CHUNK, REPORTED = 1 << 20, 10_000
 NONE_MADE = "no backup was made"
 ON_HBASE = "take HBase's snapshots of all tables of the database: see docs/howto/hbase-cluster.md"
-WRITE = "write the store as embedded:///path"
 ELSEWHERE = {
     "memory": "a store in memory has no files: keep what must last in an embedded store",
     "txn": "run it where the server keeps its embedded store",
+    "": "write the store as embedded:///path",
 }
-
 OnStep: TypeAlias = Callable[[str, int, int], object]
-"""Receives the step, how much of it is done, and of how much."""
 
 
 def backup(
@@ -41,13 +39,14 @@ def backup(
 ) -> int:
     """Copy the embedded store with this URI to a folder that is absent or empty, beside its users,
     and check the copy; return its bytes. It has all commits up to one instant and is on disk.
-    `connect` opens it.
+
+    on_step: gets the step, how much of it is done, and of how much.
 
     After any exception, also of `on_step`, there is no backup: InvalidRequestError names what to
     change, NotApplied the reason, such as a full disk; CorruptRowError: the store is damaged.
     """
     if (scheme := split_uri(store).scheme) != "embedded":
-        remedy = ELSEWHERE.get(scheme, ON_HBASE if "hbase" in scheme else WRITE)
+        remedy = ELSEWHERE.get(scheme, ON_HBASE)
         raise InvalidRequestError(f"{NONE_MADE}: {remedy}", store=hide_login(store))
     path = os.path.realpath(dest)
     try:
@@ -74,15 +73,14 @@ def backup(
 
 
 def _check_place(path: str, source: str) -> None:
-    wrong = None
-    if os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path)):
-        wrong = "the destination must be absent or an empty folder"
-    elif os.path.ismount(path):
-        wrong = "the destination is a mount point: name a folder in it"
-    elif os.path.commonpath([path, source]) == source:
-        wrong = "the destination is in the store's own folder"
-    if wrong:
-        raise InvalidRequestError(f"{NONE_MADE}: {wrong}", path=path)
+    is_free = not os.path.lexists(path) or (os.path.isdir(path) and not os.listdir(path))
+    wrong = {
+        "must be absent or an empty folder": not is_free,
+        "is a mount point: name a folder in it": os.path.ismount(path),
+        "is in the store's own folder": os.path.commonpath([path, source]) == source,
+    }
+    for words in filter(wrong.__getitem__, wrong):
+        raise InvalidRequestError(f"{NONE_MADE}: the destination {words}", path=path)
 
 
 def _copy(opened: LmdbStore, part: str, on_step: OnStep) -> int:

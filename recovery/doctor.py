@@ -123,11 +123,9 @@ def _check_disk(uri: str) -> Iterator[Diagnosis]:
     free = shutil.disk_usage(folder).free
     size = sum(512 * entry.stat().st_blocks for entry in os.scandir(folder))
     seen = f"{free:,} bytes are free; the store has {size:,}"
-    if free < max(ROOM_BYTES, size // 4):
-        mend = "make room: a full disk refuses commits, and a backup needs as much as the store"
-        yield Diagnosis("disk", Verdict.CAUTION, seen, mend)
-    else:
-        yield Diagnosis("disk", Verdict.FINE, seen)
+    mend = "make room: a full disk refuses commits, and a backup needs as much as the store"
+    is_short = free < max(ROOM_BYTES, size // 4)
+    yield Diagnosis("disk", *((Verdict.CAUTION, seen, mend) if is_short else (Verdict.FINE, seen)))
 
 
 def _check_transaction_table(context: Context) -> Iterator[Diagnosis]:
@@ -150,8 +148,7 @@ def _check_transaction_table(context: Context) -> Iterator[Diagnosis]:
 
 
 def _check_growth(context: Context) -> Iterator[Diagnosis]:
-    number = len(list_old(context, LATE_MS, MOST_OLD))
-    if number:
+    if number := len(list_old(context, LATE_MS, MOST_OLD)):
         last_ms = find_last_repair_ms(context)
         more, last = " or more" * (number == MOST_OLD), time_text(last_ms) if last_ms else "none"
         seen = f"grows: {number:,} rows{more} are older than two days; last repair: {last}"

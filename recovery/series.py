@@ -79,7 +79,7 @@ def list_series(context: Context, scan: UnfinishedScan, ms: int) -> list[GaugeMe
     return [statuses, *(GaugeMetricFamily(PREFIX + n, about, value) for n, about, value in gauges)]
 
 
-def make_app(context: Context) -> WSGIApplication:
+def make_series_app(context: Context) -> WSGIApplication:
     """Return what `txn serve --metrics` serves: the metrics of this process and the series, and at
     /healthz whether the store answers."""
     metrics, find_trouble = make_metrics_app(watch_series(context)), watch_health(context)

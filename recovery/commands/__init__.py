@@ -14,10 +14,9 @@ from typing import Annotated
 
 import typer
 
-from recovery.commands.backup import backup
 from recovery.commands.common import COULD_NOT_RUN, complain
 from recovery.commands.console import console
-from recovery.commands.database import convert, doctor, init, ping, table_app
+from recovery.commands.database import backup, convert, doctor, init, ping, table_app
 from recovery.commands.demo import app as demo_app
 from recovery.commands.fsck import MasterCommand, fsck
 from recovery.commands.hbase import app as hbase_app

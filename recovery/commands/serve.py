@@ -113,9 +113,9 @@ def serve(
     log = logging.getLogger("txn.serve")
 
     def make_app(store: Store) -> Any:
-        from recovery.series import make_app  # noqa: PLC0415  (after serving.FOLDER is set)
+        from recovery.series import make_series_app  # noqa: PLC0415  (serving.FOLDER is set now)
 
-        return make_app(make_context(store, transactions, SystemClock()))
+        return make_series_app(make_context(store, transactions, SystemClock()))
 
     serving.serve(hosted, options, lambda ports: _announce(bind, ports, as_json), log, make_app)
 

@@ -37,11 +37,8 @@ RECENT = 3
 OUTCOME_CELLS = [(FAMILY, name) for name in (b"status", b"reason", *(each.at for each in Status))]
 CONFLICTS = frozenset(
     {
-        "key is locked",
-        "key of a scanned range is locked",
-        "scanned rows keep changing",
-        "deadline passed waiting for a lock",
-        "others are always faster",
+        *("key is locked", "key of a scanned range is locked", "scanned rows keep changing"),
+        *("deadline passed waiting for a lock", "others are always faster"),
     }
 )
 """The first words of a reason that names another transaction."""
@@ -161,10 +158,6 @@ class Hour:
     def missing(self) -> int:
         """Return the number of minutes of which nothing was read yet."""
         return MINUTES - len(self.minutes)
-
-    @property
-    def whole_rows(self) -> int:
-        return sum(minute.whole_rows for minute in self.minutes)
 
     @property
     def is_partial(self) -> bool:

@@ -21,6 +21,7 @@ import pytest
 
 from recovery import backup, check, repair_all
 from recovery.backup import check_entries
+from recovery.commands import database
 from tests.integration.bank import ACCOUNTS, BALANCE, TABLE, found_bank, open_bank
 from tests.integration.commands import run_here
 from tests.integration.test_lmdb_processes import Child
@@ -232,6 +233,6 @@ def test_the_command_says_what_it_made(
     def interrupt(*_: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["recovery.commands.backup"], "copy_store", interrupt)
+    monkeypatch.setattr(database, "copy_store", interrupt)
     ended = run_here("backup", store, str(tmp_path / "three"))
     assert (ended.returncode, ended.stderr) == (2, "error: interrupted: no backup was made\n")

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from recovery import series
 from recovery.fsck import note_repair
-from recovery.series import make_app, watch_health, watch_series, write_series
+from recovery.series import make_series_app, watch_health, watch_series, write_series
 from tests.integration.commands import run_here
 from tests.unit.test_search import NOW_MS, Rows
 from txn.errors import NotApplied
@@ -126,12 +126,12 @@ def ask(app: Any, path: str) -> tuple[str, str]:
 
 def test_a_server_answers_for_its_store(rows: Rows) -> None:
     """With its health, and with the series beside its own metrics."""
-    app = make_app(rows.context)
+    app = make_series_app(rows.context)
     assert ask(app, "/healthz") == ("200 OK", "ok\n")
     status, page = ask(app, "/metrics")
     assert (status, "\nhbase_txn_expired_rows 7.0\n" in page) == ("200 OK", True)
     assert "python_info" in page
-    away = make_app(replace(rows.context, store=Away(rows.store)))
+    away = make_series_app(replace(rows.context, store=Away(rows.store)))
     assert ask(away, "/healthz") == (
         "503 Service Unavailable",
         "cannot connect to the gateway\n",
