@@ -25,12 +25,10 @@ from txn.tables.kv.lmdb import LmdbStore
 
 CHUNK, REPORTED = 1 << 20, 10_000
 NONE_MADE = "no backup was made"
-ON_HBASE = "take HBase's snapshots of all tables of the database: see docs/howto/hbase-cluster.md"
-ELSEWHERE = {
-    "memory": "a store in memory has no files: keep what must last in an embedded store",
-    "txn": "run it where the server keeps its embedded store",
-    "": "write the store as embedded:///path",
-}
+ELSEWHERE = (
+    "only an embedded store has files, embedded:///path on the machine that keeps it; on HBase "
+    "take snapshots of all tables (docs/howto/hbase-cluster.md)"
+)
 OnStep: TypeAlias = Callable[[str, int, int], object]
 
 
@@ -45,9 +43,8 @@ def backup(
     After any exception, also of `on_step`, there is no backup: InvalidRequestError names what to
     change, NotApplied the reason, such as a full disk; CorruptRowError: the store is damaged.
     """
-    if (scheme := split_uri(store).scheme) != "embedded":
-        remedy = ELSEWHERE.get(scheme, ON_HBASE)
-        raise InvalidRequestError(f"{NONE_MADE}: {remedy}", store=hide_login(store))
+    if split_uri(store).scheme != "embedded":
+        raise InvalidRequestError(f"{NONE_MADE}: {ELSEWHERE}", store=hide_login(store))
     path = os.path.realpath(dest)
     try:
         with closing(open_ordered(store, create=False)) as opened:

@@ -159,10 +159,10 @@ def test_a_copy_whose_entries_are_missing_is_found(store: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("store", "words"),
     [
-        ("memory://", "keep what must last in an embedded store"),
-        ("hbase://zk", "HBase's snapshots"),
-        ("txn://host:1", "where the server keeps"),
-        ("/data", "write the store as embedded:///path"),
+        ("memory://", "only an embedded store has files"),
+        ("hbase://zk", "on HBase take snapshots of all tables"),
+        ("txn://host:1", "on the machine that keeps it"),
+        ("/data", "embedded:///path"),
         ("embedded:///absent/store", "no such store"),
     ],
 )
