@@ -1,5 +1,6 @@
 """The operator's side of hbase-txn: find and repair what crashed clients left behind."""
 
+from recovery.backup import backup
 from recovery.convert import convert, find_obstacles
 from recovery.findings import (
     Finding,
@@ -27,6 +28,7 @@ __all__ = [
     "Result",
     "Severity",
     "Summary",
+    "backup",
     "check",
     "compact",
     "convert",

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeVar
+from math import inf
+from threading import Lock, Thread
+from time import monotonic
+from typing import Generic, TypeVar
 
 from txn.clock import Clock
 from txn.model import Row, cell_bytes
 
 T = TypeVar("T")
+FRESH_S = 1.0
 
 MOST_AT_ONCE = 8
 """The most rows or values in one call, since each may have ten megabytes."""
@@ -74,3 +79,31 @@ class Budget:
         if self.bytes_ >= self.limits.bytes_:
             return Stop.BYTES
         return Stop.TIME if self._clock.monotonic_ms() >= self._due_ms else None
+
+
+class Cached(Generic[T]):
+    """A read result that is at most FRESH_S old. A thread of its own reads it for all who wait, for
+    up to `limit_s` each. Errors are kept as well, so that nobody repeats a failing read at once."""
+
+    def __init__(self, read: Callable[[], T], limit_s: float | None = None) -> None:
+        self._read = read
+        self._limit_s = limit_s
+        self._guard = Lock()
+        self._until = 0.0
+        self._last: Future[T] | None = None
+
+    def read(self) -> T:
+        """Return the result, or raise its error, or TimeoutError."""
+        with self._guard:
+            if self._last is None or monotonic() >= self._until:
+                self._last, self._until = Future(), inf
+                Thread(target=self._fill, args=(self._last,), daemon=True).start()
+            last = self._last
+        return last.result(self._limit_s)
+
+    def _fill(self, last: Future[T]) -> None:
+        try:
+            last.set_result(self._read())
+        except Exception as error:  # noqa: BLE001  (all who wait raise it)
+            last.set_exception(error)
+        self._until = monotonic() + FRESH_S

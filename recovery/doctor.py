@@ -7,18 +7,24 @@ next run deletes the cells of a killed one.
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
+from urllib.parse import unquote
 
-from recovery.fsck import find_future
+from recovery.findings import RETENTION_MS, Finding
+from recovery.fsck import find_future, find_last_repair_ms
+from recovery.scan import list_old
 from recovery.text import error_text, quote_name, time_text
 from txn.errors import InvalidRequestError, ReadOnlyError, StoreError
 from txn.model import (
     KEEP_DELETES_MS,
+    RESERVED,
     Check,
     Edit,
     Family,
@@ -33,6 +39,7 @@ from txn.protocol.protocols import find_named, find_rules
 from txn.protocol.row import DOCTOR_ROW, FAMILY, FREE
 from txn.protocol.statuses import FENCED, SIX_PHASE
 from txn.reading.feed import list_decisions
+from txn.stores.options import split_uri
 from txn.text import escape, key_text
 
 SKEW_MS = 1_000
@@ -42,6 +49,8 @@ DESCRIBES = 5
 LEFT_MS = 60_000
 """Older cells were left by a doctor that was killed."""
 ROWS_CHECKED = 200
+LATE_MS, MOST_OLD = 2 * RETENTION_MS, 10_000
+ROOM_BYTES = 256 << 20
 PACKAGES = ("hbase-txn", "protobuf", "kazoo", "gssapi", "thriftpy2", "happybase", "lmdb")
 PURGE = "hbase.hstore.time.to.purge.deletes"
 
@@ -62,9 +71,11 @@ class Diagnosis:
     mend: str = ""
 
 
-def examine(context: Context, tables: Sequence[bytes] = ()) -> Iterator[Diagnosis]:
+def examine(
+    context: Context, tables: Sequence[bytes] = (), *, uri: str = "memory:"
+) -> Iterator[Diagnosis]:
     """Yield a diagnosis of each thing that the protocol relies on, in the store and these tables.
-    Stop early if nothing answers."""
+    Stop early if nothing answers. uri: the store's; an embedded one needs room on its disk."""
     found = []
     for package in PACKAGES:
         with suppress(PackageNotFoundError):
@@ -72,6 +83,7 @@ def examine(context: Context, tables: Sequence[bytes] = ()) -> Iterator[Diagnosi
     yield Diagnosis("versions", Verdict.FINE, ", ".join(found))
     try:
         yield from _check_reach(context)
+        yield from _check_disk(uri)
         try:
             yield from _check_transaction_table(context)
         except ReadOnlyError:
@@ -82,7 +94,7 @@ def examine(context: Context, tables: Sequence[bytes] = ()) -> Iterator[Diagnosi
             families = context.store.describe(table)
             yield from _check_table(context, table, families)
             if families is not None:
-                yield from _check_future(context, table)
+                yield from _check_rows(context, table)
     except (StoreError, InvalidRequestError) as error:
         is_away = isinstance(error, StoreError)
         mend = "see that it runs and can be reached" if is_away else "open it by another URI"
@@ -103,6 +115,19 @@ def _check_reach(context: Context) -> Iterator[Diagnosis]:
     yield Diagnosis("store", Verdict.WRONG, f"took {took_ms} ms to answer", mend)
 
 
+def _check_disk(uri: str) -> Iterator[Diagnosis]:
+    parts = split_uri(uri)
+    if parts.scheme != "embedded":
+        return
+    folder = unquote(parts.path)
+    free = shutil.disk_usage(folder).free
+    size = sum(512 * entry.stat().st_blocks for entry in os.scandir(folder))
+    seen = f"{free:,} bytes are free; the store has {size:,}"
+    mend = "make room: a full disk refuses commits, and a backup needs as much as the store"
+    is_short = free < max(ROOM_BYTES, size // 4)
+    yield Diagnosis("disk", *((Verdict.CAUTION, seen, mend) if is_short else (Verdict.FINE, seen)))
+
+
 def _check_transaction_table(context: Context) -> Iterator[Diagnosis]:
     families = context.store.describe(context.table)
     if families is None or FAMILY not in families:
@@ -117,8 +142,17 @@ def _check_transaction_table(context: Context) -> Iterator[Diagnosis]:
     if abs(step_ms) > SKEW_MS:
         seen = f"set by {step_ms} ms since the store was first written to"
         yield Diagnosis("clock", Verdict.WRONG, seen, f"see that it is right; {ACCEPT}")
-    yield from _check_future(context, context.table)
+    yield from _check_rows(context, context.table)
+    yield from _check_growth(context)
     yield from _try_writes(context)
+
+
+def _check_growth(context: Context) -> Iterator[Diagnosis]:
+    if number := len(list_old(context, LATE_MS, MOST_OLD)):
+        last_ms = find_last_repair_ms(context)
+        more, last = " or more" * (number == MOST_OLD), time_text(last_ms) if last_ms else "none"
+        seen = f"grows: {number:,} rows{more} are older than two days; last repair: {last}"
+        yield Diagnosis(_name(context.table), Verdict.CAUTION, seen, "txn fsck --repair, hourly")
 
 
 def _try_writes(context: Context) -> Iterator[Diagnosis]:
@@ -219,14 +253,23 @@ def _compare_clocks(context: Context) -> Diagnosis:
     return Diagnosis("clock", Verdict.WRONG, seen, mend)
 
 
-def _check_future(context: Context, table: bytes) -> Iterator[Diagnosis]:
-    """Yield cells from the future in a table's first rows. In the transaction table, these are
-    the rows of transactions that a fast clock named."""
+def _check_rows(context: Context, table: bytes) -> Iterator[Diagnosis]:
+    """Yield cells from the future in a table's first rows, and rows that nobody retires. In the
+    transaction table, these are the rows of transactions that a fast clock named."""
     is_data = table != context.table
     now_ms = context.clock.wall_ms()
     rows = context.store.scan(table) if is_data else list_decisions(context, now_ms)
-    first_rows = islice(rows, ROWS_CHECKED)
-    ahead = [finding for row in first_rows for finding in find_future(context, row)]
+    ahead, vacant, may_retire = list[Finding](), 0, is_data and not context.rules.locks_rows
+    for row in islice(rows, ROWS_CHECKED):
+        ahead += find_future(context, row)
+        vacant += may_retire and all(
+            key.column.endswith(RESERVED) and cell.timestamp < now_ms - LATE_MS
+            for key, cell in row.cells.items()
+        )
+    if vacant > ROWS_CHECKED // 10:
+        seen = f"grows: {vacant} of its first {ROWS_CHECKED} rows have no value, only old locks"
+        mend = f"txn fsck --repair --scan {quote_name(table)}, weekly"
+        yield Diagnosis(_name(table), Verdict.CAUTION, seen, mend)
     if ahead:
         first = ahead[0]
         assert isinstance(first.facts["until"], int)

@@ -43,6 +43,7 @@ from txn.errors import AbortedError, CorruptRowError, TableUnavailable
 from txn.model import Cell, Edit, Key, Row
 from txn.protocol.clocks import check_clock
 from txn.protocol.context import Context, call_store, describe_table
+from txn.protocol.protocols import protocol_key
 from txn.protocol.ranges import stored_rows
 from txn.protocol.recovery import (
     free_for_holder,
@@ -182,6 +183,19 @@ def compact(
     purge_before_ms = context.clock.wall_ms() - retention_ms
     for table in dict.fromkeys((context.table, *tables)):
         call_store(context, partial(context.store.compact, table, purge_before_ms))
+
+
+def note_repair(context: Context) -> None:
+    """Note that a repair of the whole database has come to its end, at the server's time."""
+    edit = Edit(protocol_key(context.table)._replace(column=b"repair"), b"1", None)
+    call_store(context, partial(context.store.write, [edit]))
+
+
+def find_last_repair_ms(context: Context) -> int:
+    """Return the time of the last such note; 0: there is none."""
+    key = protocol_key(context.table)._replace(column=b"repair")
+    cell = call_store(context, partial(context.store.read, [key]))[key]
+    return cell.timestamp if cell else 0
 
 
 def repair(context: Context, finding: Finding) -> Result:

@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from txn.clock import SystemClock
+from txn.clock import Clock, SystemClock
 from txn.errors import InvalidRequestError
 from txn.events import silent
 from txn.host.extras import require_extra
@@ -39,9 +39,13 @@ def open_any_store(uri: str, transactions: str) -> Iterator[Context]:
     """Open a store that exists, with or without a transaction table."""
     clock = SystemClock()
     with closing(open_store(uri, clock, create=False)) as store:
-        table = transactions.encode()
-        rules = find_usual_rules(store, table)
-        yield Context(store, table, clock, random.SystemRandom(), Policy(), silent, rules)
+        yield make_context(store, transactions, clock)
+
+
+def make_context(store: Store, transactions: str, clock: Clock) -> Context:
+    table = transactions.encode()
+    rules = find_usual_rules(store, table)
+    return Context(store, table, clock, random.SystemRandom(), Policy(), silent, rules)
 
 
 def find_usual_rules(store: Store, table: bytes) -> Rules:

@@ -27,6 +27,7 @@ with import_extra("metrics"):
         make_wsgi_app,
         multiprocess,
     )
+    from prometheus_client.registry import Collector
 
 # From a call in memory to a call that waited for a lock TTL.
 SECONDS = (
@@ -174,9 +175,12 @@ def render_metrics(registry: CollectorRegistry | None = None) -> tuple[bytes, st
     return generate_latest(registry or _choose_registry()), CONTENT_TYPE_LATEST
 
 
-def make_metrics_app() -> Callable[..., Any]:
-    """Return a WSGI application that serves `render_metrics`."""
-    app: Callable[..., Any] = make_wsgi_app(_choose_registry())
+def make_metrics_app(*collectors: Collector) -> Callable[..., Any]:
+    """Return a WSGI application that serves `render_metrics`, and what these collect."""
+    registry = CollectorRegistry()
+    for each in (_choose_registry(), *collectors):
+        registry.register(each)
+    app: Callable[..., Any] = make_wsgi_app(registry)
     return app
 
 

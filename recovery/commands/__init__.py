@@ -17,7 +17,7 @@ import typer
 import txn
 from recovery.commands.common import COULD_NOT_RUN, Output, complain
 from recovery.commands.console import console
-from recovery.commands.database import convert, doctor, init, ping, table_app
+from recovery.commands.database import backup, convert, doctor, init, ping, table_app
 from recovery.commands.demo import app as demo_app
 from recovery.commands.fsck import MasterCommand, fsck
 from recovery.commands.hbase import app as hbase_app
@@ -37,8 +37,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-COMMANDS = (init, ping, ls, show, fsck, purge, convert, doctor, get, commit, serve, sql, console)
-for command in COMMANDS:
+COMMANDS = (init, ping, ls, show, fsck, purge, convert, doctor, backup, get, commit, serve, sql)
+for command in (*COMMANDS, console):
     app.command(cls=MasterCommand if command is fsck else None)(command)
 GROUPS = {"table": table_app, "demo": demo_app, "hbase": hbase_app, "locks": locks_app}
 for name, group in (GROUPS | {"leases": leases_app}).items():

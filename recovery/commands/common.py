@@ -7,7 +7,6 @@ import logging
 import os
 import shutil
 import sys
-from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -31,13 +30,11 @@ from txn.errors import InvalidRequestError, TxnError, annotate
 from txn.protocol.context import Context
 from txn.protocol.row import is_own
 from txn.request import TRANSACTIONS
-from txn.stores.base import Store
 from txn.text import escape, show_text, unescape
 
 FOUND, COULD_NOT_RUN = 1, 2
 WIDE = 240
 CANDIDATES = 5
-PARTS = 50  # of a table: progress is shown at the end of each
 SHOWN_EVERY = 100  # rows: to show each would take longer than reading it
 
 StoreOption = Annotated[
@@ -170,9 +167,6 @@ class RowBar:
         )
         self._task = self.progress.add_task(about, total=None, counted="")
         self._table: bytes | None = None
-        self._splits: dict[bytes, list[bytes]] = {}
-        self._first: dict[bytes, int] = {}
-        self._done = 0
 
     def __call__(self, table: bytes) -> None:
         self.rows += 1
@@ -191,25 +185,8 @@ class RowBar:
         self.progress.tasks[0].total = None  # an update with None changes nothing
         self.progress.update(self._task, description=step, counted="")
 
-    def expect_tables(self, store: Store, tables: Iterable[bytes]) -> None:
-        """Show progress by these tables, read in this order, in parts of about as many cells."""
-        if not self.progress.disable:
-            self._splits = {table: store.find_splits(table, PARTS) for table in tables}
-        if any(self._splits.values()):
-            total = sum(len(splits) + 1 for splits in self._splits.values())
-            self.progress.update(self._task, total=total)
-
-    def reach_row(self, table: bytes, row: bytes) -> None:
-        """Show how far the reading of a table has come, from its first row or from its last."""
-        done = 0
-        for name, splits in self._splits.items():
-            if name == table:
-                part = bisect(splits, row)
-                first = self._first.setdefault(table, part)
-                self._done = max(self._done, done + abs(part - first))
-                self.progress.update(self._task, completed=self._done)
-                return
-            done += len(splits) + 1
+    def show_step(self, step: str, done: int, total: int) -> None:
+        self.progress.update(self._task, description=step, completed=done, total=total)
 
 
 @contextmanager

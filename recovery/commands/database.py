@@ -1,4 +1,4 @@
-"""`txn init`, `ping`, `convert`, `doctor` and `table`: a database and its tables."""
+"""`txn init`, `ping`, `convert`, `doctor`, `backup` and `table`: a database and its tables."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import typer
 from rich.text import Text
 from typer import Argument, Option
 
+from recovery.backup import NONE_MADE
+from recovery.backup import backup as copy_store
 from recovery.commands import common
 from recovery.commands.common import Duration, time_option
 from recovery.convert import (
@@ -163,7 +165,7 @@ def doctor(
     """
     wrong = False
     with open_any_store(store, transactions) as context:
-        for diagnosis in examine(context, [table.encode() for table in tables or ()]):
+        for diagnosis in examine(context, [each.encode() for each in tables or ()], uri=store):
             wrong = wrong or diagnosis.verdict is Verdict.WRONG
             if as_json:
                 common.print_json(asdict(diagnosis) | {"verdict": diagnosis.verdict.value})
@@ -176,6 +178,31 @@ def doctor(
                 common.console().print(text)
     if wrong:
         raise typer.Exit(common.FOUND)
+
+
+def backup(
+    store: str = Argument(metavar="STORE", help="Its URI, such as embedded:///data."),
+    dest: str = Argument(metavar="DEST", help="A folder that is absent or empty."),
+    *,
+    as_json: common.JsonOption = False,
+) -> None:
+    """Copy an embedded store while it is in use, and check the copy.
+
+    The copy has all commits up to one instant, and opens as embedded://DEST. Nothing is at DEST
+    before the copy is complete and on disk. To restore it, see docs/operations.md.
+
+    Exit code 2: no backup was made.
+
+    Example: txn backup embedded:///var/lib/app /backup/monday
+    """
+    with common.row_bar(common.console(), "backup", unit="", hidden=as_json) as bar:
+        try:
+            size = copy_store(store, dest, on_step=bar.show_step)
+        except KeyboardInterrupt:
+            common.complain(f"interrupted: {NONE_MADE}")
+            raise typer.Exit(common.COULD_NOT_RUN) from None
+    line = f"backup of {size:,} bytes, checked: {dest}"
+    common.print_result(as_json, {"path": dest, "bytes": size}, line)
 
 
 @table_app.command("ls")

@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import typer
+from rich import markup
 from rich.console import Console, Group
 from rich.padding import Padding
 from rich.table import Table
@@ -18,6 +20,7 @@ from typer.core import TyperCommand
 
 from recovery.commands import common
 from recovery.commands.common import Duration, time_option
+from recovery.console.progress import CheckProgress
 from recovery.findings import (
     GRACE_MS,
     LONGEST_REQUEST_MS,
@@ -33,7 +36,7 @@ from recovery.findings import (
     result_document,
     tally_document,
 )
-from recovery.fsck import check, compact, handle_findings
+from recovery.fsck import check, compact, handle_findings, note_repair
 from recovery.opening import open_store_of
 from recovery.text import count_text, duration_text, error_text, short_id, time_text
 from txn.errors import InvalidRequestError
@@ -73,6 +76,9 @@ def fsck(
     transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
     as_json: common.JsonOption = False,
     quiet: bool = Option(False, "--quiet", "-q", help="Print findings and errors, and no summary."),
+    metrics_file: Path | None = Option(
+        None, metavar="FILE", help="Write the series of alerts, for Prometheus' textfile collector."
+    ),
     spark: str | None = Option(
         None,
         "--spark",
@@ -117,6 +123,11 @@ def fsck(
         show(found)
         if do_repair:
             compact(context, retention_ms=retention, tables=tables)
+            note_repair(context)
+        if metrics_file is not None:
+            with require_extra("metrics", option="--metrics-file"):
+                from recovery.series import write_series  # noqa: PLC0415
+            write_series(context, str(metrics_file))
     if as_json and not quiet:
         common.print_json(tally_document(tally, grace))
     elif not quiet:
@@ -134,7 +145,12 @@ def check_here(
     *,
     do_repair: bool,
 ) -> Generator[FindingResult]:
-    bar.expect_tables(context.store, dict.fromkeys((context.table, *tables)))
+    progress = None if bar.progress.disable else CheckProgress(context, tables)
+
+    def on_progress(table: bytes, row: bytes) -> None:
+        if progress is not None:
+            progress.reach(table, row)
+            bar.show_step(markup.escape(escape(table)), progress.percent, 100)
 
     def on_row(table: bytes) -> None:
         tally.rows += 1
@@ -147,7 +163,7 @@ def check_here(
         scan=tables,
         on_row=on_row,
         young=tally.young,
-        on_progress=bar.reach_row,
+        on_progress=on_progress,
     )
     for each in handle_findings(context, findings, do_repair=do_repair):
         tally.add(*each)

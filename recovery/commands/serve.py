@@ -13,10 +13,13 @@ from typer import Option
 
 from recovery.commands import common
 from recovery.commands.common import Duration, time_option
+from recovery.opening import make_context
+from txn.clock import SystemClock
 from txn.host.extras import require_extra
 from txn.host.tokens import read_token
 from txn.protocol.statuses import ProtocolName
 from txn.server.options import MEGABYTE, Limits, Options
+from txn.stores.base import Store
 
 DEFAULTS, KEEP_DELETES_MS = Limits(), Options().keep_deletes_ms
 URIS = {
@@ -108,7 +111,13 @@ def serve(
     options = Options(bind, workers, tls_cert, tls_key, limits, keep_deletes)
     common.write_log("%(asctime)s %(levelname)s %(process)d %(message)s")
     log = logging.getLogger("txn.serve")
-    serving.serve(hosted, options, lambda ports: _announce(bind, ports, as_json), log)
+
+    def make_app(store: Store) -> Any:
+        from recovery.series import make_series_app  # noqa: PLC0415  (serving.FOLDER is set now)
+
+        return make_series_app(make_context(store, transactions, SystemClock()))
+
+    serving.serve(hosted, options, lambda ports: _announce(bind, ports, as_json), log, make_app)
 
 
 def _announce(bind: str, ports: Mapping[str, int], as_json: bool) -> None:

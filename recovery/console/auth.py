@@ -1,10 +1,10 @@
 """Access: decide which requests may read or write, before any page is made.
 
-Reading needs no token if the console listens on the loopback, and the request names a loopback host
-and came through no proxy. The host is checked because a foreign page can point its own name at this
-machine. Everything else needs the token. A form asks for it once and a cookie, which other sites
-cannot send, remembers it; or each request sends it as `Authorization: Bearer`. A GET writes
-nothing, and a POST from a browser must come from a page of the console.
+`/healthz` needs no token. Reading needs none if the console listens on the loopback, and the
+request names a loopback host and came through no proxy. The host is checked because a foreign page
+can point its own name at this machine. Everything else needs the token. A form asks for it once and
+a cookie, which other sites cannot send, remembers it; or each request sends it as `Authorization:
+Bearer`. A GET writes nothing, and a POST from a browser must come from a page of the console.
 
 The path of a request is `scope["path"]`, which also routes it. `request.url` contains the header
 `Host`, and so any text that a visitor chooses.
@@ -28,7 +28,7 @@ from recovery.console.settings import ConsoleSettings, is_loopback
 from txn.host.tokens import PAUSE_MS, WrongTokens
 
 LOG = logging.getLogger("txn.console")
-LOGIN = "/login"
+LOGIN, HEALTH = "/login", "/healthz"
 STATIC = "/static/"
 READS_BY_POST = frozenset({"/fsck", "/fsck/cancel", "/logout"})
 """These are POST because they start work, but they write nothing."""
@@ -126,7 +126,7 @@ class AccessGate:
         path, is_read = request.scope["path"], request.method in ("GET", "HEAD")
         if not is_read and not self._comes_from_here(request):
             return PlainTextResponse(FOREIGN, 403)
-        if path == LOGIN or path.startswith(STATIC) or request.state.is_known:
+        if path in (LOGIN, HEALTH) or path.startswith(STATIC) or request.state.is_known:
             return None
         if (is_read or path in READS_BY_POST) and self._is_here(request):
             return None

@@ -28,7 +28,7 @@ from recovery.findings import (
     Tally,
     judge,
 )
-from recovery.fsck import check, compact, handle_findings, repair
+from recovery.fsck import check, compact, handle_findings, note_repair, repair
 from recovery.scan import find_transaction
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, TxnError
@@ -284,13 +284,15 @@ class Jobs:
         report.require_going()
         if report.repairs:
             compact(context, tables=report.tables)
+            note_repair(context)
 
 
 class Doctor:
     """The results and the time of the last doctor run, if any. Runs do not overlap."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, uri: str) -> None:
         self._context = context
+        self._uri = uri
         self._guard = threading.Lock()
         self.diagnoses: tuple[Diagnosis, ...] = ()
         self.at_ms: int | None = None
@@ -299,7 +301,7 @@ class Doctor:
         if not self._guard.acquire(blocking=False):
             raise JobUnderWayError("nothing was done: the doctor is already running")
         try:
-            self.diagnoses = tuple(examine(self._context, tables))
+            self.diagnoses = tuple(examine(self._context, tables, uri=self._uri))
             self.at_ms = self._context.clock.wall_ms()
         finally:
             self._guard.release()

@@ -3,18 +3,15 @@ opened on first use, and reading changes nothing."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
+from recovery.bounds import Cached
 from recovery.console.settings import ConsoleSettings
 from recovery.opening import find_usual_rules, open_lease_view, open_lock_view
-from txn.errors import TxnError
 from txn.locks.model import Lock, LockListing, LockReader, Path
 from txn.locks.queue import list_blockers
 from txn.locks.stored import StoredLockReader
@@ -24,9 +21,7 @@ from txn.request import TRANSACTIONS
 if TYPE_CHECKING:
     from txn.leases import Lease
 
-T = TypeVar("T")
 MOST_SHOWN = 1_000
-FRESH_S = 1.0
 
 
 class Waiter(NamedTuple):
@@ -51,29 +46,6 @@ class LockTree(NamedTuple):
     waiters: Sequence[Waiter]
     total: int
     is_whole: bool
-
-
-class Cached(Generic[T]):
-    """A read result that is at most FRESH_S old. The first visitor who needs it reads; errors are
-    kept as well, so that visitors do not wait for an unreachable server one after the other."""
-
-    def __init__(self, read: Callable[[], T]) -> None:
-        self._read = read
-        self._guard = threading.Lock()
-        self._until = 0.0
-        self._last: Future[T] = Future()
-
-    def read(self) -> T:
-        with self._guard:
-            if time.monotonic() >= self._until:
-                self._last = Future()
-                try:
-                    self._last.set_result(self._read())
-                except TxnError as error:
-                    self._last.set_exception(error)
-                self._until = time.monotonic() + FRESH_S
-            last = self._last
-        return last.result()
 
 
 def cache_locks(

@@ -126,7 +126,7 @@ def show_overview(request: Request) -> Facts:
     read_ms = unfinished.read_ms if unfinished else hour.as_of
     return {
         "hour": hour,
-        "is_sampled": hour.is_sampled,
+        "is_partial": hour.is_partial,
         "last": find_last_minute(hour),
         "bars": bars,
         "lines": lines,
@@ -162,7 +162,7 @@ def describe_owner(row: TransactionRow, now_ms: int) -> tuple[int, int | None, s
 
 
 def list_minutes(hour: Hour) -> list[Minute | None]:
-    """Return the last hour, the oldest minute first; None for minutes without a sample."""
+    """Return the last hour, the oldest minute first; None for unread minutes."""
     known = {each.began_ms // MINUTE_MS: each for each in hour.minutes}
     now = hour.as_of // MINUTE_MS
     return [known.get(at) for at in range(now - MINUTES + 1, now + 1)]

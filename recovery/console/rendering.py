@@ -77,15 +77,10 @@ def name_transaction(row_key: bytes) -> str:
     return uid[:ID_LETTERS] + (f"….{part}" if part else "")
 
 
-def name_number(number: float, *, is_sampled: bool = False, short: bool = False) -> str:
-    """Return a number; an estimate from a sample is marked as such."""
-    if not is_sampled:
-        return f"{number:,}" if isinstance(number, int) else f"{number:.1f}"
-    if not number:
-        return "0, sampled"
-    digits = 1 - int(f"{number:e}".partition("e")[2])  # two significant ones
-    rounded = f"{round(number, digits):,.{0 if isinstance(number, int) else max(0, digits)}f}"
-    return f"about {rounded}" if short else f"about {rounded}, sampled"
+def name_number(number: float, *, is_least: bool = False) -> str:
+    """Return a number; a lower bound is marked as such."""
+    text = f"{number:,}" if isinstance(number, int) else f"{number:,.1f}"
+    return f"at least {text}" if is_least else text
 
 
 def facts_text(finding: Finding) -> Markup:

@@ -29,6 +29,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from recovery.console import pages
 from recovery.console.auth import (
+    HEALTH,
     LOGIN,
     SESSION_S,
     AccessGate,
@@ -139,12 +140,17 @@ def make_app(console: Console) -> AccessGate:
         body, kind = render_metrics(console.registry)
         return Response(body, media_type=kind)
 
+    def show_health(request: Request) -> Response:
+        reason = console.find_trouble()
+        return PlainTextResponse(f"{reason or 'ok'}\n", 503 if reason else 200)
+
     app = Starlette(
         routes=[
             *(Route(path, _show(*page), methods=["GET"]) for path, page in PAGES.items()),
             *(Route(path, _act(*action), methods=["POST"]) for path, action in ACTIONS.items()),
             *(Route(f"/transactions.{kind}", _download(kind)) for kind in DOWNLOADS),
             Route("/metrics", show_metrics, methods=["GET"]),
+            Route(HEALTH, show_health, methods=["GET"]),
             Route("/live/{part}", send_part, methods=["GET"]),
             Route(LOGIN, show_login, methods=["GET", "POST"]),
             Route("/logout", log_out, methods=["POST"]),

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 
-from recovery.bounds import ReadLimits
+from recovery.bounds import Cached, ReadLimits
 from recovery.console.jobs import Doctor, Jobs
 from recovery.console.keys import list_sizes
-from recovery.console.locks import Cached, cache_leases, cache_locks
+from recovery.console.locks import cache_leases, cache_locks
 from recovery.console.metrics import ServerMetrics
 from recovery.console.owners import Owners
 from recovery.console.search import Searches, Unfinished, UnfinishedScan
@@ -28,6 +27,7 @@ from recovery.console.settings import ConsoleSettings
 from recovery.console.statistics import OUTCOMES, Hour, Sampler, find_last_minute
 from recovery.opening import open_store_of
 from recovery.scan import find_transaction
+from recovery.series import PREFIX, SeriesCollector, watch_health, watch_series
 from txn.client.measured import MeasuredStore
 from txn.errors import TxnError
 from txn.metrics import Metrics
@@ -110,40 +110,6 @@ class Background:
         self.servers.refresh()
 
 
-class StoreCollector(Collector):
-    """What the background has found in the store; nothing before its first result."""
-
-    def __init__(self, background: Background) -> None:
-        self._background = background
-
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        found, last = self._background.unfinished, find_last_minute(self._background.hour)
-        if found is not None:
-            statuses = GaugeMetricFamily(
-                "hbase_txn_unfinished_transactions",
-                "Transaction rows that are not finished, in all of the table",
-                labels=["status"],
-            )
-            for name, number in found.statuses.items():
-                statuses.add_metric([name], number)
-            yield statuses
-            since = min((head.since for head in found.oldest), default=found.read_ms)
-            yield GaugeMetricFamily(
-                "hbase_txn_oldest_unfinished_seconds",
-                "For how long the unfinished transaction with the oldest status has had it",
-                value=max(0, found.read_ms - since) / 1000,
-            )
-        if last is not None:
-            minute = GaugeMetricFamily(
-                "hbase_txn_minute_transactions",
-                "Transactions that were begun in the last minute that is over, estimated",
-                labels=["outcome"],
-            )
-            for name in OUTCOMES:
-                minute.add_metric([name], last.outcomes[name])
-            yield minute
-
-
 class Console:
     def __init__(self, settings: ConsoleSettings, opened: Context) -> None:
         self.registry = CollectorRegistry()
@@ -153,14 +119,25 @@ class Console:
         self.context = replace(measured, policy=PATIENT)
         self.limits = ReadLimits()
         self.background = Background(self.context, settings.servers)
-        self.registry.register(StoreCollector(self.background))
+        self.registry.register(watch_series(self.context))
+        self.registry.register(SeriesCollector(self._list_minute))
+        self.find_trouble = watch_health(self.context)
         self.searches = Searches(self.context, self.limits, lambda: self.background.unfinished)
         self.jobs = Jobs(measured)
-        self.doctor = Doctor(self.context)
+        self.doctor = Doctor(self.context, settings.store)
         self._ends = ExitStack()
         self.locks = cache_locks(settings, self.context, self._ends)
         self.leases = cache_leases(settings)
         self.tables = Cached(lambda: list_sizes(self.context))
+
+    def _list_minute(self) -> Iterator[GaugeMetricFamily]:
+        last = find_last_minute(self.background.hour)
+        if last is not None:
+            about = "Transactions begun in the last minute that is over, as far as they are counted"
+            minute = GaugeMetricFamily(PREFIX + "minute_transactions", about, labels=["outcome"])
+            for name in OUTCOMES:
+                minute.add_metric([name], last.outcomes[name])
+            yield minute
 
     def close(self) -> None:
         for each in (self.background, self.jobs, self._ends):

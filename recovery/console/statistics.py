@@ -1,18 +1,19 @@
-"""Statistics of the last hour, minute by minute, estimated from a few rows of each.
+"""Statistics of the last hour, minute by minute, counted in steps.
 
-The first and the last rows of a minute are read; the rest is assumed alike. A minute is final
-once it is over and its transactions have ended; the last three are sampled again each time. A
-transaction counts in the minute in which it began, by its owner's clock. A fenced database keeps no
-rows of transactions of one row and family, so these are not counted. Nothing here writes.
+A step reads STEP_ROWS of a minute. Until its end is reached, its numbers are lower bounds. A minute
+is final once it is over and its transactions have ended; the last three are counted again each
+time. A transaction counts in the minute in which it began, by its owner's clock. A fenced database
+keeps no rows of transactions of one row and family, so these are not counted. Nothing here writes.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice, pairwise
+from random import Random
 from typing import NamedTuple, TypeVar
 
 from recovery.bounds import ReadLimits
@@ -20,10 +21,10 @@ from recovery.inspect import list_status_times
 from recovery.scan import read_requests
 from txn.errors import InvalidRequestError
 from txn.locks.stored import OBJECTS, SESSIONS, TABLE
-from txn.model import Key, Row
+from txn.model import Key
 from txn.protocol.context import Context
-from txn.protocol.listing import find_buckets, name_time, scan_transactions
-from txn.protocol.row import FAMILY, TransactionRow, created_ms, decode_row, is_row_key, parent_of
+from txn.protocol.listing import find_buckets, name_time, scan_transactions, strip_bucket
+from txn.protocol.row import FAMILY, TransactionRow, decode_row, is_row_key, parent_of
 from txn.protocol.statuses import Status
 from txn.text import unescape
 
@@ -32,15 +33,12 @@ T = TypeVar("T")
 MINUTE_MS = 60_000
 MINUTES = 60
 RECENT = 3
-"""The number of minutes, including the present one, that are sampled again each time."""
+"""The number of minutes, including the present one, that are counted again each time."""
 OUTCOME_CELLS = [(FAMILY, name) for name in (b"status", b"reason", *(each.at for each in Status))]
 CONFLICTS = frozenset(
     {
-        "key is locked",
-        "key of a scanned range is locked",
-        "scanned rows keep changing",
-        "deadline passed waiting for a lock",
-        "others are always faster",
+        *("key is locked", "key of a scanned range is locked", "scanned rows keep changing"),
+        *("deadline passed waiting for a lock", "others are always faster"),
     }
 )
 """The first words of a reason that names another transaction."""
@@ -52,8 +50,9 @@ _MOST_WORDS = 80
 NO_STATUS = "no status"
 OUTCOMES = COMMITTED, ABORTED, UNDECIDED = ("committed", "aborted", "undecided")
 
-SAMPLED_ROWS = 200
-"""How many rows of a minute are read for their statuses and reasons, over all salt buckets."""
+STEP_ROWS = 2_000
+SAMPLED_ROWS, SAMPLED_OF_HOUR = 200, 2_000
+"""How many rows of a minute are kept, and how many of all tell the times of their phases."""
 WHOLE_ROWS = 40
 WHOLE_BYTES = 256_000
 """How many rows of a minute, and bytes, are read for the keys of their requests."""
@@ -87,39 +86,65 @@ class Reason(NamedTuple):
     table: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Minute:
-    """The transactions that began in a minute, estimated from a sample, and their present states.
+    """The transactions that began in a minute, and their present states, as far as they were read.
 
-    taken_ms: when it was sampled. sampled: the number of rows read; is_whole: these were all.
-    outcomes: how many committed, aborted, or may still go either way. statuses: how many have each
-    now. reasons: why some were aborted, by the first words. conflicts: those that met another
-    transaction, also by table, which is empty if the reason does not name it. keys: the most
-    frequent ones in `whole_rows` requests, not estimated. phases: the times (ms) between the
-    statuses of the committed ones in the sample.
+    taken_ms: when counting began. position: where it goes on; None: all rows were read, otherwise
+    each number is a lower bound. outcomes: how many committed, aborted, or may still go either way.
+    statuses: how many have each now. reasons: why some were aborted, by the first words.
+    conflicts_by_table: those that met another transaction; the table is empty if the reason does
+    not name it. keys: the most frequent ones in `whole_rows` requests of a sample. sample: rows,
+    each as likely as any other.
     """
 
     began_ms: int
     taken_ms: int
-    sampled: int
-    is_whole: bool
-    started: int
+    position: bytes | None = None
+    started: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     statuses: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
-    conflicts: int = 0
     conflicts_by_table: Counter[bytes] = field(default_factory=Counter)
     whole_rows: int = 0
     keys: Counter[Key] = field(default_factory=Counter)
-    phases: Mapping[Steps, Sequence[int]] = field(default_factory=dict)
+    sample: list[TransactionRow] = field(default_factory=list, compare=False)
+
+    @property
+    def is_whole(self) -> bool:
+        return self.position is None
+
+    @property
+    def conflicts(self) -> int:
+        return self.conflicts_by_table.total()
+
+    def copy(self) -> Minute:
+        """Return one that later rows do not change."""
+        names = ("outcomes", "statuses", "reasons", "conflicts_by_table", "keys", "sample")
+        return replace(self, **{name: getattr(self, name).copy() for name in names})
+
+    def add(self, row: TransactionRow, rng: Random) -> None:
+        self.started += 1
+        outcome = _find_outcome(row.status)
+        self.outcomes[outcome] += 1
+        self.statuses[str(row.status or NO_STATUS)] += 1
+        if row.reason is not None and outcome == ABORTED:
+            reason = read_reason(row.reason)
+            self.reasons[reason.words] += 1
+            if reason.table is not None:
+                self.conflicts_by_table[reason.table] += 1
+        if len(self.sample) < SAMPLED_ROWS:
+            self.sample.append(row)
+        elif (place := rng.randrange(self.started)) < SAMPLED_ROWS:
+            self.sample[place] = row
 
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """The last hour, as far as it was sampled: the oldest minute first.
+    """The last hour, as far as it was counted: the oldest minute first.
 
-    as_of: the time of the last sample, by our clock. keys, reasons, conflicts_by_table: as in
-    `Minute`, the most frequent first. phases: as in `Minute`, in order of time.
+    as_of: the time of the last step, by our clock. keys, reasons, conflicts_by_table: as in
+    `Minute`, the most frequent first. phases: see `list_phases`, in order of time.
     """
 
     as_of: int
@@ -131,16 +156,12 @@ class Hour:
 
     @property
     def missing(self) -> int:
-        """Return the number of minutes that were not sampled yet."""
+        """Return the number of minutes of which nothing was read yet."""
         return MINUTES - len(self.minutes)
 
     @property
-    def whole_rows(self) -> int:
-        return sum(minute.whole_rows for minute in self.minutes)
-
-    @property
-    def is_sampled(self) -> bool:
-        """Return True if its numbers are estimates, because not all rows were read."""
+    def is_partial(self) -> bool:
+        """Return True if its numbers are lower bounds, because not all rows were read."""
         return not all(minute.is_whole for minute in self.minutes)
 
 
@@ -148,32 +169,26 @@ def sum_up(as_of: int, minutes: Sequence[Minute]) -> Hour:
     def rank(counts: Iterable[Counter[T]]) -> list[tuple[T, int]]:
         return sum(counts, Counter[T]()).most_common(MOST_NAMED)
 
+    rows = list(chain.from_iterable(minute.sample for minute in minutes))
     return Hour(
         as_of,
         minutes,
         rank(minute.keys for minute in minutes),
         rank(minute.reasons for minute in minutes),
         rank(minute.conflicts_by_table for minute in minutes),
-        _join(minute.phases for minute in minutes),
+        list_phases(rows[:: 1 + len(rows) // SAMPLED_OF_HOUR]),
     )
 
 
-def _join(minutes: Iterable[Mapping[Steps, Sequence[int]]]) -> Mapping[Steps, Sequence[int]]:
-    phases: dict[Steps, list[int]] = {}
-    for steps, times in chain.from_iterable(each.items() for each in minutes):
-        phases.setdefault(steps, []).extend(times)
-    return {steps: phases[steps] for steps in sorted(phases, key=lambda pair: pair[0].value)}
-
-
 def list_phases(rows: Iterable[TransactionRow]) -> Mapping[Steps, Sequence[int]]:
-    """Return the times between the statuses of committed transactions, by the server's clock."""
+    """Return the times (ms) between statuses of committed transactions, by the server's clock."""
     phases: dict[Steps, list[int]] = {}
     for row in rows:
         if row.status is not None and row.status.is_decided:
             for before, after in pairwise(list_status_times(row)):
                 times = phases.setdefault((before.status, after.status), [])
                 times.append(max(0, after.since - before.since))
-    return phases
+    return {steps: phases[steps] for steps in sorted(phases, key=lambda pair: pair[0].value)}
 
 
 def measure_latency(phase: str, times: Sequence[int]) -> Latency:
@@ -184,91 +199,65 @@ def measure_latency(phase: str, times: Sequence[int]) -> Latency:
 
 
 class Sampler:
-    """The last hour of a store, sampled again and again."""
+    """The last hour of a store, counted again and again."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._minutes: dict[int, Minute] = {}
+        self._begun: dict[int, Minute] = {}
 
     def refresh(self, ms: int = 1_000) -> Hour:
-        """Sample the last minutes, and, for about this time (ms), minutes that were not sampled
-        yet: at least one, the newest first."""
+        """Read a step of each of the last minutes, and, for about this time (ms), of others that
+        are not final: at least of one, the newest of the unread first."""
         clock = self._context.clock
         due_ms = clock.monotonic_ms() + ms
         now = clock.wall_ms() // MINUTE_MS
         salt_buckets = find_buckets(self._context)
         minutes = [at * MINUTE_MS for at in range(now, now - MINUTES, -1)]
         self._minutes = {at: self._minutes[at] for at in minutes if at in self._minutes}
-        for at in minutes[:RECENT]:
-            self._minutes[at] = self._sample(at, salt_buckets)
-        for at in minutes[RECENT:]:
-            kept = self._minutes.get(at)
-            if kept is None or kept.taken_ms < at + RECENT * MINUTE_MS:  # it was not final
-                self._minutes[at] = self._sample(at, salt_buckets)
-                if clock.monotonic_ms() >= due_ms:
-                    break
+        self._begun = {at: self._begun[at] for at in minutes if at in self._begun}
+        later = sorted(filter(self._is_due, minutes[RECENT:]), key=self._minutes.__contains__)
+        queue = deque([*minutes[:RECENT], *later])
+        steps = 0
+        while queue and (steps <= RECENT or clock.monotonic_ms() < due_ms):
+            steps += 1
+            if not self._read_step(at := queue.popleft(), salt_buckets):
+                queue.append(at)
         return sum_up(clock.wall_ms(), [self._minutes[at] for at in sorted(self._minutes)])
 
-    def _list_rows(
-        self, began_ms: int, taken_ms: int, salt_buckets: Sequence[bytes]
-    ) -> tuple[Sequence[Row], float | None]:
-        """Return the first and the last rows of a minute, of which only a part may have passed,
-        and how many rows of the minute each stands for; None: these are all rows."""
-        half = SAMPLED_ROWS // 2
+    def _is_due(self, at: int) -> bool:
+        """Return True unless a minute was counted to its end after its transactions had ended."""
+        known = self._minutes.get(at)
+        return not (known and known.is_whole and known.taken_ms >= at + RECENT * MINUTE_MS)
 
-        def take(reverse: bool) -> list[Row]:
-            listed = scan_transactions(
-                self._context,
-                name_time(began_ms),
-                name_time(began_ms + MINUTE_MS),
-                cells=OUTCOME_CELLS,
-                with_parts=False,
-                reverse=reverse,
-                salt_buckets=salt_buckets,
-            )
-            wanted = (row for row in listed if is_row_key(row.row) and parent_of(row.row) is None)
-            return list(islice(wanted, half + 1))
-
-        first = take(reverse=False)
-        if len(first) <= half:
-            return first, None
-        last = take(reverse=True)
-        if first[half].row in {row.row for row in last}:
-            return list({row.row: row for row in chain(first, reversed(last))}.values()), None
-        end_ms = max(min(taken_ms, began_ms + MINUTE_MS), created_ms(last[0].row))
-        between_ms = created_ms(last[half].row) - created_ms(first[half].row)
-        spent_ms = end_ms - began_ms
-        return first[:half] + last[:half], spent_ms / max(1, spent_ms - between_ms)
-
-    def _sample(self, began_ms: int, salt_buckets: Sequence[bytes]) -> Minute:
-        taken_ms = self._context.clock.wall_ms()
-        rows, estimated = self._list_rows(began_ms, taken_ms, salt_buckets)
-        scale = estimated or 1
-
-        def estimate(names: Iterable[T]) -> Counter[T]:
-            return Counter({name: round(scale * n) for name, n in Counter(names).items()})
-
-        found = list(map(decode_row, rows))
-        aborted = (row for row in found if _find_outcome(row.status) == ABORTED)
-        reasons = [read_reason(row.reason) for row in aborted if row.reason is not None]
-        tables = [reason.table for reason in reasons if reason.table is not None]
-        requests = list(self._read_keys([row.row for row in rows[:WHOLE_ROWS]]))
-        keys = Counter(chain.from_iterable(requests))
-        return Minute(
-            began_ms,
-            taken_ms,
-            len(rows),
-            estimated is None,
-            started=round(scale * len(rows)),
-            outcomes=estimate(_find_outcome(row.status) for row in found),
-            statuses=estimate(str(row.status or NO_STATUS) for row in found),
-            reasons=estimate(reason.words for reason in reasons),
-            conflicts=round(scale * len(tables)),
-            conflicts_by_table=estimate(tables),
-            whole_rows=len(requests),
-            keys=Counter(dict(keys.most_common(KEPT_KEYS))),
-            phases=list_phases(found),
+    def _read_step(self, at: int, salt_buckets: Sequence[bytes]) -> bool:
+        """Count on in a minute; return True at its end. A higher number stays until then."""
+        context = self._context
+        found = self._begun.pop(at, None) or Minute(at, context.clock.wall_ms(), name_time(at))
+        listed = scan_transactions(
+            context,
+            found.position or b"",
+            name_time(at + MINUTE_MS),
+            cells=OUTCOME_CELLS,
+            with_parts=False,
+            reverse=False,
+            salt_buckets=salt_buckets,
         )
+        rows = list(islice(listed, STEP_ROWS))
+        for row in rows:
+            if is_row_key(row.row) and parent_of(row.row) is None:
+                found.add(decode_row(row), context.rng)
+        if not found.whole_rows:
+            requests = list(self._read_keys([row.row_key for row in found.sample[:WHOLE_ROWS]]))
+            keys = Counter(chain.from_iterable(requests))
+            found.whole_rows, found.keys = len(requests), Counter(dict(keys.most_common(KEPT_KEYS)))
+        found.position = strip_bucket(rows[-1].row) + b"\0" if len(rows) == STEP_ROWS else None
+        if not found.is_whole:
+            self._begun[at] = found
+        known = self._minutes.get(at)
+        if found.is_whole or known is None or known.started <= found.started:
+            self._minutes[at] = found.copy()
+        return found.is_whole
 
     def _read_keys(self, row_keys: Sequence[bytes]) -> Iterator[Sequence[Key]]:
         """Yield the first keys of each row's request, without our own, up to the limit of bytes."""

@@ -9,8 +9,9 @@ from pathlib import Path as File
 import pytest
 from kazoo.client import KazooClient
 
-from recovery.console import locks
-from recovery.console.locks import Cached, make_tree
+from recovery import bounds
+from recovery.bounds import Cached
+from recovery.console.locks import make_tree
 from recovery.opening import open_lock_view
 from tests.integration.zookeeper import ZooKeeper, zookeeper  # noqa: F401
 from txn.errors import CorruptRowError, StoreError
@@ -150,7 +151,7 @@ def test_who_waits_for_whom_follows_from_the_line(about: str) -> None:
 
 def test_what_many_visitors_see_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred open pages are one question to the store, whether it answers or not."""
-    monkeypatch.setattr(locks, "FRESH_S", 0.2)
+    monkeypatch.setattr(bounds, "FRESH_S", 0.2)
     reads: list[str] = []
 
     def read() -> int:

@@ -35,6 +35,7 @@ def test_prometheus_is_told_what_is_unfinished(serve: Serve, tmp_path: Path) -> 
     while "oldest_unfinished" not in (text := ask(url)):  # it begins to look with the first visit
         assert time.monotonic() < deadline, text
         time.sleep(0.2)
+    text = ask(url)  # with the calls of the first answer
     assert 'hbase_txn_unfinished_transactions{status="2-ASSERTED"} 1.0' in text
     families = {family.name: family for family in text_string_to_metric_families(text)}
     (oldest,) = families["hbase_txn_oldest_unfinished_seconds"].samples
@@ -43,6 +44,15 @@ def test_prometheus_is_told_what_is_unfinished(serve: Serve, tmp_path: Path) -> 
     names = re.findall(r"^# TYPE (hbase_txn\w+) (\w+)", text, re.MULTILINE)
     told = [name for name, _ in names if not name.endswith("_created")]
     assert [name for name in told if f"`{name}`" not in OBSERVING] == []
+
+
+def test_health_needs_no_token(serve: Serve, tmp_path: Path) -> None:
+    """Whoever restarts containers has none; a page would ask this visitor for it."""
+    store = f"embedded://{tmp_path}/store"
+    connect(store).close()
+    request = urllib.request.Request(f"{serve(store).url}/healthz", headers={"Host": "elsewhere"})
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+        assert (answer.status, answer.read()) == (200, b"ok\n")
 
 
 def test_what_servers_count_is_shown(serve: Serve, browse: Browse, tmp_path: Path) -> None:

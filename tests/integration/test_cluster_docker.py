@@ -7,11 +7,14 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from typer.core import TyperGroup
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from recovery.commands import app
@@ -92,7 +95,7 @@ def test_services_build_from_what_exists() -> None:
 def test_gateways_are_offered_to_this_machine_alone() -> None:
     """They ask for no password. Both services may run at once."""
     ports = [*PORTS_IN_IMAGE.values()]
-    for name, offset, offered in (("hbase", 0, ports), ("emulator", 100, [9090, 9091, 9092])):
+    for name, offset, offered in (("hbase", 0, ports), ("emulator", 100, [9090, 9091, 9092, 9100])):
         exposed = instructions(ROOT / "docker" / name / "Dockerfile", "EXPOSE")[0].split()
         assert exposed == [str(port) for port in offered]
         published = services()[name]["ports"]
@@ -101,14 +104,37 @@ def test_gateways_are_offered_to_this_machine_alone() -> None:
 
 def test_compose_starts_what_the_documents_say() -> None:
     """`up` starts all that has no profile; one with a profile is started by its name."""
-    said = {name: (ROOT / "docs" / f"{name}.md").read_text() for name in ("hbase", "emulator")}
+    names = ("hbase", "emulator", "console")
+    said = {name: (ROOT / "docs" / f"{name}.md").read_text() for name in names}
     asked = {
         name: re.findall(r"docker compose -f docker/compose.yaml up --build(?: (\w+))?`", text)
         for name, text in said.items()
     }
-    assert asked == {"hbase": [""], "emulator": ["emulator"]}
+    assert asked == {"hbase": [""], "emulator": ["emulator"], "console": ["console"]}
     assert [name for name, each in services().items() if "profiles" not in each] == ["hbase"]
-    assert services()["emulator"]["profiles"] == ["emulator"]
+    assert services()["emulator"]["profiles"] == ["emulator", "console"]
+    assert services()["console"]["profiles"] == ["console"]
+
+
+def list_command_lines() -> Iterator[str]:
+    """Yield the lines with `txn` that units, and the console's container, run."""
+    for unit in sorted((ROOT / "docker" / "systemd").glob("*.service")):
+        yield from re.findall(r"^ExecStart=\S*/(txn .*)", unit.read_text(), re.MULTILINE)
+    yield from re.findall(r"^exec (txn .*)", services()["console"]["command"][-1], re.MULTILINE)
+
+
+def test_units_and_the_console_s_container_run_what_there_is() -> None:
+    """An option that was renamed would be noticed at the next boot."""
+    known, names = get_command(app), []
+    assert isinstance(known, TyperGroup)
+    for line in list_command_lines():
+        _, name, *arguments = line.split()
+        names.append(name)
+        if "--store" not in arguments:
+            arguments += ["--store", "embedded:///store"]  # from the unit's environment
+        with known.commands[name].make_context(name, arguments) as context:
+            assert context.params["store"]
+    assert names == ["console", "fsck", "serve", "console"]
 
 
 def test_compose_takes_its_file() -> None:
@@ -117,6 +143,7 @@ def test_compose_takes_its_file() -> None:
     line = [docker, "compose", "-f", str(COMPOSE), "config", "--quiet"]
     if subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode:
         known = {"build", "init", "ports", "profiles", "stop_grace_period", "volumes"}
+        known |= {"command", "depends_on", "healthcheck"}
         assert all(set(service) <= known for service in services().values())
     else:
         subprocess.run(line, check=True)

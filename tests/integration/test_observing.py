@@ -90,6 +90,8 @@ def test_a_server_shows_what_becomes_of_its_transactions(tmp_path: Path) -> None
             page = read_metrics(server.uris["metrics"])
         assert ask(server.uris["metrics"], "HEAD") == Answer(200, ANY, "")
         assert value(page, COMMITTED) == 1
+        assert value(page, "hbase_txn_oldest_unfinished_seconds") == 0
+        assert read_metrics(server.uris["metrics"].replace("metrics", "healthz")) == "ok\n"
         assert value(page, 'hbase_txn_commit_seconds_count{outcome="assertion"}') == 1
         assert value(page, 'hbase_txn_store_seconds_count{call="atomically",outcome="done"}') >= 1
         assert server.stop() == 0

@@ -38,22 +38,11 @@ def test_an_owner_is_late_once_its_lease_has_expired(beyond_ms: int, words: str)
     assert describe_owner(fast, since_ms + lock_ttl_ms + beyond_ms) == found
 
 
-@pytest.mark.parametrize(
-    ("number", "text", "sampled"),
-    [
-        (0, "0", "0, sampled"),
-        (7, "7", "about 7, sampled"),
-        (0.0333, "0.0", "about 0.033, sampled"),
-        (12.34, "12.3", "about 12, sampled"),
-        (68_731, "68,731", "about 69,000, sampled"),
-        (1_000_000, "1,000,000", "about 1,000,000, sampled"),
-    ],
-)
-def test_an_estimated_number_says_so(number: float, text: str, sampled: str) -> None:
-    """And has no more digits than a sample of 200 rows tells."""
+@pytest.mark.parametrize(("number", "text"), [(0, "0"), (68_731, "68,731"), (12.34, "12.3")])
+def test_a_lower_bound_says_so(number: float, text: str) -> None:
+    """While a busy minute is counted."""
     assert name_number(number) == text
-    assert name_number(number, is_sampled=True) == sampled
-    assert f"{name_number(number, is_sampled=True, short=True)}" in sampled
+    assert name_number(number, is_least=True) == f"at least {text}"
 
 
 @pytest.mark.parametrize(
@@ -72,18 +61,18 @@ def test_a_latency_has_the_digits_that_are_known(duration_ms: float, text: str) 
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
-def test_a_sample_never_says_none(is_whole: bool) -> None:
-    """What a sample does not have may be in the rest."""
-    minute = Minute(0, 0, 200, is_whole, 70_000, Counter(committed=70_000))
+def test_a_lower_bound_never_says_none(is_whole: bool) -> None:
+    """What was not found yet may be in the rest."""
+    minute = Minute(0, 0, None if is_whole else b"x", 70_000, Counter(committed=70_000))
     hour = Hour(60_000, [minute] * 60)
     facts = {
         **{"trouble": None, "unfinished": None, "oldest": [], "servers": None, "waiting": []},
-        **{"hour": hour, "is_sampled": hour.is_sampled, "last": minute, "minutes": [minute]},
+        **{"hour": hour, "is_partial": hour.is_partial, "last": minute, "minutes": [minute]},
         **{"funnel": [], "bars": [], "lines": [], "began": 0, "shown": 10, "now": 0},
         **{"left": None, "waiting_for": [], "latencies": []},
     }
     page = ENVIRONMENT.get_template("overview_part.html").render(facts)
-    assert ("about 1,200, sampled" in page) is not is_whole
+    assert ("at least 1,166.7" in page) is not is_whole
     assert ("None" in page) is is_whole
 
 

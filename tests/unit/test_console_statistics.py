@@ -1,4 +1,4 @@
-"""The last hour from a bounded sample: estimates, what is kept, and a bounded cost."""
+"""The last hour: counts in steps, what is kept, and a bounded cost."""
 
 from __future__ import annotations
 
@@ -46,6 +46,10 @@ def find_minute(hour: Hour, began_ms: int) -> Minute:
     return next(each for each in hour.minutes if each.began_ms == began_ms)
 
 
+def count_whole(hour: Hour) -> int:
+    return sum(each.whole_rows for each in hour.minutes)
+
+
 def put_reason(rows: Rows, row_keys: list[bytes], reason: str) -> None:
     edits = [Edit(column(TXN, row, b"reason"), reason.encode(), 1) for row in row_keys]
     rows.store.write(edits)
@@ -67,89 +71,59 @@ def test_a_minute_of_few_rows_is_counted(prefixes: list[bytes]) -> None:
     assert found == Minute(
         began,
         NOW_MS,
-        10 * many,
-        True,
         started=10 * many,
         outcomes=Counter(committed=6 * many, aborted=3 * many, undecided=many),
         statuses=Counter({"5-COMPLETE": 6 * many, "7-ABORTED": 3 * many, "1-LOCKED": many}),
         reasons=Counter({"key is locked": many}),
-        conflicts=many,
         conflicts_by_table=Counter({b"data": many}),
         whole_rows=10 * many,
     )
 
 
-def make_keys(rng: Random, prefixes: list[bytes], began_ms: int, number: int) -> list[bytes]:
-    """Return row keys in any of the salt buckets, ten milliseconds apart."""
-    return [
-        rng.choice(prefixes) + new_row_key(began_ms + 10 * at, rng.getrandbits(128))
-        for at in range(number)
-    ]
-
-
 @pytest.mark.parametrize("prefixes", [[b""], [b"00.", b"01."]])
-def test_a_minute_of_many_rows_is_estimated(prefixes: list[bytes]) -> None:
-    """From what its first and its last rows say of the rest."""
+@pytest.mark.parametrize("number", [1_999, 2_000, 2_001, 6_000])
+def test_a_burst_is_counted(prefixes: list[bytes], number: int) -> None:
+    """It was taken for what a few rows say of a whole minute: for 203, 5,000 rows or 100,000."""
     rows, rng = Rows(), Random(2)
     began = THIS - PAST
-    keys = make_keys(rng, prefixes, began, 6_000)
-    rows.put([key for at, key in enumerate(keys) if at % 4])
-    rows.put(keys[::4], Status.ABORTED)
-    put_reason(rows, keys[::8], "key is locked: key data/r/d:x, holder transaction.1")
+    keys = [
+        rng.choice(prefixes) + new_row_key(began + 800 * at // number, rng.getrandbits(128))
+        for at in range(number)
+    ]
+    rows.put(keys[: number // 2])
+    rows.put(keys[number // 2 :], Status.ABORTED)
+    put_reason(rows, keys[-700:], "key is locked: key data/r/d:x, holder transaction.1")
     hour = sample_all(rows)
     found = find_minute(hour, began)
-    assert not found.is_whole
-    assert found.sampled == 200
-    assert found.started == pytest.approx(6_000, rel=0.2)
-    assert found.outcomes["aborted"] == pytest.approx(1_500, rel=0.4)
-    assert found.conflicts == pytest.approx(750, rel=0.5)
-    assert found.outcomes.total() == pytest.approx(found.started, abs=2)
-    assert hour.conflicts_by_table == [(b"data", found.conflicts)]
-    assert hour.reasons == [("key is locked", found.conflicts)]
+    assert (found.started, found.is_whole, hour.is_partial) == (number, True, False)
+    assert found.outcomes == Counter(committed=number // 2, aborted=number - number // 2)
+    assert (found.conflicts, hour.conflicts_by_table) == (700, [(b"data", 700)])
+    assert hour.reasons == [("key is locked", 700)]
 
 
-@pytest.mark.parametrize("prefixes", [[b""], [b"00.", b"01."]])
-def test_the_end_of_a_busy_minute_is_in_its_sample(prefixes: list[bytes]) -> None:
-    """A crash after a burst of commits must show beside them."""
-    rows, rng = Rows(), Random(4)
-    began = THIS - PAST
-    keys = make_keys(rng, prefixes, began, 1_500)
-    rows.put(keys[:1_200])
-    rows.put(keys[1_200:], Status.LOCKED)
-    found = find_minute(sample_all(rows), began)
-    assert (found.sampled, found.is_whole) == (200, False)
-    assert found.outcomes["committed"] > 100
-    assert found.outcomes["undecided"] > 100
-
-
-@pytest.mark.parametrize("number", [100, 101, 150, 200, 201, 202])
-def test_every_row_of_a_minute_is_counted_once(number: int) -> None:
-    """Where its first and its last rows meet."""
+def test_a_count_that_is_under_way_is_a_lower_bound() -> None:
+    """It says so, never falls, and ends at the right number; a new count does not hide the last."""
     rows = Rows()
-    began = THIS - PAST
-    rows.put([new_row_key(began + at, at) for at in range(number)])
-    found = find_minute(sample_all(rows), began)
-    assert (found.sampled, found.is_whole) == ((number, True) if number < 202 else (200, False))
+    rows.put([new_row_key(THIS + at, at) for at in range(1_000)])
+    rows.put([new_row_key(THIS + 1_000, at) for at in range(6_000)])
+    sampler = Sampler(replace(rows.context, store=Lasting(rows)))
+    shown = [find_minute(sampler.refresh(1), THIS) for _ in range(6)]
+    assert [each.started for each in shown] == [2_000, 4_000, 6_000, 7_000, 7_000, 7_000]
+    assert [each.is_whole for each in shown] == [False] * 3 + [True] * 3
 
 
-def test_the_cost_of_a_refresh_is_not_that_of_the_table() -> None:
-    """A busy hour is looked at as quickly as a quiet one."""
-    costs = []
-    for number in (13_000, 26_000):
-        rows, rng = Rows(), Random(3)
-        rows.put(
-            [
-                new_row_key(THIS - at * 60 * MINUTE_MS // number, rng.getrandbits(128))
-                for at in range(number)
-            ]
-        )
-        store = Fetching(rows.store)
-        hour = Sampler(replace(rows.context, store=store)).refresh(10**9)
-        assert hour.missing == 0
-        costs.append((sum(store.calls.values()), store.rows))
-    assert [calls for calls, _ in costs] == [costs[0][0]] * 2
-    assert costs[1][0] <= 10 * MINUTES
-    assert costs[1][1] <= MINUTES * 202
+def test_the_cost_of_a_refresh_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In rows by its steps, of which there are those of the last minutes and one more at least."""
+    monkeypatch.setattr(statistics, "STEP_ROWS", 50)
+    rows, rng = Rows(), Random(3)
+    rows.put([new_row_key(THIS - at * 500, rng.getrandbits(128)) for at in range(7_200)])
+    store = Fetching(rows.store)
+    sampler = Sampler(replace(rows.context, store=store))
+    for _ in range(3):
+        store.rows = 0
+        hour = sampler.refresh(0)
+        assert store.rows <= 4 * (50 + statistics.WHOLE_ROWS + 2)
+    assert hour.missing == MINUTES - 6
 
 
 def test_the_hottest_keys_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,15 +136,15 @@ def test_the_hottest_keys_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         rows.put([new_row_key(THIS - PAST + at, at)], request=request)
     hour = sample_all(rows)
     assert hour.keys == [(hot, 30), (cold, 10)]
-    assert hour.whole_rows == 30
+    assert count_whole(hour) == 30
     with monkeypatch.context() as patch:
         patch.setattr(statistics, "WHOLE_ROWS", 6)
         patch.setattr(statistics, "MOST_NAMED", 1)
         few = sample_all(rows)
-        assert (few.whole_rows, few.keys) == (6, [(hot, 6)])
+        assert (count_whole(few), few.keys) == (6, [(hot, 6)])
     with monkeypatch.context() as patch:
         patch.setattr(statistics, "WHOLE_BYTES", 1)
-        assert sample_all(rows).whole_rows == 1
+        assert count_whole(sample_all(rows)) == 1
     monkeypatch.setattr(statistics, "KEYS_OF_REQUEST", 1)
     assert sample_all(rows).keys == [(hot, 30)]
 
@@ -235,7 +209,7 @@ def test_a_request_that_does_not_decode_is_passed_over() -> None:
     (row_key,) = rows.put([new_row_key(THIS - PAST, 1)])
     rows.store.write([Edit(column(TXN, row_key, b"buffer"), b"junk", NOW_MS + 1)])
     hour = sample_all(rows)
-    assert (hour.whole_rows, find_minute(hour, THIS - PAST).outcomes["committed"]) == (0, 1)
+    assert (count_whole(hour), find_minute(hour, THIS - PAST).outcomes["committed"]) == (0, 1)
 
 
 def test_rows_of_parts_are_not_counted() -> None:
@@ -246,8 +220,8 @@ def test_rows_of_parts_are_not_counted() -> None:
     rows.put([child_key(whole, 0, number) for number in range(1_000)], Status.PART)
     hour = sample_all(rows)
     found = find_minute(hour, THIS - PAST)
-    assert (found.started, found.sampled, found.is_whole) == (1, 1, True)
-    assert hour.whole_rows == 1
+    assert (found.started, found.is_whole) == (1, True)
+    assert count_whole(hour) == 1
 
 
 class Lasting(Fetching):
@@ -307,7 +281,7 @@ def test_a_minute_is_kept_once_it_has_settled() -> None:
 def test_an_empty_table_had_a_quiet_hour() -> None:
     """Nothing is missing then."""
     hour = sample_all(Rows())
-    assert (hour.missing, hour.whole_rows, len(hour.minutes)) == (0, 0, MINUTES)
+    assert (hour.missing, count_whole(hour), len(hour.minutes)) == (0, 0, MINUTES)
     assert {each.started for each in hour.minutes} == {0}
 
 

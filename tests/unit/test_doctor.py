@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import itertools
+import shutil
+from collections import namedtuple
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from recovery.doctor import LEFT_MS, Diagnosis, Verdict, examine
+from recovery.fsck import note_repair
+from recovery.text import time_text
+from tests.unit.test_search import NOW_MS, Rows
 from tests.unit.worlds import TABLE, World, X, Y
+from txn import Delete, connect
 from txn.errors import NotApplied
 from txn.model import Cell, Check, Edit, Family, Key, Mutation
 from txn.protocol.protocols import protocol_key
-from txn.protocol.row import DOCTOR_ROW
+from txn.protocol.row import DOCTOR_ROW, new_row_key
 from txn.protocol.statuses import ProtocolName
 from txn.stores.base import Store
 from txn.testing.counting import CountingStore
@@ -269,3 +276,40 @@ def test_missing_tables_are_named() -> None:
         ("table other", "is not there"),
         ("table none", "is not there"),
     ]
+
+
+def test_it_tells_how_much_room_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The night before the disk is full, and not after it."""
+    usage = namedtuple("usage", "free")
+    uri = f"embedded://{tmp_path}/my%20store"
+    with connect(uri) as engine:
+        for free, verdict in ((1 << 40, Verdict.FINE), (1 << 20, Verdict.CAUTION)):
+            monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: usage(free))
+            (disk,) = (each for each in examine(engine.context, uri=uri) if each.about == "disk")
+            assert (disk.verdict, f"{free:,} bytes are free" in disk.seen) == (verdict, True)
+            assert ("make room" in disk.mend) is (verdict is Verdict.CAUTION)
+
+
+def test_it_tells_that_the_transaction_table_grows() -> None:
+    """Nobody repairs: the first rows are older than a repair leaves them."""
+    rows = Rows()
+    rows.put([new_row_key(NOW_MS - 50 * 3_600_000 + at, at) for at in range(3)])
+    for last, words in ((False, "last repair: none"), (True, f"repair: {time_text(NOW_MS)}")):
+        if last:
+            note_repair(rows.context)
+        (told,) = (each for each in examine(rows.context) if "grows" in each.seen)
+        assert (told.verdict, told.mend) == (Verdict.CAUTION, "txn fsck --repair, hourly")
+        assert "grows: 3 rows" in told.seen and words in told.seen
+
+
+@pytest.mark.parametrize(("rows", "days", "grows"), [(30, 3, True), (30, 1, False), (9, 3, False)])
+def test_it_tells_that_nobody_retires_keys(rows: int, days: int, grows: bool) -> None:
+    """A queue leaves a lock and a tag of each key that is gone; a scan of fsck deletes them."""
+    world = World()
+    with world.engine as engine:
+        keys = [Key(f"gone{number}", "d", "x", TABLE) for number in range(rows)]
+        engine.commit([Mutation(key, b"1") for key in keys])
+        engine.commit([Delete(key) for key in keys])
+        world.clock.advance(days * 86_400_000)
+        told = [each.mend for each in examined(world.store, world) if "no value" in each.seen]
+    assert told == (["txn fsck --repair --scan data, weekly"] if grows else [])

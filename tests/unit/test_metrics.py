@@ -13,6 +13,8 @@ from typing import Any, get_args
 import pytest
 from prometheus_client import CollectorRegistry
 
+from recovery.series import watch_series
+from tests.unit.test_search import Rows
 from tests.unit.worlds import World, X, Y, Z, after_status, stopped_at
 from txn import AssertionFailedError, DeadlineError, Exact, Key, Mutation
 from txn.client.engine import Engine
@@ -32,6 +34,7 @@ from txn.events import (
     StoreCall,
 )
 from txn.metrics import MOST_TABLES, OTHER, Metrics, make_metrics_app, render_metrics
+from txn.protocol.row import new_row_key
 from txn.protocol.statuses import Status
 from txn.stores import open_store
 from txn.testing.faulty import Fault, Reply
@@ -269,6 +272,9 @@ def test_a_panel_asks_for_what_there_is(panel: Mapping[str, Any]) -> None:
     """A name or label that is not there draws an empty panel, which looks like a quiet night."""
     registry = CollectorRegistry()
     run(registry)
+    rows = Rows()
+    rows.put([new_row_key(1, 1)], Status.LOCKED)
+    registry.register(watch_series(rows.context))
     labels = list_labels(registry)
     values = {
         "outcome": {*get_args(CommitOutcome), *get_args(CallOutcome), "done", "failed"},

@@ -37,6 +37,7 @@ from txn.server.options import Limits, Options
 from txn.server.ports import Server, server_tls_context
 from txn.service.server import Transactional
 from txn.stores import open_ordered, open_store
+from txn.stores.base import Store
 from txn.stores.local import LocalStore
 from txn.tables.admin import Admin
 from txn.tables.kv.ordered import OrderedStore
@@ -112,9 +113,11 @@ def serve(
     options: Options,
     ready: Callable[[Mapping[str, int]], None],
     log: logging.Logger,
+    make_app: Callable[[Store], WSGIApplication],
 ) -> None:
-    """Serve until SIGTERM or SIGINT. `ready` is called with the ports once all are served. No
-    threads may be running. Raises InvalidRequestError if the options do not fit the store."""
+    """Serve until SIGTERM or SIGINT. `ready` is called with the ports once all are served.
+    make_app: makes what answers at the port for metrics. No threads may be running. Raises
+    InvalidRequestError if the options do not fit the store."""
     if options.workers > 1 and hosted.scheme == "memory":
         raise InvalidRequestError("a store in memory has one worker", store=hosted.store)
     clock = SystemClock()
@@ -126,8 +129,10 @@ def serve(
     exposition = Exposition(sockets.get("metrics"), log, shared=options.workers > 1)
 
     def start() -> Callable[[], object]:
-        on_event = exposition.start()
+        on_event = exposition.make_listener()
         close, services = open_services(hosted, keys, clock, on_event)
+        if hosted.metrics is not None:
+            exposition.start(make_app(_open_tables(hosted, keys, clock)))
         pairs = [(sockets[name], service) for name, service in services.items()]
         server = Server(pairs, options.limits, tls=tls, clock=clock, log=log)
         server.start()
@@ -174,6 +179,10 @@ def _prepare(
     return None, lambda: ROUND_REST_MS
 
 
+def _open_tables(hosted: Hosted, keys: OrderedStore | None, clock: Clock) -> Store:
+    return open_store(hosted.store, clock) if keys is None else LocalStore(keys, clock)
+
+
 def open_services(
     hosted: Hosted, keys: OrderedStore | None, clock: Clock, on_event: Listener = silent
 ) -> tuple[Callable[[], None], dict[str, ServedInterface]]:
@@ -181,7 +190,7 @@ def open_services(
     the keys of a store on this machine; None for a remote store, which has tables of its own."""
     services: dict[str, ServedInterface] = {}
     with ExitStack() as ends:
-        store = open_store(hosted.store, clock) if keys is None else LocalStore(keys, clock)
+        store = _open_tables(hosted, keys, clock)
         ends.callback(store.close)
         if "transactional" in hosted.ports:
             transactional = Transactional(
@@ -330,16 +339,16 @@ class Exposition:
             self.close()
             raise
 
-    def start(self) -> Listener:
-        """Begin to answer; return the listener that counts."""
-        if self._listening is None:
-            return silent
-        on_event: Listener = self._metrics.Metrics()
-        page = partial(MetricsConnection, self._metrics.make_metrics_app())
+    def make_listener(self) -> Listener:
+        return silent if self._listening is None else self._metrics.Metrics()
+
+    def start(self, app: WSGIApplication) -> None:
+        """Begin to answer."""
+        assert self._listening is not None
+        page = partial(MetricsConnection, app)
         limits = Limits(connections=METRICS_CONNECTIONS, grace_ms=METRICS_GRACE_MS)
         self._server = Server([(self._listening, page)], limits, log=self._log)
         self._server.start()
-        return on_event
 
     def stop(self) -> None:
         if self._server is not None:

@@ -36,6 +36,10 @@ LOCK_FILE = "lock.mdb"
 FORMAT = 1
 _SHOWN = 5  # file names in an error
 _FORMAT_FILE = "format"
+_FORMATLESS = (
+    "the directory is not a store of ours: a copy by LMDB's own tools lacks the file `format`; add "
+    "that of its store, or copy the store with `txn backup`"
+)
 _ASIDE = ".format-"
 _BEGUN = ".format-begun"
 _STORE_FILES = (DATA_FILE, LOCK_FILE, WRITER_FILE)
@@ -67,10 +71,11 @@ def prepare_directory(path: str, create: bool) -> str:
         text = _read_format(path)
         if text is None:
             if not create:
-                found = sorted(os.listdir(path))[:_SHOWN] if os.path.exists(path) else None
-                raise InvalidRequestError(
-                    "no such store: make it with `txn init`", path=path, contains=found or None
-                )
+                names = os.listdir(path) if os.path.exists(path) else []
+                absent = "no such store: make it with `txn init`"
+                message = _FORMATLESS if DATA_FILE in names else absent
+                found = sorted(names)[:_SHOWN] or None
+                raise InvalidRequestError(message, path=path, contains=found)
             _begin(path)
     except (FileExistsError, NotADirectoryError) as error:
         raise NotApplied("the store's path is not a directory", path=path) from error
@@ -146,9 +151,8 @@ def _begin(path: str) -> None:
     asides = [name for name in names if name.startswith(_ASIDE)]
     others = set(names).difference(asides, _STORE_FILES if asides else ())
     if others and not is_complete(path):  # another process may have completed it just now
-        raise NotApplied(
-            "the directory is not a store of ours", path=path, contains=sorted(others)[:_SHOWN]
-        )
+        message = _FORMATLESS if DATA_FILE in others else "the directory is not a store of ours"
+        raise NotApplied(message, path=path, contains=sorted(others)[:_SHOWN])
     os.close(os.open(os.path.join(path, _BEGUN), os.O_WRONLY | os.O_CREAT, 0o644))
 
 

@@ -152,6 +152,14 @@ class LmdbStore:
         finally:
             joined.writer = None  # it keeps its transaction
 
+    @property
+    def path(self) -> str:
+        return self._shared.path
+
+    def use_environment(self, body: Callable[[Any], R]) -> R:
+        """Run the function on LMDB's environment, within a local transaction that reads."""
+        return self._run(self._shared.read, partial(self._decode, self._shared.lend(body)))
+
     def is_inside(self) -> bool:
         return self._joined.writer is not None and self._joined.hold.locked()
 
@@ -258,6 +266,9 @@ class _Shared:
             with files.reading.open(hold) as file:
                 files.reading.acquire(file)
                 return self._read_files(files, body)
+
+    def lend(self, body: Callable[[Any], R]) -> Callable[[Reader], R]:
+        return lambda _: body(self._files and self._files.environment)
 
     def _read_files(self, files: LmdbFiles, body: Callable[[Reader], R]) -> R:
         files.check()
