@@ -63,7 +63,7 @@ def transfer(block: OptimisticTransaction, row: dict[str, Any]) -> None:
 
 
 def run_transfers(uri: str, rows: Any = TRANSFERS, **options: Any) -> Summary:
-    given = {"table": "accounts", "on_assertion": "count", "once": "id", **options}
+    given = {"table": "accounts", "on_assertion": "count", "once": "id", "job": "bank", **options}
     return run_partition(uri, rows, given.pop("function", transfer), **given)
 
 
@@ -163,6 +163,24 @@ def test_a_group_of_rows_is_one_transaction(uri: str) -> None:
         run_transfers(uri, [rows[0], rows[5], rows[2]], **given)
 
 
+def test_a_second_job_over_the_same_ids_fills_its_own_table(uri: str) -> None:
+    """It found the tokens of the first job, and its table stayed empty without an error."""
+    with connect(uri) as engine:
+        for name in ("copies", "sums"):
+            engine.ensure_table(name, ["f"])
+
+    def copy(block: OptimisticTransaction, row: dict[str, Any]) -> None:
+        block.put(Key(str(row["id"]), "f", "v", "copies"), "1")
+
+    def request(row: dict[str, Any]) -> Any:
+        return [Mutation(Key(str(row["id"]), "f", "v", "sums"), "1")], []
+
+    assert run_partition(uri, TRANSFERS, copy, once="id", job="copies") == Summary(committed=7)
+    assert commit_partition(uri, TRANSFERS, request, once="id", job="x").committed == 7
+    with connect(uri) as engine:
+        assert [len(list(engine.scan(name))) for name in ("copies", "sums")] == [7, 7]
+
+
 @pytest.mark.parametrize(
     "once, message",
     [("nope", "KeyError"), ("none", "once must be bytes or str"), (lambda row: 7, "given=7")],
@@ -172,7 +190,14 @@ def test_a_token_that_is_none_is_refused_by_row(uri: str, once: Any, message: st
     tasks: Any = ((run_partition, transfer), (commit_partition, lambda row: ([], [])))
     for task, function in tasks:
         with pytest.raises(PartitionError, match=rf"{message}.*row=.*'id': 0"):
-            task(uri, [{**TRANSFERS[0], "none": None}], function, once=once, table="accounts")
+            task(
+                uri,
+                [{**TRANSFERS[0], "none": None}],
+                function,
+                once=once,
+                job="bank",
+                table="accounts",
+            )
     assert balances(uri) == [50, 50]
 
 
@@ -180,7 +205,12 @@ def test_a_column_names_the_tokens_of_commits_as_well(uri: str) -> None:
     """The same word must mean the same in both."""
     key = balance("c")
     summary = commit_partition(
-        uri, TRANSFERS[:2] * 2, lambda row: ([Mutation(key, "1")], []), once="id", table="accounts"
+        uri,
+        TRANSFERS[:2] * 2,
+        lambda row: ([Mutation(key, "1")], []),
+        once="id",
+        job="bank",
+        table="accounts",
     )
     assert (summary.committed, summary.repeated) == (2, 2)
     assert run_transfers(uri, TRANSFERS[:2]).repeated == 2
@@ -193,13 +223,14 @@ def test_blocks_run_through_a_server(tmp_path: Path) -> None:
         found_bank(uri)
         assert run_transfers(uri).committed == 5
         assert run_transfers(uri).repeated == 5
-        task = bind_partition(run_partition, uri, transfer, table="accounts", once="id")
+        task = bind_partition(run_partition, uri, transfer, table="accounts", once="id", job="bank")
         assert task(TRANSFERS[:5]) == Summary(repeated=5)
         open_worker(Access(uri, "accounts")).engine.close()
 
 
 WRONG: list[dict[str, Any]] = [
     *({"on_assertion": "ignore"}, {"ack": "done"}, {"once": 7}, {"once_retention_ms": 0}),
+    *({"once": "id"}, {"job": 7}),
     *({"policy": {"lock_ttl_ms": 1}}, {"counts": 3}, {"trace": "no"}, {"transactions": None}),
     {"table": 7},
 ]
@@ -239,6 +270,12 @@ def test_the_driver_finds_names_that_mean_nothing(uri: str) -> None:
 def test_a_bound_task_has_all_its_arguments(uri: str) -> None:
     """As `functools.partial` would give them."""
     task = bind_partition(
-        run_partition, uri, transfer, once="id", table="accounts", policy=Policy(attempts=3)
+        run_partition,
+        uri,
+        transfer,
+        once="id",
+        job="bank",
+        table="accounts",
+        policy=Policy(attempts=3),
     )
     assert (task(iter(TRANSFERS[:3])), task(())) == (Summary(committed=3), Summary())

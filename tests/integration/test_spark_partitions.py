@@ -81,8 +81,12 @@ def test_a_request_without_a_list_of_mutations_is_refused_by_name(uri: str) -> N
 
 def test_a_partition_that_runs_again_changes_nothing(uri: str) -> None:
     """Spark runs a task again whose result was lost, though all that it did is there."""
-    first = commit_partition(uri, range(7), absent_request, table="rows", once=token, batch=3)
-    again = commit_partition(uri, range(7), absent_request, table="rows", once=token, batch=3)
+    first = commit_partition(
+        uri, range(7), absent_request, table="rows", once=token, job="rows", batch=3
+    )
+    again = commit_partition(
+        uri, range(7), absent_request, table="rows", once=token, job="rows", batch=3
+    )
     assert (first, again) == (Summary(committed=7), Summary(repeated=7))
     refused = {"7-ABORTED": 7}  # a fenced database reads before it writes
     assert statuses(uri) in ({"5-COMPLETE": 7} | refused, {"5-COMPLETE": 7})
@@ -90,7 +94,7 @@ def test_a_partition_that_runs_again_changes_nothing(uri: str) -> None:
 
 def test_rows_with_one_token_in_one_batch_commit_once(uri: str) -> None:
     """A source may hold a row twice, and both may come to one task."""
-    summary = commit_partition(uri, [1, 2, 1], absent_request, table="rows", once=token)
+    summary = commit_partition(uri, [1, 2, 1], absent_request, table="rows", once=token, job="rows")
     assert summary == Summary(committed=2, repeated=1)
 
 
@@ -111,9 +115,14 @@ def test_a_promise_about_tokens_is_kept_with_each(uri: str, of_each: bool) -> No
     def request(row: int) -> Request:
         return replace(absent_request(row), once=token(row).encode())
 
-    way = {"to_request": absent_request, "once": token} if of_each else {"to_request": request}
+    way = (
+        {"to_request": absent_request, "once": token, "job": "rows"}
+        if of_each
+        else {"to_request": request}
+    )
     commit_partition(uri, range(3), **way, table="rows", once_retention_ms=5)  # type: ignore[arg-type]
-    markers = [marker_key(b"txn", token(row).encode()) for row in range(3)]
+    scope = "/rows//" if of_each else ""
+    markers = [marker_key(b"txn", f"{scope}{token(row)}".encode()) for row in range(3)]
     with connect(uri) as engine:
         found = [cell.value for cell in engine.read(markers).values() if cell]
     assert [decode_marker(value).retention_ms for value in found] == [5, 5, 5]
@@ -122,7 +131,7 @@ def test_a_promise_about_tokens_is_kept_with_each(uri: str, of_each: bool) -> No
 def test_a_token_that_is_no_text_is_refused_clearly(uri: str) -> None:
     """A number of a row is the likeliest token, and two tokens of one row would be no token."""
     with pytest.raises(PartitionError, match=r"once must be bytes or str given=0.* row=0"):
-        commit_partition(uri, [0], absent_request, table="rows", once=int)  # type: ignore[arg-type]
+        commit_partition(uri, [0], absent_request, table="rows", once=int, job="x")  # type: ignore[arg-type]
 
 
 def test_batches_of_nothing_are_refused(uri: str) -> None:
@@ -229,6 +238,7 @@ def test_record_batches_and_frames_are_committed_row_by_row(uri: str) -> None:
             iter(given),
             lambda row: absent_request(row["n"]),
             once=lambda row: token(row["n"]),
+            job="rows",
             table="rows",
         )
         assert summary == Summary(committed=3)

@@ -32,10 +32,9 @@ from txn.spark.requests import (
     MAX_JOB_NAME,
     Naming,
     SourceRows,
-    make_token,
-    name_job,
     parse_requests,
 )
+from txn.spark.tokens import make_token, name_scope
 from txn.spark.writer import Rejects
 
 pytestmark = pytest.mark.fast
@@ -125,7 +124,7 @@ def test_a_token_tells_the_job_the_table_and_the_values() -> None:
     assert len(values) == len(words) + len(words) ** 2
     jobs = [word.encode() for word in ["", *words]]
     found = {
-        make_token(name_job(job, table), value)
+        make_token(name_scope(job, table), value)
         for job in jobs
         for table in jobs[1:]
         for value in values

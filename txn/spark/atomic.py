@@ -23,8 +23,9 @@ from txn.request import Ack, Request
 from txn.spark.definitions import MAPPING
 from txn.spark.options import SourceOptions
 from txn.spark.partitions import Access, find_partition, open_worker
-from txn.spark.requests import CONDITIONS, RequestBuilder, make_token, parse_requests
+from txn.spark.requests import CONDITIONS, RequestBuilder, parse_requests
 from txn.spark.tables import NEW_TABLE, NewTables
+from txn.spark.tokens import make_token
 from txn.spark.writer import WRITING
 from txn.stores.options import hide_login
 

@@ -27,16 +27,15 @@ from txn.spark.partitions import (
     Access,
     Counts,
     OnAssertion,
-    Once,
     Summary,
     check_arguments,
     divide_batches,
     find_rows,
-    find_token,
     finish_work,
     make_error,
     open_worker,
 )
+from txn.spark.tokens import Once, find_token
 from txn.tracing import Headers, continue_trace
 
 T = TypeVar("T")
@@ -52,6 +51,7 @@ def run_partition(
     function: Callable[[OptimisticTransaction, Any], object],
     *,
     once: Once | None = None,
+    job: str | None = None,
     once_retention_ms: int | None = None,
     group: Callable[[Any], object] | str | None = None,
     batch: int = BATCH,
@@ -75,7 +75,7 @@ def run_partition(
     for the row.
     group: the name of a column, or a function of a row. Adjacent rows with the same value are one
     transaction; `function` and `once` then get the list of them.
-    once: as of `commit_partition`. A row whose token is committed is not run again.
+    once, job: as of `commit_partition`. A row whose token is committed is not run again.
     batch: the number of rows whose tokens are read together.
     threads: the number of blocks at once; with more than one they run in no order.
     on_assertion: whether a refused row fails the task, or only counts as refused.
@@ -95,7 +95,8 @@ def run_partition(
         options["once_retention_ms"] = once_retention_ms
     runner = _BlockRunner(worker.engine, function, on_assertion, options, trace)
     sources = found if group is None else _list_groups(found, group)
-    items = (_Item(source, _find_token(source, once, group is not None)) for source in sources)
+    is_group = group is not None
+    items = (_Item(source, _find_token(source, once, job or "", is_group)) for source in sources)
     seen: Counter[str] = Counter()
     with finish_work(worker, seen), ThreadPoolExecutor(threads) as pool:
         for some in divide_batches(items, lambda _: 0, size=batch, max_bytes=1):
@@ -178,13 +179,13 @@ def _list_groups(rows: Iterator[Any], group: Callable[[Any], object] | str) -> I
         yield some
 
 
-def _find_token(source: Any, once: Once | None, is_group: bool) -> bytes | None:
+def _find_token(source: Any, once: Once | None, job: str, is_group: bool) -> bytes | None:
     try:
         if once is None:
             return None
         if callable(once) or not is_group:
-            return find_token(source, once)
-        tokens = {find_token(row, once) for row in source}
+            return find_token(source, once, job)
+        tokens = {find_token(row, once, job) for row in source}
         if len(tokens) > 1:
             raise InvalidRequestError("the rows of a group have several tokens", once=once)
         return tokens.pop()

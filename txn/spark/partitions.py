@@ -41,6 +41,7 @@ from txn.request import (
     check_deadline,
     make_request,
 )
+from txn.spark.tokens import Once, find_token
 from txn.tracing import Headers, continue_trace, flush_traces
 
 BATCH = 250
@@ -52,9 +53,6 @@ BATCH_BYTES = 8_000_000
 T = TypeVar("T")
 P = ParamSpec("P")
 RequestLike = Request | tuple[Iterable[Mutation | Delete], Iterable[Assertion]]
-Once = Callable[[Any], str | bytes] | str
-"""What tells a row's token: a function, or the name of a column."""
-
 OnAssertion = Literal["fail", "count"]
 Refused = Sequence[tuple[T, Request, TxnError]]
 """The requests of a batch that did not commit, each with its source and the error."""
@@ -274,6 +272,7 @@ KINDS: Mapping[str, tuple[Any, str]] = {
     "to_request": (Callable, "a function of a row"),
     "function": (Callable, "a function of a block and a row"),
     "once": (Callable | str | None, ONCE),
+    "job": (str | None, "text"),
     "group": (Callable | str | None, ONCE),
     "labels": (Mapping | None, "a dictionary"),
     "counts": (Counts | None, "Counts"),
@@ -312,6 +311,7 @@ def commit_partition(
     to_request: Callable[[T], RequestLike],
     *,
     once: Once | None = None,
+    job: str | None = None,
     once_retention_ms: int | None = None,
     batch: int = BATCH,
     counts: Counts | None = None,
@@ -327,9 +327,11 @@ def commit_partition(
     rows: as `foreachPartition` passes them; or the record batches of `mapInArrow`, or the frames of
     `mapInPandas`, whose rows become dictionaries.
     to_request: returns a row's transaction, a Request or (mutations, assertions).
-    once: returns a row's token, which must be the same every time; or the name of a column, and the
-    token is `COLUMN/VALUE`. It replaces a token in the Request. Without tokens a task that runs
-    again commits again, and fails on assertions that its first run made false.
+    once: returns what names a row, the same every time; or the name of a column. The token is
+    `/JOB//` and the result, or `/JOB//COLUMN/VALUE`. It replaces a token in the Request. Without
+    tokens a task that runs again commits again, and fails on assertions that its first run made
+    false.
+    job: the name of the job, required by `once`. Jobs of one name share tokens.
     once_retention_ms: a promise that Spark runs no task of the job again later than this after its
     commits, so that fsck may then delete the tokens; see `Engine.commit`.
     on_assertion: whether a false assertion fails the task, or only counts as refused.
@@ -344,7 +346,8 @@ def commit_partition(
     check_arguments(locals())
     if (found := find_rows(rows)) is None:
         return Summary()
-    requests = ((row, _make_request(row, to_request, once, once_retention_ms)) for row in found)
+    terms = once, job, once_retention_ms
+    requests = ((row, _make_request(row, to_request, *terms)) for row in found)
 
     def refuse(refused: Refused[T]) -> int:
         for row, _, why in refused:
@@ -410,6 +413,12 @@ def check_arguments(given: Mapping[str, Any]) -> None:
     for name, (kinds, words) in KINDS.items():
         if name in given and not isinstance(given[name], kinds):
             raise InvalidRequestError(f"{name} must be {words} given={given[name]!r}")
+    if given["once"] is not None and not given["job"]:
+        raise InvalidRequestError(
+            "once needs job, the name of this job: two jobs over the same ids would share tokens, "
+            "and the second would write nothing",
+            once=given["once"],
+        )
     for name in ("batch", "threads", "attempts"):
         check_whole(name, given.get(name, 1), 1)
     check_choice("on_assertion", given["on_assertion"], get_args(OnAssertion))
@@ -445,23 +454,18 @@ def _list_rows(rows: Iterable[Any]) -> Iterator[Any]:
             yield item
 
 
-def find_token(row: Any, once: Once) -> bytes:
-    """Return a row's token; that of a column includes its name."""
-    if callable(once):
-        return as_bytes("once", once(row))
-    value = row[once]
-    text = str(value) if isinstance(value, int) else value
-    return once.encode() + b"/" + as_bytes("once", text)
-
-
 def _make_request(
-    row: T, to_request: Callable[[T], RequestLike], once: Once | None, once_retention_ms: int | None
+    row: T,
+    to_request: Callable[[T], RequestLike],
+    once: Once | None,
+    job: str | None,
+    once_retention_ms: int | None,
 ) -> Request:
     given: dict[str, Any] = {}
     try:
         request = as_request(to_request(row))
         if once is not None:
-            given["once"] = find_token(row, once)
+            given["once"] = find_token(row, once, job or "")
         if once_retention_ms is not None:
             given["once_retention_ms"] = once_retention_ms
         return replace(request, **given) if given else request

@@ -44,6 +44,7 @@ from txn.spark.mapping import MappedColumn, TableMapping
 from txn.spark.options import SourceOptions, match_name, parse_name, split_list, split_names
 from txn.spark.partitions import make_error
 from txn.spark.texts import list_plain_values
+from txn.spark.tokens import DIGEST_BYTES, escape_slashes, make_token, name_scope
 from txn.text import escape
 
 CONDITIONS = ("ifAbsent", "ifVersion", "assertions")
@@ -59,11 +60,8 @@ MAX_ROWS_NAMED = 3
 MAX_ROW_TEXT = 1_000
 """The most rows of a group, and characters of them, in an error message."""
 
-DIGEST_BYTES = 16
 MAX_JOB_NAME = MAX_TOKEN - 100
 """The most bytes in the name of a job: a partition, a digest and a number follow it."""
-READABLE_BYTES = 100
-"""The readable bytes of a token that is shortened by a digest."""
 
 
 # ----------------------------------------------------------------------------------------- tokens
@@ -93,7 +91,7 @@ class Naming:
             values = codec.encode_array(batch.column(batch.schema.get_field_index(name)))
             if None in values:
                 raise InvalidRequestError("a column that names a transaction is null", column=name)
-            columns.append([_escape_slashes(value) for value in values if value is not None])
+            columns.append([escape_slashes(value) for value in values if value is not None])
         return [b"/".join(parts) for parts in zip(*columns, strict=True)]
 
 
@@ -118,27 +116,6 @@ class RowTokens:
         self._seen[short] = repeated + 1
         token = b"%s/%s" % (self._prefix, found.hex().encode())
         return b"%s/%d" % (token, repeated) if repeated else token
-
-
-def name_job(job: bytes, table: bytes) -> bytes:
-    """Return the name of all that a job writes to a table; without a job, of all that is written to
-    the table. Names are unique, since only those of jobs begin with a slash."""
-    table = _escape_slashes(table)
-    return b"/%s/%s" % (_escape_slashes(job), table) if job else table
-
-
-def make_token(*names: bytes) -> bytes:
-    """Return the token for nested names, such as a job and the values of its columns. A long token
-    is replaced by a digest behind two slashes; no other token begins with two."""
-    token = b"/".join(names)
-    if len(token) <= MAX_TOKEN:
-        return token
-    digest = blake2b(token, digest_size=32).hexdigest().encode()
-    return b"//%s/%s" % (digest, token[:READABLE_BYTES])
-
-
-def _escape_slashes(name: bytes) -> bytes:
-    return name.replace(b"\\", rb"\\").replace(b"/", rb"\/")
 
 
 # ------------------------------------------------------------------------------------- conditions
@@ -556,7 +533,7 @@ def parse_requests(
         is_once,
         Naming.parse("onceBy", once_by, schema) if once_by else None,
         Naming.parse("groupBy", group_by, schema) if group_by else None,
-        name_job(job, mapping.table),
+        name_scope(job, mapping.table),
         retention_ms if is_once else None,
         options.flag("validate") or None,
     )

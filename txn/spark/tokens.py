@@ -1,0 +1,102 @@
+"""How transactions of Spark are named, and what their names stand for.
+
+A token begins with a scope: the name of a job, a table, or both. Behind it are the values that
+tell a row from others, so no two jobs or tables share tokens. Its content is a digest of the rows.
+Other rows that come with the same token are an error and not a repeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from datetime import date, time, timedelta
+from decimal import Decimal
+from hashlib import blake2b
+from typing import Any
+
+from pyspark.sql import Row
+
+from txn.model import as_bytes
+from txn.request import MAX_TOKEN
+
+Once = Callable[[Any], str | bytes] | str
+"""What tells a row's token: a function, or the name of a column."""
+
+PLAIN = (str, int, bool, type(None), bytes)
+DIGEST_BYTES = 16
+READABLE_BYTES = 100
+"""The readable bytes of a token that is shortened by a digest."""
+
+
+def name_scope(job: bytes, table: bytes = b"") -> bytes:
+    """Return the scope of what a job writes to a table; without a job, of all that is written to
+    the table; without a table, of what the job's functions write. Only those of jobs begin with a
+    slash, so no two are equal."""
+    table = escape_slashes(table)
+    return b"/%s/%s" % (escape_slashes(job), table) if job else table
+
+
+def make_token(*names: bytes) -> bytes:
+    """Return the token for nested names, such as a scope and the values of its columns. A long
+    token is replaced by a digest behind two slashes; no other token begins with two."""
+    token = b"/".join(names)
+    if len(token) <= MAX_TOKEN:
+        return token
+    digest = blake2b(token, digest_size=32).hexdigest().encode()
+    return b"//%s/%s" % (digest, token[:READABLE_BYTES])
+
+
+def find_token(row: Any, once: Once, job: str) -> bytes:
+    """Return a row's token: `/JOB//COLUMN/VALUE`, or `/JOB//` and what the function returns."""
+    scope = name_scope(job.encode())
+    if callable(once):
+        return make_token(scope, as_bytes("once", once(row)))
+    value = row[once]
+    value = as_bytes("once", str(value) if isinstance(value, int) else value)
+    return make_token(scope, escape_slashes(once.encode()), escape_slashes(value))
+
+
+def escape_slashes(name: bytes) -> bytes:
+    return name.replace(b"\\", rb"\\").replace(b"/", rb"\/")
+
+
+def digest_rows(rows: Iterable[Any], target: Collection[str | bytes | None] = ()) -> bytes:
+    """Return a digest of rows in any order. A row is the same as Row and as dictionary, with whole
+    numbers as floats, as pandas has them beside nulls. If a row has a value of a kind that data
+    frames do not have, all digests of the target are the same, so that nothing is compared.
+
+    target: what is done with the rows.
+    """
+    try:
+        texts = sorted(map(_describe, rows))
+    except TypeError:
+        texts = []
+    text = ascii([*target, *texts])
+    return blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
+
+
+def _describe(value: Any) -> str:
+    """Return a value as text; raise TypeError for one of another kind."""
+    if type(value) in PLAIN:
+        return ascii(value)
+    if hasattr(type(value), "tolist"):  # numpy's scalars and arrays
+        return _describe(value.tolist())
+    if isinstance(value, Row) and hasattr(value, "__fields__"):
+        value = dict(zip(value.__fields__, value, strict=True))
+    match value:
+        case float():
+            return ascii(int(value) if value.is_integer() else value)
+        case bytearray():
+            return ascii(bytes(value))
+        case Decimal():
+            return str(value)
+        case date() | time():
+            return value.isoformat()
+        case timedelta(days=days, seconds=seconds, microseconds=microseconds):
+            return f"{days} {seconds} {microseconds}"
+        case dict():
+            return (
+                f"{{{sorted((_describe(name), _describe(part)) for name, part in value.items())}}}"
+            )
+        case list() | tuple():
+            return f"[{', '.join(map(_describe, value))}]"
+    raise TypeError
