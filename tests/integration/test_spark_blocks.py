@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from functools import wraps
 from pathlib import Path
 from typing import Any, get_args
 
@@ -81,6 +82,7 @@ def test_a_transfer_that_another_attempt_makes_meanwhile_is_repeated(uri: str) -
     for others, row in [(5, TRANSFERS[0]), (2, TRANSFERS[1])]:
         left = iter([True])
 
+        @wraps(transfer)  # as another attempt has the same function
         def overtaken(block: OptimisticTransaction, row: dict[str, Any]) -> None:
             if next(left, False):  # noqa: B023
                 rest = [row, *({**row, "id": f"{others}-{n}"} for n in range(others - 1))]  # noqa: B023
@@ -96,6 +98,7 @@ def test_a_transfer_that_another_attempt_makes_meanwhile_is_repeated(uri: str) -
 def test_a_row_that_writes_nothing_is_repeated_if_its_token_is_committed(uri: str) -> None:
     """The function may find by itself that nothing is left to do."""
 
+    @wraps(transfer)
     def idle(block: OptimisticTransaction, row: dict[str, Any]) -> None:
         if row["id"] == 1:
             run_transfers(uri, [row])
@@ -179,6 +182,37 @@ def test_a_second_job_over_the_same_ids_fills_its_own_table(uri: str) -> None:
     assert commit_partition(uri, TRANSFERS, request, once="id", job="x").committed == 7
     with connect(uri) as engine:
         assert [len(list(engine.scan(name))) for name in ("copies", "sums")] == [7, 7]
+    wrong: list[Any] = [(run_partition, transfer, {}), (commit_partition, request, {})]
+    wrong += [(run_partition, copy, {"table": "sums"})]
+    for task, function, more in wrong:
+        with pytest.raises(PartitionError, match=r"TokenReused.*'/copies//id/0'.*different names"):
+            task(uri, TRANSFERS, function, once="id", job="copies", **more)
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_a_repeated_token_of_another_row_is_an_error(uri: str, threads: int) -> None:
+    """The second row was taken for the first one again, and lost."""
+    rows = [TRANSFERS[0], {**TRANSFERS[0], "amount": 9}, TRANSFERS[2]]
+    for some in (rows, rows[1:]):  # in one batch, and found before it
+        with pytest.raises(PartitionError, match=r"TokenReused.*'/bank//id/0'.*row=\{'id': 0"):
+            run_transfers(uri, some, threads=threads)
+    assert run_transfers(uri, rows[:1]) == Summary(repeated=1)
+    assert sum(balances(uri)) == 100
+
+
+def test_a_group_that_is_split_over_partitions_is_an_error(uri: str) -> None:
+    """Its second part counted as repeated: three of ten rows were written, and all seemed well."""
+    rows = [{**row, "order": 0} for row in TRANSFERS[:3]]
+
+    def transfer_all(block: OptimisticTransaction, rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            transfer(block, row)
+
+    given = {"function": transfer_all, "group": "order", "once": "order"}
+    run_transfers(uri, rows[:2], **given)
+    with pytest.raises(PartitionError, match=r"'/bank//order/0'.*group.*repartition by it"):
+        run_transfers(uri, rows[2:], **given)
+    assert run_transfers(uri, rows[1::-1], **given) == Summary(repeated=1), "in any order"
 
 
 @pytest.mark.parametrize(
@@ -203,15 +237,13 @@ def test_a_token_that_is_none_is_refused_by_row(uri: str, once: Any, message: st
 
 def test_a_column_names_the_tokens_of_commits_as_well(uri: str) -> None:
     """The same word must mean the same in both."""
-    key = balance("c")
-    summary = commit_partition(
-        uri,
-        TRANSFERS[:2] * 2,
-        lambda row: ([Mutation(key, "1")], []),
-        once="id",
-        job="bank",
-        table="accounts",
-    )
+
+    @wraps(transfer)
+    def request(row: dict[str, Any]) -> Any:
+        return [Mutation(balance("c"), "1")], []
+
+    given = {"once": "id", "job": "bank", "table": "accounts"}
+    summary = commit_partition(uri, TRANSFERS[:2] * 2, request, **given)  # type: ignore[arg-type]
     assert (summary.committed, summary.repeated) == (2, 2)
     assert run_transfers(uri, TRANSFERS[:2]).repeated == 2
 

@@ -13,6 +13,8 @@ from typing import Any, get_args
 import pandas as pd
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from tests.integration.serving import served
 from tests.integration.spark_requests import absent_request, statuses, token
@@ -29,10 +31,13 @@ from txn import (
 from txn.protocol.codec import decode_marker
 from txn.protocol.row import marker_key
 from txn.protocol.statuses import ProtocolName
-from txn.spark import PartitionError, Summary, commit_partition, partitions
+from txn.spark import PartitionError, Summary, commit_partition, partitions, run_partition
+from txn.spark.options import SourceOptions
 from txn.spark.partitions import Access, open_worker
+from txn.spark.writer import make_writer
 
 pytestmark = pytest.mark.fast
+V = Key("v", "f", "value", "rows")
 
 
 @pytest.fixture(params=get_args(ProtocolName))
@@ -104,8 +109,62 @@ def test_a_token_in_the_request_counts_where_once_is_not_given(uri: str) -> None
     def request(row: int) -> Request:
         return Request((Mutation(Key("a", "f", "value"), str(row)),), (), b"the token")
 
-    summary = commit_partition(uri, range(3), request, table="rows")
+    summary = commit_partition(uri, [3, 3, 3], request, table="rows")
     assert summary == Summary(committed=1, repeated=2)
+
+
+@pytest.mark.parametrize("given", [{}, {"once": lambda row: "x", "job": "rows"}])
+def test_a_token_of_two_rows_is_an_error(uri: str, given: dict[str, Any]) -> None:
+    """The second one counted as repeated, and was lost. A refusal that is counted must not hide
+    it."""
+
+    def request(row: int) -> Request:
+        return replace(absent_request(row), once=b"x")
+
+    for rows in ([1, 2], [2]):
+        with pytest.raises(PartitionError, match=r"TokenReused.*token=b'(/rows//)?x'.*row=2"):
+            commit_partition(uri, rows, request, table="rows", on_assertion="count", **given)
+    assert stored(uri, range(3)) == [1]
+
+
+def test_a_request_that_differs_by_the_time_may_be_repeated(uri: str) -> None:
+    """A retried task reads another clock. Its rows are the same."""
+    times = iter(range(9))
+
+    def request(row: int) -> tuple[list[Mutation], list[Any]]:
+        return [Mutation(Key("a", "f", "value"), str(next(times)))], []
+
+    given = {"once": token, "job": "rows", "table": "rows"}
+    found = [commit_partition(uri, range(3), request, **given) for _ in range(2)]  # type: ignore[arg-type]
+    assert found == [Summary(committed=3), Summary(repeated=3)]
+
+
+@pytest.mark.parametrize("attempt", [0, 1])
+def test_repeats_of_a_first_attempt_are_worth_a_warning(
+    uri: str, attempt: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A second job of the same name finds all its rows committed, and seems to have done well."""
+    schema = StructType([StructField("id", LongType()), StructField("v", StringType())])
+    where = {"uri": uri, "table": "rows", "row": "id as text", "family": "f", "jobId": "rows"}
+    writer = make_writer(SourceOptions(where), schema)
+    context = object.__new__(TaskContext)
+    context._attemptNumber, context._partitionId = attempt, 0
+    for access in (Access(uri, "rows"), Access(uri), writer.plan.access):
+        open_worker(access)  # before this process seems to be a worker of Spark
+    monkeypatch.setattr(TaskContext, "_taskContext", context)
+
+    def write() -> None:
+        batch = pa.record_batch([[7, 8], ["a", "b"]], schema.names)
+        writer.write(iter([batch]))
+        commit_partition(uri, [1], absent_request, once=token, job="rows", table="rows")
+        run_partition(uri, [1], lambda block, row: block.put(V, "1"), once=token, job="runs")
+
+    write()
+    assert caplog.messages == []
+    write()
+    counts = [2, 1, 1] if attempt == 0 else []
+    assert [int(text.split()[0]) for text in caplog.messages] == counts
+    assert all("another job has the same name" in text for text in caplog.messages)
 
 
 @pytest.mark.parametrize("of_each", [True, False])

@@ -9,7 +9,7 @@ or writes nothing looks for its token again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
@@ -18,10 +18,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from txn.client.block import OptimisticTransaction
 from txn.client.engine import RUN_ATTEMPTS, Engine
-from txn.errors import AssertionFailedError, InvalidRequestError, TxnError
+from txn.errors import AssertionFailedError, InvalidRequestError, Repeated, TxnError
 from txn.policy import Policy
+from txn.protocol.codec import decode_first, require_same
 from txn.protocol.row import marker_key
-from txn.request import TRANSACTIONS, Ack
+from txn.request import TRANSACTIONS, Ack, Request
 from txn.spark.partitions import (
     BATCH,
     Access,
@@ -35,7 +36,7 @@ from txn.spark.partitions import (
     make_error,
     open_worker,
 )
-from txn.spark.tokens import Once, find_token
+from txn.spark.tokens import Once, digest_rows, find_token, name_function
 from txn.tracing import Headers, continue_trace
 
 T = TypeVar("T")
@@ -95,8 +96,8 @@ def run_partition(
         options["once_retention_ms"] = once_retention_ms
     runner = _BlockRunner(worker.engine, function, on_assertion, options, trace)
     sources = found if group is None else _list_groups(found, group)
-    is_group = group is not None
-    items = (_Item(source, _find_token(source, once, job or "", is_group)) for source in sources)
+    given = (once, job or "", group is not None, (name_function(function), table))
+    items = (_make_item(source, *given) for source in sources)
     seen: Counter[str] = Counter()
     with finish_work(worker, seen), ThreadPoolExecutor(threads) as pool:
         for some in divide_batches(items, lambda _: 0, size=batch, max_bytes=1):
@@ -112,10 +113,10 @@ def run_partition(
 
 
 class _Item(NamedTuple):
-    """A row, or the rows of a group, and the token."""
+    """A row, or the rows of a group. request: an empty one, with the token and its content."""
 
     source: Any
-    token: bytes | None
+    request: Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,17 +128,27 @@ class _BlockRunner:
     trace: Headers | None
 
     def drop_committed(self, items: Sequence[_Item]) -> Sequence[_Item]:
-        """Return the items whose token is not committed, read at once."""
-        tokens = [item.token for item in items if item.token is not None]
-        if not tokens:
-            return items
+        """Return the items whose token is not committed, read at once. Raise PartitionError if one
+        is committed with another content."""
         table = self.engine.context.table
-        cells = self.engine.read([marker_key(table, token) for token in tokens])
-        return [
-            item
-            for item in items
-            if item.token is None or cells[marker_key(table, item.token)] is None
-        ]
+        tokens = {item.request.once for item in items}
+        markers = {token: marker_key(table, token) for token in tokens if token is not None}
+        cells = self.engine.read(list(markers.values())) if markers else {}
+        left = []
+        found: bytes | None = None
+        for item in items:
+            token = item.request.once
+            if token is None or (cell := cells[markers[token]]) is None:
+                left.append(item)
+                continue
+            found = token
+            try:
+                require_same(item.request, decode_first(cell, markers[token]))
+            except TxnError as error:
+                raise make_error(item.source, error) from error
+        if found is not None:
+            self.engine.find_once(found)  # makes all that was read durable
+        return left
 
     def run(self, item: _Item) -> tuple[str, int]:
         """Return what became of the item, and the number of retries."""
@@ -147,20 +158,22 @@ class _BlockRunner:
             calls.append(block)
             self.function(block, item.source)
 
+        request = item.request
+        terms = {"once": request.once, "once_content": request.once_content, **self.options}
         try:
             with continue_trace(self.trace):
-                self.engine.run(call, once=item.token, **self.options)
-            result = calls[-1].result
+                self.engine.run(call, **terms)
+            result = calls[-1].result if calls else None
             is_new = not result.repeated if result else bool(self.drop_committed([item]))
             outcome = "committed" if is_new else "repeated"
-        except Exception as error:
-            is_refused = isinstance(error, AssertionFailedError | RowRefusedError)
-            if not self.drop_committed([item]):
-                outcome = "repeated"
-            elif is_refused and self.on_assertion == "count":
-                outcome = "refused"
-            else:
+        except Repeated:
+            outcome = "repeated"
+        except (AssertionFailedError, RowRefusedError) as error:
+            if self.on_assertion == "fail":
                 raise make_error(item.source, error) from error
+            outcome = "refused"
+        except Exception as error:
+            raise make_error(item.source, error) from error
         return outcome, max(0, len(calls) - 1)
 
 
@@ -179,15 +192,18 @@ def _list_groups(rows: Iterator[Any], group: Callable[[Any], object] | str) -> I
         yield some
 
 
-def _find_token(source: Any, once: Once | None, job: str, is_group: bool) -> bytes | None:
+def _make_item(
+    source: Any, once: Once | None, job: str, is_group: bool, target: Collection[str | bytes | None]
+) -> _Item:
     try:
         if once is None:
-            return None
-        if callable(once) or not is_group:
-            return find_token(source, once, job)
-        tokens = {find_token(row, once, job) for row in source}
+            return _Item(source, Request(()))
+        rows = source if is_group else [source]
+        names = [source] if callable(once) else rows
+        tokens = {find_token(each, once, job) for each in names}
         if len(tokens) > 1:
             raise InvalidRequestError("the rows of a group have several tokens", once=once)
-        return tokens.pop()
+        terms = {"once": tokens.pop(), "once_content": digest_rows(rows, target)}
+        return _Item(source, Request((), answer=b"", **terms))
     except Exception as error:
         raise make_error(source, error) from error

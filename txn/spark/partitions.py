@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from functools import cache
 from itertools import chain
+from logging import getLogger
 from operator import add
 from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar, get_args
 
@@ -27,7 +28,7 @@ from pyspark.sql import SparkSession
 from txn.assertions import Assertion
 from txn.client.connect import connect
 from txn.client.engine import Engine
-from txn.errors import AssertionFailedError, InvalidRequestError, TxnError
+from txn.errors import AssertionFailedError, InvalidRequestError, TokenReusedError, TxnError
 from txn.events import Conflict, Event, Helped, Listener, silent
 from txn.model import Delete, Key, Mutation, as_bytes, check_choice, check_whole
 from txn.policy import Policy
@@ -39,9 +40,9 @@ from txn.request import (
     Request,
     as_request,
     check_deadline,
-    make_request,
 )
-from txn.spark.tokens import Once, find_token
+from txn.request import make_request as check_request
+from txn.spark.tokens import Once, digest_rows, find_token, name_function
 from txn.tracing import Headers, continue_trace, flush_traces
 
 BATCH = 250
@@ -50,12 +51,22 @@ BATCH = 250
 BATCH_BYTES = 8_000_000
 """The approximate limit of the values in a batch; a server refuses more."""
 
+LOG = getLogger("txn")
 T = TypeVar("T")
 P = ParamSpec("P")
 RequestLike = Request | tuple[Iterable[Mutation | Delete], Iterable[Assertion]]
 OnAssertion = Literal["fail", "count"]
 Refused = Sequence[tuple[T, Request, TxnError]]
 """The requests of a batch that did not commit, each with its source and the error."""
+
+REUSED = (
+    "; rows that differ need different tokens; a group must not be split over partitions: "
+    "repartition by it; jobs that differ need different names"
+)
+REPEATED = (
+    "%d rows of a task in its first attempt were committed before: their job or stage ran before, "
+    "rows are equal, or another job has the same name and rows"
+)
 
 YOUNG_OBJECTS = 10_000
 """The number of new objects between two garbage collections of a worker."""
@@ -346,8 +357,19 @@ def commit_partition(
     check_arguments(locals())
     if (found := find_rows(rows)) is None:
         return Summary()
-    terms = once, job, once_retention_ms
-    requests = ((row, _make_request(row, to_request, *terms)) for row in found)
+    promise = {} if once_retention_ms is None else {"once_retention_ms": once_retention_ms}
+    target = name_function(to_request), table
+
+    def make_request(row: T) -> tuple[T, Request]:
+        try:
+            request = as_request(to_request(row))
+            token = request.once if once is None else find_token(row, once, job or "")
+            content = request.once_content
+            if content is None and token is not None:
+                content = digest_rows([row], target)
+            return row, replace(request, once=token, once_content=content, **promise)
+        except Exception as error:
+            raise make_error(row, error) from error
 
     def refuse(refused: Refused[T]) -> int:
         for row, _, why in refused:
@@ -356,6 +378,7 @@ def commit_partition(
         return 0
 
     worker = open_worker(Access(uri, table, transactions, policy))
+    requests = map(make_request, found)
     summary = commit_requests(worker, requests, refuse, batch=batch, ack=ack, trace=trace)
     if counts is not None:
         counts.add(summary)
@@ -398,7 +421,8 @@ def commit_requests(
 
 @contextmanager
 def finish_work(worker: Worker, seen: Counter[str]) -> Iterator[None]:
-    """Let all that the block commits be complete at its end, and count the events."""
+    """Let all that the block commits be complete at its end, and count the events. Warn of repeats
+    that no other attempt of the task explains."""
     before = worker.events.copy()
     try:
         yield
@@ -406,6 +430,9 @@ def finish_work(worker: Worker, seen: Counter[str]) -> Iterator[None]:
         worker.engine.flush()
         flush_traces()  # Spark kills an idle worker
     seen.update(worker.events - before)
+    context = TaskContext.get()
+    if seen["repeated"] and context is not None and context.attemptNumber() == 0:
+        LOG.warning(REPEATED, seen["repeated"])
 
 
 def check_arguments(given: Mapping[str, Any]) -> None:
@@ -426,11 +453,12 @@ def check_arguments(given: Mapping[str, Any]) -> None:
     check_deadline(given.get("deadline_ms"))
     probe = (Delete(Key(b"-", b"-", b"-")),)
     details = given.get("labels"), given["once_retention_ms"]
-    make_request(probe, (), b"-", *details, validate=given.get("validate"))
+    check_request(probe, (), b"-", *details, validate=given.get("validate"))
 
 
 def make_error(row: object, why: Exception) -> PartitionError:
-    return PartitionError(f"request failed: {type(why).__name__}: {why}", row=row)
+    advice = REUSED if isinstance(why, TokenReusedError) else ""
+    return PartitionError(f"request failed: {type(why).__name__}: {why}{advice}", row=row)
 
 
 def find_rows(rows: Iterable[Any]) -> Iterator[Any] | None:
@@ -452,25 +480,6 @@ def _list_rows(rows: Iterable[Any]) -> Iterator[Any]:
             yield from item.to_dict("records")
         else:
             yield item
-
-
-def _make_request(
-    row: T,
-    to_request: Callable[[T], RequestLike],
-    once: Once | None,
-    job: str | None,
-    once_retention_ms: int | None,
-) -> Request:
-    given: dict[str, Any] = {}
-    try:
-        request = as_request(to_request(row))
-        if once is not None:
-            given["once"] = find_token(row, once, job or "")
-        if once_retention_ms is not None:
-            given["once_retention_ms"] = once_retention_ms
-        return replace(request, **given) if given else request
-    except Exception as error:
-        raise make_error(row, error) from error
 
 
 def _weigh(source: tuple[Any, Request]) -> int:

@@ -107,14 +107,20 @@ class RowTokens:
         self._target = blake2b(repr(target).encode(), digest_size=DIGEST_BYTES)
         self._seen: dict[int, int] = {}
 
-    def make_token(self, parts: Collection[Any]) -> bytes:
+    def make_content(self, rows: Sequence[EncodedRow]) -> bytes:
+        """Return the digest of what is written of a row, or of a group in any order."""
         digest = self._target.copy()
-        digest.update(repr(parts).encode())
-        found = digest.digest()
-        short = int.from_bytes(found[:8])
+        one = rows[0].content
+        digest.update(
+            repr(one if len(rows) == 1 else sorted(repr(r.content) for r in rows)).encode()
+        )
+        return digest.digest()
+
+    def make_token(self, content: bytes) -> bytes:
+        short = int.from_bytes(content[:8])
         repeated = self._seen.get(short, 0)
         self._seen[short] = repeated + 1
-        token = b"%s/%s" % (self._prefix, found.hex().encode())
+        token = b"%s/%s" % (self._prefix, content.hex().encode())
         return b"%s/%d" % (token, repeated) if repeated else token
 
 
@@ -339,13 +345,13 @@ class RequestBuilder:
         for some in self._list_groups(rows):
             sources = SourceRows([row.source for row in some])
             error = _find_error(some)
-            token = self._make_token(some, tokens, is_named=error is None)
+            request = self._make_request(some if error is None else [], some, tokens)
             if error is None:
-                yield sources, self._make_request(some, token)
+                yield sources, request
             elif reject is None:
                 raise make_error(sources, error)
             else:
-                reject(sources, self._make_request([], token), error)
+                reject(sources, request, error)
 
     def _list_groups(self, rows: Iterator[EncodedRow]) -> Iterator[list[EncodedRow]]:
         if self.group_by is None:
@@ -386,7 +392,16 @@ class RequestBuilder:
         ]
         return (self.mapping.table, cells, self.deletes_nulls, *conditions, *others)
 
-    def _make_request(self, rows: list[EncodedRow], token: bytes | None) -> Request:
+    def _make_request(
+        self, rows: list[EncodedRow], sources: list[EncodedRow], tokens: RowTokens
+    ) -> Request:
+        """Return the request of rows, with the token of the sources. rows: none if they do not
+        encode; their token has no name of `onceBy`, since they may come again with other values."""
+        token = content = None
+        if self.is_once:
+            content = tokens.make_content(sources)
+            name = sources[0].name if rows else None
+            token = tokens.make_token(content) if name is None else make_token(self.prefix, name)
         return Request(
             tuple(chain.from_iterable([row.mutations for row in rows])),
             tuple(chain.from_iterable([row.assertions for row in rows])),
@@ -394,21 +409,8 @@ class RequestBuilder:
             {},
             self.retention_ms,
             self.validate,
+            content,
         )
-
-    def _make_token(
-        self, rows: list[EncodedRow], tokens: RowTokens, *, is_named: bool
-    ) -> bytes | None:
-        """Return the token of rows. is_named: by `onceBy`, if given; not for a reject, whose rows
-        may come again with other values."""
-        name = rows[0].name
-        if not self.is_once:
-            return None
-        if is_named and name is not None:
-            return make_token(self.prefix, name)
-        if len(rows) == 1:
-            return tokens.make_token(rows[0].content)
-        return tokens.make_token(sorted(repr(row.content) for row in rows))
 
     def _encode_rows(self, batch: pa.RecordBatch, can_reject: bool) -> Iterable[EncodedRow]:
         """Encode a batch, or its halves if a row does not encode, down to that row."""

@@ -55,6 +55,13 @@ def find_token(row: Any, once: Once, job: str) -> bytes:
     return make_token(scope, escape_slashes(once.encode()), escape_slashes(value))
 
 
+def name_function(function: Callable[..., Any]) -> str:
+    """Return the name of a function, a method or what a partial one calls; of another object, that
+    of its class."""
+    function = getattr(function, "func", function)
+    return getattr(function, "__qualname__", type(function).__qualname__)
+
+
 def escape_slashes(name: bytes) -> bytes:
     return name.replace(b"\\", rb"\\").replace(b"/", rb"\/")
 

@@ -159,7 +159,8 @@ class RejectKeeper:
         row = b"%s/%s" % (rows[0].row, digest)
         keys = [Key(row, self.rejects.family, name, self.rejects.table) for name in document]
         mutations = tuple(map(Mutation, keys, document.values()))
-        return Request(mutations, (), request.once, {}, request.once_retention_ms)
+        terms = request.once, {}, request.once_retention_ms, None, request.once_content
+        return Request(mutations, (), *terms)
 
     def _append(self, folder: Path, refused: Refused[SourceRows]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
