@@ -17,12 +17,14 @@ from txn.errors import (
     InvalidRequestError,
     MaybeApplied,
     NotApplied,
+    Repeated,
     StoreError,
+    TokenReusedError,
     TxnError,
 )
 from txn.model import Cell, Delete, Key, Mutation, Row, Stamp, Value
 from txn.policy import Policy
-from txn.request import Committed, Outcome, Request
+from txn.request import Committed, FirstCommit, Outcome, Request
 
 __all__ = [
     "AbortedError",
@@ -40,6 +42,7 @@ __all__ = [
     "Delete",
     "Engine",
     "Exact",
+    "FirstCommit",
     "GreaterThan",
     "InvalidRequestError",
     "Key",
@@ -51,11 +54,13 @@ __all__ = [
     "Or",
     "Outcome",
     "Policy",
+    "Repeated",
     "Request",
     "Row",
     "Some",
     "Stamp",
     "StoreError",
+    "TokenReusedError",
     "TxnError",
     "Value",
     "Version",

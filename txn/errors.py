@@ -49,6 +49,25 @@ class ReadOnlyError(InvalidRequestError):
     """The store is read-only here: open it where writing is allowed. Nothing was written."""
 
 
+class TokenReusedError(InvalidRequestError):
+    """The `once` token stands for another content already: give this request another token. Nothing
+    of it was written. transaction: the first commit of the token."""
+
+    def __init__(self, message: str, *, token: bytes, transaction: bytes) -> None:
+        super().__init__(message)
+        self.token = token
+        self.transaction = transaction
+
+
+class Repeated(TxnError):
+    """The `once` token had been committed, and no answer is stored with it; nothing was written
+    again. committed: the first commit, with repeated=True."""
+
+    def __init__(self, committed: Any) -> None:
+        super().__init__("committed before, without an answer", transaction=committed.transaction)
+        self.committed = committed
+
+
 class AbortedError(TxnError):
     """The transaction wrote nothing and never will. The subclass says whether to run it again.
 

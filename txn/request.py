@@ -26,6 +26,8 @@ TRANSACTIONS = "txn"
 """The default name of the transaction table."""
 
 MAX_TOKEN = 1024
+MAX_CONTENT = 1 << 20
+MAX_ANSWER = 1 << 14
 MAX_DEADLINE_MS = 10**12
 MAX_RETENTION_MS = 1 << 53  # the largest integer that every JSON reader keeps exactly
 
@@ -40,6 +42,9 @@ class Request:
     labels: short texts for people, kept in the transaction row.
     validate: whether the keys that it asserts and does not mutate are validated, not locked: see
     `Policy.assertions`; None: as the client's policy says.
+    once_content: what the token stands for; None: the mutations and assertions, in any order.
+    answer: set by blocks: the encoded result to keep with the token, empty without one. What a
+    block writes depends on what it reads, so its token stands only for a given content.
     """
 
     mutations: tuple[Mutation | Delete, ...]
@@ -48,6 +53,8 @@ class Request:
     labels: Mapping[str, str] = field(default_factory=dict)
     once_retention_ms: int | None = None
     validate: bool | None = None
+    once_content: bytes | None = None
+    answer: bytes | None = None
     _keys: tuple[Key, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
@@ -83,6 +90,28 @@ class Committed:
     complete: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class FirstCommit:
+    """The commit of a `once` token, which all later requests with the token repeat.
+
+    transaction: its row key.
+    timestamp: of all its cells (ms).
+    digest: of what the token stands for; None: not known.
+    has_answer: whether the result of its block was stored, as `answer`.
+    """
+
+    transaction: bytes
+    timestamp: int
+    digest: bytes | None = None
+    has_answer: bool = False
+    answer: Any = None
+
+    @property
+    def committed(self) -> Committed:
+        """The result of a request that repeats it."""
+        return Committed(self.transaction, self.timestamp, repeated=True)
+
+
 class Outcome(Enum):
     """The known outcome of a transaction. UNKNOWN: its row is absent, or poisoned, so it may be
     either."""
@@ -101,6 +130,7 @@ class Terms(NamedTuple):
     once_retention_ms: int | None = None
     ack: Ack = "complete"
     validate: bool | None = None
+    once_content: str | bytes | None = None
 
 
 def as_request(given: object) -> Request:
@@ -124,6 +154,8 @@ def bind_request(
     once_retention_ms: int | None = None,
     *,
     validate: bool | None = None,
+    once_content: str | bytes | None = None,
+    answer: bytes | None = None,
     table: bytes | None = None,
     may_be_empty: bool = False,
 ) -> Request:
@@ -161,6 +193,8 @@ def bind_request(
         labels,
         once_retention_ms,
         validate=validate,
+        once_content=once_content,
+        answer=answer,
         may_be_empty=may_be_empty,
     )
 
@@ -173,22 +207,43 @@ def make_request(
     once_retention_ms: int | None,
     *,
     validate: bool | None,
+    once_content: str | bytes | None = None,
+    answer: bytes | None = None,
     may_be_empty: bool = False,
 ) -> Request:
     """Return a request of valid items; raise InvalidRequestError if the rest is invalid."""
     if not (mutations or assertions or may_be_empty):
         raise InvalidRequestError("a transaction needs a mutation or an assertion")
-    token = None if once is None else as_bytes("once", once)
-    if token is not None and not 1 <= len(token) <= MAX_TOKEN:
-        raise InvalidRequestError(
-            "once must have 1 to 1024 bytes", bytes=len(token), limit=MAX_TOKEN
-        )
+    token = None if once is None else check_token(once)
+    content = None if once_content is None else _check_content(once, once_content)
+    if answer is not None and len(answer) > MAX_ANSWER:
+        raise InvalidRequestError("answer is too long", bytes=len(answer), limit=MAX_ANSWER)
     shown = _check_labels(labels) if labels else {}
     if once_retention_ms is not None:
         _check_retention(once, once_retention_ms)
     if validate is not None and not isinstance(validate, bool):
         raise InvalidRequestError("validate must be True, False or None", given=validate)
-    return Request(mutations, assertions, token, shown, once_retention_ms, validate)
+    items = mutations, assertions, token, shown, once_retention_ms, validate
+    return Request(*items, content, answer)
+
+
+def check_token(once: str | bytes) -> bytes:
+    """Return a `once` token; raise InvalidRequestError if it is not one."""
+    token = as_bytes("once", once)
+    if not 1 <= len(token) <= MAX_TOKEN:
+        raise InvalidRequestError(
+            "once must have 1 to 1024 bytes", bytes=len(token), limit=MAX_TOKEN
+        )
+    return token
+
+
+def _check_content(once: str | bytes | None, once_content: str | bytes) -> bytes:
+    if once is None:
+        raise InvalidRequestError("once_content is what a token stands for: give once as well")
+    content = as_bytes("once_content", once_content)
+    if len(content) > MAX_CONTENT:
+        raise InvalidRequestError("once_content is too long", bytes=len(content), limit=MAX_CONTENT)
+    return content
 
 
 def add_marker(request: Request, marker: Key, value: bytes) -> Request:

@@ -1,14 +1,15 @@
 """`txn get` and `txn commit`: read cells of one instant, and commit one transaction.
 
 A request is the document `{"mutations": [...], "assertions": [...], "once": ...,
-"once_retention_ms": ..., "labels": {...}, "validate": ...}`; see docs/operations.md. Every error
-names the place in the document.
+"once_retention_ms": ..., "once_content": ..., "labels": {...}, "validate": ...}`; see
+docs/operations.md. Every error names the place in the document.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,7 @@ def commit(
             once_retention_ms=request.once_retention_ms,
             labels=request.labels,
             validate=request.validate,
+            once_content=request.once_content,
         )
     row_key = escape(done.transaction)
     repeated = "  (had been committed before)" if done.repeated else ""
@@ -101,20 +103,25 @@ def _request(given: object) -> Request:
         given,
         "the document",
         set(),
-        {"mutations", "assertions", "once", "once_retention_ms", "labels", "validate"},
+        {f.name for f in fields(Request) if f.init and f.name != "answer"},
     )
     mutations = read_list(parts.get("mutations", []), "mutations")
     assertions = read_list(parts.get("assertions", []), "assertions")
-    once, labels = parts.get("once"), parts.get("labels", {})
+    labels = parts.get("labels", {})
+    once, content = (
+        read_bytes(parts[name], name) if parts.get(name) is not None else None
+        for name in ("once", "once_content")
+    )
     if not isinstance(labels, dict):
         raise refuse_part("an object is needed", "labels", labels)
     return Request(
         tuple(_mutation(item, f"mutations[{i}]") for i, item in enumerate(mutations)),
         tuple(parse_assertion(item, f"assertions[{i}]") for i, item in enumerate(assertions)),
-        None if once is None else read_bytes(once, "once"),
+        once,
         labels,
         parts.get("once_retention_ms"),
         parts.get("validate"),
+        content,
     )
 
 

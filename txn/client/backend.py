@@ -15,7 +15,7 @@ from txn.model import Cell, Key, Row
 from txn.policy import Pace
 from txn.protocol.context import Context
 from txn.reading.snapshot import Snapshot
-from txn.request import Ack, Committed, Outcome, Request
+from txn.request import Ack, Committed, FirstCommit, Outcome, Request
 from txn.spans import Span
 from txn.stores.base import ColumnPage
 
@@ -88,6 +88,9 @@ class Backend(Protocol):
         self, keys: Sequence[Key], spans: Sequence[Span], deadline_ms: int | None = None
     ) -> tuple[Snapshot, list[dict[Key, Cell]]]:
         """Return the cells of the keys, and those of each span, as of one instant."""
+
+    def find_once(self, token: bytes, deadline_ms: int | None = None) -> FirstCommit | None:
+        """Return the durable commit of a token, or None."""
 
     def outcome(self, row_key: bytes) -> Outcome:
         """Return the outcome of a transaction."""

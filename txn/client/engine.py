@@ -9,19 +9,21 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Self, TypeVar
 
 from txn.assertions import Assertion
 from txn.client.backend import Backend
-from txn.client.block import OptimisticTransaction, Repeats
+from txn.client.block import OptimisticTransaction, Repeats, find_answer
 from txn.client.hot_keys import HotKeyTicket
 from txn.client.local import LocalBackend
 from txn.client.measured import MeasuredStore
 from txn.clock import Clock, SystemClock
-from txn.errors import ConflictError, InvalidRequestError, TxnError
+from txn.errors import InvalidRequestError, TxnError
 from txn.events import Listener, guard, silent, wants_calls
 from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_choice, check_key
 from txn.policy import Pace, Policy
+from txn.protocol.codec import require_same
 from txn.protocol.context import Context
 from txn.protocol.statuses import PROTOCOLS, SIX_PHASE, ProtocolName
 from txn.reading.scans import group_by_row
@@ -31,6 +33,7 @@ from txn.request import (
     TRANSACTIONS,
     Ack,
     Committed,
+    FirstCommit,
     Outcome,
     Request,
     Terms,
@@ -38,6 +41,7 @@ from txn.request import (
     bind_key,
     bind_request,
     check_deadline,
+    check_token,
     make_request,
 )
 from txn.spans import Columns, Span, make_span
@@ -121,11 +125,15 @@ class Engine:
         validate: bool | None = None,
         ack: Ack = "complete",
         deadline_ms: int | None = None,
+        once_content: str | bytes | None = None,
     ) -> Committed:
         """Apply all mutations if all assertions hold, else none.
 
         once: a token; of all requests with this token, from anywhere, at most one commits. The
-        others return its result with `repeated=True`.
+        others return its result with `repeated=True`, or raise TokenReusedError if they are known
+        to have another content.
+        once_content: what the token stands for, up to 1 MiB; None: the mutations and assertions,
+        in any order.
         once_retention_ms: the caller's promise that no request with this token comes later than
         that after the first commit. fsck then forgets the token; a later request would commit
         again. None: the token is kept for ever.
@@ -144,6 +152,7 @@ class Engine:
         request = bind_request(
             *(mutations, assertions, once, labels, once_retention_ms),
             validate=validate,
+            once_content=once_content,
             table=self._table,
         )
         self._backend.check_request(request, deadline_ms)
@@ -265,16 +274,19 @@ class Engine:
         validate: bool | None = None,
         ack: Ack = "complete",
         deadline_ms: int | None = None,
+        once_content: str | bytes | None = None,
     ) -> OptimisticTransaction:
         """Return a transaction for one `with` block, which commits it at its end.
 
         A block that wrote nothing writes nothing, even with `once`: its commit checks that all it
         read held at one instant.
+        once: if the token has been committed, `result` is that commit from the beginning, and the
+        end of the block writes and checks nothing.
         deadline_ms: for the commit, until its decision, and for each read; None: the policy's; 0 or
         less: DeadlineError, and nothing is written.
         """
         check_deadline(deadline_ms)
-        terms = Terms(once, labels, once_retention_ms, ack, validate)
+        terms = Terms(once, labels, once_retention_ms, ack, validate, once_content)
         return self.begin_block(lambda: deadline_ms, lambda: deadline_ms, terms)
 
     def begin_block(
@@ -286,18 +298,43 @@ class Engine:
     ) -> OptimisticTransaction:
         """Return a transaction that asks for the time left (ms) at its commit and at each read.
         `transaction` and `run` use it. ticket: the block's places in the queues of hot keys."""
-        once, labels, once_retention_ms, ack, validate = terms
+        once, labels, once_retention_ms, ack, validate, once_content = terms
         check_choice("ack", ack, ACKS)
 
+        make = partial(
+            make_request,
+            once=once,
+            labels=labels,
+            once_retention_ms=once_retention_ms,
+            validate=validate,
+            once_content=once_content,
+        )
+
         def commit(request: Request, spans: Sequence[Span], known: Snapshot) -> Committed:
-            items = request.mutations, request.assertions
-            whole = make_request(*items, once, labels, once_retention_ms, validate=validate)
+            whole = make(request.mutations, request.assertions, answer=request.answer)
             for key in whole.keys if spans else ():
                 check_key(key)  # other programs may have written what it scanned
             self._backend.check_request(whole, left_ms())
             return self._backend.commit(whole, ack, spans, left_ms(), known)
 
-        return OptimisticTransaction(self._backend, self._table, commit, read_ms, ticket)
+        find_first = None
+        if once is not None or once_content is not None:
+            empty = make((), (), answer=b"", may_be_empty=True)
+            find_first = partial(self._find_first, empty, read_ms)
+        return OptimisticTransaction(
+            self._backend, self._table, commit, read_ms, ticket, find_first=find_first
+        )
+
+    def _find_first(
+        self, request: Request, read_ms: Callable[[], int | None]
+    ) -> FirstCommit | None:
+        """Return the first commit of a block's token; raise TokenReusedError if its content was
+        another."""
+        assert request.once is not None
+        first = self._backend.find_once(request.once, read_ms())
+        if first is not None:
+            require_same(request, first)
+        return first
 
     def run(
         self,
@@ -310,29 +347,56 @@ class Engine:
         labels: Mapping[str, str] | None = None,
         validate: bool | None = None,
         ack: Ack = "complete",
+        once_content: str | bytes | None = None,
     ) -> T:
         """Call a function with a transaction, commit, and return the function's result.
 
         A ConflictError repeats all of it after a pause, so the function should have no other
-        effects.
+        effects. With a token, so does a CommitOutcomeUnknown, until time is up.
+        once: if the token has been committed, return the first result and call nothing. The result
+        is kept with the token if it consists of None, bool, int, float, str, bytes, list, tuple and
+        dict, in 16 KiB; otherwise a repeat raises Repeated. A block that writes nothing keeps
+        nothing, and a repeat runs it again.
         deadline_ms: for all attempts together, reads included; None: the policy's, for commits
         alone; 0 or less: DeadlineError at once.
 
         Raises the last ConflictError, DeadlineError, or any other error of `commit` and the
         function.
         """
-        terms = Terms(once, labels, once_retention_ms, ack, validate)
-        repeats = Repeats(self.pace, attempts, deadline_ms)
+        terms = Terms(once, labels, once_retention_ms, ack, validate, once_content)
+        repeats = Repeats(self.pace, attempts, deadline_ms, once)
         while repeats.begin():
             try:
                 with self.begin_block(repeats.left_ms, repeats.read_ms, terms) as t:
-                    return function(t)
-            except ConflictError as error:
-                self.pace.clock.sleep_ms(repeats.note(error))
+                    if t.result is None:
+                        if repeats.end is not None:
+                            raise repeats.end
+                        t.answer = function(t)
+                answer: T = t.answer if once is None else find_answer(t)
+                return answer
+            except Exception as error:
+                if (pause_ms := repeats.note(error)) is None:
+                    raise
+                self.pace.clock.sleep_ms(pause_ms)
         raise repeats.make_error()
 
-    def outcome(self, transaction: str | bytes) -> Outcome:
-        """Return the outcome of a transaction, by its row key."""
+    def find_once(
+        self, token: str | bytes, *, deadline_ms: int | None = None
+    ) -> FirstCommit | None:
+        """Return the commit of a `once` token, with the block's answer if it was stored; None: no
+        request with it has committed, though one in flight still may. deadline_ms: as in `read`."""
+        check_deadline(deadline_ms)
+        return self._backend.find_once(check_token(token), deadline_ms)
+
+    def outcome(
+        self, transaction: str | bytes | None = None, *, once: str | bytes | None = None
+    ) -> Outcome:
+        """Return the outcome of a transaction, by its row key, or of a `once` token: COMMITTED, or
+        UNKNOWN, because a request in flight may still commit."""
+        if (transaction is None) is (once is None):
+            raise InvalidRequestError("give the row key of a transaction, or once")
+        if once is not None:
+            return Outcome.UNKNOWN if self.find_once(once) is None else Outcome.COMMITTED
         return self._backend.outcome(as_bytes("transaction", transaction))
 
     # ----------------------------------------------------------------------- tables and ending
@@ -367,7 +431,9 @@ class Engine:
             r = as_request(given)
             validate = validate if r.validate is None else r.validate
             items = r.mutations, r.assertions, r.once, r.labels, r.once_retention_ms
-            request = bind_request(*items, validate=validate, table=self._table)
+            request = bind_request(
+                *items, validate=validate, once_content=r.once_content, table=self._table
+            )
         self._backend.check_request(request, deadline_ms)
         return request
 

@@ -16,8 +16,7 @@ from txn.errors import AbortedError, InvalidRequestError, StoreError, raise_deni
 from txn.events import Ended, name_outcome
 from txn.model import Delete, Mutation, as_bytes, check_whole
 from txn.protocol.children import begin_parent, decide_parent, write_child
-from txn.protocol.codec import decode_marker
-from txn.protocol.context import Context, make_durable
+from txn.protocol.context import Context
 from txn.protocol.locks import Contention
 from txn.protocol.recovery import (
     Resolver,
@@ -28,7 +27,7 @@ from txn.protocol.recovery import (
     roll_back,
     roll_forward,
 )
-from txn.protocol.row import MAX_CHILDREN, RowState, child_key, marker_key, read_rows
+from txn.protocol.row import MAX_CHILDREN, RowState, child_key, read_rows
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import Transaction, load_transaction, write_heartbeats
 from txn.repeating import repeat
@@ -147,13 +146,8 @@ class PartsClient:
 
     def find_committed(self, once: str | bytes) -> Committed | None:
         """Return the commit of a token, if there was one."""
-        marker = marker_key(self._context.table, as_bytes("once", once))
-        cell = self._engine.read([marker])[marker]
-        if cell is None:
-            return None
-        transaction = decode_marker(cell.value, marker).transaction
-        make_durable(self._context)
-        return Committed(transaction, cell.timestamp, repeated=True)
+        first = self._engine.find_once(once)
+        return None if first is None else first.committed
 
     def _abort(self, context: Context, transaction: bytes, reason: str) -> Transaction:
         row = read_rows(context, [transaction])[transaction]

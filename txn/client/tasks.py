@@ -25,12 +25,11 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from txn.assertions import Assertion
-from txn.client.block import OptimisticTransaction, Repeats
+from txn.client.block import OptimisticTransaction, Repeats, find_answer
 from txn.client.connect import connect
 from txn.client.engine import RUN_ATTEMPTS, Engine
 from txn.client.hot_keys import HotKeyTicket
 from txn.clock import Clock
-from txn.errors import ConflictError
 from txn.host.worker_pool import make_executor
 from txn.model import Delete, Key, Mutation, Row, as_bytes, check_whole
 from txn.request import Ack, Committed, Request, Terms
@@ -127,6 +126,7 @@ class AsyncEngine:
 
     commit_many = _run_in_thread(Engine.commit_many)
     read = _run_in_thread(Engine.read)
+    find_once = _run_in_thread(Engine.find_once)
     outcome = _run_in_thread(Engine.outcome)
     ensure_table = _run_in_thread(Engine.ensure_table)
     flush = _run_in_thread(Engine.flush)
@@ -140,12 +140,13 @@ class AsyncEngine:
         once: str | bytes | None = None,
         once_retention_ms: int | None = None,
         labels: Mapping[str, str] | None = None,
+        once_content: str | bytes | None = None,
         **submitted: Any,
     ) -> Committed:
         token = None if once is None else as_bytes("once", once)
-        request = Request(
-            tuple(mutations), tuple(assertions), token, dict(labels or {}), once_retention_ms
-        )
+        content = None if once_content is None else as_bytes("once_content", once_content)
+        items = tuple(mutations), tuple(assertions), token, dict(labels or {})
+        request = Request(*items, once_retention_ms, once_content=content)
         await self._check(request)
         return await asyncio.wrap_future(self.engine.submit(request, **submitted))
 
@@ -181,17 +182,28 @@ class AsyncEngine:
         labels: Mapping[str, str] | None = None,
         validate: bool | None = None,
         ack: Ack = "complete",
+        once_content: str | bytes | None = None,
     ) -> T:
         """Await a function with a transaction, commit, and return the function's result. Repeat all
         of it on a ConflictError: see `Engine.run`."""
-        terms = Terms(once, labels, once_retention_ms, ack, validate)
-        repeats = Repeats(self.engine.pace, attempts, deadline_ms)
+        terms = Terms(once, labels, once_retention_ms, ack, validate, once_content)
+        repeats = Repeats(self.engine.pace, attempts, deadline_ms, once)
         while repeats.begin():
             try:
                 async with self._begin(repeats.left_ms, repeats.read_ms, terms) as t:
-                    return await function(t)
-            except ConflictError as error:
-                await asyncio.sleep(repeats.note(error) / 1000)
+                    if t.result is None:
+                        if repeats.end is not None:
+                            raise repeats.end
+                        t.block.answer = await function(t)
+                return (
+                    t.block.answer
+                    if once is None
+                    else await self._threads.call(find_answer, t.block)
+                )
+            except Exception as error:
+                if (pause_ms := repeats.note(error)) is None:
+                    raise
+                await asyncio.sleep(pause_ms / 1000)
         raise repeats.make_error()
 
     def _begin(
@@ -218,7 +230,7 @@ class AsyncTransaction:
     nothing, unless its commit had begun."""
 
     def __init__(self, block: OptimisticTransaction, threads: Threads) -> None:
-        self._blocking = block
+        self.block = self._blocking = block
         self._threads = threads
 
     get = _run_in_thread(OptimisticTransaction.get)
@@ -246,7 +258,10 @@ class AsyncTransaction:
         self._blocking.require(assertion)
 
     async def __aenter__(self) -> Self:
-        self._blocking.__enter__()
+        if self.block.find_first is not None:
+            await self._threads.call(self.block.__enter__)
+        else:
+            self.block.__enter__()
         return self
 
     async def __aexit__(

@@ -45,7 +45,8 @@ def begin_parent(context: Context, once: bytes | None, labels: Mapping[str, str]
             "the store cannot commit in parts: HBase's Thrift 1 gateway writes one cell at a time"
         )
     check_commit_clock(context)
-    t = begin_commit(context, Request((), (), once, labels))
+    # What its parts will write is not known.
+    t = begin_commit(context, Request((), (), once, labels, answer=b""))
     t.parts = ()
     write_rows(context, [t])
     if t.failure is not None:

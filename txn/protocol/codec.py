@@ -11,7 +11,11 @@
               | ["and", [assertion...]] | ["or", [assertion...]]
     key     = [row, family, column, table]
     parts   = "-"; after the decision, how many children each task wrote: number *(" " number)
-    marker  = row key [" " milliseconds]
+    marker  = row key [" " milliseconds] [" #" digest(32 hex digits)] [" =" answer(msgpack)]
+    digest  = BLAKE2b (16 bytes) of what the token stands for: of the given content (personalized
+              with "content"), or of [[[key, value or nil]...], [assertion...]], each item packed
+              as bytes and both lists sorted ("request")
+    answer  = the result of a block, with each tuple as an extension of type 1 that has its list
 
 Every version ever released stays readable. Bytes that do not decode raise CorruptRowError, and so
 does a request that no client would have accepted, whatever its checksum says.
@@ -24,15 +28,16 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Any
 
 import msgpack
 
 from txn.assertions import COMPOUNDS, LEAVES, MAX_DEPTH, Assertion, Operand, bind, fold, make_leaf
-from txn.errors import CorruptRowError, InvalidRequestError
-from txn.model import MAX_CELL, ROW_KEY, Delete, Key, Mutation, check_whole
+from txn.errors import CorruptRowError, InvalidRequestError, TokenReusedError, annotate
+from txn.model import MAX_CELL, ROW_KEY, Cell, Delete, Key, Mutation, check_whole
 from txn.protocol.statuses import Status
-from txn.request import Request, bind_key, bind_request
+from txn.request import MAX_ANSWER, FirstCommit, Request, bind_key, bind_request
 
 FORMAT = 1
 MAX_BUFFER = MAX_CELL - 256  # leaves room for the cell's key
@@ -43,7 +48,8 @@ OPEN = b"-"
 
 _FRAME = struct.Struct(">BI")
 _COUNTS = re.compile(rb"\d{1,6}(?: \d{1,6})*")
-_PROMISE = re.compile(rb"[1-9][0-9]{0,15}")
+_MARKED = re.compile(rb"(?: ([1-9][0-9]{0,15}))?(?: #([0-9a-f]{32}))?(?: =(.+))?", re.DOTALL)
+_TUPLE = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,26 +76,115 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """The stored record of a `once` token: the transaction that committed it, and how long the
-    token may be repeated after that. None: for ever."""
+    """The stored record of a `once` token: the transaction that committed it; how long the token
+    may be repeated after that (None: for ever); the digest of what it stands for, and the answer of
+    its block, if they are known."""
 
     transaction: bytes
     retention_ms: int | None = None
+    digest: bytes | None = None
+    answer: bytes | None = None
 
 
 def encode_marker(marker: Marker) -> bytes:
-    if marker.retention_ms is None:
-        return marker.transaction
-    return b"%b %d" % (marker.transaction, marker.retention_ms)
+    value = marker.transaction
+    if marker.retention_ms is not None:
+        value += b" %d" % marker.retention_ms
+    if marker.digest is not None:
+        value += b" #" + marker.digest.hex().encode()
+    return value + b" =" + marker.answer if marker.answer else value
 
 
 def decode_marker(value: bytes, key: Key | None = None) -> Marker:
-    """Decode a marker; raise CorruptRowError, with `key`, if it names no transaction. A retention
-    that does not decode counts as none: the marker is kept for ever."""
-    transaction, _, promise = value.partition(b" ")
+    """Decode a marker; raise CorruptRowError, with `key`, if it names no transaction. If the rest
+    does not decode, the marker is kept for ever and has nothing else."""
+    transaction = value.partition(b" ")[0]
     if ROW_KEY.fullmatch(transaction) is None:
         raise CorruptRowError("a token's marker names no transaction", key=key, bytes=len(value))
-    return Marker(transaction, int(promise) if _PROMISE.fullmatch(promise) else None)
+    match = _MARKED.fullmatch(value, len(transaction))
+    if match is None:
+        return Marker(transaction)
+    promise, digest, answer = match.groups()
+    retention_ms = None if promise is None else int(promise)
+    known = None if digest is None else bytes.fromhex(digest.decode())
+    return Marker(transaction, retention_ms, known, answer)
+
+
+def make_digest(request: Request) -> bytes | None:
+    """Return the digest of what the request's token stands for; None if that is not known."""
+    if request.once_content is not None:
+        return blake2b(request.once_content, digest_size=16, person=b"content").digest()
+    if request.answer is not None:
+        return None
+    pack = msgpack.Packer(buf_size=PACKED_AT_FIRST).pack
+    changes = [pack([m.key, m.value]) for m in request.mutations]
+    conditions = [pack(fold(each, _pack_leaf, _pack_compound)) for each in request.assertions]
+    whole = pack([sorted(changes), sorted(conditions)])
+    return blake2b(whole, digest_size=16, person=b"request").digest()
+
+
+def decode_first(cell: Cell, key: Key) -> FirstCommit:
+    """Return the commit that a marker's cell records; raise CorruptRowError if it has none."""
+    marker = decode_marker(cell.value, key)
+    answer = None if marker.answer is None else decode_answer(marker.answer, key)
+    facts = marker.transaction, cell.timestamp, marker.digest
+    return FirstCommit(*facts, marker.answer is not None, answer)
+
+
+def require_same(request: Request, first: FirstCommit) -> None:
+    """Raise TokenReusedError if the token's first commit is known to have been of another
+    content than this request."""
+    if first.digest is None or (digest := make_digest(request)) in (None, first.digest):
+        return
+    assert request.once is not None
+    message = annotate(
+        "the token was committed with another content, and nothing of this was written",
+        token=request.once,
+        transaction=first.transaction,
+        timestamp=first.timestamp,
+        digest=digest.hex(),
+        committed_digest=first.digest.hex(),
+    )
+    raise TokenReusedError(message, token=request.once, transaction=first.transaction)
+
+
+def encode_answer(value: object) -> bytes:
+    """Return the bytes of a block's result; none if it would not come back the same, or is longer
+    than MAX_ANSWER."""
+    try:
+        packed: bytes = _pack_answer(value)
+        is_same = len(packed) <= MAX_ANSWER and repr(decode_answer(packed)) == repr(value)
+    except (TypeError, ValueError, OverflowError, RecursionError, CorruptRowError):
+        return b""
+    return packed if is_same else b""
+
+
+def decode_answer(packed: bytes, key: Key | None = None) -> Any:
+    """Return the block's result; raise CorruptRowError, with `key`, if it does not decode."""
+    try:
+        return _unpack_answer(packed)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise CorruptRowError("an answer does not decode", key=key, cause=str(error)) from error
+
+
+def _pack_answer(value: object) -> Any:
+    return msgpack.packb(value, strict_types=True, default=_pack_tuple)
+
+
+def _pack_tuple(value: object) -> Any:
+    if type(value) is not tuple:
+        raise TypeError("a type that msgpack does not have")
+    return msgpack.ExtType(_TUPLE, _pack_answer(list(value)))
+
+
+def _unpack_answer(packed: bytes) -> Any:
+    return msgpack.unpackb(packed, ext_hook=_unpack_tuple, strict_map_key=False)
+
+
+def _unpack_tuple(code: int, packed: bytes) -> tuple[Any, ...]:
+    if code != _TUPLE:
+        raise ValueError("an extension of an unknown type")
+    return tuple(_unpack_answer(packed))
 
 
 def encode_buffer(request: Request, lock_ttl_ms: int) -> bytes:

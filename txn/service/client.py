@@ -29,6 +29,7 @@ from txn.errors import (
     NotApplied,
     StoreError,
     TableUnavailable,
+    TokenReusedError,
     TxnError,
     deny,
     raise_denial,
@@ -42,7 +43,7 @@ from txn.protocol.context import Context
 from txn.protocol.statuses import PROTOCOLS, Rules
 from txn.reading.columns import group_columns
 from txn.reading.snapshot import Snapshot
-from txn.request import Ack, Committed, Outcome, Request
+from txn.request import Ack, Committed, FirstCommit, Outcome, Request
 from txn.service.messages import ACKS, IDL, TYPES, UNKNOWN_KIND, TimedRequest, name_part
 from txn.service.store import RemoteService, ServedStore, parse_server, refuse_missing
 from txn.spans import Span
@@ -174,6 +175,8 @@ class RemoteBackend:
                 trace=headers,
                 scanned=[TYPES[IDL.Span].encode(span) for span in spans] or None,
                 validate=request.validate,
+                onceContent=request.once_content,
+                answer=request.answer,
             )
             return done
 
@@ -338,6 +341,10 @@ class RemoteBackend:
                 raise DeadlineError("deadline passed before the server answered") from lost
             raise NotApplied(str(lost)) from lost
 
+    def find_once(self, token: bytes, deadline_ms: int | None = None) -> FirstCommit | None:
+        first: FirstCommit | None = self._call_read("findOnce", deadline_ms, token)
+        return first
+
     def outcome(self, key: bytes) -> Outcome:
         """Return the outcome of a transaction, by its row key or its request's name."""
         if not key.startswith(NAME):
@@ -374,6 +381,8 @@ class RemoteBackend:
                 return send(left_ms)
             except StoreError:
                 continue
+            except TokenReusedError:
+                raise
             except TxnError:  # even an invalid one: the first may have been valid
                 return None
         return None

@@ -29,10 +29,12 @@ from txn.errors import (
     MaybeApplied,
     StoreError,
     TableUnavailable,
+    TokenReusedError,
     TxnError,
 )
 from txn.model import Cell, Check, Delete, Edit, Family, Key, Mutation, Row, RowExclusion, Stamp
-from txn.request import Ack, Committed, Outcome, Request
+from txn.protocol.codec import decode_answer, encode_answer
+from txn.request import Ack, Committed, FirstCommit, Outcome, Request
 from txn.spans import make_span
 from txn.text import reason_text
 
@@ -208,6 +210,13 @@ def _decode_failure(message: Any) -> TxnError:
     return StoreError(message.message or "the server failed")
 
 
+def _decode_invalid(message: Any) -> TxnError:
+    (text,) = _require(message.message)
+    if message.token is None:
+        return InvalidRequestError(text)
+    return TokenReusedError(text, token=message.token, transaction=message.transaction)
+
+
 Conversion = Callable[[Any], Any]
 
 
@@ -228,6 +237,7 @@ class MessageCodec(NamedTuple):
 
 
 ENCODERS: Mapping[type[TxnError], Callable[[Any], Any]] = {  # the first match counts
+    TokenReusedError: lambda error: IDL.Invalid(str(error), error.token, error.transaction),
     InvalidRequestError: lambda error: IDL.Invalid(str(error)),
     CommitOutcomeUnknown: lambda error: IDL.OutcomeUnknown(error.transaction),
     ConflictError: _encode_conflict,
@@ -238,7 +248,7 @@ ENCODERS: Mapping[type[TxnError], Callable[[Any], Any]] = {  # the first match c
     TxnError: lambda error: IDL.StoreFailed(str(error), getattr(error, "table", None)),
 }
 DECODERS: Mapping[type[Exception], Callable[[Any], TxnError]] = {
-    IDL.Invalid: lambda e: InvalidRequestError(*_require(e.message)),
+    IDL.Invalid: _decode_invalid,
     IDL.Unauthorized: lambda e: InvalidRequestError(*_require(e.message)),
     IDL.OutcomeUnknown: lambda e: CommitOutcomeUnknown(*_require(e.transaction)),
     IDL.Conflict: _decode_conflict,
@@ -336,10 +346,12 @@ def _find_codec(kind: int, detail: Any = None) -> MessageCodec:
 
 def _list_fields(value: Any) -> Sequence[Any]:
     if isinstance(value, TimedRequest):
-        *fields, validate = _list_fields(value.request)
-        return *fields, value.deadline_ms, value.trace, validate
+        *fields, validate, content, _ = _list_fields(value.request)
+        return *fields, value.deadline_ms, value.trace, validate, content
     if isinstance(value, tuple):
         return value
+    if isinstance(value, FirstCommit):
+        return _encode_first(value)
     return [getattr(value, name) for name in value.__match_args__]
 
 
@@ -348,9 +360,23 @@ def _make_pair(*fields: Any) -> tuple[Any, ...]:
 
 
 def _make_request(*fields: Any) -> TimedRequest:
-    mutations, assertions, once, labels, retention_ms, deadline_ms, trace, validate = fields
+    mutations, assertions, once, labels, retention_ms, deadline_ms, trace, *rest = fields
     items = tuple(mutations), tuple(assertions or ()), once, labels or {}, retention_ms
-    return TimedRequest(Request(*items, validate), deadline_ms, trace)
+    return TimedRequest(Request(*items, *rest), deadline_ms, trace)
+
+
+def _encode_first(first: FirstCommit) -> tuple[Committed, bytes | None, bytes | None]:
+    return (
+        first.committed,
+        first.digest,
+        encode_answer(first.answer) if first.has_answer else None,
+    )
+
+
+def _make_first(committed: Committed, digest: bytes | None, answer: bytes | None) -> FirstCommit:
+    value = None if answer is None else decode_answer(answer)
+    facts = committed.transaction, committed.timestamp, digest
+    return FirstCommit(*facts, answer is not None, value)
 
 
 LISTS = {
@@ -390,6 +416,7 @@ MAKERS: Mapping[Any, Callable[..., Any]] = {
     IDL.Page: _make_pair,
     IDL.Committed: Committed,
     IDL.FoundOutcome: _make_pair,
+    IDL.FirstCommit: _make_first,
     IDL.Request: _make_request,
     IDL.Family: lambda name, *settings: (name, Family(*settings)),
 }
@@ -405,6 +432,8 @@ LISTS[IDL.Versions] = MessageCodec(
     lambda messages: dict(map(_versions.decode, messages)),
 )
 _described = _make_codec(IDL.Described, lambda families: families)
+_found = _make_codec(IDL.FoundOnce, lambda first: first)
+TYPES[IDL.FoundOnce] = MessageCodec(lambda first: _found.encode((first,)), _found.decode)
 TYPES[IDL.Described] = MessageCodec(lambda found: _described.encode((found,)), _described.decode)
 
 

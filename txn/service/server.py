@@ -38,7 +38,15 @@ from txn.model import (
 from txn.protocol.listing import name_time, scan_transactions
 from txn.protocol.row import FAMILY, column, decode_row
 from txn.protocol.statuses import ProtocolName
-from txn.request import TRANSACTIONS, Ack, Committed, Outcome, bind_request, check_deadline
+from txn.request import (
+    TRANSACTIONS,
+    Ack,
+    Committed,
+    FirstCommit,
+    Outcome,
+    bind_request,
+    check_deadline,
+)
 from txn.server.connection import ServedInterface
 from txn.service.messages import (
     ACKS,
@@ -159,6 +167,8 @@ class Transactional:
             labels=_add_name(options.labels or {}, options.request),
             once_retention_ms=options.onceRetentionMs,
             validate=options.validate,
+            once_content=options.onceContent,
+            answer=options.answer,
         )
         self._backend.check_request(request, within_ms)
         for span in spans:
@@ -205,6 +215,10 @@ class Transactional:
     @dispatch
     def outcome(self, transaction: bytes, options: Any) -> Outcome:
         return self._engine.outcome(transaction)
+
+    @dispatch
+    def findOnce(self, token: bytes, options: Any) -> FirstCommit | None:
+        return self._engine.find_once(token, deadline_ms=options.withinMs)
 
     @dispatch
     def findOutcome(self, request: bytes, ago_ms: int, options: Any) -> FoundOutcome:

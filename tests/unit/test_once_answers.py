@@ -1,0 +1,269 @@
+"""What a `once` token stands for, and the answer that is kept with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from tests.unit.worlds import World, X, Y
+from txn import (
+    AsyncEngine,
+    Committed,
+    CorruptRowError,
+    Delete,
+    Engine,
+    Exact,
+    InvalidRequestError,
+    Mutation,
+    OptimisticTransaction,
+    Outcome,
+    Repeated,
+    Request,
+    Some,
+    TokenReusedError,
+    TxnError,
+    connect,
+)
+from txn.protocol.codec import (
+    MAX_ANSWER,
+    Marker,
+    decode_answer,
+    decode_marker,
+    encode_answer,
+    encode_marker,
+    make_digest,
+)
+from txn.protocol.row import marker_key
+from txn.protocol.statuses import ProtocolName
+from txn.request import MAX_CONTENT, bind_request
+from txn.server.listening import listen
+from txn.server.ports import Server
+from txn.service.server import Transactional
+from txn.stores import open_store
+
+ROW_KEY = b"transaction.1790000000000.00112233445566778899aabbccddeeff"
+PUT, OTHER = [Mutation(X, b"1")], [Mutation(X, b"2")]
+PLACES = [
+    f"{place} {name}"
+    for place in ("memory", "embedded", "served")
+    for name in get_args(ProtocolName)
+]
+"""Stores, each with both protocols."""
+
+
+@pytest.fixture(params=PLACES)
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    place, protocol = request.param.split()
+    uri = f"embedded://{tmp_path}/store?sync=off" if place == "embedded" else "memory://"
+    if place != "served":
+        with connect(uri, table="data", protocol=protocol) as engine:
+            engine.ensure_table("data", ["d"])
+            yield engine
+        return
+    hosted = Transactional(open_store(uri), protocol=protocol)
+    with Server([(listen("127.0.0.1", 0), hosted.service)]) as server:
+        with connect(f"txn://127.0.0.1:{server.ports[0]}", table="data") as engine:
+            engine.ensure_table("data", ["d"])
+            yield engine
+        hosted.flush()
+
+
+# -------------------------------------------------------------------- what the token stands for
+
+
+def block(engine: Engine, content: str | None) -> Committed | None:
+    with engine.transaction(once="t", once_content=content) as t:
+        t.put(X, content or "1")
+    return t.result
+
+
+def in_batch(engine: Engine, request: Request) -> Committed:
+    result = engine.commit_many([request, Request((Mutation(Y, b"1"),))])[0]
+    if isinstance(result, TxnError):
+        raise result
+    return result
+
+
+WAYS: dict[str, Callable[[Engine, str], object]] = {
+    "commit": lambda e, c: e.commit([Mutation(X, c)], once="t"),
+    "its content": lambda e, c: e.commit([Mutation(X, c)], once="t", once_content="same " + c),
+    "commit_many": lambda e, c: in_batch(e, Request((Mutation(X, c),), once=b"t")),
+    "submit": lambda e, c: e.submit(Request((Mutation(X, c),), once=b"t")).result(),
+    "transaction": block,
+    "run": lambda e, c: e.run(lambda t: t.put(X, c), once="t", once_content=c),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_token_with_another_content_is_an_error(engine: Engine, way: str) -> None:
+    """A second job with the tokens of the first would else be told that all its rows are there."""
+    commit = WAYS[way]
+    commit(engine, "1")
+    first = engine.find_once("t")
+    assert first is not None and first.digest is not None
+    commit(engine, "1")
+    with pytest.raises(TokenReusedError, match="nothing of this was written") as caught:
+        commit(engine, "2")
+    assert (caught.value.token, caught.value.transaction) == (b"t", first.transaction)
+    assert f"timestamp={first.timestamp}" in str(caught.value)
+    assert str(caught.value).count("igest='") == 2
+    found = engine.read([X])[X]
+    assert found is not None and found.value == b"1"
+
+
+def test_a_repeat_of_unknown_content_is_a_repeat(engine: Engine) -> None:
+    """A block's writes depend on what it reads; only a given content tells."""
+    assert block(engine, None) is not None
+    first = engine.find_once("t")
+    assert first is not None and first.digest is None and not first.has_answer
+    assert engine.commit(OTHER, once="t") == first.committed
+    assert block(engine, "x") == first.committed
+    engine.commit(PUT, once="u")
+    with engine.transaction(once="u") as t:
+        assert t.result is not None
+        t.put(X, "3")
+    assert t.result.repeated
+
+
+def test_the_order_of_items_is_no_content() -> None:
+    a, b = Mutation(X, b"1"), Delete(Y)
+    c, d = Some(X), Exact(Y, b"")
+    same = {make_digest(Request(*items)) for items in (((a, b), (c, d)), ((b, a), (d, c)))}
+    assert len(same) == 1
+    others = [
+        ((a,), ()),
+        ((a, b), ()),
+        ((Mutation(X, b"2"),), ()),
+        ((Mutation(X, b""),), ()),
+        ((Delete(X),), ()),
+        ((), (c,)),
+        ((a,), (c,)),
+        ((a,), (~c,)),
+    ]
+    contents = [Request((a,), once_content=content) for content in (b"", b"1")]
+    found = [make_digest(each) for each in (*(Request(*each) for each in others), *contents)]
+    assert len({*found, *same}) == len(others) + len(contents) + 1
+    assert make_digest(Request((a,), answer=b"")) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"once_content": "c"}, "give once"),
+        ({"once": "t", "once_content": 5}, "once_content must be bytes or str"),
+        ({"once": "t", "once_content": b"c" * (MAX_CONTENT + 1)}, "too long.*limit="),
+        ({"once": "t", "answer": b"c" * (MAX_ANSWER + 1)}, "too long.*limit="),
+    ],
+)
+def test_a_content_that_makes_no_sense_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        bind_request(PUT, **given)
+
+
+def test_a_block_is_refused_before_it_runs() -> None:
+    with pytest.raises(InvalidRequestError, match="give once"):
+        World().engine.transaction(once_content="c")
+
+
+# ----------------------------------------------------------------------------------- the answer
+
+
+ANSWERS = [
+    *(None, True, 0, -1, 1.5, float("inf"), "ä", b"\0", [], {}, ()),
+    [1, (2, ("x", b"y", [None])), {"a": (1,), (1, 2): 3, 4: 5}],
+    "x" * (MAX_ANSWER - 3),
+]
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=lambda value: repr(value)[:40])
+def test_an_answer_comes_back_as_it_was(answer: object) -> None:
+    packed = encode_answer(answer)
+    assert packed and repr(decode_answer(packed)) == repr(answer)
+    for marker in (Marker(ROW_KEY, 5, b"d" * 16, packed), Marker(ROW_KEY, None, None, packed)):
+        assert decode_marker(encode_marker(marker)) == marker
+
+
+class Text(str):
+    pass
+
+
+def make_knot() -> list[Any]:
+    knot: list[Any] = []
+    knot.append((knot,))
+    return knot
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [Text("x"), bytearray(b"x"), {1, 2}, 2**64, "\ud800", object(), "x" * MAX_ANSWER, make_knot()],
+    ids=lambda value: repr(value)[:20],
+)
+def test_an_answer_that_would_change_is_not_kept(answer: object) -> None:
+    """A repeat says so, which is better than another value than the first one."""
+    assert encode_answer(answer) == b""
+    world = World()
+    world.engine.run(lambda t: (t.put(X, "1"), answer)[1], once="t")
+    with pytest.raises(Repeated, match="without an answer") as caught:
+        world.engine.run(lambda t: answer, once="t")
+    first = world.engine.find_once("t")
+    assert first is not None and caught.value.committed == first.committed
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [b"\xc1", b"\x81", b"\x81\x90\x01", b"\xa1\xff", b"\xc7\x01\x02x", b"\xc7\x01\x01\x01"],
+)
+def test_an_answer_that_does_not_decode_names_its_key(packed: bytes) -> None:
+    world = World()
+    key = marker_key(b"txn", b"t")
+    world.put(key, encode_marker(Marker(ROW_KEY, answer=packed)))
+    with pytest.raises(CorruptRowError, match=r"does not decode.*once\.t"):
+        world.engine.find_once("t")
+
+
+# -------------------------------------------------------------------------------------- blocks
+
+
+def sell(t: OptimisticTransaction) -> tuple[str, int]:
+    """Take the last one of what is left."""
+    left = int(t.get(X) or b"1")
+    if left < 1:
+        return "sold out", left
+    t.put(X, str(left - 1))
+    return "taken", left - 1
+
+
+def test_a_repeated_block_returns_the_first_answer(engine: Engine) -> None:
+    """The buyer of the last pear would else hear that it is sold out."""
+    assert engine.find_once("r") is None
+    assert engine.outcome(once="r") is Outcome.UNKNOWN
+    assert [engine.run(sell, once="r") for _ in range(2)] == [("taken", 0)] * 2
+    assert engine.outcome(once="r") is Outcome.COMMITTED
+    assert engine.run(sell, once="s") == ("sold out", 0)
+    first = engine.find_once(b"r")
+    assert first is not None and first.answer == ("taken", 0)
+    assert first.committed.repeated and engine.outcome(first.transaction) is Outcome.COMMITTED
+
+
+def test_tasks_get_the_first_answer_too(engine: Engine) -> None:
+    async def work() -> None:
+        db = AsyncEngine(engine)
+
+        async def add(t: Any) -> int:
+            return int(await t.increment(Y))
+
+        assert [await db.run(add, once="i") for _ in range(2)] == [1, 1]
+        first = await db.find_once("i")
+        assert first is not None and first.answer == 1
+        async with db.transaction(once="i") as t:
+            assert t.result == first.committed
+        assert t.result == first.committed
+        await db.commit(PUT, once="c", once_content="1")
+        with pytest.raises(TokenReusedError):
+            await db.commit(PUT, once="c", once_content="2")
+
+    asyncio.run(work())
