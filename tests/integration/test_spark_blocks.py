@@ -185,7 +185,7 @@ def test_a_second_job_over_the_same_ids_fills_its_own_table(uri: str) -> None:
     wrong: list[Any] = [(run_partition, transfer, {}), (commit_partition, request, {})]
     wrong += [(run_partition, copy, {"table": "sums"})]
     for task, function, more in wrong:
-        with pytest.raises(PartitionError, match=r"TokenReused.*'/copies//id/0'.*different names"):
+        with pytest.raises(PartitionError, match=r"TokenReused.*'/copies//id/0'.*jobs other names"):
             task(uri, TRANSFERS, function, once="id", job="copies", **more)
 
 
@@ -210,7 +210,7 @@ def test_a_group_that_is_split_over_partitions_is_an_error(uri: str) -> None:
 
     given = {"function": transfer_all, "group": "order", "once": "order"}
     run_transfers(uri, rows[:2], **given)
-    with pytest.raises(PartitionError, match=r"'/bank//order/0'.*group.*repartition by it"):
+    with pytest.raises(PartitionError, match=r"'/bank//order/0'.*repartition by the group"):
         run_transfers(uri, rows[2:], **given)
     assert run_transfers(uri, rows[1::-1], **given) == Summary(repeated=1), "in any order"
 

@@ -131,22 +131,21 @@ class _BlockRunner:
         """Return the items whose token is not committed, read at once. Raise PartitionError if one
         is committed with another content."""
         table = self.engine.context.table
-        tokens = {item.request.once for item in items}
-        markers = {token: marker_key(table, token) for token in tokens if token is not None}
-        cells = self.engine.read(list(markers.values())) if markers else {}
+        keys = {i.request.once: marker_key(table, i.request.once) for i in items if i.request.once}
+        cells = self.engine.read(keys.values())
         left = []
-        found: bytes | None = None
+        found = b""
         for item in items:
             token = item.request.once
-            if token is None or (cell := cells[markers[token]]) is None:
+            if token is None or (cell := cells[keys[token]]) is None:
                 left.append(item)
                 continue
             found = token
             try:
-                require_same(item.request, decode_first(cell, markers[token]))
+                require_same(item.request, decode_first(cell, keys[token]))
             except TxnError as error:
                 raise make_error(item.source, error) from error
-        if found is not None:
+        if found:
             self.engine.find_once(found)  # makes all that was read durable
         return left
 
@@ -158,22 +157,21 @@ class _BlockRunner:
             calls.append(block)
             self.function(block, item.source)
 
-        request = item.request
-        terms = {"once": request.once, "once_content": request.once_content, **self.options}
+        once, content = item.request.once, item.request.once_content
         try:
             with continue_trace(self.trace):
-                self.engine.run(call, **terms)
+                self.engine.run(call, once=once, once_content=content, **self.options)
+        except Repeated:
+            outcome = "repeated"
+        except Exception as error:
+            is_refused = isinstance(error, AssertionFailedError | RowRefusedError)
+            if not is_refused or self.on_assertion == "fail":
+                raise make_error(item.source, error) from error
+            outcome = "refused"
+        else:
             result = calls[-1].result if calls else None
             is_new = not result.repeated if result else bool(self.drop_committed([item]))
             outcome = "committed" if is_new else "repeated"
-        except Repeated:
-            outcome = "repeated"
-        except (AssertionFailedError, RowRefusedError) as error:
-            if self.on_assertion == "fail":
-                raise make_error(item.source, error) from error
-            outcome = "refused"
-        except Exception as error:
-            raise make_error(item.source, error) from error
         return outcome, max(0, len(calls) - 1)
 
 
@@ -203,7 +201,7 @@ def _make_item(
         tokens = {find_token(each, once, job) for each in names}
         if len(tokens) > 1:
             raise InvalidRequestError("the rows of a group have several tokens", once=once)
-        terms = {"once": tokens.pop(), "once_content": digest_rows(rows, target)}
-        return _Item(source, Request((), answer=b"", **terms))
+        content = digest_rows(rows, target)
+        return _Item(source, Request((), (), tokens.pop(), once_content=content, answer=b""))
     except Exception as error:
         raise make_error(source, error) from error

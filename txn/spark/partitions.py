@@ -40,8 +40,8 @@ from txn.request import (
     Request,
     as_request,
     check_deadline,
+    make_request,
 )
-from txn.request import make_request as check_request
 from txn.spark.tokens import Once, digest_rows, find_token, name_function
 from txn.tracing import Headers, continue_trace, flush_traces
 
@@ -59,13 +59,10 @@ OnAssertion = Literal["fail", "count"]
 Refused = Sequence[tuple[T, Request, TxnError]]
 """The requests of a batch that did not commit, each with its source and the error."""
 
-REUSED = (
-    "; rows that differ need different tokens; a group must not be split over partitions: "
-    "repartition by it; jobs that differ need different names"
-)
+REUSED = "; repartition by the group if it is split, and give other rows or jobs other names"
 REPEATED = (
-    "%d rows of a task in its first attempt were committed before: their job or stage ran before, "
-    "rows are equal, or another job has the same name and rows"
+    "%d repeated in the first attempt of a task: its job or stage ran before, rows are equal, or "
+    "another job has the same name"
 )
 
 YOUNG_OBJECTS = 10_000
@@ -339,10 +336,10 @@ def commit_partition(
     `mapInPandas`, whose rows become dictionaries.
     to_request: returns a row's transaction, a Request or (mutations, assertions).
     once: returns what names a row, the same every time; or the name of a column. The token is
-    `/JOB//` and the result, or `/JOB//COLUMN/VALUE`. It replaces a token in the Request. Without
-    tokens a task that runs again commits again, and fails on assertions that its first run made
-    false.
-    job: the name of the job, required by `once`. Jobs of one name share tokens.
+    `/JOB//RESULT` or `/JOB//COLUMN/VALUE`, and replaces that of the Request. Another row with it
+    is an error. Without tokens a task that runs again commits again, and fails on assertions that
+    its first run made false.
+    job: the name of the job, required by `once`.
     once_retention_ms: a promise that Spark runs no task of the job again later than this after its
     commits, so that fsck may then delete the tokens; see `Engine.commit`.
     on_assertion: whether a false assertion fails the task, or only counts as refused.
@@ -357,17 +354,17 @@ def commit_partition(
     check_arguments(locals())
     if (found := find_rows(rows)) is None:
         return Summary()
-    promise = {} if once_retention_ms is None else {"once_retention_ms": once_retention_ms}
     target = name_function(to_request), table
 
-    def make_request(row: T) -> tuple[T, Request]:
+    def build(row: T) -> tuple[T, Request]:
         try:
             request = as_request(to_request(row))
             token = request.once if once is None else find_token(row, once, job or "")
             content = request.once_content
             if content is None and token is not None:
                 content = digest_rows([row], target)
-            return row, replace(request, once=token, once_content=content, **promise)
+            ms = request.once_retention_ms if once_retention_ms is None else once_retention_ms
+            return row, replace(request, once=token, once_content=content, once_retention_ms=ms)
         except Exception as error:
             raise make_error(row, error) from error
 
@@ -378,7 +375,7 @@ def commit_partition(
         return 0
 
     worker = open_worker(Access(uri, table, transactions, policy))
-    requests = map(make_request, found)
+    requests = map(build, found)
     summary = commit_requests(worker, requests, refuse, batch=batch, ack=ack, trace=trace)
     if counts is not None:
         counts.add(summary)
@@ -421,8 +418,7 @@ def commit_requests(
 
 @contextmanager
 def finish_work(worker: Worker, seen: Counter[str]) -> Iterator[None]:
-    """Let all that the block commits be complete at its end, and count the events. Warn of repeats
-    that no other attempt of the task explains."""
+    """Let all that the block commits be complete at its end, and count the events."""
     before = worker.events.copy()
     try:
         yield
@@ -441,11 +437,8 @@ def check_arguments(given: Mapping[str, Any]) -> None:
         if name in given and not isinstance(given[name], kinds):
             raise InvalidRequestError(f"{name} must be {words} given={given[name]!r}")
     if given["once"] is not None and not given["job"]:
-        raise InvalidRequestError(
-            "once needs job, the name of this job: two jobs over the same ids would share tokens, "
-            "and the second would write nothing",
-            once=given["once"],
-        )
+        problem = "once needs job, a name: two jobs over the same ids would share tokens"
+        raise InvalidRequestError(problem, once=given["once"])
     for name in ("batch", "threads", "attempts"):
         check_whole(name, given.get(name, 1), 1)
     check_choice("on_assertion", given["on_assertion"], get_args(OnAssertion))
@@ -453,7 +446,7 @@ def check_arguments(given: Mapping[str, Any]) -> None:
     check_deadline(given.get("deadline_ms"))
     probe = (Delete(Key(b"-", b"-", b"-")),)
     details = given.get("labels"), given["once_retention_ms"]
-    check_request(probe, (), b"-", *details, validate=given.get("validate"))
+    make_request(probe, (), b"-", *details, validate=given.get("validate"))
 
 
 def make_error(row: object, why: Exception) -> PartitionError:

@@ -37,7 +37,7 @@ from txn.assertions import MAX_DEPTH, Assertion, Not, Some, Version
 from txn.documents import AssertionReader, parse_assertions, read_bytes, read_key
 from txn.errors import InvalidRequestError
 from txn.model import Delete, Key, Mutation, new_tuple
-from txn.request import MAX_TOKEN, Request
+from txn.request import Request
 from txn.spark.codecs import Cells, Codec, make_codec, name_codec
 from txn.spark.definitions import MAPPING
 from txn.spark.mapping import MappedColumn, TableMapping
@@ -59,9 +59,6 @@ ALL = ""
 MAX_ROWS_NAMED = 3
 MAX_ROW_TEXT = 1_000
 """The most rows of a group, and characters of them, in an error message."""
-
-MAX_JOB_NAME = MAX_TOKEN - 100
-"""The most bytes in the name of a job: a partition, a digest and a number follow it."""
 
 
 # ----------------------------------------------------------------------------------------- tokens
@@ -109,19 +106,17 @@ class RowTokens:
 
     def make_content(self, rows: Sequence[EncodedRow]) -> bytes:
         """Return the digest of what is written of a row, or of a group in any order."""
+        texts = [repr(row.content) for row in rows]
         digest = self._target.copy()
-        one = rows[0].content
-        digest.update(
-            repr(one if len(rows) == 1 else sorted(repr(r.content) for r in rows)).encode()
-        )
+        digest.update((texts[0] if len(texts) == 1 else repr(sorted(texts))).encode())
         return digest.digest()
 
     def make_token(self, content: bytes) -> bytes:
         short = int.from_bytes(content[:8])
         repeated = self._seen.get(short, 0)
         self._seen[short] = repeated + 1
-        token = b"%s/%s" % (self._prefix, content.hex().encode())
-        return b"%s/%d" % (token, repeated) if repeated else token
+        number = (b"%d" % repeated,) if repeated else ()
+        return make_token(self._prefix, content.hex().encode(), *number)
 
 
 # ------------------------------------------------------------------------------------- conditions
@@ -514,8 +509,6 @@ def parse_requests(
     is_once = options.flag("once", True)
     given = [n for n in ("onceBy", "jobId", "onceRetentionMs") if options.text(n) is not None]
     job = (options.text("jobId") or "").encode()
-    if len(job) > MAX_JOB_NAME:
-        raise InvalidRequestError("a name is too long", option="jobId", limit=MAX_JOB_NAME)
     if not is_once and given:
         raise InvalidRequestError("options exclude each other", options=["once=false", *given])
     if group_by and (others := [name for name in once_by if name not in group_by]):

@@ -1,8 +1,7 @@
 """How transactions of Spark are named, and what their names stand for.
 
-A token begins with a scope: the name of a job, a table, or both. Behind it are the values that
-tell a row from others, so no two jobs or tables share tokens. Its content is a digest of the rows.
-Other rows that come with the same token are an error and not a repeat.
+A token begins with its scope, a job or table, so that no two of these share tokens. It stands for
+its rows. Other rows with the same token are an error and not a repeat.
 """
 
 from __future__ import annotations
@@ -56,8 +55,7 @@ def find_token(row: Any, once: Once, job: str) -> bytes:
 
 
 def name_function(function: Callable[..., Any]) -> str:
-    """Return the name of a function, a method or what a partial one calls; of another object, that
-    of its class."""
+    """Return the name of a function, also of a partial one, or of a callable object's class."""
     function = getattr(function, "func", function)
     return getattr(function, "__qualname__", type(function).__qualname__)
 
@@ -67,18 +65,14 @@ def escape_slashes(name: bytes) -> bytes:
 
 
 def digest_rows(rows: Iterable[Any], target: Collection[str | bytes | None] = ()) -> bytes:
-    """Return a digest of rows in any order. A row is the same as Row and as dictionary, with whole
-    numbers as floats, as pandas has them beside nulls. If a row has a value of a kind that data
-    frames do not have, all digests of the target are the same, so that nothing is compared.
-
-    target: what is done with the rows.
-    """
+    """Return a digest of rows in any order, and of what is done with them. Row and dictionary are
+    the same, and so are whole numbers and floats, which pandas has beside nulls. Values that data
+    frames do not have differ between attempts: then no rows are compared."""
     try:
         texts = sorted(map(_describe, rows))
     except TypeError:
         texts = []
-    text = ascii([*target, *texts])
-    return blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
+    return blake2b(ascii([*target, *texts]).encode(), digest_size=DIGEST_BYTES).digest()
 
 
 def _describe(value: Any) -> str:
@@ -101,9 +95,7 @@ def _describe(value: Any) -> str:
         case timedelta(days=days, seconds=seconds, microseconds=microseconds):
             return f"{days} {seconds} {microseconds}"
         case dict():
-            return (
-                f"{{{sorted((_describe(name), _describe(part)) for name, part in value.items())}}}"
-            )
+            return f"{{{sorted((_describe(key), _describe(item)) for key, item in value.items())}}}"
         case list() | tuple():
             return f"[{', '.join(map(_describe, value))}]"
     raise TypeError
