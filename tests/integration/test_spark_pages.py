@@ -55,7 +55,8 @@ def somebody(spark: SparkSession, tmp_path: Path) -> Iterator[Reader]:
     frame.write.parquet(f"{tmp_path}/payments")
     payments = spark.readStream.schema(COLUMNS).parquet(f"{tmp_path}/payments")
     names: dict[str, Any] = {"spark": spark, "uri": uri, "where": where, "frame": frame}
-    names |= {"payments": payments.withColumnRenamed("order", "payment"), "apply": apply}
+    payments = payments.selectExpr("id", "state", "total", "order || id payment")
+    names |= {"payments": payments, "apply": apply}
     names["__name__"] = "__main__"  # so that workers are sent its functions
     with reader(tmp_path, names=names, instead=instead) as found:
         yield found
