@@ -24,7 +24,7 @@ from txn.errors import (
 )
 from txn.model import Cell, Delete, Key, Mutation, Row, Stamp, Value
 from txn.policy import Policy
-from txn.request import Committed, FirstCommit, Outcome, Request
+from txn.request import Committed, Outcome, Request
 
 __all__ = [
     "AbortedError",
@@ -42,7 +42,6 @@ __all__ = [
     "Delete",
     "Engine",
     "Exact",
-    "FirstCommit",
     "GreaterThan",
     "InvalidRequestError",
     "Key",

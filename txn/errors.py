@@ -50,18 +50,17 @@ class ReadOnlyError(InvalidRequestError):
 
 
 class TokenReusedError(InvalidRequestError):
-    """The `once` token stands for another content already: give this request another token. Nothing
-    of it was written. transaction: the first commit of the token."""
+    """The `once` token was committed with another content, by `transaction`: take another token.
+    Nothing of this request was written."""
 
-    def __init__(self, message: str, *, token: bytes, transaction: bytes) -> None:
+    def __init__(self, message: str, token: bytes, transaction: bytes) -> None:
         super().__init__(message)
-        self.token = token
-        self.transaction = transaction
+        self.token, self.transaction = token, transaction
 
 
 class Repeated(TxnError):
-    """The `once` token had been committed, and no answer is stored with it; nothing was written
-    again. committed: the first commit, with repeated=True."""
+    """The `once` token had been committed, as `committed` says, and its block's result is not kept.
+    Nothing was written again."""
 
     def __init__(self, committed: Any) -> None:
         super().__init__("committed before, without an answer", transaction=committed.transaction)

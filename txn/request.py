@@ -82,34 +82,17 @@ class Committed:
     repeated: an earlier transaction with this `once` token had committed; this call changed
     nothing.
     complete: every lock is released; otherwise this engine or another client is doing it.
+    Known only if repeated: digest: of what the token stands for; None: it was not given.
+    has_answer: whether the result of its block was kept, as `answer`.
     """
 
     transaction: bytes
     timestamp: int
     repeated: bool = False
     complete: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class FirstCommit:
-    """The commit of a `once` token, which all later requests with the token repeat.
-
-    transaction: its row key.
-    timestamp: of all its cells (ms).
-    digest: of what the token stands for; None: not known.
-    has_answer: whether the result of its block was stored, as `answer`.
-    """
-
-    transaction: bytes
-    timestamp: int
-    digest: bytes | None = None
-    has_answer: bool = False
-    answer: Any = None
-
-    @property
-    def committed(self) -> Committed:
-        """The result of a request that repeats it."""
-        return Committed(self.transaction, self.timestamp, repeated=True)
+    digest: bytes | None = field(default=None, compare=False)
+    has_answer: bool = field(default=False, compare=False)
+    answer: Any = field(default=None, compare=False)
 
 
 class Outcome(Enum):
@@ -153,15 +136,12 @@ def bind_request(
     labels: Mapping[str, str] | None = None,
     once_retention_ms: int | None = None,
     *,
-    validate: bool | None = None,
-    once_content: str | bytes | None = None,
-    answer: bytes | None = None,
     table: bytes | None = None,
-    may_be_empty: bool = False,
+    **others: Any,
 ) -> Request:
     """Return a valid request whose keys all name a table; raise InvalidRequestError if invalid.
 
-    table: the default for keys that name none. may_be_empty: as that of a transaction in parts.
+    table: the default for keys that name none. others: see `make_request`.
     """
     known: dict[Key, Key] = {}  # as they were given, and bound
 
@@ -192,10 +172,7 @@ def bind_request(
         once,
         labels,
         once_retention_ms,
-        validate=validate,
-        once_content=once_content,
-        answer=answer,
-        may_be_empty=may_be_empty,
+        **others,
     )
 
 
@@ -206,44 +183,32 @@ def make_request(
     labels: Mapping[str, str] | None,
     once_retention_ms: int | None,
     *,
-    validate: bool | None,
+    validate: bool | None = None,
     once_content: str | bytes | None = None,
     answer: bytes | None = None,
     may_be_empty: bool = False,
 ) -> Request:
-    """Return a request of valid items; raise InvalidRequestError if the rest is invalid."""
+    """Return a request of valid items; raise InvalidRequestError if the rest is invalid.
+    may_be_empty: as that of a transaction in parts."""
     if not (mutations or assertions or may_be_empty):
         raise InvalidRequestError("a transaction needs a mutation or an assertion")
-    token = None if once is None else check_token(once)
-    content = None if once_content is None else _check_content(once, once_content)
-    if answer is not None and len(answer) > MAX_ANSWER:
-        raise InvalidRequestError("answer is too long", bytes=len(answer), limit=MAX_ANSWER)
+    token = None if once is None else as_bytes("once", once)
+    if token is not None and not 1 <= len(token) <= MAX_TOKEN:
+        raise InvalidRequestError(
+            "once must have 1 to 1024 bytes", bytes=len(token), limit=MAX_TOKEN
+        )
+    if once_content is not None:
+        once_content = as_bytes("once_content", once_content)
+        if token is None or len(once_content) > MAX_CONTENT:
+            words = "once_content needs once, and has at most 1 MiB"
+            raise InvalidRequestError(words, bytes=len(once_content), limit=MAX_CONTENT)
     shown = _check_labels(labels) if labels else {}
     if once_retention_ms is not None:
         _check_retention(once, once_retention_ms)
     if validate is not None and not isinstance(validate, bool):
         raise InvalidRequestError("validate must be True, False or None", given=validate)
     items = mutations, assertions, token, shown, once_retention_ms, validate
-    return Request(*items, content, answer)
-
-
-def check_token(once: str | bytes) -> bytes:
-    """Return a `once` token; raise InvalidRequestError if it is not one."""
-    token = as_bytes("once", once)
-    if not 1 <= len(token) <= MAX_TOKEN:
-        raise InvalidRequestError(
-            "once must have 1 to 1024 bytes", bytes=len(token), limit=MAX_TOKEN
-        )
-    return token
-
-
-def _check_content(once: str | bytes | None, once_content: str | bytes) -> bytes:
-    if once is None:
-        raise InvalidRequestError("once_content is what a token stands for: give once as well")
-    content = as_bytes("once_content", once_content)
-    if len(content) > MAX_CONTENT:
-        raise InvalidRequestError("once_content is too long", bytes=len(content), limit=MAX_CONTENT)
-    return content
+    return Request(*items, once_content, answer)
 
 
 def add_marker(request: Request, marker: Key, value: bytes) -> Request:

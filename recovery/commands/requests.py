@@ -24,6 +24,8 @@ from txn.model import Delete, Mutation
 from txn.request import Request
 from txn.text import escape, key_text, parse_key, reason_text
 
+FIELDS = [field.name for field in fields(Request) if field.init and field.name != "answer"]
+
 
 def get(
     keys: list[str] = Argument(
@@ -68,15 +70,7 @@ def commit(
         connect(store, transactions=transactions, create=False) as engine,
         common.report_refusal(AbortedError, text=reason_text),
     ):
-        done = engine.commit(
-            request.mutations,
-            request.assertions,
-            once=request.once,
-            once_retention_ms=request.once_retention_ms,
-            labels=request.labels,
-            validate=request.validate,
-            once_content=request.once_content,
-        )
+        done = engine.commit(**{name: getattr(request, name) for name in FIELDS})
     row_key = escape(done.transaction)
     repeated = "  (had been committed before)" if done.repeated else ""
     common.print_result(
@@ -99,29 +93,20 @@ def parse_request(text: str | bytes) -> Request:
 
 
 def _request(given: object) -> Request:
-    parts = read_fields(
-        given,
-        "the document",
-        set(),
-        {f.name for f in fields(Request) if f.init and f.name != "answer"},
-    )
+    parts = read_fields(given, "the document", set(), set(FIELDS))
     mutations = read_list(parts.get("mutations", []), "mutations")
     assertions = read_list(parts.get("assertions", []), "assertions")
-    labels = parts.get("labels", {})
-    once, content = (
-        read_bytes(parts[name], name) if parts.get(name) is not None else None
-        for name in ("once", "once_content")
-    )
+    once, content, labels = parts.get("once"), parts.get("once_content"), parts.get("labels", {})
     if not isinstance(labels, dict):
         raise refuse_part("an object is needed", "labels", labels)
     return Request(
         tuple(_mutation(item, f"mutations[{i}]") for i, item in enumerate(mutations)),
         tuple(parse_assertion(item, f"assertions[{i}]") for i, item in enumerate(assertions)),
-        once,
+        None if once is None else read_bytes(once, "once"),
         labels,
         parts.get("once_retention_ms"),
         parts.get("validate"),
-        content,
+        None if content is None else read_bytes(content, "once_content"),
     )
 
 

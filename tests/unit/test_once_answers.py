@@ -110,7 +110,7 @@ def test_a_token_with_another_content_is_an_error(engine: Engine, way: str) -> N
         commit(engine, "2")
     assert (caught.value.token, caught.value.transaction) == (b"t", first.transaction)
     assert f"timestamp={first.timestamp}" in str(caught.value)
-    assert str(caught.value).count("igest='") == 2
+    assert str(caught.value).count("igest=b'") == 2
     found = engine.read([X])[X]
     assert found is not None and found.value == b"1"
 
@@ -120,8 +120,8 @@ def test_a_repeat_of_unknown_content_is_a_repeat(engine: Engine) -> None:
     assert block(engine, None) is not None
     first = engine.find_once("t")
     assert first is not None and first.digest is None and not first.has_answer
-    assert engine.commit(OTHER, once="t") == first.committed
-    assert block(engine, "x") == first.committed
+    assert engine.commit(OTHER, once="t") == first
+    assert block(engine, "x") == first
     engine.commit(PUT, once="u")
     with engine.transaction(once="u") as t:
         assert t.result is not None
@@ -153,10 +153,9 @@ def test_the_order_of_items_is_no_content() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"once_content": "c"}, "give once"),
+        ({"once_content": "c"}, "needs once"),
         ({"once": "t", "once_content": 5}, "once_content must be bytes or str"),
-        ({"once": "t", "once_content": b"c" * (MAX_CONTENT + 1)}, "too long.*limit="),
-        ({"once": "t", "answer": b"c" * (MAX_ANSWER + 1)}, "too long.*limit="),
+        ({"once": "t", "once_content": b"c" * (MAX_CONTENT + 1)}, "at most 1 MiB.*limit="),
     ],
 )
 def test_a_content_that_makes_no_sense_is_refused(given: dict[str, Any], message: str) -> None:
@@ -165,7 +164,7 @@ def test_a_content_that_makes_no_sense_is_refused(given: dict[str, Any], message
 
 
 def test_a_block_is_refused_before_it_runs() -> None:
-    with pytest.raises(InvalidRequestError, match="give once"):
+    with pytest.raises(InvalidRequestError, match="needs once"):
         World().engine.transaction(once_content="c")
 
 
@@ -183,7 +182,7 @@ ANSWERS = [
 def test_an_answer_comes_back_as_it_was(answer: object) -> None:
     packed = encode_answer(answer)
     assert packed and repr(decode_answer(packed)) == repr(answer)
-    for marker in (Marker(ROW_KEY, 5, b"d" * 16, packed), Marker(ROW_KEY, None, None, packed)):
+    for marker in (Marker(ROW_KEY, 5, b"d" * 32, packed), Marker(ROW_KEY, None, None, packed)):
         assert decode_marker(encode_marker(marker)) == marker
 
 
@@ -210,12 +209,12 @@ def test_an_answer_that_would_change_is_not_kept(answer: object) -> None:
     with pytest.raises(Repeated, match="without an answer") as caught:
         world.engine.run(lambda t: answer, once="t")
     first = world.engine.find_once("t")
-    assert first is not None and caught.value.committed == first.committed
+    assert first is not None and caught.value.committed == first
 
 
 @pytest.mark.parametrize(
     "packed",
-    [b"\xc1", b"\x81", b"\x81\x90\x01", b"\xa1\xff", b"\xc7\x01\x02x", b"\xc7\x01\x01\x01"],
+    [b"\xc1", b"\x81", b"\x81\x90\x01", b"\xa1\xff", b"\xc7\x01\x01\x01"],
 )
 def test_an_answer_that_does_not_decode_names_its_key(packed: bytes) -> None:
     world = World()
@@ -246,7 +245,7 @@ def test_a_repeated_block_returns_the_first_answer(engine: Engine) -> None:
     assert engine.run(sell, once="s") == ("sold out", 0)
     first = engine.find_once(b"r")
     assert first is not None and first.answer == ("taken", 0)
-    assert first.committed.repeated and engine.outcome(first.transaction) is Outcome.COMMITTED
+    assert first.repeated and engine.outcome(first.transaction) is Outcome.COMMITTED
 
 
 def test_tasks_get_the_first_answer_too(engine: Engine) -> None:
@@ -260,8 +259,8 @@ def test_tasks_get_the_first_answer_too(engine: Engine) -> None:
         first = await db.find_once("i")
         assert first is not None and first.answer == 1
         async with db.transaction(once="i") as t:
-            assert t.result == first.committed
-        assert t.result == first.committed
+            assert t.result == first
+        assert t.result == first
         await db.commit(PUT, once="c", once_content="1")
         with pytest.raises(TokenReusedError):
             await db.commit(PUT, once="c", once_content="2")

@@ -12,7 +12,6 @@ from thriftpy2.transport import TCyMemoryBuffer
 from txn import Cell, Committed, Delete, Exact, Key, Mutation, Outcome, Request, Row, Some, Version
 from txn.errors import ConflictError, DeadlineError, MaybeApplied
 from txn.model import Check, Edit, Family, RowExclusion
-from txn.request import FirstCommit
 from txn.service.messages import IDL, METHODS, TimedRequest
 from txn.service.store import RemoteService, ServedStore
 from txn.spans import Span
@@ -31,6 +30,7 @@ DONE = Committed(b"t", 5, repeated=True, complete=False)
 TIMED = TimedRequest(
     Request(tuple(CHANGES), tuple(ASSERTIONS), b"o", {"a": "b"}, 7, None, b"c"), 8, {"c": "d"}
 )
+FIRST = Committed(b"t", 5, True, True, b"d" * 16, True, {"a": (1, None)})
 SETTLED = (Outcome.COMMITTED, DONE)
 
 SAMPLES: Mapping[str, tuple[list[Any], Any]] = {
@@ -41,7 +41,7 @@ SAMPLES: Mapping[str, tuple[list[Any], Any]] = {
     "view": ([[X, Y], [SPAN]], (CELLS, [{X: Cell(b"1", 5)}, {}])),
     "database": ([], IDL.Database(b"txn", "fenced/2")),
     "outcome": ([b"t"], Outcome.ABORTED),
-    "findOnce": ([b"o"], FirstCommit(b"t", 5, b"d" * 16, True, {"a": (1, None)})),
+    "findOnce": ([b"o"], (Outcome.COMMITTED, FIRST)),
     "findOutcome": ([b"request.1.1", 5], (Outcome.UNKNOWN, None)),
     "findOutcomes": ([b"request.1.1", 2, 5], [SETTLED, SETTLED]),
     "ensureTable": ([b"data", [b"d"]], None),

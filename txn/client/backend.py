@@ -15,7 +15,7 @@ from txn.model import Cell, Key, Row
 from txn.policy import Pace
 from txn.protocol.context import Context
 from txn.reading.snapshot import Snapshot
-from txn.request import Ack, Committed, FirstCommit, Outcome, Request
+from txn.request import Ack, Committed, Outcome, Request
 from txn.spans import Span
 from txn.stores.base import ColumnPage
 
@@ -89,7 +89,7 @@ class Backend(Protocol):
     ) -> tuple[Snapshot, list[dict[Key, Cell]]]:
         """Return the cells of the keys, and those of each span, as of one instant."""
 
-    def find_once(self, token: bytes, deadline_ms: int | None = None) -> FirstCommit | None:
+    def find_once(self, token: bytes, deadline_ms: int | None = None) -> Committed | None:
         """Return the durable commit of a token, or None."""
 
     def outcome(self, row_key: bytes) -> Outcome:

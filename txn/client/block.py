@@ -32,12 +32,11 @@ from txn.policy import Pace
 from txn.protocol.codec import encode_answer
 from txn.reading.scans import group_by_row
 from txn.reading.snapshot import Snapshot
-from txn.request import Committed, FirstCommit, Request, bind_key, check_deadline
+from txn.request import Committed, Request, Terms, bind_key, check_deadline
 from txn.spans import Columns, Span, make_span
 
 COUNTER_BYTES = 8
 NO_VERSION = 0
-NO_ANSWER = object()
 
 
 Commit = Callable[[Request, Sequence[Span], Snapshot], Committed]
@@ -61,13 +60,10 @@ class OptimisticTransaction:
         commit: Commit,
         read_ms: Callable[[], int | None],
         ticket: HotKeyTicket | None = None,
-        *,
-        find_first: Callable[[], FirstCommit | None] | None = None,
     ) -> None:
         self._backend = backend
-        self.find_first = find_first
-        self.first: FirstCommit | None = None
-        self.answer: Any = NO_ANSWER
+        self.find_first: Callable[[], Committed | None] | None = None  # with a token
+        self.answer: Any = ...  # none, so that none is kept
         self._read_ms = read_ms
         self._table = table
         self._commit_block = commit
@@ -178,8 +174,8 @@ class OptimisticTransaction:
     def __enter__(self) -> Self:
         if self._entered:
             raise InvalidRequestError("a transaction is one block")
-        if self.find_first is not None and (first := self.find_first()) is not None:
-            self.first, self.result = first, first.committed
+        if self.find_first is not None:
+            self.result = self.find_first()
         self._entered = self._open = True
         return self
 
@@ -191,7 +187,7 @@ class OptimisticTransaction:
     ) -> None:
         self._open = False
         try:
-            if error is None and self.first is None:
+            if error is None and self.result is None:
                 self._commit() if self._written else self._validate()
         except AssertionFailedError as failed:
             # A failed version of a read is a conflict, so that the block runs again.
@@ -286,29 +282,23 @@ class OptimisticTransaction:
 def find_answer(block: OptimisticTransaction) -> Any:
     """Return the answer of a block that has ended, or of the first commit of its token. Raise
     Repeated if that has none."""
-    if block.result is None or not block.result.repeated:
+    done = block.result
+    if done is None or not done.repeated:
         return block.answer
-    first = block.first or (block.find_first and block.find_first())
-    if first is None or not first.has_answer:
-        raise Repeated(block.result)
-    return first.answer
+    if not done.has_answer:
+        raise Repeated(done)
+    return done.answer
 
 
 class Repeats:
     """Counts the attempts of a block. deadline_ms: None: the policy's.
 
-    once: its token. An earlier attempt, or another caller, may have committed it meanwhile. So when
-    an error ends the block, one more attempt looks at the token, and raises `end` if it is free. If
-    an attempt may have committed, its CommitOutcomeUnknown is raised instead.
+    Another attempt or caller may commit the block's token meanwhile. So when an error ends a block
+    with a token, one more attempt looks at the token, and raises `end` if it is free. If an attempt
+    may have committed, its CommitOutcomeUnknown is raised instead.
     """
 
-    def __init__(
-        self,
-        pace: Pace,
-        attempts: int,
-        deadline_ms: int | None,
-        once: str | bytes | None = None,
-    ) -> None:
+    def __init__(self, pace: Pace, attempts: int, deadline_ms: int | None, terms: Terms) -> None:
         self._is_limited = deadline_ms is not None
         deadline_ms = pace.policy.deadline_ms if deadline_ms is None else deadline_ms
         check_whole("attempts", attempts, 1)
@@ -318,7 +308,7 @@ class Repeats:
         self._due_ms = pace.clock.monotonic_ms() + deadline_ms
         self._made = 0
         self._conflict: ConflictError | None = None
-        self._once = once
+        self._has_token = terms.once is not None
         self.end: Exception | None = None
         self._unknown: Exception | None = None
 
@@ -337,26 +327,21 @@ class Repeats:
 
     def note(self, error: Exception) -> int | None:
         """Return the pause before the next attempt (ms), or None if there is none."""
-        if isinstance(error, Repeated | TokenReusedError):
-            return None
-        if self.end is not None:
-            if self._unknown is None:
-                return None
-            raise self._unknown
-        is_unknown = self._once is not None and isinstance(error, CommitOutcomeUnknown)
         if isinstance(error, ConflictError):
             self._conflict = error
-        elif is_unknown:
+        elif isinstance(error, CommitOutcomeUnknown) and self._has_token:
             self._unknown = error
-        elif self._unknown is None or not isinstance(error, StoreError):
-            self._made = self._attempts  # it ends the block
-        if self._made < self._attempts:
+        is_open = error in (self._conflict, self._unknown)
+        is_open = is_open or (self._unknown is not None and isinstance(error, StoreError))
+        if is_open and self.end is None and self._made < self._attempts:
             pause_ms = self._pace.policy.backoff.pause_ms(self._made, self._pace.rng)
             return max(0, min(pause_ms, self.left_ms()))
-        if self._once is None:
+        if not self._has_token or isinstance(error, Repeated | TokenReusedError):
             return None
-        self.end = error
-        return 0
+        if self.end is None:
+            self.end = error
+            return 0
+        raise self._unknown or self.end
 
     def make_error(self) -> Exception:
         if (known := self._unknown or self.end) is not None:

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from txn.assertions import Assertion
 from txn.client.backend import Backend
@@ -33,7 +33,6 @@ from txn.request import (
     TRANSACTIONS,
     Ack,
     Committed,
-    FirstCommit,
     Outcome,
     Request,
     Terms,
@@ -41,7 +40,6 @@ from txn.request import (
     bind_key,
     bind_request,
     check_deadline,
-    check_token,
     make_request,
 )
 from txn.spans import Columns, Span, make_span
@@ -298,17 +296,9 @@ class Engine:
     ) -> OptimisticTransaction:
         """Return a transaction that asks for the time left (ms) at its commit and at each read.
         `transaction` and `run` use it. ticket: the block's places in the queues of hot keys."""
-        once, labels, once_retention_ms, ack, validate, once_content = terms
-        check_choice("ack", ack, ACKS)
-
-        make = partial(
-            make_request,
-            once=once,
-            labels=labels,
-            once_retention_ms=once_retention_ms,
-            validate=validate,
-            once_content=once_content,
-        )
+        given: dict[str, Any] = dict(zip(terms._fields, terms, strict=True))
+        check_choice("ack", ack := given.pop("ack"), ACKS)
+        make: Callable[..., Request] = partial(make_request, **given)
 
         def commit(request: Request, spans: Sequence[Span], known: Snapshot) -> Committed:
             whole = make(request.mutations, request.assertions, answer=request.answer)
@@ -317,24 +307,15 @@ class Engine:
             self._backend.check_request(whole, left_ms())
             return self._backend.commit(whole, ack, spans, left_ms(), known)
 
-        find_first = None
-        if once is not None or once_content is not None:
+        block = OptimisticTransaction(self._backend, self._table, commit, read_ms, ticket)
+        if terms.once is not None or terms.once_content is not None:
             empty = make((), (), answer=b"", may_be_empty=True)
-            find_first = partial(self._find_first, empty, read_ms)
-        return OptimisticTransaction(
-            self._backend, self._table, commit, read_ms, ticket, find_first=find_first
-        )
+            block.find_first = partial(self._find_first, empty, read_ms)
+        return block
 
-    def _find_first(
-        self, request: Request, read_ms: Callable[[], int | None]
-    ) -> FirstCommit | None:
-        """Return the first commit of a block's token; raise TokenReusedError if its content was
-        another."""
-        assert request.once is not None
-        first = self._backend.find_once(request.once, read_ms())
-        if first is not None:
-            require_same(request, first)
-        return first
+    def _find_first(self, request: Request, read_ms: Callable[[], int | None]) -> Committed | None:
+        first = self._backend.find_once(request.once or b"", read_ms())
+        return first and require_same(request, first)
 
     def run(
         self,
@@ -364,7 +345,7 @@ class Engine:
         function.
         """
         terms = Terms(once, labels, once_retention_ms, ack, validate, once_content)
-        repeats = Repeats(self.pace, attempts, deadline_ms, once)
+        repeats = Repeats(self.pace, attempts, deadline_ms, terms)
         while repeats.begin():
             try:
                 with self.begin_block(repeats.left_ms, repeats.read_ms, terms) as t:
@@ -372,21 +353,19 @@ class Engine:
                         if repeats.end is not None:
                             raise repeats.end
                         t.answer = function(t)
-                answer: T = t.answer if once is None else find_answer(t)
-                return answer
+                return t.answer if once is None else find_answer(t)  # type: ignore[no-any-return]
             except Exception as error:
                 if (pause_ms := repeats.note(error)) is None:
                     raise
                 self.pace.clock.sleep_ms(pause_ms)
         raise repeats.make_error()
 
-    def find_once(
-        self, token: str | bytes, *, deadline_ms: int | None = None
-    ) -> FirstCommit | None:
-        """Return the commit of a `once` token, with the block's answer if it was stored; None: no
+    def find_once(self, token: str | bytes, *, deadline_ms: int | None = None) -> Committed | None:
+        """Return the commit of a `once` token, with its block's answer if that was kept; None: no
         request with it has committed, though one in flight still may. deadline_ms: as in `read`."""
         check_deadline(deadline_ms)
-        return self._backend.find_once(check_token(token), deadline_ms)
+        wanted = bind_request((), once=token, answer=b"", may_be_empty=True)
+        return self._find_first(wanted, lambda: deadline_ms)
 
     def outcome(
         self, transaction: str | bytes | None = None, *, once: str | bytes | None = None

@@ -51,7 +51,7 @@ from txn.protocol.transaction import PendingCommit, begin_commit, fail_late, is_
 from txn.reading.columns import scan_columns
 from txn.reading.scans import read_view, scan_rows
 from txn.reading.snapshot import Snapshot, read_atomically
-from txn.request import Ack, Committed, FirstCommit, Outcome, Request, lock_request
+from txn.request import Ack, Committed, Outcome, Request, lock_request
 from txn.spans import Span
 from txn.stores.base import ColumnPage, find_inside
 from txn.tracing import begin_traces, find_tracer, watch_batch
@@ -379,9 +379,7 @@ class LocalBackend:
             first = require_cell(t.seen.get(marker))
             try:
                 if first is not None:
-                    found = decode_first(first, marker)
-                    require_same(t.asked, found)
-                    return found.committed
+                    return require_same(t.asked, decode_first(first, marker))
             except (CorruptRowError, TokenReusedError) as error:
                 return error
         return t.failure
@@ -495,7 +493,7 @@ class LocalBackend:
         for family, column in wanted.columns or ():
             self._families.of(Key(b"-", family, column, wanted.table), deadline_ms)
 
-    def find_once(self, token: bytes, deadline_ms: int | None = None) -> FirstCommit | None:
+    def find_once(self, token: bytes, deadline_ms: int | None = None) -> Committed | None:
         marker = marker_key(self._context.table, token)
         cell = self.read([marker], deadline_ms)[marker]
         if cell is None:

@@ -146,8 +146,7 @@ class PartsClient:
 
     def find_committed(self, once: str | bytes) -> Committed | None:
         """Return the commit of a token, if there was one."""
-        first = self._engine.find_once(once)
-        return None if first is None else first.committed
+        return self._engine.find_once(once)
 
     def _abort(self, context: Context, transaction: bytes, reason: str) -> Transaction:
         row = read_rows(context, [transaction])[transaction]

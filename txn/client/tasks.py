@@ -31,7 +31,7 @@ from txn.client.engine import RUN_ATTEMPTS, Engine
 from txn.client.hot_keys import HotKeyTicket
 from txn.clock import Clock
 from txn.host.worker_pool import make_executor
-from txn.model import Delete, Key, Mutation, Row, as_bytes, check_whole
+from txn.model import Delete, Key, Mutation, Row, check_whole
 from txn.request import Ack, Committed, Request, Terms
 
 THREADS = 16
@@ -137,18 +137,14 @@ class AsyncEngine:
         mutations: Iterable[Mutation | Delete],
         assertions: Iterable[Assertion] = (),
         *,
-        once: str | bytes | None = None,
-        once_retention_ms: int | None = None,
-        labels: Mapping[str, str] | None = None,
-        once_content: str | bytes | None = None,
-        **submitted: Any,
+        ack: Ack = "complete",
+        deadline_ms: int | None = None,
+        **others: Any,
     ) -> Committed:
-        token = None if once is None else as_bytes("once", once)
-        content = None if once_content is None else as_bytes("once_content", once_content)
-        items = tuple(mutations), tuple(assertions), token, dict(labels or {})
-        request = Request(*items, once_retention_ms, once_content=content)
+        request = Request(tuple(mutations), tuple(assertions), **others)
         await self._check(request)
-        return await asyncio.wrap_future(self.engine.submit(request, **submitted))
+        future = self.engine.submit(request, ack=ack, deadline_ms=deadline_ms)
+        return await asyncio.wrap_future(future)
 
     async def _check(self, request: Request) -> None:
         """Check new tables and families in a thread, because that may take long."""
@@ -187,7 +183,7 @@ class AsyncEngine:
         """Await a function with a transaction, commit, and return the function's result. Repeat all
         of it on a ConflictError: see `Engine.run`."""
         terms = Terms(once, labels, once_retention_ms, ack, validate, once_content)
-        repeats = Repeats(self.engine.pace, attempts, deadline_ms, once)
+        repeats = Repeats(self.engine.pace, attempts, deadline_ms, terms)
         while repeats.begin():
             try:
                 async with self._begin(repeats.left_ms, repeats.read_ms, terms) as t:
@@ -195,11 +191,7 @@ class AsyncEngine:
                         if repeats.end is not None:
                             raise repeats.end
                         t.block.answer = await function(t)
-                return (
-                    t.block.answer
-                    if once is None
-                    else await self._threads.call(find_answer, t.block)
-                )
+                return find_answer(t.block)  # type: ignore[no-any-return]
             except Exception as error:
                 if (pause_ms := repeats.note(error)) is None:
                     raise
@@ -258,10 +250,8 @@ class AsyncTransaction:
         self._blocking.require(assertion)
 
     async def __aenter__(self) -> Self:
-        if self.block.find_first is not None:
-            await self._threads.call(self.block.__enter__)
-        else:
-            self.block.__enter__()
+        enter = self.block.__enter__
+        await self._threads.call(enter) if self.block.find_first else enter()
         return self
 
     async def __aexit__(

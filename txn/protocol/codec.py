@@ -28,6 +28,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
@@ -37,7 +38,7 @@ from txn.assertions import COMPOUNDS, LEAVES, MAX_DEPTH, Assertion, Operand, bin
 from txn.errors import CorruptRowError, InvalidRequestError, TokenReusedError, annotate
 from txn.model import MAX_CELL, ROW_KEY, Cell, Delete, Key, Mutation, check_whole
 from txn.protocol.statuses import Status
-from txn.request import MAX_ANSWER, FirstCommit, Request, bind_key, bind_request
+from txn.request import MAX_ANSWER, Committed, Request, bind_key, bind_request
 
 FORMAT = 1
 MAX_BUFFER = MAX_CELL - 256  # leaves room for the cell's key
@@ -77,8 +78,8 @@ class Plan:
 @dataclass(frozen=True, slots=True)
 class Marker:
     """The stored record of a `once` token: the transaction that committed it; how long the token
-    may be repeated after that (None: for ever); the digest of what it stands for, and the answer of
-    its block, if they are known."""
+    may be repeated after that (None: for ever); the digest of what it stands for, and the packed
+    answer of its block, if they are known."""
 
     transaction: bytes
     retention_ms: int | None = None
@@ -91,7 +92,7 @@ def encode_marker(marker: Marker) -> bytes:
     if marker.retention_ms is not None:
         value += b" %d" % marker.retention_ms
     if marker.digest is not None:
-        value += b" #" + marker.digest.hex().encode()
+        value += b" #" + marker.digest
     return value + b" =" + marker.answer if marker.answer else value
 
 
@@ -102,57 +103,58 @@ def decode_marker(value: bytes, key: Key | None = None) -> Marker:
     if ROW_KEY.fullmatch(transaction) is None:
         raise CorruptRowError("a token's marker names no transaction", key=key, bytes=len(value))
     match = _MARKED.fullmatch(value, len(transaction))
-    if match is None:
-        return Marker(transaction)
-    promise, digest, answer = match.groups()
-    retention_ms = None if promise is None else int(promise)
-    known = None if digest is None else bytes.fromhex(digest.decode())
-    return Marker(transaction, retention_ms, known, answer)
+    promise, digest, answer = match.groups() if match else (None, None, None)
+    return Marker(transaction, None if promise is None else int(promise), digest, answer)
+
+
+def make_marker(row_key: bytes, request: Request) -> bytes:
+    digest = make_digest(request)
+    return encode_marker(Marker(row_key, request.once_retention_ms, digest, request.answer))
 
 
 def make_digest(request: Request) -> bytes | None:
     """Return the digest of what the request's token stands for; None if that is not known."""
-    if request.once_content is not None:
-        return blake2b(request.once_content, digest_size=16, person=b"content").digest()
-    if request.answer is not None:
-        return None
-    pack = msgpack.Packer(buf_size=PACKED_AT_FIRST).pack
-    changes = [pack([m.key, m.value]) for m in request.mutations]
-    conditions = [pack(fold(each, _pack_leaf, _pack_compound)) for each in request.assertions]
-    whole = pack([sorted(changes), sorted(conditions)])
-    return blake2b(whole, digest_size=16, person=b"request").digest()
+    kind, whole = b"content", request.once_content
+    if whole is None:
+        if request.answer is not None:
+            return None
+        pack = msgpack.Packer(buf_size=PACKED_AT_FIRST).pack
+        changes = [pack([m.key, m.value]) for m in request.mutations]
+        conditions = [pack(fold(each, _pack_leaf, _pack_compound)) for each in request.assertions]
+        kind, whole = b"request", pack([sorted(changes), sorted(conditions)])
+    return blake2b(whole, digest_size=16, person=kind).hexdigest().encode()
 
 
-def decode_first(cell: Cell, key: Key) -> FirstCommit:
+def decode_first(cell: Cell, key: Key) -> Committed:
     """Return the commit that a marker's cell records; raise CorruptRowError if it has none."""
     marker = decode_marker(cell.value, key)
     answer = None if marker.answer is None else decode_answer(marker.answer, key)
-    facts = marker.transaction, cell.timestamp, marker.digest
-    return FirstCommit(*facts, marker.answer is not None, answer)
+    facts = marker.transaction, cell.timestamp, True, True, marker.digest
+    return Committed(*facts, marker.answer is not None, answer)
 
 
-def require_same(request: Request, first: FirstCommit) -> None:
-    """Raise TokenReusedError if the token's first commit is known to have been of another
-    content than this request."""
-    if first.digest is None or (digest := make_digest(request)) in (None, first.digest):
-        return
-    assert request.once is not None
-    message = annotate(
-        "the token was committed with another content, and nothing of this was written",
-        token=request.once,
-        transaction=first.transaction,
-        timestamp=first.timestamp,
-        digest=digest.hex(),
-        committed_digest=first.digest.hex(),
-    )
-    raise TokenReusedError(message, token=request.once, transaction=first.transaction)
+def require_same(request: Request, first: Committed) -> Committed:
+    """Return the first commit of the request's token; raise TokenReusedError if its content is
+    known to be another than this request's."""
+    digest, token = make_digest(request), request.once or b""
+    if digest is None or first.digest in (None, digest):
+        return first
+    facts = {"token": token, "transaction": first.transaction, "timestamp": first.timestamp}
+    facts |= {"digest": digest, "committed_digest": first.digest}
+    words = "the token was committed with another content, and nothing of this was written"
+    raise TokenReusedError(annotate(words, **facts), token, first.transaction)
 
 
 def encode_answer(value: object) -> bytes:
     """Return the bytes of a block's result; none if it would not come back the same, or is longer
     than MAX_ANSWER."""
+
+    def pack_tuple(part: object) -> object:
+        return msgpack.ExtType(_TUPLE, pack([*part])) if type(part) is tuple else part
+
+    pack = partial(msgpack.packb, strict_types=True, default=pack_tuple)
     try:
-        packed: bytes = _pack_answer(value)
+        packed: bytes = pack(value)
         is_same = len(packed) <= MAX_ANSWER and repr(decode_answer(packed)) == repr(value)
     except (TypeError, ValueError, OverflowError, RecursionError, CorruptRowError):
         return b""
@@ -161,30 +163,14 @@ def encode_answer(value: object) -> bytes:
 
 def decode_answer(packed: bytes, key: Key | None = None) -> Any:
     """Return the block's result; raise CorruptRowError, with `key`, if it does not decode."""
+
+    def unpack(code: int, part: bytes) -> object:
+        return tuple(decode_answer(part, key)) if code == _TUPLE else msgpack.ExtType(code, part)
+
     try:
-        return _unpack_answer(packed)
+        return msgpack.unpackb(packed, ext_hook=unpack, strict_map_key=False)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise CorruptRowError("an answer does not decode", key=key, cause=str(error)) from error
-
-
-def _pack_answer(value: object) -> Any:
-    return msgpack.packb(value, strict_types=True, default=_pack_tuple)
-
-
-def _pack_tuple(value: object) -> Any:
-    if type(value) is not tuple:
-        raise TypeError("a type that msgpack does not have")
-    return msgpack.ExtType(_TUPLE, _pack_answer(list(value)))
-
-
-def _unpack_answer(packed: bytes) -> Any:
-    return msgpack.unpackb(packed, ext_hook=_unpack_tuple, strict_map_key=False)
-
-
-def _unpack_tuple(code: int, packed: bytes) -> tuple[Any, ...]:
-    if code != _TUPLE:
-        raise ValueError("an extension of an unknown type")
-    return tuple(_unpack_answer(packed))
 
 
 def encode_buffer(request: Request, lock_ttl_ms: int) -> bytes:

@@ -31,14 +31,7 @@ from txn.errors import (
 from txn.events import Phase, PhaseName, PhaseOutcome, silent
 from txn.host.holds import Holds
 from txn.model import Cell, Check, Edit, Key, Stamp, new_tuple
-from txn.protocol.codec import (
-    Marker,
-    Plan,
-    decode_status,
-    encode_buffer,
-    encode_marker,
-    make_digest,
-)
+from txn.protocol.codec import Plan, decode_status, encode_buffer, make_marker
 from txn.protocol.context import Context, call_store
 from txn.protocol.row import (
     FAMILY,
@@ -304,8 +297,7 @@ def _encode_attempt(
     uid = context.rng.getrandbits(128)
     row_key = make_row_key(context, uid, request)
     if request.once is not None:
-        kept = request.once_retention_ms, make_digest(request), request.answer
-        marker = encode_marker(Marker(row_key, *kept))
+        marker = make_marker(row_key, request)
         request = add_marker(request, marker_key(context.table, request.once), marker)
     return row_key, request, encode_buffer(request, context.policy.lock_ttl_ms)
 

@@ -43,7 +43,7 @@ from txn.protocol.context import Context
 from txn.protocol.statuses import PROTOCOLS, Rules
 from txn.reading.columns import group_columns
 from txn.reading.snapshot import Snapshot
-from txn.request import Ack, Committed, FirstCommit, Outcome, Request
+from txn.request import Ack, Committed, Outcome, Request
 from txn.service.messages import ACKS, IDL, TYPES, UNKNOWN_KIND, TimedRequest, name_part
 from txn.service.store import RemoteService, ServedStore, parse_server, refuse_missing
 from txn.spans import Span
@@ -341,8 +341,8 @@ class RemoteBackend:
                 raise DeadlineError("deadline passed before the server answered") from lost
             raise NotApplied(str(lost)) from lost
 
-    def find_once(self, token: bytes, deadline_ms: int | None = None) -> FirstCommit | None:
-        first: FirstCommit | None = self._call_read("findOnce", deadline_ms, token)
+    def find_once(self, token: bytes, deadline_ms: int | None = None) -> Committed | None:
+        first: Committed | None = self._call_read("findOnce", deadline_ms, token)[1]
         return first
 
     def outcome(self, key: bytes) -> Outcome:

@@ -34,7 +34,7 @@ from txn.errors import (
 )
 from txn.model import Cell, Check, Delete, Edit, Family, Key, Mutation, Row, RowExclusion, Stamp
 from txn.protocol.codec import decode_answer, encode_answer
-from txn.request import Ack, Committed, FirstCommit, Outcome, Request
+from txn.request import Ack, Committed, Outcome, Request
 from txn.spans import make_span
 from txn.text import reason_text
 
@@ -177,6 +177,18 @@ def decode_assertions(messages: Sequence[Any]) -> list[Assertion]:
 # ------------------------------------------------------------------------ results and errors
 
 
+def _encode_committed(done: Committed) -> Any:
+    answer = encode_answer(done.answer) if done.has_answer else None
+    facts = done.transaction, done.timestamp, done.repeated, done.complete, done.digest
+    return IDL.Committed(*facts, answer)
+
+
+def _decode_committed(m: Any) -> Committed:
+    answer = None if m.answer is None else decode_answer(m.answer)
+    facts = _require(m.transaction, m.timestamp, m.repeated, m.complete)
+    return Committed(*(*facts, m.digest, m.answer is not None, answer))
+
+
 def _encode_conflict(error: ConflictError) -> Any:
     key = encode_key(error.key) if isinstance(error.key, Key) else None
     return IDL.Conflict(error.words, error.transaction, key, error.holder)
@@ -210,13 +222,6 @@ def _decode_failure(message: Any) -> TxnError:
     return StoreError(message.message or "the server failed")
 
 
-def _decode_invalid(message: Any) -> TxnError:
-    (text,) = _require(message.message)
-    if message.token is None:
-        return InvalidRequestError(text)
-    return TokenReusedError(text, token=message.token, transaction=message.transaction)
-
-
 Conversion = Callable[[Any], Any]
 
 
@@ -248,7 +253,11 @@ ENCODERS: Mapping[type[TxnError], Callable[[Any], Any]] = {  # the first match c
     TxnError: lambda error: IDL.StoreFailed(str(error), getattr(error, "table", None)),
 }
 DECODERS: Mapping[type[Exception], Callable[[Any], TxnError]] = {
-    IDL.Invalid: _decode_invalid,
+    IDL.Invalid: lambda e: (
+        TokenReusedError(*_require(e.message, e.token, e.transaction))
+        if e.token
+        else InvalidRequestError(*_require(e.message))
+    ),
     IDL.Unauthorized: lambda e: InvalidRequestError(*_require(e.message)),
     IDL.OutcomeUnknown: lambda e: CommitOutcomeUnknown(*_require(e.transaction)),
     IDL.Conflict: _decode_conflict,
@@ -350,8 +359,6 @@ def _list_fields(value: Any) -> Sequence[Any]:
         return *fields, value.deadline_ms, value.trace, validate, content
     if isinstance(value, tuple):
         return value
-    if isinstance(value, FirstCommit):
-        return _encode_first(value)
     return [getattr(value, name) for name in value.__match_args__]
 
 
@@ -365,20 +372,6 @@ def _make_request(*fields: Any) -> TimedRequest:
     return TimedRequest(Request(*items, *rest), deadline_ms, trace)
 
 
-def _encode_first(first: FirstCommit) -> tuple[Committed, bytes | None, bytes | None]:
-    return (
-        first.committed,
-        first.digest,
-        encode_answer(first.answer) if first.has_answer else None,
-    )
-
-
-def _make_first(committed: Committed, digest: bytes | None, answer: bytes | None) -> FirstCommit:
-    value = None if answer is None else decode_answer(answer)
-    facts = committed.transaction, committed.timestamp, digest
-    return FirstCommit(*facts, answer is not None, value)
-
-
 LISTS = {
     IDL.Assertion: MessageCodec(encode_assertions, decode_assertions),
     IDL.Found: MessageCodec(_encode_cells, _decode_cells),
@@ -386,6 +379,7 @@ LISTS = {
 TYPES = {
     IDL.Options: PLAIN,
     IDL.Database: PLAIN,
+    IDL.Committed: MessageCodec(_encode_committed, _decode_committed),
     IDL.Outcome: MessageCodec(OUTCOMES.__getitem__, KNOWN_OUTCOMES.__getitem__),
     IDL.Key: MessageCodec(encode_key, decode_key),
     IDL.Mutation: MessageCodec(encode_mutation, _decode_mutation),
@@ -414,9 +408,7 @@ MAKERS: Mapping[Any, Callable[..., Any]] = {
     IDL.Column: _make_pair,
     IDL.Span: lambda table, start, stop, columns: make_span(table, start, stop, None, columns),
     IDL.Page: _make_pair,
-    IDL.Committed: Committed,
     IDL.FoundOutcome: _make_pair,
-    IDL.FirstCommit: _make_first,
     IDL.Request: _make_request,
     IDL.Family: lambda name, *settings: (name, Family(*settings)),
 }
@@ -432,8 +424,6 @@ LISTS[IDL.Versions] = MessageCodec(
     lambda messages: dict(map(_versions.decode, messages)),
 )
 _described = _make_codec(IDL.Described, lambda families: families)
-_found = _make_codec(IDL.FoundOnce, lambda first: first)
-TYPES[IDL.FoundOnce] = MessageCodec(lambda first: _found.encode((first,)), _found.decode)
 TYPES[IDL.Described] = MessageCodec(lambda found: _described.encode((found,)), _described.decode)
 
 

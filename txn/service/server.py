@@ -38,15 +38,7 @@ from txn.model import (
 from txn.protocol.listing import name_time, scan_transactions
 from txn.protocol.row import FAMILY, column, decode_row
 from txn.protocol.statuses import ProtocolName
-from txn.request import (
-    TRANSACTIONS,
-    Ack,
-    Committed,
-    FirstCommit,
-    Outcome,
-    bind_request,
-    check_deadline,
-)
+from txn.request import TRANSACTIONS, Ack, Committed, Outcome, bind_request, check_deadline
 from txn.server.connection import ServedInterface
 from txn.service.messages import (
     ACKS,
@@ -217,8 +209,9 @@ class Transactional:
         return self._engine.outcome(transaction)
 
     @dispatch
-    def findOnce(self, token: bytes, options: Any) -> FirstCommit | None:
-        return self._engine.find_once(token, deadline_ms=options.withinMs)
+    def findOnce(self, token: bytes, options: Any) -> FoundOutcome:
+        first = self._engine.find_once(token, deadline_ms=options.withinMs)
+        return Outcome.UNKNOWN if first is None else Outcome.COMMITTED, first
 
     @dispatch
     def findOutcome(self, request: bytes, ago_ms: int, options: Any) -> FoundOutcome:

@@ -96,6 +96,8 @@ struct Committed {
   2: required i64 timestamp          // of all its cells, in ms
   3: required bool repeated          // a request with the same `once` had committed before
   4: required bool complete          // every lock is released
+  5: optional binary digest          // if repeated: of what the token stands for, if known
+  6: optional binary answer          // if repeated: that of the first request, in msgpack
 }
 
 // Without a value, it was not read: only the cells of a failed assertion may be so.
@@ -145,17 +147,6 @@ struct Database {
 struct FoundOutcome {
   1: required Outcome outcome
   2: optional Committed committed
-}
-
-// digest: of what the token stands for, if known. answer: the result of a block, as msgpack.
-struct FirstCommit {
-  1: required Committed committed
-  2: optional binary digest
-  3: optional binary answer
-}
-
-struct FoundOnce {
-  1: optional FirstCommit first
 }
 
 // The request can never succeed as it is: change it. Nothing was written. token, transaction: the
@@ -329,8 +320,8 @@ service Transactional {
     throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,
             4: Corrupt corrupt)
 
-  // The commit of a `once` token, if there was one. A request in flight may still commit.
-  FoundOnce findOnce(1: required binary token, 2: Options options)
+  // The commit of a `once` token; UNKNOWN: there was none, but a request in flight may commit.
+  FoundOutcome findOnce(1: required binary token, 2: Options options)
     throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,
             4: Corrupt corrupt, 5: Aborted aborted, 6: Conflict conflict, 7: Deadline deadline,
             8: OutcomeUnknown unknown)
