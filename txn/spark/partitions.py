@@ -375,8 +375,7 @@ def commit_partition(
         return 0
 
     worker = open_worker(Access(uri, table, transactions, policy))
-    requests = map(build, found)
-    summary = commit_requests(worker, requests, refuse, batch=batch, ack=ack, trace=trace)
+    summary = commit_requests(worker, map(build, found), refuse, batch=batch, ack=ack, trace=trace)
     if counts is not None:
         counts.add(summary)
     return summary

@@ -508,7 +508,6 @@ def parse_requests(
     )
     is_once = options.flag("once", True)
     given = [n for n in ("onceBy", "jobId", "onceRetentionMs") if options.text(n) is not None]
-    job = (options.text("jobId") or "").encode()
     if not is_once and given:
         raise InvalidRequestError("options exclude each other", options=["once=false", *given])
     if group_by and (others := [name for name in once_by if name not in group_by]):
@@ -528,7 +527,7 @@ def parse_requests(
         is_once,
         Naming.parse("onceBy", once_by, schema) if once_by else None,
         Naming.parse("groupBy", group_by, schema) if group_by else None,
-        name_scope(job, mapping.table),
+        name_scope((options.text("jobId") or "").encode(), mapping.table),
         retention_ms if is_once else None,
         options.flag("validate") or None,
     )

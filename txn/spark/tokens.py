@@ -49,8 +49,7 @@ def find_token(row: Any, once: Once, job: str) -> bytes:
     scope = name_scope(job.encode())
     if callable(once):
         return make_token(scope, as_bytes("once", once(row)))
-    value = row[once]
-    value = as_bytes("once", str(value) if isinstance(value, int) else value)
+    value = as_bytes("once", str(value) if isinstance(value := row[once], int) else value)
     return make_token(scope, escape_slashes(once.encode()), escape_slashes(value))
 
 
