@@ -164,7 +164,7 @@ def test_repeats_of_a_first_attempt_are_worth_a_warning(
     write()
     counts = [2, 1, 1] if attempt == 0 else []
     assert [int(text.split()[0]) for text in caplog.messages] == counts
-    assert all("another job has the same name" in text for text in caplog.messages)
+    assert all("by another of its name" in text for text in caplog.messages)
 
 
 @pytest.mark.parametrize("of_each", [True, False])

@@ -60,10 +60,7 @@ Refused = Sequence[tuple[T, Request, TxnError]]
 """The requests of a batch that did not commit, each with its source and the error."""
 
 REUSED = "; repartition by the group if it is split, and give other rows or jobs other names"
-REPEATED = (
-    "%d repeated in the first attempt of a task: its job or stage ran before, rows are equal, or "
-    "another job has the same name"
-)
+REPEATED = "%d rows were committed before: by this job, by another of its name, or as equal rows"
 
 YOUNG_OBJECTS = 10_000
 """The number of new objects between two garbage collections of a worker."""
