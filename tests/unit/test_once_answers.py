@@ -9,16 +9,21 @@ from typing import Any, get_args
 
 import pytest
 
-from tests.unit.worlds import World, X, Y
+from tests.unit.worlds import World, X, Y, Z, is_step
 from txn import (
+    AssertionFailedError,
     AsyncEngine,
+    CommitOutcomeUnknown,
     Committed,
+    ConflictError,
     CorruptRowError,
+    DeadlineError,
     Delete,
     Engine,
     Exact,
     InvalidRequestError,
     Mutation,
+    NotApplied,
     OptimisticTransaction,
     Outcome,
     Repeated,
@@ -38,12 +43,13 @@ from txn.protocol.codec import (
     make_digest,
 )
 from txn.protocol.row import marker_key
-from txn.protocol.statuses import ProtocolName
+from txn.protocol.statuses import ProtocolName, Status
 from txn.request import MAX_CONTENT, bind_request
 from txn.server.listening import listen
 from txn.server.ports import Server
 from txn.service.server import Transactional
 from txn.stores import open_store
+from txn.testing.faulty import Call, Fault, Reply
 
 ROW_KEY = b"transaction.1790000000000.00112233445566778899aabbccddeeff"
 PUT, OTHER = [Mutation(X, b"1")], [Mutation(X, b"2")]
@@ -266,3 +272,148 @@ def test_tasks_get_the_first_answer_too(engine: Engine) -> None:
             await db.commit(PUT, once="c", once_content="2")
 
     asyncio.run(work())
+
+
+# ------------------------------------------------------------------- races and lost answers
+
+
+def lose_decision(world: World, *, applied: bool, down_ms: int) -> None:
+    """Lose the answer to the next decision, and all calls for some time."""
+    until: list[int] = []
+
+    def plan(call: Call) -> Fault:
+        fault = Fault(frozenset(), Reply.MAYBE_APPLIED)
+        if not until and any(is_step(item, Status.ASSERTED) for item in call.items):
+            until.append(world.clock.monotonic_ms() + down_ms)
+            return Fault(reply=Reply.MAYBE_APPLIED) if applied else fault
+        return fault if until and world.clock.monotonic_ms() < until[0] else Fault()
+
+    world.faults.plan = plan
+
+
+@pytest.mark.parametrize("protocol", get_args(ProtocolName))
+@pytest.mark.parametrize("applied", [True, False])
+@pytest.mark.parametrize("down_ms", [20, 300])
+def test_a_block_with_a_token_finds_out_what_became_of_it(
+    protocol: ProtocolName, applied: bool, down_ms: int
+) -> None:
+    """As pymongo and FoundationDB do: at most one attempt commits, so it is safe."""
+    world, calls = World(protocol=protocol), []
+    lose_decision(world, applied=applied, down_ms=down_ms)
+
+    def counted(t: OptimisticTransaction) -> tuple[str, int]:
+        calls.append(t)
+        return sell(t)
+
+    assert world.engine.run(counted, once="r") == ("taken", 0)
+    found = world.engine.read([X])[X]
+    assert found is not None and (found.value, len(calls) > 1) == (b"0", not applied)
+    lose_decision(world, applied=applied, down_ms=down_ms)
+    with pytest.raises(CommitOutcomeUnknown):
+        world.engine.run(lambda t: (t.put(Y, "1"), t.put(Z, "1")))  # it may have happened
+
+
+@pytest.mark.parametrize("given", [{"deadline_ms": 200}, {"attempts": 1}])
+@pytest.mark.parametrize("error", [None, ValueError("sold out")])
+def test_an_outcome_that_remains_unknown_is_told(given: Any, error: Exception | None) -> None:
+    """Whatever ends the block afterwards: its first attempt may have committed."""
+    world, calls = World(), []
+    lose_decision(world, applied=False, down_ms=10_000 if "deadline_ms" in given else 15)
+
+    def work(t: OptimisticTransaction) -> None:
+        calls.append(t)
+        if len(calls) > 1 and error is not None:
+            raise error
+        t.put(X, "1")
+
+    with pytest.raises(CommitOutcomeUnknown):
+        world.engine.run(work, once="r", **given)
+    assert len(calls) == 1
+
+
+def test_an_error_after_an_unknown_outcome_does_not_hide_it() -> None:
+    world, calls = World(), []
+    lose_decision(world, applied=False, down_ms=15)
+
+    def work(t: OptimisticTransaction) -> None:
+        calls.append(t)
+        if len(calls) > 1:
+            raise ValueError("sold out")
+        t.put(X, "1")
+
+    with pytest.raises(CommitOutcomeUnknown) as caught:
+        world.engine.run(work, once="r")
+    assert isinstance(caught.value.__context__, ValueError) and len(calls) == 2
+
+
+def fail(t: OptimisticTransaction) -> None:
+    raise ValueError("sold out")
+
+
+ENDS: dict[str, Callable[[OptimisticTransaction], object]] = {
+    "writes": lambda t: t.put(Y, "1"),
+    "writes what it read": sell,
+    "writes nothing": lambda t: "sold out",
+    "reads and writes nothing": lambda t: t.get(X),
+    "fails": fail,
+    "requires": lambda t: (t.require(Exact(X, "7")), t.put(Y, "1")),
+    "requires only": lambda t: t.require(Exact(X, "7")),
+}
+
+
+@pytest.mark.parametrize("attempts", [1, 5])
+@pytest.mark.parametrize("end", ENDS)
+def test_a_block_whose_token_is_committed_meanwhile_has_that_answer(
+    engine: Engine, end: str, attempts: int
+) -> None:
+    """Another request of the same buyer was faster, however this one ends."""
+
+    def overtaken(t: OptimisticTransaction) -> object:
+        t.get(X)
+        assert engine.run(sell, once="r") == ("taken", 0)
+        return ENDS[end](t)
+
+    assert engine.run(overtaken, once="r", attempts=attempts) == ("taken", 0)
+    assert engine.read([Y]) == {Y: None}
+
+
+@pytest.mark.parametrize("attempts", [1, 5])
+def test_a_block_that_fails_raises_its_own_error(attempts: int) -> None:
+    """It ran once, and its token stays free."""
+    world, calls = World(), []
+
+    def work(t: OptimisticTransaction) -> None:
+        calls.append(t)
+        fail(t)
+
+    with pytest.raises(ValueError, match="sold out"):
+        world.engine.run(work, once="r", attempts=attempts)
+    assert len(calls) == 1
+    with pytest.raises(AssertionFailedError):
+        world.engine.run(ENDS["requires"], once="r", attempts=attempts)
+    with pytest.raises(ConflictError):
+        world.engine.run(overtake(world), once="r", attempts=attempts)
+    with pytest.raises(DeadlineError, match="between attempts"):
+        world.engine.run(sell, once="r", deadline_ms=0)
+    world.faults.plan = lambda call: Fault(frozenset(), Reply.NOT_APPLIED)
+    with pytest.raises(NotApplied):
+        world.engine.run(work, once="r", attempts=attempts)
+    assert len(calls) == 1
+
+
+def overtake(world: World) -> Callable[[OptimisticTransaction], object]:
+    def work(t: OptimisticTransaction) -> None:
+        t.increment(Z)
+        world.client(seed=3 + world.faults.calls).run(lambda other: other.increment(Z))
+
+    return work
+
+
+@pytest.mark.parametrize("key", ["hello", b"", b"transaction.1"])
+def test_the_outcome_of_no_row_key_is_refused(engine: Engine, key: str | bytes) -> None:
+    with pytest.raises(InvalidRequestError, match="not "):
+        engine.outcome(key)
+    with pytest.raises(InvalidRequestError, match="or once"):
+        engine.outcome(key, once="t")
+    with pytest.raises(InvalidRequestError, match="1 to 1024 bytes"):
+        engine.find_once("")

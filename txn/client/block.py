@@ -189,6 +189,8 @@ class OptimisticTransaction:
         try:
             if error is None and self.result is None:
                 self._commit() if self._written else self._validate()
+                if self.result is None and self.find_first is not None:  # committed meanwhile
+                    self.result = self.find_first()
         except AssertionFailedError as failed:
             # A failed version of a read is a conflict, so that the block runs again.
             lost = failed.assertion
