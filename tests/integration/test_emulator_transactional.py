@@ -177,8 +177,8 @@ def test_many_stand_alone_and_keep_their_order(remote: Engine) -> None:
 
 def test_a_token_commits_once(remote: Engine) -> None:
     """Wherever the repetition comes from."""
-    first = remote.commit([Mutation(X, "1")], once="job/7")
-    again = remote.commit([Mutation(X, "2")], once="job/7")
+    first = remote.commit([Mutation(X, "1")], once="job/7", once_content="7")
+    again = remote.commit([Mutation(X, "2")], once="job/7", once_content="7")
     assert again == Committed(first.transaction, first.timestamp, repeated=True)
 
 
