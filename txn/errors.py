@@ -50,8 +50,7 @@ class ReadOnlyError(InvalidRequestError):
 
 
 class TokenReusedError(InvalidRequestError):
-    """The `once` token was committed with another content, by `transaction`: take another token.
-    Nothing of this request was written."""
+    """Nothing was written: `transaction` committed another content with the `once` token."""
 
     def __init__(self, message: str, token: bytes, transaction: bytes) -> None:
         super().__init__(message)
@@ -59,8 +58,8 @@ class TokenReusedError(InvalidRequestError):
 
 
 class Repeated(TxnError):
-    """The `once` token had been committed, as `committed` says, and its block's result is not kept.
-    Nothing was written again."""
+    """Nothing was written: the `once` token had been committed, as `committed` says, and keeps no
+    answer."""
 
     def __init__(self, committed: Any) -> None:
         super().__init__("committed before, without an answer", transaction=committed.transaction)

@@ -43,8 +43,8 @@ class Request:
     validate: whether the keys that it asserts and does not mutate are validated, not locked: see
     `Policy.assertions`; None: as the client's policy says.
     once_content: what the token stands for; None: the mutations and assertions, in any order.
-    answer: set by blocks: the encoded result to keep with the token, empty without one. What a
-    block writes depends on what it reads, so its token stands only for a given content.
+    answer: of a block: its encoded result, or empty; what it writes depends on what it reads, so
+    its token stands for a given content only.
     """
 
     mutations: tuple[Mutation | Delete, ...]

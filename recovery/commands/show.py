@@ -118,11 +118,6 @@ def _marker_text(marker: Marker) -> str:
     return kept + f", digest {digest}" * bool(digest) + ", with an answer" * bool(marker.answer)
 
 
-def _marker_document(marker: Marker) -> Document:
-    digest = None if marker.digest is None else escape(marker.digest)
-    return {"digest": digest, "has_answer": marker.answer is not None}
-
-
 def _locks(found: Explanation) -> str:
     """Return how many keys it has locked, and the names of those that it only asserts."""
     mutated = {change.key for change in found.changes}
@@ -157,7 +152,8 @@ def explanation_document(found: Explanation) -> Document:
         "labels": dict(request.labels),
         "once": None if request.once is None else escape(request.once),
         "once_retention_ms": marker.retention_ms,
-        **_marker_document(marker),
+        "once_digest": marker.digest and escape(marker.digest),
+        "has_answer": marker.answer is not None,
         "lock_ttl_ms": row.buffer.lock_ttl_ms if row.buffer else None,
         "heartbeat": row.heartbeat or None,
         "timestamp": row.plan.timestamp if row.plan else None,
@@ -263,7 +259,8 @@ def _purge_token(context: Context, token: bytes, yes: bool) -> tuple[Document, R
         "transaction": escape(marker.transaction),
         "timestamp": cell.timestamp,
         "retention_ms": marker.retention_ms,
-        **_marker_document(marker),
+        "digest": marker.digest and escape(marker.digest),
+        "has_answer": marker.answer is not None,
         "lost": "that it was committed: a request with this token commits again",
     }
     when = f"was committed at {time_text(cell.timestamp)} by {document['transaction']}"

@@ -128,10 +128,8 @@ class Engine:
         """Apply all mutations if all assertions hold, else none.
 
         once: a token; of all requests with this token, from anywhere, at most one commits. The
-        others return its result with `repeated=True`, or raise TokenReusedError if they are known
-        to have another content.
-        once_content: what the token stands for, up to 1 MiB; None: the mutations and assertions,
-        in any order.
+        others return its result with `repeated=True`, or raise TokenReusedError.
+        once_content: what the token stands for, up to 1 MiB; None: mutations and assertions.
         once_retention_ms: the caller's promise that no request with this token comes later than
         that after the first commit. fsck then forgets the token; a later request would commit
         again. None: the token is kept for ever.
@@ -278,8 +276,8 @@ class Engine:
 
         A block that wrote nothing writes nothing, even with `once`: its commit checks that all it
         read held at one instant.
-        once: if the token has been committed, `result` is that commit from the beginning, and the
-        end of the block writes and checks nothing.
+        once: if the token has been committed, `result` is that commit from the beginning, and
+        nothing is written.
         deadline_ms: for the commit, until its decision, and for each read; None: the policy's; 0 or
         less: DeadlineError, and nothing is written.
         """
@@ -296,9 +294,12 @@ class Engine:
     ) -> OptimisticTransaction:
         """Return a transaction that asks for the time left (ms) at its commit and at each read.
         `transaction` and `run` use it. ticket: the block's places in the queues of hot keys."""
-        given: dict[str, Any] = dict(zip(terms._fields, terms, strict=True))
-        check_choice("ack", ack := given.pop("ack"), ACKS)
-        make: Callable[..., Request] = partial(make_request, **given)
+        once, labels, retention_ms, ack, validate, content = terms
+        check_choice("ack", ack, ACKS)
+        given: dict[str, Any] = {"once": once, "labels": labels, "once_retention_ms": retention_ms}
+        make: Callable[..., Request] = partial(
+            make_request, **given, validate=validate, once_content=content
+        )
 
         def commit(request: Request, spans: Sequence[Span], known: Snapshot) -> Committed:
             whole = make(request.mutations, request.assertions, answer=request.answer)
@@ -308,7 +309,7 @@ class Engine:
             return self._backend.commit(whole, ack, spans, left_ms(), known)
 
         block = OptimisticTransaction(self._backend, self._table, commit, read_ms, ticket)
-        if terms.once is not None or terms.once_content is not None:
+        if once is not None or content is not None:
             empty = make((), (), answer=b"", may_be_empty=True)
             block.find_first = partial(self._find_first, empty, read_ms)
         return block
@@ -334,10 +335,9 @@ class Engine:
 
         A ConflictError repeats all of it after a pause, so the function should have no other
         effects. With a token, so does a CommitOutcomeUnknown, until time is up.
-        once: if the token has been committed, return the first result and call nothing. The result
-        is kept with the token if it consists of None, bool, int, float, str, bytes, list, tuple and
-        dict, in 16 KiB; otherwise a repeat raises Repeated. A block that writes nothing keeps
-        nothing, and a repeat runs it again.
+        once: if the token has been committed, call nothing and return the first result, or raise
+        Repeated. A result of None, bool, int, float, str, bytes, list, tuple and dict, up to 16
+        KiB, is kept with the token. A block that writes nothing keeps nothing: it runs again.
         deadline_ms: for all attempts together, reads included; None: the policy's, for commits
         alone; 0 or less: DeadlineError at once.
 

@@ -14,7 +14,7 @@ from txn.client.engine import Engine
 from txn.clock import measure_ms
 from txn.errors import AbortedError, InvalidRequestError, StoreError, raise_denial
 from txn.events import Ended, name_outcome
-from txn.model import Delete, Mutation, as_bytes, check_whole
+from txn.model import Delete, Mutation, check_whole
 from txn.protocol.children import begin_parent, decide_parent, write_child
 from txn.protocol.context import Context
 from txn.protocol.locks import Contention
@@ -56,8 +56,9 @@ class PartsClient:
         self, *, once: str | bytes | None = None, labels: Mapping[str, str] | None = None
     ) -> bytes:
         """Write the row of a transaction, and return its row key. Nothing is locked yet."""
-        token = None if once is None else as_bytes("once", once)
-        return begin_parent(self._context, token, dict(labels or {})).row_key
+        # What its parts will write is not known, as of a block.
+        request = bind_request((), (), once, labels, answer=b"", may_be_empty=True)
+        return begin_parent(self._context, request).row_key
 
     def write(
         self,

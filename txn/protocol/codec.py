@@ -77,9 +77,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """The stored record of a `once` token: the transaction that committed it; how long the token
-    may be repeated after that (None: for ever); the digest of what it stands for, and the packed
-    answer of its block, if they are known."""
+    """The stored record of a `once` token: the transaction that committed it, and how long the
+    token may be repeated after that (None: for ever). None of the others: not known."""
 
     transaction: bytes
     retention_ms: int | None = None

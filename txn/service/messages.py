@@ -177,18 +177,6 @@ def decode_assertions(messages: Sequence[Any]) -> list[Assertion]:
 # ------------------------------------------------------------------------ results and errors
 
 
-def _encode_committed(done: Committed) -> Any:
-    answer = encode_answer(done.answer) if done.has_answer else None
-    facts = done.transaction, done.timestamp, done.repeated, done.complete, done.digest
-    return IDL.Committed(*facts, answer)
-
-
-def _decode_committed(m: Any) -> Committed:
-    answer = None if m.answer is None else decode_answer(m.answer)
-    facts = _require(m.transaction, m.timestamp, m.repeated, m.complete)
-    return Committed(*(*facts, m.digest, m.answer is not None, answer))
-
-
 def _encode_conflict(error: ConflictError) -> Any:
     key = encode_key(error.key) if isinstance(error.key, Key) else None
     return IDL.Conflict(error.words, error.transaction, key, error.holder)
@@ -379,7 +367,10 @@ LISTS = {
 TYPES = {
     IDL.Options: PLAIN,
     IDL.Database: PLAIN,
-    IDL.Committed: MessageCodec(_encode_committed, _decode_committed),
+    IDL.Answer: MessageCodec(
+        lambda answer: IDL.Answer(encode_answer(answer)),
+        lambda m: decode_answer(*_require(m.packed)),
+    ),
     IDL.Outcome: MessageCodec(OUTCOMES.__getitem__, KNOWN_OUTCOMES.__getitem__),
     IDL.Key: MessageCodec(encode_key, decode_key),
     IDL.Mutation: MessageCodec(encode_mutation, _decode_mutation),
@@ -408,6 +399,7 @@ MAKERS: Mapping[Any, Callable[..., Any]] = {
     IDL.Column: _make_pair,
     IDL.Span: lambda table, start, stop, columns: make_span(table, start, stop, None, columns),
     IDL.Page: _make_pair,
+    IDL.Committed: Committed,
     IDL.FoundOutcome: _make_pair,
     IDL.Request: _make_request,
     IDL.Family: lambda name, *settings: (name, Family(*settings)),

@@ -91,13 +91,19 @@ struct Options {
   12: optional binary answer         // kept with the token: see `findOnce`
 }
 
+// In msgpack.
+struct Answer {
+  1: required binary packed
+}
+
 struct Committed {
   1: required binary transaction     // its row key
   2: required i64 timestamp          // of all its cells, in ms
   3: required bool repeated          // a request with the same `once` had committed before
   4: required bool complete          // every lock is released
   5: optional binary digest          // if repeated: of what the token stands for, if known
-  6: optional binary answer          // if repeated: that of the first request, in msgpack
+  6: optional bool hasAnswer         // if repeated: the result of the first one's block is known
+  7: optional Answer answer          // none: it is nil
 }
 
 // Without a value, it was not read: only the cells of a failed assertion may be so.
