@@ -19,7 +19,7 @@ from recovery.scan import STATUS, find_transaction
 from txn.assertions import Assertion, holds, list_keys
 from txn.errors import CorruptRowError, TableUnavailable
 from txn.model import Cell, Key, Mutation, Row
-from txn.protocol.codec import decode_marker
+from txn.protocol.codec import Marker, decode_marker
 from txn.protocol.context import Context, call_store
 from txn.protocol.locks import holder_of
 from txn.protocol.ranges import stored_rows
@@ -102,18 +102,18 @@ class AssertionVerdict(Enum):
 class Explanation:
     """A transaction row and what the data cells show of it. Times are in ms since the epoch.
 
-    request: empty if the row has none. once_retention_ms: how long its token may come again; None:
-    forever. verdicts: one for each assertion. keys_read: the number of keys, from the first, whose
-    cells were read (or asked for, if a table is gone). held: which of these it has locked now.
-    locked: how many it locks in all; it may validate others. part_rows: the number of rows of
-    parts, or of those counted; None: it has no parts. first_part: one of them. finding: what fsck
-    finds; None if there is nothing to repair yet.
+    request: empty if the row has none. marker: the record of its token. verdicts: one for each
+    assertion. keys_read: the number of keys, from the first, whose cells were read (or asked for,
+    if a table is gone). held: which of these it has locked now. locked: how many it locks in all;
+    it may validate others. part_rows: the number of rows of parts, or of those counted; None: it
+    has no parts. first_part: one of them. finding: what fsck finds; None if there is nothing to
+    repair yet.
     """
 
     row: TransactionRow
     request: Request
     statuses: tuple[StatusTime, ...]
-    once_retention_ms: int | None
+    marker: Marker | None
     changes: tuple[ValueChange, ...]
     verdicts: tuple[AssertionVerdict, ...]
     keys_read: int
@@ -175,7 +175,7 @@ def explain(
         row,
         request,
         statuses=list_status_times(row),
-        once_retention_ms=_find_promise_ms(context, request),
+        marker=_find_marker(context, request),
         changes=tuple(_list_changes(row, request, held, old)),
         verdicts=_judge_assertions(row, request.assertions, data),
         keys_read=keys_read,
@@ -187,14 +187,12 @@ def explain(
     )
 
 
-def _find_promise_ms(context: Context, request: Request) -> int | None:
-    """Return how long the token may come again, by its caller's promise; None: forever."""
-    if request.once is None:
-        return None
-    key = marker_key(context.table, request.once)
+def _find_marker(context: Context, request: Request) -> Marker | None:
+    """Return the marker that the request writes for its token."""
+    key = marker_key(context.table, request.once or b"")
     values = (m.value for m in request.mutations if isinstance(m, Mutation) and m.key == key)
-    with suppress(CorruptRowError):  # the token is kept for ever
-        return next((decode_marker(value).retention_ms for value in values), None)
+    with suppress(CorruptRowError):
+        return next((decode_marker(value) for value in values), None)
     return None
 
 

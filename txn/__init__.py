@@ -18,7 +18,9 @@ from txn.errors import (
     InvalidRequestError,
     MaybeApplied,
     NotApplied,
+    Repeated,
     StoreError,
+    TokenReusedError,
     TxnError,
 )
 from txn.model import Cell, Delete, Key, Mutation, Row, Stamp, Value
@@ -68,11 +70,13 @@ __all__ = [
     "Or",
     "Outcome",
     "Policy",
+    "Repeated",
     "Request",
     "Row",
     "Some",
     "Stamp",
     "StoreError",
+    "TokenReusedError",
     "TxnError",
     "Value",
     "Version",

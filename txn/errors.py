@@ -49,6 +49,23 @@ class ReadOnlyError(InvalidRequestError):
     """The store is read-only here: open it where writing is allowed. Nothing was written."""
 
 
+class TokenReusedError(InvalidRequestError):
+    """Nothing was written: `transaction` committed another content with the `once` token."""
+
+    def __init__(self, message: str, token: bytes, transaction: bytes) -> None:
+        super().__init__(message)
+        self.token, self.transaction = token, transaction
+
+
+class Repeated(TxnError):
+    """Nothing was written: the `once` token had been committed, as `committed` says, and keeps no
+    answer."""
+
+    def __init__(self, committed: Any) -> None:
+        super().__init__("committed before, without an answer", transaction=committed.transaction)
+        self.committed = committed
+
+
 class AbortedError(TxnError):
     """The transaction wrote nothing and never will. The subclass says whether to run it again.
 

@@ -26,6 +26,8 @@ TRANSACTIONS = "txn"
 """The default name of the transaction table."""
 
 MAX_TOKEN = 1024
+MAX_CONTENT = 1 << 20
+MAX_ANSWER = 1 << 14
 MAX_DEADLINE_MS = 10**12
 MAX_RETENTION_MS = 1 << 53  # the largest integer that every JSON reader keeps exactly
 
@@ -40,6 +42,9 @@ class Request:
     labels: short texts for people, kept in the transaction row.
     validate: whether the keys that it asserts and does not mutate are validated, not locked: see
     `Policy.assertions`; None: as the client's policy says.
+    once_content: what the token stands for; None: the mutations and assertions, in any order.
+    answer: of a block: its encoded result, or empty; what it writes depends on what it reads, so
+    its token stands for a given content only.
     """
 
     mutations: tuple[Mutation | Delete, ...]
@@ -48,6 +53,8 @@ class Request:
     labels: Mapping[str, str] = field(default_factory=dict)
     once_retention_ms: int | None = None
     validate: bool | None = None
+    once_content: bytes | None = None
+    answer: bytes | None = None
     _keys: tuple[Key, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
@@ -75,12 +82,17 @@ class Committed:
     repeated: an earlier transaction with this `once` token had committed; this call changed
     nothing.
     complete: every lock is released; otherwise this engine or another client is doing it.
+    Known only if repeated: digest: of what the token stands for; None: it was not given.
+    has_answer: whether the result of its block was kept, as `answer`.
     """
 
     transaction: bytes
     timestamp: int
     repeated: bool = False
     complete: bool = True
+    digest: bytes | None = field(default=None, compare=False)
+    has_answer: bool = field(default=False, compare=False)
+    answer: Any = field(default=None, compare=False)
 
 
 class Outcome(Enum):
@@ -101,6 +113,7 @@ class Terms(NamedTuple):
     once_retention_ms: int | None = None
     ack: Ack = "complete"
     validate: bool | None = None
+    once_content: str | bytes | None = None
 
 
 def as_request(given: object) -> Request:
@@ -123,13 +136,12 @@ def bind_request(
     labels: Mapping[str, str] | None = None,
     once_retention_ms: int | None = None,
     *,
-    validate: bool | None = None,
     table: bytes | None = None,
-    may_be_empty: bool = False,
+    **others: Any,
 ) -> Request:
     """Return a valid request whose keys all name a table; raise InvalidRequestError if invalid.
 
-    table: the default for keys that name none. may_be_empty: as that of a transaction in parts.
+    table: the default for keys that name none. others: see `make_request`.
     """
     known: dict[Key, Key] = {}  # as they were given, and bound
 
@@ -160,8 +172,7 @@ def bind_request(
         once,
         labels,
         once_retention_ms,
-        validate=validate,
-        may_be_empty=may_be_empty,
+        **others,
     )
 
 
@@ -172,10 +183,13 @@ def make_request(
     labels: Mapping[str, str] | None,
     once_retention_ms: int | None,
     *,
-    validate: bool | None,
+    validate: bool | None = None,
+    once_content: str | bytes | None = None,
+    answer: bytes | None = None,
     may_be_empty: bool = False,
 ) -> Request:
-    """Return a request of valid items; raise InvalidRequestError if the rest is invalid."""
+    """Return a request of valid items; raise InvalidRequestError if the rest is invalid.
+    may_be_empty: as that of a transaction in parts."""
     if not (mutations or assertions or may_be_empty):
         raise InvalidRequestError("a transaction needs a mutation or an assertion")
     token = None if once is None else as_bytes("once", once)
@@ -183,12 +197,18 @@ def make_request(
         raise InvalidRequestError(
             "once must have 1 to 1024 bytes", bytes=len(token), limit=MAX_TOKEN
         )
+    if once_content is not None:
+        once_content = as_bytes("once_content", once_content)
+        if token is None or len(once_content) > MAX_CONTENT:
+            words = "once_content needs once, and has at most 1 MiB"
+            raise InvalidRequestError(words, bytes=len(once_content), limit=MAX_CONTENT)
     shown = _check_labels(labels) if labels else {}
     if once_retention_ms is not None:
         _check_retention(once, once_retention_ms)
     if validate is not None and not isinstance(validate, bool):
         raise InvalidRequestError("validate must be True, False or None", given=validate)
-    return Request(mutations, assertions, token, shown, once_retention_ms, validate)
+    items = mutations, assertions, token, shown, once_retention_ms, validate
+    return Request(*items, once_content, answer)
 
 
 def add_marker(request: Request, marker: Key, value: bytes) -> Request:

@@ -1,14 +1,15 @@
 """`txn get` and `txn commit`: read cells of one instant, and commit one transaction.
 
 A request is the document `{"mutations": [...], "assertions": [...], "once": ...,
-"once_retention_ms": ..., "labels": {...}, "validate": ...}`; see docs/operations.md. Every error
-names the place in the document.
+"once_retention_ms": ..., "once_content": ..., "labels": {...}, "validate": ...}`; see
+docs/operations.md. Every error names the place in the document.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from txn.errors import AbortedError, InvalidRequestError
 from txn.model import Delete, Mutation
 from txn.request import Request
 from txn.text import escape, holder_text, key_text, parse_key, reason_text
+
+FIELDS = [field.name for field in fields(Request) if field.init and field.name != "answer"]
 
 
 def get(
@@ -76,14 +79,7 @@ def commit(
         connect(store, transactions=transactions, create=False) as engine,
         common.report_refusal(AbortedError, text=reason_text),
     ):
-        done = engine.commit(
-            request.mutations,
-            request.assertions,
-            once=request.once,
-            once_retention_ms=request.once_retention_ms,
-            labels=request.labels,
-            validate=request.validate,
-        )
+        done = engine.commit(**{name: getattr(request, name) for name in FIELDS})
     row_key = escape(done.transaction)
     repeated = "  (had been committed before)" if done.repeated else ""
     common.print_result(
@@ -106,15 +102,10 @@ def parse_request(text: str | bytes) -> Request:
 
 
 def _request(given: object) -> Request:
-    parts = read_fields(
-        given,
-        "the document",
-        set(),
-        {"mutations", "assertions", "once", "once_retention_ms", "labels", "validate"},
-    )
+    parts = read_fields(given, "the document", set(), set(FIELDS))
     mutations = read_list(parts.get("mutations", []), "mutations")
     assertions = read_list(parts.get("assertions", []), "assertions")
-    once, labels = parts.get("once"), parts.get("labels", {})
+    once, content, labels = parts.get("once"), parts.get("once_content"), parts.get("labels", {})
     if not isinstance(labels, dict):
         raise refuse_part("an object is needed", "labels", labels)
     return Request(
@@ -124,6 +115,7 @@ def _request(given: object) -> Request:
         labels,
         parts.get("once_retention_ms"),
         parts.get("validate"),
+        None if content is None else read_bytes(content, "once_content"),
     )
 
 

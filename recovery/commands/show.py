@@ -103,8 +103,8 @@ def _facts(found: Explanation) -> list[tuple[str, str]]:
     committed = row.plan.timestamp if row.plan else None
     status = str(row.status) if row.status else "none"
     once = escape(request.once or b"")
-    if found.once_retention_ms is not None:
-        once += f", kept for {duration_text(found.once_retention_ms)}"
+    if found.marker is not None:
+        once += f", {_marker_text(found.marker)}"
     asserted = zip(request.assertions, found.verdicts, strict=True)
     facts = [
         ("transaction", escape(row.row_key)),
@@ -139,6 +139,12 @@ def _parts(found: Explanation) -> str:
     return f"{counted}, {count_text(found.part_rows or 0, 'row')}{one}"
 
 
+def _marker_text(marker: Marker) -> str:
+    ms, digest = marker.retention_ms, escape(marker.digest or b"")
+    kept = f"kept for {'ever' if ms is None else duration_text(ms)}"
+    return kept + f", digest {digest}" * bool(digest) + ", with an answer" * bool(marker.answer)
+
+
 def _locks(found: Explanation) -> str:
     """Return how many keys it has locked, and the names of those that it only asserts."""
     mutated = {change.key for change in found.changes}
@@ -160,6 +166,7 @@ def _old(change: ValueChange, undecided: bool) -> str:
 
 def explanation_document(found: Explanation) -> Document:
     row, request, whole = found.row, found.request, found.whole
+    marker = found.marker or Marker(b"")
     return {
         "transaction": escape(row.row_key),
         "state": row.state.value,
@@ -172,7 +179,9 @@ def explanation_document(found: Explanation) -> Document:
         "owner": row.owner or None,
         "labels": dict(request.labels),
         "once": None if request.once is None else escape(request.once),
-        "once_retention_ms": found.once_retention_ms,
+        "once_retention_ms": marker.retention_ms,
+        "once_digest": marker.digest and escape(marker.digest),
+        "has_answer": marker.answer is not None,
         "lock_ttl_ms": row.buffer.lock_ttl_ms if row.buffer else None,
         "heartbeat": row.heartbeat or None,
         "timestamp": row.plan.timestamp if row.plan else None,
@@ -278,10 +287,12 @@ def _purge_token(context: Context, token: bytes, yes: bool) -> tuple[Document, R
         "transaction": escape(marker.transaction),
         "timestamp": cell.timestamp,
         "retention_ms": marker.retention_ms,
+        "digest": marker.digest and escape(marker.digest),
+        "has_answer": marker.answer is not None,
         "lost": "that it was committed: a request with this token commits again",
     }
-    kept = "for ever" if marker.retention_ms is None else duration_text(marker.retention_ms)
-    when = f"was committed at {time_text(cell.timestamp)} by {document['transaction']}, kept {kept}"
+    when = f"was committed at {time_text(cell.timestamp)} by {document['transaction']}"
+    when += f", {_marker_text(marker)}"
     common.confirm(
         f"{document['once']} {when}. Lost with it: {document['lost']}", "Delete it?", yes
     )

@@ -20,6 +20,7 @@ from txn import (
     Mutation,
     Request,
     Some,
+    TokenReusedError,
     TxnError,
     Version,
 )
@@ -70,7 +71,8 @@ class Database:
     def _dated(self, request: Request) -> Request:
         """Put this database's own timestamps in the place of assertions of versions."""
         asserted = tuple(self._date(each) for each in request.assertions)
-        return Request(request.mutations, asserted, request.once)
+        content = b"any" if request.once == b"two" else None
+        return Request(request.mutations, asserted, request.once, once_content=content)
 
     def _date(self, assertion: Assertion) -> Assertion:
         if not isinstance(assertion, Version) or assertion.timestamp is None:
@@ -82,6 +84,8 @@ class Database:
 def tell(result: Committed | TxnError) -> str:
     if isinstance(result, Committed):
         return "repeated" if result.repeated else "committed"
+    if isinstance(result, TokenReusedError):
+        return "reused"
     assert isinstance(result, AssertionFailedError), result
     assert result.assertion is not None
     return "refused"

@@ -147,7 +147,11 @@ class Work:
     def write(self, engine: Engine, ack: Ack = "complete", once: str | None = None) -> None:
         """Read, and write to some of what was read, if it is still so."""
         self.write_by(
-            lambda r: engine.commit(r.mutations, r.assertions, once=once, ack=ack), engine, once
+            lambda r: engine.commit(
+                r.mutations, r.assertions, once=once, once_content=once, ack=ack
+            ),
+            engine,
+            once,
         )
 
     def write_by(self, commit: Commit, engine: Engine, once: str | None) -> None:

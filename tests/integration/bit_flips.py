@@ -44,7 +44,9 @@ def make_store(path: str, protocol: ProtocolName) -> None:
         engine.ensure_table("stock", ["d", "e"])
         for value in range(3):
             engine.commit([Mutation(key, b"%d" % value * 20) for key in [*KEYS, *LONG_KEYS]])
-        engine.commit([Mutation(LARGE, bytes(20_000))], once="token", labels={"job": "7"})
+        engine.commit(
+            [Mutation(LARGE, bytes(20_000))], once="token", once_content="", labels={"job": "7"}
+        )
         engine.commit([Delete(key) for key in KEYS[:10]])
         engine.commit([Mutation(Key(b"001", b"e", b"a", b"stock"), b"1")])
         store.write([Edit(KEYS[50], b"1", 5), Edit(KEYS[51], None, 5)])
@@ -68,7 +70,7 @@ def list_calls(engine: Engine) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "ls", lambda: list(transactions(context))
     yield "summary", lambda: summary(context, [b"stock"])
     yield "commit", lambda: engine.commit([Mutation(key, b"new") for key in KEYS[::7]])
-    yield "token", lambda: engine.commit([Mutation(KEYS[0], b"1")], once="token")
+    yield "token", lambda: engine.commit([Mutation(KEYS[0], b"1")], once="token", once_content="")
     yield "delete", lambda: engine.commit([Delete(key) for key in [*KEYS[1::7], *LONG_KEYS[:2]]])
     yield "put", lambda: context.store.write([Edit(KEYS[2], b"1", 5), Edit(KEYS[3], None, 6)])
     yield "compact", lambda: context.store.compact(b"stock", 1 << 62)

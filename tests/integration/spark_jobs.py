@@ -206,6 +206,7 @@ def run_range(
         options["uri"],
         run if way == "run" else make_request,
         once=str,
+        job="range",
         counts=counts,
         table=options["table"],
         transactions=options.get("transactions", "txn"),

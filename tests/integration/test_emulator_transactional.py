@@ -48,6 +48,7 @@ from txn import (
     Request,
     Some,
     StoreError,
+    TokenReusedError,
     TxnError,
     Version,
     connect,
@@ -194,8 +195,8 @@ def test_many_stand_alone_and_keep_their_order(remote: Engine) -> None:
 
 def test_a_token_commits_once(remote: Engine) -> None:
     """Wherever the repetition comes from."""
-    first = remote.commit([Mutation(X, "1")], once="job/7")
-    again = remote.commit([Mutation(X, "2")], once="job/7")
+    first = remote.commit([Mutation(X, "1")], once="job/7", once_content="7")
+    again = remote.commit([Mutation(X, "2")], once="job/7", once_content="7")
     assert again == Committed(first.transaction, first.timestamp, repeated=True)
 
 
@@ -377,6 +378,16 @@ def test_a_commit_with_a_token_is_sent_again() -> None:
         done = engine.commit([Mutation(X, "1")], [Not(Some(X))], once="token")
         assert (lost(), done.repeated) == (1, True)
         assert engine.read([X]) == {X: Cell(b"1", done.timestamp)}
+
+
+def test_a_token_that_another_has_is_refused_though_the_first_answer_is_lost() -> None:
+    """So the request was never committed, and its outcome is not unknown."""
+    with endpoint() as (uri, _), connect(uri, table="data") as other:
+        other.ensure_table("data", ["d"])
+        other.commit([Mutation(X, "1")], once="token")
+        with lossy(uri, b"commit") as (engine, lost), pytest.raises(TokenReusedError):
+            engine.commit([Mutation(X, "2")], once="token")
+        assert lost() == 1
 
 
 def test_a_commit_with_a_token_whose_answers_are_all_lost_is_found(

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from txn import Engine, Key, connect
 from txn.demo.data import FAMILY, WayName, flight_request, flight_row, tables_named, unpack
-from txn.demo.job import WAYS, Load, read_flights, token
+from txn.demo.job import WAYS, Load, read_flights
 from txn.demo.proof import reconcile
 from txn.model import Check, Edit
 from txn.protocol.row import child_key, column, status_key
@@ -35,7 +35,7 @@ def uri(flights: DataFrame, tmp_path: Path) -> str:
         engine.ensure_table(TABLES.indexes, [FAMILY])
         for flight in (row.asDict() for row in flights.collect()):
             request = flight_request(TABLES, flight)
-            engine.commit(request.mutations, request.assertions, once=token(flight))
+            engine.commit(request.mutations, request.assertions, once=flight_row(flight))
     return uri
 
 
@@ -108,7 +108,7 @@ def test_what_others_do_on_the_store_is_not_counted(
         for table in (others.flights, others.indexes):
             engine.ensure_table(table, [FAMILY])
         engine.commit(flight_request(others, flight).mutations)
-        engine.commit(flight_request(others, flight).mutations, once=token(flight))
+        engine.commit(flight_request(others, flight).mutations, once=flight_row(flight))
         put(engine, "row", "dest_lock", others.flights, b"transaction.1")
         begin_transaction(engine)
     assert broken(spark, uri, flights) == {}

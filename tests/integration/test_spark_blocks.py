@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from functools import wraps
 from pathlib import Path
 from typing import Any, get_args
 
@@ -63,7 +64,7 @@ def transfer(block: OptimisticTransaction, row: dict[str, Any]) -> None:
 
 
 def run_transfers(uri: str, rows: Any = TRANSFERS, **options: Any) -> Summary:
-    given = {"table": "accounts", "on_assertion": "count", "once": "id", **options}
+    given = {"table": "accounts", "on_assertion": "count", "once": "id", "job": "bank", **options}
     return run_partition(uri, rows, given.pop("function", transfer), **given)
 
 
@@ -81,6 +82,7 @@ def test_a_transfer_that_another_attempt_makes_meanwhile_is_repeated(uri: str) -
     for others, row in [(5, TRANSFERS[0]), (2, TRANSFERS[1])]:
         left = iter([True])
 
+        @wraps(transfer)  # as another attempt has the same function
         def overtaken(block: OptimisticTransaction, row: dict[str, Any]) -> None:
             if next(left, False):  # noqa: B023
                 rest = [row, *({**row, "id": f"{others}-{n}"} for n in range(others - 1))]  # noqa: B023
@@ -96,6 +98,7 @@ def test_a_transfer_that_another_attempt_makes_meanwhile_is_repeated(uri: str) -
 def test_a_row_that_writes_nothing_is_repeated_if_its_token_is_committed(uri: str) -> None:
     """The function may find by itself that nothing is left to do."""
 
+    @wraps(transfer)
     def idle(block: OptimisticTransaction, row: dict[str, Any]) -> None:
         if row["id"] == 1:
             run_transfers(uri, [row])
@@ -163,6 +166,54 @@ def test_a_group_of_rows_is_one_transaction(uri: str) -> None:
         run_transfers(uri, [rows[0], rows[5], rows[2]], **given)
 
 
+def test_a_second_job_over_the_same_ids_fills_its_own_table(uri: str) -> None:
+    """It found the tokens of the first job, and its table stayed empty without an error."""
+    with connect(uri) as engine:
+        for name in ("copies", "sums"):
+            engine.ensure_table(name, ["f"])
+
+    def copy(block: OptimisticTransaction, row: dict[str, Any]) -> None:
+        block.put(Key(str(row["id"]), "f", "v", "copies"), "1")
+
+    def request(row: dict[str, Any]) -> Any:
+        return [Mutation(Key(str(row["id"]), "f", "v", "sums"), "1")], []
+
+    assert run_partition(uri, TRANSFERS, copy, once="id", job="copies") == Summary(committed=7)
+    assert commit_partition(uri, TRANSFERS, request, once="id", job="x").committed == 7
+    with connect(uri) as engine:
+        assert [len(list(engine.scan(name))) for name in ("copies", "sums")] == [7, 7]
+    wrong: list[Any] = [(run_partition, transfer, {}), (commit_partition, request, {})]
+    wrong += [(run_partition, copy, {"table": "sums"})]
+    for task, function, more in wrong:
+        with pytest.raises(PartitionError, match=r"TokenReused.*'/copies//id/0'.*jobs other names"):
+            task(uri, TRANSFERS, function, once="id", job="copies", **more)
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_a_repeated_token_of_another_row_is_an_error(uri: str, threads: int) -> None:
+    """The second row was taken for the first one again, and lost."""
+    rows = [TRANSFERS[0], {**TRANSFERS[0], "amount": 9}, TRANSFERS[2]]
+    for _ in range(2):  # in one batch, and found before it
+        with pytest.raises(PartitionError, match=r"TokenReused.*'/bank//id/0'.*row=\{'id': 0"):
+            run_transfers(uri, rows, threads=threads)
+    assert sum(balances(uri)) == 100
+
+
+def test_a_group_that_is_split_over_partitions_is_an_error(uri: str) -> None:
+    """Its second part counted as repeated: three of ten rows were written, and all seemed well."""
+    rows = [{**row, "order": 0} for row in TRANSFERS[:3]]
+
+    def transfer_all(block: OptimisticTransaction, rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            transfer(block, row)
+
+    given = {"function": transfer_all, "group": "order", "once": "order"}
+    run_transfers(uri, rows[:2], **given)
+    with pytest.raises(PartitionError, match=r"'/bank//order/0'.*repartition by the group"):
+        run_transfers(uri, rows[2:], **given)
+    assert run_transfers(uri, rows[1::-1], **given) == Summary(repeated=1), "in any order"
+
+
 @pytest.mark.parametrize(
     "once, message",
     [("nope", "KeyError"), ("none", "once must be bytes or str"), (lambda row: 7, "given=7")],
@@ -172,16 +223,26 @@ def test_a_token_that_is_none_is_refused_by_row(uri: str, once: Any, message: st
     tasks: Any = ((run_partition, transfer), (commit_partition, lambda row: ([], [])))
     for task, function in tasks:
         with pytest.raises(PartitionError, match=rf"{message}.*row=.*'id': 0"):
-            task(uri, [{**TRANSFERS[0], "none": None}], function, once=once, table="accounts")
+            task(
+                uri,
+                [{**TRANSFERS[0], "none": None}],
+                function,
+                once=once,
+                job="bank",
+                table="accounts",
+            )
     assert balances(uri) == [50, 50]
 
 
 def test_a_column_names_the_tokens_of_commits_as_well(uri: str) -> None:
     """The same word must mean the same in both."""
-    key = balance("c")
-    summary = commit_partition(
-        uri, TRANSFERS[:2] * 2, lambda row: ([Mutation(key, "1")], []), once="id", table="accounts"
-    )
+
+    @wraps(transfer)
+    def request(row: dict[str, Any]) -> Any:
+        return [Mutation(balance("c"), "1")], []
+
+    given = {"once": "id", "job": "bank", "table": "accounts"}
+    summary = commit_partition(uri, TRANSFERS[:2] * 2, request, **given)  # type: ignore[arg-type]
     assert (summary.committed, summary.repeated) == (2, 2)
     assert run_transfers(uri, TRANSFERS[:2]).repeated == 2
 
@@ -193,13 +254,14 @@ def test_blocks_run_through_a_server(tmp_path: Path) -> None:
         found_bank(uri)
         assert run_transfers(uri).committed == 5
         assert run_transfers(uri).repeated == 5
-        task = bind_partition(run_partition, uri, transfer, table="accounts", once="id")
+        task = bind_partition(run_partition, uri, transfer, table="accounts", once="id", job="bank")
         assert task(TRANSFERS[:5]) == Summary(repeated=5)
         open_worker(Access(uri, "accounts")).engine.close()
 
 
 WRONG: list[dict[str, Any]] = [
     *({"on_assertion": "ignore"}, {"ack": "done"}, {"once": 7}, {"once_retention_ms": 0}),
+    *({"once": "id"}, {"job": 7}),
     *({"policy": {"lock_ttl_ms": 1}}, {"counts": 3}, {"trace": "no"}, {"transactions": None}),
     {"table": 7},
 ]
@@ -239,6 +301,12 @@ def test_the_driver_finds_names_that_mean_nothing(uri: str) -> None:
 def test_a_bound_task_has_all_its_arguments(uri: str) -> None:
     """As `functools.partial` would give them."""
     task = bind_partition(
-        run_partition, uri, transfer, once="id", table="accounts", policy=Policy(attempts=3)
+        run_partition,
+        uri,
+        transfer,
+        once="id",
+        job="bank",
+        table="accounts",
+        policy=Policy(attempts=3),
     )
     assert (task(iter(TRANSFERS[:3])), task(())) == (Summary(committed=3), Summary())

@@ -22,8 +22,8 @@ from txn.spark.reader import OPTIONS as READING
 from txn.spark.writer import WRITING
 
 DOCS = ROOT / "docs"
-ROWS = [("1", "new", 5, "a"), ("2", "old", 7, "a")]
-COLUMNS = "id string, state string, total int, order string"
+ROWS = [("1", "new", 5, "a", "p"), ("2", "old", 7, "a", "q")]
+COLUMNS = "id string, state string, total int, order string, payment string"
 STORES = ("hbase://zk1,zk2,zk3", "hbase://zk1,zk2:2181", "hbase://zk1,zk2", "hbase://zk1:2181")
 
 
@@ -55,7 +55,7 @@ def somebody(spark: SparkSession, tmp_path: Path) -> Iterator[Reader]:
     frame.write.parquet(f"{tmp_path}/payments")
     payments = spark.readStream.schema(COLUMNS).parquet(f"{tmp_path}/payments")
     names: dict[str, Any] = {"spark": spark, "uri": uri, "where": where, "frame": frame}
-    names |= {"payments": payments.withColumnRenamed("order", "payment"), "apply": apply}
+    names |= {"payments": payments, "apply": apply}
     names["__name__"] = "__main__"  # so that workers are sent its functions
     with reader(tmp_path, names=names, instead=instead) as found:
         yield found

@@ -13,6 +13,8 @@ from typing import Any, get_args
 import pandas as pd
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from tests.integration.serving import served
 from tests.integration.spark_requests import absent_request, statuses, token
@@ -29,10 +31,13 @@ from txn import (
 from txn.protocol.codec import decode_marker
 from txn.protocol.row import marker_key
 from txn.protocol.statuses import ProtocolName
-from txn.spark import PartitionError, Summary, commit_partition, partitions
+from txn.spark import PartitionError, Summary, commit_partition, partitions, run_partition
+from txn.spark.options import SourceOptions
 from txn.spark.partitions import Access, open_worker
+from txn.spark.writer import make_writer
 
 pytestmark = pytest.mark.fast
+V = Key("v", "f", "value", "rows")
 
 
 @pytest.fixture(params=get_args(ProtocolName))
@@ -81,8 +86,12 @@ def test_a_request_without_a_list_of_mutations_is_refused_by_name(uri: str) -> N
 
 def test_a_partition_that_runs_again_changes_nothing(uri: str) -> None:
     """Spark runs a task again whose result was lost, though all that it did is there."""
-    first = commit_partition(uri, range(7), absent_request, table="rows", once=token, batch=3)
-    again = commit_partition(uri, range(7), absent_request, table="rows", once=token, batch=3)
+    first = commit_partition(
+        uri, range(7), absent_request, table="rows", once=token, job="rows", batch=3
+    )
+    again = commit_partition(
+        uri, range(7), absent_request, table="rows", once=token, job="rows", batch=3
+    )
     assert (first, again) == (Summary(committed=7), Summary(repeated=7))
     refused = {"7-ABORTED": 7}  # a fenced database reads before it writes
     assert statuses(uri) in ({"5-COMPLETE": 7} | refused, {"5-COMPLETE": 7})
@@ -90,7 +99,7 @@ def test_a_partition_that_runs_again_changes_nothing(uri: str) -> None:
 
 def test_rows_with_one_token_in_one_batch_commit_once(uri: str) -> None:
     """A source may hold a row twice, and both may come to one task."""
-    summary = commit_partition(uri, [1, 2, 1], absent_request, table="rows", once=token)
+    summary = commit_partition(uri, [1, 2, 1], absent_request, table="rows", once=token, job="rows")
     assert summary == Summary(committed=2, repeated=1)
 
 
@@ -100,8 +109,62 @@ def test_a_token_in_the_request_counts_where_once_is_not_given(uri: str) -> None
     def request(row: int) -> Request:
         return Request((Mutation(Key("a", "f", "value"), str(row)),), (), b"the token")
 
-    summary = commit_partition(uri, range(3), request, table="rows")
+    summary = commit_partition(uri, [3, 3, 3], request, table="rows")
     assert summary == Summary(committed=1, repeated=2)
+
+
+@pytest.mark.parametrize("given", [{}, {"once": lambda row: "x", "job": "rows"}])
+def test_a_token_of_two_rows_is_an_error(uri: str, given: dict[str, Any]) -> None:
+    """The second one counted as repeated, and was lost. A refusal that is counted must not hide
+    it."""
+
+    def request(row: int) -> Request:
+        return replace(absent_request(row), once=b"x")
+
+    for rows in ([1, 2], [2]):
+        with pytest.raises(PartitionError, match=r"TokenReused.*token=b'(/rows//)?x'.*row=2"):
+            commit_partition(uri, rows, request, table="rows", on_assertion="count", **given)
+    assert stored(uri, range(3)) == [1]
+
+
+def test_a_request_that_differs_by_the_time_may_be_repeated(uri: str) -> None:
+    """A retried task reads another clock. Its rows are the same."""
+    times = iter(range(9))
+
+    def request(row: int) -> tuple[list[Mutation], list[Any]]:
+        return [Mutation(Key("a", "f", "value"), str(next(times)))], []
+
+    given = {"once": token, "job": "rows", "table": "rows"}
+    found = [commit_partition(uri, range(3), request, **given) for _ in range(2)]  # type: ignore[arg-type]
+    assert found == [Summary(committed=3), Summary(repeated=3)]
+
+
+@pytest.mark.parametrize("attempt", [0, 1])
+def test_repeats_of_a_first_attempt_are_worth_a_warning(
+    uri: str, attempt: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A second job of the same name finds all its rows committed, and seems to have done well."""
+    schema = StructType([StructField("id", LongType()), StructField("v", StringType())])
+    where = {"uri": uri, "table": "rows", "row": "id as text", "family": "f", "jobId": "rows"}
+    writer = make_writer(SourceOptions(where), schema)
+    context = object.__new__(TaskContext)
+    context._attemptNumber, context._partitionId = attempt, 0
+    for access in (Access(uri, "rows"), Access(uri), writer.plan.access):
+        open_worker(access)  # before this process seems to be a worker of Spark
+    monkeypatch.setattr(TaskContext, "_taskContext", context)
+
+    def write() -> None:
+        batch = pa.record_batch([[7, 8], ["a", "b"]], schema.names)
+        writer.write(iter([batch]))
+        commit_partition(uri, [1], absent_request, once=token, job="rows", table="rows")
+        run_partition(uri, [1], lambda block, row: block.put(V, "1"), once=token, job="runs")
+
+    write()
+    assert caplog.messages == []
+    write()
+    counts = [2, 1, 1] if attempt == 0 else []
+    assert [int(text.split()[0]) for text in caplog.messages] == counts
+    assert all("by another of its name" in text for text in caplog.messages)
 
 
 @pytest.mark.parametrize("of_each", [True, False])
@@ -111,9 +174,14 @@ def test_a_promise_about_tokens_is_kept_with_each(uri: str, of_each: bool) -> No
     def request(row: int) -> Request:
         return replace(absent_request(row), once=token(row).encode())
 
-    way = {"to_request": absent_request, "once": token} if of_each else {"to_request": request}
+    way = (
+        {"to_request": absent_request, "once": token, "job": "rows"}
+        if of_each
+        else {"to_request": request}
+    )
     commit_partition(uri, range(3), **way, table="rows", once_retention_ms=5)  # type: ignore[arg-type]
-    markers = [marker_key(b"txn", token(row).encode()) for row in range(3)]
+    scope = "/rows//" if of_each else ""
+    markers = [marker_key(b"txn", f"{scope}{token(row)}".encode()) for row in range(3)]
     with connect(uri) as engine:
         found = [cell.value for cell in engine.read(markers).values() if cell]
     assert [decode_marker(value).retention_ms for value in found] == [5, 5, 5]
@@ -122,7 +190,7 @@ def test_a_promise_about_tokens_is_kept_with_each(uri: str, of_each: bool) -> No
 def test_a_token_that_is_no_text_is_refused_clearly(uri: str) -> None:
     """A number of a row is the likeliest token, and two tokens of one row would be no token."""
     with pytest.raises(PartitionError, match=r"once must be bytes or str given=0.* row=0"):
-        commit_partition(uri, [0], absent_request, table="rows", once=int)  # type: ignore[arg-type]
+        commit_partition(uri, [0], absent_request, table="rows", once=int, job="x")  # type: ignore[arg-type]
 
 
 def test_batches_of_nothing_are_refused(uri: str) -> None:
@@ -229,6 +297,7 @@ def test_record_batches_and_frames_are_committed_row_by_row(uri: str) -> None:
             iter(given),
             lambda row: absent_request(row["n"]),
             once=lambda row: token(row["n"]),
+            job="rows",
             table="rows",
         )
         assert summary == Summary(committed=3)

@@ -187,6 +187,8 @@ def test_rows_that_are_named_happen_once_in_all_batches(
     for number in range(2):
         write(frame, number)
     assert statuses(uri)["5-COMPLETE"] == 2
+    with pytest.raises(Exception, match=r"TokenReused.*token=b'rows/2'"):
+        write(frame.where("id = 2").selectExpr("id", "'other' v"), 2)
     with pytest.raises(InvalidRequestError, match="call this in foreachBatch"):
         make_batch_writer(options)(frame, 0)
 

@@ -50,7 +50,9 @@ def test_tasks_commit_their_rows_and_count_them(spark: SparkSession, uri: str) -
 
     def task(rows: Iterable[tuple[int]]) -> None:
         numbers = (row[0] for row in rows)
-        commit_partition(uri, numbers, absent_request, once=token, table="rows", counts=counts)
+        commit_partition(
+            uri, numbers, absent_request, once=token, job="rows", table="rows", counts=counts
+        )
 
     spark.range(ROWS).repartition(PARTITIONS).foreachPartition(task)
     assert counts.summary().committed == ROWS
@@ -77,6 +79,7 @@ def test_workers_killed_in_the_middle_change_nothing(spark: SparkSession, uri: s
             mortal(rows),
             absent_request,
             once=token,
+            job="rows",
             table="rows",
             counts=counts,
             batch=10,
@@ -101,7 +104,7 @@ def test_copies_of_a_task_at_the_same_time_change_nothing(spark: SparkSession, u
 
     def task(part: Iterable[int]) -> None:
         commit_partition(
-            uri, part, absent_request, once=token, table="rows", counts=counts, batch=20
+            uri, part, absent_request, once=token, job="rows", table="rows", counts=counts, batch=20
         )
 
     spark.sparkContext.parallelize(rows, 2).foreachPartition(task)
@@ -115,7 +118,7 @@ def test_the_error_of_a_job_names_the_request(spark: SparkSession, uri: str) -> 
     `once` the rows that an earlier attempt committed are not taken for the failure."""
 
     def task(rows: Iterable[int]) -> None:
-        commit_partition(uri, rows, absent_request, once=token, table="rows")
+        commit_partition(uri, rows, absent_request, once=token, job="rows", table="rows")
 
     with connect(uri, table="rows") as engine:
         engine.commit(absent_request(7).mutations)
@@ -162,6 +165,7 @@ def batch_task(uri: str, counts: Counts) -> Callable[[Iterable[Any]], Iterator[A
             batches,
             lambda row: absent_request(row["id"]),
             once=lambda row: token(row["id"]),
+            job="rows",
             table="rows",
             counts=counts,
         )
@@ -190,7 +194,7 @@ def test_a_worker_looks_for_garbage_less_often(spark: SparkSession, uri: str) ->
     """The objects of a batch made Python do so for a sixth of a commit's time."""
 
     def task(rows: Iterable[int]) -> Iterator[tuple[int, int]]:
-        commit_partition(uri, rows, absent_request, once=token, table="rows")
+        commit_partition(uri, rows, absent_request, once=token, job="rows", table="rows")
         yield gc.get_threshold()[0], gc.get_freeze_count()
 
     (found,) = spark.sparkContext.parallelize([1], 1).mapPartitions(task).collect()
@@ -210,7 +214,9 @@ def test_blocks_run_in_tasks_and_pages_of_stages_have_the_counts(
         block.put(key, str(row["id"]))
 
     counts = Counts.of(spark, "imports")
-    task = bind_partition(run_partition, uri, run, once="id", table="rows", counts=counts)
+    task = bind_partition(
+        run_partition, uri, run, once="id", job="rows", table="rows", counts=counts
+    )
     frame = spark.range(100)
     where = {"uri": uri, "table": "rows", "row": "id", "columns": "value=f:value as text"}
     where |= {"counts": counts.name_accumulator(), "ifAbsent": "true", "onReject": "count"}

@@ -172,6 +172,28 @@ def test_a_job_with_a_name_is_run_again_for_nothing(spark: SparkSession, uri: st
     assert counts.summary() == Summary(committed=3, repeated=3)
 
 
+@pytest.mark.parametrize(
+    "more", [{"on_reject": "count"}, {"rejects": "table:rejects", "group_by": "event"}]
+)
+def test_a_name_of_two_rows_is_an_error(
+    spark: SparkSession, uri: str, more: dict[str, str]
+) -> None:
+    """The second row, or second part of a group that is split over partitions, counted as repeated,
+    and was lost. No kind of reject hides it."""
+    rows = [(number, str(number), "e") for number in range(10)]
+    frame = spark.createDataFrame(rows, "id long, v string, event string").repartition(2, "id")
+    options = {"once_by": "event", "columns": "v=f:v", "family": "", **more}
+    with pytest.raises(Exception, match=r"TokenReused.*token=b'rows/e'.*repartition by the group"):
+        write(frame, uri, **options)
+    found = scan(uri)
+    assert len(found) < len(rows)
+    assert scan(uri, "rejects") == {}
+    one = frame.where(f"id = {min(found)}")
+    if "group_by" not in more:
+        write(one, uri, **options)  # the same row again is a repeat
+        assert scan(uri) == found
+
+
 @pytest.mark.parametrize("place", ["table", "folder"])
 def test_rejects_are_kept_with_reason_and_row(
     spark: SparkSession, uri: str, tmp_path: Path, place: str

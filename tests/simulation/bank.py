@@ -107,7 +107,11 @@ class Bank:
     def transfer(self, engine: Engine, ack: Ack, once: str | None) -> None:
         """Read, and move money if nothing has changed since."""
         self.transfer_by(
-            lambda r: engine.commit(r.mutations, r.assertions, once=once, ack=ack), engine, once
+            lambda r: engine.commit(
+                r.mutations, r.assertions, once=once, once_content=once, ack=ack
+            ),
+            engine,
+            once,
         )
 
     def transfer_by(self, commit: Commit, engine: Engine, once: str | None) -> None:

@@ -36,9 +36,10 @@ from txn.protocol.codec import (
     Plan,
     decode_buffer,
     decode_child_counts,
-    decode_marker,
+    decode_first,
     decode_plan,
     decode_status,
+    encode_answer,
     encode_buffer,
     encode_marker,
     encode_plan,
@@ -255,6 +256,13 @@ def read_request(messages: Any) -> Any:
     return decode_message(METHODS["commit"].decode, messages, InvalidRequestError, "odd")
 
 
+MARKER = Marker(ROW, 5, b"d" * 32, encode_answer([1, ("x", {"a": (None,)})]))
+
+
+def decode_whole_marker(value: bytes) -> object:
+    return decode_first(Cell(value, 1), Key("once.t", "t", "done", "txn"))
+
+
 def of_stored(decode: Callable[[Any], Any], change: Callable[[Random], Any]) -> Fuzzed:
     return Fuzzed(decode, CorruptRowError, change)
 
@@ -272,7 +280,7 @@ FUZZED = {
     "plan": of_stored(decode_plan, of_frame(encode_plan(Plan(5, (1, 0), (b"l",))))),
     "parts": of_stored(decode_child_counts, of_bytes(b"1 20 3")),
     "status": of_stored(decode_status, of_bytes(b"2-ASSERTED")),
-    "marker": of_stored(decode_marker, of_bytes(encode_marker(Marker(ROW, 5)))),
+    "marker": of_stored(decode_whole_marker, of_bytes(encode_marker(MARKER))),
     "row": of_stored(decode_whole_row, change_row),
     "lock": of_stored(decode_lock, of_bytes(b"7 " + ROW)),
     "queue": of_stored(partial(Queue.decode, b"r"), of_json({"token": 1, "queue": [QUEUED]})),

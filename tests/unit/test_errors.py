@@ -9,6 +9,7 @@ import pytest
 from txn import errors
 from txn.assertions import Some
 from txn.model import Cell, Key
+from txn.request import Committed
 
 KEY = Key("a", "d", "x", "t")
 
@@ -17,6 +18,8 @@ KEY = Key("a", "d", "x", "t")
     "error",
     [
         errors.InvalidRequestError("bad"),
+        errors.TokenReusedError("reused", b"o", b"t"),
+        errors.Repeated(Committed(b"t", 5, repeated=True, digest=b"d", has_answer=True)),
         errors.AbortedError("reason", transaction=b"t"),
         errors.ConflictError("locked", key=KEY, holder=b"h", transaction=b"t"),
         errors.AssertionFailedError(Some(KEY), {KEY: Cell(b"1", 2)}, transaction=b"t"),

@@ -627,7 +627,7 @@ def test_tokens_and_labels_are_each_requests_own() -> None:
     """They go with the request into whatever batch it comes."""
     world = World()
     requests = [
-        Request((Mutation(key(f"r{i}"), b"1"),), once=b"token%d" % (i // 2), labels={"n": str(i)})
+        Request((Mutation(key(f"r{i // 2}"), b"1"),), (), b"token%d" % (i // 2), {"n": str(i)})
         for i in range(4)
     ]
     with a_batch_under_way(world.engine) as (gate, _):

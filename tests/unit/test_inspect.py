@@ -45,7 +45,7 @@ def test_a_finished_commit_is_explained() -> None:
     assert found.statuses[0].after_ms is None
     assert all(each.after_ms is not None for each in found.statuses[1:])
     assert (found.request.labels, found.request.once) == ({"job": "load"}, b"token")
-    assert found.once_retention_ms == 7
+    assert found.marker is not None and found.marker.retention_ms == 7
     assert found.row.plan and found.row.plan.timestamp == done.timestamp
     assert [(change.key, change.new) for change in found.changes][:2] == [(X, b"1"), (Y, None)]
     assert found.held == ()

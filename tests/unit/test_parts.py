@@ -133,6 +133,8 @@ def test_a_token_commits_once(engine: Engine, client: PartsClient) -> None:
     assert values(engine, X) == [b"1"]
     assert engine.outcome(second) is Outcome.ABORTED
     assert client.find_committed("another") is None
+    with pytest.raises(InvalidRequestError, match="1 to 1024 bytes"):
+        client.begin(once="")
 
 
 def test_a_false_assertion_is_told_and_leaves_the_rest_to_the_caller(

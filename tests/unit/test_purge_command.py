@@ -16,9 +16,11 @@ from recovery.commands import main
 from tests.unit.worlds import World, X, stopped_at
 from txn.clock import SystemClock
 from txn.model import Edit
+from txn.protocol.codec import make_digest
 from txn.protocol.protocols import protocol_key
 from txn.protocol.row import column
 from txn.protocol.statuses import Status
+from txn.request import Request
 from txn.stores import open_store
 
 
@@ -90,6 +92,7 @@ def test_a_token_is_forgotten_when_its_time_has_come_or_by_hand(
 ) -> None:
     """As the document of a commit may promise."""
     document = {"mutations": [{"put": "data/x/d:x", "value": "1"}], "once": "job/7"}
+    document |= {"once_content": "x is 1"}
     plain, promised = tmp_path / "plain", tmp_path / "promised"
     plain.write_text(json.dumps(document))
     promised.write_text(json.dumps(document | {"once_retention_ms": 1}))
@@ -99,6 +102,15 @@ def test_a_token_is_forgotten_when_its_time_has_come_or_by_hand(
     assert "expired-marker" in run("fsck", "--repair", "--retention", "1ms", "--yes").out
     again = run("commit", str(plain), "--json").document
     assert again["repeated"] is False
+    other = tmp_path / "other"
+    other.write_text(json.dumps(document | {"once_content": "x is 2"}))
+    refused = run("commit", str(other))
+    assert refused.code == 2 and "another content" in refused.error
+    digest = make_digest(Request((), once_content=b"x is 1")) or b""
+    shown = f"job/7, kept for ever, digest {digest.decode()}"
+    assert shown in " ".join(run("show", again["transaction"]).out.split())
+    facts = run("show", again["transaction"], "--json").document
+    assert (facts["once_digest"], facts["has_answer"]) == (digest.decode(), False)
     asked = run("purge", "--once", "job/7")
     assert asked.code == 2 and "kept for ever" in asked.error
     done = run("purge", "--once", "job/7", "--yes", "--json").document

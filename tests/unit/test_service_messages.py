@@ -27,7 +27,10 @@ FAMILIES = {b"d": Family(1, 5, None, None, True, 2, b"txn"), b"e": Family()}
 EDITS = [Edit(X, b"1", 5), Edit(X, None, 6), Edit(X, b"2", None)]
 PAGE = ([Row(b"x", {X: Cell(b"1", 5)})], b"y")
 DONE = Committed(b"t", 5, repeated=True, complete=False)
-TIMED = TimedRequest(Request(tuple(CHANGES), tuple(ASSERTIONS), b"o", {"a": "b"}, 7), 8, {"c": "d"})
+TIMED = TimedRequest(
+    Request(tuple(CHANGES), tuple(ASSERTIONS), b"o", {"a": "b"}, 7, None, b"c"), 8, {"c": "d"}
+)
+FIRST = Committed(b"t", 5, True, True, b"d" * 16, True, {"a": (1, None)})
 SETTLED = (Outcome.COMMITTED, DONE)
 
 SAMPLES: Mapping[str, tuple[list[Any], Any]] = {
@@ -38,6 +41,7 @@ SAMPLES: Mapping[str, tuple[list[Any], Any]] = {
     "view": ([[X, Y], [SPAN]], (CELLS, [{X: Cell(b"1", 5)}, {}])),
     "database": ([], IDL.Database(b"txn", "fenced/2")),
     "outcome": ([b"t"], Outcome.ABORTED),
+    "findOnce": ([b"o"], (Outcome.COMMITTED, FIRST)),
     "findOutcome": ([b"request.1.1", 5], (Outcome.UNKNOWN, None)),
     "findOutcomes": ([b"request.1.1", 2, 5], [SETTLED, SETTLED]),
     "ensureTable": ([b"data", [b"d"]], None),

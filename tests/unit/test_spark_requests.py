@@ -29,13 +29,11 @@ from txn.spark.atomic import split_parts, split_rows
 from txn.spark.codecs import arrow_schema
 from txn.spark.options import SourceOptions
 from txn.spark.requests import (
-    MAX_JOB_NAME,
     Naming,
     SourceRows,
-    make_token,
-    name_job,
     parse_requests,
 )
+from txn.spark.tokens import make_token, name_scope
 from txn.spark.writer import Rejects
 
 pytestmark = pytest.mark.fast
@@ -125,7 +123,7 @@ def test_a_token_tells_the_job_the_table_and_the_values() -> None:
     assert len(values) == len(words) + len(words) ** 2
     jobs = [word.encode() for word in ["", *words]]
     found = {
-        make_token(name_job(job, table), value)
+        make_token(name_scope(job, table), value)
         for job in jobs
         for table in jobs[1:]
         for value in values
@@ -133,7 +131,7 @@ def test_a_token_tells_the_job_the_table_and_the_values() -> None:
     assert len(found) == len(jobs) * len(words) * len(values)
 
 
-@pytest.mark.parametrize("size", [1, MAX_JOB_NAME])
+@pytest.mark.parametrize("size", [1, 2_000])
 def test_every_job_and_table_leave_room_for_a_token(size: int) -> None:
     """With the longest names as well a token is short enough, and of one table and value."""
     tables = ["/" * MAX_TABLE, "/" * (MAX_TABLE - 1) + "a"]
@@ -262,11 +260,17 @@ def test_tokens_depend_on_what_is_written_where() -> None:
     assert found[0] == tokens(rows)[0]
 
 
-def test_a_job_id_that_leaves_no_room_for_tokens_is_refused() -> None:
-    """While the job is planned, and not by each of its tasks, four times."""
-    with pytest.raises(InvalidRequestError, match="option='jobId'"):
-        draft([], job_id="x" * 1_000)
-    assert draft([], job_id="x" * 900) == []
+def test_a_token_stands_for_its_rows_and_where_they_go() -> None:
+    """The second row of a name, or the second part of its group, was lost without an error."""
+    rows = [{"id": n, "v": v, "extra": "g"} for n, v in enumerate("aab")]
+    named = {"once_by": "extra", "group_by": "extra"}
+    ways = [rows, rows[:2], rows[:1], rows[2:], [{**rows[0], "v": "z"}]]
+    found = [draft(way, WITH_EXTRA, **named)[0] for way in ways]
+    found.append(draft(rows, WITH_EXTRA, nulls="delete", **named)[0])
+    assert {request.once for request in found} == {b"rows/g"}
+    assert len({request.once_content for request in found}) == len(found)
+    (again,) = draft(rows[::-1], WITH_EXTRA, **named)
+    assert again.once_content == found[0].once_content
 
 
 TEXTS = (StructField(name, StringType()) for name in ("w", "doc", "g"))

@@ -272,6 +272,18 @@ def test_an_atomic_frame_with_a_task_without_report_is_aborted(
     assert engine.outcome(writer.transaction) is Outcome.ABORTED
 
 
+def test_an_atomic_frame_that_is_written_again_says_that_it_writes_nothing(
+    empty_store: tuple[str, Engine], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another frame under the name of the first is not written, and its job succeeds."""
+    given = {**MAPPED, "uri": empty_store[0], "newTable": "1", "atomic": "true", "jobId": "load"}
+    for messages in ([], ["nothing is written: a job of this name wrote the table before"]):
+        writer = TxnDataSource(given).writer(SCHEMA, False)
+        assert isinstance(writer, AtomicWriter)
+        writer.commit([PartsReport(0, 0, 0)])
+        assert caplog.messages == messages
+
+
 def test_an_atomic_stream_names_what_works() -> None:
     """Its batch is known too late."""
     with pytest.raises(InvalidRequestError, match="make_batch_writer"):

@@ -89,6 +89,9 @@ class Backend(Protocol):
     ) -> tuple[Snapshot, list[dict[Key, Cell]]]:
         """Return the cells of the keys, and those of each span, as of one instant."""
 
+    def find_once(self, token: bytes, deadline_ms: int | None = None) -> Committed | None:
+        """Return the durable commit of a token, or None."""
+
     def outcome(self, row_key: bytes) -> Outcome:
         """Return the outcome of a transaction."""
 

@@ -11,23 +11,28 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from txn.assertions import Assertion, Version, bind, holds, list_keys
 from txn.client.backend import Backend
 from txn.client.hot_keys import HotKeyTicket
 from txn.errors import (
     AssertionFailedError,
+    CommitOutcomeUnknown,
     ConflictError,
     DeadlineError,
     InvalidRequestError,
+    Repeated,
+    StoreError,
+    TokenReusedError,
     annotate,
 )
 from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_value, check_whole
 from txn.policy import Pace
+from txn.protocol.codec import encode_answer
 from txn.reading.scans import group_by_row
 from txn.reading.snapshot import Snapshot
-from txn.request import Committed, Request, bind_key, check_deadline
+from txn.request import Committed, Request, Terms, bind_key, check_deadline
 from txn.spans import Columns, Span, make_span
 
 COUNTER_BYTES = 8
@@ -44,7 +49,8 @@ class OptimisticTransaction:
 
     The end of the block commits all of it, or raises any error of `Engine.commit`: a ConflictError
     if something that was read has changed. An exception in the block writes nothing. Afterwards
-    `result` is the Committed, or None if the block wrote nothing.
+    `result` is the Committed, or None if the block wrote nothing; with a `once` token that has been
+    committed, it is so from the beginning. `answer` is what a token keeps: see `Engine.run`.
     """
 
     def __init__(
@@ -56,6 +62,8 @@ class OptimisticTransaction:
         ticket: HotKeyTicket | None = None,
     ) -> None:
         self._backend = backend
+        self.find_first: Callable[[], Committed | None] | None = None  # with a token
+        self.answer: Any = ...  # none, so that none is kept
         self._read_ms = read_ms
         self._table = table
         self._commit_block = commit
@@ -166,6 +174,8 @@ class OptimisticTransaction:
     def __enter__(self) -> Self:
         if self._entered:
             raise InvalidRequestError("a transaction is one block")
+        if self.find_first is not None:
+            self.result = self.find_first()
         self._entered = self._open = True
         return self
 
@@ -177,8 +187,10 @@ class OptimisticTransaction:
     ) -> None:
         self._open = False
         try:
-            if error is None:
+            if error is None and self.result is None:
                 self._commit() if self._written else self._validate()
+                if self.result is None and self.find_first is not None:  # committed meanwhile
+                    self.result = self.find_first()
         except AssertionFailedError as failed:
             # A failed version of a read is a conflict, so that the block runs again.
             lost = failed.assertion
@@ -197,7 +209,8 @@ class OptimisticTransaction:
             Delete(key) if value is None else Mutation(key, value)
             for key, value in self._written.items()
         ]
-        request = Request(tuple(mutations), (*self._versions(), *self._required))
+        answer = None if self.find_first is None else encode_answer(self.answer)
+        request = Request(tuple(mutations), (*self._versions(), *self._required), answer=answer)
         self.result = self._commit_block(request, self._spans, self._known)
 
     def _validate(self) -> None:
@@ -268,10 +281,26 @@ class OptimisticTransaction:
         return None if value is None else Cell(value, NO_VERSION)
 
 
-class Repeats:
-    """Counts the attempts of a block. deadline_ms: None: the policy's."""
+def find_answer(block: OptimisticTransaction) -> Any:
+    """Return the answer of a block that has ended, or of the first commit of its token. Raise
+    Repeated if that has none."""
+    done = block.result
+    if done is None or not done.repeated:
+        return block.answer
+    if not done.has_answer:
+        raise Repeated(done)
+    return done.answer
 
-    def __init__(self, pace: Pace, attempts: int, deadline_ms: int | None) -> None:
+
+class Repeats:
+    """Counts the attempts of a block. deadline_ms: None: the policy's.
+
+    Another attempt or caller may commit the block's token meanwhile. So when an error ends a block
+    with a token, one more attempt looks at the token, and raises `end` if it is free. If an attempt
+    may have committed, its CommitOutcomeUnknown is raised instead.
+    """
+
+    def __init__(self, pace: Pace, attempts: int, deadline_ms: int | None, terms: Terms) -> None:
         self._is_limited = deadline_ms is not None
         deadline_ms = pace.policy.deadline_ms if deadline_ms is None else deadline_ms
         check_whole("attempts", attempts, 1)
@@ -281,6 +310,9 @@ class Repeats:
         self._due_ms = pace.clock.monotonic_ms() + deadline_ms
         self._made = 0
         self._conflict: ConflictError | None = None
+        self._has_token = terms.once is not None
+        self.end: Exception | None = None
+        self._unknown: Exception | None = None
 
     def left_ms(self) -> int:
         return self._due_ms - self._pace.clock.monotonic_ms()
@@ -295,15 +327,27 @@ class Repeats:
         self._made += is_time
         return is_time
 
-    def note(self, conflict: ConflictError) -> int:
-        """Return the pause before the next attempt (ms); raise the conflict of the last attempt."""
-        self._conflict = conflict
-        if self._made == self._attempts:
-            raise conflict
-        pause_ms = self._pace.policy.backoff.pause_ms(self._made, self._pace.rng)
-        return max(0, min(pause_ms, self.left_ms()))
+    def note(self, error: Exception) -> int | None:
+        """Return the pause before the next attempt (ms), or None if there is none."""
+        if isinstance(error, ConflictError):
+            self._conflict = error
+        elif isinstance(error, CommitOutcomeUnknown) and self._has_token:
+            self._unknown = error
+        is_open = error in (self._conflict, self._unknown)
+        is_open = is_open or (self._unknown is not None and isinstance(error, StoreError))
+        if is_open and self.end is None and self._made < self._attempts:
+            pause_ms = self._pace.policy.backoff.pause_ms(self._made, self._pace.rng)
+            return max(0, min(pause_ms, self.left_ms()))
+        if not self._has_token or isinstance(error, Repeated | TokenReusedError):
+            return None
+        if self.end is None:
+            self.end = error
+            return 0
+        raise self._unknown or self.end
 
-    def make_error(self) -> DeadlineError:
+    def make_error(self) -> Exception:
+        if (known := self._unknown or self.end) is not None:
+            return known
         facts = annotate("deadline passed between attempts", attempts=self._made)
         lost = None if self._conflict is None else self._conflict.transaction
         error = DeadlineError(facts, transaction=lost)

@@ -9,20 +9,22 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Self, TypeVar
+from functools import partial
+from typing import Any, Self, TypeVar
 
 from txn.assertions import Assertion
 from txn.client.backend import Backend
-from txn.client.block import OptimisticTransaction, Repeats
+from txn.client.block import OptimisticTransaction, Repeats, find_answer
 from txn.client.hot_keys import HotKeyTicket
 from txn.client.local import LocalBackend
 from txn.client.measured import MeasuredStore
 from txn.clock import Clock, SystemClock
-from txn.errors import ConflictError, InvalidRequestError, TxnError
+from txn.errors import InvalidRequestError, TxnError
 from txn.events import Listener, guard, silent, wants_calls
 from txn.host.owner import check_name
 from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_choice, check_key
 from txn.policy import Pace, Policy
+from txn.protocol.codec import require_same
 from txn.protocol.context import Context
 from txn.protocol.statuses import PROTOCOLS, SIX_PHASE, ProtocolName
 from txn.reading.scans import group_by_row
@@ -125,11 +127,13 @@ class Engine:
         validate: bool | None = None,
         ack: Ack = "complete",
         deadline_ms: int | None = None,
+        once_content: str | bytes | None = None,
     ) -> Committed:
         """Apply all mutations if all assertions hold, else none.
 
         once: a token; of all requests with this token, from anywhere, at most one commits. The
-        others return its result with `repeated=True`.
+        others return its result with `repeated=True`, or raise TokenReusedError.
+        once_content: what the token stands for, up to 1 MiB; None: mutations and assertions.
         once_retention_ms: the caller's promise that no request with this token comes later than
         that after the first commit. fsck then forgets the token; a later request would commit
         again. None: the token is kept for ever.
@@ -148,6 +152,7 @@ class Engine:
         request = bind_request(
             *(mutations, assertions, once, labels, once_retention_ms),
             validate=validate,
+            once_content=once_content,
             table=self._table,
         )
         self._backend.check_request(request, deadline_ms)
@@ -269,16 +274,19 @@ class Engine:
         validate: bool | None = None,
         ack: Ack = "complete",
         deadline_ms: int | None = None,
+        once_content: str | bytes | None = None,
     ) -> OptimisticTransaction:
         """Return a transaction for one `with` block, which commits it at its end.
 
         A block that wrote nothing writes nothing, even with `once`: its commit checks that all it
         read held at one instant.
+        once: if the token has been committed, `result` is that commit from the beginning, and
+        nothing is written.
         deadline_ms: for the commit, until its decision, and for each read; None: the policy's; 0 or
         less: DeadlineError, and nothing is written.
         """
         check_deadline(deadline_ms)
-        terms = Terms(once, labels, once_retention_ms, ack, validate)
+        terms = Terms(once, labels, once_retention_ms, ack, validate, once_content)
         return self.begin_block(lambda: deadline_ms, lambda: deadline_ms, terms)
 
     def begin_block(
@@ -290,18 +298,29 @@ class Engine:
     ) -> OptimisticTransaction:
         """Return a transaction that asks for the time left (ms) at its commit and at each read.
         `transaction` and `run` use it. ticket: the block's places in the queues of hot keys."""
-        once, labels, once_retention_ms, ack, validate = terms
+        once, labels, retention_ms, ack, validate, content = terms
         check_choice("ack", ack, ACKS)
+        given: dict[str, Any] = {"once": once, "labels": labels, "once_retention_ms": retention_ms}
+        make: Callable[..., Request] = partial(
+            make_request, **given, validate=validate, once_content=content
+        )
 
         def commit(request: Request, spans: Sequence[Span], known: Snapshot) -> Committed:
-            items = request.mutations, request.assertions
-            whole = make_request(*items, once, labels, once_retention_ms, validate=validate)
+            whole = make(request.mutations, request.assertions, answer=request.answer)
             for key in whole.keys if spans else ():
                 check_key(key)  # other programs may have written what it scanned
             self._backend.check_request(whole, left_ms())
             return self._backend.commit(whole, ack, spans, left_ms(), known)
 
-        return OptimisticTransaction(self._backend, self._table, commit, read_ms, ticket)
+        block = OptimisticTransaction(self._backend, self._table, commit, read_ms, ticket)
+        if once is not None or content is not None:
+            empty = make((), (), answer=b"", may_be_empty=True)
+            block.find_first = partial(self._find_first, empty, read_ms)
+        return block
+
+    def _find_first(self, request: Request, read_ms: Callable[[], int | None]) -> Committed | None:
+        first = self._backend.find_once(request.once or b"", read_ms())
+        return first and require_same(request, first)
 
     def run(
         self,
@@ -314,29 +333,53 @@ class Engine:
         labels: Mapping[str, str] | None = None,
         validate: bool | None = None,
         ack: Ack = "complete",
+        once_content: str | bytes | None = None,
     ) -> T:
         """Call a function with a transaction, commit, and return the function's result.
 
         A ConflictError repeats all of it after a pause, so the function should have no other
-        effects.
+        effects. With a token, so does a CommitOutcomeUnknown, until time is up.
+        once: if the token has been committed, call nothing and return the first result, or raise
+        Repeated. A result of None, bool, int, float, str, bytes, list, tuple and dict, up to 16
+        KiB, is kept with the token. A block that writes nothing keeps nothing: it runs again.
         deadline_ms: for all attempts together, reads included; None: the policy's, for commits
         alone; 0 or less: DeadlineError at once.
 
         Raises the last ConflictError, DeadlineError, or any other error of `commit` and the
         function.
         """
-        terms = Terms(once, labels, once_retention_ms, ack, validate)
-        repeats = Repeats(self.pace, attempts, deadline_ms)
+        terms = Terms(once, labels, once_retention_ms, ack, validate, once_content)
+        repeats = Repeats(self.pace, attempts, deadline_ms, terms)
         while repeats.begin():
             try:
                 with self.begin_block(repeats.left_ms, repeats.read_ms, terms) as t:
-                    return function(t)
-            except ConflictError as error:
-                self.pace.clock.sleep_ms(repeats.note(error))
+                    if t.result is None:
+                        if repeats.end is not None:
+                            raise repeats.end
+                        t.answer = function(t)
+                return t.answer if once is None else find_answer(t)  # type: ignore[no-any-return]
+            except Exception as error:
+                if (pause_ms := repeats.note(error)) is None:
+                    raise
+                self.pace.clock.sleep_ms(pause_ms)
         raise repeats.make_error()
 
-    def outcome(self, transaction: str | bytes) -> Outcome:
-        """Return the outcome of a transaction, by its row key."""
+    def find_once(self, token: str | bytes, *, deadline_ms: int | None = None) -> Committed | None:
+        """Return the commit of a `once` token, with its block's answer if that was kept; None: no
+        request with it has committed, though one in flight still may. deadline_ms: as in `read`."""
+        check_deadline(deadline_ms)
+        wanted = bind_request((), once=token, answer=b"", may_be_empty=True)
+        return self._find_first(wanted, lambda: deadline_ms)
+
+    def outcome(
+        self, transaction: str | bytes | None = None, *, once: str | bytes | None = None
+    ) -> Outcome:
+        """Return the outcome of a transaction, by its row key, or of a `once` token: COMMITTED, or
+        UNKNOWN, because a request in flight may still commit."""
+        if (transaction is None) is (once is None):
+            raise InvalidRequestError("give the row key of a transaction, or once")
+        if once is not None:
+            return Outcome.UNKNOWN if self.find_once(once) is None else Outcome.COMMITTED
         return self._backend.outcome(as_bytes("transaction", transaction))
 
     # ----------------------------------------------------------------------- tables and ending
@@ -371,7 +414,9 @@ class Engine:
             r = as_request(given)
             validate = validate if r.validate is None else r.validate
             items = r.mutations, r.assertions, r.once, r.labels, r.once_retention_ms
-            request = bind_request(*items, validate=validate, table=self._table)
+            request = bind_request(
+                *items, validate=validate, once_content=r.once_content, table=self._table
+            )
         self._backend.check_request(request, deadline_ms)
         return request
 

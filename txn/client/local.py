@@ -24,9 +24,11 @@ from txn.errors import (
     ConflictError,
     CorruptRowError,
     DeadlineError,
+    InvalidRequestError,
     NotApplied,
     StoreError,
     TableUnavailable,
+    TokenReusedError,
     TxnError,
     deny,
     raise_denial,
@@ -36,7 +38,7 @@ from txn.host.holds import Holds, SafeFuture, refuse_own_thread
 from txn.host.worker_pool import WorkerPool
 from txn.model import Cell, Family, Key, Row, plain_table, require_cell
 from txn.policy import Pace
-from txn.protocol.codec import decode_marker
+from txn.protocol.codec import decode_first, require_same
 from txn.protocol.commit import commit
 from txn.protocol.context import Context, call_store, make_durable
 from txn.protocol.locks import Contention, holder_of
@@ -377,9 +379,8 @@ class LocalBackend:
             first = require_cell(t.seen.get(marker))
             try:
                 if first is not None:
-                    transaction = decode_marker(first.value, marker).transaction
-                    return Committed(transaction, first.timestamp, repeated=True)
-            except CorruptRowError as error:
+                    return require_same(t.asked, decode_first(first, marker))
+            except (CorruptRowError, TokenReusedError) as error:
                 return error
         return t.failure
 
@@ -492,7 +493,20 @@ class LocalBackend:
         for family, column in wanted.columns or ():
             self._families.of(Key(b"-", family, column, wanted.table), deadline_ms)
 
+    def find_once(self, token: bytes, deadline_ms: int | None = None) -> Committed | None:
+        marker = marker_key(self._context.table, token)
+        cell = self.read([marker], deadline_ms)[marker]
+        if cell is None:
+            return None
+        try:
+            make_durable(self._context)
+        except StoreError as error:
+            _deny_read(error)
+        return decode_first(cell, marker)
+
     def outcome(self, row_key: bytes) -> Outcome:
+        if not is_row_key(row_key):
+            raise InvalidRequestError("not the row key of a transaction", given=row_key)
         try:
             row = read_rows(self._context, [row_key])[row_key]
             if row.status is not None and row.status.is_decided:

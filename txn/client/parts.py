@@ -14,10 +14,9 @@ from txn.client.engine import Engine
 from txn.clock import measure_ms
 from txn.errors import AbortedError, InvalidRequestError, StoreError, raise_denial
 from txn.events import Ended, name_outcome
-from txn.model import Delete, Mutation, as_bytes, check_whole
+from txn.model import Delete, Mutation, check_whole
 from txn.protocol.children import begin_parent, decide_parent, write_child
-from txn.protocol.codec import decode_marker
-from txn.protocol.context import Context, make_durable
+from txn.protocol.context import Context
 from txn.protocol.locks import Contention
 from txn.protocol.recovery import (
     Resolver,
@@ -28,7 +27,7 @@ from txn.protocol.recovery import (
     roll_back,
     roll_forward,
 )
-from txn.protocol.row import MAX_CHILDREN, RowState, child_key, marker_key, read_rows
+from txn.protocol.row import MAX_CHILDREN, RowState, child_key, read_rows
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import Transaction, load_transaction, write_heartbeats
 from txn.repeating import repeat
@@ -57,8 +56,9 @@ class PartsClient:
         self, *, once: str | bytes | None = None, labels: Mapping[str, str] | None = None
     ) -> bytes:
         """Write the row of a transaction, and return its row key. Nothing is locked yet."""
-        token = None if once is None else as_bytes("once", once)
-        return begin_parent(self._context, token, dict(labels or {})).row_key
+        # What its parts will write is not known, as of a block.
+        request = bind_request((), (), once, labels, answer=b"", may_be_empty=True)
+        return begin_parent(self._context, request).row_key
 
     def write(
         self,
@@ -147,13 +147,7 @@ class PartsClient:
 
     def find_committed(self, once: str | bytes) -> Committed | None:
         """Return the commit of a token, if there was one."""
-        marker = marker_key(self._context.table, as_bytes("once", once))
-        cell = self._engine.read([marker])[marker]
-        if cell is None:
-            return None
-        transaction = decode_marker(cell.value, marker).transaction
-        make_durable(self._context)
-        return Committed(transaction, cell.timestamp, repeated=True)
+        return self._engine.find_once(once)
 
     def _abort(self, context: Context, transaction: bytes, reason: str) -> Transaction:
         row = read_rows(context, [transaction])[transaction]

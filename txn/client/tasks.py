@@ -25,14 +25,13 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from txn.assertions import Assertion
-from txn.client.block import OptimisticTransaction, Repeats
+from txn.client.block import OptimisticTransaction, Repeats, find_answer
 from txn.client.connect import connect
 from txn.client.engine import RUN_ATTEMPTS, Engine
 from txn.client.hot_keys import HotKeyTicket
 from txn.clock import Clock
-from txn.errors import ConflictError
 from txn.host.worker_pool import make_executor
-from txn.model import Delete, Key, Mutation, Row, as_bytes, check_whole
+from txn.model import Delete, Key, Mutation, Row, check_whole
 from txn.request import Ack, Committed, Request, Terms
 
 THREADS = 16
@@ -127,6 +126,7 @@ class AsyncEngine:
 
     commit_many = _run_in_thread(Engine.commit_many)
     read = _run_in_thread(Engine.read)
+    find_once = _run_in_thread(Engine.find_once)
     outcome = _run_in_thread(Engine.outcome)
     ensure_table = _run_in_thread(Engine.ensure_table)
     flush = _run_in_thread(Engine.flush)
@@ -137,17 +137,14 @@ class AsyncEngine:
         mutations: Iterable[Mutation | Delete],
         assertions: Iterable[Assertion] = (),
         *,
-        once: str | bytes | None = None,
-        once_retention_ms: int | None = None,
-        labels: Mapping[str, str] | None = None,
-        **submitted: Any,
+        ack: Ack = "complete",
+        deadline_ms: int | None = None,
+        **others: Any,
     ) -> Committed:
-        token = None if once is None else as_bytes("once", once)
-        request = Request(
-            tuple(mutations), tuple(assertions), token, dict(labels or {}), once_retention_ms
-        )
+        request = Request(tuple(mutations), tuple(assertions), **others)
         await self._check(request)
-        return await asyncio.wrap_future(self.engine.submit(request, **submitted))
+        future = self.engine.submit(request, ack=ack, deadline_ms=deadline_ms)
+        return await asyncio.wrap_future(future)
 
     async def _check(self, request: Request) -> None:
         """Check new tables and families in a thread, because that may take long."""
@@ -181,17 +178,24 @@ class AsyncEngine:
         labels: Mapping[str, str] | None = None,
         validate: bool | None = None,
         ack: Ack = "complete",
+        once_content: str | bytes | None = None,
     ) -> T:
         """Await a function with a transaction, commit, and return the function's result. Repeat all
         of it on a ConflictError: see `Engine.run`."""
-        terms = Terms(once, labels, once_retention_ms, ack, validate)
-        repeats = Repeats(self.engine.pace, attempts, deadline_ms)
+        terms = Terms(once, labels, once_retention_ms, ack, validate, once_content)
+        repeats = Repeats(self.engine.pace, attempts, deadline_ms, terms)
         while repeats.begin():
             try:
                 async with self._begin(repeats.left_ms, repeats.read_ms, terms) as t:
-                    return await function(t)
-            except ConflictError as error:
-                await asyncio.sleep(repeats.note(error) / 1000)
+                    if t.result is None:
+                        if repeats.end is not None:
+                            raise repeats.end
+                        t.block.answer = await function(t)
+                return find_answer(t.block)  # type: ignore[no-any-return]
+            except Exception as error:
+                if (pause_ms := repeats.note(error)) is None:
+                    raise
+                await asyncio.sleep(pause_ms / 1000)
         raise repeats.make_error()
 
     def _begin(
@@ -218,7 +222,7 @@ class AsyncTransaction:
     nothing, unless its commit had begun."""
 
     def __init__(self, block: OptimisticTransaction, threads: Threads) -> None:
-        self._blocking = block
+        self.block = self._blocking = block
         self._threads = threads
 
     get = _run_in_thread(OptimisticTransaction.get)
@@ -246,7 +250,8 @@ class AsyncTransaction:
         self._blocking.require(assertion)
 
     async def __aenter__(self) -> Self:
-        self._blocking.__enter__()
+        enter = self.block.__enter__
+        await self._threads.call(enter) if self.block.find_first else enter()
         return self
 
     async def __aexit__(

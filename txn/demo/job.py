@@ -35,7 +35,6 @@ from txn.demo.data import (
     ENTRY,
     FAMILY,
     DemoTables,
-    Flight,
     WayName,
     flight_request,
     flight_row,
@@ -47,9 +46,9 @@ from txn.protocol.row import FAMILY as OWN_FAMILY
 from txn.protocol.row import decode_row, parent_of
 from txn.protocol.statuses import Status
 from txn.spark.partitions import Access, Counts, Summary, commit_partition
-from txn.spark.requests import make_token, name_job
 from txn.spark.session import local_session
 from txn.spark.source import register
+from txn.spark.tokens import make_token, name_scope
 
 CORES = 2
 REPORT_EACH_S = 0.1
@@ -88,7 +87,8 @@ class Load:
             commit_partition,
             self.uri,
             to_request=partial(flight_request, self.tables),
-            once=token,
+            once=flight_row,
+            job="flights",
             counts=self.counts,
             transactions=self.tables.transactions,
             policy=Policy(lock_ttl_ms=LOCK_TTL_MS),
@@ -101,10 +101,6 @@ class Load:
 
 def count_tasks(total: int) -> int:
     return -(-total // min(max(total // TASKS, LEAST_OF_A_TASK), MOST_OF_A_TASK))
-
-
-def token(flight: Flight) -> str:
-    return f"flights/{flight_row(flight)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +215,7 @@ def load_atomically(load: Load, total: int) -> None:
     names let a job that runs again find what it has committed."""
     for rows, options, job in list_writes(load, load.divide(total)):
         with load.open_engine() as engine:
-            token = make_token(name_job(job.encode(), options["table"].encode()))
+            token = make_token(name_scope(job.encode(), options["table"].encode()))
             is_repeated = PartsClient(engine).find_committed(token) is not None
         write = rows.write.format("txn").options(**options, atomic="true", jobId=job)
         write.option("partKeys", str(PART_KEYS)).mode("append").save()

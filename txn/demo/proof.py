@@ -20,6 +20,7 @@ from pyspark.sql import functions as f
 from txn.clock import SystemClock
 from txn.demo.data import ANCHOR, COLUMNS, ENTRY, DemoTables, flight_row, index_rows
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Row
+from txn.protocol.codec import decode_marker
 from txn.protocol.locks import holder_of
 from txn.protocol.row import decode_row, is_row_key, parent_of
 from txn.protocol.statuses import Status
@@ -203,8 +204,9 @@ def transaction_cells(row: Row) -> Iterator[tuple[str, str | None, str]]:
 def marker_cells(row: Row) -> Iterator[tuple[str]]:
     """Yield the transaction that committed the marker's token."""
     if row.row.startswith(b"once."):
-        for value in read_texts(row).values():
-            yield (value,)
+        for key, cell in row.cells.items():
+            if not key.column.endswith((LOCK_SUFFIX, TAG_SUFFIX)):
+                yield (decode_marker(cell.value).transaction.decode(),)
 
 
 def read_texts(row: Row) -> dict[str, str]:

@@ -8,7 +8,7 @@ transaction in parts", gives the argument for each rule.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from txn.errors import (
@@ -39,14 +39,14 @@ from txn.protocol.transaction import (
 from txn.request import Request
 
 
-def begin_parent(context: Context, once: bytes | None, labels: Mapping[str, str]) -> PendingCommit:
+def begin_parent(context: Context, request: Request) -> PendingCommit:
     """Write the row of a transaction in parts and return it; only then may parts be written."""
     if "multi_cell_check" not in context.store.features:
         raise InvalidRequestError(
             "the store cannot commit in parts: HBase's Thrift 1 gateway writes one cell at a time"
         )
     check_commit_clock(context)
-    t = begin_commit(context, Request((), (), once, labels))
+    t = begin_commit(context, request)
     t.parts = ()
     write_rows(context, [t])
     if t.failure is not None:

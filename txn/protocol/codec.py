@@ -12,7 +12,11 @@
               | ["and", [assertion...]] | ["or", [assertion...]]
     key     = [row, family, column, table]
     parts   = "-"; after the decision, how many children each task wrote: number *(" " number)
-    marker  = row key [" " milliseconds]
+    marker  = row key [" " milliseconds] [" #" digest(32 hex digits)] [" =" answer(msgpack)]
+    digest  = BLAKE2b (16 bytes) of what the token stands for: of the given content (personalized
+              with "content"), or of [[[key, value or nil]...], [assertion...]], each item packed
+              as bytes and both lists sorted ("request")
+    answer  = the result of a block, with each tuple as an extension of type 1 that has its list
 
 Every version ever released stays readable. Bytes that do not decode raise CorruptRowError, and so
 does a request that no client would have accepted, whatever its checksum says.
@@ -25,15 +29,17 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from hashlib import blake2b
 from typing import Any
 
 import msgpack
 
 from txn.assertions import COMPOUNDS, LEAVES, MAX_DEPTH, Assertion, Operand, bind, fold, make_leaf
-from txn.errors import CorruptRowError, InvalidRequestError
-from txn.model import MAX_CELL, ROW_KEY, Delete, Key, Mutation, check_whole
+from txn.errors import CorruptRowError, InvalidRequestError, TokenReusedError, annotate
+from txn.model import MAX_CELL, ROW_KEY, Cell, Delete, Key, Mutation, check_whole
 from txn.protocol.statuses import Status
-from txn.request import Request, bind_key, bind_request
+from txn.request import MAX_ANSWER, Committed, Request, bind_key, bind_request
 
 FORMAT = 1
 MAX_BUFFER = MAX_CELL - 256  # leaves room for the cell's key
@@ -45,7 +51,8 @@ OPEN = b"-"
 
 _FRAME = struct.Struct(">BI")
 _COUNTS = re.compile(rb"\d{1,6}(?: \d{1,6})*")
-_PROMISE = re.compile(rb"[1-9][0-9]{0,15}")
+_MARKED = re.compile(rb"(?: ([1-9][0-9]{0,15}))?(?: #([0-9a-f]{32}))?(?: =(.+))?", re.DOTALL)
+_TUPLE = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,25 +82,98 @@ class Plan:
 @dataclass(frozen=True, slots=True)
 class Marker:
     """The stored record of a `once` token: the transaction that committed it, and how long the
-    token may be repeated after that. None: for ever."""
+    token may be repeated after that (None: for ever). None of the others: not known."""
 
     transaction: bytes
     retention_ms: int | None = None
+    digest: bytes | None = None
+    answer: bytes | None = None
 
 
 def encode_marker(marker: Marker) -> bytes:
-    if marker.retention_ms is None:
-        return marker.transaction
-    return b"%b %d" % (marker.transaction, marker.retention_ms)
+    value = marker.transaction
+    if marker.retention_ms is not None:
+        value += b" %d" % marker.retention_ms
+    if marker.digest is not None:
+        value += b" #" + marker.digest
+    return value + b" =" + marker.answer if marker.answer else value
 
 
 def decode_marker(value: bytes, key: Key | None = None) -> Marker:
-    """Decode a marker; raise CorruptRowError, with `key`, if it names no transaction. A retention
-    that does not decode counts as none: the marker is kept for ever."""
-    transaction, _, promise = value.partition(b" ")
+    """Decode a marker; raise CorruptRowError, with `key`, if it names no transaction. If the rest
+    does not decode, the marker is kept for ever and has nothing else."""
+    transaction = value.partition(b" ")[0]
     if ROW_KEY.fullmatch(transaction) is None:
         raise CorruptRowError("a token's marker names no transaction", key=key, bytes=len(value))
-    return Marker(transaction, int(promise) if _PROMISE.fullmatch(promise) else None)
+    match = _MARKED.fullmatch(value, len(transaction))
+    promise, digest, answer = match.groups() if match else (None, None, None)
+    return Marker(transaction, None if promise is None else int(promise), digest, answer)
+
+
+def make_marker(row_key: bytes, request: Request) -> bytes:
+    digest = make_digest(request)
+    return encode_marker(Marker(row_key, request.once_retention_ms, digest, request.answer))
+
+
+def make_digest(request: Request) -> bytes | None:
+    """Return the digest of what the request's token stands for; None if that is not known."""
+    kind, whole = b"content", request.once_content
+    if whole is None:
+        if request.answer is not None:
+            return None
+        pack = msgpack.Packer(buf_size=PACKED_AT_FIRST).pack
+        changes = [pack([m.key, m.value]) for m in request.mutations]
+        conditions = [pack(fold(each, _pack_leaf, _pack_compound)) for each in request.assertions]
+        kind, whole = b"request", pack([sorted(changes), sorted(conditions)])
+    return blake2b(whole, digest_size=16, person=kind).hexdigest().encode()
+
+
+def decode_first(cell: Cell, key: Key) -> Committed:
+    """Return the commit that a marker's cell records; raise CorruptRowError if it has none."""
+    marker = decode_marker(cell.value, key)
+    answer = None if marker.answer is None else decode_answer(marker.answer, key)
+    facts = marker.transaction, cell.timestamp, True, True, marker.digest
+    return Committed(*facts, marker.answer is not None, answer)
+
+
+def require_same(request: Request, first: Committed) -> Committed:
+    """Return the first commit of the request's token; raise TokenReusedError if its content is
+    known to be another than this request's."""
+    digest, token = make_digest(request), request.once or b""
+    if digest is None or first.digest in (None, digest):
+        return first
+    facts = {"token": token, "transaction": first.transaction, "timestamp": first.timestamp}
+    facts |= {"digest": digest, "committed_digest": first.digest}
+    words = "the token was committed with another content, and nothing of this was written"
+    raise TokenReusedError(annotate(words, **facts), token, first.transaction)
+
+
+def encode_answer(value: object) -> bytes:
+    """Return the bytes of a block's result; none if it would not come back the same, or is longer
+    than MAX_ANSWER."""
+
+    def pack_tuple(part: object) -> object:
+        return msgpack.ExtType(_TUPLE, pack([*part])) if type(part) is tuple else part
+
+    pack = partial(msgpack.packb, strict_types=True, default=pack_tuple)
+    try:
+        packed: bytes = pack(value)
+        is_same = len(packed) <= MAX_ANSWER and repr(decode_answer(packed)) == repr(value)
+    except (TypeError, ValueError, OverflowError, RecursionError, CorruptRowError):
+        return b""
+    return packed if is_same else b""
+
+
+def decode_answer(packed: bytes, key: Key | None = None) -> Any:
+    """Return the block's result; raise CorruptRowError, with `key`, if it does not decode."""
+
+    def unpack(code: int, part: bytes) -> object:
+        return tuple(decode_answer(part, key)) if code == _TUPLE else msgpack.ExtType(code, part)
+
+    try:
+        return msgpack.unpackb(packed, ext_hook=unpack, strict_map_key=False)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise CorruptRowError("an answer does not decode", key=key, cause=str(error)) from error
 
 
 def encode_buffer(request: Request, lock_ttl_ms: int, owner: str = "") -> bytes:

@@ -32,7 +32,7 @@ from txn.events import Phase, PhaseName, PhaseOutcome, silent
 from txn.host.holds import Holds
 from txn.host.owner import name_owner
 from txn.model import Cell, Check, Edit, Key, Stamp, new_tuple
-from txn.protocol.codec import Marker, Plan, decode_status, encode_buffer, encode_marker
+from txn.protocol.codec import Plan, decode_status, encode_buffer, make_marker
 from txn.protocol.context import Context, call_store
 from txn.protocol.row import (
     FAMILY,
@@ -298,7 +298,7 @@ def _encode_attempt(
     uid = context.rng.getrandbits(128)
     row_key = make_row_key(context, uid, request)
     if request.once is not None:
-        marker = encode_marker(Marker(row_key, request.once_retention_ms))
+        marker = make_marker(row_key, request)
         request = add_marker(request, marker_key(context.table, request.once), marker)
     owner = name_owner(context.program)
     return row_key, request, encode_buffer(request, context.policy.lock_ttl_ms, owner)

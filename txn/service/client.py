@@ -29,6 +29,7 @@ from txn.errors import (
     NotApplied,
     StoreError,
     TableUnavailable,
+    TokenReusedError,
     TxnError,
     deny,
     raise_denial,
@@ -188,6 +189,8 @@ class RemoteBackend:
                 trace=headers,
                 scanned=[TYPES[IDL.Span].encode(span) for span in spans] or None,
                 validate=request.validate,
+                onceContent=request.once_content,
+                answer=request.answer,
             )
             return done
 
@@ -353,6 +356,10 @@ class RemoteBackend:
                 raise DeadlineError("deadline passed before the server answered") from lost
             raise NotApplied(str(lost)) from lost
 
+    def find_once(self, token: bytes, deadline_ms: int | None = None) -> Committed | None:
+        first: Committed | None = self._call_read("findOnce", deadline_ms, token)[1]
+        return first
+
     def outcome(self, key: bytes) -> Outcome:
         """Return the outcome of a transaction, by its row key or its request's name."""
         if not key.startswith(NAME):
@@ -389,6 +396,8 @@ class RemoteBackend:
                 return send(left_ms)
             except StoreError:
                 continue
+            except TokenReusedError:
+                raise
             except TxnError:  # even an invalid one: the first may have been valid
                 return None
         return None

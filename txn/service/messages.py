@@ -30,9 +30,11 @@ from txn.errors import (
     MaybeApplied,
     StoreError,
     TableUnavailable,
+    TokenReusedError,
     TxnError,
 )
 from txn.model import Cell, Check, Delete, Edit, Family, Key, Mutation, Row, RowExclusion, Stamp
+from txn.protocol.codec import decode_answer, encode_answer
 from txn.request import Ack, Committed, Outcome, Request
 from txn.spans import make_span
 from txn.text import reason_text
@@ -230,6 +232,7 @@ class MessageCodec(NamedTuple):
 
 
 ENCODERS: Mapping[type[TxnError], Callable[[Any], Any]] = {  # the first match counts
+    TokenReusedError: lambda error: IDL.Invalid(str(error), error.token, error.transaction),
     InvalidRequestError: lambda error: IDL.Invalid(str(error)),
     CommitOutcomeUnknown: lambda error: IDL.OutcomeUnknown(error.transaction),
     ConflictError: _encode_conflict,
@@ -240,7 +243,11 @@ ENCODERS: Mapping[type[TxnError], Callable[[Any], Any]] = {  # the first match c
     TxnError: lambda error: IDL.StoreFailed(str(error), getattr(error, "table", None)),
 }
 DECODERS: Mapping[type[Exception], Callable[[Any], TxnError]] = {
-    IDL.Invalid: lambda e: InvalidRequestError(*_require(e.message)),
+    IDL.Invalid: lambda e: (
+        TokenReusedError(*_require(e.message, e.token, e.transaction))
+        if e.token
+        else InvalidRequestError(*_require(e.message))
+    ),
     IDL.Unauthorized: lambda e: InvalidRequestError(*_require(e.message)),
     IDL.OutcomeUnknown: lambda e: CommitOutcomeUnknown(*_require(e.transaction)),
     IDL.Conflict: _decode_conflict,
@@ -338,8 +345,8 @@ def _find_codec(kind: int, detail: Any = None) -> MessageCodec:
 
 def _list_fields(value: Any) -> Sequence[Any]:
     if isinstance(value, TimedRequest):
-        *fields, validate = _list_fields(value.request)
-        return *fields, value.deadline_ms, value.trace, validate
+        *fields, validate, content, _ = _list_fields(value.request)
+        return *fields, value.deadline_ms, value.trace, validate, content
     if isinstance(value, tuple):
         return value
     return [getattr(value, name) for name in value.__match_args__]
@@ -350,9 +357,9 @@ def _make_pair(*fields: Any) -> tuple[Any, ...]:
 
 
 def _make_request(*fields: Any) -> TimedRequest:
-    mutations, assertions, once, labels, retention_ms, deadline_ms, trace, validate = fields
+    mutations, assertions, once, labels, retention_ms, deadline_ms, trace, *rest = fields
     items = tuple(mutations), tuple(assertions or ()), once, labels or {}, retention_ms
-    return TimedRequest(Request(*items, validate), deadline_ms, trace)
+    return TimedRequest(Request(*items, *rest), deadline_ms, trace)
 
 
 LISTS = {
@@ -362,6 +369,10 @@ LISTS = {
 TYPES = {
     IDL.Options: PLAIN,
     IDL.Database: PLAIN,
+    IDL.Answer: MessageCodec(
+        lambda answer: IDL.Answer(encode_answer(answer)),
+        lambda m: decode_answer(*_require(m.packed)),
+    ),
     IDL.Outcome: MessageCodec(OUTCOMES.__getitem__, KNOWN_OUTCOMES.__getitem__),
     IDL.Key: MessageCodec(encode_key, decode_key),
     IDL.Mutation: MessageCodec(encode_mutation, _decode_mutation),

@@ -159,6 +159,8 @@ class Transactional:
             labels=_add_name(options.labels or {}, options.request),
             once_retention_ms=options.onceRetentionMs,
             validate=options.validate,
+            once_content=options.onceContent,
+            answer=options.answer,
         )
         self._backend.check_request(request, within_ms)
         for span in spans:
@@ -205,6 +207,11 @@ class Transactional:
     @dispatch
     def outcome(self, transaction: bytes, options: Any) -> Outcome:
         return self._engine.outcome(transaction)
+
+    @dispatch
+    def findOnce(self, token: bytes, options: Any) -> FoundOutcome:
+        first = self._engine.find_once(token, deadline_ms=options.withinMs)
+        return Outcome.UNKNOWN if first is None else Outcome.COMMITTED, first
 
     @dispatch
     def findOutcome(self, request: bytes, ago_ms: int, options: Any) -> FoundOutcome:

@@ -49,6 +49,7 @@ struct Request {
   6: optional i64 withinMs           // until its decision; none: the server's policy
   7: optional map<string, string> trace  // as in Options
   8: optional bool validate          // as in Options
+  9: optional binary onceContent     // as in Options
 }
 
 enum Ack {
@@ -85,6 +86,14 @@ struct Options {
                                      // it is answered with Conflict or AssertionFailed
   10: optional bool validate         // whether keys that are asserted and not mutated are validated
                                      // before the decision, not locked; none: the server's policy
+  11: optional binary onceContent    // what the token stands for; none: the mutations and
+                                     // assertions, or with an answer nothing that is known
+  12: optional binary answer         // kept with the token: see `findOnce`
+}
+
+// In msgpack.
+struct Answer {
+  1: required binary packed
 }
 
 struct Committed {
@@ -92,6 +101,9 @@ struct Committed {
   2: required i64 timestamp          // of all its cells, in ms
   3: required bool repeated          // a request with the same `once` had committed before
   4: required bool complete          // every lock is released
+  5: optional binary digest          // if repeated: of what the token stands for, if known
+  6: optional bool hasAnswer         // if repeated: the result of the first one's block is known
+  7: optional Answer answer          // none: it is nil
 }
 
 // Without a value, it was not read: only the cells of a failed assertion may be so.
@@ -143,9 +155,12 @@ struct FoundOutcome {
   2: optional Committed committed
 }
 
-// The request can never succeed as it is: change it. Nothing was written.
+// The request can never succeed as it is: change it. Nothing was written. token, transaction: the
+// token was committed with another content, by this transaction.
 exception Invalid {
   1: required string message
+  2: optional binary token
+  3: optional binary transaction
 }
 
 // The token is missing or wrong. Nothing was done.
@@ -208,6 +223,7 @@ struct Result {
   6: optional OutcomeUnknown unknown
   7: optional StoreFailed store
   8: optional Corrupt corrupt
+  9: optional Invalid invalid
 }
 
 // ----------------------------------------------------------------------------------------------
@@ -309,6 +325,12 @@ service Transactional {
   Outcome outcome(1: required binary transaction, 2: Options options)
     throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,
             4: Corrupt corrupt)
+
+  // The commit of a `once` token; UNKNOWN: there was none, but a request in flight may commit.
+  FoundOutcome findOnce(1: required binary token, 2: Options options)
+    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,
+            4: Corrupt corrupt, 5: Aborted aborted, 6: Conflict conflict, 7: Deadline deadline,
+            8: OutcomeUnknown unknown)
 
   // What has become of a request whose answer was lost, by its name and how long ago it was sent.
   FoundOutcome findOutcome(1: required binary request, 2: required i64 agoMs, 3: Options options)

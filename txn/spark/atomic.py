@@ -22,9 +22,10 @@ from txn.policy import Policy
 from txn.request import Ack, Request
 from txn.spark.definitions import MAPPING
 from txn.spark.options import SourceOptions
-from txn.spark.partitions import Access, find_partition, open_worker
-from txn.spark.requests import CONDITIONS, RequestBuilder, make_token, parse_requests
+from txn.spark.partitions import LOG, Access, find_partition, open_worker
+from txn.spark.requests import CONDITIONS, RequestBuilder, parse_requests
 from txn.spark.tables import NEW_TABLE, NewTables
+from txn.spark.tokens import make_token
 from txn.spark.writer import WRITING
 from txn.stores.options import hide_login
 
@@ -143,6 +144,8 @@ def make_atomic_writer(options: SourceOptions, schema: StructType) -> AtomicWrit
         client = PartsClient(engine)
         if token is None or client.find_committed(token) is None:
             writer.transaction = client.begin(once=token)
+        else:
+            LOG.warning("nothing is written: a job of this name wrote the table before")
     return writer
 
 

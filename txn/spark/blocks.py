@@ -9,7 +9,7 @@ or writes nothing looks for its token again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
@@ -18,25 +18,25 @@ from typing import Any, NamedTuple, TypeVar
 
 from txn.client.block import OptimisticTransaction
 from txn.client.engine import RUN_ATTEMPTS, Engine
-from txn.errors import AssertionFailedError, InvalidRequestError, TxnError
+from txn.errors import AssertionFailedError, InvalidRequestError, Repeated, TxnError
 from txn.policy import Policy
+from txn.protocol.codec import decode_first, require_same
 from txn.protocol.row import marker_key
-from txn.request import TRANSACTIONS, Ack
+from txn.request import TRANSACTIONS, Ack, Request
 from txn.spark.partitions import (
     BATCH,
     Access,
     Counts,
     OnAssertion,
-    Once,
     Summary,
     check_arguments,
     divide_batches,
     find_rows,
-    find_token,
     finish_work,
     make_error,
     open_worker,
 )
+from txn.spark.tokens import Once, digest_rows, find_token, name_function
 from txn.tracing import Headers, continue_trace
 
 T = TypeVar("T")
@@ -52,6 +52,7 @@ def run_partition(
     function: Callable[[OptimisticTransaction, Any], object],
     *,
     once: Once | None = None,
+    job: str | None = None,
     once_retention_ms: int | None = None,
     group: Callable[[Any], object] | str | None = None,
     batch: int = BATCH,
@@ -75,7 +76,7 @@ def run_partition(
     for the row.
     group: the name of a column, or a function of a row. Adjacent rows with the same value are one
     transaction; `function` and `once` then get the list of them.
-    once: as of `commit_partition`. A row whose token is committed is not run again.
+    once, job: as of `commit_partition`. A row whose token is committed is not run again.
     batch: the number of rows whose tokens are read together.
     threads: the number of blocks at once; with more than one they run in no order.
     on_assertion: whether a refused row fails the task, or only counts as refused.
@@ -95,7 +96,8 @@ def run_partition(
         options["once_retention_ms"] = once_retention_ms
     runner = _BlockRunner(worker.engine, function, on_assertion, options, trace)
     sources = found if group is None else _list_groups(found, group)
-    items = (_Item(source, _find_token(source, once, group is not None)) for source in sources)
+    given = (once, job or "", group is not None, (name_function(function), table))
+    items = (_make_item(source, *given) for source in sources)
     seen: Counter[str] = Counter()
     with finish_work(worker, seen), ThreadPoolExecutor(threads) as pool:
         for some in divide_batches(items, lambda _: 0, size=batch, max_bytes=1):
@@ -111,10 +113,10 @@ def run_partition(
 
 
 class _Item(NamedTuple):
-    """A row, or the rows of a group, and the token."""
+    """A row, or the rows of a group. request: an empty one, with the token and its content."""
 
     source: Any
-    token: bytes | None
+    request: Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,17 +128,26 @@ class _BlockRunner:
     trace: Headers | None
 
     def drop_committed(self, items: Sequence[_Item]) -> Sequence[_Item]:
-        """Return the items whose token is not committed, read at once."""
-        tokens = [item.token for item in items if item.token is not None]
-        if not tokens:
-            return items
+        """Return the items whose token is not committed, read at once. Raise PartitionError if one
+        is committed with another content."""
         table = self.engine.context.table
-        cells = self.engine.read([marker_key(table, token) for token in tokens])
-        return [
-            item
-            for item in items
-            if item.token is None or cells[marker_key(table, item.token)] is None
-        ]
+        keys = {i.request.once: marker_key(table, i.request.once) for i in items if i.request.once}
+        cells = self.engine.read(keys.values())
+        left = []
+        found = b""
+        for item in items:
+            token = item.request.once
+            if token is None or (cell := cells[keys[token]]) is None:
+                left.append(item)
+                continue
+            found = token
+            try:
+                require_same(item.request, decode_first(cell, keys[token]))
+            except TxnError as error:
+                raise make_error(item.source, error) from error
+        if found:
+            self.engine.find_once(found)  # makes all that was read durable
+        return left
 
     def run(self, item: _Item) -> tuple[str, int]:
         """Return what became of the item, and the number of retries."""
@@ -146,20 +157,21 @@ class _BlockRunner:
             calls.append(block)
             self.function(block, item.source)
 
+        once, content = item.request.once, item.request.once_content
         try:
             with continue_trace(self.trace):
-                self.engine.run(call, once=item.token, **self.options)
-            result = calls[-1].result
-            is_new = not result.repeated if result else bool(self.drop_committed([item]))
-            outcome = "committed" if is_new else "repeated"
+                self.engine.run(call, once=once, once_content=content, **self.options)
+        except Repeated:
+            outcome = "repeated"
         except Exception as error:
             is_refused = isinstance(error, AssertionFailedError | RowRefusedError)
-            if not self.drop_committed([item]):
-                outcome = "repeated"
-            elif is_refused and self.on_assertion == "count":
-                outcome = "refused"
-            else:
+            if not is_refused or self.on_assertion == "fail":
                 raise make_error(item.source, error) from error
+            outcome = "refused"
+        else:
+            result = calls[-1].result if calls else None
+            is_new = not result.repeated if result else bool(self.drop_committed([item]))
+            outcome = "committed" if is_new else "repeated"
         return outcome, max(0, len(calls) - 1)
 
 
@@ -178,15 +190,18 @@ def _list_groups(rows: Iterator[Any], group: Callable[[Any], object] | str) -> I
         yield some
 
 
-def _find_token(source: Any, once: Once | None, is_group: bool) -> bytes | None:
+def _make_item(
+    source: Any, once: Once | None, job: str, is_group: bool, target: Collection[str | bytes | None]
+) -> _Item:
     try:
         if once is None:
-            return None
-        if callable(once) or not is_group:
-            return find_token(source, once)
-        tokens = {find_token(row, once) for row in source}
+            return _Item(source, Request(()))
+        rows = source if is_group else [source]
+        names = [source] if callable(once) else rows
+        tokens = {find_token(each, once, job) for each in names}
         if len(tokens) > 1:
             raise InvalidRequestError("the rows of a group have several tokens", once=once)
-        return tokens.pop()
+        content = digest_rows(rows, target)
+        return _Item(source, Request((), (), tokens.pop(), once_content=content, answer=b""))
     except Exception as error:
         raise make_error(source, error) from error

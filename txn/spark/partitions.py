@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from functools import cache
 from itertools import chain
+from logging import getLogger
 from operator import add
 from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar, get_args
 
@@ -27,7 +28,7 @@ from pyspark.sql import SparkSession
 from txn.assertions import Assertion
 from txn.client.connect import connect
 from txn.client.engine import Engine
-from txn.errors import AssertionFailedError, InvalidRequestError, TxnError
+from txn.errors import AssertionFailedError, InvalidRequestError, TokenReusedError, TxnError
 from txn.events import Conflict, Event, Helped, Listener, silent
 from txn.model import Delete, Key, Mutation, as_bytes, check_choice, check_whole
 from txn.policy import Policy
@@ -41,6 +42,7 @@ from txn.request import (
     check_deadline,
     make_request,
 )
+from txn.spark.tokens import Once, digest_rows, find_token, name_function
 from txn.tracing import Headers, continue_trace, flush_traces
 
 BATCH = 250
@@ -49,15 +51,16 @@ BATCH = 250
 BATCH_BYTES = 8_000_000
 """The approximate limit of the values in a batch; a server refuses more."""
 
+LOG = getLogger("txn")
 T = TypeVar("T")
 P = ParamSpec("P")
 RequestLike = Request | tuple[Iterable[Mutation | Delete], Iterable[Assertion]]
-Once = Callable[[Any], str | bytes] | str
-"""What tells a row's token: a function, or the name of a column."""
-
 OnAssertion = Literal["fail", "count"]
 Refused = Sequence[tuple[T, Request, TxnError]]
 """The requests of a batch that did not commit, each with its source and the error."""
+
+REUSED = "; repartition by the group if it is split, and give other rows or jobs other names"
+REPEATED = "%d rows were committed before: by this job, by another of its name, or as equal rows"
 
 YOUNG_OBJECTS = 10_000
 """The number of new objects between two garbage collections of a worker."""
@@ -274,6 +277,7 @@ KINDS: Mapping[str, tuple[Any, str]] = {
     "to_request": (Callable, "a function of a row"),
     "function": (Callable, "a function of a block and a row"),
     "once": (Callable | str | None, ONCE),
+    "job": (str | None, "text"),
     "group": (Callable | str | None, ONCE),
     "labels": (Mapping | None, "a dictionary"),
     "counts": (Counts | None, "Counts"),
@@ -312,6 +316,7 @@ def commit_partition(
     to_request: Callable[[T], RequestLike],
     *,
     once: Once | None = None,
+    job: str | None = None,
     once_retention_ms: int | None = None,
     batch: int = BATCH,
     counts: Counts | None = None,
@@ -327,9 +332,11 @@ def commit_partition(
     rows: as `foreachPartition` passes them; or the record batches of `mapInArrow`, or the frames of
     `mapInPandas`, whose rows become dictionaries.
     to_request: returns a row's transaction, a Request or (mutations, assertions).
-    once: returns a row's token, which must be the same every time; or the name of a column, and the
-    token is `COLUMN/VALUE`. It replaces a token in the Request. Without tokens a task that runs
-    again commits again, and fails on assertions that its first run made false.
+    once: returns what names a row, the same every time; or the name of a column. The token is
+    `/JOB//RESULT` or `/JOB//COLUMN/VALUE`, and replaces that of the Request. Another row with it
+    is an error. Without tokens a task that runs again commits again, and fails on assertions that
+    its first run made false.
+    job: the name of the job, required by `once`.
     once_retention_ms: a promise that Spark runs no task of the job again later than this after its
     commits, so that fsck may then delete the tokens; see `Engine.commit`.
     on_assertion: whether a false assertion fails the task, or only counts as refused.
@@ -344,7 +351,19 @@ def commit_partition(
     check_arguments(locals())
     if (found := find_rows(rows)) is None:
         return Summary()
-    requests = ((row, _make_request(row, to_request, once, once_retention_ms)) for row in found)
+    target = name_function(to_request), table
+
+    def build(row: T) -> tuple[T, Request]:
+        try:
+            request = as_request(to_request(row))
+            token = request.once if once is None else find_token(row, once, job or "")
+            content = request.once_content
+            if content is None and token is not None:
+                content = digest_rows([row], target)
+            ms = request.once_retention_ms if once_retention_ms is None else once_retention_ms
+            return row, replace(request, once=token, once_content=content, once_retention_ms=ms)
+        except Exception as error:
+            raise make_error(row, error) from error
 
     def refuse(refused: Refused[T]) -> int:
         for row, _, why in refused:
@@ -353,7 +372,7 @@ def commit_partition(
         return 0
 
     worker = open_worker(Access(uri, table, transactions, policy))
-    summary = commit_requests(worker, requests, refuse, batch=batch, ack=ack, trace=trace)
+    summary = commit_requests(worker, map(build, found), refuse, batch=batch, ack=ack, trace=trace)
     if counts is not None:
         counts.add(summary)
     return summary
@@ -403,6 +422,9 @@ def finish_work(worker: Worker, seen: Counter[str]) -> Iterator[None]:
         worker.engine.flush()
         flush_traces()  # Spark kills an idle worker
     seen.update(worker.events - before)
+    context = TaskContext.get()
+    if seen["repeated"] and context is not None and context.attemptNumber() == 0:
+        LOG.warning(REPEATED, seen["repeated"])
 
 
 def check_arguments(given: Mapping[str, Any]) -> None:
@@ -410,6 +432,9 @@ def check_arguments(given: Mapping[str, Any]) -> None:
     for name, (kinds, words) in KINDS.items():
         if name in given and not isinstance(given[name], kinds):
             raise InvalidRequestError(f"{name} must be {words} given={given[name]!r}")
+    if given["once"] is not None and not given["job"]:
+        problem = "once needs job, a name: two jobs over the same ids would share tokens"
+        raise InvalidRequestError(problem, once=given["once"])
     for name in ("batch", "threads", "attempts"):
         check_whole(name, given.get(name, 1), 1)
     check_choice("on_assertion", given["on_assertion"], get_args(OnAssertion))
@@ -421,7 +446,8 @@ def check_arguments(given: Mapping[str, Any]) -> None:
 
 
 def make_error(row: object, why: Exception) -> PartitionError:
-    return PartitionError(f"request failed: {type(why).__name__}: {why}", row=row)
+    advice = REUSED if isinstance(why, TokenReusedError) else ""
+    return PartitionError(f"request failed: {type(why).__name__}: {why}{advice}", row=row)
 
 
 def find_rows(rows: Iterable[Any]) -> Iterator[Any] | None:
@@ -443,30 +469,6 @@ def _list_rows(rows: Iterable[Any]) -> Iterator[Any]:
             yield from item.to_dict("records")
         else:
             yield item
-
-
-def find_token(row: Any, once: Once) -> bytes:
-    """Return a row's token; that of a column includes its name."""
-    if callable(once):
-        return as_bytes("once", once(row))
-    value = row[once]
-    text = str(value) if isinstance(value, int) else value
-    return once.encode() + b"/" + as_bytes("once", text)
-
-
-def _make_request(
-    row: T, to_request: Callable[[T], RequestLike], once: Once | None, once_retention_ms: int | None
-) -> Request:
-    given: dict[str, Any] = {}
-    try:
-        request = as_request(to_request(row))
-        if once is not None:
-            given["once"] = find_token(row, once)
-        if once_retention_ms is not None:
-            given["once_retention_ms"] = once_retention_ms
-        return replace(request, **given) if given else request
-    except Exception as error:
-        raise make_error(row, error) from error
 
 
 def _weigh(source: tuple[Any, Request]) -> int:

@@ -37,13 +37,14 @@ from txn.assertions import MAX_DEPTH, Assertion, Not, Some, Version
 from txn.documents import AssertionReader, parse_assertions, read_bytes, read_key
 from txn.errors import InvalidRequestError
 from txn.model import Delete, Key, Mutation, new_tuple
-from txn.request import MAX_TOKEN, Request
+from txn.request import Request
 from txn.spark.codecs import Cells, Codec, make_codec, name_codec
 from txn.spark.definitions import MAPPING
 from txn.spark.mapping import MappedColumn, TableMapping
 from txn.spark.options import SourceOptions, match_name, parse_name, split_list, split_names
 from txn.spark.partitions import make_error
 from txn.spark.texts import list_plain_values
+from txn.spark.tokens import DIGEST_BYTES, escape_slashes, make_token, name_scope
 from txn.text import escape
 
 CONDITIONS = ("ifAbsent", "ifVersion", "assertions")
@@ -58,12 +59,6 @@ ALL = ""
 MAX_ROWS_NAMED = 3
 MAX_ROW_TEXT = 1_000
 """The most rows of a group, and characters of them, in an error message."""
-
-DIGEST_BYTES = 16
-MAX_JOB_NAME = MAX_TOKEN - 100
-"""The most bytes in the name of a job: a partition, a digest and a number follow it."""
-READABLE_BYTES = 100
-"""The readable bytes of a token that is shortened by a digest."""
 
 
 # ----------------------------------------------------------------------------------------- tokens
@@ -93,7 +88,7 @@ class Naming:
             values = codec.encode_array(batch.column(batch.schema.get_field_index(name)))
             if None in values:
                 raise InvalidRequestError("a column that names a transaction is null", column=name)
-            columns.append([_escape_slashes(value) for value in values if value is not None])
+            columns.append([escape_slashes(value) for value in values if value is not None])
         return [b"/".join(parts) for parts in zip(*columns, strict=True)]
 
 
@@ -109,36 +104,19 @@ class RowTokens:
         self._target = blake2b(repr(target).encode(), digest_size=DIGEST_BYTES)
         self._seen: dict[int, int] = {}
 
-    def make_token(self, parts: Collection[Any]) -> bytes:
+    def make_content(self, rows: Sequence[EncodedRow]) -> bytes:
+        """Return the digest of what is written of a row, or of a group in any order."""
+        texts = [repr(row.content) for row in rows]
         digest = self._target.copy()
-        digest.update(repr(parts).encode())
-        found = digest.digest()
-        short = int.from_bytes(found[:8])
+        digest.update((texts[0] if len(texts) == 1 else repr(sorted(texts))).encode())
+        return digest.digest()
+
+    def make_token(self, content: bytes) -> bytes:
+        short = int.from_bytes(content[:8])
         repeated = self._seen.get(short, 0)
         self._seen[short] = repeated + 1
-        token = b"%s/%s" % (self._prefix, found.hex().encode())
-        return b"%s/%d" % (token, repeated) if repeated else token
-
-
-def name_job(job: bytes, table: bytes) -> bytes:
-    """Return the name of all that a job writes to a table; without a job, of all that is written to
-    the table. Names are unique, since only those of jobs begin with a slash."""
-    table = _escape_slashes(table)
-    return b"/%s/%s" % (_escape_slashes(job), table) if job else table
-
-
-def make_token(*names: bytes) -> bytes:
-    """Return the token for nested names, such as a job and the values of its columns. A long token
-    is replaced by a digest behind two slashes; no other token begins with two."""
-    token = b"/".join(names)
-    if len(token) <= MAX_TOKEN:
-        return token
-    digest = blake2b(token, digest_size=32).hexdigest().encode()
-    return b"//%s/%s" % (digest, token[:READABLE_BYTES])
-
-
-def _escape_slashes(name: bytes) -> bytes:
-    return name.replace(b"\\", rb"\\").replace(b"/", rb"\/")
+        number = (b"%d" % repeated,) if repeated else ()
+        return make_token(self._prefix, content.hex().encode(), *number)
 
 
 # ------------------------------------------------------------------------------------- conditions
@@ -362,13 +340,13 @@ class RequestBuilder:
         for some in self._list_groups(rows):
             sources = SourceRows([row.source for row in some])
             error = _find_error(some)
-            token = self._make_token(some, tokens, is_named=error is None)
+            request = self._make_request(some if error is None else [], some, tokens)
             if error is None:
-                yield sources, self._make_request(some, token)
+                yield sources, request
             elif reject is None:
                 raise make_error(sources, error)
             else:
-                reject(sources, self._make_request([], token), error)
+                reject(sources, request, error)
 
     def _list_groups(self, rows: Iterator[EncodedRow]) -> Iterator[list[EncodedRow]]:
         if self.group_by is None:
@@ -409,7 +387,16 @@ class RequestBuilder:
         ]
         return (self.mapping.table, cells, self.deletes_nulls, *conditions, *others)
 
-    def _make_request(self, rows: list[EncodedRow], token: bytes | None) -> Request:
+    def _make_request(
+        self, rows: list[EncodedRow], sources: list[EncodedRow], tokens: RowTokens
+    ) -> Request:
+        """Return the request of rows, with the token of the sources. rows: none if they do not
+        encode; their token has no name of `onceBy`, since they may come again with other values."""
+        token = content = None
+        if self.is_once:
+            content = tokens.make_content(sources)
+            name = sources[0].name if rows else None
+            token = tokens.make_token(content) if name is None else make_token(self.prefix, name)
         return Request(
             tuple(chain.from_iterable([row.mutations for row in rows])),
             tuple(chain.from_iterable([row.assertions for row in rows])),
@@ -417,21 +404,8 @@ class RequestBuilder:
             {},
             self.retention_ms,
             self.validate,
+            content,
         )
-
-    def _make_token(
-        self, rows: list[EncodedRow], tokens: RowTokens, *, is_named: bool
-    ) -> bytes | None:
-        """Return the token of rows. is_named: by `onceBy`, if given; not for a reject, whose rows
-        may come again with other values."""
-        name = rows[0].name
-        if not self.is_once:
-            return None
-        if is_named and name is not None:
-            return make_token(self.prefix, name)
-        if len(rows) == 1:
-            return tokens.make_token(rows[0].content)
-        return tokens.make_token(sorted(repr(row.content) for row in rows))
 
     def _encode_rows(self, batch: pa.RecordBatch, can_reject: bool) -> Iterable[EncodedRow]:
         """Encode a batch, or its halves if a row does not encode, down to that row."""
@@ -534,9 +508,6 @@ def parse_requests(
     )
     is_once = options.flag("once", True)
     given = [n for n in ("onceBy", "jobId", "onceRetentionMs") if options.text(n) is not None]
-    job = (options.text("jobId") or "").encode()
-    if len(job) > MAX_JOB_NAME:
-        raise InvalidRequestError("a name is too long", option="jobId", limit=MAX_JOB_NAME)
     if not is_once and given:
         raise InvalidRequestError("options exclude each other", options=["once=false", *given])
     if group_by and (others := [name for name in once_by if name not in group_by]):
@@ -556,7 +527,7 @@ def parse_requests(
         is_once,
         Naming.parse("onceBy", once_by, schema) if once_by else None,
         Naming.parse("groupBy", group_by, schema) if group_by else None,
-        name_job(job, mapping.table),
+        name_scope((options.text("jobId") or "").encode(), mapping.table),
         retention_ms if is_once else None,
         options.flag("validate") or None,
     )

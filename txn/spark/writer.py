@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -159,7 +159,7 @@ class RejectKeeper:
         row = b"%s/%s" % (rows[0].row, digest)
         keys = [Key(row, self.rejects.family, name, self.rejects.table) for name in document]
         mutations = tuple(map(Mutation, keys, document.values()))
-        return Request(mutations, (), request.once, {}, request.once_retention_ms)
+        return replace(request, mutations=mutations, assertions=())
 
     def _append(self, folder: Path, refused: Refused[SourceRows]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
