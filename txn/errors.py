@@ -7,7 +7,9 @@ are lower case with the facts last, as `name=value`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
+
+Written = Literal["yes", "no", "unknown"]
 
 
 def annotate(message: str, **facts: object) -> str:
@@ -24,7 +26,14 @@ def _show(value: object) -> str:
 
 
 class TxnError(Exception):
-    """The root of all errors that this library raises on purpose."""
+    """The root of all errors that this library raises on purpose.
+
+    retryable: the same call may succeed later, and to repeat it is safe even without a token.
+    written: whether the call changed anything, or may still do so.
+    """
+
+    retryable: bool = False
+    written: Written = "unknown"
 
     def __init__(self, message: str = "", **facts: object) -> None:
         super().__init__(annotate(message, **facts))
@@ -44,6 +53,8 @@ def _restore(kind: type[TxnError], args: tuple[Any, ...], facts: dict[str, Any])
 class InvalidRequestError(TxnError, ValueError):
     """The request can never succeed as it is: change it. Nothing was written."""
 
+    written = "no"
+
 
 class ReadOnlyError(InvalidRequestError):
     """The store is read-only here: open it where writing is allowed. Nothing was written."""
@@ -56,6 +67,8 @@ class AbortedError(TxnError):
     facts: the details, by name.
     reason: both, as in the message.
     """
+
+    written = "no"
 
     def __init__(self, words: str, *, transaction: bytes | None = None, **facts: object) -> None:
         self.reason = annotate(words, **facts)
@@ -74,6 +87,8 @@ class AbortedError(TxnError):
 
 class ConflictError(AbortedError):
     """Another transaction was in the way: run it again. Names the key and its holder."""
+
+    retryable = True
 
     def __init__(
         self,
@@ -105,6 +120,8 @@ class AssertionFailedError(AbortedError):
 class DeadlineError(AbortedError):
     """The deadline passed before the decision: run it again with more time or less load."""
 
+    retryable = True
+
 
 class CommitOutcomeUnknown(TxnError):
     """The decision was sent and its result is unknown: call `engine.outcome(error.transaction)`."""
@@ -122,6 +139,8 @@ class CorruptRowError(TxnError):
     place: the row key of the transaction, or the key of the cell, if known. The message may contain
     the bytes, so do not log it.
     """
+
+    written = "no"
 
     def __init__(self, message: str = "", **facts: object) -> None:
         super().__init__(message, **facts)
@@ -141,9 +160,14 @@ class StoreClosedError(StoreError):
     """The store cannot be used any more: this program closed it, it was busy during a fork, or its
     files were replaced. The call had no effect."""
 
+    written = "no"
+
 
 class NotApplied(StoreError):
     """The call certainly had no effect: it is safe to repeat it."""
+
+    retryable = True
+    written = "no"
 
 
 def deny(error: TxnError, words: str = "nothing was committed") -> TxnError:

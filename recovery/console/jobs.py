@@ -47,6 +47,9 @@ NOT_KEPT = "the results of this check are no longer kept: check again"
 class JobUnderWayError(TxnError):
     """Another check or repair is running; nothing was started."""
 
+    retryable = True
+    written = "no"
+
 
 class CancelledError(Exception):
     """The job was cancelled."""

@@ -585,6 +585,7 @@ class Order:
 def _deny_read(error: StoreError) -> NoReturn:
     """Raise the error of a read, which writes nothing. A missing table keeps its own error."""
     if isinstance(error, TableUnavailable):
+        error.written = "no"
         raise error
     raise_denial(error, "nothing was read")
 

@@ -82,6 +82,8 @@ class ExceedsMaxLeaseTimeError(InvalidArgumentsError):
 class LeaseNotFoundError(TxnError):
     """The lease, or a part of it, has expired or was dropped: stop, and write nothing else."""
 
+    written = "no"
+
 
 class LeaseAlreadyExistsError(TxnError):
     """Conflicting leases or requests were still there when the wait ended. Nothing is held.
@@ -89,6 +91,9 @@ class LeaseAlreadyExistsError(TxnError):
     lease: the one in the way that ends last. waits: that one is not granted yet, but was requested
     earlier; its end is that of its place in the queue unless its owner keeps waiting.
     """
+
+    retryable = True
+    written = "no"
 
     def __init__(self, lease: Lease, *, waits: bool = False) -> None:
         said = f"leased already: {lease}"

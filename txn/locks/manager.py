@@ -51,6 +51,8 @@ class Ticket:
 class SessionEnded(LockLost):
     """Our session was ended by others while we waited; nothing was held."""
 
+    retryable = True
+
 
 class LockAttempt(Protocol):
     """A request that asks for its objects until it is granted or gives up."""

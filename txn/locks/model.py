@@ -172,6 +172,9 @@ class Lock:
 class LockDenied(TxnError):
     """The objects were still held by others after the last retry. Nothing is held."""
 
+    retryable = True
+    written = "no"
+
     def __init__(self, wanted: LockRequest, holders: Sequence[Lock]) -> None:
         held = ", ".join(f"{lock.request} by {lock.owner}" for lock in holders)
         super().__init__(f"lock denied: {held or 'somebody is before us'}", wanted=str(wanted))

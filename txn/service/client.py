@@ -331,7 +331,8 @@ class RemoteBackend:
             return self._service.call(
                 name, *values, repeat=True, within_ms=deadline_ms, withinMs=deadline_ms
             )
-        except TableUnavailable:  # the server's answer
+        except TableUnavailable as answer:  # the server's
+            answer.written = "no"
             raise
         except (MaybeApplied, NotApplied) as lost:
             if due_ms is not None and self._clock.monotonic_ms() >= due_ms:

@@ -45,6 +45,8 @@ T = TypeVar("T")
 class RowRefusedError(TxnError):
     """Raised by the function of `run_partition`: nothing is written for this row."""
 
+    written = "no"
+
 
 def run_partition(
     uri: str,
