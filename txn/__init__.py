@@ -1,6 +1,7 @@
 """Transactions for Apache HBase: changes of cells in many rows and tables, all or none."""
 
 from logging import NullHandler, getLogger
+from typing import TYPE_CHECKING
 
 from txn.assertions import And, Assertion, Exact, GreaterThan, Not, Or, Some, Version
 from txn.client.block import OptimisticTransaction
@@ -64,3 +65,14 @@ __all__ = [
 ]
 
 getLogger("txn").addHandler(NullHandler())  # prints nothing unless a program configures it
+
+__version__: str
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> str:
+        """Return `__version__`, by the installed distribution; reading that takes a while."""
+        if name != "__version__":
+            raise AttributeError(f"module 'txn' has no attribute {name!r}")
+        from importlib.metadata import version  # noqa: PLC0415
+
+        return version("hbase-txn")

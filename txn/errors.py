@@ -33,7 +33,7 @@ class TxnError(Exception):
     """
 
     retryable: bool = False
-    written: Written = "unknown"
+    written: Written = "no"
 
     def __init__(self, message: str = "", **facts: object) -> None:
         super().__init__(annotate(message, **facts))
@@ -53,8 +53,6 @@ def _restore(kind: type[TxnError], args: tuple[Any, ...], facts: dict[str, Any])
 class InvalidRequestError(TxnError, ValueError):
     """The request can never succeed as it is: change it. Nothing was written."""
 
-    written = "no"
-
 
 class ReadOnlyError(InvalidRequestError):
     """The store is read-only here: open it where writing is allowed. Nothing was written."""
@@ -67,8 +65,6 @@ class AbortedError(TxnError):
     facts: the details, by name.
     reason: both, as in the message.
     """
-
-    written = "no"
 
     def __init__(self, words: str, *, transaction: bytes | None = None, **facts: object) -> None:
         self.reason = annotate(words, **facts)
@@ -126,6 +122,8 @@ class DeadlineError(AbortedError):
 class CommitOutcomeUnknown(TxnError):
     """The decision was sent and its result is unknown: call `engine.outcome(error.transaction)`."""
 
+    written = "unknown"
+
     def __init__(self, transaction: bytes, cause: BaseException | None = None) -> None:
         why = None if cause is None else str(cause) or type(cause).__name__
         super().__init__(annotate("commit outcome unknown", transaction=transaction, cause=why))
@@ -140,8 +138,6 @@ class CorruptRowError(TxnError):
     the bytes, so do not log it.
     """
 
-    written = "no"
-
     def __init__(self, message: str = "", **facts: object) -> None:
         super().__init__(message, **facts)
         self.place = facts.get("row") or facts.get("transaction") or facts.get("key")
@@ -153,6 +149,7 @@ class StoreError(TxnError):
     call: the name of the store's call, if calls are measured.
     """
 
+    written: Written = "unknown"
     call: str | None = None
 
 

@@ -19,9 +19,9 @@ from txn.assertions import MAX_DEPTH
 from txn.client.connect import connect
 from txn.documents import parse_assertion, read_bytes, read_fields, read_key, read_list, refuse_part
 from txn.errors import AbortedError, InvalidRequestError
-from txn.model import Delete, Mutation
+from txn.model import Delete, Key, Mutation
 from txn.request import Request
-from txn.text import escape, key_text, parse_key, reason_text
+from txn.text import escape, key_text, reason_text
 
 
 def get(
@@ -37,7 +37,7 @@ def get(
 
     Example: txn get accounts/alice/d:balance accounts/bob/d:balance
     """
-    wanted = [parse_key(key) for key in keys]
+    wanted = [Key.parse(key) for key in keys]
     with connect(store, transactions=transactions, create=False) as engine:
         cells = engine.read(wanted)
     for key in wanted:

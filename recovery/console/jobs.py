@@ -48,7 +48,6 @@ class JobUnderWayError(TxnError):
     """Another check or repair is running; nothing was started."""
 
     retryable = True
-    written = "no"
 
 
 class CancelledError(Exception):

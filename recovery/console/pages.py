@@ -48,10 +48,11 @@ from recovery.inspect import explain
 from recovery.search import Query
 from recovery.text import parse_duration
 from txn.errors import InvalidRequestError, StoreError, TableUnavailable
+from txn.model import Key
 from txn.protocol.row import TransactionRow, is_row_key
 from txn.protocol.statuses import FENCED_STEPS, STEPS, Status
 from txn.stores.options import hide_login
-from txn.text import parse_key, unescape
+from txn.text import unescape
 
 Facts = dict[str, Any]
 Form = Mapping[str, str]
@@ -236,7 +237,7 @@ def show_key(request: Request) -> Facts:
     facts |= dict.fromkeys(("details", "page", "wrong", "further", "tables", "unlisted"))
     try:
         if key:
-            details = read_key_details(console.context, parse_key(key), console.limits)
+            details = read_key_details(console.context, Key.parse(key), console.limits)
             rows = details.transactions.rows
             writers = {row.plan.timestamp: row.row_key for row in rows if row.plan}
             facts |= {"details": details, "writers": writers}
@@ -277,7 +278,7 @@ def _read_query(request: Request) -> tuple[Query, bytes | None]:
         raise InvalidRequestError("no such status", given=given["status"])
     query = Query(
         id_=unescape(given["id"]),
-        key=parse_key(given["key"]) if given["key"] else None,
+        key=Key.parse(given["key"]) if given["key"] else None,
         table=unescape(given["table"]) or None,
         statuses=STATUSES.get(given["status"]),
         label=given["label"] or None,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from txn.arguments import check_calls
 from txn.client.engine import Engine
-from txn.clock import Clock, SystemClock
+from txn.clock import Clock, SystemClock, call_until
 from txn.errors import InvalidRequestError
 from txn.events import Listener, silent
 from txn.host.extras import require_extra
@@ -11,8 +12,10 @@ from txn.policy import Policy
 from txn.protocol.statuses import ProtocolName
 from txn.request import TRANSACTIONS
 from txn.stores import open_store
+from txn.stores.options import hide_login
 
 
+@check_calls
 def connect(
     uri: str,
     *,
@@ -44,13 +47,26 @@ def connect(
     create: whether to create a missing store or transaction table; otherwise it is an
     InvalidRequestError.
 
-    A server has its own transaction table, salt buckets, policy, listener and protocol.
+    A store or server that does not answer is a StoreError, at most a second after
+    `Policy.deadline_ms`. A server has its own transaction table, salt buckets, policy, listener and
+    protocol.
     """
-    if not (isinstance(uri, str) and uri.startswith("txn:")):
-        clock = clock or SystemClock()
+    clock = clock or SystemClock()
+    if uri.startswith("txn:"):
+        given = (transactions, salt_buckets, policy, protocol)
+        if given != (TRANSACTIONS, 1, None, None) or on_event is not silent:
+            raise InvalidRequestError(
+                "transactions, salt_buckets, policy, on_event and protocol are the server's own"
+            )
+        with require_extra("emulator", uri="txn://"):
+            from txn.service.client import connect_server  # noqa: PLC0415
+        engine = Engine.over(connect_server(uri, clock), table)
+        due_ms = clock.monotonic_ms() + engine.pace.policy.deadline_ms
+        call_until(due_ms, lambda: engine.context)  # asks the server for it
+    else:
         store = open_store(uri, clock, create=create)
         try:
-            return Engine(
+            engine = Engine(
                 store,
                 table=table,
                 transactions=transactions,
@@ -64,11 +80,5 @@ def connect(
         except BaseException:
             store.close()
             raise
-    given = (transactions, salt_buckets, policy, protocol)
-    if given != (TRANSACTIONS, 1, None, None) or on_event is not silent:
-        raise InvalidRequestError(
-            "transactions, salt_buckets, policy, on_event and protocol are the server's own"
-        )
-    with require_extra("emulator", uri="txn://"):
-        from txn.service.client import connect_server  # noqa: PLC0415
-    return Engine.over(connect_server(uri, clock), table)
+    engine._place = hide_login(uri)
+    return engine

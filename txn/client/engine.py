@@ -11,16 +11,29 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import Future
 from typing import Self, TypeVar
 
+from txn.arguments import check_calls
 from txn.assertions import Assertion
 from txn.client.backend import Backend
-from txn.client.block import OptimisticTransaction, Repeats
+from txn.client.block import OptimisticTransaction, Repeats, refuse_unrun
 from txn.client.hot_keys import HotKeyTicket
 from txn.client.local import LocalBackend
 from txn.client.measured import MeasuredStore
 from txn.clock import Clock, SystemClock
 from txn.errors import ConflictError, InvalidRequestError, TxnError
 from txn.events import Listener, guard, silent, wants_calls
-from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_choice, check_key
+from txn.model import (
+    Cell,
+    Delete,
+    Key,
+    Mutation,
+    Row,
+    RowCells,
+    as_bytes,
+    check_choice,
+    check_items,
+    check_key,
+    new_tuple,
+)
 from txn.policy import Pace, Policy
 from txn.protocol.context import Context
 from txn.protocol.statuses import PROTOCOLS, SIX_PHASE, ProtocolName
@@ -51,6 +64,9 @@ T = TypeVar("T")
 class Engine:
     """Commits and reads through one store. See `txn.connect` for the arguments."""
 
+    _place: str | None = None  # the URI by which it was opened, without secrets
+
+    @check_calls
     def __init__(
         self,
         store: Store,
@@ -88,6 +104,11 @@ class Engine:
         engine = cls.__new__(cls)
         engine._set_backend(backend, table)
         return engine
+
+    def __repr__(self) -> str:
+        context, place = self.context, self._place or "of a store"
+        facts = f"transactions={context.table!r} protocol={context.rules.name!r}"
+        return f"<Engine {place} table={self._table!r} {facts}>"
 
     def _set_backend(self, backend: Backend, table: str | bytes | None) -> None:
         self._backend = backend
@@ -167,7 +188,7 @@ class Engine:
         written.
         """
         check_choice("ack", ack, ACKS)
-        given = list(requests)
+        given = list(check_items("requests", requests))
         times = list_deadlines(deadline_ms, len(given))
         wanted = []
         for i, (each, time_ms) in enumerate(zip(given, times, strict=True)):
@@ -220,7 +241,7 @@ class Engine:
         it may then raise the errors of `commit` except CommitOutcomeUnknown: it changes nothing.
         """
         check_deadline(deadline_ms)
-        bound = {key: bind_key(key, self._table) for key in keys}
+        bound = {key: bind_key(key, self._table) for key in check_items("keys", keys)}
         wanted = list(dict.fromkeys(bound.values()))
         for key in wanted:
             self._backend.check_key(key, deadline_ms)
@@ -249,9 +270,11 @@ class Engine:
         deadline_ms: the time until the last row; then DeadlineError.
         """
         check_deadline(deadline_ms)
-        wanted = make_span(table or self._table, start, stop, prefix, columns)
+        check_choice("snapshot", snapshot, (True, False))
+        wanted = make_span(self._table if table is None else table, start, stop, prefix, columns)
         if not snapshot:
-            return (row for row in self._backend.scan(wanted, deadline_ms) if row.cells)
+            rows = self._backend.scan(wanted, deadline_ms)
+            return (new_tuple(Row, (row, RowCells(cells))) for row, cells in rows if cells)
         return group_by_row(self._backend.view((), [wanted], deadline_ms)[1][0])
 
     # --------------------------------------------------------------------------- interactively
@@ -322,11 +345,11 @@ class Engine:
         function.
         """
         terms = Terms(once, labels, once_retention_ms, ack, validate)
-        repeats = Repeats(self.pace, attempts, deadline_ms)
+        repeats = Repeats(function, self.pace, attempts, deadline_ms)
         while repeats.begin():
             try:
                 with self.begin_block(repeats.left_ms, repeats.read_ms, terms) as t:
-                    return function(t)
+                    return refuse_unrun(function, function(t))
             except ConflictError as error:
                 self.pace.clock.sleep_ms(repeats.note(error))
         raise repeats.make_error()
@@ -338,8 +361,9 @@ class Engine:
     # ----------------------------------------------------------------------- tables and ending
 
     def ensure_table(self, table: str | bytes, families: Iterable[str | bytes]) -> None:
-        """Create the table and those of its families that are missing."""
-        wanted = [as_bytes("family", family) for family in families]
+        """Create the table and those of its families that are missing. The transaction table is an
+        InvalidRequestError."""
+        wanted = [as_bytes("family", each) for each in check_items("families", families)]
         self._backend.ensure_table(as_bytes("table", table), wanted)
 
     def flush(self) -> None:

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from txn.errors import InvalidRequestError, StoreError, TableUnavailable, raise_denial
 from txn.model import (
+    DEFAULT_NAMESPACE,
     Delete,
     Family,
     Key,
@@ -38,6 +39,7 @@ class Families:
         self._context = context
         self._known: dict[tuple[bytes, bytes], Family] = {}
         self._tables: set[bytes] = set()
+        self._own = {own := plain_table(context.table), DEFAULT_NAMESPACE + own}
 
     def of(self, key: Key, deadline_ms: int | None = None) -> Family:
         """Return the family of a key that names its table; raise InvalidRequestError if unfit."""
@@ -61,6 +63,13 @@ class Families:
         if table not in self._tables:
             self._describe(table, deadline_ms=deadline_ms)
             self._tables.add(table)
+
+    def refuse_own(self, table: bytes | None) -> None:
+        """Raise InvalidRequestError for the transaction table."""
+        if table in self._own:
+            raise InvalidRequestError(
+                "the transaction table is the protocol's alone: it may be read", table=table
+            )
 
     def _describe(
         self, table: bytes, asked: Key | None = None, deadline_ms: int | None = None
@@ -114,8 +123,7 @@ class Families:
         """Raise InvalidRequestError unless the request fits its families, asking until the
         deadline."""
         for key in {(key.table, key.family): key for key in request.keys}.values():
-            if key.table == self._context.table:
-                _refuse(key, "the transaction table is the protocol's alone: it may be read")
+            self.refuse_own(key.table)
             family = self.of(key, deadline_ms)
             if family.database is None and key.table and self._context.is_local:
                 # Assigned to this database before its first write. Not on HBase, which would

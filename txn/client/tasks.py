@@ -24,16 +24,20 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
+from txn.arguments import check_calls
 from txn.assertions import Assertion
 from txn.client.block import OptimisticTransaction, Repeats
 from txn.client.connect import connect
 from txn.client.engine import RUN_ATTEMPTS, Engine
 from txn.client.hot_keys import HotKeyTicket
 from txn.clock import Clock
-from txn.errors import ConflictError
+from txn.errors import ConflictError, InvalidRequestError
+from txn.events import Listener, silent
 from txn.host.worker_pool import make_executor
 from txn.model import Delete, Key, Mutation, Row, as_bytes, check_whole
-from txn.request import Ack, Committed, Request, Terms
+from txn.policy import Policy
+from txn.protocol.statuses import ProtocolName
+from txn.request import TRANSACTIONS, Ack, Committed, Request, Terms, as_request
 
 THREADS = 16
 PAGE_ROWS = 200
@@ -42,15 +46,26 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
+@check_calls
 @asynccontextmanager
 async def connect_async(
-    uri: str, *, threads: int = THREADS, **arguments: Any
+    uri: str,
+    *,
+    threads: int = THREADS,
+    table: str | bytes | None = None,
+    transactions: str | bytes = TRANSACTIONS,
+    salt_buckets: int = 1,
+    policy: Policy | None = None,
+    on_event: Listener = silent,
+    clock: Clock | None = None,
+    protocol: ProtocolName | None = None,
+    create: bool = True,
 ) -> AsyncIterator[AsyncEngine]:
     """Open a store like `txn.connect`; yield an AsyncEngine and close it at the end."""
-    async with AsyncEngine(
-        await asyncio.to_thread(partial(connect, uri, **arguments)), threads=threads
-    ) as engine:
-        yield engine
+    given = {name: value for name, value in locals().items() if name != "threads"}
+    engine = await asyncio.to_thread(partial(connect, **given))
+    async with AsyncEngine(engine, threads=threads) as tasks:
+        yield tasks
 
 
 class Threads:
@@ -119,11 +134,15 @@ class AsyncEngine:
     request a `once` token and commits it again.
     """
 
+    @check_calls
     def __init__(self, engine: Engine, *, threads: int = THREADS) -> None:
         check_whole("threads", threads, 1)
         self.engine = self._blocking = engine
         self._threads = Threads(threads, engine.pace.clock)
         self._checked: set[tuple[bytes | None, bytes]] = set()  # tables and families
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self.engine)[1:]}"
 
     commit_many = _run_in_thread(Engine.commit_many)
     read = _run_in_thread(Engine.read)
@@ -143,9 +162,9 @@ class AsyncEngine:
         **submitted: Any,
     ) -> Committed:
         token = None if once is None else as_bytes("once", once)
-        request = Request(
-            tuple(mutations), tuple(assertions), token, dict(labels or {}), once_retention_ms
-        )
+        given = as_request((mutations, assertions))
+        terms = token, {} if labels is None else labels, once_retention_ms
+        request = Request(given.mutations, given.assertions, *terms)
         await self._check(request)
         return await asyncio.wrap_future(self.engine.submit(request, **submitted))
 
@@ -185,11 +204,16 @@ class AsyncEngine:
         """Await a function with a transaction, commit, and return the function's result. Repeat all
         of it on a ConflictError: see `Engine.run`."""
         terms = Terms(once, labels, once_retention_ms, ack, validate)
-        repeats = Repeats(self.engine.pace, attempts, deadline_ms)
+        repeats = Repeats(function, self.engine.pace, attempts, deadline_ms)
         while repeats.begin():
             try:
                 async with self._begin(repeats.left_ms, repeats.read_ms, terms) as t:
-                    return await function(t)
+                    result = function(t)
+                    if not hasattr(result, "__await__"):
+                        raise InvalidRequestError(
+                            "the function of a task's block must be async", function=function
+                        )
+                    return await result
             except ConflictError as error:
                 await asyncio.sleep(repeats.note(error) / 1000)
         raise repeats.make_error()

@@ -36,8 +36,6 @@ TRIES = 3
 class JarError(TxnError):
     """A jar cannot be fetched, or its hash differs from the lock file: check the network."""
 
-    written = "no"
-
 
 @dataclass(frozen=True, slots=True)
 class Jar:

@@ -32,8 +32,6 @@ _HDFS = ("namenode", "namenode-http", "datanode", "datanode-http", "datanode-ipc
 class SettingsError(TxnError):
     """No cluster can have these settings: change the one named."""
 
-    written = "no"
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:

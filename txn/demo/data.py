@@ -59,8 +59,6 @@ def tables_named(name: str) -> DemoTables:
 class DataNotFoundError(TxnError):
     """The data set is not installed: install hbase-txn[demo]."""
 
-    written = "no"
-
 
 def unpack(folder: Path, days: int = DAYS) -> Path:
     """Unpack the flights of the year's first days as a CSV in the folder, and return its path."""

@@ -55,8 +55,6 @@ exec {java} "$@"
 class JavaNotFoundError(TxnError):
     """No suitable Java was found: install one of the named versions."""
 
-    written = "no"
-
 
 def find_java_home(
     environ: Mapping[str, str] = os.environ, places: tuple[str, ...] = USUAL_PLACES

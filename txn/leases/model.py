@@ -82,8 +82,6 @@ class ExceedsMaxLeaseTimeError(InvalidArgumentsError):
 class LeaseNotFoundError(TxnError):
     """The lease, or a part of it, has expired or was dropped: stop, and write nothing else."""
 
-    written = "no"
-
 
 class LeaseAlreadyExistsError(TxnError):
     """Conflicting leases or requests were still there when the wait ended. Nothing is held.
@@ -93,7 +91,6 @@ class LeaseAlreadyExistsError(TxnError):
     """
 
     retryable = True
-    written = "no"
 
     def __init__(self, lease: Lease, *, waits: bool = False) -> None:
         said = f"leased already: {lease}"

@@ -28,8 +28,6 @@ IN_DURATION = 3
 class LockLost(TxnError):
     """The claim is no longer held: stop, and write nothing else."""
 
-    written = "no"
-
 
 class Heartbeat:
     """A thread that renews a claim every third of its duration, until stopped or lost.

@@ -33,6 +33,7 @@ from txn.locks.model import (
     waiting_or_default,
 )
 from txn.locks.queue import Denial, RetrySchedule
+from txn.model import check_choice
 from txn.policy import Backoff
 
 UNLOCKING = Backoff(first_ms=20, longest_ms=640)
@@ -143,6 +144,7 @@ class LockManager:
         waiting = waiting_or_default(self._waiting if waiting is None else waiting)
         if not isinstance(query, str):
             raise InvalidRequestError(f"a query is text: query={query!r}")
+        check_choice("explicit", explicit, (True, False))
         wanted = in_order(requests) if waiting.enabled else ()
         clock, rng = self._backend.clock, self._backend.rng
         schedule = RetrySchedule(waiting, clock, rng, self._backend.first_poll_ms)
@@ -201,6 +203,7 @@ class LockManager:
         owners; return how many there were. Parents are released too unless another object of the
         same request needs them. If the object itself is such a parent, it stays."""
         wanted = as_path(wanted)
+        check_choice("force", force, (True, False))
         us = (self._owner.name, self._owner.host)
         tickets = {
             lock.ticket

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from txn.arguments import check_calls
 from txn.client.connect import connect
 from txn.client.engine import Engine
 from txn.errors import InvalidRequestError
@@ -16,6 +17,7 @@ from txn.stores.options import hide_login, split_uri
 ZOOKEEPER = "zookeeper"
 
 
+@check_calls
 def open_manager(
     uri: str, *, name: str | None = None, waiting: Waiting | None = None, **details: Any
 ) -> LockManager:

@@ -137,8 +137,6 @@ class ChangesLostError(TxnError):
     """Transactions may have been deleted before they were reported. Start again from the present
     data, or continue without them. Keep rows for longer than readers pause."""
 
-    written = "no"
-
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:

@@ -24,6 +24,7 @@ from pyspark import Accumulator, AccumulatorParam, SparkContext, TaskContext
 from pyspark.accumulators import _deserialize_accumulator
 from pyspark.sql import SparkSession
 
+from txn.arguments import check_calls
 from txn.assertions import Assertion
 from txn.client.connect import connect
 from txn.client.engine import Engine
@@ -264,22 +265,7 @@ class PartitionError(TxnError):
     """A request of the task did not commit; its message names the first such request, its row and
     the error. If the cause is CommitOutcomeUnknown, the request may have committed."""
 
-
-ONCE = "a function or the name of a column"
-KINDS: Mapping[str, tuple[Any, str]] = {
-    "uri": (str, "text"),
-    "table": (str | bytes | None, "text or bytes"),
-    "transactions": (str | bytes, "text or bytes"),
-    "policy": (Policy | None, "a Policy"),
-    "to_request": (Callable, "a function of a row"),
-    "function": (Callable, "a function of a block and a row"),
-    "once": (Callable | str | None, ONCE),
-    "group": (Callable | str | None, ONCE),
-    "labels": (Mapping | None, "a dictionary"),
-    "counts": (Counts | None, "Counts"),
-    "trace": (Mapping | None, "what capture_trace returns"),
-}
-"""What each argument of a task is, where it is not a number or a word."""
+    written = "unknown"
 
 
 def bind_partition(
@@ -294,6 +280,8 @@ def bind_partition(
     TypeError for an argument that is unknown or missing, InvalidRequestError for one that does not
     fit or names a table that is absent, and StoreError if the store does not answer.
     """
+    if not callable(task) or not {"uri", "rows"} <= inspect.signature(task).parameters.keys():
+        raise InvalidRequestError("task must be commit_partition or run_partition", given=task)
     task(uri, (), *args, **kwargs)  # checks the arguments; without rows it opens no store
     given = inspect.signature(task).bind(uri, (), *args, **kwargs).arguments
     access = Access(
@@ -306,6 +294,7 @@ def bind_partition(
     return lambda rows: task(uri, rows, *args, **kwargs)
 
 
+@check_calls
 def commit_partition(
     uri: str,
     rows: Iterable[Any],
@@ -407,9 +396,6 @@ def finish_work(worker: Worker, seen: Counter[str]) -> Iterator[None]:
 
 def check_arguments(given: Mapping[str, Any]) -> None:
     """Raise InvalidRequestError for an argument of a task that does not fit."""
-    for name, (kinds, words) in KINDS.items():
-        if name in given and not isinstance(given[name], kinds):
-            raise InvalidRequestError(f"{name} must be {words} given={given[name]!r}")
     for name in ("batch", "threads", "attempts"):
         check_whole(name, given.get(name, 1), 1)
     check_choice("on_assertion", given["on_assertion"], get_args(OnAssertion))
