@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -313,12 +313,29 @@ async def write_later(t: OptimisticTransaction) -> None:
     t.put(X, "1")
 
 
+async def list_later(t: OptimisticTransaction) -> AsyncIterator[None]:
+    """A block that does not run either."""
+    yield t.put(X, "1")
+
+
+class Later:
+    """What a library may return to be awaited."""
+
+    def __await__(self) -> Iterator[None]:
+        yield
+
+
 def write_bit_by_bit(t: OptimisticTransaction) -> Iterator[None]:
     """A block that does not run."""
     yield t.put(X, "1")
 
 
-@pytest.mark.parametrize("block", [write_later, lambda t: write_later(t=t), write_bit_by_bit])
+BLOCKS: list[Callable[[Any], object]] = [
+    *(write_later, list_later, write_bit_by_bit, lambda t: write_later(t=t), lambda t: Later()),
+]
+
+
+@pytest.mark.parametrize("block", BLOCKS)
 def test_a_block_that_would_run_later_is_refused(block: Callable[[Any], object]) -> None:
     """Nothing was written, and nothing said so."""
     world = World()

@@ -47,7 +47,7 @@ def test_facts_come_last_and_unknown_ones_not_at_all() -> None:
 
 
 KINDS = {
-    "TxnError": (False, "unknown"),
+    "TxnError": (False, "no"),
     "InvalidRequestError": (False, "no"),
     "AbortedError": (False, "no"),
     "ConflictError": (True, "no"),

@@ -21,6 +21,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pytest
 
+import recovery
 from recovery import Finding, InGrace, Kind
 from recovery.scan import whole_row
 from tests.unit.worlds import World, X, Y, stopped_at
@@ -285,3 +286,12 @@ def test_a_wrong_argument_is_refused_before_anything_is_written(name: str, tmp_p
             place, before = Place(tmp_path), []
     place.close()
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_functions_of_recovery_are_documented_where_they_are_public() -> None:
+    """Their own docstrings say the rest."""
+    page = (File(__file__).parents[2] / "docs" / "operations.md").read_text()
+    section = page[page.index("## From programs") :]
+    functions = [name for name in recovery.__all__ if inspect.isfunction(getattr(recovery, name))]
+    assert [name for name in functions if f"`{name}`" not in section] == []
+    assert [name for name in recovery.__all__ if not getattr(recovery, name).__doc__] == []

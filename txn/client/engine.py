@@ -241,7 +241,8 @@ class Engine:
         it may then raise the errors of `commit` except CommitOutcomeUnknown: it changes nothing.
         """
         check_deadline(deadline_ms)
-        bound = {key: bind_key(key, self._table) for key in check_items("keys", keys)}
+        given = keys if type(keys) is list else check_items("keys", keys)
+        bound = {key: bind_key(key, self._table) for key in given}
         wanted = list(dict.fromkeys(bound.values()))
         for key in wanted:
             self._backend.check_key(key, deadline_ms)

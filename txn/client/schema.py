@@ -123,7 +123,8 @@ class Families:
         """Raise InvalidRequestError unless the request fits its families, asking until the
         deadline."""
         for key in {(key.table, key.family): key for key in request.keys}.values():
-            self.refuse_own(key.table)
+            if key.table in self._own:
+                self.refuse_own(key.table)
             family = self.of(key, deadline_ms)
             if family.database is None and key.table and self._context.is_local:
                 # Assigned to this database before its first write. Not on HBase, which would
