@@ -51,10 +51,11 @@ def connect(
     `Policy.deadline_ms`. A server has its own transaction table, salt buckets, policy, listener and
     protocol.
     """
+    given = {name: value for name, value in locals().items() if name != "uri"}
     clock = clock or SystemClock()
     if uri.startswith("txn:"):
-        given = (transactions, salt_buckets, policy, protocol)
-        if given != (TRANSACTIONS, 1, None, None) or on_event is not silent:
+        own = (transactions, salt_buckets, policy, protocol)
+        if own != (TRANSACTIONS, 1, None, None) or on_event is not silent:
             raise InvalidRequestError(
                 "transactions, salt_buckets, policy, on_event and protocol are the server's own"
             )
@@ -66,17 +67,7 @@ def connect(
     else:
         store = open_store(uri, clock, create=create)
         try:
-            engine = Engine(
-                store,
-                table=table,
-                transactions=transactions,
-                salt_buckets=salt_buckets,
-                policy=policy,
-                on_event=on_event,
-                clock=clock,
-                protocol=protocol,
-                create=create,
-            )
+            engine = Engine(store, **given | {"clock": clock})
         except BaseException:
             store.close()
             raise

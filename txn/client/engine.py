@@ -36,7 +36,7 @@ from txn.model import (
 )
 from txn.policy import Pace, Policy
 from txn.protocol.context import Context
-from txn.protocol.statuses import PROTOCOLS, SIX_PHASE, ProtocolName
+from txn.protocol.statuses import SIX_PHASE, ProtocolName
 from txn.reading.scans import group_by_row
 from txn.reading.snapshot import Snapshot
 from txn.request import (
@@ -83,8 +83,6 @@ class Engine:
     ) -> None:
         if not 1 <= salt_buckets <= 100:
             raise InvalidRequestError("salt_buckets must be 1 to 100", salt_buckets=salt_buckets)
-        if protocol is not None:
-            check_choice("protocol", protocol, tuple(PROTOCOLS))
         listener = guard(on_event)
         context = Context(
             MeasuredStore(store, listener) if wants_calls(on_event) else store,

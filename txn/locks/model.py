@@ -219,12 +219,6 @@ class Waiting:
         check_choice("fairness", self.fairness, get_args(Fairness))
 
 
-def waiting_or_default(waiting: Waiting | None) -> Waiting:
-    if not isinstance(waiting, Waiting | None):
-        raise InvalidRequestError(f"waiting must be a Waiting: waiting={waiting!r}")
-    return Waiting() if waiting is None else waiting
-
-
 def login_name() -> str:
     """Return the user's name, or the user id if it has no name, as in a container."""
     try:

@@ -18,7 +18,7 @@ from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from functools import cache
 from itertools import chain
 from operator import add
-from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar, get_args
+from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar
 
 from pyspark import Accumulator, AccumulatorParam, SparkContext, TaskContext
 from pyspark.accumulators import _deserialize_accumulator
@@ -30,10 +30,9 @@ from txn.client.connect import connect
 from txn.client.engine import Engine
 from txn.errors import AssertionFailedError, InvalidRequestError, TxnError
 from txn.events import Conflict, Event, Helped, Listener, silent
-from txn.model import Delete, Key, Mutation, as_bytes, check_choice, check_whole
+from txn.model import Delete, Key, Mutation, as_bytes, check_whole
 from txn.policy import Policy
 from txn.request import (
-    ACKS,
     TRANSACTIONS,
     Ack,
     Committed,
@@ -398,8 +397,6 @@ def check_arguments(given: Mapping[str, Any]) -> None:
     """Raise InvalidRequestError for an argument of a task that does not fit."""
     for name in ("batch", "threads", "attempts"):
         check_whole(name, given.get(name, 1), 1)
-    check_choice("on_assertion", given["on_assertion"], get_args(OnAssertion))
-    check_choice("ack", given["ack"], ACKS)
     check_deadline(given.get("deadline_ms"))
     probe = (Delete(Key(b"-", b"-", b"-")),)
     details = given.get("labels"), given["once_retention_ms"]

@@ -9,7 +9,7 @@ from typing import Any
 from txn.arguments import check_calls
 from txn.errors import InvalidRequestError
 from txn.locks.hive.model import DATABASE_SETTING
-from txn.locks.model import Waiting, waiting_or_default
+from txn.locks.model import Waiting
 
 
 @check_calls
@@ -20,7 +20,7 @@ def from_hive(settings: Mapping[str, str], base: Waiting | None = None) -> Waiti
 
     Raises InvalidRequestError for any other setting instead of ignoring it.
     """
-    found = waiting_or_default(base)
+    found = base or Waiting()
     for name, text in settings.items():
         if name == DATABASE_SETTING:
             continue
