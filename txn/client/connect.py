@@ -12,6 +12,7 @@ from txn.policy import Policy
 from txn.protocol.statuses import ProtocolName
 from txn.request import TRANSACTIONS
 from txn.stores import open_store
+from txn.stores.base import Store
 from txn.stores.options import hide_login
 
 
@@ -61,15 +62,17 @@ def connect(
             )
         with require_extra("emulator", uri="txn://"):
             from txn.service.client import connect_server  # noqa: PLC0415
-        engine = Engine.over(connect_server(uri, clock), table)
-        due_ms = clock.monotonic_ms() + engine.pace.policy.deadline_ms
-        call_until(due_ms, lambda: engine.context)  # asks the server for it
+        opened: Engine | Store = Engine.over(connect_server(uri, clock), table)
     else:
-        store = open_store(uri, clock, create=create)
-        try:
-            engine = Engine(store, **given | {"clock": clock})
-        except BaseException:
-            store.close()
-            raise
+        opened = open_store(uri, clock, create=create)
+    try:
+        if isinstance(opened, Engine):
+            engine, due_ms = opened, clock.monotonic_ms() + opened.pace.policy.deadline_ms
+            call_until(due_ms, lambda: engine.context)  # asks the server for it
+        else:
+            engine = Engine(opened, **given | {"clock": clock})
+    except BaseException:
+        opened.close()
+        raise
     engine._place = hide_login(uri)
     return engine

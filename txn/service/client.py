@@ -120,7 +120,7 @@ class RemoteBackend:
         """The server's store and transaction table, with this client's clock and rng. The server's
         policy limits the tries of a commit."""
         if self._database is None:
-            found = self._service.call("database", repeat=True)
+            found = self._call_read("database", None)
             names = {rules.stored_name.decode(): rules for rules in PROTOCOLS.values()}
             if found.protocol not in names or not found.transactions:
                 raise InvalidRequestError("the server is of another version", found=found.protocol)
