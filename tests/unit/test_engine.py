@@ -217,7 +217,7 @@ def test_a_bound_is_a_whole_number_of_ms(deadline_ms: object) -> None:
 def test_many_commits_have_a_bound_each() -> None:
     """One for all of them, as other calls have it, was a TypeError that named nothing."""
     wanted: list[Any] = [([Mutation(X, b"1")], [])]
-    with pytest.raises(InvalidRequestError, match=r"deadline_ms is a list.* given=1000"):
+    with pytest.raises(InvalidRequestError, match=r"deadline_ms must be a list.* given=1000"):
         World().engine.commit_many(wanted, deadline_ms=1_000)  # type: ignore[arg-type]
 
 

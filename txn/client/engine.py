@@ -399,12 +399,7 @@ def list_deadlines(deadline_ms: Sequence[int | None] | None, count: int) -> list
     """Return a deadline for each of `count` requests; None for each if none is given."""
     if deadline_ms is None:
         return [None] * count
-    try:
-        times = list(deadline_ms)
-    except TypeError as error:
-        raise InvalidRequestError(
-            "deadline_ms is a list, of a time for each request", given=deadline_ms
-        ) from error
+    times = list(check_items("deadline_ms", deadline_ms))
     for time_ms in times:
         check_deadline(time_ms)
     if len(times) != count:

@@ -16,7 +16,7 @@ from typing import NoReturn, TypeVar
 from txn.client.finisher import Finisher
 from txn.client.group_commit import GroupCommit
 from txn.client.hot_keys import HotKeyQueues, HotKeyTicket
-from txn.client.schema import Families
+from txn.client.schema import OWN, Families
 from txn.clock import Clock, call_until, measure_ms
 from txn.errors import (
     AssertionFailedError,
@@ -24,6 +24,7 @@ from txn.errors import (
     ConflictError,
     CorruptRowError,
     DeadlineError,
+    InvalidRequestError,
     NotApplied,
     StoreError,
     TableUnavailable,
@@ -515,7 +516,8 @@ class LocalBackend:
     # ----------------------------------------------------------------------- tables and ending
 
     def ensure_table(self, table: bytes, families: Collection[bytes]) -> None:
-        self._families.refuse_own(table)
+        if table in self._families.own_names:
+            raise InvalidRequestError(OWN, table=table)
         own = Family(database=plain_table(self._context.table))
         self._context.store.ensure_table(table, dict.fromkeys(families, own))
 

@@ -29,6 +29,7 @@ from txn.protocol.locks import is_lock_of_rows
 from txn.request import Request
 
 SAMPLED_ROWS = 10
+OWN = "the transaction table is the protocol's alone: it may be read"
 T = TypeVar("T")
 
 
@@ -39,7 +40,7 @@ class Families:
         self._context = context
         self._known: dict[tuple[bytes, bytes], Family] = {}
         self._tables: set[bytes] = set()
-        self._own = {own := plain_table(context.table), DEFAULT_NAMESPACE + own}
+        self.own_names = {own := plain_table(context.table), DEFAULT_NAMESPACE + own}
 
     def of(self, key: Key, deadline_ms: int | None = None) -> Family:
         """Return the family of a key that names its table; raise InvalidRequestError if unfit."""
@@ -63,13 +64,6 @@ class Families:
         if table not in self._tables:
             self._describe(table, deadline_ms=deadline_ms)
             self._tables.add(table)
-
-    def refuse_own(self, table: bytes | None) -> None:
-        """Raise InvalidRequestError for the transaction table."""
-        if table in self._own:
-            raise InvalidRequestError(
-                "the transaction table is the protocol's alone: it may be read", table=table
-            )
 
     def _describe(
         self, table: bytes, asked: Key | None = None, deadline_ms: int | None = None
@@ -123,8 +117,8 @@ class Families:
         """Raise InvalidRequestError unless the request fits its families, asking until the
         deadline."""
         for key in {(key.table, key.family): key for key in request.keys}.values():
-            if key.table in self._own:
-                self.refuse_own(key.table)
+            if key.table in self.own_names:
+                _refuse(key, OWN)
             family = self.of(key, deadline_ms)
             if family.database is None and key.table and self._context.is_local:
                 # Assigned to this database before its first write. Not on HBase, which would

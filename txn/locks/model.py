@@ -214,8 +214,7 @@ class Waiting:
             check_whole(name, getattr(self, name), least)
         if self.deadline_ms is not None:
             check_whole("deadline_ms", self.deadline_ms)
-        if not isinstance(self.enabled, bool):
-            raise InvalidRequestError("enabled is True or False", enabled=self.enabled)
+        check_choice("enabled", self.enabled, (True, False))
         check_choice("fairness", self.fairness, get_args(Fairness))
 
 
