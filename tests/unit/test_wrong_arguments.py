@@ -10,7 +10,7 @@ import asyncio
 import importlib
 import inspect
 import math
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from enum import Enum
@@ -38,6 +38,7 @@ from txn import (
     Some,
     TxnError,
 )
+from txn.errors import InvalidRequestError
 from txn.leases import open_leases
 from txn.leases.service import LeaseService
 from txn.locks import Mode, exclusive, path
@@ -260,8 +261,10 @@ def test_a_wrong_argument_is_refused_before_anything_is_written(name: str, tmp_p
     kind, called = PUBLIC[name]
     arguments = list_arguments(kind, called)
     wrong: list[str] = []
-    place, before = Place(tmp_path), []
-    for argument, value in product(arguments, (*WRONG, *RECORDS)):
+    place = Place(tmp_path)
+    before: list[Any] = []
+    needed = [each for each in arguments if each.default is each.empty]
+    for argument, value in (*product(arguments, WRONG), *product(needed, RECORDS)):
         before = before or place.list_stored()
         given = {
             each.name: place.find_valid(f"{name}.{each.name}")
@@ -283,7 +286,8 @@ def test_a_wrong_argument_is_refused_before_anything_is_written(name: str, tmp_p
             place.leases.force_drop_lease(())
         if place.list_stored() != before:
             place.close()
-            place, before = Place(tmp_path), []
+            place = Place(tmp_path)
+    before: list[Any] = []
     place.close()
     assert not wrong, "\n".join(wrong)
 
@@ -295,3 +299,26 @@ def test_the_functions_of_recovery_are_documented_where_they_are_public() -> Non
     functions = [name for name in recovery.__all__ if inspect.isfunction(getattr(recovery, name))]
     assert [name for name in functions if f"`{name}`" not in section] == []
     assert [name for name in recovery.__all__ if not getattr(recovery, name).__doc__] == []
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda c: recovery.check(c, retention_ms=-1),
+            "retention_ms must be int, from 0 .*=-1",
+        ),
+        (
+            lambda c: recovery.convert(c, "x"),
+            "wanted must be .*'fenced'.: wanted='x'",
+        ),
+        (lambda c: recovery.summary(c, "data"), r"tables must be Iterable\[bytes\]: tables='data'"),
+        (lambda c: recovery.purge_row(c, Row(b"r", bad)), r"seen must be Row: seen=Row"),
+    ],
+)
+def test_a_refusal_names_the_argument_and_what_it_may_be(
+    call: Callable[[Any], object], message: str
+) -> None:
+    """The caller has to find it among others."""
+    with pytest.raises(InvalidRequestError, match=message):
+        call(World().engine.context)
