@@ -22,6 +22,7 @@ from recovery.fsck import require_tables
 from recovery.opening import find_usual_rules
 from recovery.scan import MARKERS, OnRow, list_rows, newest_old_ms, transactions
 from recovery.text import quote_name
+from txn.arguments import check_calls
 from txn.errors import CorruptRowError, InvalidRequestError
 from txn.model import (
     LOCK_SUFFIX,
@@ -51,6 +52,7 @@ YOUNG = "locks or tags of {table} are younger than the retention: {cells}: wait 
 AHEAD = "cells of {table} lie ahead of the clock: {cells}: set it, or wait for it"
 
 
+@check_calls
 def find_obstacles(
     context: Context,
     tables: Collection[bytes] = (),
@@ -108,6 +110,7 @@ def _list_cell_obstacles(
         yield obstacle.format(table=table, cells=cells, quoted=quote_name(span.table))
 
 
+@check_calls
 def convert(context: Context, wanted: ProtocolName, tables: Collection[bytes] = ()) -> int:
     """Change the protocol of a database without obstacles. Delete what the old protocol left beside
     values, also if the database has the new one already, and return the number of deleted cells.

@@ -39,7 +39,8 @@ from recovery.scan import (
     list_suspects,
 )
 from recovery.tables import check_counts, check_rows, is_stale
-from txn.errors import AbortedError, CorruptRowError, TableUnavailable
+from txn.arguments import check_calls, check_fields
+from txn.errors import AbortedError, CorruptRowError, InvalidRequestError, TableUnavailable
 from txn.model import Cell, Edit, Key, Row
 from txn.protocol.clocks import check_clock
 from txn.protocol.context import Context, call_store, describe_table
@@ -70,6 +71,8 @@ from txn.protocol.transaction import load_transaction
 from txn.spans import Span
 
 BATCHED = frozenset({Kind.EXPIRED, Kind.DEBRIS, Kind.EXPIRED_MARKER, Kind.VACANT_KEY})
+OF_KEYS = {Kind.ORPHAN_LOCK, Kind.STALE_TAG, Kind.EXPIRED_MARKER, Kind.VACANT_KEY}
+OF_ROWS = {Kind.UNDECIDED, Kind.DECIDED, Kind.ABORTING, Kind.ORPHAN_LOCK}
 UNCHANGED = "it does not change, since a cell of it has a timestamp that the protocol never writes"
 BRING_BACK = (
     "it waits for its table: enable it, or make it again with its families, repair, and drop it "
@@ -77,6 +80,7 @@ BRING_BACK = (
 )
 
 
+@check_calls
 def check(
     context: Context,
     *,
@@ -174,6 +178,7 @@ def find_future(context: Context, row: Row) -> Iterator[Finding]:
         yield Finding(Kind.FUTURE_CELL, transaction, last, facts)
 
 
+@check_calls
 def compact(
     context: Context, *, retention_ms: int = RETENTION_MS, tables: Collection[bytes] = ()
 ) -> None:
@@ -198,6 +203,7 @@ def find_last_repair_ms(context: Context) -> int:
     return cell.timestamp if cell else 0
 
 
+@check_calls
 def repair(context: Context, finding: Finding) -> Result:
     """Repair one finding, and check that it is gone. The result is LeftAlone if it is still there,
     if its table is gone or disabled, or if this machine's clock is wrong.
@@ -214,6 +220,7 @@ def handle_findings(
     return repair_all(context, findings) if do_repair else ((each, None) for each in findings)
 
 
+@check_calls
 def repair_all(context: Context, findings: Iterable[Finding]) -> Iterator[tuple[Finding, Result]]:
     """Repair findings as they come, and yield each with its result. Deletes are batched."""
     for kind, alike in groupby(findings, lambda finding: finding.kind):
@@ -223,6 +230,8 @@ def repair_all(context: Context, findings: Iterable[Finding]) -> Iterator[tuple[
 
 def _repair_batch(context: Context, kind: Kind, findings: Sequence[Finding]) -> list[Result]:
     """Repair findings of one kind. If a table is gone, leave alone only those that need it."""
+    for finding in findings:
+        _require_complete(finding)
     try:
         if kind.severity is not Severity.REPORT_ONLY:
             check_clock(context)  # the findings were dated by it
@@ -246,6 +255,14 @@ def _repair_batch(context: Context, kind: Kind, findings: Sequence[Finding]) -> 
         if len(findings) == 1:
             return [LeftAlone(f"{error}: {BRING_BACK}")]
         return [repair(context, finding) for finding in findings]
+
+
+def _require_complete(finding: Finding) -> None:
+    """Raise InvalidRequestError unless the finding names what its repair needs."""
+    check_fields(finding)
+    has_row = is_row_key(finding.transaction or b"") or finding.kind not in OF_ROWS
+    if not has_row or (finding.key is None and finding.kind in OF_KEYS):
+        raise InvalidRequestError("not a finding of `check`", finding=finding)
 
 
 def _check_transaction(
@@ -354,10 +371,10 @@ def _retire_keys(context: Context, findings: Sequence[Finding]) -> list[Result]:
     newest = 0
     for finding in findings:
         value, since, last = (finding.facts.get(name) for name in ("value", "since", "newest"))
-        assert finding.key is not None and isinstance(last, int)
+        assert finding.key is not None
         cell = isinstance(value, bytes) and isinstance(since, int) and Cell(value, since)
         wanted[finding.key] = cell or None
-        newest = max(newest, last)
+        newest = max(newest, last if isinstance(last, int) else 0)
     results = retire_keys(context, wanted, newest)
     return [results[finding.key] for finding in findings if finding.key is not None]
 

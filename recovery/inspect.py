@@ -16,6 +16,7 @@ from typing import TypeVar, assert_never
 from recovery.bounds import Budget, ReadLimits
 from recovery.findings import GRACE_MS, RETENTION_MS, Finding, Kind, judge
 from recovery.scan import STATUS, find_transaction
+from txn.arguments import check_calls
 from txn.assertions import Assertion, holds, list_keys
 from txn.errors import CorruptRowError, TableUnavailable
 from txn.model import Cell, Key, Mutation, Row
@@ -145,6 +146,7 @@ class Explanation:
                 assert_never(self.row.state)
 
 
+@check_calls
 def explain(
     context: Context,
     row_key: bytes,

@@ -15,6 +15,7 @@ from functools import partial
 from recovery.findings import Finding, Kind, LeftAlone, NothingToDo, Repaired, Result
 from recovery.scan import MARKERS, find_transaction, newest_old_ms, whole_row
 from recovery.tables import make_facts
+from txn.arguments import check_calls
 from txn.errors import CorruptRowError, InvalidRequestError
 from txn.model import Cell, Check, Edit, Key, Row
 from txn.protocol.codec import decode_marker
@@ -44,6 +45,7 @@ UNFINISHED = frozenset({RowState.UNDECIDED, RowState.ABORTING, RowState.DECIDED}
 PART = "without it that one would be committed by halves; fsck --repair ends both"
 
 
+@check_calls
 def purge_row(context: Context, seen: Row, *, unfinished: bool = False) -> Result:
     """Delete a transaction row if it has not changed since it was read. Its locks become orphans,
     which clients release on contact and fsck when it scans the table.
@@ -101,6 +103,7 @@ def _list_deletes(context: Context, rows: Iterable[Row]) -> list[Edit]:
 # ------------------------------------------------------------------------------------- markers
 
 
+@check_calls
 def purge_token(context: Context, token: bytes) -> Result:
     """Delete the marker of a `once` token, under its lock. A request with it commits again.
 

@@ -16,6 +16,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from recovery.bounds import Budget, ReadLimits
+from txn.arguments import check_calls
 from txn.errors import CorruptRowError
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Columns, Row, RowExclusion
 from txn.protocol.codec import Buffer, decode_buffer
@@ -262,6 +263,7 @@ def find_transaction(context: Context, row_key: bytes) -> TransactionRow | None:
     return follow(decode_row(cells), decode_row(decisive or Row(whole, {})))
 
 
+@check_calls
 def summary(context: Context, tables: Iterable[bytes] = ()) -> Summary:
     """Count the transaction rows by status, and the locks and tags in the tables. Only the status
     is read of rows that are finished for good."""

@@ -34,7 +34,7 @@ from recovery.opening import open_store_of
 from recovery.tables import check_counts
 from txn.errors import InvalidRequestError
 from txn.host.extras import import_extra
-from txn.model import as_bytes, check_whole
+from txn.model import as_bytes, check_items, check_whole
 from txn.policy import Policy
 from txn.protocol.context import Context, call_store
 from txn.request import TRANSACTIONS
@@ -121,7 +121,7 @@ def plan_shares(
     """Divide the work: the transaction table first, then the data tables."""
     if partitions is not None:
         check_whole("partitions", partitions, 1)
-    tables = [as_bytes("scan", table) for table in scan]
+    tables = [as_bytes("scan", table) for table in check_items("scan", scan)]
     with open_store_of(wanted.uri, wanted.transactions, mends=wanted.repairs) as context:
         require_tables(context, tables)
         spans = [(Span(context.table), False), *((s, True) for s in list_data(context, tables))]

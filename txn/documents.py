@@ -17,7 +17,6 @@ from typing import Any
 from txn.assertions import And, Assertion, Exact, GreaterThan, Not, Or, Some, Version
 from txn.errors import InvalidRequestError
 from txn.model import Key
-from txn.text import parse_key
 
 Document = dict[str, Any]
 FORMS = {
@@ -53,7 +52,7 @@ def check_types(stored: Any, kinds: Mapping[str, Any]) -> None:
 def read_key(given: object, place: str) -> Key:
     """Return a key of a document."""
     if isinstance(given, str):
-        return parse_key(given)
+        return Key.parse(given)
     fields = read_fields(given, place, {"table", "row", "family", "column"}, set())
     part = {name: read_bytes(value, f"{place}.{name}") for name, value in fields.items()}
     return Key(part["row"], part["family"], part["column"], part["table"])

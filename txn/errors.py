@@ -7,7 +7,9 @@ are lower case with the facts last, as `name=value`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
+
+Written = Literal["yes", "no", "unknown"]
 
 
 def annotate(message: str, **facts: object) -> str:
@@ -24,7 +26,14 @@ def _show(value: object) -> str:
 
 
 class TxnError(Exception):
-    """The root of all errors that this library raises on purpose."""
+    """The root of all errors that this library raises on purpose.
+
+    retryable: the same call may succeed later, and to repeat it is safe even without a token.
+    written: whether the call changed anything, or may still do so.
+    """
+
+    retryable: bool = False
+    written: Written = "no"
 
     def __init__(self, message: str = "", **facts: object) -> None:
         super().__init__(annotate(message, **facts))
@@ -92,6 +101,8 @@ class AbortedError(TxnError):
 class ConflictError(AbortedError):
     """Another transaction was in the way: run it again. Names the key and its holder."""
 
+    retryable = True
+
     def __init__(
         self,
         words: str,
@@ -122,9 +133,13 @@ class AssertionFailedError(AbortedError):
 class DeadlineError(AbortedError):
     """The deadline passed before the decision: run it again with more time or less load."""
 
+    retryable = True
+
 
 class CommitOutcomeUnknown(TxnError):
     """The decision was sent and its result is unknown: call `engine.outcome(error.transaction)`."""
+
+    written = "unknown"
 
     def __init__(self, transaction: bytes, cause: BaseException | None = None) -> None:
         why = None if cause is None else str(cause) or type(cause).__name__
@@ -151,6 +166,7 @@ class StoreError(TxnError):
     call: the name of the store's call, if calls are measured.
     """
 
+    written: Written = "unknown"
     call: str | None = None
 
 
@@ -158,9 +174,14 @@ class StoreClosedError(StoreError):
     """The store cannot be used any more: this program closed it, it was busy during a fork, or its
     files were replaced. The call had no effect."""
 
+    written = "no"
+
 
 class NotApplied(StoreError):
     """The call certainly had no effect: it is safe to repeat it."""
+
+    retryable = True
+    written = "no"
 
 
 def deny(error: TxnError, words: str = "nothing was committed") -> TxnError:

@@ -10,9 +10,10 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from txn.errors import InvalidRequestError
+from txn.escapes import escape, unescape
 
 Value = bytes
 """The content of a cell: at least one byte. A text argument stands for its UTF-8."""
@@ -79,6 +80,28 @@ class Key(_KeyFields):
             as_bytes("column", column),
             None if table is None else as_bytes("table", table),
         )
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        r"""Return the key of `table/row/family:column`; raise InvalidRequestError if it is none.
+
+        Bytes that are not printable are written as `\xNN`, a backslash as `\\`. The table ends at
+        the first slash and the row at the last one, so a slash in a column is `\x2f`.
+        """
+        if not isinstance(text, str):
+            raise InvalidRequestError("the text of a key must be str", given=text)
+        table, _, rest = text.partition("/")
+        row, _, last = rest.rpartition("/")
+        family, _, column = last.partition(":")
+        if not (table and row and family and column):
+            raise InvalidRequestError("a key is table/row/family:column", given=text)
+        return cls(unescape(row), unescape(family), unescape(column), unescape(table))
+
+    @property
+    def text(self) -> str:
+        """The text of which `parse` makes this key, if it names its table."""
+        column = escape(self.column).replace("/", r"\x2f")
+        return f"{escape(self.table or b'')}/{escape(self.row)}/{escape(self.family)}:{column}"
 
     @property
     def lock(self) -> Key:
@@ -168,10 +191,33 @@ def refuse_target(checked: Key, target: Key) -> InvalidRequestError:
 
 
 class Row(NamedTuple):
-    """One row of a scan: the newest visible version of each of its cells."""
+    """One row of a scan: the newest visible version of each of its cells. Its keys name the table;
+    those that an engine returns are found without it as well: see `RowCells`."""
 
     row: bytes
     cells: dict[Key, Cell]
+
+
+class RowCells(dict[Key, Cell]):
+    """The cells of a row for a user: a key that names no table finds its cell as well."""
+
+    __slots__ = ()
+
+    def __missing__(self, key: Key) -> Cell:
+        if isinstance(key, Key) and key.table is None and self:
+            named = new_tuple(Key, (*key[:3], next(iter(self)).table))
+            if dict.__contains__(self, named):
+                return self[named]
+        raise KeyError(key)
+
+    def __contains__(self, key: object) -> bool:
+        return self.get(key) is not None
+
+    def get(self, key: object, default: Any = None) -> Any:
+        try:
+            return self[key]  # type: ignore[index]
+        except KeyError:
+            return default
 
 
 Columns = Collection[tuple[bytes, bytes]] | None
@@ -306,7 +352,11 @@ def as_bytes(name: str, value: object) -> bytes:
     if type(value) is bytes:
         return value
     if type(value) is str or isinstance(value, str):
-        return value.encode()
+        try:
+            return value.encode()
+        except UnicodeEncodeError as error:
+            message = f"{name} must be text that UTF-8 can write"
+            raise InvalidRequestError(message, given=ascii(value)) from error
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
     raise InvalidRequestError(
@@ -324,7 +374,17 @@ def check_whole(name: str, value: object, least: int | None = None) -> None:
         raise InvalidRequestError(f"{name} must be at least {least}", **{name: value})
 
 
-def check_choice(name: str, value: object, words: tuple[str, ...]) -> None:
+def check_items(name: str, given: object) -> Iterable[Any]:
+    """Return what may be several items; raise InvalidRequestError for anything else, and for text,
+    whose letters nobody means."""
+    if type(given) is list or type(given) is tuple:
+        return given
+    if isinstance(given, Iterable) and not isinstance(given, (str, bytes, bytearray, Key)):
+        return given
+    raise InvalidRequestError(f"{name} must be a list", given=given, type=type(given).__name__)
+
+
+def check_choice(name: str, value: object, words: tuple[object, ...]) -> None:
     """Raise InvalidRequestError unless this is one of the words."""
     if value not in words:
         known = ", ".join(map(repr, words))

@@ -14,6 +14,7 @@ from txn.model import (
     Key,
     Mutation,
     as_bytes,
+    check_items,
     check_key,
     check_value,
     check_whole,
@@ -125,7 +126,7 @@ def as_request(given: object) -> Request:
         raise InvalidRequestError("neither a Request nor (mutations, assertions)", given=given)
     mutations, assertions = given
     return Request(
-        tuple(_check_items("mutations", mutations)), tuple(_check_items("assertions", assertions))
+        tuple(check_items("mutations", mutations)), tuple(check_items("assertions", assertions))
     )
 
 
@@ -149,7 +150,7 @@ def bind_request(
         return known[key] if type(key) is Key and key in known else bind_key(key, table)
 
     changes: dict[Key, Mutation | Delete] = {}
-    for mutation in _check_items("mutations", mutations):
+    for mutation in check_items("mutations", mutations):
         change: Mutation | Delete
         match mutation:
             case Mutation(key, value):
@@ -168,7 +169,7 @@ def bind_request(
         changes[bound] = change
     return make_request(
         tuple(changes.values()),
-        tuple([bind(each, bind_known) for each in _check_items("assertions", assertions)]),
+        tuple([bind(each, bind_known) for each in check_items("assertions", assertions)]),
         once,
         labels,
         once_retention_ms,
@@ -202,7 +203,7 @@ def make_request(
         if token is None or len(once_content) > MAX_CONTENT:
             words = "once_content needs once, and has at most 1 MiB"
             raise InvalidRequestError(words, bytes=len(once_content), limit=MAX_CONTENT)
-    shown = _check_labels(labels) if labels else {}
+    shown = {} if labels is None or labels == {} else _check_labels(labels)
     if once_retention_ms is not None:
         _check_retention(once, once_retention_ms)
     if validate is not None and not isinstance(validate, bool):
@@ -235,14 +236,6 @@ def bind_key(key: object, table: bytes | None) -> Key:
     return new_tuple(Key, (row, family, column, table))
 
 
-def _check_items(name: str, given: object) -> Iterable[Any]:
-    if type(given) is list or type(given) is tuple:
-        return given
-    if isinstance(given, Iterable) and not isinstance(given, (str, bytes, Key)):
-        return given
-    raise InvalidRequestError(f"{name} must be a list", type=type(given).__name__)
-
-
 def _check_retention(once: str | bytes | None, retention_ms: int) -> None:
     if once is None:
         raise InvalidRequestError("once_retention_ms is a promise about a token: give once as well")
@@ -266,13 +259,10 @@ def check_deadline(deadline_ms: int | None) -> None:
 
 
 def _check_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
+    if not isinstance(labels, Mapping):
+        raise InvalidRequestError("labels must be a dictionary", given=labels)
     for name, text in labels.items():
         if not isinstance(name, str) or not isinstance(text, str):
             raise InvalidRequestError("labels must be text", name=name, value=text)
-        try:
-            (name + text).encode()
-        except UnicodeEncodeError as error:
-            raise InvalidRequestError(
-                "labels must be text that UTF-8 can write", name=ascii(name), value=ascii(text)
-            ) from error
+        as_bytes("labels", name + text)
     return dict(labels)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from txn.errors import InvalidRequestError
-from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Key, as_bytes, check_key
+from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Key, as_bytes, check_items, check_key
 
 Columns = Collection[tuple[str | bytes, str | bytes]]
 
@@ -61,7 +61,8 @@ def make_span(
             raise InvalidRequestError("a scan takes a prefix, or start and stop")
         low = as_bytes("prefix", prefix)
         high = find_prefix_end(low)
-    wanted = None if columns is None else frozenset(_column(pair) for pair in columns)
+    pairs = None if columns is None else check_items("columns", columns)
+    wanted = None if pairs is None else frozenset(map(_column, pairs))
     if wanted is not None and not wanted:
         raise InvalidRequestError("columns names none: leave it out for all of them")
     return Span(as_bytes("table", table), low, high or None, wanted)

@@ -1,14 +1,10 @@
-r"""Text for people from bytes, keys, assertions and errors; for logs, without values of cells.
+"""Text for people from bytes, keys, assertions and errors; for logs, without values of cells.
 
-Whatever is stored goes through `show_text` before a terminal, a page or a log gets it. Bytes are
-UTF-8 where that is printable, else `\xNN`; a backslash is `\\`. So text is unambiguous, and
-commands accept what they print. A key is `table/row/family:column`: the table ends at the first
-slash and the row at the last one, so only a slash in a column must be written as `\x2f`.
+Bytes and keys have the form of `txn.escapes`, which commands accept as they print it.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
@@ -18,43 +14,17 @@ from txn.errors import (
     AssertionFailedError,
     CommitOutcomeUnknown,
     CorruptRowError,
-    InvalidRequestError,
     TxnError,
 )
+from txn.escapes import escape as escape  # noqa: PLC0414
+from txn.escapes import show_text as show_text  # noqa: PLC0414
+from txn.escapes import unescape as unescape  # noqa: PLC0414
 from txn.model import ROW_KEY, Cell, Key, Stamp
 
 LONGEST = 60
 LONGEST_REASON = 2_000
 CELLS_SHOWN = 10
 LONGEST_FAILURE = 500
-
-_ESCAPE = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|(\\)|.?)", re.DOTALL)
-
-
-def show_text(text: str) -> str:
-    r"""Return a text as one line in which nothing is hidden: each letter that a terminal obeys, or
-    that reorders or hides others, is `\xNN`. Backslashes stay, so to show it twice is harmless."""
-    if text.isprintable():
-        return text
-    return "".join(letter if letter.isprintable() else _show_bytes(letter) for letter in text)
-
-
-def escape(value: bytes) -> str:
-    """Return the bytes as printable text, which `unescape` turns back into the same bytes."""
-    return show_text(value.decode("utf-8", "surrogateescape").replace("\\", r"\\"))
-
-
-def unescape(text: str) -> bytes:
-    """Return the bytes of an escaped text; raise InvalidRequestError for an unknown escape."""
-
-    def replacement(match: re.Match[bytes]) -> bytes:
-        if match[1] is not None:
-            return bytes([int(match[1], 16)])
-        if match[2] is not None:
-            return b"\\"
-        raise InvalidRequestError(r"a backslash must be \\ or \xNN", text=text)
-
-    return _ESCAPE.sub(replacement, text.encode("utf-8", "surrogateescape"))
 
 
 def shorten(value: bytes, longest: int = LONGEST) -> str:
@@ -66,19 +36,8 @@ def shorten(value: bytes, longest: int = LONGEST) -> str:
 
 
 def key_text(key: Key) -> str:
-    """Return the key in the form that `parse_key` takes."""
-    column = escape(key.column).replace("/", r"\x2f")
-    return f"{escape(key.table or b'')}/{escape(key.row)}/{escape(key.family)}:{column}"
-
-
-def parse_key(text: str) -> Key:
-    """Return the key of `table/row/family:column`; raise InvalidRequestError if it is none."""
-    table, _, rest = text.partition("/")
-    row, _, last = rest.rpartition("/")
-    family, _, column = last.partition(":")
-    if not (table and row and family and column):
-        raise InvalidRequestError("a key is table/row/family:column", given=text)
-    return Key(unescape(row), unescape(family), unescape(column), unescape(table))
+    """Return the key in the form that `Key.parse` takes."""
+    return key.text
 
 
 def assertion_text(assertion: Assertion) -> str:
@@ -172,8 +131,3 @@ def _seen_text(key: Key, cell: Cell | Stamp | None) -> str:
     if isinstance(cell, Stamp):
         return f"{key_text(key)} has version {cell.timestamp}"
     return f"{key_text(key)} {'absent' if cell is None else '= ' + shorten(cell.value)}"
-
-
-def _show_bytes(letter: str) -> str:
-    of_bytes = "surrogateescape" if "\udc80" <= letter <= "\udcff" else "surrogatepass"
-    return "".join(f"\\x{byte:02x}" for byte in letter.encode("utf-8", of_bytes))

@@ -20,14 +20,14 @@ from recovery.opening import open_store_of
 from recovery.scan import OnRow, find_transaction, leave_out, list_heads, list_statuses
 from recovery.search import Query, row_document
 from recovery.text import count_text, duration_text, error_text, labels_text, short_id
-from txn.model import Row
+from txn.model import Key, Row
 from txn.protocol.context import Context
 from txn.protocol.listing import scan_transactions
 from txn.protocol.ranges import stored_rows
 from txn.protocol.row import TransactionRow, is_own, is_row_key
 from txn.protocol.statuses import Status
 from txn.spans import Span
-from txn.text import escape, parse_key, show_text
+from txn.text import escape, show_text
 
 HEADINGS = ("transaction", "status", "age", "keys", "labels", "reason; owner")
 NO_STATUS = "none"
@@ -75,7 +75,7 @@ def ls(
     known = {str(each): each for each in Status if with_parts or each is not Status.PART}
     statuses = {known.get(name) for name in status or NAMES if name in (*known, NO_STATUS)}
     query = Query(
-        key=None if key is None else parse_key(key),
+        key=None if key is None else Key.parse(key),
         statuses=frozenset(statuses),
         label=label,
         older_than_ms=older_than,

@@ -21,9 +21,9 @@ from txn.assertions import MAX_DEPTH
 from txn.client.connect import connect
 from txn.documents import parse_assertion, read_bytes, read_fields, read_key, read_list, refuse_part
 from txn.errors import AbortedError, InvalidRequestError
-from txn.model import Delete, Mutation
+from txn.model import Delete, Key, Mutation
 from txn.request import Request
-from txn.text import escape, holder_text, key_text, parse_key, reason_text
+from txn.text import escape, holder_text, key_text, reason_text
 
 FIELDS = [field.name for field in fields(Request) if field.init and field.name != "answer"]
 
@@ -43,7 +43,7 @@ def get(
 
     Example: txn get accounts/alice/d:balance accounts/bob/d:balance
     """
-    wanted = [parse_key(key) for key in keys]
+    wanted = [Key.parse(key) for key in keys]
     with connect(store, transactions=transactions, create=False) as engine:
         cells = engine.read(wanted)
         holders = read_holders(engine.context, wanted)  # as of a moment later

@@ -21,7 +21,7 @@ from txn.model import Key
 from txn.protocol.codec import Marker, decode_marker
 from txn.protocol.context import Context, describe_table
 from txn.protocol.row import RowState, created_ms, decode_row
-from txn.text import assertion_text, escape, holder_text, key_text, parse_key, shorten, unescape
+from txn.text import assertion_text, escape, holder_text, key_text, shorten, unescape
 
 RECENT = "Be sure that its client has ended: it was changed in the last"
 
@@ -43,7 +43,7 @@ def show(
     """
     with open_store_of(store, transactions) as context:
         if "/" in transaction:  # no ID has one
-            show_lock(context, parse_key(transaction), as_json)
+            show_lock(context, Key.parse(transaction), as_json)
             return
         row_key = common.find_row_key(context, transaction)
         found = explain(context, row_key)

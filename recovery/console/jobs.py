@@ -47,6 +47,8 @@ NOT_KEPT = "the results of this check are no longer kept: check again"
 class JobUnderWayError(TxnError):
     """Another check or repair is running; nothing was started."""
 
+    retryable = True
+
 
 class CancelledError(Exception):
     """The job was cancelled."""

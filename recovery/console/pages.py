@@ -57,10 +57,11 @@ from recovery.inspect import explain
 from recovery.search import COUNT, Query
 from recovery.text import parse_duration
 from txn.errors import InvalidRequestError, StoreError, TableUnavailable
+from txn.model import Key
 from txn.protocol.row import TransactionRow, created_ms, is_row_key
 from txn.protocol.statuses import FENCED_STEPS, STEPS, Status
 from txn.stores.options import hide_login
-from txn.text import parse_key, unescape
+from txn.text import unescape
 
 Facts = dict[str, Any]
 Form = QueryParams
@@ -257,7 +258,7 @@ def show_key(request: Request) -> Facts:
     facts |= dict.fromkeys(("details", "page", "wrong", "further", "tables", "unlisted"))
     try:
         if key:
-            details = read_key_details(console.context, parse_key(key), console.limits)
+            details = read_key_details(console.context, Key.parse(key), console.limits)
             rows = details.transactions.rows
             writers = {row.plan.timestamp: row.row_key for row in rows if row.plan}
             facts |= {"details": details, "writers": writers}
@@ -302,7 +303,7 @@ def _read_query(request: Request) -> tuple[Query, bytes | None]:
             raise InvalidRequestError(f"no such {name}", given=given[name])
     query = Query(
         id_=unescape(given["id"]),
-        key=parse_key(given["key"]) if given["key"] else None,
+        key=Key.parse(given["key"]) if given["key"] else None,
         table=unescape(given["table"]) or None,
         statuses=STATUSES.get(given["status"]),
         label=given["label"] or None,

@@ -21,10 +21,12 @@ from thriftpy2.protocol import TCompactProtocol, TCyBinaryProtocol
 from thriftpy2.thrift import TClient
 from thriftpy2.transport import TCyBufferedTransport, TCyFramedTransport, TSocket
 
+from txn import Engine
 from txn.server.connection import ServedInterface
 from txn.server.listening import listen
 from txn.server.options import Limits
 from txn.server.ports import Server
+from txn.service.client import connect_server
 
 ECHO = thriftpy2.load(
     str(Path(__file__).with_name("echo.thrift")), module_name="txn_tests_echo_thrift"
@@ -70,6 +72,11 @@ class Echo:
 
     def large(self, size: int) -> bytes:
         return bytes(size)
+
+
+def unasked(uri: str) -> Engine:
+    """An engine whose server is not asked for its database, as `connect` asks it."""
+    return Engine.over(connect_server(uri), "data")
 
 
 @contextmanager

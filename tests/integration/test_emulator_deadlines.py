@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.serving import served
+from tests.integration.serving import served, unasked
 from txn import (
     CommitOutcomeUnknown,
     DeadlineError,
@@ -23,9 +23,8 @@ from txn import (
     Mutation,
     StoreError,
     TxnError,
-    connect,
 )
-from txn.client.tasks import connect_async
+from txn.client.tasks import AsyncEngine
 from txn.errors import NotApplied
 from txn.service import client as remote
 
@@ -37,7 +36,7 @@ SLACK_S = 5.0  # of this machine
 
 
 async def do_async(uri: str, act: Callable[[Any], Any]) -> object:
-    async with connect_async(uri, table="data") as engine:
+    async with AsyncEngine(unasked(uri)) as engine:
         return await act(engine)
 
 
@@ -119,7 +118,7 @@ def test_each_call_to_a_stopped_server_ends_soon_after_its_deadline(stopped: str
     nothing says so; a commit that was sent may have happened."""
 
     def on_its_own(act: Callable[[Engine], object]) -> object:
-        with connect(stopped, table="data") as engine:  # which is closed in time as well
+        with unasked(stopped) as engine:  # which is closed in time as well
             return act(engine)
 
     due = {
@@ -141,7 +140,7 @@ def test_each_call_to_a_stopped_server_ends_soon_after_its_deadline(stopped: str
 
 
 async def read_many(uri: str, count: int) -> list[Any]:
-    async with connect_async(uri, table="data") as engine:
+    async with AsyncEngine(unasked(uri)) as engine:
         calls = (engine.read([X], deadline_ms=TIME_MS) for _ in range(count))
         return await asyncio.gather(*calls, return_exceptions=True)
 
@@ -159,7 +158,7 @@ def test_a_future_does_not_wait_for_those_that_have_more_time(
 ) -> None:
     """A batch is as slow as the slowest of it."""
     monkeypatch.setattr(remote, "PATIENCE_MS", 100)
-    with connect(f"{stopped}?timeout_ms=8000", table="data") as engine:
+    with unasked(f"{stopped}?timeout_ms=8000") as engine:
         patient = engine.submit((PUT, []))
         hurried = engine.submit(([Mutation(Key("y", "d", "v", "data"), "1")], []), deadline_ms=500)
         behind = engine.submit((PUT, []), deadline_ms=500)  # of a key that is under way
@@ -172,7 +171,7 @@ def test_a_future_does_not_wait_for_those_that_have_more_time(
 
 def test_a_future_whose_time_is_over_is_not_sent() -> None:
     """It did not happen: "unknown" would be less than is known."""
-    with connect("txn://127.0.0.1:1", table="data") as engine:
+    with unasked("txn://127.0.0.1:1") as engine:
         late = engine.submit((PUT, []), deadline_ms=0)
         assert isinstance(late.exception(60), DeadlineError)
         (result,) = engine.commit_many([(PUT, [])], deadline_ms=[-1])
@@ -181,7 +180,7 @@ def test_a_future_whose_time_is_over_is_not_sent() -> None:
 
 def test_of_many_those_that_are_late_are_not_sent_with_the_others(stopped: str) -> None:
     """They did not happen, whatever became of the others."""
-    with connect(stopped, table="data") as engine:
+    with unasked(stopped) as engine:
         given = [(PUT, []), ([Mutation(Key("y", "d", "v"), "1")], [])]
         late, sent = engine.commit_many(given, deadline_ms=[0, TIME_MS])
         assert isinstance(late, DeadlineError) and isinstance(sent, CommitOutcomeUnknown)
@@ -214,7 +213,7 @@ def dripping() -> Iterator[int]:
 
 def test_an_answer_that_comes_drop_by_drop_is_not_waited_for_beyond_the_deadline() -> None:
     """Each drop alone comes in time."""
-    with dripping() as port, connect(f"txn://127.0.0.1:{port}") as engine:
+    with dripping() as port, unasked(f"txn://127.0.0.1:{port}") as engine:
         took = measure_s(lambda: engine.read([X], deadline_ms=TIME_MS), DeadlineError)
         assert took < LATE_S + SLACK_S
 
@@ -230,7 +229,7 @@ def test_connecting_takes_no_longer_than_the_call_may() -> None:
             each.setblocking(False)
             each.connect_ex(listening.getsockname())
         uri = f"txn://127.0.0.1:{listening.getsockname()[1]}?connect_ms=30000"
-        with connect(uri, table="data") as engine:
+        with unasked(uri) as engine:
             read_s = measure_s(lambda: engine.read([X], deadline_ms=TIME_MS), DeadlineError)
             commit_s = measure_s(lambda: engine.commit(PUT, deadline_ms=TIME_MS), StoreError)
         assert read_s < LATE_S + SLACK_S
@@ -239,7 +238,7 @@ def test_connecting_takes_no_longer_than_the_call_may() -> None:
 
 def test_without_a_deadline_the_connections_own_time_counts(stopped: str) -> None:
     """A read that has no answer is known to have written nothing."""
-    with connect(f"{stopped}?timeout_ms=300", table="data") as engine:
+    with unasked(f"{stopped}?timeout_ms=300") as engine:
         with pytest.raises(NotApplied):
             engine.read([X])
         with pytest.raises(NotApplied):

@@ -24,7 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from thriftpy2.thrift import TApplicationException
 
-from tests.integration.serving import client, served, wire
+from tests.integration.serving import client, served, unasked, wire
 from txn import (
     AbortedError,
     AssertionFailedError,
@@ -654,10 +654,9 @@ def test_recovery_and_a_server_of_another_version_refuse_each_other() -> None:
     hosted = Older(LocalStore(MemoryStore(), SystemClock()))
     with (
         Server([(listen("127.0.0.1", 0), hosted.service)]) as server,
-        connect(f"txn://127.0.0.1:{server.ports[0]}") as engine,
         pytest.raises(InvalidRequestError, match="of another version found='six-phase'"),
     ):
-        _ = engine.context
+        connect(f"txn://127.0.0.1:{server.ports[0]}")
 
 
 def test_a_commit_whose_table_went_is_told_as_committed_and_not_sent_again() -> None:
@@ -721,8 +720,10 @@ def test_a_server_that_is_not_there_means_not_committed() -> None:
     with socket.socket() as silent:  # it has the port, so that nobody else gets it
         silent.bind(("127.0.0.1", 0))
         uri = f"txn://127.0.0.1:{silent.getsockname()[1]}"
-        with connect(uri, table="data") as engine, pytest.raises(StoreError, match="cannot conn"):
+        with unasked(uri) as engine, pytest.raises(StoreError, match="cannot conn"):
             engine.commit([Mutation(X, "1")])
+        with pytest.raises(NotApplied, match="cannot connect"):
+            connect(uri)
 
 
 def test_a_name_is_found_among_the_labels() -> None:
@@ -760,7 +761,9 @@ def test_no_request_without_the_token_does_anything(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(transactional, "PAUSE_MS", 1)
     with endpoint(token="s3cret") as (uri, store):
         for wrong in (uri, f"{uri}?token=S3cret", f"{uri}?token=", f"{uri}?token=s%C3%A9"):
-            with connect(wrong, table="data") as engine:
+            with pytest.raises(InvalidRequestError, match="token is missing or wrong"):
+                connect(wrong)
+            with unasked(wrong) as engine:
                 for act in (
                     lambda e: e.ensure_table("data", ["d"]),
                     lambda e: e.commit([Mutation(X, "1")]),
@@ -911,7 +914,7 @@ def test_futures_of_a_server_that_is_gone_are_told_so() -> None:
     """None of them waits for ever."""
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         port = nobody.getsockname()[1]
-    with connect(f"txn://127.0.0.1:{port}", table="data") as engine:
+    with unasked(f"txn://127.0.0.1:{port}") as engine:
         lost = [engine.submit(([Mutation(X, "1")], []), deadline_ms=200) for _ in range(3)]
         assert all(
             isinstance(each.exception(120), StoreError | CommitOutcomeUnknown) for each in lost
@@ -995,7 +998,7 @@ def test_nobody_waits_long_beyond_a_deadline_for_an_answer(once: str | None) -> 
     """The server may be stopped, or behind a network that swallows everything."""
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         port = deaf.getsockname()[1]
-        with connect(f"txn://127.0.0.1:{port}", table="data") as engine:
+        with unasked(f"txn://127.0.0.1:{port}") as engine:
             began_ms = SystemClock().monotonic_ms()
             with pytest.raises(CommitOutcomeUnknown):
                 engine.commit([Mutation(X, "1")], once=once, deadline_ms=200)
@@ -1006,7 +1009,7 @@ def test_nobody_waits_long_beyond_a_deadline_for_an_answer(once: str | None) -> 
 
 def test_a_time_that_is_over_is_taken_at_its_word() -> None:
     """Nothing is sent, so that a server which is not there is not even noticed."""
-    with connect("txn://127.0.0.1:1", table="data") as engine:
+    with unasked("txn://127.0.0.1:1") as engine:
         with pytest.raises(DeadlineError, match="before anything was sent"):
             engine.commit([Mutation(X, "1")], deadline_ms=0)
         with pytest.raises(InvalidRequestError, match="a time for each request"):
@@ -1039,8 +1042,8 @@ def test_the_command_serves_with_tls_token_and_workers(tmp_path: Path) -> None:
                 keys = [Key(f"r{i}", "d", "v") for i in range(64)]
                 list(pool.map(lambda key: engine.commit([Mutation(key, "1")]), keys))
             assert all(engine.read(keys).values())
-        with connect(uri) as engine, pytest.raises(InvalidRequestError, match="token"):
-            engine.read([X])
+        with pytest.raises(InvalidRequestError, match="token"):
+            connect(uri)
         assert server.stop() == 0
     store = open_store(f"embedded://{tmp_path}/store")
     assert len(list(store.scan(b"data"))) == 64

@@ -25,7 +25,7 @@ import thriftpy2
 from opentelemetry.trace import SpanKind
 
 from tests.console.visits import Answer, ask
-from tests.integration.serving import client, raw, rest, served
+from tests.integration.serving import client, raw, rest, served, unasked
 from tests.tracing import (
     PROVIDER,
     SPANS_VARIABLE,
@@ -294,7 +294,7 @@ def test_a_server_that_is_gone_is_told_as_what_did_not_happen(spans: Spans) -> N
     """Nothing was sent, and it is safe to send it again."""
     with endpoint() as uri:
         pass
-    with connect(uri, table="data") as engine, pytest.raises(NotApplied):
+    with unasked(uri) as engine, pytest.raises(NotApplied):
         engine.commit([Mutation(X, "1")], deadline_ms=500)
     (span,) = spans.commits()
     assert attribute(span, "txn.happened") == "no"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +15,20 @@ import pytest
 import txn
 from tests.unit.worlds import POLICY, TABLE, World, X, Y, after_status, stopped_at
 from txn.assertions import Some
+from txn.client.block import OptimisticTransaction
 from txn.client.connect import connect
 from txn.client.engine import Engine
 from txn.client.local import Order
+from txn.client.tasks import AsyncEngine
 from txn.clock import poll
-from txn.errors import AssertionFailedError, InvalidRequestError
-from txn.model import Cell, Edit, Key, Mutation
+from txn.errors import AssertionFailedError, InvalidRequestError, NotApplied, TxnError
+from txn.model import Cell, Delete, Edit, Key, Mutation
 from txn.policy import Policy
 from txn.protocol.row import column, is_row_key
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import PendingCommit
 from txn.request import Outcome, Request
+from txn.service.client import connect_server
 from txn.stores import open_store
 from txn.testing.faulty import Crash, Fault, Reply
 
@@ -211,7 +217,7 @@ def test_a_bound_is_a_whole_number_of_ms(deadline_ms: object) -> None:
 def test_many_commits_have_a_bound_each() -> None:
     """One for all of them, as other calls have it, was a TypeError that named nothing."""
     wanted: list[Any] = [([Mutation(X, b"1")], [])]
-    with pytest.raises(InvalidRequestError, match=r"deadline_ms is a list.* given=1000"):
+    with pytest.raises(InvalidRequestError, match=r"deadline_ms must be a list.* given=1000"):
         World().engine.commit_many(wanted, deadline_ms=1_000)  # type: ignore[arg-type]
 
 
@@ -234,7 +240,7 @@ def test_an_unknown_acknowledgement_is_refused_before_anything_is_written() -> N
 def test_an_unknown_acknowledgement_is_not_sent_to_a_server() -> None:
     """It was a KeyError there."""
     wrong: Any = "done"
-    with connect("txn://127.0.0.1:1", table="t") as engine:
+    with Engine.over(connect_server("txn://127.0.0.1:1"), "t") as engine:
         with pytest.raises(InvalidRequestError, match="ack is none of"):
             engine.commit([Mutation(X, b"1")], ack=wrong)
         with pytest.raises(InvalidRequestError, match="ack is none of"):
@@ -282,6 +288,104 @@ def test_a_roll_forward_that_outgrows_the_store_starts_again(tmp_path: Path) -> 
             assert done.complete
             key = Key(row, "d", "x")
             assert engine.read([key]) == {key: Cell(value, done.timestamp)}
+
+
+@pytest.mark.parametrize("name", ["txn", "default:txn"])
+def test_the_transaction_table_is_nobody_s_data(name: str) -> None:
+    """It would be repaired and deleted as transactions, or as rows that nobody wrote."""
+    world = World()
+    before = world.store.describe(b"txn")
+    key = Key("a", "t", "x", name)
+    calls: list[Callable[[], object]] = [
+        lambda: world.engine.ensure_table(name, ["d"]),
+        lambda: world.engine.commit([Mutation(key, "1")]),
+        lambda: world.engine.commit([Delete(key)]),
+        lambda: world.engine.commit([Mutation(X, "1")], [Some(key)]),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidRequestError, match="the transaction table is the protocol's"):
+            call()
+    assert world.store.describe(b"txn") == before and world.rows() == []
+
+
+async def write_later(t: OptimisticTransaction) -> None:
+    """A block for an AsyncEngine."""
+    t.put(X, "1")
+
+
+async def list_later(t: OptimisticTransaction) -> AsyncIterator[None]:
+    """A block that does not run either."""
+    yield t.put(X, "1")
+
+
+class Later:
+    """What a library may return to be awaited."""
+
+    def __await__(self) -> Iterator[None]:
+        yield
+
+
+def write_bit_by_bit(t: OptimisticTransaction) -> Iterator[None]:
+    """A block that does not run."""
+    yield t.put(X, "1")
+
+
+BLOCKS: list[Callable[[Any], object]] = [
+    *(write_later, list_later, write_bit_by_bit, lambda t: write_later(t=t), lambda t: Later()),
+]
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_block_that_would_run_later_is_refused(block: Callable[[Any], object]) -> None:
+    """Nothing was written, and nothing said so."""
+    world = World()
+
+    def both(t: OptimisticTransaction) -> object:
+        t.put(Y, "1")
+        return block(t)
+
+    for given in (block, both) if block is not write_bit_by_bit else (block,):
+        with pytest.raises(InvalidRequestError, match="a block runs a plain function"):
+            world.engine.run(given)
+    assert world.rows() == [] and world.value(Y) is None
+
+
+@pytest.mark.parametrize("scheme", ["txn", "hbase", "hbase+thrift2"])
+def test_connecting_without_a_server_ends_by_the_deadline(scheme: str) -> None:
+    """It took 30 s, or succeeded, and the first commit failed."""
+    policy = None if scheme == "txn" else Policy(deadline_ms=100)
+    began = time.monotonic()
+    with pytest.raises(NotApplied, match=r"127\.0\.0\.1:1"):
+        connect(f"{scheme}://127.0.0.1:1", policy=policy)
+    assert time.monotonic() - began < 5
+
+
+def test_a_server_that_does_not_answer_is_given_up_at_the_deadline() -> None:
+    """The policy's: a server has its own, but not for how long others wait for it."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        began = time.monotonic()
+        with pytest.raises(TxnError):
+            connect(
+                f"hbase+thrift2://127.0.0.1:{silent.getsockname()[1]}",
+                policy=Policy(deadline_ms=100),
+            )
+        assert time.monotonic() - began < 10
+
+
+def test_an_engine_shows_what_it_is_and_no_secret() -> None:
+    """It is the first thing that a person looks at."""
+    with connect("memory://shown", table="t", protocol="fenced") as engine:
+        facts = "memory://shown table=b't' transactions=b'txn' protocol='fenced'"
+        assert repr(engine) == f"<Engine {facts}>"
+        assert repr(AsyncEngine(engine)) == f"<AsyncEngine {facts}>"
+    assert repr(World().engine).startswith("<Engine of a store table=b'data'")
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    """It is asked for in bug reports."""
+    assert txn.__version__ == version("hbase-txn")
+    with pytest.raises(AttributeError, match="no attribute 'versions'"):
+        txn.versions  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_the_public_names_are_there() -> None:

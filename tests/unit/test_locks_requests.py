@@ -185,7 +185,7 @@ def test_durations_are_written_as_for_hive(text: str, pause_ms: int) -> None:
 )
 def test_a_setting_that_means_nothing_is_refused(setting: str, text: str) -> None:
     """A silent default would wait for a time that nobody chose."""
-    with pytest.raises(InvalidRequestError, match=f"setting='{setting}'"):
+    with pytest.raises(InvalidRequestError, match=f"setting.*'{setting}'"):
         from_hive({setting: text})
 
 

@@ -31,7 +31,6 @@ from txn.text import (
     assertion_text,
     escape,
     key_text,
-    parse_key,
     reason_text,
     shorten,
     unescape,
@@ -51,7 +50,7 @@ def test_escaped_bytes_are_printable_and_come_back(value: bytes) -> None:
 @given(some.builds(Key, parts, plain.filter(lambda f: b":" not in f), parts, plain))
 def test_a_printed_key_is_parsed_as_itself(key: Key) -> None:
     """Slashes and colons in rows and columns must not move from one part to another."""
-    assert parse_key(key_text(key)) == key
+    assert Key.parse(key_text(key)) == key
 
 
 @pytest.mark.parametrize(
@@ -65,14 +64,14 @@ def test_a_printed_key_is_parsed_as_itself(key: Key) -> None:
 )
 def test_keys_are_written_as_people_expect(text: str, key: Key) -> None:
     """Only a slash in a column needs an escape."""
-    assert parse_key(text) == key
+    assert Key.parse(text) == key
 
 
 @pytest.mark.parametrize("text", ["", "t", "t/r", "t/r/f", "t//f:c", "/r/f:c", "t/r/:c", "t/r/f:"])
 def test_half_a_key_is_refused(text: str) -> None:
     """A part that is missing must not be taken for an empty one."""
     with pytest.raises(InvalidRequestError, match="table/row/family:column"):
-        parse_key(text)
+        Key.parse(text)
 
 
 @pytest.mark.parametrize("text", ["\\", "\\n", "\\x", "\\x1", "\\xg0"])

@@ -124,6 +124,20 @@ def test_without_the_transaction_table_nothing_was_committed(protocol: ProtocolN
         world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
 
 
+@PROTOCOLS
+def test_a_read_that_a_table_refuses_has_written_nothing(protocol: ProtocolName) -> None:
+    """Of another call, the same error says that nobody knows."""
+    world = Refusing(protocol)
+
+    def refuse(call: Call) -> Fault:
+        raise TableUnavailable("the table refuses it", CLOSED)
+
+    world.faults.plan = refuse
+    with pytest.raises(TableUnavailable) as caught:
+        world.engine.read([Z])
+    assert (caught.value.written, TableUnavailable.written) == ("no", "unknown")
+
+
 @pytest.mark.parametrize(
     ("text", "can_retry", "expected"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -35,6 +36,7 @@ from txn.model import (
     Key,
     Mutation,
     Row,
+    RowCells,
     cell_bytes,
 )
 from txn.policy import Policy
@@ -101,7 +103,7 @@ def test_what_a_scan_covers(asked: dict[str, object], expected: str, snapshot: b
 
 @both_ways
 def test_what_a_scan_shows(snapshot: bool) -> None:
-    """Cells as a read shows them; no lock, no tag, and no row that has nothing else."""
+    """RowCells as a read shows them; no lock, no tag, and no row that has nothing else."""
     world = World()
     filled(world, "a", "b")
     world.engine.commit([Delete(key("a")), Mutation(key("b", "y"), b"2")])
@@ -189,6 +191,26 @@ def test_a_view_may_be_bounded_in_bytes() -> None:
     assert [len(part) for part in view(size)[1]] == [1, 2]  # type: ignore[call-arg]
     with pytest.raises(InvalidRequestError, match="too many bytes for a snapshot"):
         view(size - 1)  # type: ignore[call-arg]
+
+
+@both_ways
+def test_the_cells_of_a_scan_are_found_by_the_keys_that_a_read_takes(snapshot: bool) -> None:
+    """Those of the engine's own table name none. The rows stay what they were otherwise."""
+    world = World()
+    world.engine.commit([Mutation(X, "1")])
+    (row,) = world.engine.scan(snapshot=snapshot)
+    with world.engine.transaction() as t:
+        (in_block,) = t.scan()
+    for cells in (row.cells, in_block.cells, pickle.loads(pickle.dumps(row)).cells):
+        own, other = Key("x", "d", "x"), Key("x", "d", "y")
+        assert cells[own] == cells[X] == cells.get(own)
+        assert own in cells and X in cells and other not in cells
+        for missing in (other, Key("x", "d", "x", "other"), "x", Key("x", "d", "y", TABLE)):
+            assert cells.get(missing) is None
+            with pytest.raises(KeyError):
+                cells[missing]  # type: ignore[index]
+    assert row == Row(b"x", {X: row.cells[X]}) == pickle.loads(pickle.dumps(row))
+    assert Key("x", "d", "x") not in RowCells()
 
 
 def test_a_scan_needs_a_table() -> None:

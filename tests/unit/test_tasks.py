@@ -38,6 +38,35 @@ pytestmark = pytest.mark.fast
 PATIENCE_S = 60
 
 
+def test_a_task_s_block_is_asynchronous() -> None:
+    """A function that returned nothing to wait for was a TypeError of Python's."""
+    world = World()
+
+    def write(t: AsyncTransaction) -> None:
+        t.put(X, "1")
+
+    async def main(db: AsyncEngine) -> None:
+        for wrong in (write, lambda t: 5):
+            with pytest.raises(InvalidRequestError, match="block must be async"):
+                await db.run(wrong)  # type: ignore[arg-type, return-value]
+        assert world.value(X) is None
+
+    in_tasks(world, main)
+
+
+def test_connecting_checks_names_and_types_at_once() -> None:
+    """As `connect` does, not only when the engine is opened."""
+    with pytest.raises(TypeError, match="tabel"):
+        connect_async("memory://", tabel="t")  # type: ignore[call-arg]
+    for wrong in ({"threads": "4"}, {"table": 5}, {"policy": 5}, {"on_event": do_later}):
+        with pytest.raises(InvalidRequestError, match=next(iter(wrong))):
+            connect_async("memory://", **wrong)  # type: ignore[arg-type]
+
+
+async def do_later(event: object) -> None:
+    """A listener that nobody would wait for."""
+
+
 def in_tasks(world: World, work: Callable[[AsyncEngine], Awaitable[None]]) -> None:
     """Do asynchronous work with the world's engine."""
 

@@ -9,9 +9,10 @@ together, and the block will not commit.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from inspect import isgenerator, isgeneratorfunction
 from itertools import islice
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from txn.assertions import Assertion, Version, bind, holds, list_keys
 from txn.client.backend import Backend
@@ -27,7 +28,17 @@ from txn.errors import (
     TokenReusedError,
     annotate,
 )
-from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_value, check_whole
+from txn.model import (
+    Cell,
+    Delete,
+    Key,
+    Mutation,
+    Row,
+    as_bytes,
+    check_items,
+    check_value,
+    check_whole,
+)
 from txn.policy import Pace
 from txn.protocol.codec import encode_answer
 from txn.reading.scans import group_by_row
@@ -35,6 +46,7 @@ from txn.reading.snapshot import Snapshot
 from txn.request import Committed, Request, Terms, bind_key, check_deadline
 from txn.spans import Columns, Span, make_span
 
+T = TypeVar("T")
 COUNTER_BYTES = 8
 NO_VERSION = 0
 
@@ -91,7 +103,7 @@ class OptimisticTransaction:
     def get_many(self, wanted: Collection[Key]) -> dict[Key, bytes | None]:
         """Return the values of keys. Keys that are new to this block are of one instant, in a
         fenced database only those of each row; reads that never held together do not commit."""
-        bound = {key: self._bind(key) for key in wanted}
+        bound = {key: self._bind(key) for key in check_items("wanted", wanted)}
         new = [key for key in dict.fromkeys(bound.values()) if not self._is_known(key)]
         if new:
             self._read_keys(new)
@@ -114,7 +126,7 @@ class OptimisticTransaction:
         InvalidRequestError.
         """
         self._check_open()
-        wanted = make_span(table or self._table, start, stop, prefix, columns)
+        wanted = make_span(self._table if table is None else table, start, stop, prefix, columns)
         stored = (row for row in self._backend.scan(wanted, self._read_ms()) if row.cells)
         limit = self._backend.pace.policy.snapshot_rows
         rows = list(islice(stored, limit + 1))
@@ -153,6 +165,7 @@ class OptimisticTransaction:
         """Add to a counter and return its new value. A counter is 8 bytes, big-endian and signed,
         as in HBase; absent counts as 0. Raise InvalidRequestError for other bytes, and for
         overflow."""
+        check_whole("by", by)
         value = self.get(key)
         if value is not None and len(value) != COUNTER_BYTES:
             raise InvalidRequestError("not a counter", key=key, bytes=len(value))
@@ -292,6 +305,18 @@ def find_answer(block: OptimisticTransaction) -> Any:
     return done.answer
 
 
+def refuse_unrun(function: Callable[..., object], result: T) -> T:
+    """Return the result of a block's function; raise InvalidRequestError if it has yet to run."""
+    is_unrun = hasattr(result, "__await__") or hasattr(result, "__aiter__")
+    if is_unrun or (isgenerator(result) and isgeneratorfunction(function)):
+        if close := getattr(result, "close", None):
+            close()  # Python warns of a coroutine that nobody awaits
+        raise InvalidRequestError(
+            "a block runs a plain function: connect_async is for async ones", function=function
+        )
+    return result
+
+
 class Repeats:
     """Counts the attempts of a block. deadline_ms: None: the policy's.
 
@@ -300,7 +325,11 @@ class Repeats:
     may have committed, its CommitOutcomeUnknown is raised instead.
     """
 
-    def __init__(self, pace: Pace, attempts: int, deadline_ms: int | None, terms: Terms) -> None:
+    def __init__(
+        self, function: object, pace: Pace, attempts: int, deadline_ms: int | None, terms: Terms
+    ) -> None:
+        if not callable(function):
+            raise InvalidRequestError("a block is run as a function of it", given=function)
         self._is_limited = deadline_ms is not None
         deadline_ms = pace.policy.deadline_ms if deadline_ms is None else deadline_ms
         check_whole("attempts", attempts, 1)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from txn.arguments import check_calls
 from txn.client.engine import Engine
-from txn.clock import Clock, SystemClock
+from txn.clock import Clock, SystemClock, call_until
 from txn.errors import InvalidRequestError
 from txn.events import Listener, silent
 from txn.host.extras import require_extra
@@ -11,8 +12,11 @@ from txn.policy import Policy
 from txn.protocol.statuses import ProtocolName
 from txn.request import TRANSACTIONS
 from txn.stores import open_store
+from txn.stores.base import Store
+from txn.stores.options import hide_login
 
 
+@check_calls
 def connect(
     uri: str,
     *,
@@ -48,32 +52,31 @@ def connect(
     name: of this program, 1 to 64 characters; transaction rows show it with process id and host;
     None: that of its script or module. Of a server's client, it becomes the label `client`.
 
-    A server has its own transaction table, salt buckets, policy, listener and protocol.
+    A store or server that does not answer is a StoreError, at most a second after
+    `Policy.deadline_ms`. A server has its own transaction table, salt buckets, policy, listener and
+    protocol.
     """
-    if not (isinstance(uri, str) and uri.startswith("txn:")):
-        clock = clock or SystemClock()
-        store = open_store(uri, clock, create=create)
-        try:
-            return Engine(
-                store,
-                table=table,
-                transactions=transactions,
-                salt_buckets=salt_buckets,
-                policy=policy,
-                on_event=on_event,
-                clock=clock,
-                protocol=protocol,
-                create=create,
-                name=name,
+    given = {name: value for name, value in locals().items() if name != "uri"}
+    clock = clock or SystemClock()
+    if uri.startswith("txn:"):
+        own = (transactions, salt_buckets, policy, protocol)
+        if own != (TRANSACTIONS, 1, None, None) or on_event is not silent:
+            raise InvalidRequestError(
+                "transactions, salt_buckets, policy, on_event and protocol are the server's own"
             )
-        except BaseException:
-            store.close()
-            raise
-    given = (transactions, salt_buckets, policy, protocol)
-    if given != (TRANSACTIONS, 1, None, None) or on_event is not silent:
-        raise InvalidRequestError(
-            "transactions, salt_buckets, policy, on_event and protocol are the server's own"
-        )
-    with require_extra("emulator", uri="txn://"):
-        from txn.service.client import connect_server  # noqa: PLC0415
-    return Engine.over(connect_server(uri, clock, name), table)
+        with require_extra("emulator", uri="txn://"):
+            from txn.service.client import connect_server  # noqa: PLC0415
+        opened: Engine | Store = Engine.over(connect_server(uri, clock, name), table)
+    else:
+        opened = open_store(uri, clock, create=create)
+    try:
+        if isinstance(opened, Engine):
+            engine, due_ms = opened, clock.monotonic_ms() + opened.pace.policy.deadline_ms
+            call_until(due_ms, lambda: engine.context)  # asks the server for it
+        else:
+            engine = Engine(opened, **given | {"clock": clock})
+    except BaseException:
+        opened.close()
+        raise
+    engine._place = hide_login(uri)
+    return engine

@@ -12,9 +12,10 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Self, TypeVar
 
+from txn.arguments import check_calls
 from txn.assertions import Assertion
 from txn.client.backend import Backend
-from txn.client.block import OptimisticTransaction, Repeats, find_answer
+from txn.client.block import OptimisticTransaction, Repeats, find_answer, refuse_unrun
 from txn.client.hot_keys import HotKeyTicket
 from txn.client.local import LocalBackend
 from txn.client.measured import MeasuredStore
@@ -22,11 +23,23 @@ from txn.clock import Clock, SystemClock
 from txn.errors import InvalidRequestError, TxnError
 from txn.events import Listener, guard, silent, wants_calls
 from txn.host.owner import check_name
-from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_choice, check_key
+from txn.model import (
+    Cell,
+    Delete,
+    Key,
+    Mutation,
+    Row,
+    RowCells,
+    as_bytes,
+    check_choice,
+    check_items,
+    check_key,
+    new_tuple,
+)
 from txn.policy import Pace, Policy
 from txn.protocol.codec import require_same
 from txn.protocol.context import Context
-from txn.protocol.statuses import PROTOCOLS, SIX_PHASE, ProtocolName
+from txn.protocol.statuses import SIX_PHASE, ProtocolName
 from txn.reading.scans import group_by_row
 from txn.reading.snapshot import Snapshot
 from txn.request import (
@@ -54,6 +67,9 @@ T = TypeVar("T")
 class Engine:
     """Commits and reads through one store. See `txn.connect` for the arguments."""
 
+    _place: str | None = None  # the URI by which it was opened, without secrets
+
+    @check_calls
     def __init__(
         self,
         store: Store,
@@ -72,8 +88,6 @@ class Engine:
         check_name(name)
         if not 1 <= salt_buckets <= 100:
             raise InvalidRequestError("salt_buckets must be 1 to 100", salt_buckets=salt_buckets)
-        if protocol is not None:
-            check_choice("protocol", protocol, tuple(PROTOCOLS))
         listener = guard(on_event)
         context = Context(
             MeasuredStore(store, listener) if wants_calls(on_event) else store,
@@ -94,6 +108,11 @@ class Engine:
         engine = cls.__new__(cls)
         engine._set_backend(backend, table)
         return engine
+
+    def __repr__(self) -> str:
+        context, place = self.context, self._place or "of a store"
+        facts = f"transactions={context.table!r} protocol={context.rules.name!r}"
+        return f"<Engine {place} table={self._table!r} {facts}>"
 
     def _set_backend(self, backend: Backend, table: str | bytes | None) -> None:
         self._backend = backend
@@ -176,7 +195,7 @@ class Engine:
         written.
         """
         check_choice("ack", ack, ACKS)
-        given = list(requests)
+        given = list(check_items("requests", requests))
         times = list_deadlines(deadline_ms, len(given))
         wanted = []
         for i, (each, time_ms) in enumerate(zip(given, times, strict=True)):
@@ -229,7 +248,8 @@ class Engine:
         it may then raise the errors of `commit` except CommitOutcomeUnknown: it changes nothing.
         """
         check_deadline(deadline_ms)
-        bound = {key: bind_key(key, self._table) for key in keys}
+        given = keys if type(keys) is list else check_items("keys", keys)
+        bound = {key: bind_key(key, self._table) for key in given}
         wanted = list(dict.fromkeys(bound.values()))
         for key in wanted:
             self._backend.check_key(key, deadline_ms)
@@ -258,9 +278,11 @@ class Engine:
         deadline_ms: the time until the last row; then DeadlineError.
         """
         check_deadline(deadline_ms)
-        wanted = make_span(table or self._table, start, stop, prefix, columns)
+        check_choice("snapshot", snapshot, (True, False))
+        wanted = make_span(self._table if table is None else table, start, stop, prefix, columns)
         if not snapshot:
-            return (row for row in self._backend.scan(wanted, deadline_ms) if row.cells)
+            rows = self._backend.scan(wanted, deadline_ms)
+            return (new_tuple(Row, (row, RowCells(cells))) for row, cells in rows if cells)
         return group_by_row(self._backend.view((), [wanted], deadline_ms)[1][0])
 
     # --------------------------------------------------------------------------- interactively
@@ -349,14 +371,14 @@ class Engine:
         function.
         """
         terms = Terms(once, labels, once_retention_ms, ack, validate, once_content)
-        repeats = Repeats(self.pace, attempts, deadline_ms, terms)
+        repeats = Repeats(function, self.pace, attempts, deadline_ms, terms)
         while repeats.begin():
             try:
                 with self.begin_block(repeats.left_ms, repeats.read_ms, terms) as t:
                     if t.result is None:
                         if repeats.end is not None:
                             raise repeats.end
-                        t.answer = function(t)
+                        t.answer = refuse_unrun(function, function(t))
                 return t.answer if once is None else find_answer(t)  # type: ignore[no-any-return]
             except Exception as error:
                 if (pause_ms := repeats.note(error)) is None:
@@ -385,8 +407,9 @@ class Engine:
     # ----------------------------------------------------------------------- tables and ending
 
     def ensure_table(self, table: str | bytes, families: Iterable[str | bytes]) -> None:
-        """Create the table and those of its families that are missing."""
-        wanted = [as_bytes("family", family) for family in families]
+        """Create the table and those of its families that are missing. The transaction table is an
+        InvalidRequestError."""
+        wanted = [as_bytes("family", each) for each in check_items("families", families)]
         self._backend.ensure_table(as_bytes("table", table), wanted)
 
     def flush(self) -> None:
@@ -425,12 +448,7 @@ def list_deadlines(deadline_ms: Sequence[int | None] | None, count: int) -> list
     """Return a deadline for each of `count` requests; None for each if none is given."""
     if deadline_ms is None:
         return [None] * count
-    try:
-        times = list(deadline_ms)
-    except TypeError as error:
-        raise InvalidRequestError(
-            "deadline_ms is a list, of a time for each request", given=deadline_ms
-        ) from error
+    times = list(check_items("deadline_ms", deadline_ms))
     for time_ms in times:
         check_deadline(time_ms)
     if len(times) != count:

@@ -16,8 +16,8 @@ from typing import NoReturn, TypeVar
 from txn.client.finisher import Finisher
 from txn.client.group_commit import GroupCommit
 from txn.client.hot_keys import HotKeyQueues, HotKeyTicket
-from txn.client.schema import Families
-from txn.clock import Clock, measure_ms
+from txn.client.schema import OWN, Families
+from txn.clock import Clock, call_until, measure_ms
 from txn.errors import (
     AssertionFailedError,
     CommitOutcomeUnknown,
@@ -75,15 +75,15 @@ class LocalBackend:
     """Commits and reads with the protocol. Creates its transaction table if it is missing."""
 
     def __init__(self, context: Context, protocol: ProtocolName | None, *, create: bool) -> None:
-        splits = [b"%02d." % bucket for bucket in range(1, context.salt_buckets)]
-        own = Family(versions=1, database=plain_table(context.table))
+        due_ms = context.clock.monotonic_ms() + context.policy.deadline_ms
+        ensure = partial(require_transactions, context.store, context.table)
         if create:
-            context.store.ensure_table(context.table, {FAMILY: own}, splits)
-        else:
-            require_transactions(context.store, context.table)
-        self._context = context = replace(
-            context, rules=choose_rules(context, protocol, create=create)
-        )
+            splits = [b"%02d." % bucket for bucket in range(1, context.salt_buckets)]
+            own = {FAMILY: Family(versions=1, database=plain_table(context.table))}
+            ensure = partial(context.store.ensure_table, context.table, own, splits)
+        call_until(due_ms, ensure)
+        rules = choose_rules(replace(context, until_ms=due_ms), protocol, create=create)
+        self._context = context = replace(context, rules=rules)
         self._families = Families(context)
         self._resolver = Resolver(context)
         self._contention = Contention(context, self._resolver.resolve)
@@ -529,6 +529,8 @@ class LocalBackend:
     # ----------------------------------------------------------------------- tables and ending
 
     def ensure_table(self, table: bytes, families: Collection[bytes]) -> None:
+        if table in self._families.own_names:
+            raise InvalidRequestError(OWN, table=table)
         own = Family(database=plain_table(self._context.table))
         self._context.store.ensure_table(table, dict.fromkeys(families, own))
 
@@ -599,6 +601,7 @@ class Order:
 def _deny_read(error: StoreError) -> NoReturn:
     """Raise the error of a read, which writes nothing. A missing table keeps its own error."""
     if isinstance(error, TableUnavailable):
+        error.written = "no"
         raise error
     raise_denial(error, "nothing was read")
 

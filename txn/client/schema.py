@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from txn.errors import InvalidRequestError, StoreError, TableUnavailable, raise_denial
 from txn.model import (
+    DEFAULT_NAMESPACE,
     Delete,
     Family,
     Key,
@@ -28,6 +29,7 @@ from txn.protocol.locks import is_lock_of_rows
 from txn.request import Request
 
 SAMPLED_ROWS = 10
+OWN = "the transaction table is the protocol's alone: it may be read"
 T = TypeVar("T")
 
 
@@ -38,6 +40,7 @@ class Families:
         self._context = context
         self._known: dict[tuple[bytes, bytes], Family] = {}
         self._tables: set[bytes] = set()
+        self.own_names = {own := plain_table(context.table), DEFAULT_NAMESPACE + own}
 
     def of(self, key: Key, deadline_ms: int | None = None) -> Family:
         """Return the family of a key that names its table; raise InvalidRequestError if unfit."""
@@ -114,8 +117,8 @@ class Families:
         """Raise InvalidRequestError unless the request fits its families, asking until the
         deadline."""
         for key in {(key.table, key.family): key for key in request.keys}.values():
-            if key.table == self._context.table:
-                _refuse(key, "the transaction table is the protocol's alone: it may be read")
+            if key.table in self.own_names:
+                _refuse(key, OWN)
             family = self.of(key, deadline_ms)
             if family.database is None and key.table and self._context.is_local:
                 # Assigned to this database before its first write. Not on HBase, which would

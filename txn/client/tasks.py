@@ -24,15 +24,20 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
+from txn.arguments import check_calls
 from txn.assertions import Assertion
 from txn.client.block import OptimisticTransaction, Repeats, find_answer
 from txn.client.connect import connect
 from txn.client.engine import RUN_ATTEMPTS, Engine
 from txn.client.hot_keys import HotKeyTicket
 from txn.clock import Clock
+from txn.errors import InvalidRequestError
+from txn.events import Listener, silent
 from txn.host.worker_pool import make_executor
 from txn.model import Delete, Key, Mutation, Row, check_whole
-from txn.request import Ack, Committed, Request, Terms
+from txn.policy import Policy
+from txn.protocol.statuses import ProtocolName
+from txn.request import TRANSACTIONS, Ack, Committed, Request, Terms, as_request
 
 THREADS = 16
 PAGE_ROWS = 200
@@ -41,15 +46,27 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
+@check_calls
 @asynccontextmanager
 async def connect_async(
-    uri: str, *, threads: int = THREADS, **arguments: Any
+    uri: str,
+    *,
+    threads: int = THREADS,
+    table: str | bytes | None = None,
+    transactions: str | bytes = TRANSACTIONS,
+    salt_buckets: int = 1,
+    policy: Policy | None = None,
+    on_event: Listener = silent,
+    clock: Clock | None = None,
+    protocol: ProtocolName | None = None,
+    create: bool = True,
+    name: str | None = None,
 ) -> AsyncIterator[AsyncEngine]:
     """Open a store like `txn.connect`; yield an AsyncEngine and close it at the end."""
-    async with AsyncEngine(
-        await asyncio.to_thread(partial(connect, uri, **arguments)), threads=threads
-    ) as engine:
-        yield engine
+    given = {name: value for name, value in locals().items() if name != "threads"}
+    engine = await asyncio.to_thread(partial(connect, **given))
+    async with AsyncEngine(engine, threads=threads) as tasks:
+        yield tasks
 
 
 class Threads:
@@ -118,11 +135,15 @@ class AsyncEngine:
     request a `once` token and commits it again.
     """
 
+    @check_calls
     def __init__(self, engine: Engine, *, threads: int = THREADS) -> None:
         check_whole("threads", threads, 1)
         self.engine = self._blocking = engine
         self._threads = Threads(threads, engine.pace.clock)
         self._checked: set[tuple[bytes | None, bytes]] = set()  # tables and families
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self.engine)[1:]}"
 
     commit_many = _run_in_thread(Engine.commit_many)
     read = _run_in_thread(Engine.read)
@@ -141,7 +162,8 @@ class AsyncEngine:
         deadline_ms: int | None = None,
         **others: Any,
     ) -> Committed:
-        request = Request(tuple(mutations), tuple(assertions), **others)
+        given = as_request((mutations, assertions))
+        request = Request(given.mutations, given.assertions, **others)
         await self._check(request)
         future = self.engine.submit(request, ack=ack, deadline_ms=deadline_ms)
         return await asyncio.wrap_future(future)
@@ -183,14 +205,19 @@ class AsyncEngine:
         """Await a function with a transaction, commit, and return the function's result. Repeat all
         of it on a ConflictError: see `Engine.run`."""
         terms = Terms(once, labels, once_retention_ms, ack, validate, once_content)
-        repeats = Repeats(self.engine.pace, attempts, deadline_ms, terms)
+        repeats = Repeats(function, self.engine.pace, attempts, deadline_ms, terms)
         while repeats.begin():
             try:
                 async with self._begin(repeats.left_ms, repeats.read_ms, terms) as t:
                     if t.result is None:
                         if repeats.end is not None:
                             raise repeats.end
-                        t.block.answer = await function(t)
+                        result = function(t)
+                        if not hasattr(result, "__await__"):
+                            raise InvalidRequestError(
+                                "the function of a task's block must be async", function=function
+                            )
+                        t.block.answer = await result
                 return find_answer(t.block)  # type: ignore[no-any-return]
             except Exception as error:
                 if (pause_ms := repeats.note(error)) is None:

@@ -188,6 +188,8 @@ class InternalError(InvalidRequestError):
 class PartialFailure(InvalidRequestError):
     """Some rows of a request about many were refused; HBase reports this as retriable."""
 
+    written = "unknown"
+
     def __init__(self, refused: Refused) -> None:
         super().__init__(f"Failed 1 action: {format_error(refused)}: 1 time")
         self.refused = refused

@@ -90,6 +90,8 @@ class LeaseAlreadyExistsError(TxnError):
     earlier; its end is that of its place in the queue unless its owner keeps waiting.
     """
 
+    retryable = True
+
     def __init__(self, lease: Lease, *, waits: bool = False) -> None:
         said = f"leased already: {lease}"
         if waits:

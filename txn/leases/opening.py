@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from txn.arguments import check_calls
 from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
 
@@ -21,6 +22,7 @@ MACHINE = Path("/var/lib/hbase-txn")
 """An administrator creates this folder for the leases of all users of a machine."""
 
 
+@check_calls
 def default_url(environ: Mapping[str, str] = os.environ) -> str:
     """Return the default URL: `TXN_LEASES`, else the machine's leases, else the user's. The machine
     has leases if an administrator created their folder (docs/leases.md). The user's leases exclude

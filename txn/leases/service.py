@@ -49,6 +49,7 @@ from txn.leases.model import (
 )
 from txn.leases.tables import BATCH, leases, match_conflicts, match_overlaps, match_within, now
 from txn.locks.model import LockRequest, Path, login_name, text_of
+from txn.model import check_whole
 from txn.policy import Backoff
 
 WEEK_S = 7 * 24 * 3600
@@ -155,6 +156,9 @@ class LeaseService:
         """Return the leases of these objects and of all that they contain, and the exclusive leases
         of all that contains them. Return all leases if no objects are given. Sorted by object.
         most: the largest number to return, of any leases."""
+        if most is not None:
+            check_whole("most", most, 0)
+            most = min(most, LAST_ID)
         is_live = and_(this.granted, this.end_utc > now())
         wanted = [
             and_(match_overlaps(some), is_live) for some in _split_batches(list_paths(objects))

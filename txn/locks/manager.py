@@ -16,6 +16,7 @@ from functools import partial
 from typing import NamedTuple, Protocol, Self
 from weakref import ref
 
+from txn.arguments import check_calls
 from txn.clock import Clock
 from txn.errors import CorruptRowError, InvalidRequestError, TxnError
 from txn.host.holds import Hold
@@ -30,9 +31,9 @@ from txn.locks.model import (
     as_path,
     in_order,
     login_name,
-    waiting_or_default,
 )
 from txn.locks.queue import Denial, RetrySchedule
+from txn.model import check_choice
 from txn.policy import Backoff
 
 UNLOCKING = Backoff(first_ms=20, longest_ms=640)
@@ -50,6 +51,8 @@ class Ticket:
 
 class SessionEnded(LockLost):
     """Our session was ended by others while we waited; nothing was held."""
+
+    retryable = True
 
 
 class LockAttempt(Protocol):
@@ -120,12 +123,13 @@ class _Asked(NamedTuple):
 class LockManager:
     """Grants locks. Safe to share between threads."""
 
+    @check_calls
     def __init__(
         self, backend: LockBackend, *, name: str | None = None, waiting: Waiting | None = None
     ) -> None:
         self._backend = backend
-        self._waiting = waiting_or_default(waiting)
-        self._owner = Owner(check_owner_name(name), socket.gethostname())
+        self._waiting = waiting or Waiting()
+        self._owner = Owner(name or login_name(), socket.gethostname())
         self._asked: dict[str, _Asked] = {}
         backend.on_contact = self._sweep
 
@@ -138,9 +142,10 @@ class LockManager:
         waiting: Waiting | None = None,
     ) -> Held:
         """Take all of the requests and their parents, or none. LockDenied names the holders."""
-        waiting = waiting_or_default(self._waiting if waiting is None else waiting)
-        if not isinstance(query, str):
-            raise InvalidRequestError(f"a query is text: query={query!r}")
+        waiting = self._waiting if waiting is None else waiting
+        if not (isinstance(query, str) and isinstance(waiting, Waiting)):
+            raise InvalidRequestError(f"no text or Waiting: query={query!r} waiting={waiting!r}")
+        check_choice("explicit", explicit, (True, False))
         wanted = in_order(requests) if waiting.enabled else ()
         clock, rng = self._backend.clock, self._backend.rng
         schedule = RetrySchedule(waiting, clock, rng, self._backend.first_poll_ms)
@@ -194,6 +199,7 @@ class LockManager:
         found = self._backend.scan(None if within is None else as_path(within))
         return sorted(found, key=lambda lock: lock.request.path)
 
+    @check_calls
     def release(self, wanted: str | Path, *, force: bool = False) -> int:
         """Release this owner's explicit locks on exactly this object, or with `force` those of all
         owners; return how many there were. Parents are released too unless another object of the
@@ -273,9 +279,3 @@ class LockManager:
             except TxnError:
                 return
             self._asked.pop(owed.ticket, None)
-
-
-def check_owner_name(name: str | None) -> str:
-    if not isinstance(name, str | None):
-        raise InvalidRequestError(f"the name of an owner is text: name={name!r}")
-    return name or login_name()

@@ -11,21 +11,20 @@ from __future__ import annotations
 
 import getpass
 import os
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, Protocol, get_args
 from urllib.parse import quote, unquote
 
+from txn.arguments import check_calls, check_fields
 from txn.errors import InvalidRequestError, TxnError
-from txn.model import check_choice, check_whole
+from txn.model import check_choice, check_items, check_whole
 from txn.text import show_text
 
 NAMES = 2  # the names of the database and the table
 MAX_PARTS = 32
 MAX_PART = 255
-_SURROGATE = re.compile("[\ud800-\udfff]")  # UTF-8 cannot write it
 
 Fairness = Literal["fair", "hive"]
 """`fair`: readers that come after a waiting writer wait behind it. `hive`: a request keeps no place
@@ -49,8 +48,7 @@ class Path:
     parts: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.parts, tuple) or not all(isinstance(p, str) for p in self.parts):
-            raise InvalidRequestError(f"a path is a tuple of texts: parts={self.parts!r}")
+        check_fields(self)
         # Below the table, only the column of `column=value` is a name.
         columns = (part.partition("=") for part in self.parts[NAMES:])
         below = (name.lower() + sign + value if sign else name for name, sign, value in columns)
@@ -60,7 +58,7 @@ class Path:
                 "a path has one part at least", parts=len(self.parts), limit=MAX_PARTS
             )
         for part in self.parts:
-            if not part or len(part) > MAX_PART or part in {".", ".."} or _SURROGATE.search(part):
+            if not part or len(part) > MAX_PART or part in {".", ".."}:
                 raise InvalidRequestError(
                     "not a part of a path", part=part[:40], path="/".join(self.parts[:3])
                 )
@@ -74,10 +72,9 @@ class Path:
         return text_of(self.parts)
 
 
+@check_calls
 def path(text: str) -> Path:
     """Return the path that a text names, such as `database/table`."""
-    if not isinstance(text, str):
-        raise InvalidRequestError(f"not the text of a path: {text!r}")
     return Path(parts_of(text))
 
 
@@ -103,10 +100,7 @@ class LockRequest:
     mode: Mode
 
     def __post_init__(self) -> None:
-        if not isinstance(self.path, Path) or not isinstance(self.mode, Mode):
-            raise InvalidRequestError(
-                f"a request is a path and a mode: path={self.path!r} mode={self.mode!r}"
-            )
+        check_fields(self)
 
     def __str__(self) -> str:
         return f"{self.mode.value} {self.path}"
@@ -128,9 +122,7 @@ def in_order(requests: Iterable[LockRequest] | LockRequest) -> tuple[LockRequest
     mode, and every parent at least as shared."""
     modes: dict[Path, Mode] = {}
     given = (requests,) if isinstance(requests, LockRequest | str) else requests
-    if not isinstance(given, Iterable):
-        raise InvalidRequestError(f"requests are a list: given={requests!r}")
-    for request in given:
+    for request in check_items("requests", given):
         if not isinstance(request, LockRequest):
             raise InvalidRequestError(
                 f"say how to lock it: shared(..) or exclusive(..): given={request!r}"
@@ -171,6 +163,8 @@ class Lock:
 
 class LockDenied(TxnError):
     """The objects were still held by others after the last retry. Nothing is held."""
+
+    retryable = True
 
     def __init__(self, wanted: LockRequest, holders: Sequence[Lock]) -> None:
         held = ", ".join(f"{lock.request} by {lock.owner}" for lock in holders)
@@ -220,15 +214,8 @@ class Waiting:
             check_whole(name, getattr(self, name), least)
         if self.deadline_ms is not None:
             check_whole("deadline_ms", self.deadline_ms)
-        if not isinstance(self.enabled, bool):
-            raise InvalidRequestError("enabled is True or False", enabled=self.enabled)
+        check_choice("enabled", self.enabled, (True, False))
         check_choice("fairness", self.fairness, get_args(Fairness))
-
-
-def waiting_or_default(waiting: Waiting | None) -> Waiting:
-    if not isinstance(waiting, Waiting | None):
-        raise InvalidRequestError(f"waiting must be a Waiting: waiting={waiting!r}")
-    return Waiting() if waiting is None else waiting
 
 
 def login_name() -> str:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from txn.arguments import check_calls
 from txn.client.connect import connect
 from txn.client.engine import Engine
 from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
-from txn.locks.manager import LockManager, check_owner_name
-from txn.locks.model import Waiting, waiting_or_default
+from txn.locks.manager import LockManager
+from txn.locks.model import Waiting
 from txn.locks.stored import StoredQueues
 from txn.stores.options import hide_login, split_uri
 
 ZOOKEEPER = "zookeeper"
 
 
+@check_calls
 def open_manager(
     uri: str, *, name: str | None = None, waiting: Waiting | None = None, **details: Any
 ) -> LockManager:
@@ -30,8 +32,6 @@ def open_manager(
     known = ("clock", "rng", *own)
     if wrong := sorted(details.keys() - set(known)):
         raise InvalidRequestError("no such details here", given=wrong, known=known)
-    check_owner_name(name)  # before a session is opened
-    waiting_or_default(waiting)
     if parts.scheme == ZOOKEEPER:
         with require_extra("zookeeper", uri=hide_login(uri)):
             from txn.locks.zookeeper.client import parse_ensemble  # noqa: PLC0415

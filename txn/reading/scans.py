@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby, islice, takewhile
 
 from txn.errors import ConflictError, InvalidRequestError
-from txn.model import LOCK_SUFFIX, MAX_ROW, RESERVED, Cell, Key, Row, cell_bytes
+from txn.model import LOCK_SUFFIX, MAX_ROW, RESERVED, Cell, Key, Row, RowCells, cell_bytes
 from txn.protocol.codec import Buffer
 from txn.protocol.context import Context, are_apart, call_store
 from txn.protocol.locks import holder_of
@@ -252,7 +252,7 @@ def read_view(
 def group_by_row(cells: Mapping[Key, Cell]) -> Iterator[Row]:
     """Group sorted cells by row."""
     for name, keys in groupby(cells, lambda key: key.row):
-        yield Row(name, {key: cells[key] for key in keys})
+        yield Row(name, RowCells({key: cells[key] for key in keys}))
 
 
 def _observe(

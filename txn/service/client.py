@@ -128,7 +128,7 @@ class RemoteBackend:
         """The server's store and transaction table, with this client's clock and rng. The server's
         policy limits the tries of a commit."""
         if self._database is None:
-            found = self._service.call("database", repeat=True)
+            found = self._call_read("database", None)
             names = {rules.stored_name.decode(): rules for rules in PROTOCOLS.values()}
             if found.protocol not in names or not found.transactions:
                 raise InvalidRequestError("the server is of another version", found=found.protocol)
@@ -349,7 +349,8 @@ class RemoteBackend:
             return self._service.call(
                 name, *values, repeat=True, within_ms=deadline_ms, withinMs=deadline_ms
             )
-        except TableUnavailable:  # the server's answer
+        except TableUnavailable as answer:  # the server's
+            answer.written = "no"
             raise
         except (MaybeApplied, NotApplied) as lost:
             if due_ms is not None and self._clock.monotonic_ms() >= due_ms:

@@ -16,7 +16,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
-from txn.client.block import OptimisticTransaction
+from txn.arguments import check_calls
+from txn.client.block import OptimisticTransaction, refuse_unrun
 from txn.client.engine import RUN_ATTEMPTS, Engine
 from txn.errors import AssertionFailedError, InvalidRequestError, Repeated, TxnError
 from txn.policy import Policy
@@ -46,6 +47,7 @@ class RowRefusedError(TxnError):
     """Raised by the function of `run_partition`: nothing is written for this row."""
 
 
+@check_calls
 def run_partition(
     uri: str,
     rows: Iterable[Any],
@@ -153,9 +155,9 @@ class _BlockRunner:
         """Return what became of the item, and the number of retries."""
         calls: list[OptimisticTransaction] = []
 
-        def call(block: OptimisticTransaction) -> None:
+        def call(block: OptimisticTransaction) -> object:
             calls.append(block)
-            self.function(block, item.source)
+            return refuse_unrun(self.function, self.function(block, item.source))
 
         once, content = item.request.once, item.request.once_content
         try:

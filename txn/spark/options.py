@@ -36,6 +36,8 @@ class SourceOptions:
     case; they also ignore underscores: `onceBy` is `once_by`."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
+        if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+            raise InvalidRequestError("options are texts by their names", given=given)
         self._given = {_fold(name): value for name, value in given.items()}
 
     def check(self, known: Collection[str]) -> None:

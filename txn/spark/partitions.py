@@ -19,21 +19,21 @@ from functools import cache
 from itertools import chain
 from logging import getLogger
 from operator import add
-from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar, get_args
+from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar
 
 from pyspark import Accumulator, AccumulatorParam, SparkContext, TaskContext
 from pyspark.accumulators import _deserialize_accumulator
 from pyspark.sql import SparkSession
 
+from txn.arguments import check_calls
 from txn.assertions import Assertion
 from txn.client.connect import connect
 from txn.client.engine import Engine
 from txn.errors import AssertionFailedError, InvalidRequestError, TokenReusedError, TxnError
 from txn.events import Conflict, Event, Helped, Listener, silent
-from txn.model import Delete, Key, Mutation, as_bytes, check_choice, check_whole
+from txn.model import Delete, Key, Mutation, as_bytes, check_whole
 from txn.policy import Policy
 from txn.request import (
-    ACKS,
     TRANSACTIONS,
     Ack,
     Committed,
@@ -267,23 +267,7 @@ class PartitionError(TxnError):
     """A request of the task did not commit; its message names the first such request, its row and
     the error. If the cause is CommitOutcomeUnknown, the request may have committed."""
 
-
-ONCE = "a function or the name of a column"
-KINDS: Mapping[str, tuple[Any, str]] = {
-    "uri": (str, "text"),
-    "table": (str | bytes | None, "text or bytes"),
-    "transactions": (str | bytes, "text or bytes"),
-    "policy": (Policy | None, "a Policy"),
-    "to_request": (Callable, "a function of a row"),
-    "function": (Callable, "a function of a block and a row"),
-    "once": (Callable | str | None, ONCE),
-    "job": (str | None, "text"),
-    "group": (Callable | str | None, ONCE),
-    "labels": (Mapping | None, "a dictionary"),
-    "counts": (Counts | None, "Counts"),
-    "trace": (Mapping | None, "what capture_trace returns"),
-}
-"""What each argument of a task is, where it is not a number or a word."""
+    written = "unknown"
 
 
 def bind_partition(
@@ -298,6 +282,8 @@ def bind_partition(
     TypeError for an argument that is unknown or missing, InvalidRequestError for one that does not
     fit or names a table that is absent, and StoreError if the store does not answer.
     """
+    if not callable(task) or not {"uri", "rows"} <= inspect.signature(task).parameters.keys():
+        raise InvalidRequestError("task must be commit_partition or run_partition", given=task)
     task(uri, (), *args, **kwargs)  # checks the arguments; without rows it opens no store
     given = inspect.signature(task).bind(uri, (), *args, **kwargs).arguments
     access = Access(
@@ -310,6 +296,7 @@ def bind_partition(
     return lambda rows: task(uri, rows, *args, **kwargs)
 
 
+@check_calls
 def commit_partition(
     uri: str,
     rows: Iterable[Any],
@@ -429,16 +416,11 @@ def finish_work(worker: Worker, seen: Counter[str]) -> Iterator[None]:
 
 def check_arguments(given: Mapping[str, Any]) -> None:
     """Raise InvalidRequestError for an argument of a task that does not fit."""
-    for name, (kinds, words) in KINDS.items():
-        if name in given and not isinstance(given[name], kinds):
-            raise InvalidRequestError(f"{name} must be {words} given={given[name]!r}")
     if given["once"] is not None and not given["job"]:
         problem = "once needs job, a name: two jobs over the same ids would share tokens"
         raise InvalidRequestError(problem, once=given["once"])
     for name in ("batch", "threads", "attempts"):
         check_whole(name, given.get(name, 1), 1)
-    check_choice("on_assertion", given["on_assertion"], get_args(OnAssertion))
-    check_choice("ack", given["ack"], ACKS)
     check_deadline(given.get("deadline_ms"))
     probe = (Delete(Key(b"-", b"-", b"-")),)
     details = given.get("labels"), given["once_retention_ms"]

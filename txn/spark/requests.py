@@ -239,7 +239,9 @@ def _read_documents(
     items = _load(given, place)
     try:
         yield from parse_assertions(items, place, AssertionReader(find_key, find_value))
-    except UnicodeEncodeError as error:
+    except (InvalidRequestError, UnicodeEncodeError) as error:
+        if not isinstance(error.__cause__ or error, UnicodeEncodeError):
+            raise
         raise InvalidRequestError(
             "a text has half of a surrogate pair, and no UTF-8", column=place
         ) from error

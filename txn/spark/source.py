@@ -148,6 +148,8 @@ def register(spark: SparkSession) -> None:
     main one has none: call this in each thread that writes, and the session becomes the active one
     there.
     """
+    if not hasattr(spark, "dataSource"):
+        raise InvalidRequestError("not a session of Spark 4", given=spark)
     # A new thread has no active session; Spark refuses a name that only the active one knows.
     with ThreadPoolExecutor(1) as alone:
         alone.submit(spark.dataSource.register, TxnDataSource).result()

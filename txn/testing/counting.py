@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from txn.arguments import check_calls
 from txn.stores.base import Feature, Store, StoreWrapper
 
 
@@ -24,6 +25,7 @@ class CountingStore(StoreWrapper):
     """A store that records its calls: `trace` has every call since the last `reset`. Calls made
     inside `atomically` follow the call that contains them."""
 
+    @check_calls
     def __init__(self, inner: Store) -> None:
         super().__init__(inner)
         self.features: frozenset[Feature] = inner.features

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar, cast
 
+from txn.arguments import check_calls
 from txn.errors import MaybeApplied, NotApplied, StoreError
 from txn.model import Cell, Check, Edit, Family, Key
 from txn.stores.base import Answers, Feature, Store, StoreWrapper, check_then_read, divide_found
@@ -108,6 +109,7 @@ class FaultyStore(StoreWrapper):
     `atomically` are one call, with one fault.
     """
 
+    @check_calls
     def __init__(
         self, inner: Store, plan: Plan = faultless, reads_early: Callable[[], bool] = lambda: False
     ) -> None:

@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from txn.arguments import check_calls
 from txn.errors import InvalidRequestError
 from txn.locks.hive.model import DATABASE_SETTING
-from txn.locks.model import Waiting, waiting_or_default
+from txn.locks.model import Waiting
 
 
+@check_calls
 def from_hive(settings: Mapping[str, str], base: Waiting | None = None) -> Waiting:
     """Return the wait policy of Hive's settings: `hive.support.concurrency`,
     `hive.lock.numretries`, `hive.lock.sleep.between.retries` (`60s`, `500ms`, or seconds),
@@ -18,8 +20,8 @@ def from_hive(settings: Mapping[str, str], base: Waiting | None = None) -> Waiti
 
     Raises InvalidRequestError for any other setting instead of ignoring it.
     """
-    found = waiting_or_default(base)
-    for name, text in check_texts(settings).items():
+    found = base or Waiting()
+    for name, text in settings.items():
         if name == DATABASE_SETTING:
             continue
         if name not in _SETTINGS:
@@ -27,15 +29,6 @@ def from_hive(settings: Mapping[str, str], base: Waiting | None = None) -> Waiti
         field, value = _SETTINGS[name]
         found = replace(found, **{field: value(name, text.strip().lower())})
     return found
-
-
-def check_texts(settings: Mapping[str, str]) -> Mapping[str, str]:
-    if not isinstance(settings, Mapping):
-        raise InvalidRequestError(f"settings are texts by name: given={settings!r}")
-    for name, text in settings.items():
-        if not isinstance(text, str):
-            raise InvalidRequestError(f"a setting is text: setting={name!r} given={text!r}")
-    return settings
 
 
 def _is_true(name: str, text: str) -> bool:

@@ -22,10 +22,11 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 from sqlglot.parsers.spark import SparkParser
 
+from txn.arguments import check_calls
 from txn.errors import InvalidRequestError
 from txn.locks.hive.functions import BUILT_IN
 from txn.locks.hive.model import DATABASE_SETTING, DEFAULT, Constant, ConstantKind, Spec
-from txn.locks.hive.settings import HIVE_SETTINGS, check_texts, from_hive
+from txn.locks.hive.settings import HIVE_SETTINGS, from_hive
 from txn.locks.model import Path
 
 SHOWN = 60
@@ -108,9 +109,8 @@ def tokenize(text: str) -> list[Token]:
     return tokens
 
 
+@check_calls
 def split_statements(sql: str) -> list[str]:
-    if not isinstance(sql, str):
-        raise InvalidRequestError(f"statements are text: given={sql!r}")
     sql = sql.removeprefix("\ufeff")  # the byte order mark of an editor's file
     found: list[str] = []
     run: list[Token] = []
@@ -123,11 +123,12 @@ def split_statements(sql: str) -> list[str]:
     return found
 
 
+@check_calls
 def read_statements(sql: str, settings: Mapping[str, str] | None) -> Iterator[WordReader]:
     """Yield the words of each statement, with its settings: those given, and those of earlier SET
     and USE statements. USE, and SET of a setting of locks, are not yielded. Unqualified names
     belong to the settings' database."""
-    known = dict(check_texts(settings or {}))
+    known = dict(settings or {})
     for statement in split_statements(sql):
         words = WordReader(statement, known.get(DATABASE_SETTING, DEFAULT).lower(), known)
         if words.accept("USE"):

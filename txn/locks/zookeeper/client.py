@@ -104,6 +104,8 @@ class ReplyLost(StoreError):
 class NodeMissing(StoreError):
     """A required node is missing."""
 
+    written = "no"
+
 
 @dataclass(frozen=True, slots=True)
 class Ensemble:

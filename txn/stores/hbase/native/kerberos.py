@@ -26,6 +26,8 @@ _NUMBER = struct.Struct(">i")
 class Unwelcome(NotApplied):
     """The server or this client rejects the other: check tickets and certificates."""
 
+    retryable = False
+
 
 Read = Callable[[int], bytes]
 Write = Callable[[bytes], None]
