@@ -260,7 +260,7 @@ class AsyncTransaction:
 
     @property
     def result(self) -> Committed | None:
-        """After the block: the Committed, or None if it wrote nothing."""
+        """See `OptimisticTransaction`."""
         return self._blocking.result
 
     def put(self, key: Key, value: str | bytes) -> None:
