@@ -16,6 +16,7 @@ from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
+from txn.arguments import check_calls
 from txn.errors import CorruptRowError, InvalidRequestError, NotApplied, TxnError
 from txn.host.folders import flush, make_folder
 from txn.stores import open_ordered
@@ -32,6 +33,7 @@ ELSEWHERE = (
 OnStep: TypeAlias = Callable[[str, int, int], object]
 
 
+@check_calls
 def backup(
     store: str, dest: str | os.PathLike[str], *, on_step: OnStep = lambda step, done, total: None
 ) -> int:
@@ -45,6 +47,8 @@ def backup(
     """
     if split_uri(store).scheme != "embedded":
         raise InvalidRequestError(f"{NONE_MADE}: {ELSEWHERE}", store=hide_login(store))
+    if "\0" in os.fspath(dest):
+        raise InvalidRequestError(f"{NONE_MADE}: a path has no zero byte", path=dest)
     path = os.path.realpath(dest)
     try:
         with closing(open_ordered(store, create=False)) as opened:

@@ -125,7 +125,7 @@ class Place:
             **{"parts": ("d", "u"), "name": "me", "host": "here", "settings": {}},
             **{"objects": [exclusive("d/u")], "lease_id": 1, "duration_s": 1},
             **{"rows": [{"a": 1}], "to_request": to_request, "options": {}},
-            **{"spark": object()},
+            **{"spark": object(), "backup.store": "embedded:///nowhere", "dest": "-"},
         }
 
     def find_valid(self, name: str) -> Any:
