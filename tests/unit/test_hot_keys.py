@@ -93,10 +93,10 @@ def test_who_waits_for_long_goes_on_without() -> None:
         waited = pool.submit(lines.wait, late, [X])
         assert poll(in_line(lines, 3), within_ms=5_000)
         first.end()
-        assert second_place.is_first.is_set()
+        assert second_place.is_first.done()
         assert got.result() == [X]
         assert waited.result() == []
-    assert late.locks == set()
+    late.end()
     second.end()
     assert lines._queues == {}
 
@@ -109,6 +109,14 @@ def test_a_thread_does_not_wait_for_itself() -> None:
     assert other.locks == set()
     mine.end()
     other.end()
+    assert lines._queues == {}
+
+
+def test_a_read_that_outlives_its_block_takes_no_place() -> None:
+    """A cancelled task leaves it behind in a thread; others would wait for what never ends."""
+    lines, ticket = HotKeyQueues(), HotKeyTicket()
+    ticket.end()
+    assert lines.wait(ticket, [X]) == []
     assert lines._queues == {}
 
 

@@ -1,49 +1,69 @@
-"""Queues at hot keys, among the threads of one engine, so that they wait instead of conflicting.
+"""Queues at hot keys, among the blocks of one engine, so that they wait instead of conflicting.
 
 Queues are an optimization only: correctness never depends on them. A block proceeds without its
-place after a long wait, and never waits for its own thread or in a cycle. A block that stays first
-for too long loses its place.
+place after a long wait, and never waits for its own thread or task, or in a cycle. A block that
+stays first for too long loses its place. A task does not wait in a thread of the few that tasks
+share: the task that is first needs one.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from threading import get_ident
 
 from txn.host.forks import start_in_each_process
-from txn.host.holds import OwnLock, SafeEvent
+from txn.host.holds import OwnLock, SafeFuture
 from txn.model import Key
 
 LONGEST_S = 2.0
-"""The longest wait in a queue. Only real threads wait, so this is real time."""
+"""The longest wait in a queue. Only real threads and tasks wait, so this is real time."""
 
 
 class HotKeyTicket:
-    """A block's places in the queues of hot keys. waits: whether its thread may wait."""
+    """A block's places in the queues of hot keys.
 
-    __slots__ = ("locks", "queues", "waits")
+    task, thread: the asyncio task that runs the block, and the thread of its event loop; None: the
+    thread that waits runs the block. got: the locks that it waited for and got.
+    """
 
-    def __init__(self, waits: bool = True) -> None:
-        self.waits = waits
+    __slots__ = ("got", "is_over", "locks", "queues", "task", "thread")
+
+    def __init__(self) -> None:
         self.queues: HotKeyQueues | None = None
         self.locks: set[Key] = set()
+        self.got: list[Key] = []
+        self.task: object = None
+        self.thread: int | None = None
+        self.is_over = False
 
     def end(self) -> None:
-        """Let the next blocks in the queues proceed."""
+        """Let the next blocks in the queues proceed. A read still in progress takes no place."""
+        self.is_over = True
         if self.queues is not None:
             self.queues.leave(self)
 
 
-class _Waiter:
-    """A block's place in a queue; the first block may proceed."""
+class Place:
+    """A block's place in the queue of a lock, behind `first`. is_first: done if it may proceed."""
 
-    __slots__ = ("is_first", "thread", "ticket")
+    __slots__ = ("first", "is_first", "lock", "ticket")
 
-    def __init__(self, ticket: HotKeyTicket) -> None:
+    def __init__(self, ticket: HotKeyTicket, lock: Key, first: Place | None) -> None:
         self.ticket = ticket
-        self.thread = get_ident()
-        self.is_first = SafeEvent()
+        self.lock = lock
+        self.first = first
+        self.is_first: SafeFuture[None] = SafeFuture()
+
+
+class MustQueue(Exception):
+    """A task must wait until its place is first, call `end_wait`, and read again."""
+
+    def __init__(self, queues: HotKeyQueues, place: Place) -> None:
+        super().__init__()
+        self.queues = queues
+        self.place = place
 
 
 class HotKeyQueues:
@@ -55,14 +75,25 @@ class HotKeyQueues:
     def _start(self) -> None:
         # The queued threads do not exist in a fork's child.
         self._lock = OwnLock()
-        self._queues: dict[Key, deque[_Waiter]] = {}
+        self._queues: dict[Key, deque[Place]] = {}
 
     def wait(self, ticket: HotKeyTicket, locks: Iterable[Key]) -> list[Key]:
-        """Queue at each lock, in order; return the locks that the block waited for and got."""
-        if not ticket.waits or self._lock.locked():  # a signal handler never waits for its thread
+        """Queue at each lock, in order; return the locks that the block waited for and got. Raise
+        MustQueue where a task has to wait."""
+        if self._lock.locked():  # a signal handler never waits for its thread
             return []
         ticket.queues = self
-        return [lock for lock in sorted(set(locks) - ticket.locks) if self._wait_at(ticket, lock)]
+        for lock in sorted(set(locks) - ticket.locks):
+            place = self._take_place(ticket, lock)
+            if place is None or place.first is None:
+                continue
+            if ticket.task is not None:
+                raise MustQueue(self, place)
+            with suppress(TimeoutError):
+                place.is_first.result(LONGEST_S)
+            self.end_wait(place)
+        got, ticket.got = ticket.got, []
+        return got
 
     def leave(self, ticket: HotKeyTicket) -> None:
         with self._lock:
@@ -70,32 +101,46 @@ class HotKeyQueues:
                 self._remove(lock, ticket)
         ticket.locks.clear()
 
-    def _wait_at(self, ticket: HotKeyTicket, lock: Key) -> bool:
-        waiter = _Waiter(ticket)
+    def _take_place(self, ticket: HotKeyTicket, lock: Key) -> Place | None:
+        """Return a place, or None for a block that would wait for itself or in a cycle."""
+        if ticket.thread is None:
+            ticket.thread = get_ident()
         with self._lock:
-            queue = self._queues.setdefault(lock, deque())
+            queue = self._queues.get(lock, deque())
             first = queue[0] if queue else None
-            if first is not None and (
-                first.thread == waiter.thread or lock < max(ticket.locks, default=lock)
-            ):
-                return False
+            is_cyclic = first is not None and lock < max(ticket.locks, default=lock)
+            if ticket.is_over or is_cyclic or (first is not None and _is_own(ticket, first.ticket)):
+                return None
             ticket.locks.add(lock)
-            queue.append(waiter)
-        if first is None or waiter.is_first.wait(LONGEST_S):
-            return first is not None
-        with self._lock:
-            if queue[0] is first:
-                self._remove(lock, first.ticket)
-            if queue[0] is not waiter:
-                self._remove(lock, ticket)
-                ticket.locks.discard(lock)
-        return lock in ticket.locks
+            place = Place(ticket, lock, first)
+            queue.append(place)
+            self._queues[lock] = queue
+        return place
+
+    def end_wait(self, place: Place) -> None:
+        """End a wait. A block that is not first replaces the one it waited for, or goes on without
+        a place."""
+        ticket, lock = place.ticket, place.lock
+        if not place.is_first.done():
+            with self._lock:
+                queue = self._queues[lock]
+                if queue[0] is place.first:
+                    self._remove(lock, queue[0].ticket)
+                if queue[0] is not place:
+                    self._remove(lock, ticket)
+                    return
+        ticket.got.append(lock)
 
     def _remove(self, lock: Key, ticket: HotKeyTicket) -> None:
         queue = self._queues.get(lock, deque())
-        for waiter in [waiter for waiter in queue if waiter.ticket is ticket]:
-            queue.remove(waiter)
-        if queue:
-            queue[0].is_first.set()
-        else:
+        for place in [place for place in queue if place.ticket is ticket]:
+            queue.remove(place)
+        if not queue:
             self._queues.pop(lock, None)
+        elif not queue[0].is_first.done():
+            queue[0].is_first.set_result(None)
+
+
+def _is_own(ticket: HotKeyTicket, first: HotKeyTicket) -> bool:
+    """Whether the first block needs the thread, or the task, that would wait for it."""
+    return first.thread == get_ident() or (ticket.task is not None and first.task is ticket.task)

@@ -364,7 +364,7 @@ class LocalBackend:
                     self._families.forget(failure.__cause__.table)
         refused = [t for t in attempts if isinstance(t.failure, AssertionFailedError)]
         if refused:
-            _confirm_repeated(context, [t for t in refused if t.request.once is not None])
+            _confirm_repeated(context, refused)
 
     def _result(self, t: PendingCommit) -> Committed | TxnError:
         if t.is_running or t.status is None:
@@ -531,13 +531,15 @@ class LocalBackend:
         self._context.store.close()
 
 
-def _confirm_repeated(context: Context, attempts: Sequence[PendingCommit]) -> None:
+def _confirm_repeated(context: Context, refused: Sequence[PendingCommit]) -> None:
     """Make the earlier commits durable whose tokens refused these attempts, for `_result`."""
+    tokens = [(t, once) for t in refused if (once := t.request.once) is not None]
+    repeated = [t for t, once in tokens if t.seen.get(marker_key(context.table, once))]
     try:
-        if attempts:
+        if repeated:
             make_durable(context)
     except StoreError as error:
-        for t in attempts:
+        for t in repeated:
             t.failure = CommitOutcomeUnknown(t.row_key, error)
 
 

@@ -21,6 +21,7 @@ from contextlib import asynccontextmanager
 from contextvars import copy_context
 from functools import partial, wraps
 from itertools import islice
+from threading import get_ident
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
@@ -28,7 +29,7 @@ from txn.assertions import Assertion
 from txn.client.block import OptimisticTransaction, Repeats
 from txn.client.connect import connect
 from txn.client.engine import RUN_ATTEMPTS, Engine
-from txn.client.hot_keys import HotKeyTicket
+from txn.client.hot_keys import LONGEST_S, HotKeyTicket, MustQueue
 from txn.clock import Clock
 from txn.errors import ConflictError
 from txn.host.worker_pool import make_executor
@@ -102,7 +103,13 @@ def _run_in_thread(
     @_like(blocking)
     async def call(self: AsyncEngine | AsyncTransaction, *args: Any, **kwargs: Any) -> T:
         method: Callable[..., T] = getattr(self._blocking, blocking.__name__)
-        return await self._threads.call(method, *args, **kwargs)
+        while True:
+            try:
+                return await self._threads.call(method, *args, **kwargs)
+            except MustQueue as wait:
+                is_first = asyncio.wrap_future(wait.place.is_first)
+                await asyncio.wait([is_first], timeout=LONGEST_S)
+                wait.queues.end_wait(wait.place)
 
     return call
 
@@ -111,7 +118,7 @@ class AsyncEngine:
     """An engine for the tasks of one event loop; `engine` is the one that it uses.
 
     Its methods have the arguments of `Engine`'s, and are awaited; `scan` is an asynchronous
-    iterator, and `transaction` is for an `async with` block. Tasks do not queue at hot keys.
+    iterator, and `transaction` is for an `async with` block.
     threads: how many reads, scans and ends of blocks run at a time; commits need none.
 
     A task that waits for a commit is cancelled at once. If its batch had not begun, nothing is
@@ -197,9 +204,8 @@ class AsyncEngine:
     def _begin(
         self, left_ms: Callable[[], int | None], read_ms: Callable[[], int | None], terms: Terms
     ) -> AsyncTransaction:
-        # A thread that waits in a queue could starve the task that is first in it.
-        block = self.engine.begin_block(left_ms, read_ms, terms, HotKeyTicket(waits=False))
-        return AsyncTransaction(block, self._threads)
+        block = self.engine.begin_block(left_ms, read_ms, terms, ticket := HotKeyTicket())
+        return AsyncTransaction(block, self._threads, ticket)
 
     async def close(self) -> None:
         """Wait for calls in progress, and close the engine."""
@@ -217,9 +223,12 @@ class AsyncTransaction:
     """One block's reads and writes, awaited: see `OptimisticTransaction`. A cancelled block writes
     nothing, unless its commit had begun."""
 
-    def __init__(self, block: OptimisticTransaction, threads: Threads) -> None:
+    def __init__(
+        self, block: OptimisticTransaction, threads: Threads, ticket: HotKeyTicket
+    ) -> None:
         self._blocking = block
         self._threads = threads
+        self._ticket = ticket
 
     get = _run_in_thread(OptimisticTransaction.get)
     get_many = _run_in_thread(OptimisticTransaction.get_many)
@@ -246,6 +255,7 @@ class AsyncTransaction:
         self._blocking.require(assertion)
 
     async def __aenter__(self) -> Self:
+        self._ticket.task, self._ticket.thread = asyncio.current_task(), get_ident()
         self._blocking.__enter__()
         return self
 
