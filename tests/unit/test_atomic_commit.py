@@ -59,12 +59,9 @@ Work = Callable[[Engine], object]
 
 @pytest.fixture(params=["phases", "one write"], autouse=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The two ways to commit within the local transaction: one write is for those without a
-    listener."""
+    """The two ways to commit within the local transaction."""
     if request.param == "phases":
         monkeypatch.setattr(commit_module, "commit_in_one_write", lambda *_: False)
-    else:
-        monkeypatch.setattr(World, "listens", False)
 
 
 def atomically(world: World) -> World:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from threading import get_ident
 
 from txn.host.forks import start_in_each_process
@@ -21,6 +22,7 @@ LONGEST_S = 2.0
 """The longest wait in a queue. Only real threads and tasks wait, so this is real time."""
 
 
+@dataclass(eq=False, slots=True)
 class HotKeyTicket:
     """A block's places in the queues of hot keys.
 
@@ -28,15 +30,12 @@ class HotKeyTicket:
     thread that waits runs the block. got: the locks that it waited for and got.
     """
 
-    __slots__ = ("got", "is_over", "locks", "queues", "task", "thread")
-
-    def __init__(self) -> None:
-        self.queues: HotKeyQueues | None = None
-        self.locks: set[Key] = set()
-        self.got: list[Key] = []
-        self.task: object = None
-        self.thread: int | None = None
-        self.is_over = False
+    queues: HotKeyQueues | None = None
+    locks: set[Key] = field(default_factory=set)
+    got: list[Key] = field(default_factory=list)
+    task: object = None
+    thread: int | None = None
+    is_over: bool = False
 
     def end(self) -> None:
         """Let the next blocks in the queues proceed. A read still in progress takes no place."""
@@ -45,25 +44,22 @@ class HotKeyTicket:
             self.queues.leave(self)
 
 
+@dataclass(eq=False, slots=True)
 class Place:
     """A block's place in the queue of a lock, behind `first`. is_first: done if it may proceed."""
 
-    __slots__ = ("first", "is_first", "lock", "ticket")
-
-    def __init__(self, ticket: HotKeyTicket, lock: Key, first: Place | None) -> None:
-        self.ticket = ticket
-        self.lock = lock
-        self.first = first
-        self.is_first: SafeFuture[None] = SafeFuture()
+    ticket: HotKeyTicket
+    lock: Key
+    first: HotKeyTicket | None
+    is_first: SafeFuture[None] = field(default_factory=SafeFuture)
 
 
+@dataclass(eq=False)
 class MustQueue(Exception):
     """A task must wait until its place is first, call `end_wait`, and read again."""
 
-    def __init__(self, queues: HotKeyQueues, place: Place) -> None:
-        super().__init__()
-        self.queues = queues
-        self.place = place
+    queues: HotKeyQueues
+    place: Place
 
 
 class HotKeyQueues:
@@ -107,13 +103,13 @@ class HotKeyQueues:
             ticket.thread = get_ident()
         with self._lock:
             queue = self._queues.get(lock, deque())
-            first = queue[0] if queue else None
+            first = queue[0].ticket if queue else None
+            is_own = first is not None and _is_own(ticket, first)
             is_cyclic = first is not None and lock < max(ticket.locks, default=lock)
-            if ticket.is_over or is_cyclic or (first is not None and _is_own(ticket, first.ticket)):
+            if is_own or is_cyclic or ticket.is_over:
                 return None
             ticket.locks.add(lock)
-            place = Place(ticket, lock, first)
-            queue.append(place)
+            queue.append(place := Place(ticket, lock, first))
             self._queues[lock] = queue
         return place
 
@@ -124,8 +120,8 @@ class HotKeyQueues:
         if not place.is_first.done():
             with self._lock:
                 queue = self._queues[lock]
-                if queue[0] is place.first:
-                    self._remove(lock, queue[0].ticket)
+                if queue[0].ticket is place.first:
+                    self._remove(lock, place.first)
                 if queue[0] is not place:
                     self._remove(lock, ticket)
                     return

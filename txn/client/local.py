@@ -17,7 +17,7 @@ from txn.client.finisher import Finisher
 from txn.client.group_commit import GroupCommit
 from txn.client.hot_keys import HotKeyQueues, HotKeyTicket
 from txn.client.schema import Families
-from txn.clock import Clock, measure_ms
+from txn.clock import Clock, measure_s
 from txn.errors import (
     AssertionFailedError,
     CommitOutcomeUnknown,
@@ -133,8 +133,7 @@ class LocalBackend:
         t = begin_commit(self._context, request, deadline_ms, spans, ack)
         if known:
             t.add_known(known, known)
-        self._report_results([t], partial(self._commit_one, t))
-        result = self._result(t)
+        (result,) = self._report_results([t], partial(self._commit_one, t))
         if isinstance(result, TxnError):
             raise result
         return result
@@ -163,8 +162,7 @@ class LocalBackend:
             begin_commit(self._context, request, deadline_ms, ack=ack)
             for request, deadline_ms in zip(requests, deadlines_ms, strict=True)
         ]
-        self._report_results(pending, partial(self._commit_in_order, pending))
-        return [self._result(t) for t in pending]
+        return self._report_results(pending, partial(self._commit_in_order, pending))
 
     def _commit_in_order(self, pending: Sequence[PendingCommit]) -> None:
         if len(pending) == 1:  # the same with fewer calls
@@ -195,28 +193,30 @@ class LocalBackend:
         if self._context.on_event is silent and find_tracer() is None:
             return False
         traces = begin_traces([t.asked for t in pending], remote=self._is_remote)
-        asked_ms = measure_ms()
+        asked_s = measure_s()
         for t, trace in zip(pending, traces, strict=True):
-            t.trace, t.asked_ms = trace, asked_ms
+            t.trace, t.asked_s = trace, asked_s
         return True
 
-    def _report_results(self, pending: Sequence[PendingCommit], work: Callable[[], None]) -> None:
-        """Do the work of requests, and report their results."""
-        if not self._begin_reports(pending):
-            work()
-            return
+    def _report_results(
+        self, pending: Sequence[PendingCommit], work: Callable[[], None]
+    ) -> list[Committed | TxnError]:
+        """Do the work of requests, and report and return their results."""
+        is_reported = self._begin_reports(pending)
         try:
             work()
         except BaseException as error:
-            for t in pending:
+            for t in pending if is_reported else ():
                 self._report_result(t, error)
             raise
-        for t in pending:
-            self._report_result(t, self._result(t))
+        results = list(map(self._result, pending))
+        for t, result in zip(pending, results, strict=True) if is_reported else ():
+            self._report_result(t, result)
+        return results
 
     def _report_result(self, t: PendingCommit, result: Committed | BaseException) -> None:
         if self._context.on_event is not silent:
-            elapsed_ms = measure_ms() - t.asked_ms
+            elapsed_ms = (measure_s() - t.asked_s) * 1000
             self._context.on_event(Ended(name_outcome(result), t.tries, elapsed_ms))
         if t.trace is not None:
             t.trace.end(result, transaction=t.row_key, tries=t.tries)
