@@ -129,7 +129,11 @@ class Metrics:
                 self._children[self._calls, event.call, event.outcome].observe(seconds)
                 self._children[self._items, event.call].inc(event.items)
             case events.Phase():
-                self._count_phase(event)
+                if event.elapsed_ms is not None:
+                    seconds = event.elapsed_ms / 1000
+                    self._children[self._seconds, event.name, event.outcome].observe(seconds)
+                if event.outcome != "started":
+                    self._count_phase(event.name, event.transactions, event.failed)
             case events.Ended():
                 self._children[self._commits, event.outcome].observe(event.elapsed_ms / 1000)
                 self._tries.inc(event.tries)
@@ -138,16 +142,10 @@ class Metrics:
             case _:
                 self._count_rare(event)
 
-    def _count_phase(self, event: events.Phase) -> None:
-        if event.outcome == "started":
-            return
-        if done := event.transactions - event.failed:
-            self._children[self._transactions, event.name, "done"].inc(done)
-        if event.failed:
-            self._children[self._transactions, event.name, "failed"].inc(event.failed)
-        if event.elapsed_ms is not None:
-            seconds = event.elapsed_ms / 1000
-            self._children[self._seconds, event.name, event.outcome].observe(seconds)
+    def _count_phase(self, name: events.PhaseName, transactions: int, failed: int) -> None:
+        self._children[self._transactions, name, "done"].inc(transactions - failed)
+        if failed:
+            self._children[self._transactions, name, "failed"].inc(failed)
 
     def _count_rare(
         self,
