@@ -133,7 +133,10 @@ class Metrics:
                     seconds = event.elapsed_ms / 1000
                     self._children[self._seconds, event.name, event.outcome].observe(seconds)
                 if event.outcome != "started":
-                    self._count_phase(event.name, event.transactions, event.failed)
+                    done = event.transactions - event.failed
+                    self._children[self._transactions, event.name, "done"].inc(done)
+                if event.failed:
+                    self._children[self._transactions, event.name, "failed"].inc(event.failed)
             case events.Ended():
                 self._children[self._commits, event.outcome].observe(event.elapsed_ms / 1000)
                 self._tries.inc(event.tries)
@@ -141,11 +144,6 @@ class Metrics:
                 self._gathered.observe(event.transactions)
             case _:
                 self._count_rare(event)
-
-    def _count_phase(self, name: events.PhaseName, transactions: int, failed: int) -> None:
-        self._children[self._transactions, name, "done"].inc(transactions - failed)
-        if failed:
-            self._children[self._transactions, name, "failed"].inc(failed)
 
     def _count_rare(
         self,

@@ -53,7 +53,6 @@ class OptimisticTransaction:
         table: bytes | None,
         commit: Commit,
         read_ms: Callable[[], int | None],
-        ticket: HotKeyTicket | None = None,
     ) -> None:
         self._backend = backend
         self._read_ms = read_ms
@@ -66,7 +65,7 @@ class OptimisticTransaction:
         self._written: dict[Key, bytes | None] = {}
         self._required: list[Assertion] = []
         self._reads = 0
-        self._ticket = ticket or HotKeyTicket()
+        self.ticket = HotKeyTicket()
         self._entered = False
         self._open = False
         self.result: Committed | None = None
@@ -188,7 +187,7 @@ class OptimisticTransaction:
                 "what was read has changed", key=lost.key, transaction=failed.transaction
             ) from failed
         finally:
-            self._ticket.end()
+            self.ticket.end()
 
     def _commit(self) -> None:
         for key in self._written if self._spans else ():
@@ -231,7 +230,7 @@ class OptimisticTransaction:
     def _read_keys(self, keys: Sequence[Key]) -> None:
         for key in keys:
             self._backend.check_key(key, self._read_ms())
-        found = self._backend.read_for_block(keys, self._ticket, self._read_ms())
+        found = self._backend.read_for_block(keys, self.ticket, self._read_ms())
         for key in keys:
             self._read[key] = found[key]
         has_locks = len(found) > len(keys)

@@ -14,7 +14,6 @@ from typing import Self, TypeVar
 from txn.assertions import Assertion
 from txn.client.backend import Backend
 from txn.client.block import OptimisticTransaction, Repeats
-from txn.client.hot_keys import HotKeyTicket
 from txn.client.local import LocalBackend
 from txn.client.measured import MeasuredStore
 from txn.clock import Clock, SystemClock
@@ -282,10 +281,9 @@ class Engine:
         left_ms: Callable[[], int | None],
         read_ms: Callable[[], int | None],
         terms: Terms,
-        ticket: HotKeyTicket | None = None,
     ) -> OptimisticTransaction:
         """Return a transaction that asks for the time left (ms) at its commit and at each read.
-        `transaction` and `run` use it. ticket: the block's places in the queues of hot keys."""
+        `transaction` and `run` use it."""
         once, labels, once_retention_ms, ack, validate = terms
         check_choice("ack", ack, ACKS)
 
@@ -297,7 +295,7 @@ class Engine:
             self._backend.check_request(whole, left_ms())
             return self._backend.commit(whole, ack, spans, left_ms(), known)
 
-        return OptimisticTransaction(self._backend, self._table, commit, read_ms, ticket)
+        return OptimisticTransaction(self._backend, self._table, commit, read_ms)
 
     def run(
         self,

@@ -19,7 +19,10 @@ from txn.host.holds import OwnLock, SafeFuture
 from txn.model import Key
 
 LONGEST_S = 2.0
-"""The longest wait in a queue. Only real threads and tasks wait, so this is real time."""
+"""How long a block may stay first. Only real threads and tasks wait, so this is real time."""
+
+ROUNDS = 5
+"""How often a block waits for so long: a queue may be long and move on."""
 
 
 @dataclass(eq=False, slots=True)
@@ -46,17 +49,19 @@ class HotKeyTicket:
 
 @dataclass(eq=False, slots=True)
 class Place:
-    """A block's place in the queue of a lock, behind `first`. is_first: done if it may proceed."""
+    """A block's place in the queue of a lock. rounds: how often it still waits for LONGEST_S.
+    first: who was first when it began to wait. is_first: done if the block may proceed."""
 
     ticket: HotKeyTicket
     lock: Key
-    first: HotKeyTicket | None
+    rounds: int
+    first: HotKeyTicket | None = None
     is_first: SafeFuture[None] = field(default_factory=SafeFuture)
 
 
 @dataclass(eq=False)
 class MustQueue(Exception):
-    """A task must wait until its place is first, call `end_wait`, and read again."""
+    """A task must wait at its place, while `must_wait`, and read again."""
 
     queues: HotKeyQueues
     place: Place
@@ -73,23 +78,39 @@ class HotKeyQueues:
         self._lock = OwnLock()
         self._queues: dict[Key, deque[Place]] = {}
 
-    def wait(self, ticket: HotKeyTicket, locks: Iterable[Key]) -> list[Key]:
+    def wait(self, ticket: HotKeyTicket, locks: Iterable[Key], rounds: int = ROUNDS) -> list[Key]:
         """Queue at each lock, in order; return the locks that the block waited for and got. Raise
         MustQueue where a task has to wait."""
         if self._lock.locked():  # a signal handler never waits for its thread
             return []
         ticket.queues = self
         for lock in sorted(set(locks) - ticket.locks):
-            place = self._take_place(ticket, lock)
-            if place is None or place.first is None:
-                continue
-            if ticket.task is not None:
+            place = Place(ticket, lock, rounds)
+            if self._is_behind(place) and ticket.task is not None:
                 raise MustQueue(self, place)
-            with suppress(TimeoutError):
-                place.is_first.result(LONGEST_S)
-            self.end_wait(place)
+            while self.must_wait(place):
+                with suppress(TimeoutError):
+                    place.is_first.result(LONGEST_S)
         got, ticket.got = ticket.got, []
         return got
+
+    def must_wait(self, place: Place) -> bool:
+        """Return whether a block has to wait, for LONGEST_S at most, before it asks again. The one
+        that was first for all of this time loses its place."""
+        ticket, lock = place.ticket, place.lock
+        with self._lock:
+            queue = self._queues.get(lock)
+            if not queue or ticket.is_over or lock not in ticket.locks:
+                return False
+            if queue[0].ticket is place.first and not place.is_first.done():
+                self._remove(lock, place.first)
+            if queue[0] is place or place.is_first.done():
+                ticket.got += [lock] if place.first else []
+                return False
+            place.first, place.rounds = queue[0].ticket, place.rounds - 1
+            if place.rounds < 0:
+                self._remove(lock, ticket)
+            return place.rounds >= 0
 
     def leave(self, ticket: HotKeyTicket) -> None:
         with self._lock:
@@ -97,35 +118,25 @@ class HotKeyQueues:
                 self._remove(lock, ticket)
         ticket.locks.clear()
 
-    def _take_place(self, ticket: HotKeyTicket, lock: Key) -> Place | None:
-        """Return a place, or None for a block that would wait for itself or in a cycle."""
+    def _is_behind(self, place: Place) -> bool:
+        """Take a place, unless its block would wait for itself or in a cycle. Return whether others
+        are before it."""
+        ticket, lock = place.ticket, place.lock
         if ticket.thread is None:
             ticket.thread = get_ident()
         with self._lock:
             queue = self._queues.get(lock, deque())
             first = queue[0].ticket if queue else None
-            is_own = first is not None and _is_own(ticket, first)
-            is_cyclic = first is not None and lock < max(ticket.locks, default=lock)
-            if is_own or is_cyclic or ticket.is_over:
-                return None
+            if first is not None:
+                is_own = first.thread == get_ident() or first.task is ticket.task is not None
+                if is_own or lock < max(ticket.locks, default=lock):
+                    return False
+            if ticket.is_over:
+                return False
             ticket.locks.add(lock)
-            queue.append(place := Place(ticket, lock, first))
+            queue.append(place)
             self._queues[lock] = queue
-        return place
-
-    def end_wait(self, place: Place) -> None:
-        """End a wait. A block that is not first replaces the one it waited for, or goes on without
-        a place."""
-        ticket, lock = place.ticket, place.lock
-        if not place.is_first.done():
-            with self._lock:
-                queue = self._queues[lock]
-                if queue[0].ticket is place.first:
-                    self._remove(lock, place.first)
-                if queue[0] is not place:
-                    self._remove(lock, ticket)
-                    return
-        ticket.got.append(lock)
+        return first is not None
 
     def _remove(self, lock: Key, ticket: HotKeyTicket) -> None:
         queue = self._queues.get(lock, deque())
@@ -135,8 +146,3 @@ class HotKeyQueues:
             self._queues.pop(lock, None)
         elif not queue[0].is_first.done():
             queue[0].is_first.set_result(None)
-
-
-def _is_own(ticket: HotKeyTicket, first: HotKeyTicket) -> bool:
-    """Whether the first block needs the thread, or the task, that would wait for it."""
-    return first.thread == get_ident() or (ticket.task is not None and first.task is ticket.task)

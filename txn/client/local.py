@@ -15,7 +15,7 @@ from typing import NoReturn, TypeVar
 
 from txn.client.finisher import Finisher
 from txn.client.group_commit import GroupCommit
-from txn.client.hot_keys import HotKeyQueues, HotKeyTicket
+from txn.client.hot_keys import ROUNDS, HotKeyQueues, HotKeyTicket
 from txn.client.schema import Families
 from txn.clock import Clock, measure_s
 from txn.errors import (
@@ -432,7 +432,8 @@ class LocalBackend:
         lock_of = context.rules.lock_of
         hot = contention.list_hot_keys(keys)
         if hot:
-            contention.note_hot(self._queues.wait(ticket, map(lock_of, hot)))
+            rounds = ROUNDS if deadline_ms is None else min(ROUNDS, 1 + deadline_ms // 2_000)
+            contention.note_hot(self._queues.wait(ticket, map(lock_of, hot), rounds))
         if not context.rules.locks_rows:
             return self.read(keys, deadline_ms)
         locks = {lock_of(key): None for key in keys}

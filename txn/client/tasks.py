@@ -29,7 +29,7 @@ from txn.assertions import Assertion
 from txn.client.block import OptimisticTransaction, Repeats
 from txn.client.connect import connect
 from txn.client.engine import RUN_ATTEMPTS, Engine
-from txn.client.hot_keys import LONGEST_S, HotKeyTicket, MustQueue
+from txn.client.hot_keys import LONGEST_S, MustQueue
 from txn.clock import Clock
 from txn.errors import ConflictError
 from txn.host.worker_pool import make_executor
@@ -108,8 +108,8 @@ def _run_in_thread(
                 return await self._threads.call(method, *args, **kwargs)
             except MustQueue as wait:
                 is_first = asyncio.wrap_future(wait.place.is_first)
-                await asyncio.wait([is_first], timeout=LONGEST_S)
-                wait.queues.end_wait(wait.place)
+                while wait.queues.must_wait(wait.place):
+                    await asyncio.wait([is_first], timeout=LONGEST_S)
 
     return call
 
@@ -204,8 +204,7 @@ class AsyncEngine:
     def _begin(
         self, left_ms: Callable[[], int | None], read_ms: Callable[[], int | None], terms: Terms
     ) -> AsyncTransaction:
-        block = self.engine.begin_block(left_ms, read_ms, terms, ticket := HotKeyTicket())
-        return AsyncTransaction(block, self._threads, ticket)
+        return AsyncTransaction(self.engine.begin_block(left_ms, read_ms, terms), self._threads)
 
     async def close(self) -> None:
         """Wait for calls in progress, and close the engine."""
@@ -223,12 +222,9 @@ class AsyncTransaction:
     """One block's reads and writes, awaited: see `OptimisticTransaction`. A cancelled block writes
     nothing, unless its commit had begun."""
 
-    def __init__(
-        self, block: OptimisticTransaction, threads: Threads, ticket: HotKeyTicket
-    ) -> None:
+    def __init__(self, block: OptimisticTransaction, threads: Threads) -> None:
         self._blocking = block
         self._threads = threads
-        self._ticket = ticket
 
     get = _run_in_thread(OptimisticTransaction.get)
     get_many = _run_in_thread(OptimisticTransaction.get_many)
@@ -255,7 +251,8 @@ class AsyncTransaction:
         self._blocking.require(assertion)
 
     async def __aenter__(self) -> Self:
-        self._ticket.task, self._ticket.thread = asyncio.current_task(), get_ident()
+        ticket = self._blocking.ticket
+        ticket.task, ticket.thread = asyncio.current_task(), get_ident()
         self._blocking.__enter__()
         return self
 
