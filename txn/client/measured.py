@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from txn.clock import measure_s
@@ -62,7 +63,7 @@ class MeasuredStore(StoreWrapper):
         try:
             with (hold := threading.Lock()):
                 self._delayed.later, self._delayed.hold = later, hold
-                self._around("atomically", (work,), lambda: self._inner.atomically(work))
+                self._around("atomically", (work,), partial(self._inner.atomically, work))
         finally:
             for event in later:
                 self._on_event(event)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from itertools import chain
 from typing import (
     Any,
@@ -282,7 +282,7 @@ def _wrap_call(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate
     @wraps(method)
     def call(self: StoreWrapper, /, *args: Any, **kwargs: Any) -> T:
         inner: Callable[..., T] = getattr(self._inner, name)
-        result: T = self._around(name, _list_items(name, args), lambda: inner(*args, **kwargs))
+        result: T = self._around(name, _list_items(name, args), partial(inner, *args, **kwargs))
         return result
 
     return cast(Callable[Concatenate[Any, P], T], call)
