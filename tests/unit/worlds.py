@@ -11,7 +11,7 @@ import pytest
 from txn.client.engine import Engine
 from txn.clock import ManualClock
 from txn.errors import NotApplied
-from txn.events import Event
+from txn.events import Event, silent
 from txn.model import Cell, Check, Edit, Family, Key, Mutation, Row
 from txn.policy import Policy
 from txn.protocol.locks import holder_of
@@ -40,10 +40,11 @@ def in_memory() -> tuple[Store, ManualClock]:
 class World:
     """One store, one clock, and any number of clients with stores that can fail.
 
-    opened: gives the store and the clock; the suite on HBase has its own. database: the one that
-    the table belongs to.
+    opened: gives the store and the clock; the suite on HBase has its own. listens: whether its
+    clients report their events. database: the one that the table belongs to.
     """
 
+    listens: ClassVar[bool] = True
     opened: ClassVar[Callable[[], tuple[Store, ManualClock]]] = staticmethod(in_memory)
 
     def __init__(
@@ -71,7 +72,7 @@ class World:
             policy=self.policy,
             clock=self.clock,
             rng=Random(seed),
-            on_event=self.on_event,
+            on_event=self.on_event if self.listens else silent,
             protocol=self.protocol,
         )
 
