@@ -23,6 +23,12 @@ _MONOTONIC = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 MOMENT_MS = 1_000
 _BOOT = "/proc/sys/kernel/random/boot_id"
 
+measure_s = time.perf_counter
+"""Returns a time finer than a Clock's, for reports only; only differences are meaningful."""
+
+stamp_ns = time.time_ns
+"""Returns the time of day, for the order of reported events only."""
+
 T = TypeVar("T")
 
 
@@ -121,16 +127,6 @@ def _find_boot() -> bytes:
     except OSError as error:
         message = "nothing was written: cannot read when this machine was booted"
         raise NotApplied(message, file=_BOOT, reason=error.strerror) from error
-
-
-def measure_ms() -> float:
-    """Return a time finer than a Clock's, for reports only; only differences are meaningful."""
-    return time.perf_counter() * 1000
-
-
-def stamp_ns() -> int:
-    """Return the time of day, for the order of reported events only."""
-    return time.time_ns()
 
 
 def poll(is_done: Callable[[], bool], within_ms: int) -> bool:

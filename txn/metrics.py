@@ -44,6 +44,15 @@ SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 this module is imported."""
 
 
+class _Children(dict[tuple[Any, ...], Any]):
+    """The children of metrics, by metric and labels: to look one up costs more than to count."""
+
+    def __missing__(self, key: tuple[Any, ...]) -> Any:
+        metric, *labels = key
+        child = self[key] = metric.labels(*labels)
+        return child
+
+
 class Metrics:
     """Counts requests, phases, conflicts, help for other clients, store calls, batches and queues.
     One instance per registry, shared by any number of engines."""
@@ -85,8 +94,7 @@ class Metrics:
             multiprocess_mode="livesum",
         )
         self._tables: set[bytes] = set()
-        # Looking up a child by its labels costs more than counting with it.
-        self._children: dict[tuple[object, ...], Any] = {}
+        self._children = _Children()
         # Start series of rare events at 0, because Prometheus sees no increase in a series that
         # begins with its first event. Calls by outcome are left out: they would fill the page.
         known: Sequence[tuple[Counter | Gauge | Histogram, Any]] = (
@@ -98,10 +106,10 @@ class Metrics:
         )
         for metric, names in known:
             for name in get_args(names):
-                self._child(metric, name)
+                self._children[metric, name]
         for phase in get_args(events.PhaseName):
-            self._child(self._transactions, phase, "done")
-            self._child(self._transactions, phase, "failed")
+            self._children[self._transactions, phase, "done"]
+            self._children[self._transactions, phase, "failed"]
         start_in_each_process(self._start)
 
     def _start(self) -> None:
@@ -114,52 +122,47 @@ class Metrics:
             with self._lock:  # counting in a queue waits until all are cleared
                 if self._are_queues_foreign:
                     for queue in get_args(events.QueueName):
-                        self._child(self._queues, queue).set(0)
+                        self._children[self._queues, queue].set(0)
                     self._are_queues_foreign = False
-        match event:
-            case events.Phase() | events.StoreCall() | events.Retried() | events.WorkFailed():
-                self._count_work(event)
-            case events.Conflict(_, key):
-                self._child(self._conflicts, self._name_table(key.table or b"")).inc()
-            case events.Helped(_, action, _):
-                self._child(self._helped, action).inc()
-            case events.BatchStarted(transactions):
-                self._gathered.observe(transactions)
-            case events.Queued(queue, change):
-                self._child(self._queues, queue).inc(change)
-            case events.Ended(outcome, tries, elapsed_ms):
-                self._child(self._commits, outcome).observe(elapsed_ms / 1000)
-                self._tries.inc(tries)
+        match event:  # the usual ones first; patterns of attributes would take longer
+            case events.StoreCall():
+                seconds = event.elapsed_ms / 1000
+                self._children[self._calls, event.call, event.outcome].observe(seconds)
+                self._children[self._items, event.call].inc(event.items)
+            case events.Phase():
+                if event.elapsed_ms is not None:
+                    seconds = event.elapsed_ms / 1000
+                    self._children[self._seconds, event.name, event.outcome].observe(seconds)
+                if event.outcome != "started":
+                    done = event.transactions - event.failed
+                    self._children[self._transactions, event.name, "done"].inc(done)
+                if event.failed:
+                    self._children[self._transactions, event.name, "failed"].inc(event.failed)
+            case events.Ended():
+                self._children[self._commits, event.outcome].observe(event.elapsed_ms / 1000)
+                self._tries.inc(event.tries)
+            case events.BatchStarted():
+                self._gathered.observe(event.transactions)
             case _:
-                assert_never(event)
+                self._count_rare(event)
 
-    def _count_work(
-        self, event: events.Phase | events.StoreCall | events.Retried | events.WorkFailed
+    def _count_rare(
+        self,
+        event: events.Conflict | events.Helped | events.Queued | events.Retried | events.WorkFailed,
     ) -> None:
         match event:
-            case events.Phase(outcome="started"):
-                pass
-            case events.Phase(name, outcome, transactions, failed, elapsed_ms):
-                self._child(self._transactions, name, "done").inc(transactions - failed)
-                self._child(self._transactions, name, "failed").inc(failed)
-                if elapsed_ms is not None:
-                    self._child(self._seconds, name, outcome).observe(elapsed_ms / 1000)
-            case events.StoreCall(call, outcome, items, elapsed_ms):
-                self._child(self._calls, call, outcome).observe(elapsed_ms / 1000)
-                self._child(self._items, call).inc(items)
+            case events.Conflict(_, key):
+                self._children[self._conflicts, self._name_table(key.table or b"")].inc()
+            case events.Helped(_, action):
+                self._children[self._helped, action].inc()
+            case events.Queued(queue, change):
+                self._children[self._queues, queue].inc(change)
             case events.Retried(call):
-                self._child(self._retries, call).inc()
+                self._children[self._retries, call].inc()
             case events.WorkFailed(work):
-                self._child(self._failures, work).inc()
+                self._children[self._failures, work].inc()
             case _:
                 assert_never(event)
-
-    def _child(self, metric: Counter | Gauge | Histogram, *labels: str) -> Any:
-        key = (metric, *labels)
-        child = self._children.get(key)
-        if child is None:
-            child = self._children[key] = metric.labels(*labels)
-        return child
 
     def _name_table(self, table: bytes) -> str:
         if table not in self._tables:

@@ -15,6 +15,7 @@ from txn.client import hot_keys
 from txn.client.block import OptimisticTransaction
 from txn.client.hot_keys import HotKeyQueues, HotKeyTicket
 from txn.clock import poll
+from txn.model import Key
 from txn.protocol.statuses import ProtocolName
 
 SHORT_S = 0.05
@@ -82,22 +83,23 @@ def test_who_keeps_a_turn_for_long_loses_it() -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_who_waits_for_long_goes_on_without() -> None:
-    """A line may be so long that its turn would come too late."""
+@pytest.mark.parametrize(("rounds", "got"), [(9, [X]), (1, [])])
+def test_who_waits_in_a_line_that_moves_on_keeps_a_place(rounds: int, got: list[Key]) -> None:
+    """Thousands may be in it: all that waited for long would go on at once, and conflict. But
+    nobody waits for much longer than there is time."""
     lines, late = HotKeyQueues(), HotKeyTicket()
     first, second = had(lines, X), HotKeyTicket()
     with ThreadPoolExecutor(2) as pool:
-        got = pool.submit(lines.wait, second, [X])
+        second_got = pool.submit(lines.wait, second, [X])
         assert poll(in_line(lines, 2), within_ms=5_000)
-        second_place = lines._queues[X][1]
-        waited = pool.submit(lines.wait, late, [X])
+        waited = pool.submit(lines.wait, late, [X], rounds)
         assert poll(in_line(lines, 3), within_ms=5_000)
         first.end()
-        assert second_place.is_first.is_set()
-        assert got.result() == [X]
-        assert waited.result() == []
-    assert late.locks == set()
+        assert second_got.result() == [X]
+        assert waited.result() == got
+    assert [place.ticket for place in lines._queues[X]] == [late if got else second]
     second.end()
+    late.end()
     assert lines._queues == {}
 
 
@@ -109,6 +111,14 @@ def test_a_thread_does_not_wait_for_itself() -> None:
     assert other.locks == set()
     mine.end()
     other.end()
+    assert lines._queues == {}
+
+
+def test_a_read_that_outlives_its_block_takes_no_place() -> None:
+    """A cancelled task leaves it behind in a thread; others would wait for what never ends."""
+    lines, ticket = HotKeyQueues(), HotKeyTicket()
+    ticket.end()
+    assert lines.wait(ticket, [X]) == []
     assert lines._queues == {}
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.unit.worlds import TABLE, in_memory
 from txn import (
+    AssertionFailedError,
     Committed,
     DeadlineError,
     Delete,
@@ -26,6 +27,7 @@ from txn import (
     Version,
 )
 from txn.clock import ManualClock
+from txn.events import BatchStarted, Ended, Event, Phase, StoreCall, silent
 from txn.model import Cell, Check, Edit, Family
 from txn.protocol import commit as commit_module
 from txn.protocol.recovery import poison
@@ -34,6 +36,7 @@ from txn.protocol.statuses import ProtocolName, Status
 from txn.protocol.transaction import Transaction
 from txn.stores import open_store
 from txn.stores.base import Store
+from txn.testing.counting import CountingStore
 
 pytestmark = pytest.mark.fast
 # Two columns of one row share its lock in the fenced protocol; the second family has its own.
@@ -145,6 +148,51 @@ def test_both_ways_leave_the_same(
     quick = run(protocol, found, rounds)
     with patch.object(commit_module, "commit_in_one_write", lambda *_: False):
         assert quick == run(protocol, found, rounds)
+
+
+@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
+def test_a_listener_hears_of_one_write_and_makes_no_other_calls(protocol: ProtocolName) -> None:
+    """Otherwise metrics and traces cost several times what they observe."""
+    calls: dict[bool, list[str]] = {}
+    events: list[Event] = []
+    for is_heard in (False, True):
+        memory, clock = in_memory()
+        store = CountingStore(memory)
+        store.ensure_table(TABLE, {b"d": Family(), b"e": Family()})
+        listener = events.append if is_heard else silent
+        engine = Engine(store, table=TABLE, clock=clock, on_event=listener, protocol=protocol)
+        engine.commit(PUT)
+        events.clear()
+        store.reset()
+        engine.commit(PUT)
+        calls[is_heard] = [call.method for call in store.trace]
+    assert calls[True] == calls[False] == ["atomically", "read", "write"]
+    assert [e.call for e in events if isinstance(e, StoreCall)] == ["read", "write", "atomically"]
+    phases = [event for event in events if isinstance(event, Phase)]
+    assert [(e.name, e.outcome, e.transactions, e.failed) for e in phases] == [
+        ("decide", "started", 1, 0),
+        ("decide", "done", 1, 0),
+    ]
+    assert phases[0].at_ns <= phases[1].at_ns and phases[1].elapsed_ms
+    assert [type(events[0]), type(events[-1])] == [BatchStarted, Ended]
+
+
+@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
+def test_what_is_not_done_in_one_write_is_heard_of_once(protocol: ProtocolName) -> None:
+    """A false assertion undoes it, and the phases follow; nobody has decided then."""
+    store, clock = in_memory()
+    store.ensure_table(TABLE, {b"d": Family(), b"e": Family()})
+    events: list[Event] = []
+    engine = Engine(store, table=TABLE, clock=clock, on_event=events.append, protocol=protocol)
+    with pytest.raises(AssertionFailedError):
+        engine.commit(PUT, [Exact(KEYS[2], b"1")])
+    phases = [event for event in events if isinstance(event, Phase) and event.transactions]
+    ended = [(event.name, event.outcome) for event in phases if event.outcome != "started"]
+    assert ended.count(("decide", "done")) == 0
+    assert [name for name, outcome in ended if outcome == "failed"] == [
+        "assert" if protocol == "six-phase" else "read"
+    ]
+    assert len(ended) == len(set(ended))
 
 
 @pytest.mark.parametrize("protocol", ["six-phase", "fenced"])

@@ -30,7 +30,7 @@ from txn import (
     connect_async,
 )
 from txn.model import Family
-from txn.protocol.statuses import Status
+from txn.protocol.statuses import ProtocolName, Status
 from txn.stores.local import LocalStore
 
 pytestmark = pytest.mark.fast
@@ -364,18 +364,93 @@ def test_tasks_wait_no_longer_for_a_batch_that_is_stuck(monkeypatch: pytest.Monk
         gate.go.set()
 
 
-def test_blocks_of_tasks_take_no_turns() -> None:
-    """A thread that waits for a turn would be missing to the task that has it."""
-    world = World()
+def hot_world(protocol: ProtocolName | None = None) -> World:
+    """A world in which X is hot for as long as nobody moves the clock."""
+    world = World(protocol=protocol)
+    backend = world.engine._backend
+    backend._contention.note_hot([world.engine.context.rules.lock_of(X)])  # type: ignore[attr-defined]
+    return world
+
+
+def list_queued(db: AsyncEngine) -> list[int]:
+    """How many blocks are in each queue at a hot key."""
+    return [len(queue) for queue in db.engine._backend._queues._queues.values()]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("once", [None, "token"])
+@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
+def test_tasks_wait_at_a_hot_key_and_do_not_conflict(
+    protocol: ProtocolName, once: str | None
+) -> None:
+    """They outnumber the threads: one that waited in a thread would be in the way of the first."""
+    world, tasks, tries = hot_world(protocol), 30, []
+
+    async def count(t: AsyncTransaction) -> None:
+        tries.append(1)
+        await t.increment(X)
+
+    async def main() -> None:
+        async with asyncio.timeout(PATIENCE_S), AsyncEngine(world.engine, threads=2) as db:
+            tokens = [once and f"{once}{number}" for number in range(tasks)]
+            await asyncio.gather(*[db.run(count, once=token) for token in tokens])
+            assert list_queued(db) == []
+            assert len(tries) == tasks == int.from_bytes(world.value(X) or b"")
+
+    asyncio.run(main())
+
+
+def test_a_task_does_not_wait_for_itself() -> None:
+    """It may have two blocks open, or block the event loop that the first one needs."""
 
     async def work(db: AsyncEngine) -> None:
-        db.engine._backend._contention.note_hot([X.lock])  # type: ignore[attr-defined]
         async with db.transaction() as first:
             await first.get(X)
             async with asyncio.timeout(1), db.transaction() as second:
                 assert await second.get(X) is None
+            with db.engine.transaction() as blocking:
+                blocking.get(X)
+                assert list_queued(db) == [1]
 
-    in_tasks(world, work)
+    in_tasks(hot_world(), work)
+
+
+def test_a_cancelled_task_leaves_its_place() -> None:
+    """Otherwise those behind it would wait for a block that never ends."""
+
+    async def work(db: AsyncEngine) -> None:
+        async def read() -> None:
+            async with db.transaction() as t:
+                await t.get(X)
+
+        async with db.transaction() as first:
+            await first.get(X)
+            waiting = [asyncio.create_task(read()) for _ in range(3)]
+            while list_queued(db) != [4]:
+                await asyncio.sleep(0.001)
+            waiting[0].cancel()
+            await asyncio.wait(waiting[:1])
+            assert list_queued(db) == [3]
+        await asyncio.gather(*waiting[1:])
+        assert list_queued(db) == []
+
+    in_tasks(hot_world(), work)
+
+
+def test_a_task_that_is_first_for_long_loses_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block may await something slow; others must not wait for it each time."""
+    monkeypatch.setattr("txn.client.tasks.LONGEST_S", 0.02)
+
+    async def work(db: AsyncEngine) -> None:
+        async def read() -> None:
+            async with db.transaction() as t:
+                await t.get(X)
+
+        async with db.transaction() as slow:
+            await slow.get(X)
+            await asyncio.create_task(read())
+            assert list_queued(db) == []
+
+    in_tasks(hot_world(), work)
 
 
 def test_threads_are_at_least_one() -> None:

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future
+from unittest.mock import patch
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -105,7 +106,10 @@ def test_phases_of_a_local_transaction_have_their_own_times(spans: Spans) -> Non
     with connect("memory://", table="t") as engine:
         engine.ensure_table("t", ["d"])
         engine.commit([Mutation(Key("x", "d", "c"), "1")])
-    (span,) = spans.commits()
+        with patch("txn.protocol.commit.commit_in_one_write", lambda *_: False):
+            engine.commit([Mutation(Key("x", "d", "c"), "1")])
+    one_write, span = spans.commits()
+    assert [event.name for event in one_write.events] == ["decide"]
     times = [event.timestamp for event in span.events]
     assert len(times) == len(set(times)) == 6
     assert times == sorted(times)

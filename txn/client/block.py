@@ -71,7 +71,6 @@ class OptimisticTransaction:
         table: bytes | None,
         commit: Commit,
         read_ms: Callable[[], int | None],
-        ticket: HotKeyTicket | None = None,
     ) -> None:
         self._backend = backend
         self.find_first: Callable[[], Committed | None] | None = None  # with a token
@@ -86,7 +85,7 @@ class OptimisticTransaction:
         self._written: dict[Key, bytes | None] = {}
         self._required: list[Assertion] = []
         self._reads = 0
-        self._ticket = ticket or HotKeyTicket()
+        self.ticket = HotKeyTicket()
         self._entered = False
         self._open = False
         self.result: Committed | None = None
@@ -213,7 +212,7 @@ class OptimisticTransaction:
                 "what was read has changed", key=lost.key, transaction=failed.transaction
             ) from failed
         finally:
-            self._ticket.end()
+            self.ticket.end()
 
     def _commit(self) -> None:
         for key in self._written if self._spans else ():
@@ -257,7 +256,7 @@ class OptimisticTransaction:
     def _read_keys(self, keys: Sequence[Key]) -> None:
         for key in keys:
             self._backend.check_key(key, self._read_ms())
-        found = self._backend.read_for_block(keys, self._ticket, self._read_ms())
+        found = self._backend.read_for_block(keys, self.ticket, self._read_ms())
         for key in keys:
             self._read[key] = found[key]
         has_locks = len(found) > len(keys)

@@ -16,7 +16,6 @@ from txn.arguments import check_calls
 from txn.assertions import Assertion
 from txn.client.backend import Backend
 from txn.client.block import OptimisticTransaction, Repeats, find_answer, refuse_unrun
-from txn.client.hot_keys import HotKeyTicket
 from txn.client.local import LocalBackend
 from txn.client.measured import MeasuredStore
 from txn.clock import Clock, SystemClock
@@ -316,10 +315,9 @@ class Engine:
         left_ms: Callable[[], int | None],
         read_ms: Callable[[], int | None],
         terms: Terms,
-        ticket: HotKeyTicket | None = None,
     ) -> OptimisticTransaction:
         """Return a transaction that asks for the time left (ms) at its commit and at each read.
-        `transaction` and `run` use it. ticket: the block's places in the queues of hot keys."""
+        `transaction` and `run` use it."""
         once, labels, retention_ms, ack, validate, content = terms
         check_choice("ack", ack, ACKS)
         given: dict[str, Any] = {"once": once, "labels": labels, "once_retention_ms": retention_ms}
@@ -334,7 +332,7 @@ class Engine:
             self._backend.check_request(whole, left_ms())
             return self._backend.commit(whole, ack, spans, left_ms(), known)
 
-        block = OptimisticTransaction(self._backend, self._table, commit, read_ms, ticket)
+        block = OptimisticTransaction(self._backend, self._table, commit, read_ms)
         if once is not None or content is not None:
             empty = make((), (), answer=b"", may_be_empty=True)
             block.find_first = partial(self._find_first, empty, read_ms)

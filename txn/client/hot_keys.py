@@ -1,49 +1,70 @@
-"""Queues at hot keys, among the threads of one engine, so that they wait instead of conflicting.
+"""Queues at hot keys, among the blocks of one engine, so that they wait instead of conflicting.
 
 Queues are an optimization only: correctness never depends on them. A block proceeds without its
-place after a long wait, and never waits for its own thread or in a cycle. A block that stays first
-for too long loses its place.
+place after a long wait, and never waits for its own thread or task, or in a cycle. A block that
+stays first for too long loses its place. A task does not wait in a thread of the few that tasks
+share: the task that is first needs one.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
 from threading import get_ident
 
 from txn.host.forks import start_in_each_process
-from txn.host.holds import OwnLock, SafeEvent
+from txn.host.holds import OwnLock, SafeFuture
 from txn.model import Key
 
 LONGEST_S = 2.0
-"""The longest wait in a queue. Only real threads wait, so this is real time."""
+"""How long a block may stay first. Only real threads and tasks wait, so this is real time."""
+
+ROUNDS = 5
+"""How often a block waits for so long: a queue may be long and move on."""
 
 
+@dataclass(eq=False, slots=True)
 class HotKeyTicket:
-    """A block's places in the queues of hot keys. waits: whether its thread may wait."""
+    """A block's places in the queues of hot keys.
 
-    __slots__ = ("locks", "queues", "waits")
+    task, thread: the asyncio task that runs the block, and the thread of its event loop; None: the
+    thread that waits runs the block. got: the locks that it waited for and got.
+    """
 
-    def __init__(self, waits: bool = True) -> None:
-        self.waits = waits
-        self.queues: HotKeyQueues | None = None
-        self.locks: set[Key] = set()
+    queues: HotKeyQueues | None = None
+    locks: set[Key] = field(default_factory=set)
+    got: list[Key] = field(default_factory=list)
+    task: object = None
+    thread: int | None = None
+    is_over: bool = False
 
     def end(self) -> None:
-        """Let the next blocks in the queues proceed."""
+        """Let the next blocks in the queues proceed. A read still in progress takes no place."""
+        self.is_over = True
         if self.queues is not None:
             self.queues.leave(self)
 
 
-class _Waiter:
-    """A block's place in a queue; the first block may proceed."""
+@dataclass(eq=False, slots=True)
+class Place:
+    """A block's place in the queue of a lock. rounds: how often it still waits for LONGEST_S.
+    first: who was first when it began to wait. is_first: done if the block may proceed."""
 
-    __slots__ = ("is_first", "thread", "ticket")
+    ticket: HotKeyTicket
+    lock: Key
+    rounds: int
+    first: HotKeyTicket | None = None
+    is_first: SafeFuture[None] = field(default_factory=SafeFuture)
 
-    def __init__(self, ticket: HotKeyTicket) -> None:
-        self.ticket = ticket
-        self.thread = get_ident()
-        self.is_first = SafeEvent()
+
+@dataclass(eq=False)
+class MustQueue(Exception):
+    """A task must wait at its place, while `must_wait`, and read again."""
+
+    queues: HotKeyQueues
+    place: Place
 
 
 class HotKeyQueues:
@@ -55,14 +76,41 @@ class HotKeyQueues:
     def _start(self) -> None:
         # The queued threads do not exist in a fork's child.
         self._lock = OwnLock()
-        self._queues: dict[Key, deque[_Waiter]] = {}
+        self._queues: dict[Key, deque[Place]] = {}
 
-    def wait(self, ticket: HotKeyTicket, locks: Iterable[Key]) -> list[Key]:
-        """Queue at each lock, in order; return the locks that the block waited for and got."""
-        if not ticket.waits or self._lock.locked():  # a signal handler never waits for its thread
+    def wait(self, ticket: HotKeyTicket, locks: Iterable[Key], rounds: int = ROUNDS) -> list[Key]:
+        """Queue at each lock, in order; return the locks that the block waited for and got. Raise
+        MustQueue where a task has to wait."""
+        if self._lock.locked():  # a signal handler never waits for its thread
             return []
         ticket.queues = self
-        return [lock for lock in sorted(set(locks) - ticket.locks) if self._wait_at(ticket, lock)]
+        for lock in sorted(set(locks) - ticket.locks):
+            place = Place(ticket, lock, rounds)
+            if self._is_behind(place) and ticket.task is not None:
+                raise MustQueue(self, place)
+            while self.must_wait(place):
+                with suppress(TimeoutError):
+                    place.is_first.result(LONGEST_S)
+        got, ticket.got = ticket.got, []
+        return got
+
+    def must_wait(self, place: Place) -> bool:
+        """Return whether a block has to wait, for LONGEST_S at most, before it asks again. The one
+        that was first for all of this time loses its place."""
+        ticket, lock = place.ticket, place.lock
+        with self._lock:
+            queue = self._queues.get(lock)
+            if not queue or ticket.is_over or lock not in ticket.locks:
+                return False
+            if queue[0].ticket is place.first and not place.is_first.done():
+                self._remove(lock, place.first)
+            if queue[0] is place or place.is_first.done():
+                ticket.got += [lock] if place.first else []
+                return False
+            place.first, place.rounds = queue[0].ticket, place.rounds - 1
+            if place.rounds < 0:
+                self._remove(lock, ticket)
+            return place.rounds >= 0
 
     def leave(self, ticket: HotKeyTicket) -> None:
         with self._lock:
@@ -70,32 +118,31 @@ class HotKeyQueues:
                 self._remove(lock, ticket)
         ticket.locks.clear()
 
-    def _wait_at(self, ticket: HotKeyTicket, lock: Key) -> bool:
-        waiter = _Waiter(ticket)
+    def _is_behind(self, place: Place) -> bool:
+        """Take a place, unless its block would wait for itself or in a cycle. Return whether others
+        are before it."""
+        ticket, lock = place.ticket, place.lock
+        if ticket.thread is None:
+            ticket.thread = get_ident()
         with self._lock:
-            queue = self._queues.setdefault(lock, deque())
-            first = queue[0] if queue else None
-            if first is not None and (
-                first.thread == waiter.thread or lock < max(ticket.locks, default=lock)
-            ):
+            queue = self._queues.get(lock, deque())
+            first = queue[0].ticket if queue else None
+            if first is not None:
+                is_own = first.thread == get_ident() or first.task is ticket.task is not None
+                if is_own or lock < max(ticket.locks, default=lock):
+                    return False
+            if ticket.is_over:
                 return False
             ticket.locks.add(lock)
-            queue.append(waiter)
-        if first is None or waiter.is_first.wait(LONGEST_S):
-            return first is not None
-        with self._lock:
-            if queue[0] is first:
-                self._remove(lock, first.ticket)
-            if queue[0] is not waiter:
-                self._remove(lock, ticket)
-                ticket.locks.discard(lock)
-        return lock in ticket.locks
+            queue.append(place)
+            self._queues[lock] = queue
+        return first is not None
 
     def _remove(self, lock: Key, ticket: HotKeyTicket) -> None:
         queue = self._queues.get(lock, deque())
-        for waiter in [waiter for waiter in queue if waiter.ticket is ticket]:
-            queue.remove(waiter)
-        if queue:
-            queue[0].is_first.set()
-        else:
+        for place in [place for place in queue if place.ticket is ticket]:
+            queue.remove(place)
+        if not queue:
             self._queues.pop(lock, None)
+        elif not queue[0].is_first.done():
+            queue[0].is_first.set_result(None)

@@ -15,9 +15,9 @@ from typing import NoReturn, TypeVar
 
 from txn.client.finisher import Finisher
 from txn.client.group_commit import GroupCommit
-from txn.client.hot_keys import HotKeyQueues, HotKeyTicket
+from txn.client.hot_keys import ROUNDS, HotKeyQueues, HotKeyTicket
 from txn.client.schema import OWN, Families
-from txn.clock import Clock, call_until, measure_ms
+from txn.clock import Clock, call_until, measure_s
 from txn.errors import (
     AssertionFailedError,
     CommitOutcomeUnknown,
@@ -135,8 +135,7 @@ class LocalBackend:
         t = begin_commit(self._context, request, deadline_ms, spans, ack)
         if known:
             t.add_known(known, known)
-        self._report_results([t], partial(self._commit_one, t))
-        result = self._result(t)
+        (result,) = self._report_results([t], partial(self._commit_one, t))
         if isinstance(result, TxnError):
             raise result
         return result
@@ -165,8 +164,7 @@ class LocalBackend:
             begin_commit(self._context, request, deadline_ms, ack=ack)
             for request, deadline_ms in zip(requests, deadlines_ms, strict=True)
         ]
-        self._report_results(pending, partial(self._commit_in_order, pending))
-        return [self._result(t) for t in pending]
+        return self._report_results(pending, partial(self._commit_in_order, pending))
 
     def _commit_in_order(self, pending: Sequence[PendingCommit]) -> None:
         if len(pending) == 1:  # the same with fewer calls
@@ -197,28 +195,30 @@ class LocalBackend:
         if self._context.on_event is silent and find_tracer() is None:
             return False
         traces = begin_traces([t.asked for t in pending], remote=self._is_remote)
-        asked_ms = measure_ms()
+        asked_s = measure_s()
         for t, trace in zip(pending, traces, strict=True):
-            t.trace, t.asked_ms = trace, asked_ms
+            t.trace, t.asked_s = trace, asked_s
         return True
 
-    def _report_results(self, pending: Sequence[PendingCommit], work: Callable[[], None]) -> None:
-        """Do the work of requests, and report their results."""
-        if not self._begin_reports(pending):
-            work()
-            return
+    def _report_results(
+        self, pending: Sequence[PendingCommit], work: Callable[[], None]
+    ) -> list[Committed | TxnError]:
+        """Do the work of requests, and report and return their results."""
+        is_reported = self._begin_reports(pending)
         try:
             work()
         except BaseException as error:
-            for t in pending:
+            for t in pending if is_reported else ():
                 self._report_result(t, error)
             raise
-        for t in pending:
-            self._report_result(t, self._result(t))
+        results = list(map(self._result, pending))
+        for t, result in zip(pending, results, strict=True) if is_reported else ():
+            self._report_result(t, result)
+        return results
 
     def _report_result(self, t: PendingCommit, result: Committed | BaseException) -> None:
         if self._context.on_event is not silent:
-            elapsed_ms = measure_ms() - t.asked_ms
+            elapsed_ms = (measure_s() - t.asked_s) * 1000
             self._context.on_event(Ended(name_outcome(result), t.tries, elapsed_ms))
         if t.trace is not None:
             t.trace.end(result, transaction=t.row_key, tries=t.tries)
@@ -366,7 +366,7 @@ class LocalBackend:
                     self._families.forget(failure.__cause__.table)
         refused = [t for t in attempts if isinstance(t.failure, AssertionFailedError)]
         if refused:
-            _confirm_repeated(context, [t for t in refused if t.request.once is not None])
+            _confirm_repeated(context, refused)
 
     def _result(self, t: PendingCommit) -> Committed | TxnError:
         if t.is_running or t.status is None:
@@ -433,7 +433,8 @@ class LocalBackend:
         lock_of = context.rules.lock_of
         hot = contention.list_hot_keys(keys)
         if hot:
-            contention.note_hot(self._queues.wait(ticket, map(lock_of, hot)))
+            rounds = ROUNDS if deadline_ms is None else min(ROUNDS, 1 + deadline_ms // 2_000)
+            contention.note_hot(self._queues.wait(ticket, map(lock_of, hot), rounds))
         if not context.rules.locks_rows:
             return self.read(keys, deadline_ms)
         locks = {lock_of(key): None for key in keys}
@@ -547,13 +548,15 @@ class LocalBackend:
         self._context.store.close()
 
 
-def _confirm_repeated(context: Context, attempts: Sequence[PendingCommit]) -> None:
+def _confirm_repeated(context: Context, refused: Sequence[PendingCommit]) -> None:
     """Make the earlier commits durable whose tokens refused these attempts, for `_result`."""
+    tokens = [(t, once) for t in refused if (once := t.request.once) is not None]
+    repeated = [t for t, once in tokens if t.seen.get(marker_key(context.table, once))]
     try:
-        if attempts:
+        if repeated:
             make_durable(context)
     except StoreError as error:
-        for t in attempts:
+        for t in repeated:
             t.failure = CommitOutcomeUnknown(t.row_key, error)
 
 

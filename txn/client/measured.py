@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar, cast
+from functools import partial
+from typing import Any
 
-from txn.clock import measure_ms
+from txn.clock import measure_s
 from txn.errors import NotApplied, StoreError, TxnError
 from txn.events import CallName, CallOutcome, Listener, StoreCall
 from txn.model import Row
 from txn.stores.base import Feature, Store, StoreWrapper
 
 ATOMIC: Feature = "atomic"
-T = TypeVar("T")
 
 
 class _Delayed(threading.local):
@@ -40,11 +40,20 @@ class MeasuredStore(StoreWrapper):
     def features(self) -> frozenset[Feature]:
         return self._inner.features
 
-    def _around(self, name: str, items: tuple[Any, ...], call: Callable[[], Any]) -> Any:
+    def _around(self, name: Any, items: tuple[Any, ...], call: Callable[[], Any]) -> Any:
         if name == "scan":
             return self._measure_scan(call)
         count = 1 if name == "list_tables" else len(items)
-        return self._measure(cast(CallName, name), count, call)
+        outcome: CallOutcome = "done"
+        began_s = measure_s()
+        try:
+            return call()
+        except BaseException as error:
+            outcome = self._find_outcome(error, name)
+            raise
+        finally:
+            elapsed_ms = (measure_s() - began_s) * 1000
+            self._report(StoreCall(name, outcome, count, elapsed_ms))
 
     def atomically(self, work: Callable[[], None]) -> None:
         if self._delayed.hold.locked():  # a nested call just runs
@@ -54,39 +63,27 @@ class MeasuredStore(StoreWrapper):
         try:
             with (hold := threading.Lock()):
                 self._delayed.later, self._delayed.hold = later, hold
-                self._measure("atomically", 1, lambda: self._inner.atomically(work))
+                self._around("atomically", (work,), partial(self._inner.atomically, work))
         finally:
             for event in later:
                 self._on_event(event)
-
-    def _measure(self, name: CallName, items: int, call: Callable[[], T]) -> T:
-        began_ms = measure_ms()
-        try:
-            result = call()
-        except BaseException as error:
-            self._report(
-                StoreCall(name, self._find_outcome(error, name), items, measure_ms() - began_ms)
-            )
-            raise
-        self._report(StoreCall(name, "done", items, measure_ms() - began_ms))
-        return result
 
     def _measure_scan(self, call: Callable[[], Iterator[Row]]) -> Iterator[Row]:
         # A scan that is left early is not reported: a listener must not run in garbage collection.
         rows: Iterator[Row] | None = None
         found, elapsed_ms = 0, 0.0
         while True:
-            began_ms = measure_ms()
+            began_s = measure_s()
             try:
                 rows = rows or call()  # is measured with the first row
                 row = next(rows, None)
             except BaseException as error:
-                elapsed_ms += measure_ms() - began_ms
+                elapsed_ms += (measure_s() - began_s) * 1000
                 self._report(
                     StoreCall("scan", self._find_outcome(error, "scan"), found, elapsed_ms)
                 )
                 raise
-            elapsed_ms += measure_ms() - began_ms
+            elapsed_ms += (measure_s() - began_s) * 1000
             if row is None:
                 break
             found += 1

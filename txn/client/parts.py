@@ -11,7 +11,7 @@ from threading import Event, Thread
 
 from txn.assertions import Assertion
 from txn.client.engine import Engine
-from txn.clock import measure_ms
+from txn.clock import measure_s
 from txn.errors import AbortedError, InvalidRequestError, StoreError, raise_denial
 from txn.events import Ended, name_outcome
 from txn.model import Delete, Mutation, check_whole
@@ -104,14 +104,15 @@ class PartsClient:
             check_whole("counts", count, 0)
             if count > MAX_CHILDREN:
                 raise InvalidRequestError("too many parts", count=count, limit=MAX_CHILDREN)
-        began_ms = measure_ms()
+        began_s = measure_s()
         is_remote = "remote_calls" in self._context.store.features
         (trace,) = begin_traces([Request(())], remote=is_remote)  # its keys are in its parts
         on_event = watch_batch({transaction: trace}, self._context.on_event)
         context = replace(self._context, on_event=on_event)
 
         def report(result: Committed | BaseException) -> None:
-            self._context.on_event(Ended(name_outcome(result), 1, measure_ms() - began_ms))
+            elapsed_ms = (measure_s() - began_s) * 1000
+            self._context.on_event(Ended(name_outcome(result), 1, elapsed_ms))
             if trace is not None:
                 trace.end(result, transaction=transaction, tries=1)
 

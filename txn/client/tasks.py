@@ -21,6 +21,7 @@ from contextlib import asynccontextmanager
 from contextvars import copy_context
 from functools import partial, wraps
 from itertools import islice
+from threading import get_ident
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
@@ -29,7 +30,7 @@ from txn.assertions import Assertion
 from txn.client.block import OptimisticTransaction, Repeats, find_answer
 from txn.client.connect import connect
 from txn.client.engine import RUN_ATTEMPTS, Engine
-from txn.client.hot_keys import HotKeyTicket
+from txn.client.hot_keys import LONGEST_S, MustQueue
 from txn.clock import Clock
 from txn.errors import InvalidRequestError
 from txn.events import Listener, silent
@@ -118,7 +119,13 @@ def _run_in_thread(
     @_like(blocking)
     async def call(self: AsyncEngine | AsyncTransaction, *args: Any, **kwargs: Any) -> T:
         method: Callable[..., T] = getattr(self._blocking, blocking.__name__)
-        return await self._threads.call(method, *args, **kwargs)
+        while True:
+            try:
+                return await self._threads.call(method, *args, **kwargs)
+            except MustQueue as wait:
+                is_first = asyncio.wrap_future(wait.place.is_first)
+                while wait.queues.must_wait(wait.place):
+                    await asyncio.wait([is_first], timeout=LONGEST_S)
 
     return call
 
@@ -127,7 +134,7 @@ class AsyncEngine:
     """An engine for the tasks of one event loop; `engine` is the one that it uses.
 
     Its methods have the arguments of `Engine`'s, and are awaited; `scan` is an asynchronous
-    iterator, and `transaction` is for an `async with` block. Tasks do not queue at hot keys.
+    iterator, and `transaction` is for an `async with` block.
     threads: how many reads, scans and ends of blocks run at a time; commits need none.
 
     A task that waits for a commit is cancelled at once. If its batch had not begun, nothing is
@@ -228,9 +235,7 @@ class AsyncEngine:
     def _begin(
         self, left_ms: Callable[[], int | None], read_ms: Callable[[], int | None], terms: Terms
     ) -> AsyncTransaction:
-        # A thread that waits in a queue could starve the task that is first in it.
-        block = self.engine.begin_block(left_ms, read_ms, terms, HotKeyTicket(waits=False))
-        return AsyncTransaction(block, self._threads)
+        return AsyncTransaction(self.engine.begin_block(left_ms, read_ms, terms), self._threads)
 
     async def close(self) -> None:
         """Wait for calls in progress, and close the engine."""
@@ -277,7 +282,8 @@ class AsyncTransaction:
         self._blocking.require(assertion)
 
     async def __aenter__(self) -> Self:
-        enter = self.block.__enter__
+        ticket, enter = self.block.ticket, self.block.__enter__
+        ticket.task, ticket.thread = asyncio.current_task(), get_ident()
         await self._threads.call(enter) if self.block.find_first else enter()
         return self
 

@@ -55,7 +55,7 @@ def commit(
     """
 
     def all_phases(local: Context) -> None:
-        if local.on_event is silent and commit_in_one_write(local, transactions):
+        if commit_in_one_write(local, transactions):
             return
         live = prepare(local, transactions, Contention(local, _refuse_to_wait), False)
         roll_forward(local, decide_atomically(local, live))

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from txn.clock import measure_s, stamp_ns
 from txn.errors import TableUnavailable
+from txn.events import Phase, silent
 from txn.model import Cell, Edit, Key, new_tuple
 from txn.protocol import fenced, six_phase
 from txn.protocol.codec import encode_plan
@@ -41,6 +43,8 @@ def commit_in_one_write(context: Context, transactions: Sequence[PendingCommit])
         return False
     list_edits = _list_fenced if context.rules.locks_rows else _list_six_phase
     began_ms = context.clock.monotonic_ms()
+    is_silent = context.on_event is silent
+    since_s, since_ns = (0.0, 0) if is_silent else (measure_s(), stamp_ns())
     new_locks: list[Key] = []
     try:
         edits = list_edits(context, transactions, new_locks)
@@ -56,6 +60,10 @@ def commit_in_one_write(context: Context, transactions: Sequence[PendingCommit])
     for t in transactions:
         t.status = Status.COMPLETE
         t.written_ms = t.decided_ms = began_ms
+    if not is_silent:
+        count, elapsed_ms = len(transactions), (measure_s() - since_s) * 1000
+        context.on_event(Phase("decide", "started", count, at_ns=since_ns))
+        context.on_event(Phase("decide", "done", count, 0, elapsed_ms))
     return True
 
 

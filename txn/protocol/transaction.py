@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from txn.assertions import Evidence, list_compared_keys
-from txn.clock import measure_ms
+from txn.clock import measure_s
 from txn.errors import (
     ConflictError,
     CorruptRowError,
@@ -176,8 +176,8 @@ class PendingCommit(Transaction):
     its way. tries: how often it ran. rounds: how many groups it was in. was_deferred: whether it
     left the last group before anything was written. future: receives its result if no thread waits
     for it. future_setters: the threads that set the result; the first does. is_running: its phases
-    have begun, and not ended; an interrupt leaves that so. asked_ms: when the caller asked,
-    by `measure_ms`. trace: its tracing span, if any.
+    have begun, and not ended; an interrupt leaves that so. asked_s: when the caller asked,
+    by `measure_s`. trace: its tracing span, if any.
     """
 
     asked: Request
@@ -201,7 +201,7 @@ class PendingCommit(Transaction):
     future: Future[Committed] | None = None
     future_setters: Holds[None] | None = None
     is_running: bool = False
-    asked_ms: float = 0.0
+    asked_s: float = 0.0
     trace: Trace | None = None
     is_patient: bool = False
     unvalidated: int = 0
@@ -573,7 +573,7 @@ def report_phase(name: PhaseName) -> Callable[[Step[AnyTransaction, P]], Step[An
                 return step(context, transactions, *args, **kwargs)
             count = len(transactions)
             context.on_event(Phase(name, "started", count))
-            started_ms = measure_ms()
+            started_s = measure_s()
             live: list[AnyTransaction] = []
             try:
                 live = step(context, transactions, *args, **kwargs)
@@ -582,7 +582,7 @@ def report_phase(name: PhaseName) -> Callable[[Step[AnyTransaction, P]], Step[An
                 count = sum(t.needs(error.table) for t in transactions) or count
                 raise
             finally:
-                elapsed_ms = measure_ms() - started_ms
+                elapsed_ms = (measure_s() - started_s) * 1000
                 outcome: PhaseOutcome = "done" if live or not count else "failed"
                 context.on_event(Phase(name, outcome, count, count - len(live), elapsed_ms))
             return live

@@ -15,7 +15,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
+from itertools import chain
 from typing import (
     Any,
     Concatenate,
@@ -281,8 +282,8 @@ def _wrap_call(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate
     @wraps(method)
     def call(self: StoreWrapper, /, *args: Any, **kwargs: Any) -> T:
         inner: Callable[..., T] = getattr(self._inner, name)
-        result = self._around(name, _list_items(name, args), lambda: inner(*args, **kwargs))
-        return cast(T, result)
+        result: T = self._around(name, _list_items(name, args), partial(inner, *args, **kwargs))
+        return result
 
     return cast(Callable[Concatenate[Any, P], T], call)
 
@@ -290,7 +291,7 @@ def _wrap_call(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate
 def _list_items(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
     match name, args:
         case (("read" | "check_and_read"), groups):
-            return tuple(item for items in groups for item in items)
+            return tuple(chain.from_iterable(groups))
         case _, [bytes() as table, *_]:
             return (table,)
         case "atomically" | "list_tables", _:

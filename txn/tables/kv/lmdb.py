@@ -132,7 +132,7 @@ class LmdbStore:
         """Run the function and make its transactions in this thread one, which is undone if it
         raises and durable if one of them must be. If the map is too small, it is undone and run
         again, as any transaction is."""
-        joined = self._joined
+        joined, before = self._joined, self._joined.writer
         if joined.writer is not None and joined.hold.locked():
             work()
             return
@@ -150,7 +150,7 @@ class LmdbStore:
         try:
             self._run_writing(self._shared.write, body, lambda: joined.durable)
         finally:
-            joined.writer = None  # it keeps its transaction
+            joined.writer = before  # of the thread's own call, if a signal handler is refused here
 
     @property
     def path(self) -> str:
