@@ -314,12 +314,12 @@ class Tally:
     def count_kinds(self) -> dict[Kind, int]:
         """Return the number of findings of each kind, in the order of Kind."""
         kinds: Counter[Kind] = Counter()
-        for (kind, _), count in list(self.counts.items()):  # another thread may add
+        for (kind, _), count in dict(self.counts).items():  # another thread may add
             kinds[kind] += count
         return {kind: kinds[kind] for kind in Kind if kinds[kind]}
 
     def _count(self, wanted: type[Result] | None) -> int:
-        counts = list(self.counts.items())
+        counts = dict(self.counts).items()
         return sum(count for (_, result), count in counts if result is wanted)
 
 

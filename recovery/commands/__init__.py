@@ -84,7 +84,7 @@ def main() -> None:
         add_completions(app)
     with redirect_stdout(Output(sys.stdout)), redirect_stderr(Output(sys.stderr)):
         try:
-            app()
+            app(prog_name="txn")  # its name in the shell, also as `python -m recovery`
         except (TxnError, OSError) as error:
             unknown = isinstance(error, CommitOutcomeUnknown)
             complain(f"{error}: see `txn show`, it may be committed or not" if unknown else error)

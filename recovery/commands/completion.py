@@ -33,8 +33,9 @@ def add_completions(group: Any) -> None:
         work.__annotations__ = inspect.get_annotations(work, eval_str=True)
         for each in inspect.signature(work).parameters.values():
             for info in (each.default, *getattr(each.annotation, "__metadata__", ())):
-                if getattr(info, "metavar", None) in KINDS:
-                    info.autocompletion = _complete(info.metavar)
+                kind = (getattr(info, "metavar", None) or "").partition("|")[0]
+                if kind in KINDS:
+                    info.autocompletion = _complete(kind)
     for inner in group.registered_groups:
         add_completions(inner.typer_instance)
 

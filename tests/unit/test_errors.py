@@ -79,7 +79,8 @@ KINDS = {
     "JarError": (False, "no"),
     "SettingsError": (False, "no"),
 }
-AS_THEIR_BASE = {"ReadOnlyError", "TableUnavailable", "ReplyLost", "Refused", "InternalError"}
+AS_THEIR_BASE = {"TokenReusedError", "Repeated"}
+AS_THEIR_BASE |= {"ReadOnlyError", "TableUnavailable", "ReplyLost", "Refused", "InternalError"}
 AS_THEIR_BASE |= {"InvalidArgumentsError", "ExceedsMaxLeaseTimeError", "JobError", "ClusterError"}
 
 
