@@ -264,13 +264,14 @@ class HBaseStore(HBaseTables):
         try:
             return self._pool.run_one(self._dialect.describe, table, repeat=True)
         except GatewayError as error:
-            if is_absence(error, table):
+            line = places.first_line(error)  # it may be the bare name
+            if line == table.decode(errors="replace") or "TableNotFound" in line:
                 return None
             if "nvalid method name" in str(error):
                 raise InvalidRequestError(
                     "the gateway is of the other kind, Thrift 1 or 2, or too old",
                     gateway=str(self._pool.gateway),
-                    cause=places.first_line(error),
+                    cause=line,
                 ) from error
             raise self._make_unexplained(error, table) from error
 
@@ -370,12 +371,6 @@ def _list_requests(
     make: Callable[..., list[Request[T]]], tables: Mapping[bytes, Any], *arguments: object
 ) -> list[Request[T]]:
     return [request for table, part in tables.items() for request in make(table, part, *arguments)]
-
-
-def is_absence(error: GatewayError, table: bytes) -> bool:
-    """Return True if the gateway says, perhaps by the bare name, that the table does not exist."""
-    line = places.first_line(error)
-    return line == table.decode(errors="replace") or "TableNotFound" in line
 
 
 def _bytes(keys: Iterable[Key]) -> int:
