@@ -97,11 +97,10 @@ class Digest:
     """A digest that shows whether two reads found the same cells. The remains of deleted keys may
     not fit into memory, and are only compared."""
 
-    __slots__ = ("_hash", "_is_empty")
+    __slots__ = ("_hash",)
 
     def __init__(self) -> None:
         self._hash = blake2b(digest_size=32)
-        self._is_empty = True
 
     def add(self, cells: Mapping[Key, Cell]) -> None:
         """Add the cells of a row, with values and timestamps, in key order."""
@@ -109,12 +108,11 @@ class Digest:
             parts = (table or b"", row, family, column, value)
             numbers = (*map(len, parts), timestamp)
             self._hash.update(b"%d %d %d %d %d %d " % numbers + b"".join(parts))
-            self._is_empty = False
 
     @property
     def value(self) -> bytes:
-        """Equal for equal cells added in the same order; empty if there were none."""
-        return b"" if self._is_empty else self._hash.digest()
+        """Equal for equal cells added in the same order."""
+        return self._hash.digest()
 
 
 def find_phantom(
