@@ -225,6 +225,11 @@ class Network:
     def close(self) -> None:
         pass
 
+    def _refuse(self, *given: object, **named: object) -> Any:
+        raise NotImplementedError("no schedule calls this")
+
+    read_versions = list_tables = find_splits = compact = _refuse
+
     def _row_by_row(
         self,
         table: bytes,

@@ -96,7 +96,7 @@ def poison_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Poison a row without comparing."""
 
     def put_poison(context: Context, t: Transaction) -> bool:
-        reason = recovery_module._make_reason(context, t, recovery_module.POISONED)
+        reason = column(context.table, t.row_key, b"reason"), recovery_module.POISONED.encode()
         step = transaction_module.make_step(context, t, Status.ABORTED, [reason])
         transaction_module.call_store(
             context, lambda: context.store.check_and_put([step._replace(expected=None)])

@@ -18,7 +18,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
-from txn.clock import Clock, SystemClock
+from txn.clock import SystemClock
 from txn.cluster.configuration import (
     NAMENODE,
     Role,
@@ -39,7 +39,7 @@ from txn.cluster.processes import (
     log_tail,
     port_answers,
 )
-from txn.cluster.settings import GATEWAYS, NATIVE, Settings, claim_ports, from_document
+from txn.cluster.settings import GATEWAYS, NATIVE, Settings, claim_ports
 from txn.host.java import find_java_home
 
 RECORD = "cluster.json"
@@ -55,12 +55,10 @@ OnStep = Callable[[str], None]
 class Cluster:
     """The processes of an HBase on this machine, started for one folder."""
 
-    def __init__(
-        self, settings: Settings, processes: Mapping[str, Process], clock: Clock | None = None
-    ) -> None:
+    def __init__(self, settings: Settings, processes: Mapping[str, Process]) -> None:
         self.settings = settings
         self.processes = dict(processes)  # by name, in start order
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
 
     @property
     def uris(self) -> dict[str, str]:
@@ -75,14 +73,14 @@ class Cluster:
     def kill(self, name: str) -> None:
         end([self._process(name)], self._clock, grace_ms=0)
 
-    def restart(self, name: str, *, within_ms: int = READY_WITHIN_MS) -> None:
+    def restart(self, name: str) -> None:
         """Start a process that has ended, and wait until it answers. Raises ClusterError."""
         if self._process(name).is_alive:
             raise ClusterError("the process is still running", name=name)
         role = next(role for role in list_roles(self.settings) if role.name == name)
         jars = fetch(jars=read_locked(self.settings.version))
         self._launch(role, find_java_home() / "bin" / "java", jars)
-        self._wait_for(name, partial(self._answers, name), within_ms, watched=(name,))
+        self._wait_for(name, partial(self._answers, name), watched=(name,))
 
     def stop(self, *, grace_ms: int = GRACE_MS) -> list[Process]:
         """Stop every process and return those that had to be killed; data stays in the folder.
@@ -149,14 +147,10 @@ class Cluster:
         return gateway_answers(name, port) if name in GATEWAYS else port_answers(port)
 
     def _wait_for(
-        self,
-        name: str,
-        is_there: Callable[[], bool],
-        within_ms: int = READY_WITHIN_MS,
-        watched: Sequence[str] = (),
+        self, name: str, is_there: Callable[[], bool], watched: Sequence[str] = ()
     ) -> None:
         """Wait until `is_there()`; fail if a watched process ends (by default, any process)."""
-        deadline = self._clock.monotonic_ms() + within_ms
+        deadline = self._clock.monotonic_ms() + READY_WITHIN_MS
         while not is_there():
             for process in map(self._process, watched or self.processes):
                 if not process.is_alive:
@@ -183,8 +177,6 @@ class Cluster:
 def start(
     settings: Settings,
     *,
-    clock: Clock | None = None,
-    rng: random.Random | None = None,
     on_step: OnStep = lambda step: None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Cluster:
@@ -201,20 +193,20 @@ def start(
         last = before.ports if before else {}
         settings = settings.with_version(before.version if before else None)
         jars = fetch(on_progress=on_progress, jars=read_locked(settings.version))
-        with claim_ports(settings, last, rng or random.SystemRandom()) as ports:
-            cluster = Cluster(replace(settings, ports=ports), {}, clock)
+        with claim_ports(settings, last, random.SystemRandom()) as ports:
+            cluster = Cluster(replace(settings, ports=ports), {})
             write_configuration(cluster.settings)
             try:
                 cluster.start_processes(java, jars, on_step)
             except BaseException:
-                end(map(identify, cluster.processes.values()), clock or SystemClock(), grace_ms=0)
+                end(map(identify, cluster.processes.values()), SystemClock(), grace_ms=0)
                 raise
             return cluster
 
 
-def open_cluster(folder: Path, clock: Clock | None = None) -> Cluster:
+def open_cluster(folder: Path) -> Cluster:
     """Return the cluster of a folder, running or not. Raises ClusterError if it never had one."""
-    return Cluster(*_read_record(folder), clock)
+    return Cluster(*_read_record(folder))
 
 
 def _read_record(folder: Path) -> tuple[Settings, dict[str, Process]]:
@@ -223,7 +215,8 @@ def _read_record(folder: Path) -> tuple[Settings, dict[str, Process]]:
     except FileNotFoundError:
         raise ClusterError("no cluster was started here", folder=str(folder)) from None
     processes = [identify(Process(**process)) for process in document["processes"]]
-    return from_document(document["settings"]), {each.name: each for each in processes}
+    settings = {**document["settings"], "folder": Path(document["settings"]["folder"])}
+    return Settings(**settings), {each.name: each for each in processes}
 
 
 def _read_last_settings(settings: Settings) -> Settings | None:

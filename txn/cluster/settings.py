@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from txn.cluster.jars import HBASE_VERSION, HBASE_VERSIONS
 from txn.errors import TxnError
@@ -99,11 +98,6 @@ def find_version(name: str) -> str:
     if not found:
         raise SettingsError("no such version of HBase here", version=name, known=HBASE_VERSIONS)
     return found[-1]
-
-
-def from_document(document: Mapping[str, Any]) -> Settings:
-    """Return the settings that a document describes."""
-    return Settings(**{**document, "folder": Path(document["folder"])})
 
 
 def _order(version: str) -> tuple[int, ...]:

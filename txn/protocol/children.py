@@ -28,7 +28,7 @@ from txn.protocol.locks import Contention
 from txn.protocol.prepare import write_rows
 from txn.protocol.recovery import finish_or_leave, make_corrupt_error, release_own_locks
 from txn.protocol.row import RowState, TransactionRow, column, parent_of, read_rows
-from txn.protocol.statuses import Status
+from txn.protocol.statuses import UNDECIDED, Status
 from txn.protocol.transaction import (
     PendingCommit,
     Transaction,
@@ -96,7 +96,7 @@ def write_child(
             part=part,
         )
     try:
-        _lock_child(context, t, contention)
+        _prepare_alone(context, t, contention)
         plan = column(context.table, part, b"plan")
         # Compared, so that a late writer cannot change the plan once the part follows the decision.
         advance(context, [t], Status.PART, lambda t: [(plan, encode_plan(t.decided))])
@@ -137,7 +137,7 @@ def decide_parent(
         lock_ttl_ms=row.buffer.lock_ttl_ms,
         due_ms=context.clock.monotonic_ms() + context.policy.deadline_ms,
     )
-    _prepare_parent(context, t, contention)
+    _prepare_alone(context, t, contention)
     t.plan = replace(t.decided, timestamp=max(t.decided.timestamp, timestamp))
     decide(context, [t])
     if t.failure is not None:
@@ -166,31 +166,22 @@ def _load_decided(context: Context, row: TransactionRow) -> Transaction:
     return load_transaction(context, row)
 
 
-def _prepare_parent(context: Context, t: PendingCommit, contention: Contention) -> None:
-    """Take the locks of the marker's keys. Failing would lose all parts, so this waits for the
-    holders, which hold such locks only briefly."""
-    for _ in context.tries(due_ms=t.due_ms):
-        t.failure = None
-        if prepare(context, [t], contention, False):
-            return
-        is_open = t.status in (Status.WRITTEN, Status.LOCKED)
-        if not is_open or not isinstance(t.failure, ConflictError):
-            break
-    raise t.failure or ConflictError("key is locked", transaction=t.row_key)
-
-
-def _lock_child(context: Context, t: PendingCommit, contention: Contention) -> None:
-    """Prepare the part. It waits with locks held, in no order, and so only until its deadline."""
+def _prepare_alone(context: Context, t: PendingCommit, contention: Contention) -> None:
+    """Prepare a part, which waits with locks held, in no order, and so only until its deadline; or
+    a parent. It takes the locks of the marker's keys. Failing would lose all parts, so this waits
+    for the holders, which hold such locks only briefly."""
+    parent = parent_of(t.row_key)
     for _ in context.tries(due_ms=t.due_ms):
         t.failure = None
         live = prepare(context, [t], contention, False)
-        _require_child(t)
+        if parent is not None:
+            _require_child(t)
         if live:
             return
-        if not isinstance(t.failure, ConflictError):
+        if t.status not in UNDECIDED or not isinstance(t.failure, ConflictError):
             break
         key, holder = t.failure.key, t.failure.holder
-        if holder and parent_of(holder) == parent_of(t.row_key):  # it will not release the key
+        if parent and holder and parent_of(holder) == parent:  # it will not release the key
             shared = "a row and family in common, which have one lock"
             if isinstance(key, Key) and t.lock_of(key) == key.lock:
                 shared = "a key in common"

@@ -202,7 +202,13 @@ def decode_buffer(encoded: bytes) -> Buffer:
         mutations, assertions, once, lock_ttl_ms, labels, *more = body
         check_whole("lock_ttl_ms", lock_ttl_ms, 0)
         _require(dict, labels)
-        validate, owner = _read_more(more)
+        match more:
+            case [] | [True]:
+                validate, owner = bool(more), ""
+            case [bool(validate), str(owner)] if 0 < len(owner) <= MAX_OWNER:
+                pass
+            case _:
+                raise ValueError("fields that are not known")
         request = bind_request(
             [_unpack_mutation(packed) for packed in mutations],
             (),
@@ -215,16 +221,6 @@ def decode_buffer(encoded: bytes) -> Buffer:
         return Buffer(replace(request, assertions=tuple(asserted)), lock_ttl_ms, owner)
     except (TypeError, ValueError, LookupError, RecursionError) as error:
         raise CorruptRowError("buffer has an unknown shape", cause=str(error)) from error
-
-
-def _read_more(fields: list[object]) -> tuple[bool, str]:
-    """Return `validate` and the owner from the fields that a buffer may leave out."""
-    match fields:
-        case [] | [True]:
-            return bool(fields), ""
-        case [bool(validate), str(owner)] if 0 < len(owner) <= MAX_OWNER:
-            return validate, owner
-    raise ValueError("fields that are not known")
 
 
 def _check_stored_key(key: Key) -> Key:

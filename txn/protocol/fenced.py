@@ -18,6 +18,7 @@ from txn.protocol.clocks import judge_ahead, was_set
 from txn.protocol.codec import Plan
 from txn.protocol.context import Context, call_store
 from txn.protocol.locks import (
+    NEVER_TAKEN,
     POLITE_TRIES,
     Blocker,
     Contention,
@@ -29,7 +30,6 @@ from txn.protocol.locks import (
     make_assertion_error,
     make_conflict,
     make_foreign_error,
-    read_free,
     read_lock,
     release_locks,
 )
@@ -377,8 +377,8 @@ def _request_locks(context: Context, lock_cells: Iterable[LockOf]) -> list[LockO
     requested: dict[LockOf, Check] = {}
     for t, lock in due:
         cell = t.found[lock]
-        free = read_free(cell)
-        if free is not None:
+        free = decode_lock(cell.value) if cell and cell.value else NEVER_TAKEN
+        if free is not None and not free.holder:
             t.held.add(lock)
             t.taken[lock] = taken = free.take(t.row_key)
             expected = cell.value if cell else FREE

@@ -84,46 +84,26 @@ def scan_transactions(
     are yielded for each transaction. salt_buckets: the result of `find_buckets`; None: it is called
     first. Reading n rows reads one extra row of each bucket.
     """
-    if salt_buckets is None:
-        salt_buckets = find_buckets(context)
-    scans = [
-        _scan_bucket(
-            context,
-            Span(context.table, bucket + low, bucket + high),
-            cells,
-            exclude,
-            with_parts=with_parts,
-            reverse=reverse,
-        )
-        for bucket in salt_buckets
-    ]
+
+    def scan_bucket(bucket: bytes) -> Iterator[Row]:
+        rest: Span | None = Span(context.table, bucket + low, bucket + high)
+        while rest is not None and rest.start < (rest.stop or NAME_END):
+            span, rest, parts = rest, None, 0
+            if reverse and exclude is not None and exclude.values:
+                rows = _scan_back(context, span, cells, exclude)
+            else:
+                rows = stored_rows(context, span, exclude, cells, reverse=reverse)
+            for row in rows:
+                yield row
+                whole = None if with_parts else parent_of(row.row)
+                parts = 0 if whole is None else parts + 1
+                if whole is not None and parts > MAX_PARTS:
+                    first, end = child_range(whole)
+                    rest = replace(span, stop=first) if reverse else replace(span, start=end)
+                    break
+
+    scans = map(scan_bucket, find_buckets(context) if salt_buckets is None else salt_buckets)
     return heapq.merge(*scans, key=lambda row: strip_bucket(row.row), reverse=reverse)
-
-
-def _scan_bucket(
-    context: Context,
-    span: Span,
-    cells: Columns,
-    exclude: RowExclusion | None,
-    *,
-    with_parts: bool,
-    reverse: bool,
-) -> Iterator[Row]:
-    rest: Span | None = span
-    while rest is not None and rest.start < (rest.stop or NAME_END):
-        span, rest, parts = rest, None, 0
-        if reverse and exclude is not None and exclude.values:
-            rows = _scan_back(context, span, cells, exclude)
-        else:
-            rows = stored_rows(context, span, exclude, cells, reverse=reverse)
-        for row in rows:
-            yield row
-            whole = None if with_parts else parent_of(row.row)
-            parts = 0 if whole is None else parts + 1
-            if whole is not None and parts > MAX_PARTS:
-                first, end = child_range(whole)
-                rest = replace(span, stop=first) if reverse else replace(span, start=end)
-                break
 
 
 def _scan_back(
@@ -134,8 +114,13 @@ def _scan_back(
     covered_ms = 1
     while newest := next(stored_rows(context, span, cells=cells, reverse=True), None):
         part = replace(span, start=max(span.start, go_back(newest.row, covered_ms)))
-        rows = _read_few(stored_rows(context, part, exclude, cells))
-        if rows is not None:
+        rows, size = [], 0
+        for row in stored_rows(context, part, exclude, cells):
+            rows.append(row)
+            size += sum(cell_bytes(key, cell.value) for key, cell in row.cells.items())
+            if size > MOST_TURNED_BYTES:
+                break
+        if size <= MOST_TURNED_BYTES:
             yield from reversed(rows)
         elif covered_ms > 1:
             covered_ms = max(1, covered_ms // 8)
@@ -143,15 +128,3 @@ def _scan_back(
         else:
             yield from stored_rows(context, part, exclude, cells, reverse=True)
         covered_ms, span = 2 * covered_ms, replace(span, stop=part.start)
-
-
-def _read_few(rows: Iterator[Row]) -> list[Row] | None:
-    """Return the rows, or None if they are too large to keep."""
-    found: list[Row] = []
-    size = 0
-    for row in rows:
-        found.append(row)
-        size += sum(cell_bytes(key, cell.value) for key, cell in row.cells.items())
-        if size > MOST_TURNED_BYTES:
-            return None
-    return found

@@ -148,14 +148,6 @@ def decode_lock(value: bytes) -> FencedLock | None:
     return new_tuple(FencedLock, (int(match[1]), match[2] or FREE, match[3] or b""))
 
 
-def read_free(lock_cell: Cell | None) -> FencedLock | None:
-    """Return the content of a fenced lock that is free; None if it is held, or no lock."""
-    if lock_cell is None or not lock_cell.value:
-        return NEVER_TAKEN
-    found = decode_lock(lock_cell.value)
-    return None if found is None or found.holder else found
-
-
 def _name(row_key: bytes) -> bytes:
     return row_key.partition(b"@")[0][-NAME:]
 
@@ -396,7 +388,4 @@ def make_assertion_error(t: PendingCommit, assertion: Assertion) -> AssertionFai
 
 def find_failed(t: PendingCommit) -> Assertion | None:
     """Return the first assertion that does not hold for the cells in `seen`."""
-    for assertion in t.request.assertions:
-        if not assertions.holds(assertion, t.seen):
-            return assertion
-    return None
+    return next((a for a in t.request.assertions if not assertions.holds(a, t.seen)), None)

@@ -168,8 +168,7 @@ def resolve_found(
 def find_locked(t: PendingCommit, cells: Mapping[Key, Cell | None]) -> ConflictError | None:
     """Return a conflict if one of the keys that it validates is locked: its cell may be old."""
     for lock, (key, *_) in t.validated.items():
-        holder = holder_of(lock, cells[lock])
-        if holder:
+        if holder := holder_of(lock, cells[lock]):
             return make_conflict(t, key, holder)
     return None
 

@@ -97,11 +97,10 @@ class Digest:
     """A digest that shows whether two reads found the same cells. The remains of deleted keys may
     not fit into memory, and are only compared."""
 
-    __slots__ = ("_hash", "_is_empty")
+    __slots__ = ("_hash",)
 
     def __init__(self) -> None:
         self._hash = blake2b(digest_size=32)
-        self._is_empty = True
 
     def add(self, cells: Mapping[Key, Cell]) -> None:
         """Add the cells of a row, with values and timestamps, in key order."""
@@ -109,12 +108,11 @@ class Digest:
             parts = (table or b"", row, family, column, value)
             numbers = (*map(len, parts), timestamp)
             self._hash.update(b"%d %d %d %d %d %d " % numbers + b"".join(parts))
-            self._is_empty = False
 
     @property
     def value(self) -> bytes:
-        """Equal for equal cells added in the same order; empty if there were none."""
-        return b"" if self._is_empty else self._hash.digest()
+        """Equal for equal cells added in the same order."""
+        return self._hash.digest()
 
 
 def find_phantom(
@@ -134,8 +132,14 @@ def find_phantom(
         for row in send_heartbeats_between(context, batch, rows):
             others = {key: cell for key, cell in row.cells.items() if key not in mine}
             for key in list_lockable(others):
-                if failure := _refuse_other(t, key, others, resolve):
-                    return failure
+                cell, lock = others.get(key), others.get(key.lock)
+                if lock and (holder := holder_of(key.lock, lock)):
+                    resolve({holder: {key.lock: lock}})
+                    words = "key of a scanned range is locked"
+                    return ConflictError(words, key=key, holder=holder, transaction=t.row_key)
+                if cell is not None:
+                    absent, seen = Version(key, None), {key: cell}
+                    return AssertionFailedError(absent, seen, transaction=t.row_key)
             rest.add(others)
         if is_late(context, t):
             return DeadlineError(TOO_LATE, transaction=t.row_key)
@@ -143,17 +147,3 @@ def find_phantom(
             return None
         before, before_ms = rest.value, began_ms
     return ConflictError("scanned rows keep changing", transaction=t.row_key)
-
-
-def _refuse_other(
-    t: PendingCommit, key: Key, cells: Mapping[Key, Cell], resolve: Resolve
-) -> AbortedError | None:
-    cell, lock = cells.get(key), cells.get(key.lock)
-    if lock and (holder := holder_of(key.lock, lock)):
-        resolve({holder: {key.lock: lock}})
-        return ConflictError(
-            "key of a scanned range is locked", key=key, holder=holder, transaction=t.row_key
-        )
-    if cell is None:
-        return None
-    return AssertionFailedError(Version(key, None), {key: cell}, transaction=t.row_key)

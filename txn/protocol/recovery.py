@@ -197,7 +197,7 @@ def roll_back(
     because only the parent decides; the parts of a parent abort after it."""
 
     def because(t: AnyTransaction) -> list[tuple[Key, bytes]]:
-        return [_make_reason(context, t, reason(t))]
+        return [(column(context.table, t.row_key, b"reason"), reason(t).encode())]
 
     parts = [t for t in transactions if t.status is Status.PART]
     if parts:
@@ -220,19 +220,14 @@ def roll_back(
 def poison(context: Context, t: Transaction) -> bool:
     """Ensure that a transaction without a row never commits, by the status 7-ABORTED in its row.
     Return False if its row exists by now."""
-    advance(context, [t], Status.ABORTED, lambda t: [_make_reason(context, t, POISONED)])
+    reason = column(context.table, t.row_key, b"reason"), POISONED.encode()
+    advance(context, [t], Status.ABORTED, lambda _: [reason])
     return t.status is Status.ABORTED
 
 
 def release_own_locks(context: Context, transactions: Sequence[Transaction]) -> None:
-    if context.rules.locks_rows:
-        fenced.release_row_locks(context, transactions)
-    else:
-        six_phase.release_key_locks(context, transactions)
-
-
-def _make_reason(context: Context, t: Transaction, reason: str) -> tuple[Key, bytes]:
-    return column(context.table, t.row_key, b"reason"), reason.encode()
+    release = fenced.release_row_locks if context.rules.locks_rows else six_phase.release_key_locks
+    release(context, transactions)
 
 
 def _abort_parents(

@@ -74,7 +74,7 @@ def retire(context: Context, wanted: Mapping[Key, Cell | None], old_ms: int) -> 
         ours = new_row_key(context.clock.wall_ms(), uid, database=context.table)
         _exchange(context, due, FREE, ours)
         held = [item for item in read_guarded(context, wanted).values() if item.holder == ours]
-        same = [item for item in held if _is_same(item, found[item.key])]
+        same = [item for item in held if item[2::2] == found[item.key][2::2]]  # value and tag
         _delete(context, same, ours)
         _exchange(context, [item for item in held if item not in same], ours, FREE)
         found = read_guarded(context, wanted)
@@ -92,10 +92,6 @@ def read_guarded(context: Context, keys: Iterable[Key]) -> dict[Key, Guarded]:
 def make_guarded(context: Context, key: Key, cells: Mapping[Key, Cell | None]) -> Guarded:
     lock = context.rules.lock_of(key)
     return Guarded(key, lock, cells.get(key), cells.get(lock), cells.get(key.tag))
-
-
-def _is_same(now: Guarded, before: Guarded) -> bool:
-    return (now.value, now.tag) == (before.value, before.tag)
 
 
 def _exchange(context: Context, items: Collection[Guarded], old: bytes, new: bytes) -> None:

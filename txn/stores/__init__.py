@@ -16,6 +16,7 @@ txn://host:port                 the store of a `txn serve`, for recovery; option
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from re import fullmatch
 from typing import Any
 from urllib.parse import SplitResult, quote, unquote
@@ -93,23 +94,17 @@ def _open_lmdb(parts: SplitResult, create: bool) -> OrderedStore:
 
 
 def _open_remote(parts: SplitResult, clock: Clock) -> Store:
+    opens: Callable[[SplitResult, Clock], Store]
     match parts.scheme:
         case "hbase":
-            from txn.stores.hbase.native.store import native_store  # noqa: PLC0415
-
-            return native_store(parts, clock)
+            from txn.stores.hbase.native.store import native_store as opens  # noqa: PLC0415
         case "hbase+thrift1":
-            from txn.stores.hbase.thrift1 import thrift1_store  # noqa: PLC0415
-
-            return thrift1_store(parts, clock)
+            from txn.stores.hbase.thrift1 import thrift1_store as opens  # noqa: PLC0415
         case "hbase+thrift2":
-            from txn.stores.hbase.thrift2 import thrift2_store  # noqa: PLC0415
-
-            return thrift2_store(parts, clock)
+            from txn.stores.hbase.thrift2 import thrift2_store as opens  # noqa: PLC0415
         case _:
-            from txn.service.store import served_store  # noqa: PLC0415
-
-            return served_store(parts, clock)
+            from txn.service.store import served_store as opens  # noqa: PLC0415
+    return opens(parts, clock)
 
 
 def _guess_uri(parts: SplitResult, place: str) -> str | None:

@@ -171,14 +171,6 @@ class TableAssigner(Protocol):
         """Assign all families of a table to the database with this transaction table."""
 
 
-class ServerFinder(Protocol):
-    """A store of several servers that knows which rows are on the same one."""
-
-    def find_server(self, table: bytes, row: bytes) -> object | None:
-        """Return the server of a row, or None if it is unknown. It is a hint: nothing is sent to
-        find out."""
-
-
 class TableSize(NamedTuple):
     """The size of a table; None: the store cannot tell. bytes_: of stored files, or of the cells
     that were counted. is_whole: whether all cells were counted; otherwise there are more."""
@@ -187,13 +179,6 @@ class TableSize(NamedTuple):
     cells: int | None = None
     bytes_: int | None = None
     is_whole: bool = True
-
-
-class TableMeter(Protocol):
-    """A store that can tell the sizes of tables at a bounded cost."""
-
-    def measure_tables(self, tables: Sequence[bytes]) -> Mapping[bytes, TableSize]:
-        """Return the sizes of tables, as far as they are known."""
 
 
 class ColumnPage(NamedTuple):
@@ -218,18 +203,18 @@ class ColumnReader(Protocol):
         the given order. A page may have no rows although more follow."""
 
 
-def find_server(store: Store | ServerFinder, table: bytes, row: bytes) -> object | None:
-    """Return the server of a row as a ServerFinder does; any other store knows none."""
-    if not hasattr(store, "find_server"):  # as `isinstance` would say, at a tenth of its cost
-        return None
-    return cast(ServerFinder, store).find_server(table, row)
+def find_server(store: Store, table: bytes, row: bytes) -> object | None:
+    """Return the server of a row, if the store has several and knows which rows are on the same
+    one; None: it is unknown. It is a hint: nothing is sent to find out."""
+    find: Callable[[bytes, bytes], object | None] = getattr(store, "find_server", lambda *_: None)
+    return find(table, row)
 
 
-def measure_tables(store: Store | TableMeter, tables: Sequence[bytes]) -> Mapping[bytes, TableSize]:
-    """Return the sizes of tables as a TableMeter does; any other store knows none."""
-    if not hasattr(store, "measure_tables"):
-        return {}
-    return cast(TableMeter, store).measure_tables(tables)
+def measure_tables(store: Store, tables: Sequence[bytes]) -> Mapping[bytes, TableSize]:
+    """Return the sizes of tables, as far as the store can tell them at a bounded cost."""
+    measure: Callable[[Sequence[bytes]], Mapping[bytes, TableSize]]
+    measure = getattr(store, "measure_tables", lambda _: {})
+    return measure(tables)
 
 
 def find_inside(store: Store) -> Callable[[], bool] | None:

@@ -21,10 +21,7 @@ KeysByRow = Mapping[bytes, Sequence[Key]]
 
 
 def is_legal(table: bytes) -> bool:
-    try:
-        return _TABLE.fullmatch(table.decode()) is not None
-    except UnicodeDecodeError:
-        return False
+    return _TABLE.fullmatch(table.decode(errors="replace")) is not None
 
 
 def check_place(key: Key) -> int:

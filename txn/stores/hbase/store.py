@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -264,13 +265,14 @@ class HBaseStore(HBaseTables):
         try:
             return self._pool.run_one(self._dialect.describe, table, repeat=True)
         except GatewayError as error:
-            if is_absence(error, table):
+            line = places.first_line(error)  # it may be the bare name
+            if line == table.decode(errors="replace") or "TableNotFound" in line:
                 return None
             if "nvalid method name" in str(error):
                 raise InvalidRequestError(
                     "the gateway is of the other kind, Thrift 1 or 2, or too old",
                     gateway=str(self._pool.gateway),
-                    cause=places.first_line(error),
+                    cause=line,
                 ) from error
             raise self._make_unexplained(error, table) from error
 
@@ -294,11 +296,7 @@ class HBaseStore(HBaseTables):
 
     def _run(self, keys: Iterable[Key], requests: Sequence[Request[T]], **options: Any) -> list[T]:
         """Carry out requests on these keys; see `Pool.run`."""
-        try:
-            return self._pool.run(requests, **options)
-        except (GatewayError, MaybeApplied) as error:
-            self._raise_meaning(keys, b"", error)
-            raise
+        return self._call(keys, b"", partial(self._pool.run, requests, **options))
 
     def _ask(
         self,
@@ -309,27 +307,25 @@ class HBaseStore(HBaseTables):
         repeat: bool = True,
     ) -> T:
         """Ask about these keys, or this table; see `Pool.run_one`."""
-        try:
-            return self._pool.run_one(work, *arguments, repeat=repeat)
-        except (GatewayError, MaybeApplied) as error:
-            self._raise_meaning(keys, table, error)
-            raise
+        return self._call(keys, table, partial(self._pool.run_one, work, *arguments, repeat=repeat))
 
-    def _raise_meaning(
-        self, keys: Iterable[Key], table: bytes, error: GatewayError | MaybeApplied
-    ) -> None:
-        """Raise the error that a failure means for a request on these keys, if it is another one.
-        Most gateway errors name a missing part in no fixed way, and HBase tries to write to a
-        disabled table for longer than we wait."""
-        asked, gone = list(keys), None
-        tables = {table, *(key.table or b"" for key in asked)}
-        if isinstance(error, GatewayError):
-            with suppress(GatewayError, TxnError):
-                gone = places.find_absent(self.describe, asked, table)
-                gone = gone or self._find_disabled(tables)
-            raise gone or self._make_unexplained(error, error.table) from error
-        if isinstance(error.__cause__, TimeoutError) and (gone := self._find_disabled(tables)):
-            raise gone from error
+    def _call(self, keys: Iterable[Key], table: bytes, call: Callable[[], T]) -> T:
+        """Make a call on these keys, or this table. Raise the error that its failure means for
+        them, if it is another one: most gateway errors name a missing part in no fixed way, and
+        HBase tries to write to a disabled table for longer than we wait."""
+        try:
+            return call()
+        except (GatewayError, MaybeApplied) as error:
+            asked, gone = list(keys), None
+            tables = {table, *(key.table or b"" for key in asked)}
+            if isinstance(error, GatewayError):
+                with suppress(GatewayError, TxnError):
+                    gone = places.find_absent(self.describe, asked, table)
+                    gone = gone or self._find_disabled(tables)
+                raise gone or self._make_unexplained(error, error.table) from error
+            if isinstance(error.__cause__, TimeoutError) and (gone := self._find_disabled(tables)):
+                raise gone from error
+            raise
 
     def _find_disabled(self, tables: Iterable[bytes]) -> TableUnavailable | None:
         with suppress(GatewayError, TxnError):
@@ -370,12 +366,6 @@ def _list_requests(
     make: Callable[..., list[Request[T]]], tables: Mapping[bytes, Any], *arguments: object
 ) -> list[Request[T]]:
     return [request for table, part in tables.items() for request in make(table, part, *arguments)]
-
-
-def is_absence(error: GatewayError, table: bytes) -> bool:
-    """Return True if the gateway says, perhaps by the bare name, that the table does not exist."""
-    line = places.first_line(error)
-    return line == table.decode(errors="replace") or "TableNotFound" in line
 
 
 def _bytes(keys: Iterable[Key]) -> int:

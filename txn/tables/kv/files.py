@@ -201,7 +201,8 @@ def extend_data_file(path: str, size: int) -> None:
 def _check_pages(file: int, path: str) -> int:
     before = None
     for _ in range(_TRIES):  # another process may commit meanwhile
-        newest = _read_newest(file, path)
+        first = _read_meta(file, 0, path)
+        newest = max(first, _read_meta(file, first.page_bytes, path), key=lambda meta: meta.number)
         size = os.fstat(file).st_size
         if _is_whole(file, newest, size):
             return newest.number
@@ -214,12 +215,6 @@ def _check_pages(file: int, path: str) -> int:
         bytes=size,
         expected=(newest.last_page + 1) * newest.page_bytes,
     )
-
-
-def _read_newest(file: int, path: str) -> _Meta:
-    first = _read_meta(file, 0, path)
-    second = _read_meta(file, first.page_bytes, path)
-    return max(first, second, key=lambda meta: meta.number)
 
 
 def _read_meta(file: int, offset: int, path: str) -> _Meta:

@@ -124,7 +124,9 @@ class LmdbFiles:
             except lmdb.ReadersFullError:
                 if slots is not None:
                     break
-                slots = _free_dead_slots(opening.path)
+                with tempfile.TemporaryDirectory() as model:
+                    lmdb.Environment(model, max_readers=1, lib_version=0).close()
+                    slots = files.free_dead_slots(opening.path, model)
             except lmdb.Error as error:
                 if os.strerror(errno.EAGAIN) not in str(error):
                     raise
@@ -260,9 +262,3 @@ def refuse_reader(path: str, slots: int | None) -> NotApplied:
         path=path,
         max_readers=slots,
     )
-
-
-def _free_dead_slots(path: str) -> int:
-    with tempfile.TemporaryDirectory() as model:
-        lmdb.Environment(model, max_readers=1, lib_version=0).close()
-        return files.free_dead_slots(path, model)

@@ -110,8 +110,7 @@ class RpcCall:
     def end(self, error: Exception | None, answer: bytes = b"", cells: Cells = NO_CELLS) -> None:
         """Store the answer, or the reason why there will be none, and wake the waiting thread."""
         self.error, self.answer, self.cells, self.is_done = error, answer, cells, True
-        if self.wakes is not None:
-            self.wake()
+        self.wake()
 
     def wake(self) -> None:
         if self.wakes is not None:

@@ -90,20 +90,11 @@ class Servers:
         if self._is_closed:
             raise StoreClosedError("the store is closed", cluster=str(self.target))
         within_ms = min(self.target.connect_ms, self._left_ms(due_ms))
-        made = self._open[place] = self._open_connection(place, within_ms)
-        with self._lock:
-            self._made.add(made)
-        if self._is_closed:  # by another thread
-            made.end()
-        return made
-
-    def _open_connection(self, place: Place, within_ms: int) -> RpcConnection:
         address, service, _ = place
-        tenure = None
-        if service == "ClientService":
-            tenure = Tenure(address, self.list_servers, self.clock)
+        is_regions = service == "ClientService"
+        tenure = Tenure(address, self.list_servers, self.clock) if is_regions else None
         try:
-            return RpcConnection(
+            made = self._open[place] = RpcConnection(
                 address,
                 service,
                 self.target,
@@ -116,6 +107,11 @@ class Servers:
             raise  # a server that is shutting down
         except ssl.SSLError as error:
             raise Unwelcome("TLS fails", server=address, cause=str(error)) from error
+        with self._lock:
+            self._made.add(made)
+        if self._is_closed:  # by another thread
+            made.end()
+        return made
 
     def _left_ms(self, due_ms: int) -> int:
         left_ms = due_ms - self.clock.monotonic_ms()
