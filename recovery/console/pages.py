@@ -7,7 +7,7 @@ criteria cannot be used.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from starlette.requests import Request
 from recovery.console.auth import find_client
 from recovery.console.charts import TONES, draw_bars, draw_timeline, name_work
 from recovery.console.downloads import Download, Write
-from recovery.console.jobs import NOT_KEPT, FsckReport, KeptFinding
+from recovery.console.jobs import NOT_KEPT, KeptFinding
 from recovery.console.keys import list_table_keys, read_key_details
 from recovery.console.locks import MOST_SHOWN
 from recovery.console.rendering import (
@@ -39,7 +39,6 @@ from recovery.console.statistics import (
     OUTCOMES,
     Hour,
     Latency,
-    Minute,
     find_last_minute,
     measure_latency,
 )
@@ -50,6 +49,7 @@ from recovery.findings import (
     NothingToDo,
     Repaired,
     Severity,
+    Tally,
     find_alive_ms,
 )
 from recovery.fsck import require_tables
@@ -121,10 +121,15 @@ def show_overview(request: Request) -> Facts:
     console = find_console(request)
     background = console.background
     hour, unfinished, servers = background.hour, background.unfinished, background.servers.read()
-    minutes = list_minutes(hour)
+    known = {each.began_ms // MINUTE_MS: each for each in hour.minutes}
+    began = hour.as_of // MINUTE_MS - MINUTES + 1
+    minutes = [known.get(at) for at in range(began, began + MINUTES)]  # None: not read yet
     columns = [[m.outcomes[name] / 60 if m else 0.0 for name in OUTCOMES] for m in minutes]
     bars, lines = draw_bars(columns, ("good", "bad", "warn"))
     read_ms = unfinished.read_ms if unfinished else hour.as_of
+    steps = FENCED_STEPS if console.context.rules.locks_rows else STEPS
+    rare = (Status.LOCKED,) if console.context.rules.locks_rows else ()
+    path = [each for each in steps if each not in (*BESIDE, *rare)]
     return {
         "hour": hour,
         "is_partial": hour.is_partial,
@@ -132,10 +137,10 @@ def show_overview(request: Request) -> Facts:
         "bars": bars,
         "lines": lines,
         "minutes": [each for each in reversed(minutes) if each],
-        "began": (hour.as_of // MINUTE_MS - MINUTES + 1) * MINUTE_MS,
-        "funnel": make_funnel(hour, list_path(console)),
+        "began": began * MINUTE_MS,
+        "funnel": make_funnel(hour, path),
         "unfinished": unfinished,
-        "waiting": list_waiting(console, unfinished),
+        "waiting": list_waiting(steps, unfinished),
         "unknown": UNKNOWN,
         "waiting_for": background.owners.waiting,
         "oldest": [(row, *describe_owner(row, read_ms)) for row in background.oldest],
@@ -144,11 +149,6 @@ def show_overview(request: Request) -> Facts:
         "latencies": (servers and servers.phases) or list_latencies(hour),
         "trouble": background.trouble,
     }
-
-
-def show_left(request: Request) -> Facts:
-    """Show what dead clients left, which is a fact of every page."""
-    return {}
 
 
 def describe_owner(row: TransactionRow, now_ms: int) -> tuple[int, int | None, str]:
@@ -162,25 +162,10 @@ def describe_owner(row: TransactionRow, now_ms: int) -> tuple[int, int | None, s
     return silent_ms, len(row.buffer.request.keys), owner
 
 
-def list_minutes(hour: Hour) -> list[Minute | None]:
-    """Return the last hour, the oldest minute first; None for unread minutes."""
-    known = {each.began_ms // MINUTE_MS: each for each in hour.minutes}
-    now = hour.as_of // MINUTE_MS
-    return [known.get(at) for at in range(now - MINUTES + 1, now + 1)]
-
-
-def list_path(console: Console) -> list[Status]:
-    if console.context.rules.locks_rows:  # 1-LOCKED is rare
-        return [each for each in FENCED_STEPS if each not in (*BESIDE, Status.LOCKED)]
-    return [each for each in STEPS if each not in BESIDE]
-
-
 def make_funnel(hour: Hour, path: Sequence[Status]) -> list[tuple[str, int, float, str]]:
     """Return each status of a path, how many of the hour's transactions reached it, which share of
     them, and the color; at the end, how many left the path."""
-    counts: Counter[str] = Counter()
-    for minute in hour.minutes:
-        counts.update(minute.statuses)
+    counts = sum((minute.statuses for minute in hour.minutes), Counter[str]())
     begun = max(1, counts.total())
     steps = []
     for index, status in enumerate(path):
@@ -195,10 +180,9 @@ def list_latencies(hour: Hour) -> list[Latency]:
     return [measure_latency(name_work(*steps), times) for steps, times in hour.phases.items()]
 
 
-def list_waiting(console: Console, unfinished: Unfinished | None) -> list[tuple[str, int]]:
+def list_waiting(steps: Collection[Status], unfinished: Unfinished | None) -> list[tuple[str, int]]:
     if unfinished is None:
         return []
-    steps = FENCED_STEPS if console.context.rules.locks_rows else STEPS
     order = [str(each) for each in Status if each in steps and not each.is_finished]
     known = [(name, unfinished.statuses.get(name, 0)) for name in order]
     return [*known, *((n, c) for n, c in unfinished.statuses.items() if n not in order)]
@@ -269,19 +253,13 @@ def show_key(request: Request) -> Facts:
             further = link_to("/key", table=table, start=page.next) if page.next else None
             facts |= {"page": page, "further": further}
         else:
-            facts |= _list_tables(console)
+            try:
+                facts["tables"], facts["number_of_tables"] = console.tables.read()
+            except StoreError as error:  # the rest of the page does not need them
+                facts["unlisted"] = str(error)
     except (InvalidRequestError, TableUnavailable) as error:
         facts["wrong"] = str(error)
     return facts
-
-
-def _list_tables(console: Console) -> Facts:
-    """Return the tables, or why they cannot be listed: the rest of the page does not need them."""
-    try:
-        tables, number = console.tables.read()
-    except StoreError as error:
-        return {"unlisted": str(error)}
-    return {"tables": tables, "number_of_tables": number}
 
 
 def _read_fields(request: Request) -> dict[str, str]:
@@ -375,15 +353,11 @@ def show_fsck(request: Request) -> Facts:
     facts: Facts = {"report": report, "is_running": is_running, "is_writing": jobs.is_writing}
     is_partial = is_running and history[0].marked
     facts |= {"history": history, "percent": None if is_partial or not report else report.percent}
-    return facts | _describe_report(report, is_running) | {"report_only": Severity.REPORT_ONLY}
-
-
-def _describe_report(report: FsckReport | None, is_running: bool) -> Facts:
-    if report is None:
-        return {"counts": [], "young": [], "groups": []}
-    tally, kept = report.tally, [] if is_running else report.kept
+    tally, kept = (report.tally, report.kept) if report else (Tally(), [])
+    kept = [] if is_running else kept
     groups = [(kind, [each for each in kept if each.finding.kind is kind]) for kind in Kind]
-    return {
+    return facts | {
+        "report_only": Severity.REPORT_ONLY,
         "counts": [
             (kind, found, [tally.counts[kind, each] for each in RESULTS])
             for kind, found in tally.count_kinds().items()

@@ -80,7 +80,7 @@ DOWNLOADS: Mapping[str, tuple[Write, str]] = {
 }
 
 PARTS: Mapping[str, Show] = {
-    "left": pages.show_left,
+    "left": lambda request: {},  # it is a fact of every page
     "overview": pages.show_overview,
     "transactions": pages.continue_search,
     "locks": pages.show_locks,
@@ -157,7 +157,6 @@ def make_app(console: Console) -> AccessGate:
             Route("/static/{name}", send_file, methods=["GET"]),
         ],
         exception_handlers={
-            InvalidRequestError: _show_error,
             TxnError: _show_error,
             HTTPException: _show_error,
             Exception: _show_fault,
@@ -248,15 +247,11 @@ def _act(act: Act, following: str) -> Callable[[Request], Awaitable[Response]]:
 
 
 def _show_error(request: Request, error: Exception) -> Response:
-    match error:
-        case HTTPException():
-            status, words = error.status_code, str(error.detail)
-        case InvalidRequestError():
-            status, words = 400, str(error)
-        case JobUnderWayError():
-            status, words = 409, str(error)
-        case _:
-            status, words = 503, str(error)
+    if isinstance(error, HTTPException):
+        status, words = error.status_code, str(error.detail)
+    else:
+        known = ((InvalidRequestError, 400), (JobUnderWayError, 409), (TxnError, 503))
+        status, words = next(n for kind, n in known if isinstance(error, kind)), str(error)
     title = HTTPStatus(status).phrase
     return respond("error.html", request, {"title": title, "words": words}, status)
 

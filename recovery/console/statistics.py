@@ -125,7 +125,10 @@ class Minute:
 
     def add(self, row: TransactionRow, rng: Random) -> None:
         self.started += 1
-        outcome = _find_outcome(row.status)
+        is_decided = row.status is not None and row.status.is_decided
+        outcome = COMMITTED if is_decided else UNDECIDED
+        if row.status in (Status.ABORTED, Status.ABORTING):
+            outcome = ABORTED
         self.outcomes[outcome] += 1
         self.statuses[str(row.status or NO_STATUS)] += 1
         if row.reason is not None and outcome == ABORTED:
@@ -260,18 +263,13 @@ class Sampler:
         return found.is_whole
 
     def _read_keys(self, row_keys: Sequence[bytes]) -> Iterator[Sequence[Key]]:
-        """Yield the first keys of each row's request, without our own, up to the limit of bytes."""
-        limits = ReadLimits(len(row_keys) + 1, WHOLE_BYTES)
+        """Yield the first keys of each row's request, without our own (the markers of tokens, the
+        queues of locks), up to the limit of bytes."""
+        limits, own = ReadLimits(len(row_keys) + 1, WHOLE_BYTES), self._context.table
         for _, buffer in read_requests(self._context, row_keys, limits):
             if buffer is not None:
-                keys = buffer.request.keys[:KEYS_OF_REQUEST]
-                yield [key for key in keys if not is_internal(self._context, key)]
-
-
-def is_internal(context: Context, key: Key) -> bool:
-    """Return True for a key of this library itself: the marker of a token, or a queue of locks."""
-    is_lock = key.table == LOCKS and key.family in LOCK_FAMILIES
-    return is_lock or key.table == context.table
+                keys = [k for k in buffer.request.keys[:KEYS_OF_REQUEST] if k.table != own]
+                yield [k for k in keys if k.table != LOCKS or k.family not in LOCK_FAMILIES]
 
 
 def find_last_minute(hour: Hour) -> Minute | None:
@@ -295,11 +293,3 @@ def _find_table(key: str) -> bytes:
         return unescape(table) if slash else b""
     except InvalidRequestError:  # not a key
         return b""
-
-
-def _find_outcome(status: Status | None) -> str:
-    if status is None:
-        return UNDECIDED
-    if status is Status.ABORTED or status is Status.ABORTING:
-        return ABORTED
-    return COMMITTED if status.is_decided else UNDECIDED
