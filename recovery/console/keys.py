@@ -21,7 +21,7 @@ from txn.model import RESERVED, Cell, Key
 from txn.protocol.context import Context, call_store
 from txn.protocol.locks import holder_of, read_lock
 from txn.protocol.ranges import stored_rows
-from txn.protocol.retire import Guarded, make_guarded, read_guarded
+from txn.protocol.retire import make_guarded, read_guarded
 from txn.protocol.row import TransactionRow, is_row_key
 from txn.spans import Span
 from txn.stores.base import TableSize, measure_tables
@@ -98,9 +98,14 @@ def read_key_details(
     lock, holder = found.lock_key, found.holder
     row = find_transaction(context, holder) if is_row_key(holder) else None
     earlier, are_all = _read_before(context, key, found.value, limits)
-    acquisitions = None
-    with suppress(CorruptRowError):
-        acquisitions = read_lock(lock, found.lock).taken if context.rules.locks_rows else None
+    acquisitions = is_ours = None
+    if context.rules.locks_rows:
+        with suppress(CorruptRowError):
+            acquisitions = read_lock(lock, found.lock).taken
+        if found.lock is not None:  # above the values of its last commit; a tag is at their time
+            is_ours = found.value is None or found.value.timestamp < found.lock.timestamp
+    elif found.tag is not None or row is not None:
+        is_ours = not is_foreign(found, row)
     return KeyDetails(
         key,
         is_there,
@@ -113,7 +118,7 @@ def read_key_details(
         tag=found.tag,
         holder=holder,
         holder_row=row,
-        is_ours=_judge_value(context, found, row),
+        is_ours=is_ours,
         transactions=find_page(context, Query(key=key), None, limits, count),
     )
 
@@ -177,15 +182,3 @@ def _read_before(
         if are_all:
             break
     return [cell for cell in versions if cell.timestamp < value.timestamp], are_all
-
-
-def _judge_value(context: Context, found: Guarded, row: TransactionRow | None) -> bool | None:
-    """Return True if the last transaction on the key wrote the value: see `KeyDetails.is_ours`. A
-    fenced lock lies above the values of its last commit, a tag at their timestamp."""
-    if context.rules.locks_rows:
-        if found.lock is None:
-            return None
-        return found.value is None or found.value.timestamp < found.lock.timestamp
-    if found.tag is None and row is None:
-        return None
-    return not is_foreign(found, row)

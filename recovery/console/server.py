@@ -8,7 +8,7 @@ import re
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
@@ -146,9 +146,9 @@ def make_app(console: Console) -> AccessGate:
 
     app = Starlette(
         routes=[
-            *(Route(path, _show(*page), methods=["GET"]) for path, page in PAGES.items()),
-            *(Route(path, _act(*action), methods=["POST"]) for path, action in ACTIONS.items()),
-            *(Route(f"/transactions.{kind}", _download(kind)) for kind in DOWNLOADS),
+            *(Route(at, partial(_show, *page), methods=["GET"]) for at, page in PAGES.items()),
+            *(Route(at, partial(_act, *each), methods=["POST"]) for at, each in ACTIONS.items()),
+            *(Route(f"/transactions.{kind}", partial(_download, kind)) for kind in DOWNLOADS),
             Route("/metrics", show_metrics, methods=["GET"]),
             Route(HEALTH, show_health, methods=["GET"]),
             Route("/live/{part}", send_part, methods=["GET"]),
@@ -216,34 +216,24 @@ def _make_event(name: str, text: str, again_ms: int, *more: str) -> Response:
     return Response("\n".join(lines), media_type="text/event-stream")
 
 
-def _show(template: str, show: Show) -> Callable[[Request], Response]:
-    def endpoint(request: Request) -> Response:
-        request.app.state.console.background.visit()
-        facts = show(request)
-        return respond(template, request, facts, 400 if facts.get("wrong") else 200)
-
-    return endpoint
+def _show(template: str, show: Show, request: Request) -> Response:
+    request.app.state.console.background.visit()
+    facts = show(request)
+    return respond(template, request, facts, 400 if facts.get("wrong") else 200)
 
 
-def _download(kind: str) -> Callable[[Request], Response]:
+def _download(kind: str, request: Request) -> Response:
     write, media_type = DOWNLOADS[kind]
     headers = {"Content-Disposition": f'attachment; filename="transactions.{kind}"'}
-
-    def endpoint(request: Request) -> Response:
-        text = pages.download_search(request, write)
-        return StreamingResponse(text, headers=headers, media_type=media_type)
-
-    return endpoint
+    text = pages.download_search(request, write)
+    return StreamingResponse(text, headers=headers, media_type=media_type)
 
 
-def _act(act: Act, following: str) -> Callable[[Request], Awaitable[Response]]:
-    async def endpoint(request: Request) -> Response:
-        form = await read_form(request)
-        LOG.warning("%s requested from %s", request.scope["path"], find_client(request))
-        address = await run_in_threadpool(act, request, form)
-        return RedirectResponse(address or following, 303)
-
-    return endpoint
+async def _act(act: Act, following: str, request: Request) -> Response:
+    form = await read_form(request)
+    LOG.warning("%s requested from %s", request.scope["path"], find_client(request))
+    address = await run_in_threadpool(act, request, form)
+    return RedirectResponse(address or following, 303)
 
 
 def _show_error(request: Request, error: Exception) -> Response:
