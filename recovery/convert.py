@@ -24,16 +24,7 @@ from recovery.scan import MARKERS, OnRow, list_rows, newest_old_ms, transactions
 from recovery.text import quote_name
 from txn.arguments import check_calls
 from txn.errors import CorruptRowError, InvalidRequestError
-from txn.model import (
-    LOCK_SUFFIX,
-    TAG_SUFFIX,
-    Check,
-    Edit,
-    Family,
-    Key,
-    find_refusal,
-    plain_table,
-)
+from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Check, Edit, Family, Key, find_refusal, plain_table
 from txn.protocol.clocks import check_clock
 from txn.protocol.context import Context, call_store
 from txn.protocol.locks import ROW_LOCK, holder_of

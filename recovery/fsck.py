@@ -350,19 +350,15 @@ def _delete_rows(context: Context, findings: Sequence[Finding]) -> list[Result]:
         cells = rows.get(finding.transaction or b"")
         if cells is None:
             results.append(NothingToDo("the row is gone"))
-        elif not _is_still(decode_row(cells), finding):
-            results.append(NothingToDo("the row has changed"))
-        else:
-            same.append(cells)
-            results.append(Repaired("deleted"))
+            continue
+        row = decode_row(cells)
+        is_still = row.state is RowState.DEBRIS and finding.facts.get("newest") == row.newest
+        if finding.kind is Kind.EXPIRED:
+            is_still = row.state is RowState.FINISHED and _is_as_found(row, finding)
+        same += [cells] if is_still else []
+        results.append(Repaired("deleted") if is_still else NothingToDo("the row has changed"))
     delete_cells(context, same)
     return results
-
-
-def _is_still(row: TransactionRow, finding: Finding) -> bool:
-    if finding.kind is Kind.EXPIRED:
-        return row.state is RowState.FINISHED and _is_as_found(row, finding)
-    return row.state is RowState.DEBRIS and finding.facts.get("newest") == row.newest
 
 
 def _retire_keys(context: Context, findings: Sequence[Finding]) -> list[Result]:

@@ -20,7 +20,7 @@ from recovery.opening import open_store_of
 from recovery.scan import OnRow, find_transaction, leave_out, list_heads, list_statuses
 from recovery.search import Query, row_document
 from recovery.text import count_text, duration_text, error_text, labels_text, short_id
-from txn.model import Key, Row
+from txn.model import Key
 from txn.protocol.context import Context
 from txn.protocol.listing import scan_transactions
 from txn.protocol.ranges import stored_rows
@@ -36,11 +36,10 @@ NAMES = tuple(NAME_OF.values())
 
 
 def _status(text: str) -> str:
-    names = {str(status): (str(status), *str(status).split("-")) for status in Status}
-    for name, words in (names | {NO_STATUS: (NO_STATUS,)}).items():
-        if text.upper() in (word.upper() for word in words):
+    for name in NAMES:
+        if text.upper() in (word.upper() for word in (name, *name.split("-"))):
             return name
-    raise typer.BadParameter(f"'{text}' is not one of {', '.join([*names, NO_STATUS])}")
+    raise typer.BadParameter(f"'{text}' is not one of {', '.join(NAMES)}")
 
 
 def ls(
@@ -86,8 +85,9 @@ def ls(
         # Lines that are printed at once show the progress themselves.
         is_hidden = as_json or not (limit or count)
         bar = progress.enter_context(common.row_bar(common.console(), "ls", hidden=is_hidden))
-        rows = _read_rows(context, query, foreign, limit, count)
-        found: Iterable[TransactionRow] = _select(context, query, rows, bar)
+        found: Iterable[TransactionRow] = _find_rows(
+            context, query, foreign, bar, limit=limit, count=count
+        )
         if count:
             named = _list_names(context, query, foreign, bar)
             aged = (NAME_OF[row.status] for row in found)
@@ -100,37 +100,32 @@ def ls(
                 progress.close()
                 listed, found = len(newest), reversed(newest)
             _print_rows(context, found, Layout(long, with_parts), as_json)
-    _print_foreign(foreign, as_json)
+    if foreign.count:
+        _print_foreign(foreign, as_json)
     if limit and listed == limit:
         common.print_note(
             f"only the newest {count_text(limit, 'transaction')}: --limit 0 shows all"
         )
 
 
-def _read_rows(
-    context: Context, query: Query, foreign: Foreign, limit: int, count: bool
-) -> Iterator[Row]:
-    """Yield the rows with the statuses of a query: of the newest, at most as many as are taken and
-    one per salt bucket are read; to count them, no requests are read."""
+def _find_rows(
+    context: Context, query: Query, foreign: Foreign, on_row: OnRow, *, limit: int, count: bool
+) -> Iterator[TransactionRow]:
+    """Yield the transactions of a query: of the newest, at most as many rows as are taken and one
+    per salt bucket are read; to count them, no requests are read."""
     statuses = query.statuses or ()
     others = leave_out(set(Status).difference(statuses))
-    if limit and not count:
+    is_newest = limit > 0 and not count
+    if is_newest:
         few = others if len(others.values) > 1 else None  # parts are passed over by their keys
-        yield from scan_transactions(context, exclude=few, with_parts=query.with_parts)
-        return
-    if count and not query.needs_request:
+        rows = scan_transactions(context, exclude=few, with_parts=query.with_parts)
+    elif count and not query.needs_request:
         rows = list_heads(context, statuses, with_ages=context.rules.locks_rows)
     else:
         rows = stored_rows(context, Span(context.table), others)
     for row in rows:
-        foreign.note(row.row)
-        yield row
-
-
-def _select(
-    context: Context, query: Query, rows: Iterable[Row], on_row: OnRow
-) -> Iterator[TransactionRow]:
-    for row in rows:
+        if not is_newest:
+            foreign.note(row.row)
         on_row(context.table)
         if (found := query.match(row, context.clock.wall_ms())) is not None:
             yield found
@@ -202,14 +197,12 @@ def _print_rows(
 
 
 def _print_foreign(foreign: Foreign, as_json: bool) -> None:
-    if foreign.count and as_json:
-        first = escape(foreign.first)
-        common.print_json(
-            {"transaction": None, "state": "foreign", "rows": foreign.count, "row": first}
-        )
-    elif foreign.count:
-        rows = count_text(foreign.count, "foreign row")
-        common.print_line(f"{rows}, see txn fsck; the first is {escape(foreign.first)}")
+    first, rows = escape(foreign.first), count_text(foreign.count, "foreign row")
+    if as_json:
+        document = {"transaction": None, "state": "foreign", "rows": foreign.count, "row": first}
+        common.print_json(document)
+    else:
+        common.print_line(f"{rows}, see txn fsck; the first is {first}")
 
 
 def _line(layout: Layout, row: TransactionRow, now_ms: int) -> str:

@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from recovery.commands import common
 from recovery.findings import LONGEST_REQUEST_MS, Repaired, Result, result_document
-from recovery.inspect import Explanation, ValueChange, explain, read_holders
+from recovery.inspect import Explanation, explain, read_holders
 from recovery.opening import open_store_of
 from recovery.purge import LOST, UNFINISHED, find_marker, purge_row, purge_token
 from recovery.scan import find_transaction, whole_row
@@ -91,9 +91,14 @@ def print_explanation(out: Console, found: Explanation) -> None:
         changes = Table("key", "old", "new", "lock", title="mutations", title_justify="left")
         undecided = found.row.state is RowState.UNDECIDED
         for change in found.changes:
-            held = "held" if change.held else ""
+            old = "none" if change.replaced == 0 or undecided else ""
+            if change.old is not None:
+                old = shorten(change.old.value)
+            elif change.unseen is not None:
+                version = f"version {change.replaced}, " if change.replaced else ""
+                old = version + change.unseen.value
             new = "deleted" if change.new is None else shorten(change.new)
-            row = (key_text(change.key), _old(change, undecided), new, held)
+            row = (key_text(change.key), old, new, "held" if change.held else "")
             changes.add_row(*map(common.make_cell, row))
         out.print(changes)
 
@@ -105,6 +110,11 @@ def _facts(found: Explanation) -> list[tuple[str, str]]:
     once = escape(request.once or b"")
     if found.marker is not None:
         once += f", {_marker_text(found.marker)}"
+    mutated = {change.key for change in found.changes}
+    others = (key_text(key) for key in found.held if key not in mutated)  # which it only asserts
+    locks = f"{len(found.held)} of {found.locked}"
+    if found.keys_read < len(request.keys):
+        locks += f", of the first {found.keys_read:,} that were looked at"
     asserted = zip(request.assertions, found.verdicts, strict=True)
     facts = [
         ("transaction", escape(row.row_key)),
@@ -122,7 +132,7 @@ def _facts(found: Explanation) -> list[tuple[str, str]]:
         ("does not decode", error_text(row.cause or "")),
         *(("asserts", f"{assertion_text(each)}  [{verdict.value}]") for each, verdict in asserted),
         ("validates", "what it read, before it is decided" if row.validates else ""),
-        ("locks held now", _locks(found)),
+        ("locks held now", ", ".join([locks, *others])),
         ("fsck", found.advice),
     ]
     return [(name, text) for name, text in facts if text]
@@ -143,25 +153,6 @@ def _marker_text(marker: Marker) -> str:
     ms, digest = marker.retention_ms, escape(marker.digest or b"")
     kept = f"kept for {'ever' if ms is None else duration_text(ms)}"
     return kept + f", digest {digest}" * bool(digest) + ", with an answer" * bool(marker.answer)
-
-
-def _locks(found: Explanation) -> str:
-    """Return how many keys it has locked, and the names of those that it only asserts."""
-    mutated = {change.key for change in found.changes}
-    others = [key_text(key) for key in found.held if key not in mutated]
-    of = f"{len(found.held)} of {found.locked}"
-    if found.keys_read < len(found.request.keys):
-        of += f", of the first {found.keys_read:,} that were looked at"
-    return ", ".join([of, *others])
-
-
-def _old(change: ValueChange, undecided: bool) -> str:
-    if change.old is not None:
-        return shorten(change.old.value)
-    if change.unseen is not None:
-        version = f"version {change.replaced}, " if change.replaced else ""
-        return version + change.unseen.value
-    return "none" if change.replaced == 0 or undecided else ""
 
 
 def explanation_document(found: Explanation) -> Document:
@@ -185,7 +176,19 @@ def explanation_document(found: Explanation) -> Document:
         "lock_ttl_ms": row.buffer.lock_ttl_ms if row.buffer else None,
         "heartbeat": row.heartbeat or None,
         "timestamp": row.plan.timestamp if row.plan else None,
-        "mutations": [_change_document(change) for change in found.changes],
+        "mutations": [
+            {
+                "key": key_text(change.key),
+                "new": None if change.new is None else escape(change.new),
+                "delete": change.new is None,
+                "old": escape(change.old.value) if change.old else None,
+                "old_timestamp": change.old.timestamp if change.old else None,
+                "old_unseen": change.unseen.value if change.unseen else None,
+                "replaced": change.replaced,
+                "held": change.held,
+            }
+            for change in found.changes
+        ],
         "assertions": [assertion_text(assertion) for assertion in request.assertions],
         "verdicts": [verdict.value for verdict in found.verdicts],
         "keys": len(request.keys),
@@ -199,19 +202,6 @@ def explanation_document(found: Explanation) -> Document:
         "part_rows": found.part_rows,
         "first_part": None if found.first_part is None else escape(found.first_part),
         "fsck": found.advice,
-    }
-
-
-def _change_document(change: ValueChange) -> Document:
-    return {
-        "key": key_text(change.key),
-        "new": None if change.new is None else escape(change.new),
-        "delete": change.new is None,
-        "old": escape(change.old.value) if change.old else None,
-        "old_timestamp": change.old.timestamp if change.old else None,
-        "old_unseen": change.unseen.value if change.unseen else None,
-        "replaced": change.replaced,
-        "held": change.held,
     }
 
 
