@@ -126,9 +126,8 @@ def _rename_protocol(context: Context, wanted: Rules) -> None:
         call_store(context, lambda: context.store.check_and_put([check]))
     found = call_store(context, lambda: context.store.read([key]))[key]
     if found is None or found.value != name:
-        raise InvalidRequestError(
-            "another client changes the protocol", found=found and found.value, wanted=wanted.name
-        )
+        words, stored = "another client changes the protocol", found and found.value
+        raise InvalidRequestError(words, found=stored, wanted=wanted.name)
 
 
 def _delete_leftovers(context: Context, rules: Rules, tables: Iterable[bytes]) -> int:

@@ -172,12 +172,17 @@ def explain(
         span = Span(context.table, *child_range(row_key))
         rows = stored_rows(context, span, cells=[(FAMILY, STATUS)])
         parts = [part.row for part in islice(rows, most_parts)]
+    marker = None  # which the request writes for its token
+    written = {m.key: m.value for m in request.mutations if isinstance(m, Mutation)}
+    if (value := written.get(marker_key(context.table, request.once or b""))) is not None:
+        with suppress(CorruptRowError):
+            marker = decode_marker(value)
     old = _find_old(context, row, request, data, budget)
     return Explanation(
         row,
         request,
         statuses=list_status_times(row),
-        marker=_find_marker(context, request),
+        marker=marker,
         changes=tuple(_list_changes(row, request, held, old)),
         verdicts=_judge_assertions(row, request.assertions, data),
         keys_read=keys_read,
@@ -187,15 +192,6 @@ def explain(
         first_part=parts[0] if parts else None,
         finding=judge(row, context.clock.wall_ms(), grace_ms, retention_ms),
     )
-
-
-def _find_marker(context: Context, request: Request) -> Marker | None:
-    """Return the marker that the request writes for its token."""
-    key = marker_key(context.table, request.once or b"")
-    values = (m.value for m in request.mutations if isinstance(m, Mutation) and m.key == key)
-    with suppress(CorruptRowError):
-        return next((decode_marker(value) for value in values), None)
-    return None
 
 
 def _read_keys(
@@ -244,9 +240,8 @@ def _judge_assertions(
     if row.status.is_undecided:
         return tuple(_judge_now(assertion, data) for assertion in assertions)
     blamed = next((a for a in assertions if _is_blamed(a, row.reason or "")), None)
-    return tuple(
-        AssertionVerdict.FAILED if a is blamed else AssertionVerdict.UNKNOWN for a in assertions
-    )
+    verdicts = {True: AssertionVerdict.FAILED, False: AssertionVerdict.UNKNOWN}
+    return tuple(verdicts[each is blamed] for each in assertions)
 
 
 def _judge_now(assertion: Assertion, data: Mapping[Key, Cell | None]) -> AssertionVerdict:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -132,7 +131,13 @@ def start_command(
             signal.signal(number, lambda number, _: asked.append(number))
     _print_cluster(cluster, as_json)
     if foreground:
-        _stay(cluster, asked)
+        processes = cluster.processes.values()
+        while not asked and all(process.is_alive for process in processes):
+            SystemClock().sleep_ms(POLL_EACH_MS)
+        ended = [name for name, process in cluster.processes.items() if not process.is_alive]
+        cluster.stop()
+        if ended:
+            raise ClusterError("a process has ended", names=ended)
 
 
 @app.command("fetch")
@@ -216,14 +221,3 @@ def _print_cluster(cluster: Cluster, as_json: bool) -> bool:
         words = "the processes run, but a gateway does not answer"
         common.console().print(words, style="red")
     return ready
-
-
-def _stay(cluster: Cluster, asked: Sequence[int]) -> None:
-    """Wait until a signal asks for the end, or until a server ends by itself."""
-    clock = SystemClock()
-    while not asked and all(process.is_alive for process in cluster.processes.values()):
-        clock.sleep_ms(POLL_EACH_MS)
-    ended = [name for name, process in cluster.processes.items() if not process.is_alive]
-    cluster.stop()
-    if ended:
-        raise ClusterError("a process has ended", names=ended)

@@ -189,8 +189,13 @@ def show_locks(locks: Sequence[Lock], extended: bool, as_json: bool) -> None:
         waiting[lock.request.path] += not lock.granted
         placed.append((lock, 0 if lock.granted else waiting[lock.request.path]))
     if as_json:
-        for each in placed:
-            common.print_json(_document(*each))
+        for lock, place in placed:
+            request, owner = lock.request, lock.owner
+            document = {"path": str(request.path), "mode": request.mode.name.lower()}
+            facts = {"held": lock.granted, "place": place, "holder": owner.name}
+            facts |= {"host": owner.host, "query": owner.query, "since": lock.since_ms}
+            facts |= {"explicit": lock.explicit, "token": lock.token}
+            common.print_json(document | facts)
         return
     extras = ("host", "since", "for", "kind", "token", "query") if extended else ()
     rows = (_row(*each, extended) for each in placed)
@@ -210,18 +215,3 @@ def _row(lock: Lock, place: int, extended: bool) -> list[str]:
         row += [lock.owner.host, time_text(lock.since_ms), duration_text(age_ms), kind]
         row += [str(lock.token), " ".join(lock.owner.query.split())]
     return row
-
-
-def _document(lock: Lock, place: int) -> dict[str, object]:
-    return {
-        "path": str(lock.request.path),
-        "mode": lock.request.mode.name.lower(),
-        "held": lock.granted,
-        "place": place,
-        "holder": lock.owner.name,
-        "host": lock.owner.host,
-        "query": lock.owner.query,
-        "since": lock.since_ms,
-        "explicit": lock.explicit,
-        "token": lock.token,
-    }

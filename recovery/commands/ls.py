@@ -85,9 +85,8 @@ def ls(
         # Lines that are printed at once show the progress themselves.
         is_hidden = as_json or not (limit or count)
         bar = progress.enter_context(common.row_bar(common.console(), "ls", hidden=is_hidden))
-        found: Iterable[TransactionRow] = _find_rows(
-            context, query, foreign, bar, limit=limit, count=count
-        )
+        found: Iterable[TransactionRow]
+        found = _find_rows(context, query, foreign, bar, limit=limit, count=count)
         if count:
             named = _list_names(context, query, foreign, bar)
             aged = (NAME_OF[row.status] for row in found)
@@ -103,9 +102,8 @@ def ls(
     if foreign.count:
         _print_foreign(foreign, as_json)
     if limit and listed == limit:
-        common.print_note(
-            f"only the newest {count_text(limit, 'transaction')}: --limit 0 shows all"
-        )
+        newest_of = count_text(limit, "transaction")
+        common.print_note(f"only the newest {newest_of}: --limit 0 shows all")
 
 
 def _find_rows(

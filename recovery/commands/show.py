@@ -68,9 +68,8 @@ def show_lock(context: Context, key: Key, as_json: bool) -> None:
         return
     lock = "free" if holder is None else f"held by {holder_text(holder)}"
     if holder is not None and found is None:
-        lock += (
-            f": there is no such transaction, see txn fsck --scan {quote_name(key.table or b'')}"
-        )
+        table = quote_name(key.table or b"")
+        lock += f": there is no such transaction, see txn fsck --scan {table}"
     common.print_line(f"{key_text(key)}  {lock}")
     if found is not None:
         print_explanation(common.console(), found)
@@ -283,7 +282,6 @@ def _purge_token(context: Context, token: bytes, yes: bool) -> tuple[Document, R
     }
     when = f"was committed at {time_text(cell.timestamp)} by {document['transaction']}"
     when += f", {_marker_text(marker)}"
-    common.confirm(
-        f"{document['once']} {when}. Lost with it: {document['lost']}", "Delete it?", yes
-    )
+    statement = f"{document['once']} {when}. Lost with it: {document['lost']}"
+    common.confirm(statement, "Delete it?", yes)
     return document, purge_token(context, token)

@@ -131,9 +131,8 @@ class AccessGate:
         if (is_read or path in READS_BY_POST) and self._is_here(request):
             return None
         if "text/html" in request.headers.get("accept", ""):
-            return RedirectResponse(
-                f"{LOGIN}?next={quote(get_return_address(request), safe='')}", 303
-            )
+            back = quote(get_return_address(request), safe="")
+            return RedirectResponse(f"{LOGIN}?next={back}", 303)
         refusal = "nothing was done: send the token as Authorization: Bearer\n"
         return PlainTextResponse(refusal, 401, {"WWW-Authenticate": "Bearer"})
 

@@ -113,10 +113,8 @@ class FsckReport:
             return "running"
         if self.trouble is not None or not self.marked:
             return self.trouble or "done"
-        results = [each.result.why for each in self.marked if each.result is not None]
-        return ", ".join(
-            f"{count}x {why}" if count > 1 else why for why, count in Counter(results).items()
-        )
+        results = Counter(each.result.why for each in self.marked if each.result is not None)
+        return ", ".join(f"{n}x {why}" if n > 1 else why for why, n in results.items())
 
     def reach(self, table: bytes, row: bytes) -> None:
         self.require_going()

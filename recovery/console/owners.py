@@ -94,9 +94,8 @@ class Owners:
         )
         self._read_requests(heads, old, as_of)
         left = {head.row_key for head in old if self._is_left(heads, head, as_of)}
-        counted = [
-            head for head in old if head.row_key in left and parent_of(head.row_key) not in heads
-        ]
+        alone = (head for head in old if parent_of(head.row_key) not in heads)
+        counted = [head for head in alone if head.row_key in left]
         kinds = Counter[Kind]()
         for status in (head.status for head in counted):
             begun = Kind.DECIDED if status.is_decided else Kind.ABORTING

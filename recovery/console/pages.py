@@ -247,9 +247,8 @@ def show_key(request: Request) -> Facts:
             writers = {row.plan.timestamp: row.row_key for row in rows if row.plan}
             facts |= {"details": details, "writers": writers}
         elif table:
-            page = list_table_keys(
-                console.context, unescape(table), unescape(start), console.limits
-            )
+            at = unescape(table), unescape(start)
+            page = list_table_keys(console.context, *at, console.limits)
             further = link_to("/key", table=table, start=page.next) if page.next else None
             facts |= {"page": page, "further": further}
         else:
