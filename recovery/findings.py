@@ -236,6 +236,7 @@ class LeftAlone(_Result):
     """The finding cannot be repaired without guessing, and nothing was changed."""
 
 
+RESULTS = (Repaired, NothingToDo, LeftAlone)
 Result = Repaired | NothingToDo | LeftAlone
 """The result of a repair. why: what was done, or why nothing was."""
 
@@ -302,6 +303,11 @@ class Tally:
         for (kind, _), count in list(self.counts.items()):  # another thread may add
             kinds[kind] += count
         return {kind: kinds[kind] for kind in Kind if kinds[kind]}
+
+    def count_repairable(self) -> dict[Kind, int]:
+        """Return how many findings of each kind a repair would act on."""
+        kinds = self.count_kinds().items()
+        return {kind: n for kind, n in kinds if kind.severity is not Severity.REPORT_ONLY}
 
     def _count(self, wanted: type[Result] | None) -> int:
         counts = list(self.counts.items())

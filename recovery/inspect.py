@@ -5,7 +5,7 @@ The row is read before the data cells, which may be newer if it is running. Noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -178,12 +178,21 @@ def explain(
         with suppress(CorruptRowError):
             marker = decode_marker(value)
     old = _find_old(context, row, request, data, budget)
+    replaced = _list_replaced(row, request)
+    changes = []
+    for each in request.mutations:
+        cell = old.get(each.key)
+        seen, unseen = (None, cell) if isinstance(cell, Unseen) else (cell, None)
+        change = ValueChange(
+            each.key, each.value, replaced.get(each.key), seen, unseen, each.key in held
+        )
+        changes.append(change)
     return Explanation(
         row,
         request,
         statuses=list_status_times(row),
         marker=marker,
-        changes=tuple(_list_changes(row, request, held, old)),
+        changes=tuple(changes),
         verdicts=_judge_assertions(row, request.assertions, data),
         keys_read=keys_read,
         held=held,
@@ -276,25 +285,6 @@ def list_status_times(row: TransactionRow) -> tuple[StatusTime, ...]:
     times = [began[status] for status in order]
     gaps = [None, *(later - earlier for earlier, later in pairwise(times))]
     return tuple(map(StatusTime, order, times, gaps))
-
-
-def _list_changes(
-    row: TransactionRow,
-    request: Request,
-    held: Collection[Key],
-    old: Mapping[Key, Cell | Unseen | None],
-) -> Iterator[ValueChange]:
-    replaced = _list_replaced(row, request)
-    for mutation in request.mutations:
-        key, cell = mutation.key, old.get(mutation.key)
-        yield ValueChange(
-            key,
-            new=mutation.value,
-            replaced=replaced.get(key),
-            old=None if isinstance(cell, Unseen) else cell,
-            unseen=cell if isinstance(cell, Unseen) else None,
-            held=key in held,
-        )
 
 
 def _list_replaced(row: TransactionRow, request: Request) -> Mapping[Key, int]:

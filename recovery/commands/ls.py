@@ -190,8 +190,21 @@ def _print_rows(
             # A part that lags behind has the state of its transaction.
             now = find_transaction(context, row.row_key) if row.follows else None
             common.print_json(row_document(row, now_ms) | {"state": (now or row).state.value})
-        else:
-            typer.echo(_line(layout, row, now_ms))
+            continue
+        request = row.buffer.request if row.buffer else None
+        labels = labels_text(request.labels) if request else ""
+        parts = ""
+        if row.parts is not None:
+            parts = count_text(sum(row.parts), "part") if row.parts else "in parts"
+        line = layout.line(
+            escape(row.row_key) if layout.is_long else short_id(row.row_key),
+            NAME_OF[row.status],
+            duration_text(max(0, now_ms - (row.since or row.newest))),
+            str(len(request.keys)) if request else "?",
+            "; ".join(filter(None, [labels, parts])),
+            "; ".join(filter(None, [row.reason, error_text(row.cause or ""), row.owner])),
+        )
+        typer.echo(line)
 
 
 def _print_foreign(foreign: Foreign, as_json: bool) -> None:
@@ -201,19 +214,3 @@ def _print_foreign(foreign: Foreign, as_json: bool) -> None:
         common.print_json(document)
     else:
         common.print_line(f"{rows}, see txn fsck; the first is {first}")
-
-
-def _line(layout: Layout, row: TransactionRow, now_ms: int) -> str:
-    request = row.buffer.request if row.buffer else None
-    labels = labels_text(request.labels) if request else ""
-    parts = ""
-    if row.parts is not None:
-        parts = count_text(sum(row.parts), "part") if row.parts else "in parts"
-    return layout.line(
-        escape(row.row_key) if layout.is_long else short_id(row.row_key),
-        NAME_OF[row.status],
-        duration_text(max(0, now_ms - (row.since or row.newest))),
-        str(len(request.keys)) if request else "?",
-        "; ".join(filter(None, [labels, parts])),
-        "; ".join(filter(None, [row.reason, error_text(row.cause or ""), row.owner])),
-    )

@@ -42,16 +42,7 @@ from recovery.console.statistics import (
     find_last_minute,
     measure_latency,
 )
-from recovery.findings import (
-    GRACE_MS,
-    Kind,
-    LeftAlone,
-    NothingToDo,
-    Repaired,
-    Severity,
-    Tally,
-    find_alive_ms,
-)
+from recovery.findings import GRACE_MS, RESULTS, Kind, Severity, Tally, find_alive_ms
 from recovery.fsck import require_tables
 from recovery.inspect import explain
 from recovery.search import COUNT, Query
@@ -105,8 +96,6 @@ SEARCH_AGAIN_MS = 100
 
 SHORT_S = 2.0
 """How long (s) a page waits for the repair of one transaction."""
-
-RESULTS = (Repaired, NothingToDo, LeftAlone)
 
 
 def find_console(request: Request) -> Console:
@@ -371,12 +360,8 @@ def show_repair(request: Request) -> Facts:
     jobs, asked = find_console(request).jobs, _find_asked(request, request.query_params)
     given = request.query_params.multi_items()
     names = [each for each in given if each[0] in ("check", "finding", "left", "id")]
-    return {
-        **{"marked": asked.marked, "counts": asked.counts, "grace_ms": asked.grace_ms},
-        **{"tables": asked.tables, "origin": asked.origin, "names": names},
-        "refusal": jobs.find_refusal(),
-        "back": f"/fsck/repair?{urlencode(names)}",
-    }
+    facts = {"refusal": jobs.find_refusal(), "back": f"/fsck/repair?{urlencode(names)}"}
+    return {**asked._asdict(), "names": names, **facts}
 
 
 def start_check(request: Request, form: Form) -> None:
@@ -439,7 +424,7 @@ def _find_asked(request: Request, given: QueryParams) -> AskedRepair:
     report = console.jobs.find_report(parse_number(given.get("check", "")))
     numbers = [*map(parse_number, given.getlist("finding"))]
     if not numbers:
-        counts = report.count_repairable()
+        counts = report.tally.count_repairable()
         return AskedRepair((), counts, report.grace_ms, report.tables)
     if max(numbers) >= len(report.kept):
         raise InvalidRequestError(NOT_KEPT)

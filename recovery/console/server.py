@@ -156,11 +156,7 @@ def make_app(console: Console) -> AccessGate:
             Route("/logout", log_out, methods=["POST"]),
             Route("/static/{name}", send_file, methods=["GET"]),
         ],
-        exception_handlers={
-            TxnError: _show_error,
-            HTTPException: _show_error,
-            Exception: _show_fault,
-        },
+        exception_handlers=dict.fromkeys((TxnError, HTTPException, Exception), _show_error),
     )
     app.state.console = console
     return AccessGate(app, console.settings, sessions)
@@ -237,19 +233,16 @@ async def _act(act: Act, following: str, request: Request) -> Response:
 
 
 def _show_error(request: Request, error: Exception) -> Response:
+    status, words = 503, str(error)
     if isinstance(error, HTTPException):
         status, words = error.status_code, str(error.detail)
-    else:
-        known = ((InvalidRequestError, 400), (JobUnderWayError, 409), (TxnError, 503))
-        status, words = next(n for kind, n in known if isinstance(error, kind)), str(error)
+    elif isinstance(error, InvalidRequestError | JobUnderWayError):
+        status = 400 if isinstance(error, InvalidRequestError) else 409
+    elif not isinstance(error, TxnError):
+        LOG.error("a page failed: %s", request.scope["path"], exc_info=error)
+        status, words = 500, "this page failed: see the log of the console"
     title = HTTPStatus(status).phrase
     return respond("error.html", request, {"title": title, "words": words}, status)
-
-
-def _show_fault(request: Request, error: Exception) -> Response:
-    LOG.error("a page failed: %s", request.scope["path"], exc_info=error)
-    words = "this page failed: see the log of the console"
-    return respond("error.html", request, {"title": "Internal Server Error", "words": words}, 500)
 
 
 class PromptProtocol(H11Protocol):
