@@ -230,8 +230,11 @@ def repair_all(context: Context, findings: Iterable[Finding]) -> Iterator[tuple[
 
 def _repair_batch(context: Context, kind: Kind, findings: Sequence[Finding]) -> list[Result]:
     """Repair findings of one kind. If a table is gone, leave alone only those that need it."""
-    for finding in findings:
-        _require_complete(finding)
+    for each in findings:
+        check_fields(each)
+        has_row = is_row_key(each.transaction or b"") or kind not in OF_ROWS
+        if not has_row or (each.key is None and kind in OF_KEYS):
+            raise InvalidRequestError("not a finding of `check`", finding=each)
     try:
         if kind.severity is not Severity.REPORT_ONLY:
             check_clock(context)  # the findings were dated by it
@@ -255,14 +258,6 @@ def _repair_batch(context: Context, kind: Kind, findings: Sequence[Finding]) -> 
         if len(findings) == 1:
             return [LeftAlone(f"{error}: {BRING_BACK}")]
         return [repair(context, finding) for finding in findings]
-
-
-def _require_complete(finding: Finding) -> None:
-    """Raise InvalidRequestError unless the finding names what its repair needs."""
-    check_fields(finding)
-    has_row = is_row_key(finding.transaction or b"") or finding.kind not in OF_ROWS
-    if not has_row or (finding.key is None and finding.kind in OF_KEYS):
-        raise InvalidRequestError("not a finding of `check`", finding=finding)
 
 
 def _check_transaction(

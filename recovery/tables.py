@@ -169,14 +169,10 @@ def _judge_item(
         for key, value in item.newer.items():
             facts = {"version": value.timestamp, "below": item.cell.timestamp}
             yield 0, Finding(Kind.FOREIGN_VERSION, None, key, facts)
-    else:
-        if item.lock and item.holder:
-            yield from _judge_lock(item.key, item.lock, item.key.lock, holder, is_doomed)
-        yield from _judge_values(item, holder, vacant_ms)
-
-
-def _judge_values(item: Guarded, holder: TransactionRow | None, vacant_ms: int) -> Iterator[Dated]:
+        return
     key, tag = item.key, item.tag
+    if item.lock and item.holder:
+        yield from _judge_lock(key, item.lock, key.lock, holder, is_doomed)
     if tag and tag.value:
         if not tag.value.isdigit():
             yield 0, Finding(Kind.FOREIGN_CELL, None, key.tag, make_facts(tag))

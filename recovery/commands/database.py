@@ -103,10 +103,8 @@ def convert(
     """
     tables = [table.encode() for table in scan or ()]
     if store.startswith("txn:"):
-        raise InvalidRequestError(
-            "a server keeps the protocol that it began with: stop it, and convert its store",
-            store=hide_login(store),
-        )
+        words = "a server keeps the protocol that it began with: stop it, and convert its store"
+        raise InvalidRequestError(words, store=hide_login(store))
     with open_store_of(store, transactions) as context:
         found = context.rules.name
         if found != protocol:

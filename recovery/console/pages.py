@@ -33,15 +33,7 @@ from recovery.console.rendering import (
 )
 from recovery.console.search import MOST_DOWNLOADED, UNKNOWN, Search, Unfinished
 from recovery.console.state import Console
-from recovery.console.statistics import (
-    MINUTE_MS,
-    MINUTES,
-    OUTCOMES,
-    Hour,
-    Latency,
-    find_last_minute,
-    measure_latency,
-)
+from recovery.console.statistics import MINUTE_MS, MINUTES, OUTCOMES, Hour, Latency, measure_latency
 from recovery.findings import GRACE_MS, RESULTS, Kind, Severity, Tally, find_alive_ms
 from recovery.fsck import require_tables
 from recovery.inspect import explain
@@ -122,7 +114,7 @@ def show_overview(request: Request) -> Facts:
     return {
         "hour": hour,
         "is_partial": hour.is_partial,
-        "last": find_last_minute(hour),
+        "last": hour.last,
         "bars": bars,
         "lines": lines,
         "minutes": [each for each in reversed(minutes) if each],

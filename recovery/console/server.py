@@ -329,10 +329,6 @@ def make_server(console: Console) -> uvicorn.Server:
     try:
         config.load()
     except OSError as error:  # no file name; SSL errors are OSErrors
-        raise InvalidRequestError(
-            "cannot use the certificate or its key",
-            cert=str(settings.tls_cert),
-            key=str(settings.tls_key),
-            cause=str(error),
-        ) from error
+        facts = {"cert": str(settings.tls_cert), "key": str(settings.tls_key), "cause": str(error)}
+        raise InvalidRequestError("cannot use the certificate or its key", **facts) from error
     return PromptServer(config)

@@ -24,7 +24,7 @@ from recovery.console.metrics import ServerMetrics
 from recovery.console.owners import Owners
 from recovery.console.search import Searches, Unfinished, UnfinishedScan
 from recovery.console.settings import ConsoleSettings
-from recovery.console.statistics import OUTCOMES, Hour, Sampler, find_last_minute
+from recovery.console.statistics import OUTCOMES, Hour, Sampler
 from recovery.opening import open_store_of
 from recovery.scan import find_transaction
 from recovery.series import PREFIX, SeriesCollector, watch_health, watch_series
@@ -131,8 +131,7 @@ class Console:
         self.tables = Cached(lambda: list_sizes(self.context))
 
     def _list_minute(self) -> Iterator[GaugeMetricFamily]:
-        last = find_last_minute(self.background.hour)
-        if last is not None:
+        if (last := self.background.hour.last) is not None:
             about = "Transactions begun in the last minute that is over, as far as they are counted"
             minute = GaugeMetricFamily(PREFIX + "minute_transactions", about, labels=["outcome"])
             for name in OUTCOMES:

@@ -158,6 +158,12 @@ class Hour:
     phases: Mapping[Steps, Sequence[int]] = field(default_factory=dict)
 
     @property
+    def last(self) -> Minute | None:
+        """Return the newest minute that is over."""
+        now = self.as_of // MINUTE_MS
+        return next((m for m in reversed(self.minutes) if m.began_ms // MINUTE_MS < now), None)
+
+    @property
     def missing(self) -> int:
         """Return the number of minutes of which nothing was read yet."""
         return MINUTES - len(self.minutes)
@@ -270,11 +276,6 @@ class Sampler:
             if buffer is not None:
                 keys = [k for k in buffer.request.keys[:KEYS_OF_REQUEST] if k.table != own]
                 yield [k for k in keys if k.table != LOCKS or k.family not in LOCK_FAMILIES]
-
-
-def find_last_minute(hour: Hour) -> Minute | None:
-    now = hour.as_of // MINUTE_MS
-    return next((m for m in reversed(hour.minutes) if m.began_ms // MINUTE_MS < now), None)
 
 
 def read_reason(reason: str) -> Reason:
