@@ -92,15 +92,24 @@ def ls(
             aged = (NAME_OF[row.status] for row in found)
             counts = Counter(aged if query.older_than_ms or query.needs_request else named)
             progress.close()
-            _print_counts(counts, as_json)
+            totals = {name: counts[name] for name in NAMES if counts[name]}
+            if as_json:
+                common.print_json({"statuses": totals, "total": counts.total()})
+            else:
+                for name, number in (totals | {"total": counts.total()}).items():
+                    common.print_line(f"{name:11}{number:>12,}")
         else:
             if limit:
                 newest = list(islice(found, limit))
                 progress.close()
                 listed, found = len(newest), reversed(newest)
             _print_rows(context, found, Layout(long, with_parts), as_json)
-    if foreign.count:
-        _print_foreign(foreign, as_json)
+    first, alien = escape(foreign.first), count_text(foreign.count, "foreign row")
+    if foreign.count and as_json:
+        document = {"transaction": None, "state": "foreign", "rows": foreign.count, "row": first}
+        common.print_json(document)
+    elif foreign.count:
+        common.print_line(f"{alien}, see txn fsck; the first is {first}")
     if limit and listed == limit:
         newest_of = count_text(limit, "transaction")
         common.print_note(f"only the newest {newest_of}: --limit 0 shows all")
@@ -136,15 +145,6 @@ def _list_names(context: Context, query: Query, foreign: Foreign, on_row: OnRow)
         foreign.note(row_key)
         if is_row_key(row_key) and query.matches_key(row_key):
             yield NAME_OF[status]
-
-
-def _print_counts(counts: Counter[str], as_json: bool) -> None:
-    statuses = {name: counts[name] for name in NAMES if counts[name]}
-    if as_json:
-        common.print_json({"statuses": statuses, "total": counts.total()})
-        return
-    for name, number in (statuses | {"total": counts.total()}).items():
-        common.print_line(f"{name:11}{number:>12,}")
 
 
 @dataclass(slots=True)
@@ -205,12 +205,3 @@ def _print_rows(
             "; ".join(filter(None, [row.reason, error_text(row.cause or ""), row.owner])),
         )
         typer.echo(line)
-
-
-def _print_foreign(foreign: Foreign, as_json: bool) -> None:
-    first, rows = escape(foreign.first), count_text(foreign.count, "foreign row")
-    if as_json:
-        document = {"transaction": None, "state": "foreign", "rows": foreign.count, "row": first}
-        common.print_json(document)
-    else:
-        common.print_line(f"{rows}, see txn fsck; the first is {first}")

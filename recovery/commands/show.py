@@ -109,6 +109,14 @@ def _facts(found: Explanation) -> list[tuple[str, str]]:
     once = escape(request.once or b"")
     if found.marker is not None:
         once += f", {_marker_text(found.marker)}"
+    parts = ""
+    if row.parts is not None:
+        parts = "not counted before the decision"
+        if row.parts:
+            parts = f"{sum(row.parts):,} of {count_text(len(row.parts), 'task')}"
+        parts += f", {count_text(found.part_rows or 0, 'row')}"
+        if found.first_part:
+            parts += f": txn show {quote_name(found.first_part)} shows the first"
     mutated = {change.key for change in found.changes}
     others = (key_text(key) for key in found.held if key not in mutated)  # which it only asserts
     locks = f"{len(found.held)} of {found.locked}"
@@ -119,7 +127,7 @@ def _facts(found: Explanation) -> list[tuple[str, str]]:
         ("transaction", escape(row.row_key)),
         ("status", f"{status}, as its transaction has it" if row.follows else status),
         ("part of", "" if whole is None else escape(whole)),
-        ("parts", _parts(found)),
+        ("parts", parts),
         ("created", f"{time_text(created_ms(row.row_key))} by its owner's clock"),
         ("owner", row.owner),
         ("labels", labels_text(request.labels)),
@@ -135,17 +143,6 @@ def _facts(found: Explanation) -> list[tuple[str, str]]:
         ("fsck", found.advice),
     ]
     return [(name, text) for name, text in facts if text]
-
-
-def _parts(found: Explanation) -> str:
-    parts = found.row.parts
-    if parts is None:
-        return ""
-    counted = "not counted before the decision"
-    if parts:
-        counted = f"{sum(parts):,} of {count_text(len(parts), 'task')}"
-    one = f": txn show {quote_name(found.first_part)} shows the first" if found.first_part else ""
-    return f"{counted}, {count_text(found.part_rows or 0, 'row')}{one}"
 
 
 def _marker_text(marker: Marker) -> str:

@@ -151,7 +151,7 @@ class AccessGate:
         site = request.headers.get("sec-fetch-site")
         if site is not None:
             return site == "same-origin"
-        _, _, host = _origin(request).partition("://")
+        _, _, host = request.headers.get("origin", "").partition("://")
         return host != "" and host == request.headers.get("host")
 
 
@@ -170,7 +170,8 @@ def get_return_address(request: Request) -> str:
 
 def is_encrypted(request: Request) -> bool:
     """Return True if the browser of a form uses TLS, to the console or to a proxy."""
-    return request.scope["scheme"] == "https" or _origin(request).startswith("https://")
+    origin = request.headers.get("origin", "")
+    return request.scope["scheme"] == "https" or origin.startswith("https://")
 
 
 def check_return_address(given: str) -> str:
@@ -181,7 +182,3 @@ def check_return_address(given: str) -> str:
         return "/"
     is_own = given.startswith("/") and not given.startswith(("//", "/\\"))
     return given if is_own and not (parts.scheme or parts.netloc) else "/"
-
-
-def _origin(request: Request) -> str:
-    return request.headers.get("origin", "")

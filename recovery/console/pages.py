@@ -7,7 +7,7 @@ criteria cannot be used.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ from recovery.console.rendering import (
     parse_number,
     parse_tables,
 )
-from recovery.console.search import MOST_DOWNLOADED, UNKNOWN, Search, Unfinished
+from recovery.console.search import MOST_DOWNLOADED, UNKNOWN, Search
 from recovery.console.state import Console
 from recovery.console.statistics import MINUTE_MS, MINUTES, OUTCOMES, Hour, Latency, measure_latency
 from recovery.findings import GRACE_MS, RESULTS, Kind, Severity, Tally, find_alive_ms
@@ -109,6 +109,10 @@ def show_overview(request: Request) -> Facts:
     bars, lines = draw_bars(columns, ("good", "bad", "warn"))
     read_ms = unfinished.read_ms if unfinished else hour.as_of
     steps = FENCED_STEPS if console.context.rules.locks_rows else STEPS
+    waiting: dict[str, int] = {}
+    if unfinished is not None:
+        due = (str(each) for each in Status if each in steps and not each.is_finished)
+        waiting = {**dict.fromkeys(due, 0), **unfinished.statuses}
     rare = (Status.LOCKED,) if console.context.rules.locks_rows else ()
     path = [each for each in steps if each not in (*BESIDE, *rare)]
     return {
@@ -121,7 +125,7 @@ def show_overview(request: Request) -> Facts:
         "began": began * MINUTE_MS,
         "funnel": make_funnel(hour, path),
         "unfinished": unfinished,
-        "waiting": list_waiting(steps, unfinished),
+        "waiting": list(waiting.items()),
         "unknown": UNKNOWN,
         "waiting_for": background.owners.waiting,
         "oldest": [(row, *describe_owner(row, read_ms)) for row in background.oldest],
@@ -161,14 +165,6 @@ def list_latencies(hour: Hour) -> list[Latency]:
     return [measure_latency(name_work(*steps), times) for steps, times in hour.phases.items()]
 
 
-def list_waiting(steps: Collection[Status], unfinished: Unfinished | None) -> list[tuple[str, int]]:
-    if unfinished is None:
-        return []
-    order = [str(each) for each in Status if each in steps and not each.is_finished]
-    known = [(name, unfinished.statuses.get(name, 0)) for name in order]
-    return [*known, *((n, c) for n, c in unfinished.statuses.items() if n not in order)]
-
-
 # ------------------------------------------------------------------- transactions and keys
 
 
@@ -181,7 +177,7 @@ def show_search(request: Request) -> Facts:
     facts |= {"live": None, "wrong": None, "most": MOST_DOWNLOADED}
     facts |= {"downloaded": {**asked, "before": before}}
     try:
-        search = _find(request, again=True)
+        search = find_console(request).searches.find(*_read_query(request), again=True)
     except InvalidRequestError as error:
         return facts | {"wrong": str(error), "asked": asked}
     if search.is_running:
@@ -190,7 +186,8 @@ def show_search(request: Request) -> Facts:
 
 
 def continue_search(request: Request) -> Facts:
-    return _describe_search(request, _find(request, again=False))
+    search = find_console(request).searches.find(*_read_query(request), again=False)
+    return _describe_search(request, search)
 
 
 def show_transaction(request: Request) -> Facts:
@@ -244,10 +241,6 @@ def show_key(request: Request) -> Facts:
 
 def _read_fields(request: Request) -> dict[str, str]:
     return {name: request.query_params.get(name, "").strip() for name in FIELDS}
-
-
-def _find(request: Request, *, again: bool) -> Search:
-    return find_console(request).searches.find(*_read_query(request), again=again)
 
 
 def _read_query(request: Request) -> tuple[Query, bytes | None]:
