@@ -97,13 +97,9 @@ def start_command(
 
     Example: txn hbase start --version 2.5 --thrift2-port 9090
     """
-    ports = {
-        "thrift1": thrift1_port,
-        "thrift2": thrift2_port,
-        "zookeeper": zookeeper_port,
-        "master": master_port,
-        "region1": region_port,
-    }
+    services = ("thrift1", "thrift2", "zookeeper", "master", "region1")
+    given = (thrift1_port, thrift2_port, zookeeper_port, master_port, region_port)
+    ports = {name: port for name, port in zip(services, given, strict=True) if port is not None}
     settings = Settings(
         folder=data.expanduser().absolute(),
         distributed=distributed,
@@ -111,7 +107,7 @@ def start_command(
         memory_mb=memory,
         gateway_memory_mb=gateway_memory,
         bind=bind,
-        ports={name: port for name, port in ports.items() if port is not None},
+        ports=ports,
         properties=dict(map(common.parse_setting, properties or [])),
         java_options=tuple(java_options or ()),
         version=version or "",
