@@ -116,10 +116,8 @@ class UnfinishedScan:
         found = self._found
         cells = {key.column: cell for key, cell in row.cells.items()}
         cell = cells.get(STATUS, NOTHING)
-        if not cell.value:  # a late heartbeat of a row that was deleted
-            return
         status = BY_VALUE.get(cell.value)
-        if status is None:
+        if status is None and cell.value:  # none: a late heartbeat of a row that was deleted
             found.statuses[UNKNOWN] += 1
         if status is None or status.is_finished:
             return

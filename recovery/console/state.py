@@ -84,7 +84,17 @@ class Background:
         while self._is_visited.wait() and not self._stopped.is_set():
             began_ms = self._context.clock.monotonic_ms()
             try:
-                self._take_step()
+                self.hour = self._sampler.refresh(STEP_MS)
+                found = self._scan.advance(STEP_MS)
+                # The first round is shown while it runs, later ones when they are complete.
+                if found.is_complete or self._scan.latest is None:
+                    oldest = (head.row_key for head in found.oldest[:OLDEST])
+                    rows = [find_transaction(self._context, row_key) for row_key in oldest]
+                    self.oldest = [row for row in rows if row is not None and not row.is_over]
+                    self.unfinished = found
+                if self.unfinished is not None:
+                    self.owners.refresh(self.unfinished)
+                self.servers.refresh()
                 self.trouble = None
             except TxnError as error:
                 LOG.warning("the store cannot be read: %s", name_failure(error))
@@ -96,18 +106,6 @@ class Background:
             if now_ms - self._visited_ms > VISIT_MS:
                 self._is_visited.clear()
             self._stopped.wait(max(SHORTEST_REST_S, (now_ms - began_ms) * REST / 1000))
-
-    def _take_step(self) -> None:
-        self.hour = self._sampler.refresh(STEP_MS)
-        found = self._scan.advance(STEP_MS)
-        # The first round is shown while it runs, later ones when they are complete.
-        if found.is_complete or self._scan.latest is None:
-            rows = [find_transaction(self._context, head.row_key) for head in found.oldest[:OLDEST]]
-            self.oldest = [row for row in rows if row is not None and not row.is_over]
-            self.unfinished = found
-        if self.unfinished is not None:
-            self.owners.refresh(self.unfinished)
-        self.servers.refresh()
 
 
 class Console:

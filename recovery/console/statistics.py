@@ -35,11 +35,9 @@ MINUTES = 60
 RECENT = 3
 """The number of minutes, including the present one, that are counted again each time."""
 OUTCOME_CELLS = [(FAMILY, name) for name in (b"status", b"reason", *(each.at for each in Status))]
-CONFLICTS = frozenset(
-    {
-        *("key is locked", "key of a scanned range is locked", "scanned rows keep changing"),
-        *("deadline passed waiting for a lock", "others are always faster"),
-    }
+CONFLICTS = (
+    *("key is locked", "key of a scanned range is locked", "scanned rows keep changing"),
+    *("deadline passed waiting for a lock", "others are always faster"),
 )
 """The first words of a reason that names another transaction."""
 OVERTAKEN = re.compile(
