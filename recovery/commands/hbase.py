@@ -126,7 +126,7 @@ def start_command(
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda number, _: asked.append(number))
     _print_cluster(cluster, as_json)
-    if foreground:
+    if foreground:  # until a signal asks for the end, or a server ends by itself
         processes = cluster.processes.values()
         while not asked and all(process.is_alive for process in processes):
             SystemClock().sleep_ms(POLL_EACH_MS)
