@@ -24,16 +24,7 @@ from recovery.scan import MARKERS, OnRow, list_rows, newest_old_ms, transactions
 from recovery.text import quote_name
 from txn.arguments import check_calls
 from txn.errors import CorruptRowError, InvalidRequestError
-from txn.model import (
-    LOCK_SUFFIX,
-    TAG_SUFFIX,
-    Check,
-    Edit,
-    Family,
-    Key,
-    find_refusal,
-    plain_table,
-)
+from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Check, Edit, Family, Key, find_refusal, plain_table
 from txn.protocol.clocks import check_clock
 from txn.protocol.context import Context, call_store
 from txn.protocol.locks import ROW_LOCK, holder_of
@@ -121,23 +112,18 @@ def convert(context: Context, wanted: ProtocolName, tables: Collection[bytes] = 
     rules = PROTOCOLS[wanted]
     require_features(context, rules)
     check_clock(context)
-    _rename_protocol(context, rules)
+    key, name = protocol_key(context.table), rules.stored_name
+    read = partial(context.store.read, [key])
+    old = call_store(context, read)[key]
+    if old is None or old.value != name:
+        check = Check(key, old.value if old else FREE, ((key, name),))
+        if old is None or old.value in (context.rules.stored_name, context.rules.old_name):
+            call_store(context, lambda: context.store.check_and_put([check]))
+        found = call_store(context, read)[key]
+        if found is None or found.value != name:
+            words, stored = "another client changes the protocol", found and found.value
+            raise InvalidRequestError(words, found=stored, wanted=rules.name)
     return _delete_leftovers(context, rules, tables)
-
-
-def _rename_protocol(context: Context, wanted: Rules) -> None:
-    key, name = protocol_key(context.table), wanted.stored_name
-    old = call_store(context, lambda: context.store.read([key]))[key]
-    if old is not None and old.value == name:
-        return
-    check = Check(key, old.value if old else FREE, ((key, name),))
-    if old is None or old.value in (context.rules.stored_name, context.rules.old_name):
-        call_store(context, lambda: context.store.check_and_put([check]))
-    found = call_store(context, lambda: context.store.read([key]))[key]
-    if found is None or found.value != name:
-        raise InvalidRequestError(
-            "another client changes the protocol", found=found and found.value, wanted=wanted.name
-        )
 
 
 def _delete_leftovers(context: Context, rules: Rules, tables: Iterable[bytes]) -> int:
@@ -235,11 +221,10 @@ def take_over(context: Context, table: bytes) -> int:
     families = _describe(context, table)
     if any(family.database != database for family in families.values()):
         if not isinstance(store, TableAssigner):
-            raise InvalidRequestError(
-                "the store cannot change the database of a table: use hbase://, the "
-                "store behind a server, or the HBase shell",
-                command=make_assign_command(table, families, database),
-            )
+            words = "the store cannot change the database of a table: use hbase://, the store "
+            words += "behind a server, or the HBase shell"
+            command = make_assign_command(table, families, database)
+            raise InvalidRequestError(words, command=command)
         store.assign_table(table, database)
     return _delete_leftovers(context, context.rules, [table])
 

@@ -143,16 +143,12 @@ def _check_transaction_table(context: Context) -> Iterator[Diagnosis]:
         seen = f"set by {step_ms} ms since the store was first written to"
         yield Diagnosis("clock", Verdict.WRONG, seen, f"see that it is right; {ACCEPT}")
     yield from _check_rows(context, context.table)
-    yield from _check_growth(context)
-    yield from _try_writes(context)
-
-
-def _check_growth(context: Context) -> Iterator[Diagnosis]:
     if number := len(list_old(context, LATE_MS, MOST_OLD)):
         last_ms = find_last_repair_ms(context)
         more, last = " or more" * (number == MOST_OLD), time_text(last_ms) if last_ms else "none"
         seen = f"grows: {number:,} rows{more} are older than two days; last repair: {last}"
         yield Diagnosis(_name(context.table), Verdict.CAUTION, seen, "txn fsck --repair, hourly")
+    yield from _try_writes(context)
 
 
 def _try_writes(context: Context) -> Iterator[Diagnosis]:
@@ -166,21 +162,17 @@ def _try_writes(context: Context) -> Iterator[Diagnosis]:
     try:
         with suppress(_UndoError):
             context.store.atomically(write)
-    finally:
-        _clear(context, [key, key._replace(column=b"clock")])
+    finally:  # also those of doctors that were killed
+        keys, old_ms = (key, key._replace(column=b"clock")), context.clock.wall_ms() - LEFT_MS
+        for row in context.store.scan(context.table, DOCTOR_ROW, DOCTOR_ROW + b"\0"):
+            left = {k: c.timestamp for k, c in row.cells.items()}
+            due = [Edit(k, None, at) for k, at in left.items() if k in keys or at < old_ms]
+            context.store.write(due)
     yield from found
 
 
 class _UndoError(Exception):
     """Ends a block of writes and rolls it back."""
-
-
-def _clear(context: Context, keys: Sequence[Key]) -> None:
-    """Delete these cells, and those of doctors that were killed."""
-    old_ms = context.clock.wall_ms() - LEFT_MS
-    for row in context.store.scan(context.table, DOCTOR_ROW, DOCTOR_ROW + b"\0"):
-        left = [(k, c.timestamp) for k, c in row.cells.items() if k in keys or c.timestamp < old_ms]
-        context.store.write([Edit(key, None, timestamp) for key, timestamp in left])
 
 
 def _check_protocol(context: Context) -> Diagnosis:
@@ -215,7 +207,12 @@ def _check_table(
 def _check_family(about: str, family: Family, shown: bool) -> Iterator[Diagnosis]:
     found = []
     if reason := find_refusal(family):
-        found.append(Diagnosis(about, Verdict.WRONG, reason, _mend_refused(family)))
+        mend = "alter the table with DURABILITY => 'USE_DEFAULT'"
+        if family.ttl_ms is not None:
+            mend = "alter it with TTL => 'FOREVER'"
+        elif family.new_version_behavior:
+            mend = "alter it with NEW_VERSION_BEHAVIOR => 'false'"
+        found.append(Diagnosis(about, Verdict.WRONG, reason, mend))
     if reason := find_delete_refusal(family):
         mend = f"alter it with CONFIGURATION => {{'{PURGE}' => '{KEEP_DELETES_MS}'}}"
         found.append(Diagnosis(about, Verdict.CAUTION, f"may not be deleted from: {reason}", mend))
@@ -231,14 +228,6 @@ def _check_family(about: str, family: Family, shown: bool) -> Iterator[Diagnosis
     if not found:
         database = "" if family.database else "; belongs to no database yet (txn table take-over)"
         yield Diagnosis(about, Verdict.FINE, f"is safe for transactions{database}")
-
-
-def _mend_refused(family: Family) -> str:
-    if family.ttl_ms is not None:
-        return "alter it with TTL => 'FOREVER'"
-    if family.new_version_behavior:
-        return "alter it with NEW_VERSION_BEHAVIOR => 'false'"
-    return "alter the table with DURABILITY => 'USE_DEFAULT'"
 
 
 def _compare_clocks(context: Context) -> Diagnosis:

@@ -37,92 +37,77 @@ class Kind(Enum):
     """The kind of a finding: its word, its severity, its meaning for an operator, the repair."""
 
     UNDECIDED = (
-        "undecided",
-        Severity.REPAIRABLE,
+        ("undecided", Severity.REPAIRABLE),
         "its owner has been silent for the grace and its lock TTL, and has not decided",
         "abort it and release its locks; it has written nothing",
     )
     DECIDED = (
-        "decided",
-        Severity.REPAIRABLE,
+        ("decided", Severity.REPAIRABLE),
         "it is committed, and its owner stopped before completing it",
         "roll it forward: put its values, clear its tags, release its locks",
     )
     ABORTING = (
-        "aborting",
-        Severity.REPAIRABLE,
+        ("aborting", Severity.REPAIRABLE),
         "it will not commit, and some of its locks are not released",
         "release the rest of its locks",
     )
     EXPIRED = (
-        "expired",
-        Severity.CLEAN,
+        ("expired", Severity.CLEAN),
         "it finished longer ago than the retention",
         "delete its row",
     )
     DEBRIS = (
-        "debris",
-        Severity.CLEAN,
+        ("debris", Severity.CLEAN),
         "cells of a transaction row that was deleted longer ago than the retention",
         "delete them",
     )
     UNREADABLE = (
-        "unreadable",
-        Severity.REPORT_ONLY,
+        ("unreadable", Severity.REPORT_ONLY),
         "its row does not decode, contradicts itself or a part, or is newer; it may be committed",
         "nothing: it is kept with its locks; a newer version may read it, `txn purge` deletes it",
     )
     EXPIRED_MARKER = (
-        "expired-marker",
-        Severity.CLEAN,
+        ("expired-marker", Severity.CLEAN),
         "a `once` token whose promised time, and the retention, have passed",
         "delete its marker: the token is forgotten",
     )
     ORPHAN_LOCK = (
-        "orphan-lock",
-        Severity.REPAIRABLE,
+        ("orphan-lock", Severity.REPAIRABLE),
         "a lock whose holder is finished or has no row",
         "release it; first mark a holder without a row as aborted",
     )
     STALE_TAG = (
-        "stale-tag",
-        Severity.REPAIRABLE,
+        ("stale-tag", Severity.REPAIRABLE),
         "a tag that a finished transaction or a late request left",
         "empty it, at its own timestamp",
     )
     VACANT_KEY = (
-        "vacant-key",
-        Severity.CLEAN,
+        ("vacant-key", Severity.CLEAN),
         "the lock and tag of a key without a value, unchanged for longer than the retention",
         "retire the key: delete both under its lock",
     )
     FOREIGN_LOCK = (
-        "foreign-lock",
-        Severity.REPORT_ONLY,
+        ("foreign-lock", Severity.REPORT_ONLY),
         "a lock of another database, which its holder's row key names after the `@`",
         "nothing: check that database, with `--transactions`",
     )
     FOREIGN_CELL = (
-        "foreign-cell",
-        Severity.REPORT_ONLY,
+        ("foreign-cell", Severity.REPORT_ONLY),
         "a lock, tag or token marker with a value that the protocol never writes",
         "nothing: it may be application data",
     )
     FOREIGN_VERSION = (
-        "foreign-version",
-        Severity.REPORT_ONLY,
+        ("foreign-version", Severity.REPORT_ONLY),
         "the newest version is not the one that the last transaction on this key left",
         "nothing: another program wrote or deleted it, perhaps on purpose; the next commit ends it",
     )
     FOREIGN_ROW = (
-        "foreign-row",
-        Severity.REPORT_ONLY,
+        ("foreign-row", Severity.REPORT_ONLY),
         "a row of the transaction table that this library did not write",
         "nothing: it may be application data, written to this table by mistake",
     )
     FUTURE_CELL = (
-        "future-cell",
-        Severity.REPORT_ONLY,
+        ("future-cell", Severity.REPORT_ONLY),
         "a timestamp or row key from the future: a clock was wrong, or this one is behind",
         "nothing: commits follow times up to 30 days ahead, refuse later ones; it ends at `until`",
     )
@@ -131,10 +116,10 @@ class Kind(Enum):
     meaning: str
     remedy: str
 
-    def __new__(cls, word: str, severity: Severity, meaning: str, remedy: str) -> Kind:
+    def __new__(cls, named: tuple[str, Severity], meaning: str, remedy: str) -> Kind:
         kind = object.__new__(cls)
-        kind._value_ = word
-        kind.severity, kind.meaning, kind.remedy = severity, meaning, remedy
+        kind._value_, kind.severity = named
+        kind.meaning, kind.remedy = meaning, remedy
         return kind
 
 
@@ -251,6 +236,7 @@ class LeftAlone(_Result):
     """The finding cannot be repaired without guessing, and nothing was changed."""
 
 
+RESULTS = (Repaired, NothingToDo, LeftAlone)
 Result = Repaired | NothingToDo | LeftAlone
 """The result of a repair. why: what was done, or why nothing was."""
 
@@ -317,6 +303,11 @@ class Tally:
         for (kind, _), count in dict(self.counts).items():  # another thread may add
             kinds[kind] += count
         return {kind: kinds[kind] for kind in Kind if kinds[kind]}
+
+    def count_repairable(self) -> dict[Kind, int]:
+        """Return how many findings of each kind a repair would act on."""
+        kinds = self.count_kinds().items()
+        return {kind: n for kind, n in kinds if kind.severity is not Severity.REPORT_ONLY}
 
     def _count(self, wanted: type[Result] | None) -> int:
         counts = dict(self.counts).items()

@@ -230,8 +230,11 @@ def repair_all(context: Context, findings: Iterable[Finding]) -> Iterator[tuple[
 
 def _repair_batch(context: Context, kind: Kind, findings: Sequence[Finding]) -> list[Result]:
     """Repair findings of one kind. If a table is gone, leave alone only those that need it."""
-    for finding in findings:
-        _require_complete(finding)
+    for each in findings:
+        check_fields(each)
+        has_row = is_row_key(each.transaction or b"") or kind not in OF_ROWS
+        if not has_row or (each.key is None and kind in OF_KEYS):
+            raise InvalidRequestError("not a finding of `check`", finding=each)
     try:
         if kind.severity is not Severity.REPORT_ONLY:
             check_clock(context)  # the findings were dated by it
@@ -255,14 +258,6 @@ def _repair_batch(context: Context, kind: Kind, findings: Sequence[Finding]) -> 
         if len(findings) == 1:
             return [LeftAlone(f"{error}: {BRING_BACK}")]
         return [repair(context, finding) for finding in findings]
-
-
-def _require_complete(finding: Finding) -> None:
-    """Raise InvalidRequestError unless the finding names what its repair needs."""
-    check_fields(finding)
-    has_row = is_row_key(finding.transaction or b"") or finding.kind not in OF_ROWS
-    if not has_row or (finding.key is None and finding.kind in OF_KEYS):
-        raise InvalidRequestError("not a finding of `check`", finding=finding)
 
 
 def _check_transaction(
@@ -350,19 +345,15 @@ def _delete_rows(context: Context, findings: Sequence[Finding]) -> list[Result]:
         cells = rows.get(finding.transaction or b"")
         if cells is None:
             results.append(NothingToDo("the row is gone"))
-        elif not _is_still(decode_row(cells), finding):
-            results.append(NothingToDo("the row has changed"))
-        else:
-            same.append(cells)
-            results.append(Repaired("deleted"))
+            continue
+        row = decode_row(cells)
+        is_still = row.state is RowState.DEBRIS and finding.facts.get("newest") == row.newest
+        if finding.kind is Kind.EXPIRED:
+            is_still = row.state is RowState.FINISHED and _is_as_found(row, finding)
+        same += [cells] if is_still else []
+        results.append(Repaired("deleted") if is_still else NothingToDo("the row has changed"))
     delete_cells(context, same)
     return results
-
-
-def _is_still(row: TransactionRow, finding: Finding) -> bool:
-    if finding.kind is Kind.EXPIRED:
-        return row.state is RowState.FINISHED and _is_as_found(row, finding)
-    return row.state is RowState.DEBRIS and finding.facts.get("newest") == row.newest
 
 
 def _retire_keys(context: Context, findings: Sequence[Finding]) -> list[Result]:

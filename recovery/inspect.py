@@ -5,7 +5,7 @@ The row is read before the data cells, which may be newer if it is running. Noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -172,13 +172,27 @@ def explain(
         span = Span(context.table, *child_range(row_key))
         rows = stored_rows(context, span, cells=[(FAMILY, STATUS)])
         parts = [part.row for part in islice(rows, most_parts)]
+    marker = None  # which the request writes for its token
+    written = {m.key: m.value for m in request.mutations if isinstance(m, Mutation)}
+    if (value := written.get(marker_key(context.table, request.once or b""))) is not None:
+        with suppress(CorruptRowError):
+            marker = decode_marker(value)
     old = _find_old(context, row, request, data, budget)
+    replaced = _list_replaced(row, request)
+    changes = []
+    for each in request.mutations:
+        cell = old.get(each.key)
+        seen, unseen = (None, cell) if isinstance(cell, Unseen) else (cell, None)
+        change = ValueChange(
+            each.key, each.value, replaced.get(each.key), seen, unseen, each.key in held
+        )
+        changes.append(change)
     return Explanation(
         row,
         request,
         statuses=list_status_times(row),
-        marker=_find_marker(context, request),
-        changes=tuple(_list_changes(row, request, held, old)),
+        marker=marker,
+        changes=tuple(changes),
         verdicts=_judge_assertions(row, request.assertions, data),
         keys_read=keys_read,
         held=held,
@@ -187,15 +201,6 @@ def explain(
         first_part=parts[0] if parts else None,
         finding=judge(row, context.clock.wall_ms(), grace_ms, retention_ms),
     )
-
-
-def _find_marker(context: Context, request: Request) -> Marker | None:
-    """Return the marker that the request writes for its token."""
-    key = marker_key(context.table, request.once or b"")
-    values = (m.value for m in request.mutations if isinstance(m, Mutation) and m.key == key)
-    with suppress(CorruptRowError):
-        return next((decode_marker(value) for value in values), None)
-    return None
 
 
 def _read_keys(
@@ -244,9 +249,8 @@ def _judge_assertions(
     if row.status.is_undecided:
         return tuple(_judge_now(assertion, data) for assertion in assertions)
     blamed = next((a for a in assertions if _is_blamed(a, row.reason or "")), None)
-    return tuple(
-        AssertionVerdict.FAILED if a is blamed else AssertionVerdict.UNKNOWN for a in assertions
-    )
+    verdicts = {True: AssertionVerdict.FAILED, False: AssertionVerdict.UNKNOWN}
+    return tuple(verdicts[each is blamed] for each in assertions)
 
 
 def _judge_now(assertion: Assertion, data: Mapping[Key, Cell | None]) -> AssertionVerdict:
@@ -281,25 +285,6 @@ def list_status_times(row: TransactionRow) -> tuple[StatusTime, ...]:
     times = [began[status] for status in order]
     gaps = [None, *(later - earlier for earlier, later in pairwise(times))]
     return tuple(map(StatusTime, order, times, gaps))
-
-
-def _list_changes(
-    row: TransactionRow,
-    request: Request,
-    held: Collection[Key],
-    old: Mapping[Key, Cell | Unseen | None],
-) -> Iterator[ValueChange]:
-    replaced = _list_replaced(row, request)
-    for mutation in request.mutations:
-        key, cell = mutation.key, old.get(mutation.key)
-        yield ValueChange(
-            key,
-            new=mutation.value,
-            replaced=replaced.get(key),
-            old=None if isinstance(cell, Unseen) else cell,
-            unseen=cell if isinstance(cell, Unseen) else None,
-            held=key in held,
-        )
 
 
 def _list_replaced(row: TransactionRow, request: Request) -> Mapping[Key, int]:

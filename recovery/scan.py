@@ -21,14 +21,7 @@ from txn.errors import CorruptRowError
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Columns, Row, RowExclusion
 from txn.protocol.codec import Buffer, decode_buffer
 from txn.protocol.context import Context, call_store
-from txn.protocol.listing import (
-    NAME,
-    STATUS_CELLS,
-    find_buckets,
-    go_back,
-    name_time,
-    scan_transactions,
-)
+from txn.protocol.listing import STATUS_CELLS, find_buckets, go_back, name_time, scan_transactions
 from txn.protocol.locks import holder_of
 from txn.protocol.ranges import stored_rows
 from txn.protocol.row import (
@@ -287,7 +280,7 @@ def summary(context: Context, tables: Iterable[bytes] = ()) -> Summary:
 def list_old(context: Context, age_ms: int, most: int) -> list[int]:
     """Return when the first `most` rows began, of those older than this."""
     old = name_time(context.clock.wall_ms() - age_ms)
-    listed = scan_transactions(context, NAME, old, cells=STATUS_CELLS, reverse=False)
+    listed = scan_transactions(context, high=old, cells=STATUS_CELLS, reverse=False)
     return [created_ms(row.row) for row in islice(listed, most) if is_row_key(row.row)]
 
 

@@ -71,9 +71,8 @@ class Query:
     @property
     def is_for_unfinished(self) -> bool:
         """Return True if only unfinished transactions can match."""
-        return bool(self.statuses) and not any(
-            status is None or status.is_finished for status in self.statuses or ()
-        )
+        statuses = self.statuses or (None,)
+        return all(status is not None and not status.is_finished for status in statuses)
 
     def match(self, row: Row, now_ms: int) -> TransactionRow | None:
         """Return the transaction of a row if the query matches it."""
@@ -191,9 +190,8 @@ def find(context: Context, piece: bytes, on_row: OnRow = lambda table: None) -> 
 def read_cursor(cursor: bytes) -> bytes:
     position = NAME + cursor if _TIME.fullmatch(cursor) else strip_bucket(cursor)
     if not position.startswith(NAME):
-        raise InvalidRequestError(
-            "neither a transaction row key nor a time of 13 digits", given=cursor
-        )
+        words = "neither a transaction row key nor a time of 13 digits"
+        raise InvalidRequestError(words, given=cursor)
     return position
 
 

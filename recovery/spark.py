@@ -216,9 +216,8 @@ class FindingsReader(DataSourceReader):
         options.check(OPTIONS)
         check_columns(schema, FINDINGS_SCHEMA)
         access = options.access()
-        ages = Ages(
-            options.whole("graceMs", GRACE_MS, 0), options.whole("retentionMs", RETENTION_MS, 0)
-        )
+        grace_ms = options.whole("graceMs", GRACE_MS, 0)
+        ages = Ages(grace_ms, options.whole("retentionMs", RETENTION_MS, 0))
         name = as_bytes("transactions", access.transactions).decode()
         self._wanted = Inspection(access.uri, name, ages, policy=access.policy)
         self._scan = options.names("scan")

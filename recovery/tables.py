@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -55,7 +56,10 @@ def check_rows(context: Context, rows: Iterable[Row], options: CheckOptions) -> 
     while batch := list(islice(suspects, BATCH)):
         holders = {item.holder for item in batch if is_row_key(item.holder)}
         found = read_rows(context, holders) if holders else {}
-        unchanged = _find_unchanged(context, batch)
+        seen = [(item, _list_cells(item)) for item in batch]
+        asked = [key for _, cells in seen for key in cells]
+        now = call_store(context, partial(context.store.read, asked))
+        unchanged = [item for item, cells in seen if all(now[key] == cells[key] for key in cells)]
         now_ms = context.clock.wall_ms()
         old_ms = newest_old_ms(now_ms, options.ages.grace_ms)
         for item in unchanged:
@@ -104,13 +108,6 @@ def _is_suspect(item: Item, vacant_ms: int) -> bool:
     if isinstance(item, FamilyLock):
         return bool(item.holder or item.newer)
     return not item.is_free or is_foreign(item, None) or is_vacant(item, vacant_ms)
-
-
-def _find_unchanged(context: Context, batch: Iterable[Item]) -> list[Item]:
-    seen = [(item, _list_cells(item)) for item in batch]
-    asked = [key for _, cells in seen for key in cells]
-    now = call_store(context, lambda: context.store.read(asked))
-    return [item for item, cells in seen if all(now[key] == cells[key] for key in cells)]
 
 
 def _list_cells(item: Item) -> Mapping[Key, Cell | None]:
@@ -172,14 +169,10 @@ def _judge_item(
         for key, value in item.newer.items():
             facts = {"version": value.timestamp, "below": item.cell.timestamp}
             yield 0, Finding(Kind.FOREIGN_VERSION, None, key, facts)
-    else:
-        if item.lock and item.holder:
-            yield from _judge_lock(item.key, item.lock, item.key.lock, holder, is_doomed)
-        yield from _judge_values(item, holder, vacant_ms)
-
-
-def _judge_values(item: Guarded, holder: TransactionRow | None, vacant_ms: int) -> Iterator[Dated]:
+        return
     key, tag = item.key, item.tag
+    if item.lock and item.holder:
+        yield from _judge_lock(key, item.lock, key.lock, holder, is_doomed)
     if tag and tag.value:
         if not tag.value.isdigit():
             yield 0, Finding(Kind.FOREIGN_CELL, None, key.tag, make_facts(tag))

@@ -50,9 +50,8 @@ def console(
         store, token, transactions, locks, leases, bind, port, tls_cert, tls_key, metrics_from or ()
     )
     if not settings.is_local and token_file is None:
-        raise InvalidRequestError(
-            "to listen on other addresses than the loopback, give --token-file", bind=bind
-        )
+        words = "to listen on other addresses than the loopback, give --token-file"
+        raise InvalidRequestError(words, bind=bind)
     common.write_log("%(asctime)s %(levelname)s %(name)s %(message)s")
     shown = token if token_file is None else None
 

@@ -15,14 +15,8 @@ from recovery.backup import NONE_MADE
 from recovery.backup import backup as copy_store
 from recovery.commands import common
 from recovery.commands.common import Duration, time_option
-from recovery.convert import (
-    TableFacts,
-    find_databases,
-    find_obstacles,
-    find_table_obstacles,
-    list_tables,
-)
 from recovery.convert import convert as convert_database
+from recovery.convert import find_databases, find_obstacles, find_table_obstacles, list_tables
 from recovery.convert import take_over as take_over_table
 from recovery.doctor import Verdict, examine
 from recovery.findings import RETENTION_MS
@@ -109,10 +103,8 @@ def convert(
     """
     tables = [table.encode() for table in scan or ()]
     if store.startswith("txn:"):
-        raise InvalidRequestError(
-            "a server keeps the protocol that it began with: stop it, and convert its store",
-            store=hide_login(store),
-        )
+        words = "a server keeps the protocol that it began with: stop it, and convert its store"
+        raise InvalidRequestError(words, store=hide_login(store))
     with open_store_of(store, transactions) as context:
         found = context.rules.name
         if found != protocol:
@@ -226,20 +218,15 @@ def list_command(store: common.StoreOption, as_json: common.JsonOption = False) 
                 "refusals": found.refusals and list(found.refusals),
             }
             common.print_json(document)
-    else:
-        common.print_table(("table", "families", "database", "protocol", "safe"), map(_row, tables))
-
-
-def _row(found: TableFacts) -> list[str]:
-    databases = [escape(each or b"none") for each in sorted(found.databases, key=str)]
-    allowed = "unknown" if found.refusals is None else "yes"
-    return [
-        escape(found.name),
-        " ".join(map(escape, found.families)),
-        " ".join(databases),
-        found.protocol or "",
-        f"no: {error_text(found.refusals[0])}" if found.refusals else allowed,
-    ]
+        return
+    rows = []
+    for found in tables:
+        databases = [escape(each or b"none") for each in sorted(found.databases, key=str)]
+        allowed = "unknown" if found.refusals is None else "yes"
+        safe = f"no: {error_text(found.refusals[0])}" if found.refusals else allowed
+        row = (escape(found.name), " ".join(map(escape, found.families)), " ".join(databases))
+        rows.append((*row, found.protocol or "", safe))
+    common.print_table(("table", "families", "database", "protocol", "safe"), rows)
 
 
 @table_app.command("create")

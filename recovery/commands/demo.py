@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from recovery.commands.common import FOUND, JsonOption, console, print_json
-from txn.demo.data import DemoTables, WayName
+from txn.demo.data import WayName
 from txn.host.extras import require_extra
 from txn.protocol.statuses import ProtocolName
 from txn.stores.options import hide_login
@@ -85,20 +85,18 @@ def flights(
     if as_json:
         print_json(report.document(), pretty=True)
     else:
-        _print_tables(store, report.tables, screen)
+        if store is None:
+            words = "The store was temporary. To keep one and look around in it, give --store."
+            screen.print(words)
+        else:
+            screen.print("The tables stay: drop them when you have seen enough. To look around:")
+            made = report.tables
+            command = ["txn", "fsck", "--store", hide_login(store), "--transactions"]
+            command += [made.transactions, "--scan", made.flights, "--scan", made.indexes]
+            screen.print(f"  {shlex.join(command)}", markup=False, soft_wrap=True)
         screen.print(f"\n{describe_end(report)}", style="bold", highlight=False)
     if not report.holds:
         raise typer.Exit(FOUND)
-
-
-def _print_tables(store: str | None, tables: DemoTables, screen: Console) -> None:
-    if store is None:
-        screen.print("The store was temporary. To keep one and look around in it, give --store.")
-        return
-    screen.print("The tables stay: drop them when you have seen enough. To look around:")
-    names = ("--transactions", tables.transactions, "--scan", tables.flights)
-    command = ["txn", "fsck", "--store", hide_login(store), *names, "--scan", tables.indexes]
-    screen.print(f"  {shlex.join(command)}", markup=False, soft_wrap=True)
 
 
 def leave(number: int, _: object) -> None:

@@ -149,9 +149,8 @@ def make_tables(story: Story, protocol: ProtocolName | None) -> None:
         for table in astuple(story.tables):
             rows = engine.context.store.scan(table.encode())
             if any(row.row != own for row in rows):
-                raise InvalidRequestError(
-                    "the tables must be empty: choose another name", table=table
-                )
+                words = "the tables must be empty: choose another name"
+                raise InvalidRequestError(words, table=table)
 
 
 # ------------------------------------------------------------------------------- the crash

@@ -196,12 +196,7 @@ def check_on_executors(
     inspected: the store's URI, the transaction table, the ages, and whether to repair.
     """
     with require_extra("spark", option=SPARK):
-        from recovery.spark import (  # noqa: PLC0415
-            Inspection,
-            open_session,
-            plan_shares,
-            repair_shares,
-        )
+        from recovery.spark import Inspection, open_session, plan_shares, repair_shares  # noqa: PLC0415
     inspection = Inspection(*inspected)
     with open_session(master) as spark:
         shares = plan_shares(inspection, tables, None, spark.sparkContext.defaultParallelism)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -98,13 +97,9 @@ def start_command(
 
     Example: txn hbase start --version 2.5 --thrift2-port 9090
     """
-    ports = {
-        "thrift1": thrift1_port,
-        "thrift2": thrift2_port,
-        "zookeeper": zookeeper_port,
-        "master": master_port,
-        "region1": region_port,
-    }
+    services = ("thrift1", "thrift2", "zookeeper", "master", "region1")
+    given = (thrift1_port, thrift2_port, zookeeper_port, master_port, region_port)
+    ports = {name: port for name, port in zip(services, given, strict=True) if port is not None}
     settings = Settings(
         folder=data.expanduser().absolute(),
         distributed=distributed,
@@ -112,7 +107,7 @@ def start_command(
         memory_mb=memory,
         gateway_memory_mb=gateway_memory,
         bind=bind,
-        ports={name: port for name, port in ports.items() if port is not None},
+        ports=ports,
         properties=dict(map(common.parse_setting, properties or [])),
         java_options=tuple(java_options or ()),
         version=version or "",
@@ -131,8 +126,14 @@ def start_command(
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda number, _: asked.append(number))
     _print_cluster(cluster, as_json)
-    if foreground:
-        _stay(cluster, asked)
+    if foreground:  # until a signal asks for the end, or a server ends by itself
+        processes = cluster.processes.values()
+        while not asked and all(process.is_alive for process in processes):
+            SystemClock().sleep_ms(POLL_EACH_MS)
+        ended = [name for name, process in cluster.processes.items() if not process.is_alive]
+        cluster.stop()
+        if ended:
+            raise ClusterError("a process has ended", names=ended)
 
 
 @app.command("fetch")
@@ -216,14 +217,3 @@ def _print_cluster(cluster: Cluster, as_json: bool) -> bool:
         words = "the processes run, but a gateway does not answer"
         common.console().print(words, style="red")
     return ready
-
-
-def _stay(cluster: Cluster, asked: Sequence[int]) -> None:
-    """Wait until a signal asks for the end, or until a server ends by itself."""
-    clock = SystemClock()
-    while not asked and all(process.is_alive for process in cluster.processes.values()):
-        clock.sleep_ms(POLL_EACH_MS)
-    ended = [name for name, process in cluster.processes.items() if not process.is_alive]
-    cluster.stop()
-    if ended:
-        raise ClusterError("a process has ended", names=ended)

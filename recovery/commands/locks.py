@@ -184,44 +184,23 @@ def show_released(name: str, count: int, as_json: bool) -> None:
 def show_locks(locks: Sequence[Lock], extended: bool, as_json: bool) -> None:
     """Print locks with the place of each in the queue of its object: 0: held, 1: next."""
     waiting: Counter[Path] = Counter()
-    placed: list[tuple[Lock, int]] = []
+    rows = []
     for lock in locks:
-        waiting[lock.request.path] += not lock.granted
-        placed.append((lock, 0 if lock.granted else waiting[lock.request.path]))
-    if as_json:
-        for each in placed:
-            common.print_json(_document(*each))
-        return
-    extras = ("host", "since", "for", "kind", "token", "query") if extended else ()
-    rows = (_row(*each, extended) for each in placed)
-    common.print_table(("object", "mode", "state", "holder", *extras), rows)
-
-
-def _row(lock: Lock, place: int, extended: bool) -> list[str]:
-    row = [
-        str(lock.request.path),
-        lock.request.mode.name.lower(),
-        f"waits, {place}" if place else "held",
-        lock.owner.name,
-    ]
-    if extended:
-        age_ms = max(0, SystemClock().wall_ms() - lock.since_ms)
-        kind = "explicit" if lock.explicit else "session"
-        row += [lock.owner.host, time_text(lock.since_ms), duration_text(age_ms), kind]
-        row += [str(lock.token), " ".join(lock.owner.query.split())]
-    return row
-
-
-def _document(lock: Lock, place: int) -> dict[str, object]:
-    return {
-        "path": str(lock.request.path),
-        "mode": lock.request.mode.name.lower(),
-        "held": lock.granted,
-        "place": place,
-        "holder": lock.owner.name,
-        "host": lock.owner.host,
-        "query": lock.owner.query,
-        "since": lock.since_ms,
-        "explicit": lock.explicit,
-        "token": lock.token,
-    }
+        owner, at, mode = lock.owner, lock.request.path, lock.request.mode.name.lower()
+        waiting[at] += not lock.granted
+        place = 0 if lock.granted else waiting[at]
+        if as_json:
+            document = {"path": str(at), "mode": mode, "held": lock.granted, "place": place}
+            document |= {"holder": owner.name, "host": owner.host, "query": owner.query}
+            document |= {"since": lock.since_ms, "explicit": lock.explicit, "token": lock.token}
+            common.print_json(document)
+        row = [str(at), mode, f"waits, {place}" if place else "held", owner.name]
+        if extended:
+            age_ms = max(0, SystemClock().wall_ms() - lock.since_ms)
+            kind = "explicit" if lock.explicit else "session"
+            row += [owner.host, time_text(lock.since_ms), duration_text(age_ms), kind]
+            row += [str(lock.token), " ".join(owner.query.split())]
+        rows.append(row)
+    if not as_json:
+        extras = ("host", "since", "for", "kind", "token", "query") if extended else ()
+        common.print_table(("object", "mode", "state", "holder", *extras), rows)

@@ -20,7 +20,7 @@ from recovery.opening import open_store_of
 from recovery.scan import OnRow, find_transaction, leave_out, list_heads, list_statuses
 from recovery.search import Query, row_document
 from recovery.text import count_text, duration_text, error_text, labels_text, short_id
-from txn.model import Key, Row
+from txn.model import Key
 from txn.protocol.context import Context
 from txn.protocol.listing import scan_transactions
 from txn.protocol.ranges import stored_rows
@@ -36,11 +36,10 @@ NAMES = tuple(NAME_OF.values())
 
 
 def _status(text: str) -> str:
-    names = {str(status): (str(status), *str(status).split("-")) for status in Status}
-    for name, words in (names | {NO_STATUS: (NO_STATUS,)}).items():
-        if text.upper() in (word.upper() for word in words):
+    for name in NAMES:
+        if text.upper() in (word.upper() for word in (name, *name.split("-"))):
             return name
-    raise typer.BadParameter(f"'{text}' is not one of {', '.join([*names, NO_STATUS])}")
+    raise typer.BadParameter(f"'{text}' is not one of {', '.join(NAMES)}")
 
 
 def ls(
@@ -86,51 +85,54 @@ def ls(
         # Lines that are printed at once show the progress themselves.
         is_hidden = as_json or not (limit or count)
         bar = progress.enter_context(common.row_bar(common.console(), "ls", hidden=is_hidden))
-        rows = _read_rows(context, query, foreign, limit, count)
-        found: Iterable[TransactionRow] = _select(context, query, rows, bar)
+        found: Iterable[TransactionRow]
+        found = _find_rows(context, query, foreign, bar, limit=limit, count=count)
         if count:
             named = _list_names(context, query, foreign, bar)
             aged = (NAME_OF[row.status] for row in found)
             counts = Counter(aged if query.older_than_ms or query.needs_request else named)
             progress.close()
-            _print_counts(counts, as_json)
+            totals = {name: counts[name] for name in NAMES if counts[name]}
+            if as_json:
+                common.print_json({"statuses": totals, "total": counts.total()})
+            else:
+                for name, number in (totals | {"total": counts.total()}).items():
+                    common.print_line(f"{name:11}{number:>12,}")
         else:
             if limit:
                 newest = list(islice(found, limit))
                 progress.close()
                 listed, found = len(newest), reversed(newest)
             _print_rows(context, found, Layout(long, with_parts), as_json)
-    _print_foreign(foreign, as_json)
+    first, alien = escape(foreign.first), count_text(foreign.count, "foreign row")
+    if foreign.count and as_json:
+        document = {"transaction": None, "state": "foreign", "rows": foreign.count, "row": first}
+        common.print_json(document)
+    elif foreign.count:
+        common.print_line(f"{alien}, see txn fsck; the first is {first}")
     if limit and listed == limit:
-        common.print_note(
-            f"only the newest {count_text(limit, 'transaction')}: --limit 0 shows all"
-        )
+        newest_of = count_text(limit, "transaction")
+        common.print_note(f"only the newest {newest_of}: --limit 0 shows all")
 
 
-def _read_rows(
-    context: Context, query: Query, foreign: Foreign, limit: int, count: bool
-) -> Iterator[Row]:
-    """Yield the rows with the statuses of a query: of the newest, at most as many as are taken and
-    one per salt bucket are read; to count them, no requests are read."""
+def _find_rows(
+    context: Context, query: Query, foreign: Foreign, on_row: OnRow, *, limit: int, count: bool
+) -> Iterator[TransactionRow]:
+    """Yield the transactions of a query: of the newest, at most as many rows as are taken and one
+    per salt bucket are read; to count them, no requests are read."""
     statuses = query.statuses or ()
     others = leave_out(set(Status).difference(statuses))
-    if limit and not count:
+    is_newest = limit > 0 and not count
+    if is_newest:
         few = others if len(others.values) > 1 else None  # parts are passed over by their keys
-        yield from scan_transactions(context, exclude=few, with_parts=query.with_parts)
-        return
-    if count and not query.needs_request:
+        rows = scan_transactions(context, exclude=few, with_parts=query.with_parts)
+    elif count and not query.needs_request:
         rows = list_heads(context, statuses, with_ages=context.rules.locks_rows)
     else:
         rows = stored_rows(context, Span(context.table), others)
     for row in rows:
-        foreign.note(row.row)
-        yield row
-
-
-def _select(
-    context: Context, query: Query, rows: Iterable[Row], on_row: OnRow
-) -> Iterator[TransactionRow]:
-    for row in rows:
+        if not is_newest:
+            foreign.note(row.row)
         on_row(context.table)
         if (found := query.match(row, context.clock.wall_ms())) is not None:
             yield found
@@ -143,15 +145,6 @@ def _list_names(context: Context, query: Query, foreign: Foreign, on_row: OnRow)
         foreign.note(row_key)
         if is_row_key(row_key) and query.matches_key(row_key):
             yield NAME_OF[status]
-
-
-def _print_counts(counts: Counter[str], as_json: bool) -> None:
-    statuses = {name: counts[name] for name in NAMES if counts[name]}
-    if as_json:
-        common.print_json({"statuses": statuses, "total": counts.total()})
-        return
-    for name, number in (statuses | {"total": counts.total()}).items():
-        common.print_line(f"{name:11}{number:>12,}")
 
 
 @dataclass(slots=True)
@@ -197,32 +190,18 @@ def _print_rows(
             # A part that lags behind has the state of its transaction.
             now = find_transaction(context, row.row_key) if row.follows else None
             common.print_json(row_document(row, now_ms) | {"state": (now or row).state.value})
-        else:
-            typer.echo(_line(layout, row, now_ms))
-
-
-def _print_foreign(foreign: Foreign, as_json: bool) -> None:
-    if foreign.count and as_json:
-        first = escape(foreign.first)
-        common.print_json(
-            {"transaction": None, "state": "foreign", "rows": foreign.count, "row": first}
+            continue
+        request = row.buffer.request if row.buffer else None
+        labels = labels_text(request.labels) if request else ""
+        parts = ""
+        if row.parts is not None:
+            parts = count_text(sum(row.parts), "part") if row.parts else "in parts"
+        line = layout.line(
+            escape(row.row_key) if layout.is_long else short_id(row.row_key),
+            NAME_OF[row.status],
+            duration_text(max(0, now_ms - (row.since or row.newest))),
+            str(len(request.keys)) if request else "?",
+            "; ".join(filter(None, [labels, parts])),
+            "; ".join(filter(None, [row.reason, error_text(row.cause or ""), row.owner])),
         )
-    elif foreign.count:
-        rows = count_text(foreign.count, "foreign row")
-        common.print_line(f"{rows}, see txn fsck; the first is {escape(foreign.first)}")
-
-
-def _line(layout: Layout, row: TransactionRow, now_ms: int) -> str:
-    request = row.buffer.request if row.buffer else None
-    labels = labels_text(request.labels) if request else ""
-    parts = ""
-    if row.parts is not None:
-        parts = count_text(sum(row.parts), "part") if row.parts else "in parts"
-    return layout.line(
-        escape(row.row_key) if layout.is_long else short_id(row.row_key),
-        NAME_OF[row.status],
-        duration_text(max(0, now_ms - (row.since or row.newest))),
-        str(len(request.keys)) if request else "?",
-        "; ".join(filter(None, [labels, parts])),
-        "; ".join(filter(None, [row.reason, error_text(row.cause or ""), row.owner])),
-    )
+        typer.echo(line)

@@ -117,11 +117,10 @@ def serve(
 
         return make_series_app(make_context(store, transactions, SystemClock()))
 
-    serving.serve(hosted, options, lambda ports: _announce(bind, ports, as_json), log, make_app)
+    def announce(ports: Mapping[str, int]) -> None:
+        host = f"[{bind}]" if ":" in bind else bind
+        uris = {name: URIS[name].format(host=host, port=port) for name, port in ports.items()}
+        line = "serving  " + "  ".join(uris.values())
+        common.print_result(as_json, {"ports": dict(ports), "uris": uris}, line)
 
-
-def _announce(bind: str, ports: Mapping[str, int], as_json: bool) -> None:
-    host = f"[{bind}]" if ":" in bind else bind
-    uris = {name: URIS[name].format(host=host, port=port) for name, port in ports.items()}
-    line = "serving  " + "  ".join(uris.values())
-    common.print_result(as_json, {"ports": dict(ports), "uris": uris}, line)
+    serving.serve(hosted, options, announce, log, make_app)

@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from recovery.commands import common
 from recovery.findings import LONGEST_REQUEST_MS, Repaired, Result, result_document
-from recovery.inspect import Explanation, ValueChange, explain, read_holders
+from recovery.inspect import Explanation, explain, read_holders
 from recovery.opening import open_store_of
 from recovery.purge import LOST, UNFINISHED, find_marker, purge_row, purge_token
 from recovery.scan import find_transaction, whole_row
@@ -68,9 +68,8 @@ def show_lock(context: Context, key: Key, as_json: bool) -> None:
         return
     lock = "free" if holder is None else f"held by {holder_text(holder)}"
     if holder is not None and found is None:
-        lock += (
-            f": there is no such transaction, see txn fsck --scan {quote_name(key.table or b'')}"
-        )
+        table = quote_name(key.table or b"")
+        lock += f": there is no such transaction, see txn fsck --scan {table}"
     common.print_line(f"{key_text(key)}  {lock}")
     if found is not None:
         print_explanation(common.console(), found)
@@ -91,9 +90,14 @@ def print_explanation(out: Console, found: Explanation) -> None:
         changes = Table("key", "old", "new", "lock", title="mutations", title_justify="left")
         undecided = found.row.state is RowState.UNDECIDED
         for change in found.changes:
-            held = "held" if change.held else ""
+            old = "none" if change.replaced == 0 or undecided else ""
+            if change.old is not None:
+                old = shorten(change.old.value)
+            elif change.unseen is not None:
+                version = f"version {change.replaced}, " if change.replaced else ""
+                old = version + change.unseen.value
             new = "deleted" if change.new is None else shorten(change.new)
-            row = (key_text(change.key), _old(change, undecided), new, held)
+            row = (key_text(change.key), old, new, "held" if change.held else "")
             changes.add_row(*map(common.make_cell, row))
         out.print(changes)
 
@@ -105,12 +109,25 @@ def _facts(found: Explanation) -> list[tuple[str, str]]:
     once = escape(request.once or b"")
     if found.marker is not None:
         once += f", {_marker_text(found.marker)}"
+    parts = ""
+    if row.parts is not None:
+        parts = "not counted before the decision"
+        if row.parts:
+            parts = f"{sum(row.parts):,} of {count_text(len(row.parts), 'task')}"
+        parts += f", {count_text(found.part_rows or 0, 'row')}"
+        if found.first_part:
+            parts += f": txn show {quote_name(found.first_part)} shows the first"
+    mutated = {change.key for change in found.changes}
+    others = (key_text(key) for key in found.held if key not in mutated)  # which it only asserts
+    locks = f"{len(found.held)} of {found.locked}"
+    if found.keys_read < len(request.keys):
+        locks += f", of the first {found.keys_read:,} that were looked at"
     asserted = zip(request.assertions, found.verdicts, strict=True)
     facts = [
         ("transaction", escape(row.row_key)),
         ("status", f"{status}, as its transaction has it" if row.follows else status),
         ("part of", "" if whole is None else escape(whole)),
-        ("parts", _parts(found)),
+        ("parts", parts),
         ("created", f"{time_text(created_ms(row.row_key))} by its owner's clock"),
         ("owner", row.owner),
         ("labels", labels_text(request.labels)),
@@ -122,46 +139,16 @@ def _facts(found: Explanation) -> list[tuple[str, str]]:
         ("does not decode", error_text(row.cause or "")),
         *(("asserts", f"{assertion_text(each)}  [{verdict.value}]") for each, verdict in asserted),
         ("validates", "what it read, before it is decided" if row.validates else ""),
-        ("locks held now", _locks(found)),
+        ("locks held now", ", ".join([locks, *others])),
         ("fsck", found.advice),
     ]
     return [(name, text) for name, text in facts if text]
-
-
-def _parts(found: Explanation) -> str:
-    parts = found.row.parts
-    if parts is None:
-        return ""
-    counted = "not counted before the decision"
-    if parts:
-        counted = f"{sum(parts):,} of {count_text(len(parts), 'task')}"
-    one = f": txn show {quote_name(found.first_part)} shows the first" if found.first_part else ""
-    return f"{counted}, {count_text(found.part_rows or 0, 'row')}{one}"
 
 
 def _marker_text(marker: Marker) -> str:
     ms, digest = marker.retention_ms, escape(marker.digest or b"")
     kept = f"kept for {'ever' if ms is None else duration_text(ms)}"
     return kept + f", digest {digest}" * bool(digest) + ", with an answer" * bool(marker.answer)
-
-
-def _locks(found: Explanation) -> str:
-    """Return how many keys it has locked, and the names of those that it only asserts."""
-    mutated = {change.key for change in found.changes}
-    others = [key_text(key) for key in found.held if key not in mutated]
-    of = f"{len(found.held)} of {found.locked}"
-    if found.keys_read < len(found.request.keys):
-        of += f", of the first {found.keys_read:,} that were looked at"
-    return ", ".join([of, *others])
-
-
-def _old(change: ValueChange, undecided: bool) -> str:
-    if change.old is not None:
-        return shorten(change.old.value)
-    if change.unseen is not None:
-        version = f"version {change.replaced}, " if change.replaced else ""
-        return version + change.unseen.value
-    return "none" if change.replaced == 0 or undecided else ""
 
 
 def explanation_document(found: Explanation) -> Document:
@@ -185,7 +172,19 @@ def explanation_document(found: Explanation) -> Document:
         "lock_ttl_ms": row.buffer.lock_ttl_ms if row.buffer else None,
         "heartbeat": row.heartbeat or None,
         "timestamp": row.plan.timestamp if row.plan else None,
-        "mutations": [_change_document(change) for change in found.changes],
+        "mutations": [
+            {
+                "key": key_text(change.key),
+                "new": None if change.new is None else escape(change.new),
+                "delete": change.new is None,
+                "old": escape(change.old.value) if change.old else None,
+                "old_timestamp": change.old.timestamp if change.old else None,
+                "old_unseen": change.unseen.value if change.unseen else None,
+                "replaced": change.replaced,
+                "held": change.held,
+            }
+            for change in found.changes
+        ],
         "assertions": [assertion_text(assertion) for assertion in request.assertions],
         "verdicts": [verdict.value for verdict in found.verdicts],
         "keys": len(request.keys),
@@ -199,19 +198,6 @@ def explanation_document(found: Explanation) -> Document:
         "part_rows": found.part_rows,
         "first_part": None if found.first_part is None else escape(found.first_part),
         "fsck": found.advice,
-    }
-
-
-def _change_document(change: ValueChange) -> Document:
-    return {
-        "key": key_text(change.key),
-        "new": None if change.new is None else escape(change.new),
-        "delete": change.new is None,
-        "old": escape(change.old.value) if change.old else None,
-        "old_timestamp": change.old.timestamp if change.old else None,
-        "old_unseen": change.unseen.value if change.unseen else None,
-        "replaced": change.replaced,
-        "held": change.held,
     }
 
 
@@ -293,7 +279,6 @@ def _purge_token(context: Context, token: bytes, yes: bool) -> tuple[Document, R
     }
     when = f"was committed at {time_text(cell.timestamp)} by {document['transaction']}"
     when += f", {_marker_text(marker)}"
-    common.confirm(
-        f"{document['once']} {when}. Lost with it: {document['lost']}", "Delete it?", yes
-    )
+    statement = f"{document['once']} {when}. Lost with it: {document['lost']}"
+    common.confirm(statement, "Delete it?", yes)
     return document, purge_token(context, token)

@@ -131,9 +131,8 @@ class AccessGate:
         if (is_read or path in READS_BY_POST) and self._is_here(request):
             return None
         if "text/html" in request.headers.get("accept", ""):
-            return RedirectResponse(
-                f"{LOGIN}?next={quote(get_return_address(request), safe='')}", 303
-            )
+            back = quote(get_return_address(request), safe="")
+            return RedirectResponse(f"{LOGIN}?next={back}", 303)
         refusal = "nothing was done: send the token as Authorization: Bearer\n"
         return PlainTextResponse(refusal, 401, {"WWW-Authenticate": "Bearer"})
 
@@ -152,7 +151,7 @@ class AccessGate:
         site = request.headers.get("sec-fetch-site")
         if site is not None:
             return site == "same-origin"
-        _, _, host = _origin(request).partition("://")
+        _, _, host = request.headers.get("origin", "").partition("://")
         return host != "" and host == request.headers.get("host")
 
 
@@ -171,7 +170,8 @@ def get_return_address(request: Request) -> str:
 
 def is_encrypted(request: Request) -> bool:
     """Return True if the browser of a form uses TLS, to the console or to a proxy."""
-    return request.scope["scheme"] == "https" or _origin(request).startswith("https://")
+    origin = request.headers.get("origin", "")
+    return request.scope["scheme"] == "https" or origin.startswith("https://")
 
 
 def check_return_address(given: str) -> str:
@@ -182,7 +182,3 @@ def check_return_address(given: str) -> str:
         return "/"
     is_own = given.startswith("/") and not given.startswith(("//", "/\\"))
     return given if is_own and not (parts.scheme or parts.netloc) else "/"
-
-
-def _origin(request: Request) -> str:
-    return request.headers.get("origin", "")

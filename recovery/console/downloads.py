@@ -16,17 +16,8 @@ from txn.protocol.row import TransactionRow
 from txn.text import escape, key_text, show_text
 
 COLUMNS = (
-    "transaction",
-    "status",
-    "created",
-    "since",
-    "age_ms",
-    "keys",
-    "first_key",
-    "labels",
-    "reason",
-    "corrupt",
-    "part_of",
+    *("transaction", "status", "created", "since", "age_ms", "keys", "first_key"),
+    *("labels", "reason", "corrupt", "part_of"),
 )
 FORMULAS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 """What a spreadsheet takes for the beginning of a formula."""

@@ -10,24 +10,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from recovery.console.progress import CheckProgress
 from recovery.doctor import Diagnosis, examine
-from recovery.findings import (
-    GRACE_MS,
-    Finding,
-    Kind,
-    LeftAlone,
-    Repaired,
-    Result,
-    Severity,
-    Tally,
-    judge,
-)
+from recovery.findings import GRACE_MS, Finding, LeftAlone, Repaired, Result, Severity, Tally, judge
 from recovery.fsck import check, compact, handle_findings, note_repair, repair
 from recovery.scan import find_transaction
 from txn.clock import Clock
@@ -113,10 +103,8 @@ class FsckReport:
             return "running"
         if self.trouble is not None or not self.marked:
             return self.trouble or "done"
-        results = [each.result.why for each in self.marked if each.result is not None]
-        return ", ".join(
-            f"{count}x {why}" if count > 1 else why for why, count in Counter(results).items()
-        )
+        results = Counter(each.result.why for each in self.marked if each.result is not None)
+        return ", ".join(f"{n}x {why}" if n > 1 else why for why, n in results.items())
 
     def reach(self, table: bytes, row: bytes) -> None:
         self.require_going()
@@ -134,11 +122,6 @@ class FsckReport:
         if len(self.kept) < MOST_KEPT and self._kept_bytes + size <= MOST_KEPT_BYTES:
             self.kept.append(KeptFinding(len(self.kept), finding, result))
             self._kept_bytes += size
-
-    def count_repairable(self) -> Mapping[Kind, int]:
-        """Return how many findings of each kind a repair would act on."""
-        kinds = self.tally.count_kinds().items()
-        return {kind: n for kind, n in kinds if kind.severity is not Severity.REPORT_ONLY}
 
 
 class Jobs:

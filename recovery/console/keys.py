@@ -37,26 +37,19 @@ class KeyDetails:
     """A key and what guards it.
 
     is_there: whether its table and family exist; if not, nothing else is known.
-    value: the newest version; earlier: older ones that were read, newest first; are_all: whether
-    there are no others.
-    lock: the lock of the key or, if fenced, its row-family lock; lock_cell: its content.
-    count: the acquisitions of a fenced lock. tag: of the six-phase protocol.
-    holder: the transaction that holds the lock, empty if it is free; holder_row: its row.
+    cells: its newest version; its lock or, if fenced, the row-family lock; the six-phase tag.
+    earlier: older versions that were read, newest first; are_all: whether there are no others.
+    count: the acquisitions of a fenced lock. holder_row: the row of the lock's holder.
     is_ours: whether the last transaction on the key wrote the value, judging by its tag or lock;
     None: no transaction has left a mark.
     transactions: the last ones that name the key, as far as was read.
     """
 
-    key: Key
     is_there: bool
-    value: Cell | None
+    cells: Guarded
     earlier: list[Cell]
     are_all: bool
-    lock: Key
-    lock_cell: Cell | None
     count: int | None
-    tag: Cell | None
-    holder: bytes
     holder_row: TransactionRow | None
     is_ours: bool | None
     transactions: SearchPage
@@ -95,25 +88,24 @@ def read_key_details(
         found = read_guarded(context, [key])[key]
     except TableUnavailable:
         is_there, found = False, make_guarded(context, key, {})
-    lock, holder = found.lock_key, found.holder
-    row = find_transaction(context, holder) if is_row_key(holder) else None
+    row = find_transaction(context, found.holder) if is_row_key(found.holder) else None
     earlier, are_all = _read_before(context, key, found.value, limits)
-    acquisitions = None
-    with suppress(CorruptRowError):
-        acquisitions = read_lock(lock, found.lock).taken if context.rules.locks_rows else None
+    acquisitions = is_ours = None
+    if context.rules.locks_rows:
+        with suppress(CorruptRowError):
+            acquisitions = read_lock(found.lock_key, found.lock).taken
+        if found.lock is not None:  # above the values of its last commit; a tag is at their time
+            is_ours = found.value is None or found.value.timestamp < found.lock.timestamp
+    elif found.tag is not None or row is not None:
+        is_ours = not is_foreign(found, row)
     return KeyDetails(
-        key,
         is_there,
-        value=found.value,
-        earlier=earlier,
+        found,
+        earlier,
         are_all=are_all,
-        lock=lock,
-        lock_cell=found.lock,
         count=acquisitions,
-        tag=found.tag,
-        holder=holder,
         holder_row=row,
-        is_ours=_judge_value(context, found, row),
+        is_ours=is_ours,
         transactions=find_page(context, Query(key=key), None, limits, count),
     )
 
@@ -177,15 +169,3 @@ def _read_before(
         if are_all:
             break
     return [cell for cell in versions if cell.timestamp < value.timestamp], are_all
-
-
-def _judge_value(context: Context, found: Guarded, row: TransactionRow | None) -> bool | None:
-    """Return True if the last transaction on the key wrote the value: see `KeyDetails.is_ours`. A
-    fenced lock lies above the values of its last commit, a tag at their timestamp."""
-    if context.rules.locks_rows:
-        if found.lock is None:
-            return None
-        return found.value is None or found.value.timestamp < found.lock.timestamp
-    if found.tag is None and row is None:
-        return None
-    return not is_foreign(found, row)

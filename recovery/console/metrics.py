@@ -54,9 +54,8 @@ class ServerMetrics:
     def __init__(self, addresses: Sequence[str], clock: Clock) -> None:
         for address in addresses:
             if not address.startswith(("http://", "https://")):
-                raise InvalidRequestError(
-                    "a metrics address begins with http:// or https://", given=address
-                )
+                words = "a metrics address begins with http:// or https://"
+                raise InvalidRequestError(words, given=address)
         self._clock = clock
         self._answers: dict[str, deque[Answer]] = {each: deque() for each in addresses}
         self._silent: dict[str, str] = {}

@@ -94,12 +94,15 @@ class Owners:
         )
         self._read_requests(heads, old, as_of)
         left = {head.row_key for head in old if self._is_left(heads, head, as_of)}
-        counted = [
-            head for head in old if head.row_key in left and parent_of(head.row_key) not in heads
-        ]
+        alone = (head for head in old if parent_of(head.row_key) not in heads)
+        counted = [head for head in alone if head.row_key in left]
+        kinds = Counter[Kind]()
+        for status in (head.status for head in counted):
+            begun = Kind.DECIDED if status.is_decided else Kind.ABORTING
+            kinds[Kind.UNDECIDED if status.is_undecided else begun] += 1
         is_exact = unfinished.has_all and all(self._ttls.get(head.row_key) for head in counted)
         self.left = LeftTransactions(
-            Counter(name_kind(head.status) for head in counted),
+            kinds,
             as_of,
             min((head.find_alive_ms(as_of, GRACE_MS) for head in counted), default=as_of),
             not is_exact,
@@ -165,13 +168,6 @@ class Owners:
         }
 
 
-def name_kind(status: Status) -> Kind:
-    """Return the kind of finding that an unfinished transaction is."""
-    if status.is_undecided:
-        return Kind.UNDECIDED
-    return Kind.DECIDED if status.is_decided else Kind.ABORTING
-
-
 def make_trees(found: Sequence[WaitingTransaction]) -> list[WaitingTransaction]:
     """Put each transaction among the waiters of its holder, and return the others. A cycle begins
     with one of its transactions, which `closes_cycle`."""
@@ -183,9 +179,12 @@ def make_trees(found: Sequence[WaitingTransaction]) -> list[WaitingTransaction]:
     reached = _list_names(roots)
     for each in found:
         if each.row_key not in reached:
-            first, holder = _find_cycle(each, known)
+            first, passed = each, set[bytes]()
+            while first.row_key not in passed:  # then it is on the cycle that this one waits for
+                passed.add(first.row_key)
+                first = known[first.holder or b""]
             first.closes_cycle = True
-            holder.waiters.remove(first)
+            known[first.holder or b""].waiters.remove(first)
             roots.append(first)
             reached |= _list_names([first])
     return roots
@@ -198,15 +197,3 @@ def _list_names(roots: Sequence[WaitingTransaction]) -> set[bytes]:
         names.add(each.row_key)
         due += each.waiters
     return names
-
-
-def _find_cycle(
-    behind: WaitingTransaction, known: Mapping[bytes, WaitingTransaction]
-) -> tuple[WaitingTransaction, WaitingTransaction]:
-    """Return a transaction on the cycle that this one waits for, and its holder."""
-    passed: set[bytes] = set()
-    each, holder = behind, known[behind.holder or b""]
-    while each.row_key not in passed:
-        passed.add(each.row_key)
-        each, holder = holder, known[holder.holder or b""]
-    return each, holder

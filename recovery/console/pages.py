@@ -20,7 +20,7 @@ from starlette.requests import Request
 from recovery.console.auth import find_client
 from recovery.console.charts import TONES, draw_bars, draw_timeline, name_work
 from recovery.console.downloads import Download, Write
-from recovery.console.jobs import NOT_KEPT, FsckReport, KeptFinding
+from recovery.console.jobs import NOT_KEPT, KeptFinding
 from recovery.console.keys import list_table_keys, read_key_details
 from recovery.console.locks import MOST_SHOWN
 from recovery.console.rendering import (
@@ -31,27 +31,10 @@ from recovery.console.rendering import (
     parse_number,
     parse_tables,
 )
-from recovery.console.search import MOST_DOWNLOADED, UNKNOWN, Search, Unfinished
+from recovery.console.search import MOST_DOWNLOADED, UNKNOWN, Search
 from recovery.console.state import Console
-from recovery.console.statistics import (
-    MINUTE_MS,
-    MINUTES,
-    OUTCOMES,
-    Hour,
-    Latency,
-    Minute,
-    find_last_minute,
-    measure_latency,
-)
-from recovery.findings import (
-    GRACE_MS,
-    Kind,
-    LeftAlone,
-    NothingToDo,
-    Repaired,
-    Severity,
-    find_alive_ms,
-)
+from recovery.console.statistics import MINUTE_MS, MINUTES, OUTCOMES, Hour, Latency, measure_latency
+from recovery.findings import GRACE_MS, RESULTS, Kind, Severity, Tally, find_alive_ms
 from recovery.fsck import require_tables
 from recovery.inspect import explain
 from recovery.search import COUNT, Query
@@ -106,8 +89,6 @@ SEARCH_AGAIN_MS = 100
 SHORT_S = 2.0
 """How long (s) a page waits for the repair of one transaction."""
 
-RESULTS = (Repaired, NothingToDo, LeftAlone)
-
 
 def find_console(request: Request) -> Console:
     console: Console = request.app.state.console
@@ -121,21 +102,30 @@ def show_overview(request: Request) -> Facts:
     console = find_console(request)
     background = console.background
     hour, unfinished, servers = background.hour, background.unfinished, background.servers.read()
-    minutes = list_minutes(hour)
+    known = {each.began_ms // MINUTE_MS: each for each in hour.minutes}
+    began = hour.as_of // MINUTE_MS - MINUTES + 1
+    minutes = [known.get(at) for at in range(began, began + MINUTES)]  # None: not read yet
     columns = [[m.outcomes[name] / 60 if m else 0.0 for name in OUTCOMES] for m in minutes]
     bars, lines = draw_bars(columns, ("good", "bad", "warn"))
     read_ms = unfinished.read_ms if unfinished else hour.as_of
+    steps = FENCED_STEPS if console.context.rules.locks_rows else STEPS
+    waiting: dict[str, int] = {}
+    if unfinished is not None:
+        due = (str(each) for each in Status if each in steps and not each.is_finished)
+        waiting = {**dict.fromkeys(due, 0), **unfinished.statuses}
+    rare = (Status.LOCKED,) if console.context.rules.locks_rows else ()
+    path = [each for each in steps if each not in (*BESIDE, *rare)]
     return {
         "hour": hour,
         "is_partial": hour.is_partial,
-        "last": find_last_minute(hour),
+        "last": hour.last,
         "bars": bars,
         "lines": lines,
         "minutes": [each for each in reversed(minutes) if each],
-        "began": (hour.as_of // MINUTE_MS - MINUTES + 1) * MINUTE_MS,
-        "funnel": make_funnel(hour, list_path(console)),
+        "began": began * MINUTE_MS,
+        "funnel": make_funnel(hour, path),
         "unfinished": unfinished,
-        "waiting": list_waiting(console, unfinished),
+        "waiting": list(waiting.items()),
         "unknown": UNKNOWN,
         "waiting_for": background.owners.waiting,
         "oldest": [(row, *describe_owner(row, read_ms)) for row in background.oldest],
@@ -144,11 +134,6 @@ def show_overview(request: Request) -> Facts:
         "latencies": (servers and servers.phases) or list_latencies(hour),
         "trouble": background.trouble,
     }
-
-
-def show_left(request: Request) -> Facts:
-    """Show what dead clients left, which is a fact of every page."""
-    return {}
 
 
 def describe_owner(row: TransactionRow, now_ms: int) -> tuple[int, int | None, str]:
@@ -162,25 +147,10 @@ def describe_owner(row: TransactionRow, now_ms: int) -> tuple[int, int | None, s
     return silent_ms, len(row.buffer.request.keys), owner
 
 
-def list_minutes(hour: Hour) -> list[Minute | None]:
-    """Return the last hour, the oldest minute first; None for unread minutes."""
-    known = {each.began_ms // MINUTE_MS: each for each in hour.minutes}
-    now = hour.as_of // MINUTE_MS
-    return [known.get(at) for at in range(now - MINUTES + 1, now + 1)]
-
-
-def list_path(console: Console) -> list[Status]:
-    if console.context.rules.locks_rows:  # 1-LOCKED is rare
-        return [each for each in FENCED_STEPS if each not in (*BESIDE, Status.LOCKED)]
-    return [each for each in STEPS if each not in BESIDE]
-
-
 def make_funnel(hour: Hour, path: Sequence[Status]) -> list[tuple[str, int, float, str]]:
     """Return each status of a path, how many of the hour's transactions reached it, which share of
     them, and the color; at the end, how many left the path."""
-    counts: Counter[str] = Counter()
-    for minute in hour.minutes:
-        counts.update(minute.statuses)
+    counts = sum((minute.statuses for minute in hour.minutes), Counter[str]())
     begun = max(1, counts.total())
     steps = []
     for index, status in enumerate(path):
@@ -195,15 +165,6 @@ def list_latencies(hour: Hour) -> list[Latency]:
     return [measure_latency(name_work(*steps), times) for steps, times in hour.phases.items()]
 
 
-def list_waiting(console: Console, unfinished: Unfinished | None) -> list[tuple[str, int]]:
-    if unfinished is None:
-        return []
-    steps = FENCED_STEPS if console.context.rules.locks_rows else STEPS
-    order = [str(each) for each in Status if each in steps and not each.is_finished]
-    known = [(name, unfinished.statuses.get(name, 0)) for name in order]
-    return [*known, *((n, c) for n, c in unfinished.statuses.items() if n not in order)]
-
-
 # ------------------------------------------------------------------- transactions and keys
 
 
@@ -216,7 +177,7 @@ def show_search(request: Request) -> Facts:
     facts |= {"live": None, "wrong": None, "most": MOST_DOWNLOADED}
     facts |= {"downloaded": {**asked, "before": before}}
     try:
-        search = _find(request, again=True)
+        search = find_console(request).searches.find(*_read_query(request), again=True)
     except InvalidRequestError as error:
         return facts | {"wrong": str(error), "asked": asked}
     if search.is_running:
@@ -225,7 +186,8 @@ def show_search(request: Request) -> Facts:
 
 
 def continue_search(request: Request) -> Facts:
-    return _describe_search(request, _find(request, again=False))
+    search = find_console(request).searches.find(*_read_query(request), again=False)
+    return _describe_search(request, search)
 
 
 def show_transaction(request: Request) -> Facts:
@@ -263,33 +225,22 @@ def show_key(request: Request) -> Facts:
             writers = {row.plan.timestamp: row.row_key for row in rows if row.plan}
             facts |= {"details": details, "writers": writers}
         elif table:
-            page = list_table_keys(
-                console.context, unescape(table), unescape(start), console.limits
-            )
+            at = unescape(table), unescape(start)
+            page = list_table_keys(console.context, *at, console.limits)
             further = link_to("/key", table=table, start=page.next) if page.next else None
             facts |= {"page": page, "further": further}
         else:
-            facts |= _list_tables(console)
+            try:
+                facts["tables"], facts["number_of_tables"] = console.tables.read()
+            except StoreError as error:  # the rest of the page does not need them
+                facts["unlisted"] = str(error)
     except (InvalidRequestError, TableUnavailable) as error:
         facts["wrong"] = str(error)
     return facts
 
 
-def _list_tables(console: Console) -> Facts:
-    """Return the tables, or why they cannot be listed: the rest of the page does not need them."""
-    try:
-        tables, number = console.tables.read()
-    except StoreError as error:
-        return {"unlisted": str(error)}
-    return {"tables": tables, "number_of_tables": number}
-
-
 def _read_fields(request: Request) -> dict[str, str]:
     return {name: request.query_params.get(name, "").strip() for name in FIELDS}
-
-
-def _find(request: Request, *, again: bool) -> Search:
-    return find_console(request).searches.find(*_read_query(request), again=again)
 
 
 def _read_query(request: Request) -> tuple[Query, bytes | None]:
@@ -375,15 +326,11 @@ def show_fsck(request: Request) -> Facts:
     facts: Facts = {"report": report, "is_running": is_running, "is_writing": jobs.is_writing}
     is_partial = is_running and history[0].marked
     facts |= {"history": history, "percent": None if is_partial or not report else report.percent}
-    return facts | _describe_report(report, is_running) | {"report_only": Severity.REPORT_ONLY}
-
-
-def _describe_report(report: FsckReport | None, is_running: bool) -> Facts:
-    if report is None:
-        return {"counts": [], "young": [], "groups": []}
-    tally, kept = report.tally, [] if is_running else report.kept
+    tally, kept = (report.tally, report.kept) if report else (Tally(), [])
+    kept = [] if is_running else kept
     groups = [(kind, [each for each in kept if each.finding.kind is kind]) for kind in Kind]
-    return {
+    return facts | {
+        "report_only": Severity.REPORT_ONLY,
         "counts": [
             (kind, found, [tally.counts[kind, each] for each in RESULTS])
             for kind, found in tally.count_kinds().items()
@@ -398,12 +345,8 @@ def show_repair(request: Request) -> Facts:
     jobs, asked = find_console(request).jobs, _find_asked(request, request.query_params)
     given = request.query_params.multi_items()
     names = [each for each in given if each[0] in ("check", "finding", "left", "id")]
-    return {
-        **{"marked": asked.marked, "counts": asked.counts, "grace_ms": asked.grace_ms},
-        **{"tables": asked.tables, "origin": asked.origin, "names": names},
-        "refusal": jobs.find_refusal(),
-        "back": f"/fsck/repair?{urlencode(names)}",
-    }
+    facts = {"refusal": jobs.find_refusal(), "back": f"/fsck/repair?{urlencode(names)}"}
+    return {**asked._asdict(), "names": names, **facts}
 
 
 def start_check(request: Request, form: Form) -> None:
@@ -466,7 +409,7 @@ def _find_asked(request: Request, given: QueryParams) -> AskedRepair:
     report = console.jobs.find_report(parse_number(given.get("check", "")))
     numbers = [*map(parse_number, given.getlist("finding"))]
     if not numbers:
-        counts = report.count_repairable()
+        counts = report.tally.count_repairable()
         return AskedRepair((), counts, report.grace_ms, report.tables)
     if max(numbers) >= len(report.kept):
         raise InvalidRequestError(NOT_KEPT)

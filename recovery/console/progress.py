@@ -8,7 +8,7 @@ similar numbers of keys. Within a part rows are assumed to lie as far apart as t
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from itertools import islice
 
@@ -28,9 +28,7 @@ class CheckProgress:
         self.percent = 0
         self._first = context.table
         names = dict.fromkeys((context.table, *tables))
-        self._bounds: Mapping[bytes, Sequence[bytes]] = {
-            table: find_bounds(context, table) for table in names
-        }
+        self._bounds = {table: find_bounds(context, table) for table in names}
         self._parts = sum(len(bounds) - 1 for bounds in self._bounds.values())
 
     def reach(self, table: bytes, row: bytes) -> None:

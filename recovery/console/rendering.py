@@ -21,7 +21,6 @@ from recovery.findings import Finding, Severity, judge
 from recovery.text import count_text, duration_text, labels_text, time_text
 from txn.errors import InvalidRequestError
 from txn.metrics import SECONDS
-from txn.model import Key
 from txn.protocol.row import RowState, TransactionRow, created_ms
 from txn.text import assertion_text, escape, key_text, shorten, show_text, unescape
 
@@ -64,10 +63,6 @@ def link_to(path: str, **given: str | bytes | None) -> str:
         if each is not None
     }
     return f"{path}?{urlencode(texts)}" if texts else path
-
-
-def link_to_key(key: Key) -> str:
-    return link_to("/key", key=key_text(key))
 
 
 def name_transaction(row_key: bytes) -> str:
@@ -183,7 +178,7 @@ ENVIRONMENT.globals |= {
     "number": name_number,
     "most_letters": MOST_LETTERS,
     "link_to": link_to,
-    "link_to_key": link_to_key,
+    "link_to_key": lambda key: link_to("/key", key=key_text(key)),
 }
 
 

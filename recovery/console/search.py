@@ -19,14 +19,7 @@ from recovery.scan import BY_VALUE, NOTHING, STATUS, Head, scan_in_steps, whole_
 from recovery.search import COUNT, Query, SearchPage, find_page, read_cursor
 from txn.model import Row
 from txn.protocol.context import Context
-from txn.protocol.listing import (
-    NAME,
-    NAME_END,
-    STATUS_CELLS,
-    find_buckets,
-    scan_transactions,
-    strip_bucket,
-)
+from txn.protocol.listing import NAME, NAME_END, find_buckets, scan_transactions, strip_bucket
 from txn.protocol.row import FAMILY, TransactionRow, created_ms, is_row_key
 from txn.protocol.statuses import Status
 from txn.spans import Span
@@ -112,7 +105,7 @@ class UnfinishedScan:
         times = [(FAMILY, status.at) for status in Status] if context.rules.locks_rows else []
         for bucket in find_buckets(context):
             span = Span(context.table, bucket + NAME, bucket + NAME_END)
-            cells = [*STATUS_CELLS, (FAMILY, HEARTBEAT), *times]
+            cells = [(FAMILY, STATUS), (FAMILY, HEARTBEAT), *times]
             for row in scan_in_steps(context, span, cells, step_ms=ms, first_ms=1_000):
                 if not row.cells:
                     yield
@@ -123,10 +116,8 @@ class UnfinishedScan:
         found = self._found
         cells = {key.column: cell for key, cell in row.cells.items()}
         cell = cells.get(STATUS, NOTHING)
-        if not cell.value:  # a late heartbeat of a row that was deleted
-            return
         status = BY_VALUE.get(cell.value)
-        if status is None:
+        if status is None and cell.value:  # none: a late heartbeat of a row that was deleted
             found.statuses[UNKNOWN] += 1
         if status is None or status.is_finished:
             return
@@ -244,7 +235,7 @@ class Searches:
 
     def _continue(self, search: Search) -> None:
         if search.oldest_ms is None:
-            rows = scan_transactions(self._context, cells=STATUS_CELLS, reverse=False)
+            rows = scan_transactions(self._context, cells=[(FAMILY, STATUS)], reverse=False)
             oldest = next((row.row for row in rows if is_row_key(row.row)), None)
             search.oldest_ms = None if oldest is None else created_ms(oldest)
         page, left = search.page, COUNT - len(search.page.rows)

@@ -8,7 +8,7 @@ import re
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
@@ -80,7 +80,7 @@ DOWNLOADS: Mapping[str, tuple[Write, str]] = {
 }
 
 PARTS: Mapping[str, Show] = {
-    "left": pages.show_left,
+    "left": lambda request: {},  # it is a fact of every page
     "overview": pages.show_overview,
     "transactions": pages.continue_search,
     "locks": pages.show_locks,
@@ -146,9 +146,9 @@ def make_app(console: Console) -> AccessGate:
 
     app = Starlette(
         routes=[
-            *(Route(path, _show(*page), methods=["GET"]) for path, page in PAGES.items()),
-            *(Route(path, _act(*action), methods=["POST"]) for path, action in ACTIONS.items()),
-            *(Route(f"/transactions.{kind}", _download(kind)) for kind in DOWNLOADS),
+            *(Route(at, partial(_show, *page), methods=["GET"]) for at, page in PAGES.items()),
+            *(Route(at, partial(_act, *each), methods=["POST"]) for at, each in ACTIONS.items()),
+            *(Route(f"/transactions.{kind}", partial(_download, kind)) for kind in DOWNLOADS),
             Route("/metrics", show_metrics, methods=["GET"]),
             Route(HEALTH, show_health, methods=["GET"]),
             Route("/live/{part}", send_part, methods=["GET"]),
@@ -156,12 +156,7 @@ def make_app(console: Console) -> AccessGate:
             Route("/logout", log_out, methods=["POST"]),
             Route("/static/{name}", send_file, methods=["GET"]),
         ],
-        exception_handlers={
-            InvalidRequestError: _show_error,
-            TxnError: _show_error,
-            HTTPException: _show_error,
-            Exception: _show_fault,
-        },
+        exception_handlers=dict.fromkeys((TxnError, HTTPException, Exception), _show_error),
     )
     app.state.console = console
     return AccessGate(app, console.settings, sessions)
@@ -217,54 +212,37 @@ def _make_event(name: str, text: str, again_ms: int, *more: str) -> Response:
     return Response("\n".join(lines), media_type="text/event-stream")
 
 
-def _show(template: str, show: Show) -> Callable[[Request], Response]:
-    def endpoint(request: Request) -> Response:
-        request.app.state.console.background.visit()
-        facts = show(request)
-        return respond(template, request, facts, 400 if facts.get("wrong") else 200)
-
-    return endpoint
+def _show(template: str, show: Show, request: Request) -> Response:
+    request.app.state.console.background.visit()
+    facts = show(request)
+    return respond(template, request, facts, 400 if facts.get("wrong") else 200)
 
 
-def _download(kind: str) -> Callable[[Request], Response]:
+def _download(kind: str, request: Request) -> Response:
     write, media_type = DOWNLOADS[kind]
     headers = {"Content-Disposition": f'attachment; filename="transactions.{kind}"'}
-
-    def endpoint(request: Request) -> Response:
-        text = pages.download_search(request, write)
-        return StreamingResponse(text, headers=headers, media_type=media_type)
-
-    return endpoint
+    text = pages.download_search(request, write)
+    return StreamingResponse(text, headers=headers, media_type=media_type)
 
 
-def _act(act: Act, following: str) -> Callable[[Request], Awaitable[Response]]:
-    async def endpoint(request: Request) -> Response:
-        form = await read_form(request)
-        LOG.warning("%s requested from %s", request.scope["path"], find_client(request))
-        address = await run_in_threadpool(act, request, form)
-        return RedirectResponse(address or following, 303)
-
-    return endpoint
+async def _act(act: Act, following: str, request: Request) -> Response:
+    form = await read_form(request)
+    LOG.warning("%s requested from %s", request.scope["path"], find_client(request))
+    address = await run_in_threadpool(act, request, form)
+    return RedirectResponse(address or following, 303)
 
 
 def _show_error(request: Request, error: Exception) -> Response:
-    match error:
-        case HTTPException():
-            status, words = error.status_code, str(error.detail)
-        case InvalidRequestError():
-            status, words = 400, str(error)
-        case JobUnderWayError():
-            status, words = 409, str(error)
-        case _:
-            status, words = 503, str(error)
+    status, words = 503, str(error)
+    if isinstance(error, HTTPException):
+        status, words = error.status_code, str(error.detail)
+    elif isinstance(error, InvalidRequestError | JobUnderWayError):
+        status = 400 if isinstance(error, InvalidRequestError) else 409
+    elif not isinstance(error, TxnError):
+        LOG.error("a page failed: %s", request.scope["path"], exc_info=error)
+        status, words = 500, "this page failed: see the log of the console"
     title = HTTPStatus(status).phrase
     return respond("error.html", request, {"title": title, "words": words}, status)
-
-
-def _show_fault(request: Request, error: Exception) -> Response:
-    LOG.error("a page failed: %s", request.scope["path"], exc_info=error)
-    words = "this page failed: see the log of the console"
-    return respond("error.html", request, {"title": "Internal Server Error", "words": words}, 500)
 
 
 class PromptProtocol(H11Protocol):
@@ -351,10 +329,6 @@ def make_server(console: Console) -> uvicorn.Server:
     try:
         config.load()
     except OSError as error:  # no file name; SSL errors are OSErrors
-        raise InvalidRequestError(
-            "cannot use the certificate or its key",
-            cert=str(settings.tls_cert),
-            key=str(settings.tls_key),
-            cause=str(error),
-        ) from error
+        facts = {"cert": str(settings.tls_cert), "key": str(settings.tls_key), "cause": str(error)}
+        raise InvalidRequestError("cannot use the certificate or its key", **facts) from error
     return PromptServer(config)

@@ -36,9 +36,8 @@ class ConsoleSettings:
 
     def __post_init__(self) -> None:
         if (self.tls_cert is None) is not (self.tls_key is None):
-            raise InvalidRequestError(
-                "TLS takes a certificate and its key: give both --tls-cert and --tls-key"
-            )
+            words = "TLS takes a certificate and its key: give both --tls-cert and --tls-key"
+            raise InvalidRequestError(words)
 
     @property
     def store_name(self) -> str:

@@ -24,7 +24,7 @@ from recovery.console.metrics import ServerMetrics
 from recovery.console.owners import Owners
 from recovery.console.search import Searches, Unfinished, UnfinishedScan
 from recovery.console.settings import ConsoleSettings
-from recovery.console.statistics import OUTCOMES, Hour, Sampler, find_last_minute
+from recovery.console.statistics import OUTCOMES, Hour, Sampler
 from recovery.opening import open_store_of
 from recovery.scan import find_transaction
 from recovery.series import PREFIX, SeriesCollector, watch_health, watch_series
@@ -84,7 +84,17 @@ class Background:
         while self._is_visited.wait() and not self._stopped.is_set():
             began_ms = self._context.clock.monotonic_ms()
             try:
-                self._take_step()
+                self.hour = self._sampler.refresh(STEP_MS)
+                found = self._scan.advance(STEP_MS)
+                # The first round is shown while it runs, later ones when they are complete.
+                if found.is_complete or self._scan.latest is None:
+                    oldest = (head.row_key for head in found.oldest[:OLDEST])
+                    rows = [find_transaction(self._context, row_key) for row_key in oldest]
+                    self.oldest = [row for row in rows if row is not None and not row.is_over]
+                    self.unfinished = found
+                if self.unfinished is not None:
+                    self.owners.refresh(self.unfinished)
+                self.servers.refresh()
                 self.trouble = None
             except TxnError as error:
                 LOG.warning("the store cannot be read: %s", name_failure(error))
@@ -96,18 +106,6 @@ class Background:
             if now_ms - self._visited_ms > VISIT_MS:
                 self._is_visited.clear()
             self._stopped.wait(max(SHORTEST_REST_S, (now_ms - began_ms) * REST / 1000))
-
-    def _take_step(self) -> None:
-        self.hour = self._sampler.refresh(STEP_MS)
-        found = self._scan.advance(STEP_MS)
-        # The first round is shown while it runs, later ones when they are complete.
-        if found.is_complete or self._scan.latest is None:
-            rows = [find_transaction(self._context, head.row_key) for head in found.oldest[:OLDEST]]
-            self.oldest = [row for row in rows if row is not None and not row.is_over]
-            self.unfinished = found
-        if self.unfinished is not None:
-            self.owners.refresh(self.unfinished)
-        self.servers.refresh()
 
 
 class Console:
@@ -131,8 +129,7 @@ class Console:
         self.tables = Cached(lambda: list_sizes(self.context))
 
     def _list_minute(self) -> Iterator[GaugeMetricFamily]:
-        last = find_last_minute(self.background.hour)
-        if last is not None:
+        if (last := self.background.hour.last) is not None:
             about = "Transactions begun in the last minute that is over, as far as they are counted"
             minute = GaugeMetricFamily(PREFIX + "minute_transactions", about, labels=["outcome"])
             for name in OUTCOMES:

@@ -35,11 +35,9 @@ MINUTES = 60
 RECENT = 3
 """The number of minutes, including the present one, that are counted again each time."""
 OUTCOME_CELLS = [(FAMILY, name) for name in (b"status", b"reason", *(each.at for each in Status))]
-CONFLICTS = frozenset(
-    {
-        *("key is locked", "key of a scanned range is locked", "scanned rows keep changing"),
-        *("deadline passed waiting for a lock", "others are always faster"),
-    }
+CONFLICTS = (
+    *("key is locked", "key of a scanned range is locked", "scanned rows keep changing"),
+    *("deadline passed waiting for a lock", "others are always faster"),
 )
 """The first words of a reason that names another transaction."""
 OVERTAKEN = re.compile(
@@ -125,7 +123,10 @@ class Minute:
 
     def add(self, row: TransactionRow, rng: Random) -> None:
         self.started += 1
-        outcome = _find_outcome(row.status)
+        is_decided = row.status is not None and row.status.is_decided
+        outcome = COMMITTED if is_decided else UNDECIDED
+        if row.status in (Status.ABORTED, Status.ABORTING):
+            outcome = ABORTED
         self.outcomes[outcome] += 1
         self.statuses[str(row.status or NO_STATUS)] += 1
         if row.reason is not None and outcome == ABORTED:
@@ -153,6 +154,12 @@ class Hour:
     reasons: Sequence[tuple[str, int]] = ()
     conflicts_by_table: Sequence[tuple[bytes, int]] = ()
     phases: Mapping[Steps, Sequence[int]] = field(default_factory=dict)
+
+    @property
+    def last(self) -> Minute | None:
+        """Return the newest minute that is over."""
+        now = self.as_of // MINUTE_MS
+        return next((m for m in reversed(self.minutes) if m.began_ms // MINUTE_MS < now), None)
 
     @property
     def missing(self) -> int:
@@ -260,23 +267,13 @@ class Sampler:
         return found.is_whole
 
     def _read_keys(self, row_keys: Sequence[bytes]) -> Iterator[Sequence[Key]]:
-        """Yield the first keys of each row's request, without our own, up to the limit of bytes."""
-        limits = ReadLimits(len(row_keys) + 1, WHOLE_BYTES)
+        """Yield the first keys of each row's request, without our own (the markers of tokens, the
+        queues of locks), up to the limit of bytes."""
+        limits, own = ReadLimits(len(row_keys) + 1, WHOLE_BYTES), self._context.table
         for _, buffer in read_requests(self._context, row_keys, limits):
             if buffer is not None:
-                keys = buffer.request.keys[:KEYS_OF_REQUEST]
-                yield [key for key in keys if not is_internal(self._context, key)]
-
-
-def is_internal(context: Context, key: Key) -> bool:
-    """Return True for a key of this library itself: the marker of a token, or a queue of locks."""
-    is_lock = key.table == LOCKS and key.family in LOCK_FAMILIES
-    return is_lock or key.table == context.table
-
-
-def find_last_minute(hour: Hour) -> Minute | None:
-    now = hour.as_of // MINUTE_MS
-    return next((m for m in reversed(hour.minutes) if m.began_ms // MINUTE_MS < now), None)
+                keys = [k for k in buffer.request.keys[:KEYS_OF_REQUEST] if k.table != own]
+                yield [k for k in keys if k.table != LOCKS or k.family not in LOCK_FAMILIES]
 
 
 def read_reason(reason: str) -> Reason:
@@ -295,11 +292,3 @@ def _find_table(key: str) -> bytes:
         return unescape(table) if slash else b""
     except InvalidRequestError:  # not a key
         return b""
-
-
-def _find_outcome(status: Status | None) -> str:
-    if status is None:
-        return UNDECIDED
-    if status is Status.ABORTED or status is Status.ABORTING:
-        return ABORTED
-    return COMMITTED if status.is_decided else UNDECIDED

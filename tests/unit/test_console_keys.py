@@ -43,20 +43,20 @@ def test_a_key_is_shown_with_who_wrote_it(protocol: ProtocolName) -> None:
     second = world.engine.commit([Mutation(Z, b"1"), Mutation(Y, b"2")], [Some(X)])
     found = read_key_details(world.engine.context, X)
     assert found.is_there
-    assert found.value == Cell(b"1", first.timestamp)
-    assert (found.holder, found.holder_row) == (b"", None)
+    assert found.cells.value == Cell(b"1", first.timestamp)
+    assert (found.cells.holder, found.holder_row) == (b"", None)
     assert found.is_ours is True
     assert [row.row_key for row in found.transactions.rows] == [
         second.transaction,
         first.transaction,
     ]
     if protocol == "fenced":
-        assert found.count == read_lock(found.lock, found.lock_cell).taken == 2
-        assert found.tag is None
+        assert found.count == read_lock(found.cells.lock_key, found.cells.lock).taken == 2
+        assert found.cells.tag is None
     else:
         assert found.count is None
-        assert found.tag is not None
-        assert found.tag.timestamp == first.timestamp
+        assert found.cells.tag is not None
+        assert found.cells.tag.timestamp == first.timestamp
     few = read_key_details(world.engine.context, X, count=1)
     assert [row.row_key for row in few.transactions.rows] == [second.transaction]
 
@@ -107,11 +107,11 @@ def test_a_held_key_is_shown_with_its_holder(protocol: ProtocolName, status: Sta
     row_key = left_by(world, status)
     found = read_key_details(world.engine.context, X)
     if status is Status.COMPLETE:
-        assert (found.holder, found.holder_row) == (b"", None)
-        assert found.value is not None
-        assert found.value.value == b"2"
+        assert (found.cells.holder, found.holder_row) == (b"", None)
+        assert found.cells.value is not None
+        assert found.cells.value.value == b"2"
     else:
-        assert found.holder == row_key
+        assert found.cells.holder == row_key
         assert found.holder_row is not None
         assert found.holder_row.status is Status.ASSERTED
     assert found.is_ours is True
@@ -127,8 +127,8 @@ def test_a_value_that_was_put_past_the_protocol_is_not_ours(protocol: ProtocolNa
     world.clock.advance(60_000)
     world.put(X, b"past")
     found = read_key_details(world.engine.context, X)
-    assert found.value is not None
-    assert (found.value.value, found.is_ours) == (b"past", False)
+    assert found.cells.value is not None
+    assert (found.cells.value.value, found.is_ours) == (b"past", False)
     assert read_key_details(world.engine.context, Y).is_ours is True
 
 
@@ -140,7 +140,7 @@ def test_a_deleted_key_is_ours(protocol: ProtocolName) -> None:
     world.clock.advance(5)
     world.engine.commit([Delete(X), Delete(Y)])
     found = read_key_details(world.engine.context, X)
-    assert (found.value, found.is_ours) == (None, True)
+    assert (found.cells.value, found.is_ours) == (None, True)
 
 
 @both
@@ -150,7 +150,7 @@ def test_a_lock_that_says_nothing_is_shown_as_it_is(protocol: ProtocolName) -> N
     lock = world.engine.context.rules.lock_of(X)
     world.store.write([Edit(lock, b"zebra crossing", 5)])
     found = read_key_details(world.engine.context, X)
-    assert (found.holder, found.holder_row, found.count) == (b"zebra crossing", None, None)
+    assert (found.cells.holder, found.holder_row, found.count) == (b"zebra crossing", None, None)
 
 
 def test_a_key_of_a_table_that_is_not_there_is_said_to_be_so() -> None:
@@ -158,7 +158,7 @@ def test_a_key_of_a_table_that_is_not_there_is_said_to_be_so() -> None:
     world = World()
     found = read_key_details(world.engine.context, Key("x", "d", "x", "gone"))
     assert not found.is_there
-    assert (found.value, found.is_ours, found.transactions.rows) == (None, None, [])
+    assert (found.cells.value, found.is_ours, found.transactions.rows) == (None, None, [])
 
 
 @both
@@ -181,7 +181,7 @@ def test_a_table_is_listed_in_pages(protocol: ProtocolName) -> None:
     row_key = left_by(world, Status.ASSERTED)
     holders = {each.key: each.holder for each in list_table_keys(context, TABLE, b"r11").keys}
     assert holders == {keys[-2]: b"", keys[-1]: b""}
-    held = read_key_details(context, X).holder
+    held = read_key_details(context, X).cells.holder
     assert held == row_key
 
 
