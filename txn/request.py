@@ -116,6 +116,11 @@ class Terms(NamedTuple):
     validate: bool | None = None
     once_content: str | bytes | None = None
 
+    @property
+    def of_request(self) -> dict[str, Any]:
+        """Those that a Request keeps, by name."""
+        return {name: value for name, value in self._asdict().items() if name != "ack"}
+
 
 def as_request(given: object) -> Request:
     """Return a Request, or (mutations, assertions), as a Request that is not checked yet; raise
@@ -133,16 +138,13 @@ def as_request(given: object) -> Request:
 def bind_request(
     mutations: Iterable[object],
     assertions: Iterable[object] = (),
-    once: str | bytes | None = None,
-    labels: Mapping[str, str] | None = None,
-    once_retention_ms: int | None = None,
-    *,
+    *terms: Any,
     table: bytes | None = None,
     **others: Any,
 ) -> Request:
     """Return a valid request whose keys all name a table; raise InvalidRequestError if invalid.
 
-    table: the default for keys that name none. others: see `make_request`.
+    table: the default for keys that name none. terms, others: see `make_request`.
     """
     known: dict[Key, Key] = {}  # as they were given, and bound
 
@@ -170,9 +172,7 @@ def bind_request(
     return make_request(
         tuple(changes.values()),
         tuple([bind(each, bind_known) for each in check_items("assertions", assertions)]),
-        once,
-        labels,
-        once_retention_ms,
+        *terms,
         **others,
     )
 
@@ -180,9 +180,9 @@ def bind_request(
 def make_request(
     mutations: tuple[Mutation | Delete, ...],
     assertions: tuple[Assertion, ...],
-    once: str | bytes | None,
-    labels: Mapping[str, str] | None,
-    once_retention_ms: int | None,
+    once: str | bytes | None = None,
+    labels: Mapping[str, str] | None = None,
+    once_retention_ms: int | None = None,
     *,
     validate: bool | None = None,
     once_content: str | bytes | None = None,

@@ -43,16 +43,11 @@ IDL: ModuleType = thriftpy2.load_fp(
     StringIO(files(__package__).joinpath("transactional.thrift").read_text()),
     "txn_transactional_thrift",
 )
-KINDS = {
-    "exact": IDL.AssertionKind.EXACT,
-    "some": IDL.AssertionKind.SOME,
-    "greater": IDL.AssertionKind.GREATER_THAN,
-    "version": IDL.AssertionKind.VERSION,
-    "not": IDL.AssertionKind.NOT,
-    "and": IDL.AssertionKind.AND,
-    "or": IDL.AssertionKind.OR,
+NAMES = {
+    number: word.lower().removesuffix("_than")
+    for number, word in IDL.AssertionKind._VALUES_TO_NAMES.items()
 }
-NAMES = {kind: name for name, kind in KINDS.items()}
+KINDS = {name: number for number, name in NAMES.items()}
 OPERANDS = {"exact": "value", "greater": "value", "version": "timestamp"}
 ACKS: Mapping[Ack, int] = {"complete": IDL.Ack.COMPLETE, "decided": IDL.Ack.DECIDED}
 OUTCOMES = {outcome: getattr(IDL.Outcome, outcome.name) for outcome in Outcome}
@@ -103,11 +98,6 @@ def _decode_cell(message: Any) -> Cell:
 def encode_mutation(mutation: Mutation | Delete) -> Any:
     value = mutation.value if isinstance(mutation, Mutation) else None
     return IDL.Mutation(encode_key(mutation.key), value)
-
-
-def _decode_mutation(message: Any) -> Mutation | Delete:
-    key = decode_key(message.key)
-    return Delete(key) if message.value is None else Mutation(key, message.value)
 
 
 def _encode_cells(cells: Mapping[Key, Cell | Stamp | None]) -> list[Any]:
@@ -179,17 +169,6 @@ def decode_assertions(messages: Sequence[Any]) -> list[Assertion]:
 # ------------------------------------------------------------------------ results and errors
 
 
-def _encode_conflict(error: ConflictError) -> Any:
-    key = encode_key(error.key) if isinstance(error.key, Key) else None
-    return IDL.Conflict(error.words, error.transaction, key, error.holder)
-
-
-def _decode_conflict(message: Any) -> TxnError:
-    key = message.key and decode_key(message.key)
-    holder, transaction = message.holder, message.transaction
-    return ConflictError(message.message, key=key, holder=holder, transaction=transaction)
-
-
 def _encode_failed(error: AssertionFailedError) -> Any:
     assertion = encode_assertions([error.assertion])  # type: ignore[list-item]
     seen = _encode_cells(error.seen)
@@ -204,12 +183,6 @@ def _decode_failed(message: Any) -> TxnError:
         stamp = Stamp(*_require(found.cell.timestamp)) if is_stamp else None
         seen[decode_key(found.key)] = stamp or (found.cell and _decode_cell(found.cell))
     return AssertionFailedError(assertion, seen, transaction=message.transaction)
-
-
-def _decode_failure(message: Any) -> TxnError:
-    if message.table is not None:
-        return TableUnavailable(message.message, message.table)
-    return StoreError(message.message or "the server failed")
 
 
 Conversion = Callable[[Any], Any]
@@ -235,7 +208,11 @@ ENCODERS: Mapping[type[TxnError], Callable[[Any], Any]] = {  # the first match c
     TokenReusedError: lambda error: IDL.Invalid(str(error), error.token, error.transaction),
     InvalidRequestError: lambda error: IDL.Invalid(str(error)),
     CommitOutcomeUnknown: lambda error: IDL.OutcomeUnknown(error.transaction),
-    ConflictError: _encode_conflict,
+    ConflictError: lambda error: IDL.Conflict(
+        *(error.words, error.transaction),
+        encode_key(error.key) if isinstance(error.key, Key) else None,
+        error.holder,
+    ),
     AssertionFailedError: _encode_failed,
     DeadlineError: lambda error: IDL.Deadline(reason_text(error), error.transaction),
     AbortedError: lambda error: IDL.Aborted(reason_text(error), error.transaction),
@@ -250,12 +227,18 @@ DECODERS: Mapping[type[Exception], Callable[[Any], TxnError]] = {
     ),
     IDL.Unauthorized: lambda e: InvalidRequestError(*_require(e.message)),
     IDL.OutcomeUnknown: lambda e: CommitOutcomeUnknown(*_require(e.transaction)),
-    IDL.Conflict: _decode_conflict,
+    IDL.Conflict: lambda e: ConflictError(
+        e.message, key=e.key and decode_key(e.key), holder=e.holder, transaction=e.transaction
+    ),
     IDL.AssertionFailed: _decode_failed,
     IDL.Deadline: lambda e: DeadlineError(e.message, transaction=e.transaction),
     IDL.Aborted: lambda e: AbortedError(e.message, transaction=e.transaction),
     IDL.Corrupt: lambda e: CorruptRowError(e.message),
-    IDL.StoreFailed: _decode_failure,
+    IDL.StoreFailed: lambda e: (
+        StoreError(e.message or "the server failed")
+        if e.table is None
+        else TableUnavailable(e.message, e.table)
+    ),
 }
 RESULTS = {field[2]: field[1] for field in IDL.Result.thrift_spec.values()}
 """The fields of a result of commitMany, by their classes."""
@@ -375,7 +358,12 @@ TYPES = {
     ),
     IDL.Outcome: MessageCodec(OUTCOMES.__getitem__, KNOWN_OUTCOMES.__getitem__),
     IDL.Key: MessageCodec(encode_key, decode_key),
-    IDL.Mutation: MessageCodec(encode_mutation, _decode_mutation),
+    IDL.Mutation: MessageCodec(
+        encode_mutation,
+        lambda m: (
+            Delete(decode_key(m.key)) if m.value is None else Mutation(decode_key(m.key), m.value)
+        ),
+    ),
     IDL.Result: MessageCodec(encode_result, decode_result),
     IDL.StoredRow: MessageCodec(
         lambda row: IDL.StoredRow(row.row, _encode_cells(row.cells)),

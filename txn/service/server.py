@@ -153,11 +153,9 @@ class Transactional:
         spans = [TYPES[IDL.Span].decode(span) for span in options.scanned or ()]
         check_deadline(within_ms)
         request = bind_request(
-            mutations,
-            assertions or (),
-            once=options.once,
-            labels=_add_name(options.labels or {}, options.request),
-            once_retention_ms=options.onceRetentionMs,
+            *(mutations, assertions or (), options.once),
+            _add_name(options.labels or {}, options.request),
+            options.onceRetentionMs,
             validate=options.validate,
             once_content=options.onceContent,
             answer=options.answer,
