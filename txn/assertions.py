@@ -213,15 +213,11 @@ def list_keys(assertion: Assertion) -> list[Key]:
 
 def list_compared_keys(assertion: Assertion) -> list[Key]:
     """Return the keys whose values are needed. `Some` compares none, but its error shows it."""
-    match assertion:
-        case Version():
-            return []
-        case Not(inner):
-            return list_compared_keys(inner)
-        case And(parts) | Or(parts):
-            return [key for part in parts for key in list_compared_keys(part)]
-        case leaf:
-            return [leaf.key]
+    return fold(
+        assertion,
+        lambda name, key, _: [] if name == "version" else [key],
+        lambda _, parts: [key for keys in parts for key in keys],
+    )
 
 
 def bind(assertion: object, bind_key: Callable[[Any], Key], depth: int = 1) -> Assertion:
