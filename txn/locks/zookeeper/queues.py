@@ -205,11 +205,13 @@ class ZooKeeperQueues:
         self.session_ms = session_ms
         self.folders = Folders(ensemble.base)
         self._used: frozenset[Path] = frozenset()
-        contact = lambda: self.on_contact()  # set after construction
-        self.client = ZooKeeperClient(ensemble, session_ms, self.clock, contact)
+        self.client = ZooKeeperClient(ensemble, session_ms, self.clock, self._note_contact)
         self.reader = QueueReader(self.client, self.folders)
         self.scan = self.reader.scan
         self.list_locks = self.reader.list_locks
+
+    def _note_contact(self) -> None:
+        self.on_contact()  # set after construction
 
     def begin(self, ticket: Ticket, wanted: Sequence[LockRequest]) -> _Attempt:
         return _Attempt(self, self.client, self.folders, ticket, wanted)
