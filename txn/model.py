@@ -36,6 +36,7 @@ MAX_ROW = 32_767
 MAX_COLUMN = 32_767
 MAX_FAMILY = 127
 MAX_TABLE = 255
+LIMITS = (MAX_ROW, MAX_FAMILY, MAX_COLUMN, MAX_TABLE)
 KEEP_DELETES_MS = 24 * 3_600_000  # as long as transaction rows are kept
 # The longest time between two reads that are compared. The remains of a key deleted between them
 # must still exist at the second; they are kept for the retention, 24 h by default. Ten minutes are
@@ -402,11 +403,12 @@ def check_key(key: object) -> Key:
         raise InvalidRequestError("not a Key", given=key, type=type(key).__name__)
     row, family, column, table = key
     if not (0 < len(row) <= MAX_ROW and _is_column(family, column, table)):
-        _check_part("row", row, MAX_ROW, key)
-        _check_part("family", family, MAX_FAMILY, key)
-        _check_part("column", column, MAX_COLUMN, key)
-        if table is not None:
-            _check_part("table", table, MAX_TABLE, key)
+        for name, part, limit in zip(Key._fields, key, LIMITS, strict=True):
+            if part == b"":
+                raise InvalidRequestError(f"{name} is empty", key=key)
+            if part is not None and len(part) > limit:
+                facts = {"bytes": len(part), "limit": limit, "starts": part[:40]}
+                raise InvalidRequestError(f"{name} is too long", **facts)
         raise InvalidRequestError(
             "columns ending in _lock or _tag are reserved for the protocol", key=key
         )
@@ -434,13 +436,4 @@ def check_value(key: Key, value: object) -> None:
     if len(value) > SURELY_FITS and (size := cell_bytes(key, value)) > MAX_CELL:
         raise InvalidRequestError(
             "value is too large for a cell", key=key, cell_bytes=size, limit=MAX_CELL
-        )
-
-
-def _check_part(name: str, part: bytes, limit: int, key: Key) -> None:
-    if not part:
-        raise InvalidRequestError(f"{name} is empty", key=key)
-    if len(part) > limit:
-        raise InvalidRequestError(
-            f"{name} is too long", bytes=len(part), limit=limit, starts=part[:40]
         )

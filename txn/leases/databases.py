@@ -163,7 +163,11 @@ class Postgresql:
         options = {**KEEPALIVE, **url.query}
         arguments = {}
         if "prepare_threshold" in options:  # an option of psycopg, not of libpq
-            arguments["prepare_threshold"] = _parse_threshold(options.pop("prepare_threshold"))
+            given = str(options.pop("prepare_threshold"))
+            if not (given.isdecimal() and given.isascii()) and given.lower() != "none":
+                words = "prepare_threshold is a whole number, or none"
+                raise InvalidRequestError(words, given=given)
+            arguments["prepare_threshold"] = int(given) if given.isdecimal() else None
         driver: Any = url.get_dialect().import_dbapi()
         known = {each.keyword.decode() for each in driver.pq.Conninfo.get_defaults()}
         if unknown := sorted(set(options) - known):
@@ -372,13 +376,6 @@ def hide_password(url: URL) -> str:
     """Return a URL without its password, and without values of parameters that may be secret."""
     secret = {name: "***" for name in url.query if name not in HARMLESS}
     return url.update_query_dict(secret).render_as_string(hide_password=True)
-
-
-def _parse_threshold(given: object) -> int | None:
-    text = str(given)
-    if not (text.isdecimal() and text.isascii()) and text.lower() != "none":
-        raise InvalidRequestError("prepare_threshold is a whole number, or none", given=text)
-    return int(text) if text.isdecimal() else None
 
 
 def _make_lock_key(name: Path) -> int:

@@ -335,10 +335,6 @@ def _list_fields(value: Any) -> Sequence[Any]:
     return [getattr(value, name) for name in value.__match_args__]
 
 
-def _make_pair(*fields: Any) -> tuple[Any, ...]:
-    return fields
-
-
 def _make_request(*fields: Any) -> TimedRequest:
     mutations, assertions, once, labels, retention_ms, deadline_ms, trace, *rest = fields
     items = tuple(mutations), tuple(assertions or ()), once, labels or {}, retention_ms
@@ -381,16 +377,14 @@ TYPES = {
 MAKERS: Mapping[Any, Callable[..., Any]] = {
     IDL.Cell: Cell,
     IDL.Edit: Edit,
-    IDL.Put: _make_pair,
+    IDL.Committed: Committed,
+    **dict.fromkeys(
+        (IDL.Put, IDL.Versions, IDL.Column, IDL.Page, IDL.FoundOutcome), lambda *fields: fields
+    ),
     IDL.Check: lambda key, old, puts, edits, is_deferred: Check(
         key, old, tuple(puts), tuple(edits), is_deferred is True
     ),
-    IDL.Versions: _make_pair,
-    IDL.Column: _make_pair,
     IDL.Span: lambda table, start, stop, columns: make_span(table, start, stop, None, columns),
-    IDL.Page: _make_pair,
-    IDL.Committed: Committed,
-    IDL.FoundOutcome: _make_pair,
     IDL.Request: _make_request,
     IDL.Family: lambda name, *settings: (name, Family(*settings)),
 }

@@ -409,11 +409,9 @@ def _read_results(answer: Any, count: int) -> list[Any]:
     """Return the results of a transaction's steps; if it was refused, they are fewer."""
     try:
         results: list[Any] = answer.get(timeout=CALL_WITHIN_S)
-    except exceptions.KazooException as error:
-        if not isinstance(error, LOST_REPLY):
+    except Exception as error:  # or the driver's time-out, or what was wrong with the bytes
+        if isinstance(error, exceptions.KazooException) and not isinstance(error, LOST_REPLY):
             raise _make_failure("refused", error) from error
-        raise ReplyLost("ZooKeeper: the reply was lost", cause=_describe(error)) from error
-    except Exception as error:  # the driver's time-out, or what was wrong with the bytes
         raise ReplyLost("ZooKeeper: the reply was lost", cause=_describe(error)) from error
     for result in results:
         if isinstance(result, exceptions.NoNodeError):
