@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn, TypeVar, assert_never
 
 from txn.errors import InvalidRequestError
-from txn.model import Cell, Key, Stamp, as_bytes, check_value, require_cell
+from txn.model import Cell, Key, KeyValue, Stamp, check_value, require_cell
 
 MAX_DEPTH = 100
 T = TypeVar("T")
@@ -37,19 +37,7 @@ class _Operators:
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class _Comparison(_Operators):
-    key: Key
-    value: bytes
-
-    def __init__(self, key: Key, value: str | bytes) -> None:
-        object.__setattr__(self, "key", key)
-        object.__setattr__(
-            self, "value", value if type(value) is bytes else as_bytes("value", value)
-        )
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class Exact(_Comparison):
+class Exact(_Operators, KeyValue):
     """The key's value is exactly this one."""
 
 
@@ -61,7 +49,7 @@ class Some(_Operators):
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class GreaterThan(_Comparison):
+class GreaterThan(_Operators, KeyValue):
     """The key's value is greater than this one in HBase's byte order; false if it has none."""
 
 

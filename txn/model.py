@@ -255,9 +255,9 @@ def check_exclusion(columns: Columns, exclude: RowExclusion | None) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Mutation:
-    """Set a key to a value when the transaction commits. The value is bytes, or text as UTF-8."""
+@dataclass(frozen=True, slots=True, init=False)
+class KeyValue:
+    """A key and a value for it, which is given as bytes, or as text for its UTF-8."""
 
     key: Key
     value: bytes
@@ -267,6 +267,11 @@ class Mutation:
         object.__setattr__(
             self, "value", value if type(value) is bytes else as_bytes("value", value)
         )
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Mutation(KeyValue):
+    """Set a key to a value when the transaction commits. The value is bytes, or text as UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
