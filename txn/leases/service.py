@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple, Self, TypeVar
@@ -416,16 +417,7 @@ def _make_columns(request: LockRequest) -> dict[str, str]:
 
 
 def _make_lease(row: Row[Any]) -> Lease:
-    found = Lease(
-        user=row.user_name,
-        lease_id=row.lease_id,
-        db_name=row.db_name,
-        table_name=row.table_name,
-        partition_name=row.partition_name,
-        start_utc=row.start_utc,
-        end_utc=row.end_utc,
-        lease_type=row.lease_type,
-    )
+    found = Lease(row.user_name, *(getattr(row, each.name) for each in fields(Lease)[1:]))
     try:
         str(found)
     except (AttributeError, TypeError, ValueError) as error:

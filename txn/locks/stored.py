@@ -417,17 +417,10 @@ class _Attempt:
     def _make_entry(self, request: LockRequest, *, granted: bool, token: int) -> QueuedRequest:
         ticket = self._ticket
         session = None if granted and ticket.explicit else self._session
-        return QueuedRequest(
-            ticket.name,
-            request.mode,
-            session.key.row.decode() if session else None,
-            ticket.owner.name,
-            ticket.owner.host,
-            ticket.owner.query,
-            ticket.since_ms,
-            granted,
-            token,
-        )
+        name = session.key.row.decode() if session else None
+        by = ticket.owner
+        asked = (ticket.name, request.mode, name, by.name, by.host, by.query, ticket.since_ms)
+        return QueuedRequest(*asked, granted, token)
 
     def _put(self, t: OptimisticTransaction, changed: Mapping[Path, Queue]) -> None:
         """Write these queues, on condition that our session has not been ended."""

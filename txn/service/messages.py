@@ -112,11 +112,7 @@ def _decode_cells(messages: Sequence[Any]) -> dict[Key, Cell | None]:
 
 
 def _decode_values(messages: Sequence[Any]) -> dict[Key, Cell]:
-    return {
-        decode_key(found.key): _decode_cell(found.cell)
-        for found in messages
-        if found.cell is not None
-    }
+    return {key: cell for key, cell in _decode_cells(messages).items() if cell is not None}
 
 
 # ------------------------------------------------------------------------------ assertions
