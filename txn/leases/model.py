@@ -70,6 +70,9 @@ class Lease:
 Object = str | Path | LockRequest | Lease
 """A database, a table or a partition; the owner and the mode of a lease or request are ignored."""
 
+Objects = Iterable[Object] | Object
+Claims = Iterable[LockRequest] | LockRequest
+
 
 class InvalidArgumentsError(InvalidRequestError):
     """The request is not a valid claim or has an invalid duration. Nothing was written."""
@@ -156,7 +159,7 @@ class HeldLease(Held):
         heartbeat.start()
 
 
-def check_claims(objects: Iterable[LockRequest] | LockRequest) -> tuple[LockRequest, ...]:
+def check_claims(objects: Claims) -> tuple[LockRequest, ...]:
     """Return each object once, in its stronger mode, in path order."""
     claims: dict[Path, LockRequest] = {}
     for each in _list_objects(objects):
@@ -178,7 +181,7 @@ def check_claims(objects: Iterable[LockRequest] | LockRequest) -> tuple[LockRequ
     return tuple(claims[at] for at in sorted(claims))
 
 
-def list_paths(objects: Iterable[Object] | Object) -> tuple[Path, ...]:
+def list_paths(objects: Objects) -> tuple[Path, ...]:
     return tuple(sorted({_read_path(each) for each in _list_objects(objects)}))
 
 

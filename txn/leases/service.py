@@ -9,7 +9,7 @@ They expire like leases unless the request renews them.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
 from functools import partial
@@ -34,12 +34,13 @@ from txn.host.holds import Hold
 from txn.leases.databases import UNREADABLE, Connections
 from txn.leases.model import (
     LAST_ID,
+    Claims,
     ExceedsMaxLeaseTimeError,
     HeldLease,
     Lease,
     LeaseAlreadyExistsError,
     LeaseNotFoundError,
-    Object,
+    Objects,
     check_claims,
     check_duration,
     check_lease_id,
@@ -103,12 +104,7 @@ class LeaseService:
         self.connections = Connections(url, self._clock, self._rng)
 
     def grab_lease(
-        self,
-        objects: Iterable[LockRequest] | LockRequest,
-        duration_s: float,
-        wait_s: float = 0,
-        *,
-        user: str | None = None,
+        self, objects: Claims, duration_s: float, wait_s: float = 0, *, user: str | None = None
     ) -> int:
         """Lease all objects, which need not exist, or none; return the id of the lease.
 
@@ -119,9 +115,7 @@ class LeaseService:
         request = self._make_request(objects, duration_s, user)
         return self._grab(request, wait_s, lambda lease_id: lease_id)
 
-    def _make_request(
-        self, objects: Iterable[LockRequest] | LockRequest, duration_s: float, user: str | None
-    ) -> _Grab:
+    def _make_request(self, objects: Claims, duration_s: float, user: str | None) -> _Grab:
         return _Grab(
             f"{self._rng.getrandbits(128):032x}",
             check_claims(objects),
@@ -151,9 +145,7 @@ class LeaseService:
             self._sweep()
             raise
 
-    def list_lease(
-        self, objects: Iterable[Object] | Object = (), *, most: int | None = None
-    ) -> list[Lease]:
+    def list_lease(self, objects: Objects = (), *, most: int | None = None) -> list[Lease]:
         """Return the leases of these objects and of all that they contain, and the exclusive leases
         of all that contains them. Return all leases if no objects are given. Sorted by object.
         most: the largest number to return, of any leases."""
@@ -176,10 +168,7 @@ class LeaseService:
         return self.connections.run(work)
 
     def extend_lease(
-        self,
-        lease_id: int,
-        objects: Iterable[Object] | Object = (),
-        duration_s: float | None = None,
+        self, lease_id: int, objects: Objects = (), duration_s: float | None = None
     ) -> datetime:
         """Extend these objects of a lease, or all; return until when all of them are leased.
 
@@ -218,12 +207,12 @@ class LeaseService:
 
         return self.connections.run(work)
 
-    def drop_lease(self, lease_id: int, objects: Iterable[Object] | Object = ()) -> int:
+    def drop_lease(self, lease_id: int, objects: Objects = ()) -> int:
         """End these objects of a lease, or all; return how many were leased, or fewer if the
         database failed meanwhile. A lease that has ended is not an error."""
         return self._drop(and_(_match_lease(lease_id, list_paths(objects)), this.end_utc > now()))
 
-    def force_drop_lease(self, objects: Iterable[Object] | Object) -> int:
+    def force_drop_lease(self, objects: Objects) -> int:
         """End the leases of all users on these objects and on all that they contain, or all leases
         if no objects are given; return how many there were. Leases on containing objects stay. A
         Lease stands for its object, which another user may hold by now;
@@ -233,12 +222,7 @@ class LeaseService:
         return self._drop(*(wanted or [is_live]))
 
     def hold(
-        self,
-        objects: Iterable[LockRequest] | LockRequest,
-        duration_s: float,
-        wait_s: float = 0,
-        *,
-        user: str | None = None,
+        self, objects: Claims, duration_s: float, wait_s: float = 0, *, user: str | None = None
     ) -> HeldLease:
         """Grab a lease that extends itself until it is released, lost, or `max_lease_s` old. If the
         holder dies, the lease ends within duration_s. Raises the errors of `grab_lease` and, if

@@ -101,12 +101,7 @@ class Transactional:
     """Carries out the service's requests; transactional.thrift documents them."""
 
     def __init__(
-        self,
-        store: Store,
-        *,
-        token: str | None = None,
-        clock: Clock | None = None,
-        **settings: Any,
+        self, store: Store, *, token: str | None = None, clock: Clock | None = None, **settings: Any
     ) -> None:
         """settings: further ones of the engine."""
         self._store = store
