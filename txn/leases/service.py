@@ -329,28 +329,20 @@ class LeaseService:
             connection.execute(update(leases).where(is_mine).values(end_utc=at + self._place))
 
     def _insert(
-        self,
-        connection: Connection,
-        request: _Grab,
-        at: datetime,
-        lasts: timedelta,
-        *,
-        granted: bool,
+        self, connection: Connection, grab: _Grab, at: datetime, lasts: timedelta, *, granted: bool
     ) -> int:
         number = self.connections.database.next_id(connection)
         shared = {
             "lease_id": number,
-            "user_name": request.user,
+            "user_name": grab.user,
             "start_utc": at,
             "end_utc": at + lasts,
             "granted": granted,
-            "duration_s": request.duration.total_seconds(),
-            "token": request.token,
-            "claims": len(request.objects),
+            "duration_s": grab.duration.total_seconds(),
+            "token": grab.token,
+            "claims": len(grab.objects),
         }
-        connection.execute(
-            insert(leases), [{**shared, **_make_columns(o)} for o in request.objects]
-        )
+        connection.execute(insert(leases), [{**shared, **_make_columns(o)} for o in grab.objects])
         return number
 
     def _sweep(self) -> None:
