@@ -221,9 +221,8 @@ def bind(assertion: object, bind_key: Callable[[Any], Key], depth: int = 1) -> A
             if timestamp is not None and not (
                 isinstance(timestamp, int) and 0 < timestamp < 1 << 63
             ):
-                raise InvalidRequestError(
-                    "version must be a timestamp in ms or None", key=key, given=timestamp
-                )
+                message = "version must be a timestamp in ms or None"
+                raise InvalidRequestError(message, key=key, given=timestamp)
             return assertion if key is given else Version(key, timestamp)
         case Some(given):
             return Some(bind_key(given))
@@ -238,6 +237,5 @@ def bind(assertion: object, bind_key: Callable[[Any], Key], depth: int = 1) -> A
                 )
             return type(assertion)(*[bind(part, bind_key, depth + 1) for part in parts])
         case _:
-            raise InvalidRequestError(
-                "not an assertion", given=assertion, type=type(assertion).__name__
-            )
+            message = "not an assertion"
+            raise InvalidRequestError(message, given=assertion, type=type(assertion).__name__)

@@ -101,9 +101,8 @@ def parse_assertion(item: object, place: str, reader: AssertionReader = PLAIN) -
             return Some(reader.key(key, place))
     meant = [form for name, form in FORMS.items() if name in item]
     if not meant:
-        raise InvalidRequestError(
-            "not an assertion", place=place, fields=sorted(item), known=list(FORMS)
-        )
+        message = "not an assertion"
+        raise InvalidRequestError(message, place=place, fields=sorted(item), known=list(FORMS))
     raise refuse_part(f"an assertion is {' or '.join(meant)}", place, item)
 
 

@@ -248,11 +248,8 @@ def check_count(count: int) -> None:
 def check_exclusion(columns: Columns, exclude: RowExclusion | None) -> None:
     """Raise InvalidRequestError if a scan's columns lack the cell of its exclusion."""
     if exclude is not None and columns is not None and exclude[:2] not in columns:
-        raise InvalidRequestError(
-            "the columns of a scan lack the one that rows are left out by",
-            family=exclude.family,
-            column=exclude.column,
-        )
+        message = "the columns of a scan lack the one that rows are left out by"
+        raise InvalidRequestError(message, family=exclude.family, column=exclude.column)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -414,9 +411,8 @@ def check_key(key: object) -> Key:
             if part is not None and len(part) > limit:
                 facts = {"bytes": len(part), "limit": limit, "starts": part[:40]}
                 raise InvalidRequestError(f"{name} is too long", **facts)
-        raise InvalidRequestError(
-            "columns ending in _lock or _tag are reserved for the protocol", key=key
-        )
+        message = "columns ending in _lock or _tag are reserved for the protocol"
+        raise InvalidRequestError(message, key=key)
     return key
 
 
@@ -435,10 +431,8 @@ def check_value(key: Key, value: object) -> None:
     if type(value) is not bytes and not isinstance(value, bytes):
         raise InvalidRequestError("value must be bytes", key=key, type=type(value).__name__)
     if not value:
-        raise InvalidRequestError(
-            "value is empty, which HBase cannot tell from absent: use Delete", key=key
-        )
+        message = "value is empty, which HBase cannot tell from absent: use Delete"
+        raise InvalidRequestError(message, key=key)
     if len(value) > SURELY_FITS and (size := cell_bytes(key, value)) > MAX_CELL:
-        raise InvalidRequestError(
-            "value is too large for a cell", key=key, cell_bytes=size, limit=MAX_CELL
-        )
+        message = "value is too large for a cell"
+        raise InvalidRequestError(message, key=key, cell_bytes=size, limit=MAX_CELL)

@@ -163,9 +163,8 @@ def bind_request(
                 bound = known[key] = bind_key(key, table)
                 change = mutation if bound is key else Delete(bound)
             case _:
-                raise InvalidRequestError(
-                    "not a Mutation or Delete", given=mutation, type=type(mutation).__name__
-                )
+                message = "not a Mutation or Delete"
+                raise InvalidRequestError(message, given=mutation, type=type(mutation).__name__)
         if bound in changes:
             raise InvalidRequestError("key is mutated twice", key=bound)
         changes[bound] = change
@@ -195,9 +194,8 @@ def make_request(
         raise InvalidRequestError("a transaction needs a mutation or an assertion")
     token = None if once is None else as_bytes("once", once)
     if token is not None and not 1 <= len(token) <= MAX_TOKEN:
-        raise InvalidRequestError(
-            "once must have 1 to 1024 bytes", bytes=len(token), limit=MAX_TOKEN
-        )
+        message = "once must have 1 to 1024 bytes"
+        raise InvalidRequestError(message, bytes=len(token), limit=MAX_TOKEN)
     if once_content is not None:
         once_content = as_bytes("once_content", once_content)
         if token is None or len(once_content) > MAX_CONTENT:
@@ -241,11 +239,8 @@ def _check_retention(once: str | bytes | None, retention_ms: int) -> None:
         raise InvalidRequestError("once_retention_ms is a promise about a token: give once as well")
     check_whole("once_retention_ms", retention_ms, 1)
     if retention_ms > MAX_RETENTION_MS:
-        raise InvalidRequestError(
-            "once_retention_ms is too long: leave it out, and the token is kept for ever",
-            given=retention_ms,
-            limit=MAX_RETENTION_MS,
-        )
+        message = "once_retention_ms is too long: leave it out, and the token is kept for ever"
+        raise InvalidRequestError(message, given=retention_ms, limit=MAX_RETENTION_MS)
 
 
 def check_deadline(deadline_ms: int | None) -> None:

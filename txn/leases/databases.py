@@ -121,10 +121,8 @@ class Sqlite:
         if url.database in {None, "", ":memory:"}:
             raise InvalidRequestError("name a file: sqlite:///path")
         if url.query or url.host or url.username or url.password or url.port:
-            raise InvalidRequestError(
-                "write sqlite:///path: a file has no host, user or options",
-                given=hide_password(url),
-            )
+            message = "write sqlite:///path: a file has no host, user or options"
+            raise InvalidRequestError(message, given=hide_password(url))
         try:
             _make_file(File(str(url.database)))
         except OSError as error:
@@ -171,9 +169,8 @@ class Postgresql:
         driver: Any = url.get_dialect().import_dbapi()
         known = {each.keyword.decode() for each in driver.pq.Conninfo.get_defaults()}
         if unknown := sorted(set(options) - known):
-            raise InvalidRequestError(
-                "unknown options of PostgreSQL", options=unknown, url=hide_password(url)
-            )
+            message = "unknown options of PostgreSQL"
+            raise InvalidRequestError(message, options=unknown, url=hide_password(url))
         try:
             engine = create_engine(
                 url.set(query=options),
@@ -182,9 +179,8 @@ class Postgresql:
                 poolclass=NullPool,
             )
         except ArgumentError as error:
-            raise InvalidRequestError(
-                "not the URL of a PostgreSQL", url=hide_password(url), cause=str(error)
-            ) from error
+            message = "not the URL of a PostgreSQL"
+            raise InvalidRequestError(message, url=hide_password(url), cause=str(error)) from error
         # Insert before SQLAlchemy's own first query, which does not support every encoding.
         event.listen(engine, "connect", _prepare_postgresql, insert=True)
         return engine
@@ -226,9 +222,8 @@ class Connections(Forked):
     def __init__(self, url: URL, clock: Clock, rng: random.Random) -> None:
         kind = KINDS.get(url.get_backend_name())
         if kind is None:
-            raise InvalidRequestError(
-                "leases are kept in one of these", known=sorted(KINDS), url=hide_password(url)
-            )
+            message = "leases are kept in one of these"
+            raise InvalidRequestError(message, known=sorted(KINDS), url=hide_password(url))
         self.database = kind
         self.url = url
         self._name = hide_password(url)

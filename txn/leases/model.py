@@ -175,9 +175,8 @@ def check_claims(objects: Claims) -> tuple[LockRequest, ...]:
         if at not in claims or each.mode is Mode.EXCLUSIVE:
             claims[at] = each
     if not 0 < len(claims) <= MAX_OBJECTS:
-        raise InvalidArgumentsError(
-            "a lease is for one object at least", objects=len(claims), limit=MAX_OBJECTS
-        )
+        message = "a lease is for one object at least"
+        raise InvalidArgumentsError(message, objects=len(claims), limit=MAX_OBJECTS)
     return tuple(claims[at] for at in sorted(claims))
 
 
@@ -197,9 +196,8 @@ def check_seconds(name: str, given: object, longest_s: float, least_s: float = S
 
 def check_duration(given: object, longest_s: float) -> timedelta:
     if isinstance(given, Real) and given > longest_s:  # type: ignore[operator]
-        raise ExceedsMaxLeaseTimeError(
-            "too long for a lease", duration_s=given, longest_s=longest_s
-        )
+        message = "too long for a lease"
+        raise ExceedsMaxLeaseTimeError(message, duration_s=given, longest_s=longest_s)
     return timedelta(seconds=check_seconds("duration_s", given, longest_s))
 
 

@@ -87,9 +87,8 @@ class SessionCatalog:
             query = bind_values(facts["View Text"])
             return Table(query=query, database=namespace.strip("`").lower())
         if kind not in TABLES:
-            raise InvalidRequestError(
-                "neither a table nor a view of SQL", name=str(name), kind=kind
-            )
+            message = "neither a table nor a view of SQL"
+            raise InvalidRequestError(message, name=str(name), kind=kind)
         columns = self._spark.catalog.listColumns(sql_name)
         return Table(
             tuple(
@@ -110,9 +109,8 @@ class SessionCatalog:
             if self._spark.catalog.tableExists(each) and (
                 self._spark.catalog.getTable(each).isTemporary
             ):
-                raise InvalidRequestError(
-                    "a temporary view: name the tables that it reads", view=name.parts[-1]
-                )
+                message = "a temporary view: name the tables that it reads"
+                raise InvalidRequestError(message, view=name.parts[-1])
 
     def functions(self, name: Path) -> Sequence[Table]:
         found: list[Table] = []

@@ -269,9 +269,8 @@ def _observe(
             cells.update(meaningful)
             size += sum(cell_bytes(key, cell.value) for key, cell in meaningful.items())
             if most_bytes is not None and size > most_bytes:
-                raise InvalidRequestError(
-                    "too many bytes for a snapshot", limit=most_bytes, table=span.table
-                )
+                message = "too many bytes for a snapshot"
+                raise InvalidRequestError(message, limit=most_bytes, table=span.table)
     holders = find_holders(cells)
     rows = read_rows(context, holders) if holders else {}
     return Observation(context.rules, cells, rows, rest.value)

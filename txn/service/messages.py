@@ -150,9 +150,8 @@ def decode_assertions(messages: Sequence[Any]) -> list[Assertion]:
         elif name in COMPOUNDS:
             count = 1 if name == "not" else node.count or 0
             if not 0 < count <= len(stack):
-                raise InvalidRequestError(
-                    "an assertion lacks its parts", wanted=count, there=len(stack)
-                )
+                message = "an assertion lacks its parts"
+                raise InvalidRequestError(message, wanted=count, there=len(stack))
             stack[-count:] = [COMPOUNDS[name](*stack[-count:])]
             depths[-count:] = [1 + max(depths[-count:])]
             if depths[-1] > MAX_DEPTH:

@@ -93,9 +93,8 @@ def tokenize(text: str) -> list[Token]:
     try:
         tokens = Statements().tokenize(text)
     except SqlglotError as error:
-        raise InvalidRequestError(
-            "not understood", statement=" ".join(text.split())[:SHOWN]
-        ) from error
+        message = "not understood"
+        raise InvalidRequestError(message, statement=" ".join(text.split())[:SHOWN]) from error
     for brace, token in pairwise(tokens):
         if brace.token_type is TokenType.L_BRACE and _NAME.fullmatch(token.text):
             refuse_statement(text, "a placeholder whose value is not known", placeholder=token.text)

@@ -141,16 +141,14 @@ def parse_ensemble(parts: SplitResult) -> Ensemble:
     options = read_options(parts, OPTIONS)
     if files := options.keys() & FILES:
         if options.get("tls") == "off" or (files >= {"key"} and "certificate" not in files):
-            raise InvalidRequestError(
-                "files are for tls=on, and a key is for its certificate", options=options, uri=shown
-            )
+            message = "files are for tls=on, and a key is for its certificate"
+            raise InvalidRequestError(message, options=options, uri=shown)
         options["tls"] = "on"
     if at:
         user, _, password = map(unquote, login.partition(":"))
         if not user or not password or ":" in user or "@" in login:
-            raise InvalidRequestError(
-                "write zookeeper://user:password@host:port/base, with %40 for an @", uri=shown
-            )
+            message = "write zookeeper://user:password@host:port/base, with %40 for an @"
+            raise InvalidRequestError(message, uri=shown)
         options |= {"user": user, "password": password}
     return Ensemble(hosts, f"/{folders}" if folders else BASE, **options)
 
@@ -214,9 +212,8 @@ class ZooKeeperClient:
                 **options,
             )
         except ValueError as error:
-            raise InvalidRequestError(
-                "write host:port,host:port", hosts=ensemble.hosts, cause=str(error)
-            ) from error
+            message = "write host:port,host:port"
+            raise InvalidRequestError(message, hosts=ensemble.hosts, cause=str(error)) from error
         self._session_ms = session_ms
         self._client.add_listener(self._note_state)
         try:
