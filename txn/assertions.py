@@ -232,9 +232,8 @@ def bind(assertion: object, bind_key: Callable[[Any], Key], depth: int = 1) -> A
             return Not(bind(inner, bind_key, depth + 1))
         case And(parts) | Or(parts):
             if len(parts) < 2:
-                raise InvalidRequestError(
-                    f"{type(assertion).__name__} takes two or more assertions", given=len(parts)
-                )
+                message = f"{type(assertion).__name__} takes two or more assertions"
+                raise InvalidRequestError(message, given=len(parts))
             return type(assertion)(*[bind(part, bind_key, depth + 1) for part in parts])
         case _:
             message = "not an assertion"

@@ -261,9 +261,8 @@ class KeyValue:
 
     def __init__(self, key: Key, value: str | bytes) -> None:
         object.__setattr__(self, "key", key)
-        object.__setattr__(
-            self, "value", value if type(value) is bytes else as_bytes("value", value)
-        )
+        given = value if type(value) is bytes else as_bytes("value", value)
+        object.__setattr__(self, "value", given)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -362,17 +361,15 @@ def as_bytes(name: str, value: object) -> bytes:
             raise InvalidRequestError(message, given=ascii(value)) from error
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
-    raise InvalidRequestError(
-        f"{name} must be bytes or str", given=value, type=type(value).__name__
-    )
+    message = f"{name} must be bytes or str"
+    raise InvalidRequestError(message, given=value, type=type(value).__name__)
 
 
 def check_whole(name: str, value: object, least: int | None = None) -> None:
     """Raise InvalidRequestError unless this is an integer of at least `least`."""
     if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidRequestError(
-            f"{name} must be a whole number", given=value, type=type(value).__name__
-        )
+        message = f"{name} must be a whole number"
+        raise InvalidRequestError(message, given=value, type=type(value).__name__)
     if least is not None and value < least:
         raise InvalidRequestError(f"{name} must be at least {least}", **{name: value})
 

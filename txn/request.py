@@ -248,9 +248,8 @@ def check_deadline(deadline_ms: int | None) -> None:
     if deadline_ms is not None:
         check_whole("deadline_ms", deadline_ms)
         if abs(deadline_ms) > MAX_DEADLINE_MS:
-            raise InvalidRequestError(
-                f"deadline_ms must be at most {MAX_DEADLINE_MS}", deadline_ms=deadline_ms
-            )
+            message = f"deadline_ms must be at most {MAX_DEADLINE_MS}"
+            raise InvalidRequestError(message, deadline_ms=deadline_ms)
 
 
 def _check_labels(labels: Mapping[str, str]) -> Mapping[str, str]:

@@ -164,9 +164,8 @@ def check_claims(objects: Claims) -> tuple[LockRequest, ...]:
     claims: dict[Path, LockRequest] = {}
     for each in _list_objects(objects):
         if not isinstance(each, LockRequest):
-            raise InvalidArgumentsError(
-                f"say how to claim it: shared(..) or exclusive(..): object={each!r}"
-            )
+            message = f"say how to claim it: shared(..) or exclusive(..): object={each!r}"
+            raise InvalidArgumentsError(message)
         _read_path(at := each.path)
         if len(at.parts) < 2:
             raise InvalidArgumentsError("name a table: database/table", path=str(at))

@@ -122,9 +122,8 @@ def in_order(requests: Iterable[LockRequest] | LockRequest) -> tuple[LockRequest
     given = (requests,) if isinstance(requests, LockRequest | str) else requests
     for request in check_items("requests", given):
         if not isinstance(request, LockRequest):
-            raise InvalidRequestError(
-                f"say how to lock it: shared(..) or exclusive(..): given={request!r}"
-            )
+            message = f"say how to lock it: shared(..) or exclusive(..): given={request!r}"
+            raise InvalidRequestError(message)
         for parent in request.path.parents:
             modes.setdefault(parent, Mode.SHARED)
         if modes.get(request.path) is not Mode.EXCLUSIVE:
