@@ -190,7 +190,7 @@ class Session:
         return True
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Sessions:
     """The sessions of this process, and its observations of others."""
 
@@ -349,7 +349,7 @@ class StoredQueues:
         return self.sessions.find_dead({name for name in named if name is not None})
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class _Attempt:
     _queues: StoredQueues
     _ticket: Ticket

@@ -246,7 +246,7 @@ class FirstChange(NamedTuple):
     replaced: int
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class LaterChanges:
     """The changes of spans by transactions that decided after an instant, as far as known."""
 

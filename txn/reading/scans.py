@@ -78,7 +78,7 @@ class DecidedHolder:
         )
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class HolderRows:
     """One reader's cache of transaction rows that hold rows of a table."""
 

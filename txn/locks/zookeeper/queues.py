@@ -124,7 +124,7 @@ class Folders(NamedTuple):
         return [folder for folder in reversed(self.all(objects)) if len(folder) > len(self.base)]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class QueueReader:
     """Reads the queues under one base path. Its results may be out of date at once."""
 
@@ -268,7 +268,7 @@ class ZooKeeperQueues:
         self.client.tidy(self.folders.list_emptied(used))
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class _Attempt:
     """A request under way: its nodes and, as far as known, the transactions that made them."""
 
